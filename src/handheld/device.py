@@ -1,0 +1,56 @@
+"""What a plan needs to know of a device: a description, not a device in hand.
+
+`handheld doctor` writes one for each device it finds; descriptions of phones ship in
+plan/devices/, so that plans for them are made and verified on any machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from handheld.errors import DeviceError
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCaps:
+    """Sizes are bytes. `kind` is cpu or gpu for OpenCL, torch or null for the other backends."""
+
+    name: str
+    vendor: str
+    kind: str
+    driver: str
+    compute_units: int
+    max_work_group: int
+    local_mem_bytes: int
+    global_mem_bytes: int
+    max_alloc_bytes: int
+    base_align_bytes: int
+    unified_memory: bool
+    images: bool = False
+    fp16: bool = False
+    fp64: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> DeviceCaps:
+        fields = {f.name for f in dataclasses.fields(DeviceCaps)}
+        required = fields - {"images", "fp16", "fp64"}
+        if not isinstance(data, dict) or not required <= set(data) <= fields:
+            raise DeviceError(f"a device description must have the fields {sorted(fields)}")
+        return DeviceCaps(**data)
+
+    @staticmethod
+    def shipped(name: str) -> DeviceCaps:
+        """A description that comes with Handheld, for example `adreno-740` or `mali-g78`."""
+        folder = Path(__file__).parent / "plan" / "devices"
+        path = folder / f"{name}.json"
+        if not path.is_file():
+            names = ", ".join(sorted(p.stem for p in folder.glob("*.json")))
+            raise DeviceError(f"no shipped description of {name!r}; there are: {names}")
+        return DeviceCaps.from_json(json.loads(path.read_text()))

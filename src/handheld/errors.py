@@ -1,0 +1,77 @@
+"""Every error a user can meet.
+
+    HandheldError
+    ├── CaptureError            a PyTorch model could not be turned into a graph
+    │   ├── UnsupportedOp       an op without a lowering: its name, its place, what to do
+    │   └── ValueRead           the model reads a tensor's value while it is being captured
+    ├── GraphError              a graph that breaks the rules (a bug in a pass, or a bad file)
+    ├── StepFileError           a step file or checkpoint that is truncated, corrupt, newer or hostile
+    ├── PlanError               no plan can be made for this graph on this device
+    │   └── OutOfMemory         needed and available bytes, and the largest tensors
+    ├── DeviceError             a device that is missing or failed
+    │   └── BuildError          the driver rejected a kernel: log, kernel, build options
+    ├── BatchError              a batch whose shape, type or values do not fit the plan
+    ├── NonFiniteLoss           the loss became NaN or infinite: step and, if asked, first op
+    ├── DataError               a data set that cannot be read
+    └── CheckpointError         a checkpoint that could not be written or does not fit the state
+
+Each says what happened, where, and what to try next.
+"""
+
+from __future__ import annotations
+
+
+class HandheldError(Exception):
+    """The root: `except HandheldError` catches everything Handheld raises on purpose."""
+
+
+class CaptureError(HandheldError):
+    """A PyTorch model could not be turned into a graph."""
+
+
+class UnsupportedOp(CaptureError):
+    """A PyTorch op that has no lowering."""
+
+
+class ValueRead(CaptureError):
+    """The model reads the value of a tensor that depends on its inputs."""
+
+
+class GraphError(HandheldError):
+    """A graph that breaks the rules of graph/check.py."""
+
+
+class StepFileError(HandheldError):
+    """A step file or checkpoint that cannot be trusted or understood."""
+
+
+class PlanError(HandheldError):
+    """No plan can be made for this graph on this device."""
+
+
+class OutOfMemory(PlanError):
+    """The plan needs more memory than the device has."""
+
+
+class DeviceError(HandheldError):
+    """A device that is missing, or that failed."""
+
+
+class BuildError(DeviceError):
+    """The driver rejected a kernel."""
+
+
+class BatchError(HandheldError):
+    """A batch that does not fit the plan."""
+
+
+class NonFiniteLoss(HandheldError):
+    """The loss became NaN or infinite."""
+
+
+class DataError(HandheldError):
+    """A data set that cannot be read."""
+
+
+class CheckpointError(HandheldError):
+    """A checkpoint that could not be written, or does not fit the state."""

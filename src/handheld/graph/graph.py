@@ -1,0 +1,164 @@
+"""The frozen data that a training step is: tensors, views, nodes, graphs, slots.
+
+Every tensor is a dense, row-major buffer. What PyTorch calls a view is no node here: an op reads
+its inputs through a `View` (shape, strides and offset in elements), so that transposition,
+slicing, expansion and flattening cost nothing and need no pass to remove them.
+
+State lives in slots. A graph is pure: it reads a slot through the tensor bound to it and names, in
+`writes`, the tensor that becomes the slot's next value when the step is over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+#: element types and their size in bytes; int64 of PyTorch is i32 here, checked when data arrives
+DTYPES: Mapping[str, int] = MappingProxyType({"f32": 4, "i32": 4, "bool": 1})
+
+#: what a tensor is for; memory reports are grouped by it
+ROLES = (
+    "input", "parameter", "buffer", "optimizer", "control", "constant",
+    "activation", "gradient", "workspace",
+)
+
+#: roles of tensors that outlive a step
+SLOT_ROLES = frozenset({"parameter", "buffer", "optimizer", "control", "constant"})
+
+PHASES = ("forward", "backward", "update")
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A dense buffer with a type and a purpose."""
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+    name: str = ""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * DTYPES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How an op reads a tensor: element [i, j, ...] is buffer[offset + i*strides[0] + ...]."""
+
+    tensor: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Row-major from the start of the buffer, whatever the strides of dimensions of size 1."""
+        if self.offset:
+            return False
+        want = contiguous_strides(self.shape)
+        return self.size == 0 or all(
+            n == 1 or s == w for n, s, w in zip(self.shape, self.strides, want)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a node comes from; what reports say about layers and phases rests on this."""
+
+    phase: str
+    path: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation. `outputs` are ids of dense tensors; `attrs` holds plain data only."""
+
+    op: str
+    inputs: tuple[View, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A piece of state that outlives the step. `names` are its PyTorch names, tied ones together."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+    names: tuple[str, ...] = ()
+    #: the type it has in PyTorch, given back by Trainer.state()
+    torch_dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A step as data: `nodes` in an order that respects their dependencies."""
+
+    name: str
+    tensors: Mapping[int, Tensor]
+    nodes: tuple[Node, ...]
+    #: batch tensors in the order the caller gives them: (name, tensor, PyTorch type)
+    inputs: tuple[tuple[str, int, str], ...]
+    #: slot name -> the tensor that holds its value at the start of the step
+    slots: Mapping[str, int]
+    #: slot name -> the tensor that is its value after the step
+    writes: tuple[tuple[str, int], ...]
+    #: what the caller may read: (name, view, PyTorch type)
+    outputs: tuple[tuple[str, View, str], ...]
+    #: facts for people: batch size, parameters without gradient, values baked in
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def view(self, tensor: int) -> View:
+        """The whole of a tensor."""
+        shape = self.tensors[tensor].shape
+        return View(tensor, shape, contiguous_strides(shape))
+
+    def with_nodes(self, nodes: list[Node] | tuple[Node, ...]) -> Graph:
+        """The same graph with other nodes, and only the tensors that are still mentioned."""
+        used = {t for _, t, _ in self.inputs} | set(self.slots.values())
+        used |= {t for _, t in self.writes} | {v.tensor for _, v, _ in self.outputs}
+        for node in nodes:
+            used.update(view.tensor for view in node.inputs)
+            used.update(node.outputs)
+        tensors = {i: t for i, t in self.tensors.items() if i in used}
+        return replace(self, nodes=tuple(nodes), tensors=tensors)
+
+
+def producers(graph: Graph) -> dict[int, int]:
+    """tensor -> index of the node that makes it."""
+    return {t: i for i, node in enumerate(graph.nodes) for t in node.outputs}
+
+
+def consumers(graph: Graph) -> dict[int, list[int]]:
+    """tensor -> indices of the nodes that read it, each once, in order."""
+    readers: dict[int, list[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        for tensor in {view.tensor for view in node.inputs}:
+            readers.setdefault(tensor, []).append(i)
+    return readers

@@ -1,0 +1,127 @@
+"""Scalar programs: what a pointwise, reducing or epilogue kernel computes at one point.
+
+A program runs once at each point of an iteration space `shape`. An instruction is
+`(op, dtype, args, params)`: `args` are positions of earlier instructions, `params` plain data.
+
+    load    (operand, guards, fill)  the operand's element at this point; outside a guard
+                                     (dimension, low, high) nothing is read and `fill` is the value
+    gather  (operand,)  args: index  the element at a computed position of the whole buffer
+    iota    (dimension,)             the coordinate
+    const   (value,)
+    acc     ()                       in an epilogue: what the matmul or convolution computed here
+    random  (key,)  args: index, seed, step
+                                     uniform in [0, 1): Philox of (seed, key, step, index)
+    sum, prod, max_of, min_of, any_of, all_of, arg_max, arg_min   args: value
+                                     reduction over the dimensions `axes` of the kernel
+
+The rest is arithmetic and listed in `ARITHMETIC` with its number of arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+UNARY = (
+    "neg", "abs", "sign", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "erf", "erfc", "ceil", "floor", "round", "trunc", "not", "bitnot", "isnan", "isinf", "cast",
+    "sigmoid",
+)
+BINARY = (
+    "add", "sub", "mul", "div", "floordiv", "truncdiv", "mod", "fmod", "pow", "atan2", "max", "min",
+    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "shl", "shr",
+)
+ARITHMETIC: dict[str, int] = {
+    **dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "where": 3,
+}
+REDUCTIONS = ("sum", "prod", "max_of", "min_of", "any_of", "all_of", "arg_max", "arg_min")
+LEAVES = ("load", "iota", "const", "acc")
+#: every instruction and how many arguments it takes
+ARITY: dict[str, int] = {
+    **ARITHMETIC, **dict.fromkeys(REDUCTIONS, 1), **dict.fromkeys(LEAVES, 0),
+    "gather": 1, "random": 3,
+}
+
+Guard = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Instr:
+    op: str
+    dtype: str
+    args: tuple[int, ...] = ()
+    params: tuple[Any, ...] = ()
+
+
+Program = tuple[Instr, ...]
+
+
+class Builder:
+    """Builds a program; the same instruction written twice is one."""
+
+    def __init__(self, program: Iterable[Instr] = ()) -> None:
+        self.instrs: list[Instr] = []
+        self._seen: dict[Instr, int] = {}
+        for instr in program:
+            self.add(instr)
+
+    def add(self, instr: Instr) -> int:
+        if instr not in self._seen:
+            self._seen[instr] = len(self.instrs)
+            self.instrs.append(instr)
+        return self._seen[instr]
+
+    def op(self, op: str, dtype: str, *args: int, params: tuple[Any, ...] = ()) -> int:
+        return self.add(Instr(op, dtype, args, params))
+
+    def const(self, value: float | int | bool, dtype: str) -> int:
+        return self.add(Instr("const", dtype, (), (value,)))
+
+    def load(self, operand: int, dtype: str, guards: tuple[Guard, ...] = (), fill: float = 0) -> int:
+        return self.add(Instr("load", dtype, (), (operand, guards, fill)))
+
+    def append(self, program: Program, replace: dict[int, int]) -> dict[int, int]:
+        """Adds another program; `replace` maps positions in it to positions here. Returns all."""
+        where = dict(replace)
+        for i, instr in enumerate(program):
+            if i not in where:
+                args = tuple(where[a] for a in instr.args)
+                where[i] = self.add(Instr(instr.op, instr.dtype, args, instr.params))
+        return where
+
+    @property
+    def program(self) -> Program:
+        return tuple(self.instrs)
+
+
+def prune(program: Program, keep: Iterable[int]) -> tuple[Program, dict[int, int]]:
+    """The instructions that `keep` needs, and where each went."""
+    needed, stack = set(), list(keep)
+    while stack:
+        i = stack.pop()
+        if i not in needed:
+            needed.add(i)
+            stack.extend(program[i].args)
+    where: dict[int, int] = {}
+    out = Builder()
+    for i, instr in enumerate(program):
+        if i in needed:
+            args = tuple(where[a] for a in instr.args)
+            where[i] = out.add(Instr(instr.op, instr.dtype, args, instr.params))
+    return out.program, where
+
+
+def operands(program: Program) -> list[int]:
+    """The operands that a program reads, ascending."""
+    return sorted({i.params[0] for i in program if i.op in ("load", "gather")})
+
+
+def renumber(program: Program, where: dict[int, int]) -> Program:
+    """The same program with its operands renamed."""
+    return tuple(
+        Instr(i.op, i.dtype, i.args, (where[i.params[0]], *i.params[1:]))
+        if i.op in ("load", "gather") else i
+        for i in program
+    )

@@ -1,0 +1,83 @@
+"""What a kernel family hands to the plan: launches, with everything about them decided.
+
+A family is one `.cl` file (or generated text) and the `.py` beside it, which turns a node into
+launches for a device description. Kernels index with 32-bit integers, read and write through plain
+pointers (no `restrict`: outputs may reuse the memory of inputs), and need nothing beyond OpenCL 1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from handheld.device import DeviceCaps
+from handheld.graph.graph import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A kernel argument: a pointer to the start of a tensor of the graph."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A kernel argument: a pointer to the node's i-th scratch buffer, alive during the node only."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Int:
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Float:
+    value: float
+
+
+Arg = Buffer | Workspace | Int | Float
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One enqueue. `source` is the whole program text, defines included; the same text is built
+    once. `global_size` is a multiple of `local_size` in each dimension."""
+
+    kernel: str
+    source: str
+    args: tuple[Arg, ...]
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A node on a device. `workspace` holds the bytes of each scratch buffer; `why` says in a few
+    words which variant was chosen and why, for `plan.explain()`."""
+
+    launches: tuple[Launch, ...]
+    workspace: tuple[int, ...] = ()
+    why: str = ""
+
+
+#: node, graph, device -> launches; raises PlanError if the device cannot run the node
+Lower = Callable[[Node, Graph, DeviceCaps], Lowered]
+
+
+@cache
+def read_source(name: str) -> str:
+    """The text of a .cl file of this folder."""
+    return (Path(__file__).parent / name).read_text()
+
+
+def with_defines(defines: dict[str, object], text: str) -> str:
+    return "".join(f"#define {k} {v}\n" for k, v in defines.items()) + text
+
+
+def round_up(value: int, multiple: int) -> int:
+    return (value + multiple - 1) // multiple * multiple
