@@ -61,7 +61,8 @@ Program = tuple[Instr, ...]
 class Builder:
     """Builds a program; the same instruction written twice is one."""
 
-    def __init__(self, program: Iterable[Instr] = ()) -> None:
+    def __init__(self, program: Iterable[Instr] = (), reducing: bool = True) -> None:
+        self.reducing = reducing  # over no axes, a reduction is the value itself
         self.instrs: list[Instr] = []
         self._seen: dict[Instr, int] = {}
         for instr in program:

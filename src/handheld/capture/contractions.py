@@ -1,0 +1,206 @@
+"""Matrix products, convolutions and attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from handheld.capture.record import Recorder, expand, permute
+from handheld.capture.reductions import fold, keepdim, softmax_view
+from handheld.capture.registry import lowering
+from handheld.capture.values import Val, iota
+from handheld.errors import UnsupportedOp
+from handheld.graph.graph import View, contiguous_strides
+from handheld.graph.program import Instr
+
+_PLAIN = {"program": (Instr("acc", "f32"),), "stores": (0,)}
+
+
+def matmul(rec: Recorder, a: View, b: View) -> View:
+    """a[..., m, k] @ b[..., k, n] with equal leading dimensions."""
+    shape = (*a.shape[:-1], b.shape[-1])
+    made = rec.emit("matmul", [a, b], [(shape, "f32")], {"shape": shape, **_PLAIN})
+    return rec.dense(made[0])
+
+
+def transpose(view: View) -> View:
+    order = [*range(len(view.shape) - 2), len(view.shape) - 1, len(view.shape) - 2]
+    return permute(view, order)
+
+
+def _floats(rec: Recorder, *tensors: torch.Tensor) -> list[View]:
+    views = []
+    for tensor in tensors:
+        if not tensor.dtype.is_floating_point:
+            raise UnsupportedOp(f"a matrix product of {tensor.dtype} tensors has no lowering")
+        views.append(rec.read(tensor))
+    return views
+
+
+@lowering("mm.default", "bmm.default")
+def mm(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    rec.bind(out, matmul(rec, *_floats(rec, a, b)))
+
+
+@lowering("addmm.default", "baddbmm.default")
+def addmm(rec: Recorder, out: torch.Tensor, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
+          beta: float = 1, alpha: float = 1) -> None:
+    product = matmul(rec, *_floats(rec, a, b))
+
+    def build(p: Val, q: Val) -> Val:
+        p = p if alpha == 1 else p * float(alpha)
+        q = q.to("f32")
+        return p + (q if beta == 1 else q * float(beta))
+
+    if beta == 0:
+        rec.bind(out, rec.map(product.shape, [product], lambda p: p * float(alpha)))
+    else:
+        rec.bind(out, rec.map(product.shape, [product, rec.read(c)], build))
+
+
+@lowering("mv.default")
+def mv(rec: Recorder, out: torch.Tensor, a: torch.Tensor, x: torch.Tensor) -> None:
+    av, xv = _floats(rec, a, x)
+    xv = View(xv.tensor, (xv.shape[0], 1), (xv.strides[0], 0), xv.offset)
+    product = matmul(rec, av, xv)
+    rec.bind(out, View(product.tensor, tuple(out.shape), (1,), 0))
+
+
+@lowering("dot.default", "vdot.default")
+def dot(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    av, bv = rec.read(a), rec.read(b)
+    rec.bind(out, fold(rec, av, (0,), lambda x, y: (x * y).reduce("sum"), [bv]))
+
+
+# ── convolution ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _plane(view: View) -> View:
+    """[n, c, w] as [n, c, 1, w]."""
+    if len(view.shape) == 4:
+        return view
+    return View(view.tensor, (*view.shape[:2], 1, view.shape[2]), (*view.strides[:2], 0, view.strides[2]), view.offset)
+
+
+def _pair(values: Sequence[int], first: int, rank: int) -> tuple[int, int]:
+    values = list(values) * rank if len(values) == 1 else list(values)
+    return (values[0], values[1]) if rank == 2 else (first, values[0])
+
+
+def _geometry(rec: Recorder, rank: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+              groups: int) -> dict[str, Any]:
+    if rank not in (1, 2):
+        raise UnsupportedOp(f"convolution over {rank} spatial dimensions has no lowering (in {rec._module()})")
+    return {"stride": _pair(stride, 1, rank), "padding": _pair(padding, 0, rank),
+            "dilation": _pair(dilation, 1, rank), "groups": groups}
+
+
+def _shape4(tensor: torch.Tensor) -> tuple[int, ...]:
+    s = tuple(tensor.shape)
+    return s if len(s) == 4 else (*s[:2], 1, s[2])
+
+
+def _conv(rec: Recorder, op: str, a: View, b: View, shape: tuple[int, ...], geometry: dict[str, Any]) -> View:
+    attrs = {**geometry, "shape": shape, **({} if op == "conv_weight" else _PLAIN)}
+    return rec.dense(rec.emit(op, [_plane(a), _plane(b)], [(shape, "f32")], attrs)[0])
+
+
+def _finish(rec: Recorder, out: torch.Tensor, view: View) -> None:
+    shape = tuple(out.shape)
+    rec.bind(out, View(view.tensor, shape, contiguous_strides(shape), 0))
+
+
+@lowering("convolution.default")
+def convolution(rec: Recorder, out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: Any, stride: Sequence[int],
+                padding: Sequence[int], dilation: Sequence[int], transposed: bool, output_padding: Sequence[int],
+                groups: int) -> None:
+    geometry = _geometry(rec, x.dim() - 2, stride, padding, dilation, groups)
+    op = "conv_input" if transposed else "conv"
+    y = _conv(rec, op, *_floats(rec, x, w), _shape4(out), geometry)
+    if bias is not None:
+        b = rec.read(bias)
+        wide = View(b.tensor, y.shape, (0, b.strides[0], 0, 0), b.offset)
+        y = rec.map(y.shape, [y, wide], lambda p, q: p + q)
+    _finish(rec, out, y)
+
+
+@lowering("convolution_backward.default")
+def convolution_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias_sizes: Any,
+                         stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+                         output_padding: Sequence[int], groups: int, mask: Sequence[bool]) -> None:
+    geometry = _geometry(rec, x.dim() - 2, stride, padding, dilation, groups)
+    gv, xv, wv = _floats(rec, g, x, w)
+    if mask[0]:
+        op = "conv" if transposed else "conv_input"
+        _finish(rec, out[0], _conv(rec, op, gv, wv, _shape4(x), geometry))
+    if mask[1]:
+        # a transposed convolution is the adjoint of a convolution: input and gradient swap places
+        first, second = (xv, gv) if transposed else (gv, xv)
+        _finish(rec, out[1], _conv(rec, "conv_weight", first, second, _shape4(w), geometry))
+    if mask[2]:
+        axes = tuple(d for d in range(g.dim()) if d != 1)
+        rec.bind(out[2], fold(rec, gv, axes, lambda a: a.reduce("sum")))
+
+
+# ── attention ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _scores(rec: Recorder, q: View, k: View, mask: Any, causal: bool, scale: float) -> View:
+    """scale * q k^T plus the mask; what is masked out is -inf."""
+    product = matmul(rec, q, transpose(k))
+    rank = len(product.shape)
+    operands = [product]
+    if mask is not None:
+        operands.append(expand(rec.read(mask), product.shape))
+
+    def build(s: Val, *m: Val) -> Val:
+        s = s * scale
+        if m:
+            s = m[0].where(s, -math.inf) if m[0].dtype == "bool" else s + m[0].to("f32")
+        if causal:
+            row, col = iota(s.builder, rank - 2), iota(s.builder, rank - 1)
+            s = col.le(row).where(s, -math.inf)
+        return s
+
+    return rec.map(product.shape, operands, build)
+
+
+def _probabilities(rec: Recorder, scores: View) -> View:
+    return softmax_view(rec, scores, (len(scores.shape) - 1,), log=False, safe=True)
+
+
+def _scale_of(q: torch.Tensor, scale: float | None) -> float:
+    return float(scale) if scale is not None else 1 / math.sqrt(q.shape[-1])
+
+
+@lowering("_scaled_dot_product_flash_attention_for_cpu.default")
+def attention(rec: Recorder, out: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
+              is_causal: bool = False, *, attn_mask: Any = None, scale: float | None = None) -> None:
+    if dropout_p:
+        raise UnsupportedOp("attention with dropout inside the fused op has no lowering")
+    qv, kv, vv = _floats(rec, q, k, v)
+    scores = _scores(rec, qv, kv, attn_mask, is_causal, _scale_of(q, scale))
+    y = matmul(rec, _probabilities(rec, scores), vv)
+    rec.bind(out[0], y)
+    # the second result, the log of the row sums, is only for PyTorch's own backward
+    rec.bind(out[1], rec.map(tuple(out[1].shape), [], lambda b: iota(b, 0).to("f32") * 0.0))
+
+
+@lowering("_scaled_dot_product_flash_attention_for_cpu_backward.default")
+def attention_backward(rec: Recorder, out: Any, g: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+                       y: torch.Tensor, lse: torch.Tensor, dropout_p: float, is_causal: bool, *, attn_mask: Any = None,
+                       scale: float | None = None) -> None:
+    gv, qv, kv, vv, yv = _floats(rec, g, q, k, v, y)
+    factor = _scale_of(q, scale)
+    # the probabilities are computed again: holding them from the forward pass would cost s * s
+    p = _probabilities(rec, _scores(rec, qv, kv, attn_mask, is_causal, factor))
+    rec.bind(out[2], matmul(rec, transpose(p), gv))
+    dp = matmul(rec, gv, transpose(vv))
+    last = (len(p.shape) - 1,)
+    row = keepdim(fold(rec, p, last, lambda a, b: (a * b).reduce("sum"), [dp]), p.shape, last)
+    ds = rec.map(p.shape, [p, dp, row], lambda a, b, r: a * (b - r) * factor)
+    rec.bind(out[0], matmul(rec, ds, kv))
+    rec.bind(out[1], matmul(rec, transpose(ds), qv))

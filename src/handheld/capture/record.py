@@ -1,0 +1,348 @@
+"""Recording: run the user's PyTorch code once and write down every op it executes as a graph.
+
+The recorder sits under autograd as a dispatch mode, so that it sees the forward pass, the
+backward pass and anything else the user computes, as the flat sequence of ATen ops that PyTorch
+itself would execute. Tensors are fake (shapes only), unless the model reads a value.
+
+Views are not recorded. PyTorch knows the geometry (size, stride, offset) of every tensor in its
+storage; a storage is one dense tensor of the graph, and an op reads it through that geometry.
+An in-place op gives the storage a new tensor. That is all the functionalisation there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from handheld.capture.registry import IGNORED, LOWERINGS, decompositions
+from handheld.capture.state import StateBuilder, ir_dtype, tensor_key
+from handheld.capture.values import Val
+from handheld.errors import CaptureError, UnsupportedOp, ValueRead
+from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
+from handheld.graph.program import Builder
+
+Build = Callable[..., Any]
+
+
+@dataclass
+class Storage:
+    """What a PyTorch storage holds now."""
+
+    tensor: int
+    keep: Any  # the storage itself, so that its address is not used again
+
+
+class Recorder(TorchDispatchMode):
+    """Writes the ops of one step into a graph over the slots of `state`."""
+
+    def __init__(self, state: StateBuilder, fake: FakeTensorMode | None) -> None:
+        super().__init__()
+        self.state, self.fake = state, fake
+        self.tensors: dict[int, Tensor] = {}
+        self.nodes: list[Node] = []
+        self.slots: dict[str, int] = {}
+        self.slot_storage: dict[str, Storage] = {}
+        self.path: list[str] = []
+        self.phase = "forward"
+        self.source = ""
+        self.baked: list[str] = []
+        self._storages: dict[int, Storage] = {}
+        self._stand_ins: dict[Any, torch.Tensor] = {}
+        self._sequence: dict[int, str] = {}
+        self._random = 0
+
+    # ── dispatch ──────────────────────────────────────────────────────────────────────────────
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = str(func)
+        if name in IGNORED:
+            return func(*args, **kwargs)
+        if torch._C._current_autograd_node() is None:
+            self._sequence.setdefault(torch.autograd._get_sequence_nr() - 1, self._module())
+        args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs))
+        if name == "aten._unsafe_view.default":
+            func = torch.ops.aten.view.default
+        if name in LOWERINGS:
+            out = self._execute(func, args, kwargs)
+            self.source = name
+            replaced = LOWERINGS[name](self, out, *args, **kwargs)
+            return out if replaced is None else replaced
+        if name == "aten._local_scalar_dense.default":
+            return self._read_value(func, args)
+        if func._schema.is_mutable:
+            return self._mutate(func, args, kwargs)
+        if _is_view(func):
+            return self._execute(func, args, kwargs)
+        table = decompositions()
+        if func in table:
+            with self:
+                return table[func](*args, **kwargs)
+        with self:
+            out = func.decompose(*args, **kwargs)
+        if out is not NotImplemented:
+            return out
+        raise UnsupportedOp(
+            f"{name} has no lowering (in {self._module() or 'the closure'}). "
+            "Replace it in the model, or add it to handheld/capture/"
+        )
+
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The op itself, on fake or real tensors, for the shapes of its results."""
+        try:
+            return func(*args, **kwargs)
+        except DataDependentOutputException as error:
+            raise ValueRead(f"{func} in {self._module()} reads a value") from error
+
+    def _read_value(self, func: Any, args: tuple[Any, ...]) -> Any:
+        if self.fake is not None:
+            try:
+                return func(*args)
+            except DataDependentOutputException:
+                raise ValueRead(f"{self._module()} reads the value of a tensor") from None
+        value = func(*args)
+        self.baked.append(f"{self._module() or 'closure'}: {value}")
+        return value
+
+    def _mutate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An in-place op: its functional twin, then a write into the storage."""
+        packet = func._schema.name.split("::")[1]
+        twin_packet = getattr(torch.ops.aten, packet.rstrip("_"), None)
+        overload = func._overloadname
+        if func._schema.name.split("::")[0] == "aten" and packet.endswith("_") and twin_packet:
+            twin = getattr(twin_packet, overload, None)
+            if twin is not None:
+                with self:
+                    value = twin(*args, **kwargs)
+                self.write(args[0], value)
+                return args[0]
+        if "out" in kwargs:
+            twin = getattr(getattr(torch.ops.aten, packet), overload.replace("_out", "").replace("out", "default"))
+            target = kwargs.pop("out")
+            with self:
+                value = twin(*args, **kwargs)
+            self.write(target, value)
+            return target
+        raise UnsupportedOp(f"in-place op {func} has no lowering (in {self._module()})")
+
+    def _module(self) -> str:
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            found = self._sequence.get(node._sequence_nr())  # type: ignore[attr-defined]
+            if found is not None:
+                return found
+        return self.path[-1] if self.path else ""
+
+    def _stand_in(self, value: Any) -> Any:
+        """Real tensors (parameters, buffers, constants) are recorded under a fake or a copy."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, FakeTensor) and value.constant is None:
+            return value
+        if value.untyped_storage()._cdata in self._storages:
+            return value
+        real = value.constant if isinstance(value, FakeTensor) else value
+        assert real is not None
+        key = tensor_key(real)
+        if key not in self._stand_ins:
+            slot = self.state.find(real)
+            self._stand_ins[key] = self.stand_in_of(slot, real)
+        return self._stand_ins[key]
+
+    def stand_in_of(self, slot: str, like: torch.Tensor) -> torch.Tensor:
+        with torch.utils._python_dispatch._disable_current_modes():
+            if self.fake is None:
+                copy = like.detach().clone(memory_format=torch.contiguous_format)
+            else:
+                with self.fake:
+                    copy = torch.empty(like.shape, dtype=like.dtype)
+        self.bind_tensor(copy, self.slot_tensor(slot))
+        self.slot_storage[slot] = self._storages[copy.untyped_storage()._cdata]
+        return copy
+
+    # ── slots, inputs and storages ────────────────────────────────────────────────────────────
+
+    def slot_tensor(self, name: str) -> int:
+        """The tensor that holds a slot at the start of the step."""
+        if name not in self.slots:
+            slot = self.state.slots[name]
+            self.slots[name] = self.new_tensor(slot.shape, slot.dtype, slot.role, name)
+        return self.slots[name]
+
+    def slot_view(self, name: str) -> View:
+        """A slot's value now: what was written last."""
+        tensor = self.slot_tensor(name)
+        if name in self.slot_storage:
+            tensor = self.slot_storage[name].tensor
+        return self.dense(tensor)
+
+    def new_tensor(self, shape: Sequence[int], dtype: str, role: str = "", name: str = "") -> int:
+        number = len(self.tensors)
+        if not role:
+            role = "gradient" if self._phase() == "backward" else "activation"
+        self.tensors[number] = Tensor(number, tuple(shape), dtype, role, name)
+        return number
+
+    def bind_tensor(self, tensor: torch.Tensor, number: int) -> None:
+        """From now on this storage holds that tensor of the graph."""
+        storage = tensor.untyped_storage()
+        self._storages[storage._cdata] = Storage(number, storage)
+
+    def read(self, tensor: torch.Tensor) -> View:
+        """How the graph reads a PyTorch tensor."""
+        tensor = self._stand_in(tensor)
+        found = self._storages.get(tensor.untyped_storage()._cdata)
+        if found is None:
+            raise CaptureError(
+                f"{self._module() or 'the closure'} uses a tensor whose origin was not recorded"
+            )
+        return View(found.tensor, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+
+    def dtype_of(self, view: View) -> str:
+        return self.tensors[view.tensor].dtype
+
+    def dense(self, tensor: int) -> View:
+        shape = self.tensors[tensor].shape
+        return View(tensor, shape, contiguous_strides(shape))
+
+    def bind(self, out: torch.Tensor, view: View) -> None:
+        """Gives a fresh PyTorch result its value, laid out as PyTorch lays it out."""
+        order = physical_order(out)
+        physical = permute(view, order)
+        target = ir_dtype(out.dtype)
+        whole = physical.is_contiguous and physical.size == self.tensors[physical.tensor].size
+        made_here = self.tensors[physical.tensor].role in ("activation", "gradient")
+        if not (whole and made_here and target == self.dtype_of(view)):
+            physical = self.map(physical.shape, [physical], lambda x: x.to(target))
+        self.bind_tensor(out, physical.tensor)
+
+    def write(self, target: torch.Tensor, value: Any) -> None:
+        """An in-place write of `value` (a PyTorch tensor) into `target`."""
+        storage = self._storages[target.untyped_storage()._cdata]
+        source = expand(self.read(value), tuple(target.shape))
+        dtype = ir_dtype(target.dtype)
+        here = View(storage.tensor, tuple(target.shape), tuple(target.stride()), target.storage_offset())
+        base = self.tensors[storage.tensor]
+        order = physical_order(target)
+        physical = permute(here, order)
+        if physical.is_contiguous and physical.size == base.size:
+            new = permute(source, order)
+            fresh = new.is_contiguous and new.size == self.tensors[new.tensor].size
+            owned = self.tensors[new.tensor].role in ("activation", "gradient")
+            if not (fresh and owned and self.dtype_of(new) == dtype):
+                new = self.map(new.shape, [new], lambda x: x.to(dtype))
+            storage.tensor = new.tensor
+            return
+        if self.dtype_of(source) != dtype:
+            source = self.map(source.shape, [source], lambda x: x.to(dtype))
+        storage.tensor = self.emit(
+            "assign", [self.dense(storage.tensor), source], [(base.shape, dtype)],
+            {"region_shape": here.shape, "region_strides": here.strides, "region_offset": here.offset},
+        )[0]
+
+    # ── emitting nodes ────────────────────────────────────────────────────────────────────────
+
+    def _phase(self) -> str:
+        if self.phase == "forward" and torch._C._current_autograd_node() is not None:
+            return "backward"
+        return self.phase
+
+    def emit(self, op: str, inputs: Sequence[View], outputs: Sequence[tuple[Sequence[int], str]],
+             attrs: Mapping[str, Any]) -> list[int]:
+        made = [self.new_tensor(shape, dtype) for shape, dtype in outputs]
+        origin = Origin(self._phase(), self._module(), self.source)
+        self.nodes.append(Node(op, tuple(inputs), tuple(made), dict(attrs), origin))
+        return made
+
+    def loops(self, shape: Sequence[int], axes: Sequence[int], inputs: Sequence[View], build: Build,
+              full: Sequence[bool] | None = None, gathered: Sequence[View] = ()) -> list[View]:
+        """A map or reduce node. `build` gets one Val an input (or the builder itself, if there are
+        none or `gathered` ones) and returns one Val or a list, stored full or per row."""
+        builder = Builder(reducing=bool(axes))
+        shape = tuple(shape)
+        vals = [Val(builder, builder.load(i, self.dtype_of(v)), self.dtype_of(v))
+                for i, v in enumerate(inputs)]
+        result = build(builder, *vals) if gathered or not inputs else build(*vals)
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        flags = list(full) if full is not None else [not axes] * len(results)
+        outer = tuple(n for d, n in enumerate(shape) if d not in set(axes))
+        attrs = {"shape": shape, "axes": tuple(axes), "program": builder.program,
+                 "stores": tuple((r.index, f) for r, f in zip(results, flags))}
+        outs = [(shape if f else outer, r.dtype) for r, f in zip(results, flags)]
+        made = self.emit("reduce" if axes else "map", [*inputs, *gathered], outs, attrs)
+        return [self.dense(t) for t in made]
+
+    def map(self, shape: Sequence[int], inputs: Sequence[View], build: Build,
+            gathered: Sequence[View] = ()) -> View:
+        views = [expand(v, tuple(shape)) for v in inputs]
+        return self.loops(shape, (), views, build, gathered=gathered)[0]
+
+    def reduce(self, shape: Sequence[int], axes: Sequence[int], inputs: Sequence[View],
+               build: Build, gathered: Sequence[View] = ()) -> View:
+        """A reduction; over no axes at all it is a map."""
+        views = [expand(v, tuple(shape)) for v in inputs]
+        return self.loops(shape, axes, views, build, gathered=gathered)[0]
+
+    def contiguous(self, view: View) -> View:
+        """The view as a whole dense tensor, copied only if it is not one."""
+        if view.is_contiguous and view.size == self.tensors[view.tensor].size:
+            return view
+        return self.map(view.shape, [view], lambda x: x)
+
+    def constant(self, value: np.ndarray) -> View:
+        """A constant computed here: interpolation matrices and the like."""
+        same = [n for n, s in self.state.slots.items() if s.role == "constant"
+                and s.shape == value.shape and np.array_equal(self.state.values[n], value)]
+        count = sum(slot.role == "constant" for slot in self.state.slots.values())
+        name = same[0] if same else self.state.add_value(f"constant.{count}", value, "constant")
+        return self.dense(self.slot_tensor(name))
+
+    def random_key(self) -> int:
+        """A number for one random op of this graph, the same at every capture."""
+        self._random += 1
+        return self._random
+
+
+def _is_view(func: Any) -> bool:
+    """Ops whose result aliases an input: nothing to compute."""
+    return any(r.alias_info is not None for r in func._schema.returns)
+
+
+def physical_order(tensor: torch.Tensor) -> list[int]:
+    """Dimensions in the order of memory, for tensors that are dense in some order."""
+    return sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d) if tensor.shape[d] != 1 else 0, d)) \
+        if not tensor.is_contiguous() else list(range(tensor.dim()))
+
+
+def permute(view: View, order: Sequence[int]) -> View:
+    return View(view.tensor, tuple(view.shape[d] for d in order),
+                tuple(view.strides[d] for d in order), view.offset)
+
+
+def expand(view: View, shape: tuple[int, ...]) -> View:
+    """Broadcasting, as strides of zero."""
+    if view.shape == shape:
+        return view
+    lead = len(shape) - len(view.shape)
+    strides = [0] * lead
+    for n, s, want in zip(view.shape, view.strides, shape[lead:]):
+        if n != want and n != 1:
+            raise CaptureError(f"cannot broadcast {view.shape} to {shape}")
+        strides.append(s if n == want else 0)
+    return View(view.tensor, shape, tuple(strides), view.offset)
+
+
+def graph_of(recorder: Recorder, name: str, inputs: Sequence[tuple[str, int, str]],
+             outputs: Sequence[tuple[str, View, str]], writes: Mapping[str, int],
+             notes: Mapping[str, Any]) -> Graph:
+    return Graph(name, dict(recorder.tensors), tuple(recorder.nodes), tuple(inputs),
+                 dict(recorder.slots), tuple(writes.items()), tuple(outputs), dict(notes))

@@ -1,0 +1,42 @@
+"""What each PyTorch op means, said once: a table from op name to the function that lowers it.
+
+A lowering gets the recorder, the op's result (whose shape, type and layout it must fill) and the
+op's arguments. Ops that are not in the table but have a decomposition in PyTorch are taken apart
+and their parts looked up here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+#: ops that compute nothing
+IGNORED = frozenset({"prim.device.default", "prim.layout.default", "aten.sym_size.int",
+                     "aten.sym_stride.int", "aten.sym_numel.default", "aten.is_contiguous.default",
+                     "profiler._record_function_enter_new.default",
+                     "profiler._record_function_exit._RecordFunction"})
+
+Lowering = Callable[..., Any]
+LOWERINGS: dict[str, Lowering] = {}
+
+
+def lowering(*names: str) -> Callable[[Lowering], Lowering]:
+    """Registers a function for `aten.<name>` (or a full name with a dot before it)."""
+
+    def register(function: Lowering) -> Lowering:
+        for name in names:
+            full = name if name.startswith(("handheld.", "prims.", "aten.")) else f"aten.{name}"
+            assert full not in LOWERINGS, full
+            LOWERINGS[full] = function
+        return function
+
+    return register
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's own table: how it takes an op apart."""
+    from torch._decomp import decomposition_table
+
+    return dict(decomposition_table)

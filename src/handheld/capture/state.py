@@ -1,0 +1,111 @@
+"""Slots: every tensor that outlives the step, identified by its storage, found on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from handheld.errors import CaptureError
+from handheld.graph.graph import Slot
+
+_DTYPES = {
+    torch.float32: "f32", torch.float64: "f32", torch.int64: "i32", torch.int32: "i32",
+    torch.int16: "i32", torch.int8: "i32", torch.uint8: "i32", torch.bool: "bool",
+}
+NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
+
+
+def ir_dtype(dtype: torch.dtype) -> str:
+    """The type a PyTorch tensor has in a graph."""
+    if dtype not in _DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        raise CaptureError(
+            f"tensors of type {name} are not supported. Try: model.float() before capture"
+        )
+    return _DTYPES[dtype]
+
+
+def host_array(tensor: torch.Tensor) -> np.ndarray:
+    """A dense NumPy copy in the graph's type; integers that do not fit 32 bits are an error."""
+    dtype = ir_dtype(tensor.dtype)
+    array = tensor.detach().cpu().contiguous().numpy()
+    if dtype == "i32" and array.size and array.dtype == np.int64:
+        low, high = int(array.min()), int(array.max())
+        if low < -(2**31) or high > 2**31 - 1:
+            # masks and sentinels use the extremes of int64; anything else would change meaning
+            limits = (torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max)
+            rest = array[(array != limits[0]) & (array != limits[1])]
+            if rest.size and (rest.min() < -(2**31) or rest.max() > 2**31 - 1):
+                raise CaptureError("an int64 constant has values outside 32 bits")
+            array = np.clip(array, -(2**31), 2**31 - 1)
+    return np.ascontiguousarray(array.astype(NUMPY[dtype]))
+
+
+Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+
+
+def tensor_key(tensor: torch.Tensor) -> Key:
+    return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape),
+            tuple(tensor.stride()))
+
+
+class StateBuilder:
+    """All slots of a step, shared by its graphs, and the value each starts from."""
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self.modules = dict(modules)
+        self.slots: dict[str, Slot] = {}
+        self.values: dict[str, np.ndarray] = {}
+        self.tensors: dict[str, torch.Tensor] = {}  # keeps storages alive, and finds them again
+        self.paths: dict[int, str] = {}
+        self._by_key: dict[Key, str] = {}
+        for prefix, module in self.modules.items():
+            self._register(prefix, module)
+
+    def _register(self, prefix: str, module: nn.Module) -> None:
+        dot = f"{prefix}." if prefix else ""
+        for name, child in module.named_modules():
+            self.paths.setdefault(id(child), f"{dot}{name}".rstrip(".") or prefix or "model")
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            self.add(dot + name, parameter, "parameter")
+        for name, buffer in module.named_buffers(remove_duplicate=False):
+            self.add(dot + name, buffer, "buffer")
+
+    def add(self, name: str, tensor: torch.Tensor, role: str) -> str:
+        """Registers a tensor; a second name of the same storage becomes an alias."""
+        key = tensor_key(tensor)
+        if key in self._by_key:
+            slot = self.slots[self._by_key[key]]
+            if name not in slot.names:
+                self.slots[slot.name] = Slot(slot.name, slot.shape, slot.dtype, slot.role,
+                                             (*slot.names, name), slot.torch_dtype)
+            return slot.name
+        self.add_value(name, host_array(tensor), role, str(tensor.dtype).removeprefix("torch."),
+                       tuple(tensor.shape))
+        self._by_key[key] = name
+        self.tensors[name] = tensor
+        return name
+
+    def add_value(self, name: str, value: np.ndarray, role: str, torch_dtype: str = "float32",
+                  shape: tuple[int, ...] | None = None) -> str:
+        """Registers state that PyTorch does not have: step counters, learning rates, constants."""
+        dtype = {"f": "f32", "i": "i32", "b": "bool"}[value.dtype.kind]
+        shape = tuple(value.shape) if shape is None else shape
+        self.slots[name] = Slot(name, shape, dtype, role, (name,), torch_dtype)
+        self.values[name] = value
+        return name
+
+    def find(self, tensor: torch.Tensor) -> str:
+        """The slot of a real tensor met during capture; unknown ones become constants."""
+        key = tensor_key(tensor)
+        if key not in self._by_key:
+            count = sum(slot.role == "constant" for slot in self.slots.values())
+            self.add(f"constant.{count}", tensor, "constant")
+        return self._by_key[key]
+
+    def path_of(self, slot: str) -> str:
+        """The module that owns a parameter."""
+        return slot.rpartition(".")[0] or "model"

@@ -1,0 +1,123 @@
+"""Writing programs as Python expressions: `0.5 * x * (1 + erf(x * r))` builds instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from handheld.graph.program import Builder, Instr
+
+Number = float | int | bool
+
+
+class Val:
+    """One value of a program under construction. Python numbers take the other side's type."""
+
+    __slots__ = ("builder", "dtype", "index")
+
+    def __init__(self, builder: Builder, index: int, dtype: str) -> None:
+        self.builder, self.index, self.dtype = builder, index, dtype
+
+    def _wrap(self, other: Val | Number) -> Val:
+        if isinstance(other, Val):
+            return other
+        if self.dtype != "f32" and isinstance(other, float):
+            raise TypeError("a float constant meets an integer value")
+        return Val(self.builder, self.builder.const(other, self.dtype), self.dtype)
+
+    def const(self, value: Number, dtype: str) -> Val:
+        return Val(self.builder, self.builder.const(value, dtype), dtype)
+
+    def unary(self, op: str, dtype: str | None = None) -> Val:
+        dtype = dtype or self.dtype
+        return Val(self.builder, self.builder.op(op, dtype, self.index), dtype)
+
+    def binary(self, op: str, other: Val | Number, dtype: str | None = None) -> Val:
+        other = self._wrap(other)
+        dtype = dtype or self.dtype
+        return Val(self.builder, self.builder.op(op, dtype, self.index, other.index), dtype)
+
+    def to(self, dtype: str) -> Val:
+        return self if dtype == self.dtype else self.unary("cast", dtype)
+
+    def reduce(self, op: str, dtype: str | None = None) -> Val:
+        """A reduction over the node's axes; over none it is the value itself."""
+        if self.builder.reducing:
+            return self.unary(op, dtype)
+        return self.const(0, "i32") if op.startswith("arg_") else self
+
+    def __add__(self, o: Val | Number) -> Val:
+        return self.binary("add", o)
+
+    def __radd__(self, o: Number) -> Val:
+        return self._wrap(o).binary("add", self)
+
+    def __sub__(self, o: Val | Number) -> Val:
+        return self.binary("sub", o)
+
+    def __rsub__(self, o: Number) -> Val:
+        return self._wrap(o).binary("sub", self)
+
+    def __mul__(self, o: Val | Number) -> Val:
+        return self.binary("mul", o)
+
+    def __rmul__(self, o: Number) -> Val:
+        return self._wrap(o).binary("mul", self)
+
+    def __truediv__(self, o: Val | Number) -> Val:
+        return self.binary("div", o)
+
+    def __rtruediv__(self, o: Number) -> Val:
+        return self._wrap(o).binary("div", self)
+
+    def __neg__(self) -> Val:
+        return self.unary("neg")
+
+    def lt(self, o: Val | Number) -> Val:
+        return self.binary("lt", o, "bool")
+
+    def le(self, o: Val | Number) -> Val:
+        return self.binary("le", o, "bool")
+
+    def gt(self, o: Val | Number) -> Val:
+        return self.binary("gt", o, "bool")
+
+    def ge(self, o: Val | Number) -> Val:
+        return self.binary("ge", o, "bool")
+
+    def eq(self, o: Val | Number) -> Val:
+        return self.binary("eq", o, "bool")
+
+    def ne(self, o: Val | Number) -> Val:
+        return self.binary("ne", o, "bool")
+
+    def both(self, o: Val) -> Val:
+        return self.binary("and", o, "bool")
+
+    def where(self, a: Val | Number, b: Val | Number) -> Val:
+        """self ? a : b"""
+        if not isinstance(a, Val):
+            assert isinstance(b, Val)
+            a = b._wrap(a)
+        b = a._wrap(b)
+        return Val(self.builder, self.builder.op("where", a.dtype, self.index, a.index, b.index), a.dtype)
+
+
+def iota(builder: Builder, dim: int) -> Val:
+    return Val(builder, builder.op("iota", "i32", params=(dim,)), "i32")
+
+
+def gather(builder: Builder, operand: int, dtype: str, index: Val) -> Val:
+    return Val(builder, builder.add(Instr("gather", dtype, (index.index,), (operand,))), dtype)
+
+
+def linear_index(builder: Builder, shape: tuple[int, ...]) -> Val:
+    """Row-major position of the point in `shape`."""
+    total: Val | None = None
+    for dim, size in enumerate(shape):
+        here = iota(builder, dim)
+        total = here if total is None else total * size + here
+    return total if total is not None else Val(builder, builder.const(0, "i32"), "i32")
+
+
+def constant(builder: Builder, value: Any, dtype: str) -> Val:
+    return Val(builder, builder.const(value, dtype), dtype)

@@ -1,0 +1,243 @@
+"""Graphs and slots as plain JSON data, and back.
+
+Writing is the short half. Reading trusts nothing: every value is checked against what it should be
+before it is used, and anything else is a StepFileError that says where. What a graph means is not
+judged here but by graph/check.py, which may rely on every field having its right type.
+
+Tuples are JSON lists. Floats that JSON lacks are {"f": "inf"}; in notes, where values are free,
+lists are {"l": [...]} and dictionaries {"d": {...}}.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from handheld.errors import GraphError
+from handheld.graph.decode import (
+    MAX_DIMS,
+    Item,
+    a_bool,
+    a_list,
+    a_number,
+    a_shape,
+    a_value,
+    an_int,
+    an_object,
+    fields,
+    ints,
+    need,
+    row,
+    text,
+    word,
+)
+from handheld.graph.graph import DTYPES, PHASES, ROLES, Graph, Node, Origin, Slot, Tensor, View
+from handheld.graph.ops import OPS
+from handheld.graph.program import ARITY, Instr, Program
+
+MAX_NODES = 1_000_000
+MAX_TENSORS = 4_000_000
+
+
+
+# Writing
+
+
+def to_json(graph: Graph) -> dict[str, Any]:
+    """The graph as lists, dictionaries, strings, numbers and booleans."""
+    return {
+        "name": graph.name,
+        "tensors": [
+            [t.id, list(t.shape), t.dtype, t.role, t.name] for t in graph.tensors.values()
+        ],
+        "nodes": [_write_node(node) for node in graph.nodes],
+        "inputs": [list(entry) for entry in graph.inputs],
+        "slots": [[name, tensor] for name, tensor in graph.slots.items()],
+        "writes": [list(entry) for entry in graph.writes],
+        "outputs": [[name, _write_view(view), kind] for name, view, kind in graph.outputs],
+        "notes": {str(key): _write_value(value) for key, value in graph.notes.items()},
+    }
+
+
+def slot_to_json(slot: Slot) -> dict[str, Any]:
+    return {
+        "name": slot.name, "shape": list(slot.shape), "dtype": slot.dtype, "role": slot.role,
+        "names": list(slot.names), "torch_dtype": slot.torch_dtype,
+    }
+
+
+def _write_view(view: View) -> list[Any]:
+    return [view.tensor, list(view.shape), list(view.strides), view.offset]
+
+
+def _write_node(node: Node) -> dict[str, Any]:
+    origin = node.origin
+    return {
+        "op": node.op,
+        "inputs": [_write_view(view) for view in node.inputs],
+        "outputs": list(node.outputs),
+        "attrs": {key: _write_value(value) for key, value in node.attrs.items()},
+        "origin": [origin.phase, origin.path, origin.source],
+    }
+
+
+def _write_value(value: Any) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"f": repr(float(value))}
+    if isinstance(value, Instr):
+        return [value.op, value.dtype, list(value.args), _write_value(value.params)]
+    if isinstance(value, tuple):
+        return [_write_value(item) for item in value]
+    if isinstance(value, list):
+        return {"l": [_write_value(item) for item in value]}
+    if isinstance(value, dict):
+        return {"d": {str(key): _write_value(item) for key, item in value.items()}}
+    raise GraphError(f"a {type(value).__name__} cannot be written to a step file: {value!r:.80}")
+
+
+# Reading
+
+
+def from_json(data: Any) -> Graph:
+    """The graph that `to_json` wrote, or StepFileError. It still has to pass graph/check.py."""
+    keys = ("name", "tensors", "nodes", "inputs", "slots", "writes", "outputs", "notes")
+    name, tensors, nodes, inputs, slots, writes, outputs, notes = fields(data, keys, "graph")
+    by_id: dict[int, Tensor] = {}
+    for tensor in a_list(tensors, _tensor, "tensors", MAX_TENSORS):
+        need(tensor.id not in by_id, f"tensor {tensor.id} is there twice")
+        by_id[tensor.id] = tensor
+    slot_pairs = a_list(slots, _pair, "slots", MAX_TENSORS)
+    need(len({slot for slot, _ in slot_pairs}) == len(slot_pairs), "a slot is there twice")
+    return Graph(
+        name=text(name, "name"),
+        tensors=by_id,
+        nodes=a_list(nodes, _node, "nodes", MAX_NODES),
+        inputs=a_list(inputs, _input, "inputs"),
+        slots=dict(slot_pairs),
+        writes=a_list(writes, _pair, "writes", MAX_TENSORS),
+        outputs=a_list(outputs, _output, "outputs"),
+        notes={key: a_value(value, "notes") for key, value in an_object(notes, "notes").items()},
+    )
+
+
+def slot_from_json(data: Any) -> Slot:
+    """The slot that `slot_to_json` wrote, or StepFileError."""
+    keys = ("name", "shape", "dtype", "role", "names", "torch_dtype")
+    name, shape, dtype, role, names, torch_dtype = fields(data, keys, "slot")
+    return Slot(
+        text(name, "slot name"), a_shape(shape, "slot shape"), word(dtype, DTYPES, "slot type"),
+        word(role, ROLES, "slot role"), a_list(names, text, "slot names"),
+        text(torch_dtype, "slot torch_dtype"),
+    )
+
+
+def _tensor(data: Any, where: str) -> Tensor:
+    number, shape, dtype, role, name = row(data, 5, where)
+    return Tensor(
+        an_int(number, "a tensor's number"), a_shape(shape, "a tensor's shape"),
+        word(dtype, DTYPES, "a tensor's type"), word(role, ROLES, "a tensor's role"),
+        text(name, "a tensor's name"),
+    )
+
+
+def _view(data: Any, where: str) -> View:
+    tensor, shape, strides, offset = row(data, 4, where)
+    view = View(an_int(tensor, where), a_shape(shape, where), ints(strides, where),
+                an_int(offset, where))
+    need(len(view.shape) == len(view.strides), f"{where}: a view needs as many strides as sizes")
+    return view
+
+
+def _pair(data: Any, where: str) -> tuple[str, int]:
+    name, tensor = row(data, 2, where)
+    return text(name, where), an_int(tensor, where)
+
+
+def _input(data: Any, where: str) -> tuple[str, int, str]:
+    name, tensor, kind = row(data, 3, where)
+    return text(name, where), an_int(tensor, where), text(kind, where)
+
+
+def _output(data: Any, where: str) -> tuple[str, View, str]:
+    name, view, kind = row(data, 3, where)
+    return text(name, where), _view(view, where), text(kind, where)
+
+
+def _node(data: Any, where: str) -> Node:
+    op, inputs, outputs, attrs, origin = fields(
+        data, ("op", "inputs", "outputs", "attrs", "origin"), "a node")
+    op = word(op, OPS, "a node's op")
+    phase, path, source = row(origin, 3, "a node's origin")
+    values = _attributes(op, attrs)
+    return Node(
+        op, a_list(inputs, _view, f"the inputs of a {op}"),
+        a_list(outputs, an_int, f"the outputs of a {op}"), values,
+        Origin(word(phase, PHASES, "a phase"), text(path, "a path"), text(source, "a source")),
+    )
+
+
+def _attributes(op: str, data: Any) -> Mapping[str, Any]:
+    names = OPS[op].attrs
+    fields(data, names, f"the attributes of a {op}")
+    attrs: dict[str, Any] = {}
+    for name, value in data.items():
+        where = f"{name} of a {op}"
+        if name == "stores":
+            attrs[name] = a_list(value, an_int if OPS[op].epilogue else _store, where)
+        else:
+            attrs[name] = ATTRIBUTES[name](value, where)
+        if op.startswith("conv") and name in ("stride", "padding", "dilation"):
+            need(len(attrs[name]) == 2, f"{where} needs two numbers")
+    rank = len(attrs.get("shape", ()))
+    for instr in attrs.get("program", ()):
+        if instr.op == "load":
+            need(all(0 <= dim < rank for dim, _, _ in instr.params[1]),
+                 f"a load of a {op} guards a dimension that is not there")
+    return attrs
+
+
+def _store(data: Any, where: str) -> tuple[int, bool]:
+    position, full = row(data, 2, where)
+    return an_int(position, where), a_bool(full, where)
+
+
+def _program(data: Any, where: str) -> Program:
+    return a_list(data, _instr, where)
+
+
+def _instr(data: Any, where: str) -> Instr:
+    op, dtype, args, params = row(data, 4, where)
+    op = word(op, ARITY, f"an instruction in {where}")
+    kinds: tuple[Item[Any], ...] = _PARAMS.get(op, ())
+    values = row(params, len(kinds), f"the parameters of {op} in {where}")
+    return Instr(
+        op, word(dtype, DTYPES, f"the type of {op} in {where}"),
+        a_list(args, an_int, f"the arguments of {op} in {where}", 8),
+        tuple(kind(value, f"a parameter of {op} in {where}") for kind, value in zip(kinds, values)),
+    )
+
+
+def _guards(data: Any, where: str) -> tuple[tuple[int, int, int], ...]:
+    def guard(entry: Any, where: str) -> tuple[int, int, int]:
+        dim, low, high = (an_int(number, where) for number in row(entry, 3, where))
+        return dim, low, high
+    return a_list(data, guard, where, MAX_DIMS)
+
+
+_PARAMS: dict[str, tuple[Item[Any], ...]] = {
+    "load": (an_int, _guards, a_number), "gather": (an_int,), "iota": (an_int,),
+    "const": (a_number,), "random": (an_int,),
+}
+
+#: how each attribute of graph/ops.py is read, but for `stores`, which depends on the op
+ATTRIBUTES: dict[str, Item[Any]] = {
+    "shape": a_shape, "axes": ints, "program": _program, "stride": ints, "padding": ints,
+    "dilation": ints, "groups": an_int, "kernel": ints, "adaptive": a_bool, "count_pad": a_bool,
+    "divisor": an_int, "mode": text, "base": a_bool, "region_shape": a_shape,
+    "region_strides": ints, "region_offset": an_int, "reverse": a_bool, "descending": a_bool,
+}

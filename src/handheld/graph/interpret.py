@@ -1,0 +1,204 @@
+"""Runs a scalar program over whole arrays: one array operation an instruction.
+
+The array library is a parameter: NumPy where constants are folded (evaluate.py), PyTorch where the
+reference result of a node is computed (backends/torch_programs.py). Every value has the rank of the
+iteration space; a dimension along which it does not change may have size 1 and broadcasts.
+
+What a kernel leaves open is fixed here: an integer division by zero is 0, a gather outside its
+buffer reads the nearest element, and the position of the largest of no elements is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from handheld.graph.graph import View
+from handheld.graph.program import REDUCTIONS, Guard, Instr, Program
+
+PHILOX_KEY = 0x48484844
+_WORD = 0xFFFFFFFF
+_INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
+
+#: instructions that look at the type of their arguments; the rest convert them to their own
+_KEEP = frozenset({
+    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "not", "cast", "where", "random",
+    "gather", "arg_max", "arg_min",
+})
+
+
+class Arrays(ABC):
+    """What the interpreter needs from an array library. Arrays are indexed as in NumPy."""
+
+    @abstractmethod
+    def strided(
+        self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int
+    ) -> Any:
+        """Elements of a tensor's buffer; may share memory with it. `shape` may hold zeros."""
+
+    @abstractmethod
+    def flat(self, tensor: int) -> Any:
+        """A tensor's buffer in one dimension."""
+
+    @abstractmethod
+    def full(self, shape: Sequence[int], value: float, dtype: str) -> Any: ...
+
+    @abstractmethod
+    def arange(self, size: int) -> Any:
+        """0, 1, ... as i32."""
+
+    @abstractmethod
+    def cast(self, x: Any, dtype: str) -> Any: ...
+
+    @abstractmethod
+    def long(self, x: Any) -> Any:
+        """As 64-bit integers."""
+
+    @abstractmethod
+    def expand(self, x: Any, shape: Sequence[int]) -> Any: ...
+
+    @abstractmethod
+    def apply(self, op: str, dtype: str, args: Sequence[Any]) -> Any:
+        """Arithmetic; arguments are of type `dtype` except where the op compares or selects."""
+
+    @abstractmethod
+    def reduce(self, op: str, x: Any, axes: Sequence[int]) -> Any:
+        """Reduces one or more elements over one or more axes, which are kept with size 1."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Where a program runs: at every point of `shape`, reducing over `axes`, reading `inputs`."""
+
+    shape: Sequence[int]
+    axes: Sequence[int]
+    inputs: Sequence[View]
+    arrays: Arrays
+    #: in an epilogue, what the op computed
+    acc: Any = None
+
+
+def run(program: Program, stores: Sequence[tuple[int, bool]], space: Space) -> list[Any]:
+    """The stored values: over `shape` where full, else over the dimensions not in `axes`."""
+    last = {a: i for i, instr in enumerate(program) for a in instr.args}
+    kept = {position for position, _ in stores}
+    values: dict[int, Any] = {}
+    for i, instr in enumerate(program):
+        args = [values[a] for a in instr.args]
+        values[i] = space.arrays.cast(_step(instr, args, space), instr.dtype)
+        for a in set(instr.args):
+            if last[a] == i and a not in kept:
+                del values[a]
+    return [
+        space.arrays.expand(values[p], space.shape) if full
+        else _outer(values[p], program[p].dtype, space)
+        for p, full in stores
+    ]
+
+
+def _step(instr: Instr, args: list[Any], space: Space) -> Any:
+    op, dtype, arrays, rank = instr.op, instr.dtype, space.arrays, len(space.shape)
+    if op == "load":
+        operand, guards, fill = instr.params
+        return _load(space.inputs[operand], guards, fill, dtype, arrays)
+    if op == "gather":
+        return _gather(space.inputs[instr.params[0]].tensor, args[0], dtype, arrays)
+    if op == "const":
+        return arrays.full([1] * rank, instr.params[0], dtype)
+    if op == "iota":
+        dim = instr.params[0]
+        return arrays.arange(space.shape[dim]).reshape([-1 if d == dim else 1 for d in range(rank)])
+    if op == "acc":
+        return space.acc
+    if op == "random":
+        return _random(instr.params[0], args, arrays)
+    if op not in _KEEP:
+        args = [arrays.cast(a, dtype) for a in args]
+    if op in REDUCTIONS:
+        return _reduce(op, args[0], dtype, space)
+    if op == "cast":
+        return args[0]
+    if op == "where":
+        args = [arrays.cast(args[0], "bool"), *(arrays.cast(a, dtype) for a in args[1:])]
+    return arrays.apply(op, dtype, args)
+
+
+def _random(key: int, args: list[Any], arrays: Arrays) -> Any:
+    index, seed, step = (arrays.long(a) & _WORD for a in args)
+    nought = index * 0
+    word, *_ = philox((index, step, nought + (key & _WORD), nought), (seed, nought + PHILOX_KEY))
+    return arrays.cast(word >> 8, "f32") * 2.0**-24
+
+
+def _load(view: View, guards: Sequence[Guard], fill: float, dtype: str, arrays: Arrays) -> Any:
+    """Reads only what the guards let through; the rest is `fill`."""
+    low, high = [0] * len(view.shape), list(view.shape)
+    for dim, start, stop in guards:
+        low[dim], high[dim] = max(low[dim], start), min(high[dim], stop)
+    size, part = list(view.shape), [max(h - a, 0) for a, h in zip(low, high)]
+    for d, (n, stride) in enumerate(zip(view.shape, view.strides)):
+        if stride == 0 and part[d] == n:
+            size[d] = part[d] = 1
+    offset = view.offset + sum(a * s for a, s in zip(low, view.strides))
+    inner = arrays.strided(view.tensor, part, view.strides, offset)
+    if part == size:
+        return inner
+    out = arrays.full(size, fill, dtype)
+    if 0 not in part:
+        out[tuple(slice(a, a + n) for a, n in zip(low, part))] = inner
+    return out
+
+
+def _gather(tensor: int, index: Any, dtype: str, arrays: Arrays) -> Any:
+    buffer = arrays.flat(tensor)
+    if buffer.shape[0] == 0:
+        return arrays.full(index.shape, 0, dtype)
+    return buffer[arrays.long(index).clip(0, buffer.shape[0] - 1)]
+
+
+def _reduce(op: str, x: Any, dtype: str, space: Space) -> Any:
+    axes, arrays = space.axes, space.arrays
+    kept = [1 if d in axes else n for d, n in enumerate(x.shape)]
+    if math.prod(space.shape[d] for d in axes) == 0:
+        return arrays.full(kept, neutral(op, dtype), dtype)
+    if not axes:
+        return arrays.full(kept, 0, dtype) if op.startswith("arg") else x
+    wide = [space.shape[d] if d in axes else n for d, n in enumerate(x.shape)]
+    return arrays.reduce(op, arrays.expand(x, wide), sorted(axes))
+
+
+def neutral(op: str, dtype: str) -> float:
+    """What a reduction over no elements gives."""
+    low, high = {
+        "f32": (-math.inf, math.inf), "i32": (_INT_MIN, _INT_MAX), "bool": (False, True),
+    }[dtype]
+    return {"prod": 1, "all_of": 1, "max_of": low, "min_of": high}.get(op, 0)
+
+
+def _outer(x: Any, dtype: str, space: Space) -> Any:
+    """A value that does not change along `axes`, without them."""
+    outer = [n for d, n in enumerate(space.shape) if d not in space.axes]
+    if any(x.shape[d] == 0 for d in space.axes):
+        return space.arrays.full(outer, 0, dtype)
+    first = tuple(0 if d in space.axes else slice(None) for d in range(len(space.shape)))
+    return space.arrays.expand(x[first], outer)
+
+
+def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
+    """Philox4x32-10 (Salmon et al., 2011) on arrays of 64-bit integers that hold 32-bit words.
+
+    The products need all 64 bits and may wrap to negative; only their two words are used.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            ((second >> 32) & _WORD) ^ c1 ^ k0, second & _WORD,
+            ((first >> 32) & _WORD) ^ c3 ^ k1, first & _WORD,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & _WORD, (k1 + 0xBB67AE85) & _WORD
+    return c0, c1, c2, c3

@@ -1,0 +1,245 @@
+"""Programs as OpenCL C: declarations, one statement an instruction, stores.
+
+Everything that differs between layers of the same structure (sizes, strides, offsets, most
+constants) becomes a kernel argument, so that one program text serves many nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from handheld.graph.graph import Graph, Node, Tensor, contiguous_strides
+from handheld.graph.program import Instr
+from handheld.kernels.base import Arg, Buffer, Float, Int
+
+#: type of a value in a register, and in memory
+REGISTER = {"f32": "float", "i32": "int", "bool": "int"}
+MEMORY = {"f32": "float", "i32": "int", "bool": "uchar"}
+
+#: constants that are written into the text; all others are arguments
+_INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
+
+HELPERS = """
+#ifdef cl_khr_fp64
+#pragma OPENCL FP_CONTRACT ON
+#endif
+inline float f_max(float a, float b) { return (a >= b || isnan(a)) ? a : b; }
+inline float f_min(float a, float b) { return (a <= b || isnan(a)) ? a : b; }
+inline int i_floordiv(int a, int b) { int q = a / b; return (q * b != a && ((a < 0) != (b < 0))) ? q - 1 : q; }
+inline int i_mod(int a, int b) { return a - i_floordiv(a, b) * b; }
+inline float f_mod(float a, float b) { float r = fmod(a, b); return (r != 0.0f && ((r < 0.0f) != (b < 0.0f))) ? r + b : r; }
+inline int i_pow(int a, int b) { int r = 1; if (b < 0) return (a == 1) ? 1 : 0; while (b) { if (b & 1) r *= a; a *= a; b >>= 1; } return r; }
+inline float f_sign(float a) { return (float)((a > 0.0f) - (a < 0.0f)); }
+"""
+
+PHILOX = """
+inline float philox(uint index, uint seed, uint step, uint key) {
+  uint c0 = index, c1 = step, c2 = key, c3 = 0u, k0 = seed, k1 = 0x48484844u;
+  for (int r = 0; r < 10; ++r) {
+    uint h0 = mul_hi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0;
+    uint h1 = mul_hi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
+    c0 = h1 ^ c1 ^ k0; c1 = l1; c2 = h0 ^ c3 ^ k1; c3 = l0;
+    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
+  }
+  return (float)(c0 >> 8) * 5.9604644775390625e-08f;
+}
+"""
+
+_F32_CALLS = {
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
+    "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
+    "ceil", "floor", "trunc", "isnan", "isinf", "fmod", "pow", "atan2",
+}
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "truncdiv": "/", "eq": "==", "ne": "!=",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^", "shl": "<<",
+    "shr": ">>",
+}
+
+
+def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
+    """One arithmetic instruction; `kinds` are the types of its arguments."""
+    op, is_float = instr.op, bool(kinds) and kinds[0] == "f32"
+    if op == "cast":
+        return _cast(args[0], kinds[0], instr.dtype)
+    if op == "where":
+        return f"({args[0]}) ? {args[1]} : {args[2]}"
+    if op == "sigmoid":
+        return f"1.0f / (1.0f + exp(-{args[0]}))"
+    if op == "neg":
+        return f"-{args[0]}"
+    if op == "not":
+        return f"!{args[0]}"
+    if op == "bitnot":
+        return f"~{args[0]}" if kinds[0] == "i32" else f"!{args[0]}"
+    if op == "round":
+        return f"rint({args[0]})"
+    if is_float and op in ("abs", "sign", "max", "min", "mod", "floordiv", "truncdiv"):
+        name = {"abs": "fabs", "sign": "f_sign", "max": "f_max", "min": "f_min", "mod": "f_mod"}
+        if op in name:
+            return f"{name[op]}({', '.join(args)})"
+        return f"{'floor' if op == 'floordiv' else 'trunc'}({args[0]} / {args[1]})"
+    if not is_float:
+        a = args[0]
+        integer = {
+            "abs": f"abs({a})", "sign": f"(({a} > 0) - ({a} < 0))", "isnan": "0", "isinf": "0",
+            "ceil": a, "floor": a, "trunc": a,
+        }
+        if op in integer:
+            return f"(int){integer[op]}" if op == "abs" else integer[op]
+        calls = {"floordiv": "i_floordiv", "mod": "i_mod", "pow": "i_pow", "max": "max", "min": "min"}
+        if op in calls:
+            return f"{calls[op]}({', '.join(args)})"
+        if op == "fmod":
+            return f"{args[0]} % {args[1]}"
+    if op in _INFIX:
+        return f"{args[0]} {_INFIX[op]} {args[1]}"
+    if op in _F32_CALLS:
+        return f"{op}({', '.join(args)})"
+    raise AssertionError(f"no code for instruction {op}")
+
+
+def _cast(value: str, source: str, target: str) -> str:
+    if source == target:
+        return value
+    if target == "bool":
+        return f"({value} != 0)"
+    return f"({REGISTER[target]}){value}"
+
+
+@dataclass
+class Code:
+    """Collects the parameters of one kernel while its body is being written."""
+
+    graph: Graph
+    params: list[str] = field(default_factory=list)
+    args: list[Arg] = field(default_factory=list)
+    pointers: dict[int, str] = field(default_factory=dict)
+    uses_philox: bool = False
+
+    def pointer(self, tensor: Tensor, written: bool = False) -> str:
+        if tensor.id not in self.pointers:
+            name = f"t{len(self.pointers)}"
+            self.pointers[tensor.id] = name
+            const = "" if written else "const "
+            self.params.append(f"{const}__global {MEMORY[tensor.dtype]} *{name}")
+            self.args.append(Buffer(tensor.id))
+        return self.pointers[tensor.id]
+
+    def integer(self, value: int) -> str:
+        """A hoisted integer argument."""
+        name = f"n{len(self.args)}"
+        self.params.append(f"const int {name}")
+        self.args.append(Int(value))
+        return name
+
+    def constant(self, value: float | int | bool, dtype: str) -> str:
+        if dtype != "f32":
+            if abs(int(value)) <= 2:
+                return str(int(value))
+            return self.integer(int(value))
+        value = float(value)
+        if math.isnan(value):
+            return "NAN"
+        if math.isinf(value):
+            return "INFINITY" if value > 0 else "-INFINITY"
+        if value in _INLINE:
+            return f"{value!r}f"
+        name = f"c{len(self.args)}"
+        self.params.append(f"const float {name}")
+        self.args.append(Float(value))
+        return name
+
+    def index(self, strides: tuple[int, ...], offset: int, coords: list[str]) -> str:
+        """offset + sum of coordinate * stride, with strides 0 and 1 known to the compiler."""
+        terms = [self.integer(offset)] if offset else []
+        for stride, coord in zip(strides, coords):
+            if stride == 1:
+                terms.append(coord)
+            elif stride == -1:
+                terms.append(f"-{coord}")
+            elif stride:
+                terms.append(f"{coord} * {self.integer(stride)}")
+        return " + ".join(terms) or "0"
+
+    @property
+    def helpers(self) -> str:
+        return HELPERS + (PHILOX if self.uses_philox else "")
+
+
+def statement(
+    code: Code, instr: Instr, position: int, name: Callable[[int], str], kinds: list[str],
+    index_of: Callable[[int], str], coord: Callable[[int], str], node: Node,
+) -> str:
+    """The right-hand side of one non-reducing instruction."""
+    args = [name(a) for a in instr.args]
+    if instr.op == "const":
+        return code.constant(instr.params[0], instr.dtype)
+    if instr.op == "iota":
+        return coord(instr.params[0])
+    if instr.op == "acc":
+        return "acc"
+    if instr.op == "random":
+        code.uses_philox = True
+        key = code.integer(instr.params[0])
+        return f"philox((uint){args[0]}, (uint){args[1]}, (uint){args[2]}, (uint){key})"
+    if instr.op in ("load", "gather"):
+        tensor = code.graph.tensors[node.inputs[instr.params[0]].tensor]
+        pointer = code.pointer(tensor)
+        if instr.op == "gather":
+            return f"{pointer}[{args[0]}]"
+        return guarded(code, instr, f"{pointer}[{index_of(instr.params[0])}]", coord)
+    return expression(instr, args, [kinds[a] for a in instr.args])
+
+
+def guarded(code: Code, instr: Instr, load: str, coord: Callable[[int], str]) -> str:
+    _, guards, fill = instr.params
+    if not guards:
+        return load
+    tests = " && ".join(
+        f"{coord(d)} >= {code.integer(low)} && {coord(d)} < {code.integer(high)}"
+        for d, low, high in guards
+    )
+    value = code.constant(fill, instr.dtype)
+    return f"({tests}) ? {load} : ({REGISTER[instr.dtype]})({value})"
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What a contraction kernel does with each result; see `epilogue`."""
+
+    params: str
+    args: tuple[Arg, ...]
+    helpers: str
+    body: str
+
+
+def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
+    """Statements that expect `float acc` and coordinates `int d0, d1, ...` and store all outputs."""
+    code = Code(graph)
+    shape = tuple(node.attrs["shape"])
+    program = node.attrs["program"]
+    coords = [f"d{i}" for i in range(len(shape))]
+    dense = contiguous_strides(shape)
+    linear = code.index(dense, 0, [c if n > 1 else "0" for c, n in zip(coords, shape)])
+    lines = [f"const int o_ = {linear};"]
+    kinds = [i.dtype for i in program]
+
+    def index_of(operand: int) -> str:
+        view = node.inputs[operand]
+        if view.is_contiguous:
+            return "o_"
+        strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides))
+        return code.index(strides, view.offset, coords)
+
+    for i, instr in enumerate(program):
+        value = statement(code, instr, i, lambda a: f"v{a}", kinds, index_of, lambda d: coords[d], node)
+        lines.append(f"const {REGISTER[instr.dtype]} v{i} = {value};")
+    for position, out in zip(node.attrs["stores"], node.outputs):
+        pointer = code.pointer(graph.tensors[out], written=True)
+        cast = "(uchar)" if graph.tensors[out].dtype == "bool" else ""
+        lines.append(f"{pointer}[o_] = {cast}v{position};")
+    params = "".join(f", {p}" for p in code.params)
+    return Epilogue(params, tuple(code.args), code.helpers, "\n".join(lines))

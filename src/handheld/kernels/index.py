@@ -1,0 +1,123 @@
+"""Writing by index: scatter, which is the gradient of reading by index, and assign."""
+
+from __future__ import annotations
+
+from handheld.device import DeviceCaps
+from handheld.errors import PlanError
+from handheld.graph.graph import Graph, Node, View
+from handheld.kernels.args import C_TYPES, ints, line, strided
+from handheld.kernels.base import (
+    Arg,
+    Buffer,
+    Int,
+    Launch,
+    Lowered,
+    Workspace,
+    read_source,
+    with_defines,
+)
+from handheld.kernels.order import sort_rows
+
+#: up to this many indices every destination reads them all; more are sorted first
+_FEW = 32
+#: columns of a work-item where one index serves a row: wide vectors for a CPU; on a GPU
+#: neighbouring work-items read neighbouring columns, which is the vector there
+_WIDTH = {"cpu": 64, "gpu": 1}
+#: elements of a region that a work-item of a CPU writes
+_RUN = 256
+
+
+def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
+    index, src = node.inputs[:2]
+    outer, v, inner = node.attrs["shape"]
+    if outer * v * inner == 0:
+        return Lowered(())
+    dtype, add = graph.tensors[node.outputs[0]].dtype, node.attrs["mode"] == "add"
+    if add and dtype == "bool":
+        raise PlanError("scatter cannot add booleans. Try: convert them to integers first")
+    k = index.shape[1]
+    one_row = inner == 1 or index.strides[2] == 0
+    width = _WIDTH.get(caps.kind, 1) if one_row and inner >= 16 else 1
+    runs = -(-inner // width)
+    source = with_defines({"ELEM": C_TYPES[dtype], "ADD": int(add), "WIDTH": width},
+                          read_source("index.cl"))
+    items = outer * v * runs
+    sizes = ints(items, int(node.attrs["base"]), v, k, inner, runs)
+    if k <= _FEW:
+        buffers = _buffers(node, index, src)
+        args: tuple[Arg, ...] = (*buffers, *sizes, *strided(index), *strided(src), *_base(node))
+        return Lowered((line("scatter_scan", source, args, items, caps),),
+                       why=f"{k} indices: each of {v} rows reads them all, {width} columns at once")
+    # One order of the indices for each o where they serve whole rows, else for each (o, i).
+    rows = 1 if one_row else inner
+    keys = View(index.tensor, (outer, k, rows), index.strides, index.offset)
+    done = sort_rows(keys, "i32", caps)
+    starts, n_starts = Workspace(len(done.workspace)), outer * rows * (v + 1)
+    sizes += ints(rows)
+    _, *buffers = _buffers(node, index, src)
+    args = (starts, done.places, *buffers, *sizes, *strided(src), *_base(node))
+    launches = (
+        *done.launches,
+        line("scatter_starts", source, (done.keys, starts, *ints(n_starts, v, k)), n_starts, caps),
+        line("scatter_sorted", source, args, items, caps),
+    )
+    return Lowered(launches, (*done.workspace, 4 * n_starts),
+                   f"{k} indices sorted, so that each row reads its own, {width} columns at once")
+
+
+def _buffers(node: Node, index: View, src: View) -> list[Arg]:
+    """index, src, base, out; the output stands in for what is not there or has no elements."""
+    out = node.outputs[0]
+    base = node.inputs[2].tensor if node.attrs["base"] else out
+    some = index.size > 0
+    return [Buffer(index.tensor if some else out), Buffer(src.tensor if some else out),
+            Buffer(base), Buffer(out)]
+
+
+def _base(node: Node) -> tuple[Int, ...]:
+    return strided(node.inputs[2]) if node.attrs["base"] else ints(0, 0, 0, 0)
+
+
+def lower_assign(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
+    base, value = node.inputs
+    out = node.outputs[0]
+    total = graph.tensors[out].size
+    if total == 0:
+        return Lowered(())
+    dims = _merged(tuple(node.attrs["region_shape"]), tuple(node.attrs["region_strides"]),
+                   value.strides)
+    if len(dims) > 8:
+        raise PlanError(f"assign to a region of {len(dims)} dimensions that cannot be merged; "
+                        "kernels handle 8. Try: flatten the tensor before writing into it")
+    rank = next(r for r in (2, 4, 8) if len(dims) <= r)
+    elem = C_TYPES[graph.tensors[out].dtype]
+    source = with_defines({"ELEM": elem, "RANK": rank}, read_source("index.cl"))
+    launches: list[Launch] = []
+    region = value.size
+    if region < total:  # a region overlaps nowhere: with as many elements it is everything
+        args: tuple[Arg, ...] = (Buffer(base.tensor), Buffer(out), *ints(total))
+        launches.append(line("assign_copy", source, args, -(-total // 4), caps))
+    if region:
+        dims += [(1, 0, 0)] * (rank - len(dims))
+        size = dims[0][0]
+        run = min(size, _RUN) if caps.kind == "cpu" else 1
+        items = region // size * -(-size // run)
+        places = ints(items, run, value.offset, int(node.attrs["region_offset"]),
+                      *(n for dim in dims for n in dim))
+        args = (Buffer(value.tensor), Buffer(out), *places)
+        launches.append(line("assign_region", source, args, items, caps))
+    return Lowered(tuple(launches), why=f"copy, then a region of {rank} dimensions")
+
+
+def _merged(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """(size, stride, stride, ...) from the last dimension on, with neighbours made one where every
+    operand walks them as one."""
+    dims: list[tuple[int, ...]] = []
+    for size, *steps in reversed(list(zip(shape, *strides))):
+        if size == 1:
+            continue
+        if dims and all(step == dims[-1][0] * inner for step, inner in zip(steps, dims[-1][1:])):
+            dims[-1] = (dims[-1][0] * size, *dims[-1][1:])
+        else:
+            dims.append((size, *steps))
+    return dims

@@ -1,0 +1,189 @@
+// Pooling over the two last dimensions of x[n, c, h, w], with its gradients.
+//
+//   max_pool        y[n, c, p, q]  = max over r, s of x[n, c, p*st - pad + r*dil, ...]
+//                   index          = where in the plane, h*W + w
+//   max_pool_grad   dx[n, c, h, w] = sum of dy over the windows whose index is h*W + w
+//   avg_pool        y[n, c, p, q]  = (sum of the window) / divisor(p, q)
+//   avg_pool_grad   dx[n, c, h, w] = sum over the windows with (h, w) inside of dy / divisor
+//
+// Layout: inputs are views (an offset and four strides), outputs are dense. Both directions gather:
+// a work-item owns `run` output elements side by side and nobody else writes them, so that sums have
+// one order. A run is a whole row for a CPU, which then finds its place once a row, and 1 for a GPU.
+//
+//      forward: element (p, q)          backward: element (h, w)
+//      x +-----------------+            dy +---------------+
+//        |   +-----+       |               |  +---+        |    the windows that may cover (h, w)
+//        |   | r,s | window|               |  |p,q|        |    form a rectangle too:
+//        |   +-----+       |               |  +---+        |    ceil((h+pad-(k-1)*dil)/st) <= p
+//        +-----------------+               +---------------+                <= floor((h+pad)/st)
+//
+// Windows may run past the padded image (ceil_mode): everything is clipped.
+// Parameters:
+
+#ifndef ADAPTIVE   // 1: window i of size -> count is [floor(i*size/count), ceil((i+1)*size/count))
+#define ADAPTIVE 0
+#endif
+#ifndef CHUNK      // terms that are added up before they join the total: keeps long fp32 sums exact
+#define CHUNK 256
+#endif
+
+// The first window that may hold pixel `at`, and the one after the last.
+int first_window(int at, int size, int count, int kernel_, int stride, int pad, int dilation) {
+#if ADAPTIVE
+    return at * count / size;
+#else
+    int reach = at + pad - (kernel_ - 1) * dilation;
+    return reach <= 0 ? 0 : (reach + stride - 1) / stride;
+#endif
+}
+
+int end_window(int at, int size, int count, int stride, int pad) {
+#if ADAPTIVE
+    return ((at + 1) * count + size - 1) / size;
+#else
+    return min((at + pad) / stride + 1, count);
+#endif
+}
+
+// The first element of a work-item in an image of `high` rows of `wide`, and where its run ends.
+typedef struct {
+    int n, c, row, col, end;
+    int at;  // of the first element in the dense output
+} Run;
+
+Run run_of(int id, int run, int C, int high, int wide) {
+    int runs = (wide + run - 1) / run, line = id / runs;
+    Run own;
+    own.col = id % runs * run;
+    own.end = min(own.col + run, wide);
+    own.row = line % high;
+    own.c = line / high % C;
+    own.n = line / high / C;
+    own.at = line * wide + own.col;
+    return own;
+}
+
+__kernel void max_pool(__global const float *x, __global float *y, __global int *index, int total,
+                       int run, int offset, int xn, int xc, int xh, int xw,
+                       int C, int H, int W, int P, int Q,
+                       int kh, int kw, int sh, int sw, int ph, int pw, int dh, int dw) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    Run own = run_of(id, run, C, P, Q);
+    int p = own.row;
+    __global const float *plane = x + offset + own.n * xn + own.c * xc;
+#if ADAPTIVE
+    int h0 = p * H / P, h1 = ((p + 1) * H + P - 1) / P;
+    dh = dw = 1;
+#else
+    int h0 = p * sh - ph, h1 = min(h0 + (kh - 1) * dh + 1, H);
+    if (h0 < 0) h0 += (-h0 + dh - 1) / dh * dh;  // the first tap inside the image
+#endif
+    for (int q = own.col; q < own.end; q++, own.at++) {
+#if ADAPTIVE
+        int w0 = q * W / Q, w1 = ((q + 1) * W + Q - 1) / Q;
+#else
+        int w0 = q * sw - pw, w1 = min(w0 + (kw - 1) * dw + 1, W);
+        if (w0 < 0) w0 += (-w0 + dw - 1) / dw * dw;
+#endif
+        float best = -INFINITY;
+        int where = h0 < h1 && w0 < w1 ? h0 * W + w0 : -1;  // a window of -inf still has a place
+        for (int h = h0; h < h1; h += dh)
+            for (int w = w0; w < w1; w += dw) {
+                float value = plane[h * xh + w * xw];
+                int better = (value > best) | (value != value);  // as PyTorch: the last NaN stays
+                best = better ? value : best;  // selects: which pixel wins no branch can predict
+                where = better ? h * W + w : where;
+            }
+        y[own.at] = best;
+        index[own.at] = where;
+    }
+}
+
+__kernel void max_pool_grad(__global const float *dy, __global const int *index, __global float *dx,
+                            int total, int run, int y0, int yn, int yc, int yp, int yq,
+                            int i0, int in, int ic, int ip, int iq,
+                            int C, int H, int W, int P, int Q, int kh, int kw, int sh, int sw,
+                            int ph, int pw, int dh, int dw) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    Run own = run_of(id, run, C, H, W);
+    int h = own.row;
+    int p0 = first_window(h, H, P, kh, sh, ph, dh), p1 = end_window(h, H, P, sh, ph);
+    y0 += own.n * yn + own.c * yc;
+    i0 += own.n * in + own.c * ic;
+    for (int w = own.col; w < own.end; w++, own.at++) {
+        int q0 = first_window(w, W, Q, kw, sw, pw, dw), q1 = end_window(w, W, Q, sw, pw);
+        float sum = 0;
+        for (int p = p0; p < p1; p++)
+            for (int start = q0; start < q1; start += CHUNK) {
+                float part = 0;
+                for (int q = start; q < min(start + CHUNK, q1); q++) {
+                    float term = dy[y0 + p * yp + q * yq];  // read always: a select, no branch
+                    part += index[i0 + p * ip + q * iq] == h * W + w ? term : 0;
+                }
+                sum += part;
+            }
+        dx[own.at] = sum;
+    }
+}
+
+// One side of window i: where it starts and ends in the image, and the length it is divided by.
+int side(int i, int size, int kernel_, int stride, int pad, int count_pad, int *start, int *end) {
+    int low = i * stride - pad, high = min(low + kernel_, size + pad);
+    *start = max(low, 0);
+    *end = min(high, size);
+    return count_pad ? high - low : *end - *start;
+}
+
+__kernel void avg_pool(__global const float *x, __global float *y, int total, int run,
+                       int offset, int xn, int xc, int xh, int xw, int C, int H, int W, int P, int Q,
+                       int kh, int kw, int sh, int sw, int ph, int pw, int count_pad, int divisor) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    Run own = run_of(id, run, C, P, Q);
+    __global const float *plane = x + offset + own.n * xn + own.c * xc;
+    int h0, h1, w0, w1, high = side(own.row, H, kh, sh, ph, count_pad, &h0, &h1);
+    for (int q = own.col; q < own.end; q++, own.at++) {
+        int wide = side(q, W, kw, sw, pw, count_pad, &w0, &w1);
+        float sum = 0;
+        for (int h = h0; h < h1; h++)
+            for (int start = w0; start < w1; start += CHUNK) {
+                float part = 0;
+                for (int w = start; w < min(start + CHUNK, w1); w++) part += plane[h * xh + w * xw];
+                sum += part;
+            }
+        // a window that lies wholly outside the image is 0, whatever it would be divided by
+        y[own.at] = h0 < h1 && w0 < w1 ? sum / (divisor ? divisor : high * wide) : 0;
+    }
+}
+
+__kernel void avg_pool_grad(__global const float *dy, __global float *dx, int total, int run,
+                            int offset, int yn, int yc, int yp, int yq,
+                            int C, int H, int W, int P, int Q,
+                            int kh, int kw, int sh, int sw, int ph, int pw,
+                            int count_pad, int divisor) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    Run own = run_of(id, run, C, H, W);
+    __global const float *plane = dy + offset + own.n * yn + own.c * yc;
+    int p0 = first_window(own.row, H, P, kh, sh, ph, 1), p1 = end_window(own.row, H, P, sh, ph);
+    int start, end;
+    for (int w = own.col; w < own.end; w++, own.at++) {
+        int q0 = first_window(w, W, Q, kw, sw, pw, 1), q1 = end_window(w, W, Q, sw, pw);
+        float sum = 0;
+        for (int p = p0; p < p1; p++) {
+            int high = side(p, H, kh, sh, ph, count_pad, &start, &end);
+            for (int begin = q0; begin < q1; begin += CHUNK) {
+                float part = 0;
+                for (int q = begin; q < min(begin + CHUNK, q1); q++) {
+                    float term = plane[p * yp + q * yq];
+                    if (!divisor) term /= high * side(q, W, kw, sw, pw, count_pad, &start, &end);
+                    part += term;
+                }
+                sum += part;
+            }
+        }
+        dx[own.at] = divisor ? sum / divisor : sum;
+    }
+}

@@ -1,0 +1,264 @@
+// LSTM and GRU over a sequence, one launch a time step, and their gradients.
+//
+//   lstm   i, f, g, o = sigmoid, sigmoid, tanh, sigmoid of gx[t] + w h         (gx has the biases)
+//          c' = f*c + i*g            h' = o*tanh(c')
+//   gru    r, z = sigmoid of gx[t] + w h + bias       hn = w_n h + bias_n
+//          n = tanh(gx_n + r*hn)     h' = (1 - z)*n + z*h
+//
+//   gradients, from the last step taken to the first, with d. the gradient of what is before the
+//   activations:   dh = dh[t] + (what the later step hands back: d. w, and for gru dh*z)
+//
+// Layout, dense: gx[t, b, G, H], h[t, b, H], w[G, H, H], G = 4 gates (lstm) or 3 (gru). A launch gets
+// its step as the row `at` = t*B of these tensors, and that of its neighbour in time as `near`.
+// The weights are packed once a sequence, so that a step reads them from one end to the other:
+//
+//   packed[panel j / P][k][gate][j % P]           P = `panel` columns, H rounded up with zeros
+//   forward   sum over k    of h[b, k]        * w[gate, j, k]      a sum for each gate
+//   backward  sum over g, k of d[b, g*H + k]  * w[g, k, j]         a sum for each gate, then added
+//
+//            j: |LANES|LANES|LANES|
+//      b  ROWS  |item |     |     |      A work-item makes ROWS x LANES of h (or dh), all gates:
+//         ROWS  |     |     |     |      each packed weight it loads serves ROWS rows of the batch.
+//
+// Work-items are (row block, lane block). A CPU takes groups of row blocks, which share a panel of
+// LANES columns in its cache; a GPU takes groups of lane blocks of 1 in one panel of all columns.
+// Parameters:
+
+#ifndef LANES  // columns of a work-item: 1, 4, 8 or 16
+#define LANES 16
+#endif
+#ifndef ROWS   // rows of the batch of a work-item
+#define ROWS 2
+#endif
+#ifndef CHUNK  // terms that are added up before they join the total
+#define CHUNK 256
+#endif
+
+#define GLUE_(a, b) a##b
+#define GLUE(a, b) GLUE_(a, b)
+#if LANES == 1
+typedef float lanes;
+#define LOAD(p) (*(p))
+#define STORE(v, p) (*(p) = (v))
+#else
+typedef GLUE(float, LANES) lanes;
+#define LOAD(p) GLUE(vload, LANES)(0, p)
+#define STORE(v, p) GLUE(vstore, LANES)(v, 0, p)
+#endif
+
+// The first `count` lanes at p; rows of H elements may end inside a vector.
+lanes load_some(__global const float *p, int count) {
+    if (count >= LANES) return LOAD(p);
+    float part[LANES];
+    for (int l = 0; l < LANES; l++) part[l] = l < count ? p[l] : 0;
+    return LOAD(part);
+}
+
+void store_some(lanes v, __global float *p, int count) {
+    if (count >= LANES) {
+        STORE(v, p);
+    } else {
+        float part[LANES];
+        STORE(v, part);
+        for (int l = 0; l < LANES; l++)
+            if (l < count) p[l] = part[l];
+    }
+}
+
+lanes sigmoid(lanes x) { return 1.0f / (1.0f + exp(-x)); }
+
+// Which rows and columns a work-item makes.
+typedef struct {
+    int row, rows;      // the first row of the batch, and how many (0: none, a rounded-up item)
+    int col, cols;      // the first column, and how many of LANES
+} Tile;
+
+Tile tile_of(int B, int H) {
+    Tile own;
+    own.row = get_global_id(0) * ROWS;
+    own.col = get_global_id(1) * LANES;
+    own.rows = own.col < H ? clamp(B - own.row, 0, ROWS) : 0;
+    own.cols = min(LANES, H - own.col);
+    return own;
+}
+
+// sum[r][g] = sum over k of a[row r][g*spread + k] * packed[k][g]; rows of a are `stride` long.
+// Rows past the end of the batch repeat the last one: same speed, and nothing to guard.
+#define DEFINE_DOT(NAME, G)                                                                        \
+    void NAME(lanes sum[ROWS][G], __global const float *a, int stride, int spread,                 \
+              __global const float *packed, int H, int panel, Tile own) {                          \
+        packed += own.col / panel * panel * H * G + own.col % panel;                               \
+        __global const float *row[ROWS];                                                           \
+        for (int r = 0; r < ROWS; r++) {                                                           \
+            row[r] = a + (own.row + min(r, own.rows - 1)) * stride;                                \
+            for (int g = 0; g < G; g++) sum[r][g] = 0;                                             \
+        }                                                                                          \
+        for (int start = 0; start < H; start += CHUNK) {                                           \
+            lanes part[ROWS][G];                                                                   \
+            for (int r = 0; r < ROWS; r++)                                                         \
+                for (int g = 0; g < G; g++) part[r][g] = 0;                                        \
+            int end = min(start + CHUNK, H);                                                       \
+            for (int k = start; k < end; k++)                                                      \
+                for (int g = 0; g < G; g++) {                                                      \
+                    lanes weight = LOAD(packed + (k * G + g) * panel);                             \
+                    for (int r = 0; r < ROWS; r++)                                                 \
+                        part[r][g] += row[r][g * spread + k] * weight;                             \
+                }                                                                                  \
+            for (int r = 0; r < ROWS; r++)                                                         \
+                for (int g = 0; g < G; g++) sum[r][g] += part[r][g];                               \
+        }                                                                                          \
+    }
+DEFINE_DOT(dot4, 4)
+DEFINE_DOT(dot3, 3)
+
+// packed[panel][k][g][lane] from w, element (g, j, k) of which is at g*H*H + j*sj + k*sk
+__kernel void pack(__global const float *w, __global float *packed, int total, int G, int H,
+                   int panel, int sj, int sk) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    int lane = id % panel, g = id / panel % G, k = id / panel / G % H;
+    int j = id / panel / G / H * panel + lane;
+    packed[id] = j < H ? w[g * H * H + j * sj + k * sk] : 0;
+}
+
+__kernel void keep(__global const float *from, __global float *to, int total) {
+    int id = get_global_id(0);
+    if (id < total) to[id] = from[id];
+}
+
+// near_h, near_c: state before this step, starting at row `near`
+__kernel void lstm(__global const float *gx, __global const float *packed,
+                   __global const float *near_h, __global const float *near_c, __global float *h,
+                   __global float *c, __global float *gates, int at, int near, int B, int H,
+                   int panel) {
+    Tile own = tile_of(B, H);
+    if (own.rows == 0) return;
+    lanes sum[ROWS][4];
+    dot4(sum, near_h + near * H, H, 0, packed, H, panel, own);
+    for (int r = 0; r < ROWS && r < own.rows; r++) {
+        int b = own.row + r, n = own.cols;
+        int to = (at + b) * H + own.col, gate = (at + b) * 4 * H + own.col;
+        lanes i = sigmoid(sum[r][0] + load_some(gx + gate, n));
+        lanes f = sigmoid(sum[r][1] + load_some(gx + gate + H, n));
+        lanes g = tanh(sum[r][2] + load_some(gx + gate + 2 * H, n));
+        lanes o = sigmoid(sum[r][3] + load_some(gx + gate + 3 * H, n));
+        lanes cell = f * load_some(near_c + (near + b) * H + own.col, n) + i * g;
+        store_some(i, gates + gate, n);
+        store_some(f, gates + gate + H, n);
+        store_some(g, gates + gate + 2 * H, n);
+        store_some(o, gates + gate + 3 * H, n);
+        store_some(cell, c + to, n);
+        store_some(o * tanh(cell), h + to, n);
+    }
+}
+
+__kernel void gru(__global const float *gx, __global const float *packed,
+                  __global const float *bias, __global const float *near_h, __global float *h,
+                  __global float *saved, int at, int near, int B, int H, int panel) {
+    Tile own = tile_of(B, H);
+    if (own.rows == 0) return;
+    lanes sum[ROWS][3];
+    dot3(sum, near_h + near * H, H, 0, packed, H, panel, own);
+    int n = own.cols;
+    lanes bias_r = load_some(bias + own.col, n), bias_z = load_some(bias + H + own.col, n);
+    lanes bias_n = load_some(bias + 2 * H + own.col, n);
+    for (int r = 0; r < ROWS && r < own.rows; r++) {
+        int b = own.row + r, gate = (at + b) * 3 * H + own.col, save = (at + b) * 4 * H + own.col;
+        lanes reset = sigmoid(load_some(gx + gate, n) + (sum[r][0] + bias_r));
+        lanes z = sigmoid(load_some(gx + gate + H, n) + (sum[r][1] + bias_z));
+        lanes hidden = sum[r][2] + bias_n;
+        lanes fresh = tanh(load_some(gx + gate + 2 * H, n) + reset * hidden);
+        lanes old = load_some(near_h + (near + b) * H + own.col, n);
+        store_some(reset, saved + save, n);
+        store_some(z, saved + save + H, n);
+        store_some(fresh, saved + save + 2 * H, n);
+        store_some(hidden, saved + save + 3 * H, n);
+        store_some((1.0f - z) * fresh + z * old, h + (at + b) * H + own.col, n);
+    }
+}
+
+// The gradient of one step. `later` is the row in dgx of the step after this one, or -1 for the last
+// step, where dh_last takes its place. before_c: c before this step, from row `near`. carry: what the
+// later step left for c (dc_last at first), replaced by what this one leaves.
+__kernel void lstm_grad(__global const float *dh, __global const float *dh_last,
+                        __global const float *carry, __global const float *packed,
+                        __global const float *c, __global const float *gates,
+                        __global const float *before_c, __global float *dgx, __global float *dc0,
+                        int at, int near, int later, int B, int H, int panel) {
+    Tile own = tile_of(B, H);
+    if (own.rows == 0) return;
+    lanes sum[ROWS][4];
+    if (later >= 0) dot4(sum, dgx + later * 4 * H, 4 * H, H, packed, H, panel, own);
+    for (int r = 0; r < ROWS && r < own.rows; r++) {
+        int b = own.row + r, n = own.cols, state = b * H + own.col;
+        int here = (at + b) * H + own.col, gate = (at + b) * 4 * H + own.col;
+        lanes d = load_some(dh + here, n);
+        if (later >= 0) d += (sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]);
+        else d += load_some(dh_last + state, n);
+        lanes i = load_some(gates + gate, n), f = load_some(gates + gate + H, n);
+        lanes g = load_some(gates + gate + 2 * H, n), o = load_some(gates + gate + 3 * H, n);
+        lanes t = tanh(load_some(c + here, n));
+        lanes dc = load_some(carry + state, n) + d * o * (1.0f - t * t);
+        lanes old = load_some(before_c + (near + b) * H + own.col, n);
+        store_some(dc * g * i * (1.0f - i), dgx + gate, n);
+        store_some(dc * old * f * (1.0f - f), dgx + gate + H, n);
+        store_some(dc * i * (1.0f - g * g), dgx + gate + 2 * H, n);
+        store_some(d * t * o * (1.0f - o), dgx + gate + 3 * H, n);
+        store_some(dc * f, dc0 + state, n);
+    }
+}
+
+// As lstm_grad; carry is the part dh*z that goes round the gates to the h before (dh_last at first).
+__kernel void gru_grad(__global const float *dh, __global const float *carry,
+                       __global const float *packed, __global const float *before_h,
+                       __global const float *saved, __global float *dgx, __global float *dgh,
+                       __global float *dh0, int at, int near, int later, int B, int H, int panel) {
+    Tile own = tile_of(B, H);
+    if (own.rows == 0) return;
+    lanes sum[ROWS][3];
+    if (later >= 0) dot3(sum, dgh + later * 3 * H, 3 * H, H, packed, H, panel, own);
+    for (int r = 0; r < ROWS && r < own.rows; r++) {
+        int b = own.row + r, n = own.cols, state = b * H + own.col;
+        int gate = (at + b) * 3 * H + own.col, save = (at + b) * 4 * H + own.col;
+        lanes d = load_some(dh + (at + b) * H + own.col, n) + load_some(carry + state, n);
+        if (later >= 0) d += sum[r][0] + sum[r][1] + sum[r][2];
+        lanes reset = load_some(saved + save, n), z = load_some(saved + save + H, n);
+        lanes fresh = load_some(saved + save + 2 * H, n);
+        lanes hidden = load_some(saved + save + 3 * H, n);
+        lanes old = load_some(before_h + (near + b) * H + own.col, n);
+        lanes dn = d * (1.0f - z) * (1.0f - fresh * fresh);
+        lanes dr = dn * hidden * reset * (1.0f - reset);
+        lanes dz = d * (old - fresh) * z * (1.0f - z);
+        store_some(dr, dgx + gate, n);
+        store_some(dz, dgx + gate + H, n);
+        store_some(dn, dgx + gate + 2 * H, n);
+        store_some(dr, dgh + gate, n);
+        store_some(dz, dgh + gate + H, n);
+        store_some(dn * reset, dgh + gate + 2 * H, n);
+        store_some(d * z, dh0 + state, n);
+    }
+}
+
+// What the first step hands back to the state before it.
+__kernel void lstm_begin(__global const float *dgx, __global const float *packed,
+                         __global float *dh0, int later, int B, int H, int panel) {
+    Tile own = tile_of(B, H);
+    if (own.rows == 0) return;
+    lanes sum[ROWS][4];
+    dot4(sum, dgx + later * 4 * H, 4 * H, H, packed, H, panel, own);
+    for (int r = 0; r < ROWS && r < own.rows; r++)
+        store_some((sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]),
+                   dh0 + (own.row + r) * H + own.col, own.cols);
+}
+
+__kernel void gru_begin(__global const float *dgh, __global const float *packed,
+                        __global float *dh0, int later, int B, int H, int panel) {
+    Tile own = tile_of(B, H);
+    if (own.rows == 0) return;
+    lanes sum[ROWS][3];
+    dot3(sum, dgh + later * 3 * H, 3 * H, H, packed, H, panel, own);
+    for (int r = 0; r < ROWS && r < own.rows; r++) {
+        __global float *to = dh0 + (own.row + r) * H + own.col;
+        store_some(load_some(to, own.cols) + (sum[r][0] + sum[r][1] + sum[r][2]), to, own.cols);
+    }
+}

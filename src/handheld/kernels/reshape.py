@@ -1,0 +1,90 @@
+"""Contractions in a simpler shape that compute the same: fewer batch dimensions, longer rows.
+
+Outputs are dense, so merging neighbouring dimensions of the output, or exchanging two of which one
+has size 1, changes no address. It is legal when every view that is read over the output's shape
+allows it and the epilogue names no coordinate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from handheld.graph.graph import Node, View
+
+OWN = 2  # inputs of a contraction; those after them are operands of its epilogue
+Change = Callable[[View], View | None]
+
+
+def few_batches(node: Node) -> Node:
+    """A matmul with as few leading dimensions as its views allow."""
+    for d in reversed(range(len(node.attrs["shape"]) - 3)):
+        shape = tuple(node.attrs["shape"])
+        shape = (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :])
+        node = _changed(node, lambda view, d=d: _merged(view, d), (0, 1), shape) or node
+    shape = tuple(node.attrs["shape"])
+    if len(shape) > 2 and shape[0] == 1:
+        node = _changed(node, _first_dropped, (0, 1), shape[1:]) or node
+    return node
+
+
+def long_rows(node: Node) -> Node:
+    """A convolution with its pixels in long rows: images of width 1 are turned on their side, and
+    for a 1x1 kernel that takes every pixel an image is a single row."""
+    n, c, height, width = node.attrs["shape"]
+    if width == 1 and all(view.shape[3] == 1 for view in node.inputs[:OWN]):
+        turned = _changed(node, _turned, (0, 1), (n, c, width, height))
+        if turned is not None:
+            pairs = {k: tuple(node.attrs[k])[::-1] for k in ("stride", "padding", "dilation")}
+            node = replace(turned, attrs={**turned.attrs, **pairs})
+    n, c, height, width = node.attrs["shape"]
+    weight = node.op == "conv_weight"
+    kernel = (height, width) if weight else node.inputs[1].shape[2:]
+    every = tuple(node.attrs["stride"]) == (1, 1) and tuple(node.attrs["padding"]) == (0, 0)
+    if tuple(kernel) != (1, 1) or not every:
+        return node
+    images, shape = ((0, 1), (n, c, 1, 1)) if weight else ((0,), (n, c, 1, height * width))
+    return _changed(node, _flat, images, shape) or node
+
+
+def _changed(
+    node: Node, change: Change, own: tuple[int, ...], shape: tuple[int, ...]
+) -> Node | None:
+    """The node with its inputs `own`, and all operands read over its shape, changed."""
+    program = node.attrs.get("program", ())
+    if any(i.op == "iota" or (i.op == "load" and i.params[1]) for i in program):
+        return None
+    moved = {i.params[0] for i in program if i.op == "load"} | set(own)
+    inputs = [change(view) if i in moved else view for i, view in enumerate(node.inputs)]
+    views = tuple(view for view in inputs if view is not None)
+    if len(views) < len(inputs):
+        return None
+    return replace(node, inputs=views, attrs={**node.attrs, "shape": shape})
+
+
+def _merged(view: View, d: int) -> View | None:
+    """Dimensions d and d+1 as one, if one stride walks both."""
+    (n, m), (s, t) = view.shape[d : d + 2], view.strides[d : d + 2]
+    if n != 1 and m != 1 and s != t * m:
+        return None
+    shape = (*view.shape[:d], n * m, *view.shape[d + 2 :])
+    strides = (*view.strides[:d], s if m == 1 else t, *view.strides[d + 2 :])
+    return View(view.tensor, shape, strides, view.offset)
+
+
+def _first_dropped(view: View) -> View:
+    return View(view.tensor, view.shape[1:], view.strides[1:], view.offset)
+
+
+def _turned(view: View) -> View:
+    (n, c, h, w), (sn, sc, sh, sw) = view.shape, view.strides
+    return View(view.tensor, (n, c, w, h), (sn, sc, sw, sh), view.offset)
+
+
+def _flat(view: View) -> View | None:
+    """[n, c, h, w] -> [n, c, 1, h*w]"""
+    flat = _merged(view, 2)
+    if flat is None:
+        return None
+    shape, strides = flat.shape, flat.strides
+    return View(view.tensor, (*shape[:2], 1, shape[2]), (*strides[:2], 0, strides[2]), view.offset)

@@ -1,0 +1,93 @@
+"""A captured step: one state and several graphs over it. Needs no PyTorch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from handheld.errors import HandheldError
+from handheld.graph.graph import Graph, Slot
+
+if TYPE_CHECKING:
+    from handheld.plan.plan import Plan
+    from handheld.run.trainer import Trainer
+
+
+class Step:
+    """What `handheld.capture` returns and a step file holds."""
+
+    def __init__(self, slots: Mapping[str, Slot], values: Mapping[str, np.ndarray],
+                 graphs: Mapping[str, Graph], meta: Mapping[str, Any] | None = None) -> None:
+        self.slots = dict(slots)
+        self.values = dict(values)
+        self.graphs = dict(graphs)
+        self.meta = dict(meta or {})
+        self._trainer: Trainer | None = None
+
+    def __repr__(self) -> str:
+        count = sum(s.role == "parameter" for s in self.slots.values())
+        return f"<Step {self.meta.get('name', '')}: {', '.join(self.graphs)}; {count} parameters>"
+
+    def plan(self, device: str = "opencl", **options: Any) -> Plan:
+        """Decides everything about running this step on a device."""
+        from handheld.plan.make import plan_step
+
+        return plan_step(self, device, **options)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes a step file, whole or not at all."""
+        from handheld.package import save
+
+        return save(self, Path(path))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Every value under its PyTorch names, tied ones under each of theirs."""
+        if self._trainer is not None and not self._trainer.closed:
+            self._trainer.sync()
+        return named_state(self.slots, self.values)
+
+    def copy_to(self, model: Any) -> None:
+        """Puts the trained parameters and buffers back into the PyTorch module."""
+        state = self.state()
+        own = dict(model.named_parameters(remove_duplicate=False))
+        own.update(model.named_buffers(remove_duplicate=False))
+        missing = [name for name in own if name not in state]
+        if missing:
+            raise HandheldError(f"the step has no values for {', '.join(missing[:5])}: "
+                                "is this the module that was captured?")
+        for name, tensor in own.items():
+            tensor.data.copy_(tensor.data.new_tensor(state[name]))
+
+    def no_gradient(self) -> list[str]:
+        """Parameters of the optimizer that no gradient reaches."""
+        names: list[str] = []
+        for graph in self.graphs.values():
+            names += [n for n in graph.notes.get("no_gradient", ()) if n not in names]
+        return names
+
+    def warn(self) -> None:
+        """Says what a user must know about the capture."""
+        unreached = self.no_gradient()
+        if unreached:
+            shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
+            warnings.warn(f"no gradient reaches {len(unreached)} parameters, which keep their "
+                          f"values: {shown}", stacklevel=3)
+        for graph in self.graphs.values():
+            baked = graph.notes.get("baked", ())
+            if baked:
+                warnings.warn(f"graph {graph.name!r}: values read during capture are fixed now: "
+                              f"{'; '.join(baked[:5])}", stacklevel=3)
+
+
+def named_state(slots: Mapping[str, Slot], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """PyTorch name -> array in PyTorch's type; constants are not state."""
+    state = {}
+    for slot in slots.values():
+        if slot.role != "constant":
+            for name in slot.names:
+                state[name] = values[slot.name].astype(slot.torch_dtype).reshape(slot.shape)
+    return state

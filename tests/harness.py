@@ -1,0 +1,100 @@
+"""Runs single nodes on an OpenCL device, each tensor in a buffer of its own, against torch."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import numpy as np
+import pyopencl as cl
+
+from handheld.device import DeviceCaps
+from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
+from handheld.kernels.base import Buffer, Float, Int, Lower, Workspace
+
+NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.uint8}
+
+
+@cache
+def queue() -> cl.CommandQueue:
+    wanted = os.environ.get("HANDHELD_TEST_PLATFORM", "")
+    for platform in cl.get_platforms():
+        if wanted.lower() in platform.name.lower():
+            for device in platform.get_devices():
+                return cl.CommandQueue(cl.Context([device]))
+    raise RuntimeError(f"no OpenCL platform like {wanted!r}")
+
+
+def caps_of_kind(kind: str = "cpu", **change: object) -> DeviceCaps:
+    """A small description; kind `gpu` selects the local-memory variants, which any device runs."""
+    values = {"name": "test", "vendor": "test", "kind": kind, "driver": "0", "compute_units": 2,
+              "max_work_group": 128, "local_mem_bytes": 32 << 10, "global_mem_bytes": 1 << 30,
+              "max_alloc_bytes": 1 << 28, "base_align_bytes": 128, "unified_memory": True}
+    return DeviceCaps(**(values | change))  # type: ignore[arg-type]
+
+
+def view(tensor: Tensor, shape=None, strides=None, offset: int = 0) -> View:
+    shape = tensor.shape if shape is None else tuple(shape)
+    return View(tensor.id, shape, contiguous_strides(shape) if strides is None else tuple(strides), offset)
+
+
+def make(op: str, arrays: list[np.ndarray], views, outputs, attrs) -> tuple[Graph, dict[int, np.ndarray]]:
+    """A graph of one node. `arrays`: input buffers; `views`: callable or None per input
+    (None: dense); `outputs`: [(shape, dtype)]."""
+    tensors, data, inputs = {}, {}, []
+    for i, array in enumerate(arrays):
+        dtype = {"f": "f32", "i": "i32", "b": "bool"}[array.dtype.kind]
+        tensors[i] = Tensor(i, array.shape, dtype, "input")
+        data[i] = np.ascontiguousarray(array.astype(NUMPY[dtype]))
+        inputs.append(view(tensors[i]) if views is None or views[i] is None else views[i](tensors[i]))
+    outs = []
+    for shape, dtype in outputs:
+        i = len(tensors)
+        tensors[i] = Tensor(i, tuple(shape), dtype, "activation")
+        outs.append(i)
+    node = Node(op, tuple(inputs), tuple(outs), attrs, Origin("forward", "test", op))
+    graph = Graph("test", tensors, (node,), tuple((f"x{i}", i, "float32") for i in range(len(arrays))),
+                  {}, (), tuple((f"y{i}", view(tensors[i]), "float32") for i in outs))
+    return graph, data
+
+
+def run_node(lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: DeviceCaps) -> list[np.ndarray]:
+    """Runs the graph's only node; returns its outputs. Outputs and workspace start as NaN."""
+    node, q = graph.nodes[0], queue()
+    lowered = lower(node, graph, caps)
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    host = dict(data)
+    for i in node.outputs:
+        tensor = graph.tensors[i]
+        host[i] = np.full(tensor.shape, np.nan if tensor.dtype == "f32" else 77, NUMPY[tensor.dtype])
+    buffers = {i: cl.Buffer(q.context, flags, hostbuf=a) for i, a in host.items() if a.size}
+    scratch = [cl.Buffer(q.context, flags, hostbuf=np.full(max(n, 4) // 4 + 1, np.nan, np.float32))
+               for n in lowered.workspace]
+    empty = cl.Buffer(q.context, cl.mem_flags.READ_WRITE, 4)
+    for launch in lowered.launches:
+        kernel = cl.Kernel(cl.Program(q.context, launch.source).build(), launch.kernel)
+        for k, arg in enumerate(launch.args):
+            if isinstance(arg, Buffer):
+                kernel.set_arg(k, buffers.get(arg.tensor, empty))
+            elif isinstance(arg, Workspace):
+                kernel.set_arg(k, scratch[arg.index])
+            elif isinstance(arg, Int):
+                kernel.set_arg(k, np.int32(arg.value))
+            elif isinstance(arg, Float):
+                kernel.set_arg(k, np.float32(arg.value))
+        cl.enqueue_nd_range_kernel(q, kernel, launch.global_size, launch.local_size)
+    results = []
+    for i in node.outputs:
+        out = host[i].copy()
+        if out.size:
+            cl.enqueue_copy(q, out, buffers[i])
+        results.append(out)
+    q.finish()
+    return results
+
+
+def error(got: np.ndarray, want: np.ndarray) -> float:
+    """Relative norm of the difference, in float64."""
+    got, want = got.astype(np.float64), want.astype(np.float64).reshape(got.shape)
+    scale = float(np.linalg.norm(want)) or 1.0
+    return float(np.linalg.norm(got - want)) / scale
