@@ -1,1 +1,45 @@
-"""Handheld: train PyTorch models on phone-class hardware, and see where every step goes."""
+"""Handheld: train PyTorch models on phone-class hardware, and see where every step goes.
+
+    step = handheld.capture(model, loss, optimizer, batch)     # needs PyTorch
+    step.save("model.step")
+
+    step = handheld.load("model.step")                         # does not
+    with step.plan("opencl").start() as trainer:
+        loss = trainer.step(x, y)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from handheld.device import DeviceCaps
+from handheld.errors import HandheldError
+from handheld.step import Step
+
+if TYPE_CHECKING:
+    from handheld.capture.capture import Capture
+
+__version__ = "0.1.0"
+__all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "load"]
+
+
+def capture(*args: Any, **options: Any) -> Step:
+    """See handheld.capture.capture.capture: PyTorch is imported only when something is captured."""
+    from handheld.capture.capture import capture as run
+
+    return run(*args, **options)
+
+
+def load(path: Any) -> Step:
+    """Reads a step file."""
+    from handheld.package import load as run
+
+    return run(path)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Capture":
+        from handheld.capture.capture import Capture as found
+
+        return found
+    raise AttributeError(name)

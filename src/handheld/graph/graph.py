@@ -133,6 +133,9 @@ class Graph:
     outputs: tuple[tuple[str, View, str], ...]
     #: facts for people: batch size, parameters without gradient, values baked in
     notes: Mapping[str, Any] = field(default_factory=dict)
+    #: pack -> its members: tensors laid end to end (see `pack_offsets`), so that one launch can
+    #: update many parameters. A pack exists when all its members do; making it makes them.
+    packs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def view(self, tensor: int) -> View:
         """The whole of a tensor."""
@@ -146,8 +149,22 @@ class Graph:
         for node in nodes:
             used.update(view.tensor for view in node.inputs)
             used.update(node.outputs)
+        packs = {p: m for p, m in self.packs.items() if p in used}
+        used.update(t for members in packs.values() for t in members)
         tensors = {i: t for i, t in self.tensors.items() if i in used}
-        return replace(self, nodes=tuple(nodes), tensors=tensors)
+        return replace(self, nodes=tuple(nodes), tensors=tensors, packs=packs)
+
+
+PACK_ALIGN = 128  # elements: the base alignment of every device we know, or a multiple of it
+
+
+def pack_offsets(tensors: Mapping[int, Tensor], members: tuple[int, ...]) -> tuple[list[int], int]:
+    """Where each member of a pack starts, in elements, and the size of the pack."""
+    offsets, end = [], 0
+    for member in members:
+        offsets.append(end)
+        end += -(-max(tensors[member].size, 1) // PACK_ALIGN) * PACK_ALIGN
+    return offsets, end
 
 
 def producers(graph: Graph) -> dict[int, int]:

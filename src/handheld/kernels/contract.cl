@@ -17,7 +17,7 @@
 // REGISTER variant (LOCAL 0): one work-item, one block of `rows` x `cols`; no local memory.
 //
 //                          cols (panels of NT)          for each chunk of KC terms
-//                       +----+----+----+----+             pack A of the block    [rows/MR][KC][MR]
+//                       +----+----+----+----+             pack A of the block    [rows][KC]
 //                       | Bp |    |    |    | KC          for each panel
 //                       +----+----+----+----+               pack B               [KC][NT]
 //              KC         NT                                for each MR rows
@@ -52,6 +52,9 @@
 #endif
 #ifndef BATCH  // leading dimensions of a matmul, 0 to 3
 #define BATCH 0
+#endif
+#ifndef PHASED  // CONV: 1 if there may be more than one phase
+#define PHASED 0
 #endif
 #ifndef KC     // terms in one chunk sum
 #define KC 256
@@ -95,13 +98,13 @@
 // ---------------------------------------------------------------------------------- index maps
 
 #if MODE == MATMUL
-#define MAP_PARAMS int sets, int M, int N, int K, int a_0, int a_m, int a_k, \
+#define MAP_PARAMS int sets, int M, int N, int K, int a_0, int a_m, int a_k, int a_size, \
     int b_0, int b_n, int b_k, int b_size, \
     int g_y, int g_x, int a_gz, int a_gy, int a_gx, int b_gz, int b_gy, int b_gx
 #else
 // A: a_c, a_r, a_s are its strides in k's image-or-channel, row and column digit.
 // B: b_n, b_c its strides in the image-or-channel digit of n and of k; b_h, b_w those of a pixel.
-#define MAP_PARAMS int sets, int M, int N, int K, int a_0, int a_m, int a_g, int a_c, int a_r, int a_s, \
+#define MAP_PARAMS int sets, int M, int N, int K, int a_0, int a_m, int a_g, int a_c, int a_r, int a_s, int a_size, \
     int b_0, int b_g, int b_n, int b_c, int b_h, int b_w, int b_size, int H, int W, \
     int n_y, int n_x, int k_c, int k_r, int k_s, \
     int u_h, int u_w, int e_h, int e_w, int off_h, int off_w, \
@@ -111,7 +114,7 @@
 // The maps of one g: what the kernel arguments become once group and phase are known.
 typedef struct {
   int M, N, K;
-  int a_0, a_m, a_c, a_r, a_s;
+  int a_0, a_m, a_c, a_r, a_s, a_size;
   int b_0, b_n, b_c, b_h, b_w, b_size, H, W;
   int n_y, n_x, k_c, k_r, k_s;
   int u_h, u_w, e_h, e_w, off_h, off_w;
@@ -159,7 +162,7 @@ inline Column column(const Map *p, int n) {
   return j;
 }
 
-#if MODE != MATMUL
+#if PHASED
 // The taps of one phase along one axis: the first and how many; changes offset, step and stride
 // so that digit 0, 1, .. of the tap means those taps.
 inline int taps(int phase, int phases, int skip, int count, int *off, int *step, int *a_tap, int *a_0) {
@@ -178,31 +181,32 @@ inline int taps(int phase, int phases, int skip, int count, int *off, int *step,
 #define MAP_OF(g) \
   const int gx = (g) % g_x, gy = (g) / g_x % g_y, gz = (g) / g_x / g_y; \
   Map map; \
-  map.M = M, map.N = N, map.K = K, map.b_size = b_size; \
+  map.M = M, map.N = N, map.K = K, map.a_size = a_size, map.b_size = b_size; \
   map.a_0 = a_0 + gz * a_gz + gy * a_gy + gx * a_gx, map.a_m = a_m, map.a_c = a_k; \
   map.b_0 = b_0 + gz * b_gz + gy * b_gy + gx * b_gx, map.b_n = b_n, map.b_c = b_k;
 #else
 #define MAP_OF(g) \
   const int groups = sets / (phase_h * phase_w), group = (g) % groups; \
-  const int px = (g) / groups % phase_w, py = (g) / groups / phase_w; \
   Map map; \
-  map.M = M, map.N = N, map.K = K, map.b_size = b_size, map.H = H, map.W = W; \
+  map.M = M, map.N = N, map.K = K, map.a_size = a_size, map.b_size = b_size, map.H = H, map.W = W; \
   map.a_0 = a_0 + group * a_g, map.a_m = a_m, map.a_c = a_c, map.a_r = a_r, map.a_s = a_s; \
   map.b_0 = b_0 + group * b_g, map.b_n = b_n, map.b_c = b_c, map.b_h = b_h, map.b_w = b_w; \
   map.n_y = n_y, map.n_x = n_x, map.k_c = k_c, map.k_r = k_r, map.k_s = k_s; \
   map.u_h = u_h, map.u_w = u_w, map.e_h = e_h, map.e_w = e_w, map.off_h = off_h, map.off_w = off_w; \
-  PHASE
-#if MODE == CONV
-#define PHASE \
+  PHASE(g)
+#if PHASED
+#define PHASE(g) \
+  const int px = (g) / groups % phase_w, py = (g) / groups / phase_w; \
   map.k_r = taps(py, phase_h, skip_h, k_r, &map.off_h, &map.e_h, &map.a_r, &map.a_0); \
   map.k_s = taps(px, phase_w, skip_w, k_s, &map.off_w, &map.e_w, &map.a_s, &map.a_0); \
   map.K = k_c * map.k_r * map.k_s;
 #else
-#define PHASE
+#define PHASE(g)
 #endif
 #endif
 
-// STORE(value, m, n): the coordinates of a point, then the epilogue. `y`, `x`, `i` are n's digits.
+// STORE(value, m, n): the coordinates of a point, then the epilogue.
+// STORE_AT(value, m, i, y, x) the same, with the digits of n.
 #if MODE == MATMUL
 #if BATCH == 0
 #define POINT(m, n) const int d0 = (m), d1 = (n);
@@ -214,24 +218,27 @@ inline int taps(int phase, int phases, int skip, int count, int *off, int *step,
 #define POINT(m, n) const int d0 = gz, d1 = gy, d2 = gx, d3 = (m), d4 = (n);
 #endif
 #define STORE(value, m, n) { const float acc = (value); POINT(m, n) EPILOGUE }
-#define STORE_AT(value, m, i, y, x) STORE(value, m, x)
 #else
-#if MODE == CONV
+#if MODE == WEIGHT
+#define POINT(m, i, y, x) const int d0 = group * M + (m), d1 = (i), d2 = (y), d3 = (x);
+#elif PHASED
 #define POINT(m, i, y, x) \
   const int d0 = (i), d1 = group * M + (m), d2 = (y) * phase_h + py, d3 = (x) * phase_w + px;
 #else
-#define POINT(m, i, y, x) const int d0 = group * M + (m), d1 = (i), d2 = (y), d3 = (x);
+#define POINT(m, i, y, x) const int d0 = (i), d1 = group * M + (m), d2 = (y), d3 = (x);
 #endif
-// phases may reach past the last row or column of the image
+#if PHASED  // phases may reach past the last row or column of the image
 #define STORE_AT(value, m, i, y, x) \
   { const float acc = (value); POINT(m, i, y, x) if (d2 < out_h && d3 < out_w) { EPILOGUE } }
+#else
+#define STORE_AT(value, m, i, y, x) { const float acc = (value); POINT(m, i, y, x) EPILOGUE }
+#endif
 #define STORE(value, m, n) \
   { const int line_ = (n) / n_x; STORE_AT(value, m, line_ / n_y, line_ % n_y, (n) - line_ * n_x) }
 #endif
 
 #if SPLIT
 #undef STORE
-#undef STORE_AT
 #define STORE(value, m, n) part[(get_global_id(2) * M + (m)) * N + (n)] = (value);
 #define OUT_PARAMS , __global float *part
 #else
@@ -255,80 +262,162 @@ __kernel void combine(MAP_PARAMS, const __global float *part, int splits EPILOGU
 
 // ---------------------------------------------------------------------------------- REGISTER
 
-// Ap[row / MR][k][row % MR]; rows past M repeat the last, and are never stored.
-inline void pack_a(const Map *p, const __global float *a, float *pack, int m_first, int rows, int k, int end) {
-  for (int done = 0; k < end;) {
-    const Run t = run_from(p, k, end);
-    for (int row = 0; row < rows; ++row) {
-      const __global float *from = a + p->a_0 + min(m_first + row, p->M - 1) * p->a_m + t.a;
-      float *to = pack + (row / MR * KC + done) * MR + row % MR;
-      for (int i = 0; i < t.len; ++i) to[i * MR] = from[i * t.a_step];
+#define PITCH (KC + 16)  // a row of the packed A; 16 more than KC, which would make rows share cache sets
+
+// b[at .. at + 15*step], step 1 or 2, with 0 outside [first, stop); reads nothing outside the buffer.
+inline float16 load_some(const __global float *b, int size, int at, int step, int first, int stop) {
+  if (first >= min(stop, 16) || stop <= 0) return (float16)(0.0f);
+  const int all = first <= 0 && stop >= 16;
+  if (step == 1 && all) return vload16(0, b + at);
+  float16 row;
+  if (at >= 0 && at + 16 * step <= size) {
+    row = vload16(0, b + at);
+    if (step == 2) row.lo = row.even, row.hi = vload16(1, b + at).even;
+    if (all) return row;
+  } else {
+    float some[16];
+    for (int j = 0; j < 16; ++j) some[j] = (j >= first && j < stop) ? b[at + j * step] : 0.0f;
+    row = vload16(0, some);
+  }
+  const int16 i = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return select((float16)(0.0f), row, i >= first && i < stop);
+}
+
+// Rows become columns: four times, interleave row i with row i + 8.
+inline void transpose(float16 *row) {
+#pragma unroll
+  for (int turn = 0; turn < 4; ++turn) {
+    float16 mixed[16];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      mixed[2 * i].even = row[i].lo, mixed[2 * i].odd = row[i + 8].lo;
+      mixed[2 * i + 1].even = row[i].hi, mixed[2 * i + 1].odd = row[i + 8].hi;
     }
-    k += t.len, done += t.len;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) row[i] = mixed[i];
   }
 }
 
-// Bp[k][NT] of NT columns from n. Where the columns lie side by side in memory and a load of all
-// of them stays inside the buffer, one vector load takes them and a mask drops those outside.
+// Ap[row][PITCH] of `rows` rows from m_first; up to 15 rows and terms past the last are scratch.
+inline void pack_a(const Map *p, const __global float *a, float *pack, int m_first, int rows, int k, int end) {
+  while (k < end) {
+    const Run t = run_from(p, k, end);
+    const int from = p->a_0 + t.a + m_first * p->a_m;
+    if (p->a_m == 1 && t.a_step != 1) {
+      for (int i = 0; i < t.len; i += 16) {
+        for (int m = 0; m < rows; m += 16) {
+          float16 row[16];
+#pragma unroll
+          for (int j = 0; j < 16; ++j)
+            row[j] = i + j < t.len ? load_some(a, p->a_size, from + m + (i + j) * t.a_step, 1, 0, rows - m)
+                                   : (float16)(0.0f);
+          transpose(row);
+#pragma unroll
+          for (int j = 0; j < 16; ++j) vstore16(row[j], 0, pack + (m + j) * PITCH + i);
+        }
+      }
+    } else {
+      for (int m = 0; m < rows; ++m) {
+        const __global float *line = a + from + m * p->a_m;
+        if (t.a_step == 1) {
+          for (int i = 0; i < t.len; ++i) pack[m * PITCH + i] = line[i];
+        } else {
+          for (int i = 0; i < t.len; ++i) pack[m * PITCH + i] = line[i * t.a_step];
+        }
+      }
+    }
+    k += t.len, pack += t.len;
+  }
+}
+
+// Bp[k][NT] of the NT columns from n; up to 15 rows past the last term are scratch. In order of
+// preference: columns side by side in memory (or every second) come in vectors, masked where the
+// pixel is outside; terms side by side come in vectors and are transposed; else one by one.
 inline void pack_b(const Map *p, const __global float *b, float *pack, int n, int k, int end) {
-  int at[NT], h[NT], low[NT], high[NT];
+  int at[NT], h[NT], low[NT], high[NT], first[NT], stop[NT];
   const int live = min(NT, p->N - n);
-  int side_by_side = 1;
+  Column c = column(p, n);
+#if MODE != MATMUL
+  int x = n % p->n_x, y = n / p->n_x % p->n_y, image = n / p->n_x / p->n_y;
+#endif
   for (int j = 0; j < NT; ++j) {
-    const Column c = column(p, min(n + j, p->N - 1));
-    at[j] = j < live ? c.at : at[0] + j;
-    side_by_side &= at[j] == at[0] + j;
-    h[j] = c.h;
+    at[j] = c.at, h[j] = c.h;
+#if MODE == MATMUL
+    c.at += p->b_n;
+#else
 #if MODE == CONV
-    low[j] = c.w, high[j] = 0;
-#elif MODE == WEIGHT
-    // the k columns [low, high) for which this tap is inside
+    low[j] = c.w;
+#else
+    // the columns [low, high) of k for which this tap is inside
     low[j] = (max(-c.w, 0) + p->e_w - 1) / p->e_w;
     high[j] = (max(p->W - c.w, 0) + p->e_w - 1) / p->e_w;
 #endif
+    if (++x == p->n_x) x = 0, ++y;
+    if (y == p->n_y) y = 0, ++image;
+    c.h = y * p->u_h + p->off_h, c.w = x * p->u_w + p->off_w;
+    c.at = p->b_0 + image * p->b_n + c.h * p->b_h + c.w * p->b_w;
+#endif
   }
+  const int gap = live > 1 ? at[1] - at[0] : 1;
+  int even_gaps = gap == 1 || gap == 2;
+  for (int j = 0; j < NT; ++j) even_gaps &= j >= live || at[j] == at[0] + j * gap;
   while (k < end) {
     const Run t = run_from(p, k, end);
     const int last = (t.len - 1) * t.b_step, start = at[0] + t.b;
-    int inside[NT];
-    int every = live == NT;
+    int whole = live == NT, ragged = 0;
     for (int j = 0; j < NT; ++j) {
-      inside[j] = j < live ? -1 : 0;
+      first[j] = 0, stop[j] = j < live ? t.len : 0;
 #if MODE == CONV
-      const uint y = h[j] + t.h, x = low[j] + t.w;
-      inside[j] = (j < live && y < (uint)p->H && x < (uint)p->W) ? -1 : 0;
-      every &= inside[j];
+      if ((uint)(h[j] + t.h) >= (uint)p->H || (uint)(low[j] + t.w) >= (uint)p->W) stop[j] = 0;
+#elif MODE == WEIGHT
+      const int s = t.w / p->e_w;
+      first[j] = max(low[j] - s, 0);
+      stop[j] = (uint)(h[j] + t.h) < (uint)p->H ? min(high[j] - s, stop[j]) : 0;
+      ragged |= stop[j] > 0 && (first[j] > 0 || stop[j] < t.len);
 #endif
+      whole &= stop[j] == t.len && first[j] == 0;
     }
-    if (MODE != WEIGHT && side_by_side && start + min(last, 0) >= 0
-        && start + max(last, 0) + NT <= p->b_size) {
+    if (even_gaps && !ragged && start + min(last, 0) >= 0
+        && start + max(last, 0) + gap * NT <= p->b_size) {
       const __global float *from = b + start;
-      const int16 mask = vload16(0, inside);
-      if (every) {
+      const int16 mask = vload16(0, stop) > 0;
+      if (gap == 2) {
+        for (int i = 0; i < t.len; ++i) {
+          float16 row;
+          row.lo = vload16(0, from + i * t.b_step).even;
+          row.hi = vload16(1, from + i * t.b_step).even;
+          vstore16(select((float16)(0.0f), row, mask), i, pack);
+        }
+      } else if (whole) {
         for (int i = 0; i < t.len; ++i) vstore16(vload16(0, from + i * t.b_step), i, pack);
       } else {
         for (int i = 0; i < t.len; ++i)
           vstore16(select((float16)(0.0f), vload16(0, from + i * t.b_step), mask), i, pack);
       }
+    } else if (t.b_step == 1 || t.b_step == 2) {
+      for (int i = 0; i < t.len; i += 16) {
+        float16 row[NT];
+#pragma unroll
+        for (int j = 0; j < NT; ++j)
+          row[j] = load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step, first[j] - i, stop[j] - i);
+        transpose(row);
+#pragma unroll
+        for (int j = 0; j < NT; ++j) vstore16(row[j], i + j, pack);
+      }
     } else {
       for (int j = 0; j < NT; ++j) {
-        int first = 0, stop = inside[j] ? t.len : 0;
-#if MODE == WEIGHT
-        const int s = k % p->k_s;
-        if ((uint)(h[j] + t.h) >= (uint)p->H) stop = 0;
-        first = max(low[j] - s, 0);
-        stop = min(high[j] - s, stop);
-#endif
         const __global float *from = b + at[j] + t.b;
-        for (int i = 0; i < t.len; ++i)
-          pack[i * NT + j] = (i >= first && i < stop) ? from[i * t.b_step] : 0.0f;
+        const int begin = min(first[j], t.len), until = max(stop[j], begin);
+        for (int i = 0; i < begin; ++i) pack[i * NT + j] = 0.0f;
+        for (int i = begin; i < until; ++i) pack[i * NT + j] = from[i * t.b_step];
+        for (int i = until; i < t.len; ++i) pack[i * NT + j] = 0.0f;
       }
     }
     k += t.len, pack += t.len * NT;
   }
 }
 
-// total[MR][NT] += Ap[terms][MR] * Bp[terms][NT]
+// total[MR][NT], rows COLS apart, += Ap[MR][terms] * Bp[terms][NT]
 inline void multiply(const float *pa, const float *pb, float *total, int terms) {
   float16 sum[MR];
 #pragma unroll
@@ -336,46 +425,42 @@ inline void multiply(const float *pa, const float *pb, float *total, int terms) 
   for (int k = 0; k < terms; ++k) {
     const float16 row = vload16(k, pb);
 #pragma unroll
-    for (int i = 0; i < MR; ++i) sum[i] += pa[k * MR + i] * row;
+    for (int i = 0; i < MR; ++i) sum[i] += pa[i * PITCH + k] * row;
   }
 #pragma unroll
-  for (int i = 0; i < MR; ++i) vstore16(vload16(i, total) + sum[i], i, total);
+  for (int i = 0; i < MR; ++i) vstore16(vload16(0, total + i * COLS) + sum[i], 0, total + i * COLS);
 }
 
 __kernel void contract(const __global float *a, const __global float *b, MAP_PARAMS,
                        int rows, int cols, int k_part OUT_PARAMS) {
-  float pa[ROWS * KC], pb[KC * NT], total[ROWS * COLS];
+  float pa[(ROWS + 15) * PITCH], pb[(KC + 15) * NT], total[ROWS * COLS];
   const int z = get_global_id(2), split = z / sets;
   MAP_OF(z % sets)
   const int n_first = get_global_id(0) * cols, m_first = get_global_id(1) * rows;
-  const int n_stop = min(n_first + cols, N), m_count = min(rows, M - m_first);
+  const int n_count = min(cols, N - n_first), m_count = min(rows, M - m_first);
   const int tiles = (m_count + MR - 1) / MR, k_stop = min(map.K, (split + 1) * k_part);
-  for (int i = 0; i < tiles * MR * cols / NT; ++i) vstore16((float16)(0.0f), i, total);
+  for (int m = 0; m < tiles * MR; ++m)
+    for (int n = 0; n < n_count; n += NT) vstore16((float16)(0.0f), 0, total + m * COLS + n);
   for (int k = split * k_part; k < k_stop; k += KC) {
     const int end = min(k + KC, k_stop);
-    pack_a(&map, a, pa, m_first, tiles * MR, k, end);
-    for (int n = n_first; n < n_stop; n += NT) {
-      pack_b(&map, b, pb, n, k, end);
+    pack_a(&map, a, pa, m_first, m_count, k, end);
+    for (int n = 0; n < n_count; n += NT) {
+      pack_b(&map, b, pb, n_first + n, k, end);
       for (int i = 0; i < tiles; ++i)
-        multiply(pa + i * MR * KC, pb, total + ((n - n_first) * tiles + i * NT) * MR, end - k);
+        multiply(pa + i * MR * PITCH, pb, total + i * MR * COLS + n, end - k);
     }
   }
   for (int m = 0; m < m_count; ++m) {
+    const float *from = total + m * COLS;
 #if MODE == MATMUL || SPLIT
-    for (int n = n_first; n < n_stop; n += NT) {
-      const float *from = total + ((n - n_first) / NT * tiles * MR + m) * NT;
-      for (int j = 0; j < min(NT, N - n); ++j) STORE(from[j], m_first + m, n + j)
-    }
+    for (int n = 0; n < n_count; ++n) STORE(from[n], m_first + m, n_first + n)
 #else
     int x = n_first % n_x, y = n_first / n_x % n_y, i = n_first / n_x / n_y;
-    for (int n = n_first; n < n_stop;) {
-      // up to the end of the panel or of the image's row
-      const int count = min(min(NT - (n - n_first) % NT, n_x - x), n_stop - n);
-      const float *from = total + ((n - n_first) / NT * tiles * MR + m) * NT + (n - n_first) % NT;
-      for (int j = 0; j < count; ++j) STORE_AT(from[j], m_first + m, i, y, x + j)
-      n += count, x += count;
-      if (x == n_x) x = 0, ++y;
-      if (y == n_y) y = 0, ++i;
+    for (int n = 0; n < n_count;) {
+      const int stop = min(n_x - x, n_count - n);  // the end of the image's row, or of the block
+      for (int j = 0; j < stop; ++j) STORE_AT(from[n + j], m_first + m, i, y, x + j)
+      n += stop, x = 0;
+      if (++y == n_y) y = 0, ++i;
     }
 #endif
   }

@@ -15,10 +15,10 @@ from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node, View
 from handheld.graph.program import Instr
 from handheld.kernels import depthwise
+from handheld.kernels.args import ints, line
 from handheld.kernels.base import (
     Arg,
     Buffer,
-    Int,
     Launch,
     Lowered,
     Workspace,
@@ -27,34 +27,62 @@ from handheld.kernels.base import (
     with_defines,
 )
 from handheld.kernels.expr import Epilogue, epilogue
-from handheld.kernels.reshape import OWN, few_batches, long_rows
+from handheld.kernels.reshape import OWN, few_batches, long_rows, unit, within, within_reach
 
-LIMIT = 2**31 - 1  # kernels index with 32-bit integers
-KC = 256  # terms of one chunk sum: the error of a long sum stays near that of a short one
-KT = 16
+#: as in contract.cl
+MODES = {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}
+KC, KT = 256, 16
 MR, NT, ROWS, COLS = 6, 16, 96, 256
 
 #: local variant: (WX, WY, PM, PN), a tile of WY*PM rows and WX*PN columns
-BIG, WIDE, SMALL, TINY = (16, 8, 8, 4), (16, 8, 4, 8), (8, 8, 4, 4), (4, 4, 4, 4)
+BIG, WIDE, SMALL = (16, 8, 8, 4), (16, 8, 4, 8), (8, 8, 4, 4)
+TINY, ONE = (4, 4, 4, 4), (1, 1, 4, 4)
 MAX_LOCAL_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An implicit GEMM: `sets` products of M x K by K x N; `maps` are the kernel's MAP_PARAMS."""
+    """An implicit GEMM: `sets` products of M x K by K x N of the tensors `a` and `b`."""
 
     mode: str
     a: int
     b: int
-    sets: int
-    m: int
-    n: int
-    k: int
+    #: MAP_PARAMS of contract.cl, in order
     maps: tuple[int, ...]
-    #: strides along m, n, k that tell in which direction loads are contiguous
-    a_steps: tuple[int, int]
-    b_steps: tuple[int, int]
+    #: strides of A along (m, k) and of B along (n, k): along the smaller, loads are contiguous
+    a_steps: tuple[int, ...]
+    b_steps: tuple[int, ...]
     batch: int = 0
+    phased: bool = False
+
+    @property
+    def sets(self) -> int:
+        return self.maps[0]
+
+    @property
+    def m(self) -> int:
+        return self.maps[1]
+
+    @property
+    def n(self) -> int:
+        return self.maps[2]
+
+    @property
+    def k(self) -> int:
+        return self.maps[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a problem is cut: work-groups across n and m, their size, parts of k; `extra` are the
+    two arguments of the variant, `tile` the defines of the local one."""
+
+    grid: tuple[int, int]
+    local: tuple[int, int, int]
+    splits: int
+    extra: tuple[int, int]
+    tile: tuple[int, int, int, int] | None
+    why: str
 
 
 def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -62,20 +90,20 @@ def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     shape = tuple(node.attrs["shape"])
     if len(shape) > 5:
         raise PlanError(
-            f"matmul at {node.origin.path or 'the top level'} has {len(shape) - 2} batch dimensions "
-            "that do not merge, and kernels take 3. Try: make its operands contiguous"
+            f"matmul at {node.origin.path or 'the top level'} has {len(shape) - 2} batch "
+            "dimensions that do not merge, and kernels take 3. Try: make its operands contiguous"
         )
-    a, b = (_unit(view) for view in node.inputs[:OWN])
+    a, b = (unit(view) for view in node.inputs[:OWN])
     m, n, k = shape[-2], shape[-1], a.shape[-1]
     lead = len(shape) - 2
     sizes = (1,) * (3 - lead) + shape[:-2]
     a_batch = (0,) * (3 - lead) + a.strides[:-2]
     b_batch = (0,) * (3 - lead) + b.strides[:-2]
     sets = math.prod(sizes)
-    maps = (sets, m, n, k, a.offset, *a.strides[-2:], b.offset, b.strides[-1], b.strides[-2],
+    maps = (sets, m, n, k, a.offset, *a.strides[-2:], graph.tensors[a.tensor].size, b.offset, b.strides[-1], b.strides[-2],
             graph.tensors[b.tensor].size, sizes[1], sizes[2], *a_batch, *b_batch)
-    steps = a.strides[-2:], (b.strides[-1], b.strides[-2])
-    problem = Problem("MATMUL", a.tensor, b.tensor, sets, m, n, k, maps, *steps, lead)
+    problem = Problem("MATMUL", a.tensor, b.tensor, maps, a.strides[-2:],
+                      (b.strides[-1], b.strides[-2]), batch=lead)
     return _lower(problem, node, graph, caps)
 
 
@@ -83,17 +111,17 @@ def lower_conv(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv(node, graph, caps)
     node = long_rows(node)
-    x, w = (_unit(view) for view in node.inputs[:OWN])
+    x, w = (unit(view) for view in node.inputs[:OWN])
     out, groups = tuple(node.attrs["shape"]), node.attrs["groups"]
     stride, padding, dilation = (node.attrs[k] for k in ("stride", "padding", "dilation"))
     m, c = out[1] // groups, w.shape[1]
     maps = _conv_maps(
         node, graph, groups, (m, out[0] * out[2] * out[3], c * w.shape[2] * w.shape[3]), out[2:],
         a=w, a_steps=(w.strides[0], m * w.strides[0], *w.strides[1:]),
-        b=x, b_steps=(c * x.strides[1], *x.strides), taps=(c, *w.shape[2:]), unit=stride,
+        b=x, b_steps=(c * x.strides[1], *x.strides), taps=(c, *w.shape[2:]), unit_step=stride,
         step=dilation, off=(-padding[0], -padding[1]), phases=(1, 1),
     )
-    problem = Problem("CONV", w.tensor, x.tensor, *maps[:4], maps, w.strides[:2], (1, 0))
+    problem = Problem("CONV", w.tensor, x.tensor, maps, w.strides[:2], (1, 0))
     return _lower(problem, node, graph, caps)
 
 
@@ -101,7 +129,7 @@ def lower_conv_input(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_input(node, graph, caps)
     node = long_rows(node)
-    dy, w = (_unit(view) for view in node.inputs[:OWN])
+    dy, w = (unit(view) for view in node.inputs[:OWN])
     out, groups = tuple(node.attrs["shape"]), node.attrs["groups"]
     stride, padding, dilation = (node.attrs[k] for k in ("stride", "padding", "dilation"))
     m, c = out[1] // groups, w.shape[0] // groups
@@ -109,10 +137,11 @@ def lower_conv_input(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     maps = _conv_maps(
         node, graph, groups, (m, out[0] * rows[0] * rows[1], c * w.shape[2] * w.shape[3]), rows,
         a=w, a_steps=(w.strides[1], c * w.strides[0], w.strides[0], *w.strides[2:]),
-        b=dy, b_steps=(c * dy.strides[1], *dy.strides), taps=(c, *w.shape[2:]), unit=(1, 1),
+        b=dy, b_steps=(c * dy.strides[1], *dy.strides), taps=(c, *w.shape[2:]), unit_step=(1, 1),
         step=(-dilation[0], -dilation[1]), off=tuple(padding), phases=tuple(stride),
     )
-    problem = Problem("CONV", w.tensor, dy.tensor, *maps[:4], maps, (w.strides[1], w.strides[0]), (1, 0))
+    problem = Problem("CONV", w.tensor, dy.tensor, maps, (w.strides[1], w.strides[0]), (1, 0),
+                      phased=max(stride) > 1)
     return _lower(problem, node, graph, caps)
 
 
@@ -121,7 +150,7 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         return depthwise.lower_conv_weight(node, graph, caps)
     node = long_rows(node)
     node = replace(node, attrs={**node.attrs, "program": (Instr("acc", "f32"),), "stores": (0,)})
-    dy, x = (_unit(view) for view in node.inputs[:OWN])
+    dy, x = (unit(view) for view in node.inputs[:OWN])
     out, groups = tuple(node.attrs["shape"]), node.attrs["groups"]
     stride, padding, dilation = (node.attrs[k] for k in ("stride", "padding", "dilation"))
     m, c = out[0] // groups, out[1]
@@ -130,103 +159,75 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         node, graph, groups, (m, c * out[2] * out[3], math.prod(dy.shape) // max(dy.shape[1], 1)),
         out[2:], a=dy, a_steps=(sa[1], m * sa[1], sa[0], sa[2], sa[3]),
         b=x, b_steps=(c * sx[1], sx[1], sx[0], *sx[2:]), taps=(dy.shape[0], *dy.shape[2:]),
-        unit=dilation, step=stride, off=(-padding[0], -padding[1]), phases=(1, 1),
+        unit_step=dilation, step=stride, off=(-padding[0], -padding[1]), phases=(1, 1),
     )
-    problem = Problem("WEIGHT", dy.tensor, x.tensor, *maps[:4], maps, (0, 1), (0, 1))
+    problem = Problem("WEIGHT", dy.tensor, x.tensor, maps, (0, 1), (0, 1))
     return _lower(problem, node, graph, caps)
 
 
 def flops(node: Node, graph: Graph) -> int:
     """Multiplications and additions of a node. A convolution and its two gradients do the same."""
     if node.op == "matmul":
-        return 2 * math.prod(node.attrs["shape"]) * node.inputs[0].shape[-1]
+        return 2 * int(math.prod(node.attrs["shape"])) * node.inputs[0].shape[-1]
     shape = tuple(node.attrs["shape"])
     first, second = node.inputs[0].shape, node.inputs[1].shape
     y, w = {"conv": (shape, second), "conv_input": (first, second),
             "conv_weight": (first, shape)}[node.op]
-    return 2 * math.prod(y) * math.prod(w[1:])
-
-
-def _unit(view: View) -> View:
-    """Strides of dimensions of size 1 are arbitrary: 0 keeps every partial index small."""
-    strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides))
-    return View(view.tensor, view.shape, strides, view.offset)
+    return 2 * int(math.prod(y)) * int(math.prod(w[1:]))
 
 
 def _conv_maps(
     node: Node, graph: Graph, groups: int, mnk: tuple[int, int, int], rows: tuple[int, ...], *,
     a: View, a_steps: tuple[int, ...], b: View, b_steps: tuple[int, ...], taps: tuple[int, ...],
-    unit: tuple[int, ...], step: tuple[int, ...], off: tuple[int, ...], phases: tuple[int, ...],
+    unit_step: tuple[int, ...], step: tuple[int, ...], off: tuple[int, ...],
+    phases: tuple[int, ...],
 ) -> tuple[int, ...]:
     """MAP_PARAMS of the modes CONV and WEIGHT, in the kernel's order."""
     a_m, a_g, a_c, a_r, a_s = a_steps
     skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, step))
-    image = b.shape[2:]
-    # the furthest pixel that any column and term speak of, inside or not
-    reach = [abs(o) + r * u + t * abs(e) for o, r, u, t, e in zip(off, rows, unit, taps[1:], step)]
-    far = sum(abs(s) * n for s, n in zip(b.strides, b.shape)) + sum(
-        abs(s) * n for s, n in zip(b.strides[2:], reach))
-    _within(node, far, "reaches an index of")
+    within_reach(node, b, rows, unit_step, taps[1:], step, off)
     limits = tuple(node.attrs["shape"])[2:]
     return (groups * phases[0] * phases[1], *mnk, a.offset, a_m, a_g, a_c, a_r, a_s,
-            b.offset, *b_steps, graph.tensors[b.tensor].size, *image, *rows, *taps, *unit, *step,
-            *off, *limits, *phases, *skip)
-
-
-def _within(node: Node, value: int, what: str) -> None:
-    if value > LIMIT:
-        raise PlanError(
-            f"{node.op} at {node.origin.path or 'the top level'} {what} {value}, more than the "
-            f"{LIMIT} that 32-bit indices reach. Try: a smaller batch"
-        )
+            graph.tensors[a.tensor].size, b.offset, *b_steps,
+            graph.tensors[b.tensor].size, *b.shape[2:], *rows, *taps, *unit_step, *step, *off,
+            *limits, *phases, *skip)
 
 
 def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
-    if problem.sets * problem.m * problem.n == 0:
+    size = problem.sets * problem.m * problem.n
+    if size == 0:
         return Lowered((), why="empty output")
+    cut = _tiles(problem, caps) if caps.kind == "gpu" else _blocks(problem, caps)
+    k_part = round_up(-(-problem.k // cut.splits), KC)
+    splits = max(-(-problem.k // max(k_part, 1)), 1)
+    within(node, splits * size, "partial sums")
+    within(node, max(problem.n + COLS, problem.k + k_part), "columns or terms")
     # without terms the inputs may be empty; the output stands in for pointers that are never read
     own = (problem.a, problem.b) if problem.k else (node.outputs[0],) * 2
+    maps = ints(*problem.maps)
+    args: tuple[Arg, ...] = (*(Buffer(t) for t in own), *maps, *ints(*cut.extra, k_part))
+    wide = (cut.grid[0] * cut.local[0], cut.grid[1] * cut.local[1], problem.sets * splits)
     end = epilogue(node, graph, OWN)
-    tile = _tile(problem, caps) if caps.kind == "gpu" else None
-    if tile is None:
-        rows, cols, splits = _blocks(problem, caps)
-        grid = -(-problem.n // cols), -(-problem.m // rows)
-        local, extra = (1, 1, 1), (rows, cols)
-        why = f"register blocks of {rows}x{cols}"
-    else:
-        wx, wy, pm, pn = tile
-        grid = -(-problem.n // (wx * pn)), -(-problem.m // (wy * pm))
-        splits = _splits(problem, grid[0] * grid[1] * problem.sets, caps)
-        local = (wx, wy, 1)
-        along = [int(abs(k) < abs(other)) for other, k in (problem.a_steps, problem.b_steps)]
-        extra = (along[0], along[1])
-        why = f"local tiles of {wy * pm}x{wx * pn}"
-    k_part = round_up(-(-problem.k // splits), KC)
-    splits = max(-(-problem.k // max(k_part, 1)), 1)
-    size = problem.sets * problem.m * problem.n
-    _within(node, splits * size, "has a number of partial sums of")
-    _within(node, problem.n + COLS, "has a number of columns of")
-    _within(node, problem.k + KC, "has a number of terms of")
-    args = tuple(Buffer(t) for t in own) + tuple(Int(i) for i in (*problem.maps, *extra, k_part))
-    global_size = (grid[0] * local[0], grid[1] * local[1], problem.sets * splits)
     if splits == 1:
-        source = _source(problem, tile, end)
-        return Lowered((Launch("contract", source, args + end.args, global_size, local),), why=why)
-    part = Launch("contract", _source(problem, tile, None), (*args, Workspace(0)), global_size, local)
-    group = min(64, caps.max_work_group)
-    ints = tuple(Int(i) for i in problem.maps)
-    combine = Launch("combine", _source(problem, tile, end, combine=True),
-                     (*ints, Workspace(0), Int(splits), *end.args), (round_up(size, group),), (group,))
-    return Lowered((part, combine), (splits * size * 4,), f"{why}, k in {splits} parts")
+        source = _source(problem, end, cut.tile)
+        return Lowered((Launch("contract", source, args + end.args, wide, cut.local),), why=cut.why)
+    args = (*args, Workspace(0))
+    part = Launch("contract", _source(problem, None, cut.tile), args, wide, cut.local)
+    combine = line("combine", _source(problem, end, None, combine=True),
+                   (*maps, Workspace(0), *ints(splits), *end.args), size, caps)
+    return Lowered((part, combine), (splits * size * 4,), f"{cut.why}, k in {splits} parts")
 
 
 def _source(
-    problem: Problem, tile: tuple[int, int, int, int] | None, end: Epilogue | None,
+    problem: Problem, end: Epilogue | None, tile: tuple[int, int, int, int] | None,
     combine: bool = False,
 ) -> str:
-    defines: dict[str, object] = {"MODE": {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}[problem.mode]}
+    """The program text; without an epilogue it writes partial sums."""
+    defines: dict[str, object] = {"MODE": MODES[problem.mode]}
     if problem.mode == "MATMUL":
         defines["BATCH"] = problem.batch
+    if problem.phased:
+        defines["PHASED"] = 1
     if combine:
         defines["COMBINE"] = 1
     elif tile is not None:
@@ -238,46 +239,51 @@ def _source(
     return with_defines(defines, end.helpers + read_source("contract.cl"))
 
 
-def _tile(problem: Problem, caps: DeviceCaps) -> tuple[int, int, int, int]:
-    """The largest tile that the device can hold and the problem can use."""
-    local_bytes = min(caps.local_mem_bytes, MAX_LOCAL_BYTES)
+def _tiles(problem: Problem, caps: DeviceCaps) -> Shape:
+    """The largest local tile that the device can hold and the problem can use."""
+    room = min(caps.local_mem_bytes, MAX_LOCAL_BYTES)
     first = WIDE if problem.m <= 32 < problem.n else BIG
     if max(problem.m, problem.n) <= 32:
         first = SMALL
-    for tile in (first, SMALL, TINY, (1, 1, 4, 4)):
+    for tile in (first, SMALL, TINY, ONE):
         wx, wy, pm, pn = tile
         need = 4 * KT * (wy * pm + wx * pn + 2) + 12 * wx * pn + 32 * KT
-        if wx * wy <= caps.max_work_group and need <= local_bytes:
-            return tile
-    raise PlanError(f"a contraction on {caps.name} needs {need} bytes of local memory and the device "
-                    f"has {caps.local_mem_bytes}. Try: another device")
-
-
-def _splits(problem: Problem, groups: int, caps: DeviceCaps) -> int:
-    """Into how many parts k is cut when there are too few work-groups to fill a GPU."""
-    want = 4 * caps.compute_units // max(groups, 1)
-    return max(1, min(want, problem.k // (2 * KC), 64))
-
-
-def _blocks(problem: Problem, caps: DeviceCaps) -> tuple[int, int, int]:
-    """Rows and columns of a register block and the parts of k, by what packing and multiplying
-    cost in cycles per term and how evenly blocks fill the compute units."""
-    pack_b = 0.3 if problem.mode != "WEIGHT" and abs(problem.b_steps[0]) == 1 else 1.5
-    best: tuple[float, tuple[int, int, int]] | None = None
-    for down in range(1, -(-problem.m // MR) + 1):
-        rows = round_up(-(-problem.m // down), MR)
-        if rows > ROWS:
-            continue
-        for cols in (16, 32, 48, 64, 96, 128, 192, 256):
-            blocks = down * -(-problem.n // cols) * problem.sets
-            splits = 1
-            if blocks < caps.compute_units:
-                splits = max(1, min(caps.compute_units // blocks, problem.k // (4 * KC)))
-            turns = -(-blocks * splits // caps.compute_units) / splits
-            cost = turns * (rows * cols / NT + 1.5 * rows + pack_b * cols)
-            if best is None or cost < best[0]:
-                best = cost, (rows, cols, splits)
-        if rows == MR:
+        if wx * wy <= caps.max_work_group and need <= room:
             break
-    assert best is not None
-    return best[1]
+    else:
+        raise PlanError(f"a contraction on {caps.name} needs {need} bytes of local memory and the "
+                        f"device has {caps.local_mem_bytes}. Try: another device")
+    grid = -(-problem.n // (wx * pn)), -(-problem.m // (wy * pm))
+    groups = grid[0] * grid[1] * problem.sets
+    # too few work-groups to fill the device: cut k, into parts that are worth a launch
+    splits = max(1, min(4 * caps.compute_units // groups, problem.k // (2 * KC), 64))
+    along = [int(abs(k) < abs(other)) for other, k in (problem.a_steps, problem.b_steps)]
+    return Shape(grid, (wx, wy, 1), splits, (along[0], along[1]), tile,
+                 f"local tiles of {wy * pm}x{wx * pn}")
+
+
+def _blocks(problem: Problem, caps: DeviceCaps) -> Shape:
+    """The register blocks and parts of k that cost fewest cycles, by what packing, multiplying and
+    combining cost and how evenly blocks fill the compute units."""
+    m, n, k, units = problem.m, problem.n, max(problem.k, 1), caps.compute_units
+    pack_a = 0.3 if 1 in problem.a_steps else 1.5
+    pack_b = 1.0 if problem.mode == "WEIGHT" else 0.4
+    best, chosen = float("inf"), (MR, NT, 1)
+    for down in range(-(-m // ROWS), -(-m // MR) + 1):
+        rows = round_up(-(-m // down), MR)
+        for cols in (16, 32, 48, 64, 96, 128, 192, COLS):
+            blocks = -(-m // rows) * -(-n // cols) * problem.sets
+            for splits in (1, 2, 4, 8, 16):
+                if splits > 1 and (blocks > 4 * units or k < splits * 2 * KC):
+                    break
+                turns = -(-blocks * splits // units)
+                cost = turns * k / splits * (rows * cols / NT + pack_a * rows + pack_b * cols)
+                if splits > 1:  # a second launch, and what it reads
+                    cost += 50_000 + 2 * splits * problem.sets * m * n / units
+                if cost < best:
+                    best, chosen = cost, (rows, cols, splits)
+        if blocks > 64 * units:  # smaller blocks only pack more
+            break
+    rows, cols, splits = chosen
+    return Shape((-(-n // cols), -(-m // rows)), (1, 1, 1), splits, (rows, cols), None,
+                 f"register blocks of {rows}x{cols}")

@@ -1,7 +1,146 @@
-"""stub"""
+"""Depthwise convolutions and their gradients: nodes -> launches of depthwise.cl.
+
+An implicit GEMM would have one row and as many terms as taps; here planes are walked instead.
+contract.py sends the nodes for which `applies` says yes.
+"""
+
+from __future__ import annotations
+
+import math
+
 from handheld.device import DeviceCaps
+from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
-from handheld.kernels.base import Lowered
-def applies(node: Node) -> bool: return False
-def lower_conv(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered: raise NotImplementedError
-lower_conv_input = lower_conv_weight = lower_conv
+from handheld.kernels.args import group, ints
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_source, round_up, with_defines
+from handheld.kernels.expr import epilogue
+from handheld.kernels.reshape import OWN, long_rows, unit, within_reach
+
+TILE, BLOCK, TAPS = 8192, 4096, 128  # as in depthwise.cl
+VECTOR = 16
+Pair = tuple[int, int]
+
+
+def applies(node: Node) -> bool:
+    """One channel a group, and a kernel for which a row of outputs fits the tile."""
+    kernel = tuple(node.attrs["shape"]) if node.op == "conv_weight" else node.inputs[1].shape
+    if kernel[1] != 1 or node.attrs["groups"] == 1 or math.prod(kernel[2:]) > TAPS:
+        return False
+    return all(_tile_floats(1, VECTOR, step, _span(kernel[2:], node.attrs["dilation"])) <= TILE
+               for step in (_pair(node, "stride"), _pair(node, "stride")[::-1]))
+
+
+def lower_conv(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
+    node = long_rows(node)
+    padding = _pair(node, "padding")
+    return _lower(node, graph, caps, unit_step=_pair(node, "stride"), tap=_pair(node, "dilation"),
+                  off=(-padding[0], -padding[1]), phases=(1, 1))
+
+
+def lower_conv_input(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
+    node = long_rows(node)
+    dilation = _pair(node, "dilation")
+    return _lower(node, graph, caps, unit_step=(1, 1), tap=(-dilation[0], -dilation[1]),
+                  off=_pair(node, "padding"), phases=_pair(node, "stride"))
+
+
+def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
+    node = long_rows(node)
+    dy, x = (unit(view) for view in node.inputs[:OWN])
+    out = tuple(node.attrs["shape"])
+    if math.prod(out) == 0:
+        return Lowered((), why="empty output")
+    stride, padding, dilation = (_pair(node, k) for k in ("stride", "padding", "dilation"))
+    rows = (dy.shape[2], dy.shape[3])
+    off = (-padding[0], -padding[1])
+    within_reach(node, x, rows, stride, out[2:], dilation, off)
+    empty = dy.size == 0 or x.size == 0
+    first = Buffer(node.outputs[0] if empty else x.tensor)
+    second = Buffer(node.outputs[0] if empty else dy.tensor)
+    plane = ints(x.offset, *x.strides, *x.shape[2:], *rows, *out[2:], *stride, *dilation, *off,
+                 out[0] // node.attrs["groups"], 1)
+    images = 0 if empty else dy.shape[0]
+    args: tuple[Arg, ...] = (first, *plane, second, *ints(dy.offset, *dy.strides, images))
+    text = read_source("depthwise.cl")
+    if caps.kind == "gpu":
+        items = group(caps)
+        source = with_defines({"MODE": 2, "LOCAL": 1, "ITEMS": items}, text)
+        launch = Launch("weight", source, (*args, Buffer(node.outputs[0])),
+                        (items, out[2] * out[3], out[0]), (items, 1, 1))
+        return Lowered((launch,), why="depthwise, a work-group for each tap")
+    block = _block(rows, stride, _span(out[2:], dilation))
+    source = with_defines({"MODE": 2}, text)
+    args = (*args, *ints(*block), Buffer(node.outputs[0]))
+    return Lowered((Launch("weight", source, args, (out[0],), (1,)),),
+                   why=f"depthwise, planes in blocks of {block[0]}x{block[1]}")
+
+
+def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: Pair, off: Pair,
+           phases: Pair) -> Lowered:
+    """conv and conv_input; they differ in who shares channels and in phases."""
+    out = tuple(node.attrs["shape"])
+    if math.prod(out) == 0:
+        return Lowered((), why="empty output")
+    x, w = (unit(view) for view in node.inputs[:OWN])
+    multiplier = w.shape[0] // node.attrs["groups"]
+    share, count = (multiplier, 1) if node.op == "conv" else (1, multiplier)
+    rows = (-(-out[2] // phases[0]), -(-out[3] // phases[1]))
+    within_reach(node, x, rows, unit_step, w.shape[2:], tap, off)
+    skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, tap))
+    end = epilogue(node, graph, OWN)
+    empty = x.size == 0 or w.size == 0  # nothing to add: the pointers are never read
+    if empty:
+        count = 0
+    args: tuple[Arg, ...] = (
+        Buffer(node.outputs[0] if empty else x.tensor),
+        *ints(x.offset, *x.strides, *x.shape[2:], *rows, *w.shape[2:], *unit_step, *tap, *off,
+              share, count),
+        Buffer(node.outputs[0] if empty else w.tensor),
+        *ints(w.offset, w.strides[0], *w.strides[2:], *out[2:], *phases, *skip, out[1]))
+    defines: dict[str, object] = {"MODE": 1, "EPILOGUE_PARAMS": end.params,
+                                  "EPILOGUE": end.body.replace("\n", " ")}
+    text = end.helpers + read_source("depthwise.cl")
+    planes = out[1] * phases[0] * phases[1]
+    if caps.kind == "gpu":
+        items = group(caps)
+        size = (round_up(rows[0] * rows[1], items), out[0], planes)
+        source = with_defines({**defines, "LOCAL": 1}, text)
+        return Lowered((Launch("conv", source, args + end.args, size, (items, 1, 1)),),
+                       why="depthwise, a work-item for each pixel")
+    span = _span(w.shape[2:], tap)
+    block = _block(rows, unit_step, (span[0] // phases[0], span[1] // phases[1]))
+    across = -(-rows[1] // block[1])
+    size = (-(-rows[0] // block[0]) * across, out[0], planes)
+    source = with_defines(defines, text)
+    args = (*args, *ints(across, *block), *end.args)
+    return Lowered((Launch("conv", source, args, size, (1, 1, 1)),),
+                   why=f"depthwise, planes in blocks of {block[0]}x{block[1]}")
+
+
+def _pair(node: Node, name: str) -> Pair:
+    first, second = node.attrs[name]
+    return first, second
+
+
+def _span(kernel: tuple[int, ...], tap: tuple[int, ...]) -> Pair:
+    """How far the last tap is from the first."""
+    return (kernel[0] - 1) * abs(tap[0]), (kernel[1] - 1) * abs(tap[1])
+
+
+def _tile_floats(rows: int, cols: int, step: Pair, span: Pair) -> int:
+    return ((rows - 1) * step[0] + span[0] + 1) * (cols + span[1] // step[1]) * step[1]
+
+
+def _block(rows: Pair, step: Pair, span: Pair) -> Pair:
+    """Rows and columns of a block: whole rows if they fit, then as many as fit, evenly."""
+    cols = min(round_up(rows[1], VECTOR), BLOCK)
+    while cols > VECTOR and _tile_floats(1, cols, step, span) > TILE:
+        cols -= VECTOR
+    high = min(rows[0], BLOCK // cols)
+    while high > 1 and _tile_floats(high, cols, step, span) > TILE:
+        high -= 1
+    if _tile_floats(high, cols, step, span) > TILE:
+        raise PlanError(f"a depthwise kernel that reaches over {span} pixels does not fit its "
+                        "tile. Try: a smaller dilation")
+    return -(-rows[0] // -(-rows[0] // max(high, 1))) if rows[0] else 1, cols
+

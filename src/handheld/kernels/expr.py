@@ -22,15 +22,21 @@ MEMORY = {"f32": "float", "i32": "int", "bool": "uchar"}
 _INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
 
 HELPERS = """
-#ifdef cl_khr_fp64
-#pragma OPENCL FP_CONTRACT ON
-#endif
 inline float f_max(float a, float b) { return (a >= b || isnan(a)) ? a : b; }
 inline float f_min(float a, float b) { return (a <= b || isnan(a)) ? a : b; }
-inline int i_floordiv(int a, int b) { int q = a / b; return (q * b != a && ((a < 0) != (b < 0))) ? q - 1 : q; }
-inline int i_mod(int a, int b) { return a - i_floordiv(a, b) * b; }
+inline int i_truncdiv(int a, int b) { return b ? a / b : 0; }
+inline int i_fmod(int a, int b) { return b ? a % b : 0; }
+inline int i_floordiv(int a, int b) { int q = i_truncdiv(a, b); return (q * b != a && ((a < 0) != (b < 0)) && b) ? q - 1 : q; }
+inline int i_mod(int a, int b) { return b ? a - i_floordiv(a, b) * b : 0; }
+inline float f_floordiv(float a, float b) {
+  float m = fmod(a, b), d = (a - m) / b;
+  if (b == 0.0f) return a / b;
+  if (m != 0.0f && ((b < 0.0f) != (m < 0.0f))) d -= 1.0f;
+  float f = floor(d);
+  return d != 0.0f ? (d - f > 0.5f ? f + 1.0f : f) : copysign(0.0f, a / b);
+}
 inline float f_mod(float a, float b) { float r = fmod(a, b); return (r != 0.0f && ((r < 0.0f) != (b < 0.0f))) ? r + b : r; }
-inline int i_pow(int a, int b) { int r = 1; if (b < 0) return (a == 1) ? 1 : 0; while (b) { if (b & 1) r *= a; a *= a; b >>= 1; } return r; }
+inline int i_pow(int a, int b) { int r = 1; if (b < 0) return (a == 1) ? 1 : (a == -1) ? ((b & 1) ? -1 : 1) : 0; while (b) { if (b & 1) r *= a; a *= a; b >>= 1; } return r; }
 inline float f_sign(float a) { return (float)((a > 0.0f) - (a < 0.0f)); }
 """
 
@@ -77,10 +83,11 @@ def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
     if op == "round":
         return f"rint({args[0]})"
     if is_float and op in ("abs", "sign", "max", "min", "mod", "floordiv", "truncdiv"):
-        name = {"abs": "fabs", "sign": "f_sign", "max": "f_max", "min": "f_min", "mod": "f_mod"}
+        name = {"abs": "fabs", "sign": "f_sign", "max": "f_max", "min": "f_min", "mod": "f_mod",
+                "floordiv": "f_floordiv"}
         if op in name:
             return f"{name[op]}({', '.join(args)})"
-        return f"{'floor' if op == 'floordiv' else 'trunc'}({args[0]} / {args[1]})"
+        return f"trunc({args[0]} / {args[1]})"
     if not is_float:
         a = args[0]
         integer = {
@@ -89,11 +96,10 @@ def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
         }
         if op in integer:
             return f"(int){integer[op]}" if op == "abs" else integer[op]
-        calls = {"floordiv": "i_floordiv", "mod": "i_mod", "pow": "i_pow", "max": "max", "min": "min"}
+        calls = {"floordiv": "i_floordiv", "mod": "i_mod", "pow": "i_pow", "max": "max", "min": "min",
+                 "truncdiv": "i_truncdiv", "fmod": "i_fmod"}
         if op in calls:
             return f"{calls[op]}({', '.join(args)})"
-        if op == "fmod":
-            return f"{args[0]} % {args[1]}"
     if op in _INFIX:
         return f"{args[0]} {_INFIX[op]} {args[1]}"
     if op in _F32_CALLS:
@@ -189,7 +195,8 @@ def statement(
         tensor = code.graph.tensors[node.inputs[instr.params[0]].tensor]
         pointer = code.pointer(tensor)
         if instr.op == "gather":
-            return f"{pointer}[{args[0]}]"
+            # positions are data: whatever they are, nothing outside the buffer is read
+            return f"{pointer}[clamp({args[0]}, 0, {code.integer(max(tensor.size - 1, 0))})]"
         return guarded(code, instr, f"{pointer}[{index_of(instr.params[0])}]", coord)
     return expression(instr, args, [kinds[a] for a in instr.args])
 

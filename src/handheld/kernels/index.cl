@@ -144,7 +144,11 @@ __kernel void assign_copy(__global const ELEM *base, __global ELEM *out, int tot
 }
 
 // takes the coordinate of a dimension out of id
-#define PLACE(n, r, v) left = id / n; to += (id - left * n) * r; from += (id - left * n) * v; id = left;
+#define PLACE(n, r, v)           \
+    left = id / n;               \
+    to += (id - left * n) * r;   \
+    from += (id - left * n) * v; \
+    id = left;
 
 __kernel void assign_region(__global const ELEM *value, __global ELEM *out, int total, int run,
                             int from, int to, int n0, int r0, int v0, int n1, int r1, int v1

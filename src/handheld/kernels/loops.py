@@ -25,7 +25,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
 from handheld.graph.program import REDUCTIONS, Instr, Program
 from handheld.kernels.base import Launch, Lowered, round_up
-from handheld.kernels.expr import MEMORY, REGISTER, Code, statement
+from handheld.kernels.expr import REGISTER, Code, statement
 from handheld.kernels.space import Space, collapse
 
 LANES = 16
@@ -426,9 +426,10 @@ def _column_stage(body, stages, todo, inner, width, lanes):  # type: ignore[no-u
     text = [body.declare(i) for i in stages.needed(body.program, roots)] + updates
     walk = lanes(text)
     if flush:
-        lines.append("int run_ = 0;")
-        walk = [*walk, f"if (++run_ == 256) {{ run_ = 0; {' '.join(flush)} }}"]
-    return ["{" if False else "", *lines, *_nest(body, inner, walk), *flush]
+        count = f"run{todo[0]}"
+        lines.append(f"int {count} = 0;")
+        walk = [*walk, f"if (++{count} == 256) {{ {count} = 0; {' '.join(flush)} }}"]
+    return [*lines, *_nest(body, inner, walk), *flush]
 
 
 def _group(body: _Body, stages: _Stages, outer: list[int], rows: int, caps: DeviceCaps) -> Lowered:
@@ -504,5 +505,3 @@ def _tree(body: _Body, i: int, size: int) -> list[str]:
     ]
     return lines
 
-
-assert MEMORY

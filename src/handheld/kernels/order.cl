@@ -60,8 +60,8 @@ int key_of(int bits) {
 }
 
 // x is read as bits through a view [outer, n, inner]; row = outer*inner_size + inner
-__kernel void sort_blocks(__global const int *x, __global int *keys, __global int *places, int total,
-                          int n, int block, int flip, int inner_size,
+__kernel void sort_blocks(__global const int *x, __global int *keys, __global int *places,
+                          int total, int n, int block, int flip, int inner_size,
                           int offset, int s_outer, int s_n, int s_inner) {
     int id = get_global_id(0);
     if (id >= total) return;
@@ -138,8 +138,8 @@ __kernel void scan_lines(__global const ELEM *x, __global ELEM *out, int total, 
     }
 }
 
-__kernel void scan_totals(__global const ELEM *x, __global ELEM *totals, int total, int n, int inner,
-                          int pieces, int reverse) {
+__kernel void scan_totals(__global const ELEM *x, __global ELEM *totals, int total, int n,
+                          int inner, int pieces, int reverse) {
     int id = get_global_id(0);
     if (id >= total) return;
     int i = id % inner, piece = id / inner % pieces, o = id / inner / pieces;

@@ -84,7 +84,7 @@ def lower_scan(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
                            "MODE": _MODES[mode]}, read_source("order.cl"))
     lines = outer * inner
     if mode == "mul" or n <= _CHUNK or lines >= _FEW_LINES:
-        args = (Buffer(x.tensor), Buffer(out), *ints(lines, n, inner, reverse))
+        args: tuple[Arg, ...] = (Buffer(x.tensor), Buffer(out), *ints(lines, n, inner, reverse))
         return Lowered((line("scan_lines", source, args, lines, caps),),
                        why="one work-item a line")
     pieces = -(-n // _CHUNK)

@@ -7,8 +7,8 @@
 //   avg_pool_grad   dx[n, c, h, w] = sum over the windows with (h, w) inside of dy / divisor
 //
 // Layout: inputs are views (an offset and four strides), outputs are dense. Both directions gather:
-// a work-item owns `run` output elements side by side and nobody else writes them, so that sums have
-// one order. A run is a whole row for a CPU, which then finds its place once a row, and 1 for a GPU.
+// a work-item owns `run` output elements side by side and nobody else writes them, so that sums
+// have one order. A run is a whole row for a CPU, which finds its place once a row; 1 for a GPU.
 //
 //      forward: element (p, q)          backward: element (h, w)
 //      x +-----------------+            dy +---------------+
@@ -137,7 +137,8 @@ int side(int i, int size, int kernel_, int stride, int pad, int count_pad, int *
 }
 
 __kernel void avg_pool(__global const float *x, __global float *y, int total, int run,
-                       int offset, int xn, int xc, int xh, int xw, int C, int H, int W, int P, int Q,
+                       int offset, int xn, int xc, int xh, int xw,
+                       int C, int H, int W, int P, int Q,
                        int kh, int kw, int sh, int sw, int ph, int pw, int count_pad, int divisor) {
     int id = get_global_id(0);
     if (id >= total) return;

@@ -8,8 +8,8 @@
 //   gradients, from the last step taken to the first, with d. the gradient of what is before the
 //   activations:   dh = dh[t] + (what the later step hands back: d. w, and for gru dh*z)
 //
-// Layout, dense: gx[t, b, G, H], h[t, b, H], w[G, H, H], G = 4 gates (lstm) or 3 (gru). A launch gets
-// its step as the row `at` = t*B of these tensors, and that of its neighbour in time as `near`.
+// Layout, dense: gx[t, b, G, H], h[t, b, H], w[G, H, H], G = 4 gates (lstm) or 3 (gru). A launch
+// gets its step as the row `at` = t*B of these tensors, and its neighbour in time as `near`.
 // The weights are packed once a sequence, so that a step reads them from one end to the other:
 //
 //   packed[panel j / P][k][gate][j % P]           P = `panel` columns, H rounded up with zeros
@@ -177,9 +177,9 @@ __kernel void gru(__global const float *gx, __global const float *packed,
     }
 }
 
-// The gradient of one step. `later` is the row in dgx of the step after this one, or -1 for the last
-// step, where dh_last takes its place. before_c: c before this step, from row `near`. carry: what the
-// later step left for c (dc_last at first), replaced by what this one leaves.
+// The gradient of one step. `later` is the row in dgx of the step after this one, or -1 for the
+// last step, where dh_last takes its place. before_c: c before this step, from row `near`. carry:
+// what the later step left for c (dc_last at first), replaced in dc0 by what this one leaves.
 __kernel void lstm_grad(__global const float *dh, __global const float *dh_last,
                         __global const float *carry, __global const float *packed,
                         __global const float *c, __global const float *gates,
@@ -208,7 +208,7 @@ __kernel void lstm_grad(__global const float *dh, __global const float *dh_last,
     }
 }
 
-// As lstm_grad; carry is the part dh*z that goes round the gates to the h before (dh_last at first).
+// As lstm_grad; carry is the part dh*z that goes round the gates (dh_last at first).
 __kernel void gru_grad(__global const float *dh, __global const float *carry,
                        __global const float *packed, __global const float *before_h,
                        __global const float *saved, __global float *dgx, __global float *dgh,

@@ -59,14 +59,14 @@ class _Cell:
     def pack(self, weights: int, *, transposed: bool) -> Launch:
         """The weights in the order that a step reads them; forward steps want them transposed."""
         strides = (self.hidden, 1) if transposed else (1, self.hidden)
-        args = (Buffer(weights), Workspace(0),
-                *ints(self.packed_size, self.gates, self.hidden, self.panel, *strides))
+        sizes = ints(self.packed_size, self.gates, self.hidden, self.panel, *strides)
+        args: tuple[Arg, ...] = (Buffer(weights), Workspace(0), *sizes)
         return line("pack", self.source, args, self.packed_size, self.caps)
 
     def keep(self, source: int, target: int) -> Launch:
         """A plain copy: what a sequence of no steps does to its state."""
         total = self.batch * self.hidden
-        args = (Buffer(source), Buffer(target), *ints(total))
+        args: tuple[Arg, ...] = (Buffer(source), Buffer(target), *ints(total))
         return line("keep", self.source, args, total, self.caps)
 
     def step(self, kernel: str, *args: Arg) -> Launch:

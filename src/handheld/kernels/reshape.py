@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from handheld.errors import PlanError
 from handheld.graph.graph import Node, View
 
 OWN = 2  # inputs of a contraction; those after them are operands of its epilogue
+LIMIT = 2**31 - 1  # kernels index with 32-bit integers
 Change = Callable[[View], View | None]
 
 
@@ -88,3 +90,29 @@ def _flat(view: View) -> View | None:
         return None
     shape, strides = flat.shape, flat.strides
     return View(view.tensor, (*shape[:2], 1, shape[2]), (*strides[:2], 0, strides[2]), view.offset)
+
+
+def unit(view: View) -> View:
+    """Strides of dimensions of size 1 are arbitrary: 0 keeps every partial index small."""
+    strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides))
+    return View(view.tensor, view.shape, strides, view.offset)
+
+
+def within(node: Node, value: int, what: str) -> None:
+    """Raises PlanError if a kernel would have to count beyond 32 bits."""
+    if value > LIMIT:
+        raise PlanError(
+            f"{node.op} at {node.origin.path or 'the top level'} has {value} {what}, and kernels "
+            f"count to {LIMIT}. Try: a smaller batch"
+        )
+
+
+def within_reach(
+    node: Node, image: View, rows: tuple[int, ...], step: tuple[int, ...], taps: tuple[int, ...],
+    tap: tuple[int, ...], off: tuple[int, ...],
+) -> None:
+    """The furthest pixel that an output and a tap speak of, inside or not, must have an index."""
+    far = [abs(o) + n * s + t * abs(e) for o, n, s, t, e in zip(off, rows, step, taps, tap)]
+    sizes = (*image.shape[:2], *(max(n, f) for n, f in zip(image.shape[2:], far)))
+    total = abs(image.offset) + sum(n * abs(s) for n, s in zip(sizes, image.strides))
+    within(node, total, "as an index of its padded image")

@@ -1,6 +1,40 @@
 """The passes, in order. Each is followed by the legality check, and named if it breaks a graph."""
+
 from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Any
+
+from handheld.errors import GraphError
+from handheld.graph.check import check
 from handheld.graph.graph import Graph
-def optimize(graph: Graph, state: Any) -> Graph:
+from handheld.passes.clean import merge_equal, remove_dead
+from handheld.passes.constants import inline_constants
+from handheld.passes.epilogue import fuse_epilogues
+from handheld.passes.fuse import fuse_loops
+from handheld.passes.pack import pack_updates
+
+Pass = Callable[[Graph], Graph]
+
+PASSES: tuple[Pass, ...] = (
+    remove_dead,
+    inline_constants,
+    merge_equal,
+    fuse_loops,
+    fuse_epilogues,
+    remove_dead,
+    pack_updates,
+)
+
+
+def optimize(graph: Graph, state: Any = None) -> Graph:
+    """The graph after all passes."""
+    slots = state.slots if state is not None else None
+    done: list[str] = []
+    for step in PASSES:
+        try:
+            graph = check(step(graph), slots)
+        except (GraphError, AssertionError, KeyError) as error:
+            raise GraphError(f"pass {step.__name__} broke the graph (after {done}): {error}") from error
+        done.append(step.__name__)
     return graph

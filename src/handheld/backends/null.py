@@ -1,0 +1,61 @@
+"""The null backend: a session that computes nothing. What it gives back is NaN, never a number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from handheld.backends.base import Counters
+
+if TYPE_CHECKING:
+    from handheld.plan.plan import Plan
+
+
+class _Nothing:
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype = shape, dtype
+
+    def read(self) -> np.ndarray:
+        if self.dtype == "f32":
+            return np.full(self.shape, np.nan, np.float32)
+        return np.zeros(self.shape, np.int32 if self.dtype == "i32" else np.bool_)
+
+
+class NullSession:
+    """Counts what would happen; keeps the slots as they were."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.counters = Counters()
+        self.timings: dict[str, float] = {}
+        self._slots = {name: value.copy() for name, value in plan.step.values.items()}
+
+    def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:
+        self.counters.uploads += 1
+        self.counters.upload_bytes += array.nbytes
+
+    def run(self, graph: str) -> None:
+        self.counters.steps += 1
+        self.counters.launches += len(self.plan.graphs[graph].graph.nodes)
+
+    def run_node(self, graph: str, index: int) -> None:
+        self.counters.launches += 1
+
+    def download(self, graph: str, tensor: int) -> _Nothing:
+        made = self.plan.graphs[graph].graph.tensors[tensor]
+        self.counters.downloads += 1
+        self.counters.download_bytes += made.nbytes
+        return _Nothing(made.shape, made.dtype)
+
+    def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
+        return self.download(graph, tensor).read()
+
+    def read_slot(self, name: str) -> np.ndarray:
+        return self._slots[name].copy()
+
+    def write_slot(self, name: str, array: np.ndarray) -> None:
+        self._slots[name] = array.copy()
+
+    def close(self) -> None:
+        self._slots.clear()

@@ -1,0 +1,326 @@
+"""The OpenCL backend: every argument bound once, one enqueue a launch, one in-order queue."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from handheld.backends.base import Counters, available_memory
+from handheld.device import DeviceCaps
+from handheld.errors import BuildError, DeviceError, OutOfMemory
+from handheld.kernels.base import Arg, Buffer, Float, Int, Workspace
+from handheld.plan.memory import Place
+
+if TYPE_CHECKING:
+    from handheld.kernels.base import Launch
+    from handheld.plan.plan import GraphPlan, Plan
+
+NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
+IN_FLIGHT = 2  # steps the host may be ahead of the device
+FLUSH_EVERY = 48
+
+
+def _cl() -> Any:
+    try:
+        import pyopencl
+    except ImportError as error:  # a broken loader is a missing device, not a crash
+        raise DeviceError(f"pyopencl cannot be imported ({error}). Try: pip install pyopencl") from None
+    return pyopencl
+
+
+@dataclass(frozen=True)
+class Found:
+    """An OpenCL device under its stable name."""
+
+    name: str
+    device: Any
+    caps: DeviceCaps
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def devices() -> list[Found]:
+    """All OpenCL devices, GPUs first, named after platform and device rather than by position."""
+    cl = _cl()
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        raise DeviceError(f"no OpenCL platform: {error}. Try: pip install pocl-binary-distribution") from None
+    found: list[Found] = []
+    for platform in platforms:
+        try:
+            members = platform.get_devices()
+        except cl.Error:
+            continue
+        for device in members:
+            base = _slug(f"{platform.name} {device.name}")
+            for long, short in (("portable-computing-language", "pocl"), ("nvidia-cuda-", "")):
+                base = base.replace(long, short)
+            same = sum(f.name == base or f.name.startswith(f"{base}--") for f in found)
+            found.append(Found(base if not same else f"{base}--{same + 1}", device, caps_of(device)))
+    return sorted(found, key=lambda f: f.caps.kind != "gpu")
+
+
+def caps_of(device: Any) -> DeviceCaps:
+    cl = _cl()
+    kind = "cpu" if device.type & cl.device_type.CPU else "gpu"
+    unified = bool(device.host_unified_memory)
+    memory = int(device.global_mem_size)
+    if unified:
+        memory = min(memory, available_memory())
+    extensions = device.extensions.split()
+    return DeviceCaps(
+        name=device.name.strip(), vendor=device.vendor.strip(), kind=kind,
+        driver=f"{device.platform.version.strip()}; {device.driver_version.strip()}",
+        compute_units=int(device.max_compute_units), max_work_group=int(device.max_work_group_size),
+        local_mem_bytes=int(device.local_mem_size), global_mem_bytes=memory,
+        max_alloc_bytes=int(device.max_mem_alloc_size), base_align_bytes=int(device.mem_base_addr_align) // 8,
+        unified_memory=unified, images=bool(device.image_support), fp16="cl_khr_fp16" in extensions,
+        fp64="cl_khr_fp64" in extensions)
+
+
+def find(spec: str) -> Found:
+    """`opencl`, `opencl:0` or `opencl:<part of a name>`."""
+    wanted = spec.partition(":")[2]
+    found = devices()
+    if not found:
+        raise DeviceError("no OpenCL device found. Try: pip install pocl-binary-distribution (x86-64 Linux), "
+                          "install the GPU vendor's OpenCL driver, or use --on torch:cpu")
+    if not wanted:
+        return found[0]
+    if wanted.isdigit():
+        if int(wanted) < len(found):
+            return found[int(wanted)]
+    else:
+        exact = [f for f in found if f.name == wanted]
+        partial = [f for f in found if wanted.lower() in f.name]
+        if exact or partial:
+            return (exact or partial)[0]
+    raise DeviceError(f"no OpenCL device {wanted!r}; there are {', '.join('opencl:' + f.name for f in found)}")
+
+
+class _Download:
+    """Host memory that a device-to-host copy fills."""
+
+    def __init__(self, host: np.ndarray, event: Any, counters: Counters) -> None:
+        self.host, self.event, self.counters = host, event, counters
+
+    def read(self) -> np.ndarray:
+        if self.event is not None:
+            self.event.wait()
+            self.counters.waits += 1
+            self.event = None
+        return self.host
+
+
+class OpenCLSession:
+    """Buffers, programs and bound kernels of one plan."""
+
+    def __init__(self, plan: Plan, profiling: bool = False) -> None:
+        cl = self._cl = _cl()
+        self.plan, self.counters = plan, Counters()
+        self.timings: dict[str, float] = {}
+        self.found = find(plan.device)
+        device = self.found.device
+        self._check_device()
+        self.context = cl.Context([device])
+        properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
+        self.queue = cl.CommandQueue(self.context, properties=properties)
+        started = time.perf_counter()
+        self._allocate()
+        self.timings["allocate"] = time.perf_counter() - started
+        started = time.perf_counter()
+        self._programs = self._build()
+        self.timings["build"] = time.perf_counter() - started
+        started = time.perf_counter()
+        self._launches = {name: self._bind(graph) for name, graph in plan.graphs.items()}
+        self.timings["bind"] = time.perf_counter() - started
+        self._flight: deque[Any] = deque()
+        for name, value in plan.step.values.items():
+            self.write_slot(name, value)
+
+    def _check_device(self) -> None:
+        have, want = self.found.caps, self.plan.caps
+        if (have.name, have.kind) != (want.name, want.kind):
+            raise DeviceError(f"the plan was made for {want.name} and {self.plan.device} is {have.name}")
+
+    # ── memory ────────────────────────────────────────────────────────────────────────────────
+
+    def _allocate(self) -> None:
+        cl = self._cl
+        flags = cl.mem_flags.READ_WRITE
+        if self.plan.caps.unified_memory:
+            flags |= cl.mem_flags.ALLOC_HOST_PTR
+        try:
+            self._segments = [cl.Buffer(self.context, flags, max(n, 4)) for n in self.plan.segments]
+            for buffer, size in zip(self._segments, self.plan.segments):
+                # packs are read with their gaps: start from zeros, so that nothing is undefined
+                cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(0), 0, max(size, 4) // 4 * 4)
+        except cl.Error as error:
+            raise OutOfMemory(f"{self.plan.device} refused {sum(self.plan.segments):,} bytes in "
+                              f"{len(self.plan.segments)} pieces: {error}. Try a smaller batch") from None
+        self.counters.allocations += len(self._segments)
+        self._regions: dict[tuple[int, int, int], Any] = {}
+
+    def _region(self, place: Place) -> Any:
+        key = (place.segment, place.offset, max(place.nbytes, 4))
+        if key not in self._regions:
+            size = min(key[2], max(self.plan.segments[place.segment], 4) - place.offset)
+            self._regions[key] = self._segments[place.segment].get_sub_region(place.offset, size)
+        return self._regions[key]
+
+    # ── programs ──────────────────────────────────────────────────────────────────────────────
+
+    def _build(self) -> dict[str, Any]:
+        """Builds every distinct program text once, several at a time."""
+        first: dict[str, Launch] = {}
+        for graph in self.plan.graphs.values():
+            for lowered in graph.lowered:
+                for launch in lowered.launches:
+                    first.setdefault(launch.source, launch)
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            built = dict(zip(first, pool.map(self._build_one, first.values())))
+        self.counters.builds += len(built)
+        return built
+
+    def _build_one(self, launch: Launch) -> Any:
+        cl = self._cl
+        try:
+            return cl.Program(self.context, launch.source).build(options=[])
+        except cl.Error as error:
+            raise BuildError(f"{self.plan.device} could not build kernel {launch.kernel}:\n{error}\n"
+                             f"--- source ---\n{launch.source}") from None
+
+    def _bind(self, graph: GraphPlan) -> list[list[tuple[Any, tuple[int, ...], tuple[int, ...]]]]:
+        bound = []
+        for i, lowered in enumerate(graph.lowered):
+            rows = []
+            for launch in lowered.launches:
+                kernel = self._cl.Kernel(self._programs[launch.source], launch.kernel)
+                kernel.set_args(*(self._argument(graph, i, arg) for arg in launch.args))
+                self.counters.bindings += 1
+                rows.append((kernel, launch.global_size, launch.local_size))
+            bound.append(rows)
+        return bound
+
+    def _argument(self, graph: GraphPlan, node: int, arg: Arg) -> Any:
+        if isinstance(arg, Buffer):
+            return self._region(graph.places[arg.tensor])
+        if isinstance(arg, Workspace):
+            return self._region(graph.workspace[node, arg.index])
+        if isinstance(arg, Int):
+            return np.int32(arg.value)
+        assert isinstance(arg, Float)
+        return np.float32(arg.value)
+
+    # ── running ───────────────────────────────────────────────────────────────────────────────
+
+    def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:
+        place = self.plan.graphs[graph].places[tensor]
+        if array.size:
+            # the host's array stays alive until the device has read it
+            event = self._cl.enqueue_copy(self.queue, self._region(place), array, is_blocking=False)
+            self._flight.append((event, array))
+        self.counters.uploads += 1
+        self.counters.upload_bytes += array.nbytes
+
+    def run(self, graph: str) -> None:
+        plan = self.plan.graphs[graph]
+        enqueue, queue, count = self._cl.enqueue_nd_range_kernel, self.queue, 0
+        event = None
+        for rows in self._launches[graph]:
+            for kernel, global_size, local_size in rows:
+                event = enqueue(queue, kernel, global_size, local_size)
+                count += 1
+                if count % FLUSH_EVERY == 0:
+                    queue.flush()
+        for source, target in plan.copies:
+            event = self._copy(plan, source, target)
+        queue.flush()
+        self.counters.launches += count
+        self.counters.steps += 1
+        self._throttle(event)
+
+    def run_node(self, graph: str, index: int) -> None:
+        for kernel, global_size, local_size in self._launches[graph][index]:
+            self._cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
+            self.counters.launches += 1
+
+    def _copy(self, plan: GraphPlan, source: int, target: int) -> Any:
+        nbytes = plan.graph.tensors[source].nbytes
+        if not nbytes:
+            return None
+        a, b = (self._region(replace(plan.places[t], nbytes=nbytes)) for t in (source, target))
+        self.counters.copies += 1
+        return self._cl.enqueue_copy(self.queue, b, a, byte_count=nbytes)
+
+    def _throttle(self, event: Any) -> None:
+        """Lets the host be at most IN_FLIGHT steps ahead, without emptying the queue."""
+        self._flight.append((event, None))
+        steps = [n for n, (_, array) in enumerate(self._flight) if array is None]
+        while len(steps) > IN_FLIGHT:
+            for _ in range(steps[0] + 1):
+                old, array = self._flight.popleft()
+                if array is None and old is not None:
+                    old.wait()
+            steps = [n for n, (_, array) in enumerate(self._flight) if array is None]
+
+    def download(self, graph: str, tensor: int) -> _Download:
+        plan = self.plan.graphs[graph]
+        made = plan.graph.tensors[tensor]
+        host = np.empty(made.shape, NUMPY[made.dtype])
+        event = None
+        if host.size:
+            event = self._cl.enqueue_copy(self.queue, host, self._region(plan.places[tensor]), is_blocking=False)
+            self.queue.flush()
+        self.counters.downloads += 1
+        self.counters.download_bytes += made.nbytes
+        return _Download(host, event, self.counters)
+
+    def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
+        return self.download(graph, tensor).read()
+
+    def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
+        """Writes a result's place: verification feeds both sides the same inputs."""
+        made = self.plan.graphs[graph].graph.tensors[tensor]
+        data = np.ascontiguousarray(array.astype(NUMPY[made.dtype]))
+        if data.size:
+            region = self._region(self.plan.graphs[graph].places[tensor])
+            self._cl.enqueue_copy(self.queue, region, data, is_blocking=True)
+
+    def read_slot(self, name: str) -> np.ndarray:
+        slot = self.plan.step.slots[name]
+        host = np.empty(slot.shape, NUMPY[slot.dtype])
+        if host.size:
+            self._cl.enqueue_copy(self.queue, host, self._region(self.plan.state[name]), is_blocking=True)
+        return host
+
+    def write_slot(self, name: str, array: np.ndarray) -> None:
+        slot = self.plan.step.slots[name]
+        data = np.ascontiguousarray(array.astype(NUMPY[slot.dtype]).reshape(slot.shape))
+        if data.size:
+            self._cl.enqueue_copy(self.queue, self._region(self.plan.state[name]), data, is_blocking=True)
+
+    def finish(self) -> None:
+        self.queue.finish()
+        self.counters.finishes += 1
+
+    def close(self) -> None:
+        self.queue.finish()
+        self._flight.clear()
+        self._launches.clear()
+        self._regions.clear()
+        for segment in self._segments:
+            segment.release()
+        self._segments = []
+
+

@@ -1,0 +1,156 @@
+"""The torch backend: the same graph, op by op, in PyTorch. The reference for every other device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from handheld.backends.base import Counters, host_caps
+from handheld.backends.torch_ops import run_node
+from handheld.device import DeviceCaps
+from handheld.errors import DeviceError
+from handheld.graph.graph import DTYPES, Node, Tensor, pack_offsets
+
+if TYPE_CHECKING:
+    from handheld.plan.plan import Plan
+
+
+
+def describe(device: str) -> DeviceCaps:
+    where = _where(device)
+    caps = host_caps(f"PyTorch {torch.__version__} on {where}", "torch")
+    if where == "cpu":
+        return caps
+    free, total = torch.cuda.mem_get_info()
+    return DeviceCaps(**{**caps.to_json(), "name": torch.cuda.get_device_name(), "global_mem_bytes": free,
+                         "unified_memory": False})
+
+
+def _where(device: str) -> str:
+    where = device.partition(":")[2] or "cpu"
+    if where not in ("cpu", "cuda"):
+        raise DeviceError(f"unknown device {device!r}: PyTorch runs on torch:cpu or torch:cuda")
+    if where == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("torch:cuda: this PyTorch sees no CUDA device. Try: handheld doctor")
+    return where
+
+
+class _Value:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def read(self) -> np.ndarray:
+        array = self.tensor.cpu().numpy()
+        return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+class TorchSession:
+    """Values by tensor number; a fresh PyTorch tensor for every result."""
+
+    def __init__(self, plan: Plan, float64: bool = False) -> None:
+        self.plan = plan
+        self.counters = Counters()
+        self.timings: dict[str, float] = {}
+        self.where = _where(plan.device)
+        self.float_dtype = torch.float64 if float64 else torch.float32
+        self._slots = {n: self._to(v) for n, v in plan.step.values.items()}
+        self._values: dict[str, dict[int, torch.Tensor]] = {name: {} for name in plan.graphs}
+
+    def _to(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array).copy()).to(self.where)
+        return tensor.to(self.float_dtype) if tensor.dtype.is_floating_point else tensor
+
+    def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:
+        self.counters.uploads += 1
+        self.counters.upload_bytes += array.nbytes
+        shape = self.plan.graphs[graph].graph.tensors[tensor].shape
+        self._values[graph][tensor] = self._to(array).reshape(shape)
+
+    def _begin(self, graph: str) -> dict[int, torch.Tensor]:
+        plan = self.plan.graphs[graph].graph
+        values = self._values[graph]
+        inputs = {t for _, t, _ in plan.inputs}
+        for key in [k for k in values if k not in inputs]:
+            del values[key]
+        for slot, tensor in plan.slots.items():
+            values[tensor] = self._slots[slot].reshape(plan.tensors[tensor].shape)
+        return values
+
+    def run(self, graph: str) -> None:
+        plan = self.plan.graphs[graph].graph
+        self._begin(graph)
+        last: dict[int, int] = {}
+        for i, node in enumerate(plan.nodes):
+            last.update(dict.fromkeys((v.tensor for v in node.inputs), i))
+        keep = {v.tensor for _, v, _ in plan.outputs} | {t for _, t in plan.writes}
+        keep |= {t for _, t, _ in plan.inputs} | {m for members in plan.packs.values() for m in members}
+        for i, node in enumerate(plan.nodes):
+            self.run_node(graph, i)
+            for tensor in {v.tensor for v in node.inputs}:
+                if last[tensor] == i and tensor not in keep:
+                    self._values[graph].pop(tensor, None)
+        self._finish(graph)
+        self.counters.steps += 1
+
+    def _finish(self, graph: str) -> None:
+        plan = self.plan.graphs[graph].graph
+        values = self._values[graph]
+        self._slots.update({slot: values[t] for slot, t in plan.writes})
+
+    def begin_nodes(self, graph: str) -> None:
+        """Before single nodes are run: the slots' values."""
+        self._begin(graph)
+
+    def run_node(self, graph: str, index: int) -> None:
+        plan = self.plan.graphs[graph].graph
+        values, node = self._values[graph], plan.nodes[index]
+        self._join_packs(plan.tensors, plan.packs, node, values)
+        for out, value in zip(node.outputs, run_node(node, plan, values, self.float_dtype, self.where)):
+            values[out] = value
+            if out in plan.packs:
+                self._split_pack(plan.tensors, plan.packs[out], value, values)
+        self.counters.launches += 1
+
+    def _join_packs(self, tensors: object, packs: object, node: Node, values: dict[int, torch.Tensor]) -> None:
+        for view in node.inputs:
+            if view.tensor in packs:  # type: ignore[operator]
+                members = packs[view.tensor]  # type: ignore[index]
+                offsets, size = pack_offsets(tensors, members)  # type: ignore[arg-type]
+                whole = torch.zeros(size, dtype=values[members[0]].dtype, device=self.where)
+                for m, o in zip(members, offsets):
+                    whole[o : o + values[m].numel()] = values[m].reshape(-1)
+                values[view.tensor] = whole
+
+    def _split_pack(self, tensors: object, members: tuple[int, ...], whole: torch.Tensor, values: dict[int, torch.Tensor]) -> None:
+        offsets, _ = pack_offsets(tensors, members)  # type: ignore[arg-type]
+        for m, o in zip(members, offsets):
+            tensor: Tensor = tensors[m]  # type: ignore[index]
+            values[m] = whole[o : o + tensor.size].reshape(tensor.shape)
+
+    def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
+        """Puts a value in the place of a result: verification feeds both sides the same inputs."""
+        shape = self.plan.graphs[graph].graph.tensors[tensor].shape
+        self._values[graph][tensor] = self._to(array).reshape(shape)
+
+    def download(self, graph: str, tensor: int) -> _Value:
+        self.counters.downloads += 1
+        self.counters.download_bytes += self.plan.graphs[graph].graph.tensors[tensor].size * DTYPES["f32"]
+        return _Value(self._values[graph][tensor])
+
+    def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
+        return np.asarray(self._values[graph][tensor].cpu().numpy())
+
+    def read_slot(self, name: str) -> np.ndarray:
+        slot = self.plan.step.slots[name]
+        return np.asarray(_Value(self._slots[name]).read()).reshape(slot.shape)
+
+    def write_slot(self, name: str, array: np.ndarray) -> None:
+        self._slots[name] = self._to(array)
+
+    def close(self) -> None:
+        self._slots.clear()
+        self._values.clear()
+
+

@@ -1,0 +1,70 @@
+"""Dead code and common subexpressions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from handheld.graph.graph import Graph, Node, View
+from handheld.graph.program import operands, prune, renumber
+
+
+def remove_dead(graph: Graph) -> Graph:
+    """Drops nodes, stores and operands that nothing needs."""
+    needed = {t for _, t in graph.writes} | {v.tensor for _, v, _ in graph.outputs}
+    for pack, members in graph.packs.items():
+        if pack in needed or needed & set(members):
+            needed |= {pack, *members}
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if not needed & set(node.outputs) and not any(
+            needed & set(graph.packs.get(out, ())) for out in node.outputs
+        ):
+            continue
+        if "program" in node.attrs:
+            node = trim(node, {i for i, out in enumerate(node.outputs)
+                               if out in needed or needed & set(graph.packs.get(out, ()))})
+        for view in node.inputs:
+            needed.add(view.tensor)
+            needed.update(graph.packs.get(view.tensor, ()))
+        kept.append(node)
+    return graph.with_nodes(kept[::-1])
+
+
+def trim(node: Node, keep: set[int]) -> Node:
+    """The node with only some of its outputs, and only what they need."""
+    epilogue = "axes" not in node.attrs
+    first = 2 if epilogue else 0
+    stores = [s for i, s in enumerate(node.attrs["stores"]) if i in keep]
+    outputs = tuple(o for i, o in enumerate(node.outputs) if i in keep)
+    roots = [s if epilogue else s[0] for s in stores]
+    program, where = prune(node.attrs["program"], roots)
+    used = operands(program)
+    number = {k: first + n for n, k in enumerate(used)}
+    attrs = dict(node.attrs)
+    attrs["program"] = renumber(program, number)
+    attrs["stores"] = tuple(where[s] if epilogue else (where[s[0]], s[1]) for s in stores)
+    inputs = (*node.inputs[:first], *(node.inputs[k] for k in used))
+    return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
+
+
+def merge_equal(graph: Graph) -> Graph:
+    """Computes what is written twice once. Random ops never are: each has a key of its own."""
+    given = {t for _, t in graph.writes} | {v.tensor for _, v, _ in graph.outputs}
+    alias: dict[int, int] = {}
+    seen: dict[object, Node] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        inputs = tuple(_follow(v, alias) for v in node.inputs)
+        node = replace(node, inputs=inputs)
+        key = (node.op, inputs, tuple(sorted((k, v) for k, v in node.attrs.items())))
+        first = seen.get(key)
+        if first is not None and not given & set(node.outputs):
+            alias.update(zip(node.outputs, first.outputs))
+        else:
+            seen.setdefault(key, node)
+            nodes.append(node)
+    return graph.with_nodes(nodes)
+
+
+def _follow(view: View, alias: dict[int, int]) -> View:
+    return replace(view, tensor=alias[view.tensor]) if view.tensor in alias else view

@@ -1,0 +1,46 @@
+"""Constants: a value that depends on nothing is written into the programs that read it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from handheld.graph.graph import Graph, Node
+from handheld.graph.program import Builder, Instr, prune
+from handheld.passes.clean import trim
+
+
+def inline_constants(graph: Graph) -> Graph:
+    """Replaces loads of one-valued tensors (zeros, ones, full) by the value itself."""
+    values: dict[int, tuple[Node, int]] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if "program" in node.attrs and any(v.tensor in values for v in node.inputs):
+            node = _substitute(node, values)
+        if node.op == "map":
+            program = node.attrs["program"]
+            for out, (position, _) in zip(node.outputs, node.attrs["stores"]):
+                needed, _ = prune(program, [position])
+                if all(i.op not in ("load", "gather", "iota", "random") for i in needed):
+                    values[out] = (node, position)
+        nodes.append(node)
+    return graph.with_nodes(nodes)
+
+
+def _substitute(node: Node, values: dict[int, tuple[Node, int]]) -> Node:
+    """The node with constant operands computed in place."""
+    first = 2 if "axes" not in node.attrs else 0
+    builder, where = Builder(), {}
+    for i, instr in enumerate(node.attrs["program"]):
+        known = None
+        if instr.op == "load" and instr.params[0] >= first and not instr.params[1]:
+            known = values.get(node.inputs[instr.params[0]].tensor)
+        if known is not None:
+            source, position = known
+            needed, moved = prune(source.attrs["program"], [position])
+            where[i] = builder.append(needed, {})[moved[position]]
+        else:
+            args = tuple(where[a] for a in instr.args)
+            where[i] = builder.add(Instr(instr.op, instr.dtype, args, instr.params))
+    stores = tuple((where[s[0]], s[1]) if isinstance(s, tuple) else where[s] for s in node.attrs["stores"])
+    attrs = {**node.attrs, "program": builder.program, "stores": stores}
+    return trim(replace(node, attrs=attrs), set(range(len(node.outputs))))

@@ -1,0 +1,202 @@
+"""Joins maps and reductions over one space into single kernels.
+
+A map joins the map or reduction that reads it; a reduction joins what reads its rows (batch norm,
+layer norm, softmax and their gradients become one node each); two reductions over the same data
+join side by side. What is still needed elsewhere is stored as a further output, never computed
+twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from handheld.graph.graph import Graph, Node
+from handheld.graph.program import REDUCTIONS, Builder, Instr
+from handheld.passes.clean import trim
+from handheld.passes.edit import Editor
+from handheld.passes.spaces import lift, respace, same_walk, store_strides
+
+MAX_BUFFERS = 20  # pointers and sizes of a kernel must fit 1 KiB of arguments, and registers
+MAX_INSTRUCTIONS = 160
+MIN_ROWS = 4  # a kernel that also writes whole rows needs some rows to run in parallel
+SMALL = 4096
+
+
+def fuse_loops(graph: Graph) -> Graph:
+    """Joins until nothing more can be joined."""
+    edit = Editor(graph)
+    for i in edit.ordered():
+        while i in edit.nodes:
+            joined = _join_into(edit, i)
+            if joined is None:
+                break
+            i = joined
+    edit.reorder()
+    _side_by_side(edit)
+    return edit.finish()
+
+
+def _is_loop(node: Node) -> bool:
+    return node.op in ("map", "reduce")
+
+
+def _join_into(edit: Editor, consumer: int) -> int | None:
+    """Joins one producer into the consumer; the new node's number, or None."""
+    node = edit.nodes[consumer]
+    if not _is_loop(node):
+        return None
+    makers = {edit.maker[v.tensor] for v in node.inputs if v.tensor in edit.maker}
+    for producer in sorted(makers, key=lambda p: -edit.rank[p]):
+        source = edit.nodes[producer]
+        # a kernel belongs to one phase: what a report says of backward must be backward
+        if not _is_loop(source) or source.origin.phase != node.origin.phase:
+            continue
+        both = join(source, node)
+        if both is None:
+            continue
+        both = _without_unused(edit, both, {producer, consumer})
+        if not _worth_it(both) or edit.reaches(producer, consumer):
+            continue
+        number = edit.replace((producer, consumer), both, edit.rank[consumer])
+        _repair(edit, number)
+        return number
+    return None
+
+
+def _repair(edit: Editor, number: int) -> None:
+    """The joined node sits where the consumer was; readers of the producer may sit before it."""
+    here = edit.rank[number]
+    if any(edit.rank[r] <= here for r in edit.successors(number)):
+        edit.reorder()
+
+
+def _without_unused(edit: Editor, node: Node, members: set[int]) -> Node:
+    keep = {i for i, out in enumerate(node.outputs) if edit.needed(out, members)}
+    return trim(node, keep) if len(keep) < len(node.outputs) else node
+
+
+def _worth_it(node: Node) -> bool:
+    shape, axes = tuple(node.attrs["shape"]), node.attrs["axes"]
+    if len(node.inputs) + len(node.outputs) > MAX_BUFFERS:
+        return False
+    if len(node.attrs["program"]) > MAX_INSTRUCTIONS:
+        return False
+    if axes and any(full for _, full in node.attrs["stores"]):
+        rows = math.prod(n for d, n in enumerate(shape) if d not in axes)
+        return rows >= MIN_ROWS or math.prod(shape) <= SMALL
+    return True
+
+
+def join(producer: Node, consumer: Node) -> Node | None:
+    """One node that does both, or None if their spaces do not fit."""
+    pair = _common_space(producer, consumer)
+    if pair is None:
+        return None
+    first, second = pair
+    shape, axes = tuple(first.attrs["shape"]), tuple(first.attrs["axes"])
+    made = {out: (i, full) for out, (i, full) in zip(first.outputs, first.attrs["stores"])}
+    gathered = {i.params[0] for i in second.attrs["program"] if i.op == "gather"}
+    for k, view in enumerate(second.inputs):
+        if view.tensor in made:
+            walk = store_strides(shape, axes, made[view.tensor][1])
+            if k in gathered or view.shape != shape or not same_walk(view, walk):
+                return None
+    return _combine(first, second, made)
+
+
+def _common_space(p: Node, c: Node) -> tuple[Node, Node] | None:
+    """Both nodes over one shape and one set of reduced axes."""
+    p_shape, c_shape = tuple(p.attrs["shape"]), tuple(c.attrs["shape"])
+    p_axes, c_axes = tuple(p.attrs["axes"]), tuple(c.attrs["axes"])
+    if p_axes and c_axes:
+        return (p, c) if (p_shape, p_axes) == (c_shape, c_axes) else None
+    if not p_axes and not c_axes:
+        moved = respace(p, c_shape)
+        if moved is not None:
+            return moved, c
+        moved = respace(c, p_shape)
+        return (p, moved) if moved is not None else None
+    fixed, other = (c, p) if c_axes else (p, c)
+    fitted = _fit(other, tuple(fixed.attrs["shape"]), tuple(fixed.attrs["axes"]))
+    if fitted is None:
+        return None
+    return (fitted, c) if c_axes else (p, fitted)
+
+
+def _fit(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | None:
+    """A map as part of a reduction: at every element, or once a row."""
+    size = math.prod(node.attrs["shape"])
+    if size == math.prod(shape):
+        moved = respace(node, shape)
+        if moved is not None:
+            return replace(moved, op="reduce", attrs={**moved.attrs, "axes": axes})
+    if size == math.prod(n for d, n in enumerate(shape) if d not in axes):
+        return lift(node, shape, axes)
+    return None
+
+
+def _combine(first: Node, second: Node, made: dict[int, tuple[int, bool]]) -> Node:
+    """The program of the second after that of the first, loads of its results replaced."""
+    builder = Builder(first.attrs["program"])
+    start = {i: builder.add(instr) for i, instr in enumerate(first.attrs["program"])}
+    inputs = list(first.inputs)
+    places = {view: k for k, view in enumerate(inputs)}
+    where: dict[int, int] = {}
+    for i, instr in enumerate(second.attrs["program"]):
+        if instr.op in ("load", "gather"):
+            view = second.inputs[instr.params[0]]
+            if instr.op == "load" and view.tensor in made:
+                where[i] = start[made[view.tensor][0]]
+                continue
+            if view not in places:
+                places[view] = len(inputs)
+                inputs.append(view)
+            params = (places[view], *instr.params[1:])
+        else:
+            params = instr.params
+        where[i] = builder.add(Instr(instr.op, instr.dtype, tuple(where[a] for a in instr.args), params))
+    stores = [(start[i], full) for i, full in first.attrs["stores"]]
+    stores += [(where[i], full) for i, full in second.attrs["stores"]]
+    reducing = any(i.op in REDUCTIONS for i in builder.program)
+    attrs = {"shape": first.attrs["shape"], "axes": first.attrs["axes"],
+             "program": builder.program, "stores": tuple(stores)}
+    op = "reduce" if reducing or first.attrs["axes"] else "map"
+    # the kernel is named after the heavier of the two
+    origin = max((second, first), key=_weight).origin
+    return Node(op, tuple(inputs), (*first.outputs, *second.outputs), attrs, origin)
+
+
+def _weight(node: Node) -> tuple[int, int]:
+    program = node.attrs["program"]
+    return sum(i.op in REDUCTIONS for i in program), len(program)
+
+
+def _side_by_side(edit: Editor) -> None:
+    """Joins reductions over the same space that share an operand and do not need each other."""
+    groups: dict[object, list[int]] = {}
+    for i in edit.ordered():
+        node = edit.nodes[i]
+        if node.op == "reduce":
+            groups.setdefault((node.attrs["shape"], node.attrs["axes"], node.origin.phase), []).append(i)
+    for members in groups.values():
+        for n, first in enumerate(members):
+            for second in members[n + 1 :]:
+                if first in edit.nodes and second in edit.nodes:
+                    first = _pair_up(edit, first, second)
+
+
+def _pair_up(edit: Editor, first: int, second: int) -> int:
+    a, b = edit.nodes[first], edit.nodes[second]
+    shared = {v.tensor for v in a.inputs if v.size > 1} & {v.tensor for v in b.inputs if v.size > 1}
+    linked = set(a.outputs) & {v.tensor for v in b.inputs}
+    if not shared or linked or edit.reaches(first, second):
+        return first
+    both = _combine(a, b, {})
+    if not _worth_it(both):
+        return first
+    number = edit.replace((first, second), both, edit.rank[second])
+    edit.reorder()
+    return number
+
+

@@ -1,0 +1,164 @@
+"""Many small updates as one: parameters, gradients and state laid end to end, one launch a bucket.
+
+Candidates are maps that only make new values of slots (optimizer updates, step counters) and run
+the same program. A bucket holds at most about an eighth of all of them, so that gradients need not
+wait for the end of the step before their memory is free again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from handheld.graph.graph import Graph, Node, Tensor, View, pack_offsets
+
+BUCKETS = 8
+MIN_BUCKET = 1 << 18  # elements; below this splitting buys no memory
+
+
+def pack_updates(graph: Graph) -> Graph:
+    written = {t for _, t in graph.writes}
+    groups: dict[object, list[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        key = _key(graph, node, written)
+        if key is not None:
+            groups.setdefault(key, []).append(i)
+    tensors, packs = dict(graph.tensors), dict(graph.packs)
+    packed: set[int] = {m for members in packs.values() for m in members}
+    gone: set[int] = set()
+    new: list[Node] = []
+    for members in groups.values():
+        for bucket in _buckets(graph, members):
+            node = _pack(graph, [graph.nodes[i] for i in bucket], tensors, packs, packed)
+            if node is not None:
+                new.append(node)
+                gone.update(bucket)
+    nodes = [n for i, n in enumerate(graph.nodes) if i not in gone]
+    return schedule_updates(replace(graph, tensors=tensors, packs=packs).with_nodes([*nodes, *new]))
+
+
+def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
+    """What nodes of one pack must share; None for nodes that cannot be packed."""
+    if node.op != "map" or not node.outputs or not set(node.outputs) <= written:
+        return None
+    size = graph.tensors[node.outputs[0]].size
+    if size == 0 or any(i.op in ("iota", "gather", "random") or (i.op == "load" and i.params[1])
+                        for i in node.attrs["program"]):
+        return None
+    kinds: list[object] = []
+    olds = {graph.slots[slot] for slot, new in graph.writes if new in node.outputs}
+    for view in node.inputs:
+        tensor = graph.tensors[view.tensor]
+        own = view.tensor in olds or (tensor.role == "gradient" and tensor.size == size)
+        if own and view.is_contiguous and view.size == tensor.size:
+            kinds.append(tensor.dtype)
+        elif tensor.size == 1:
+            kinds.append(view.tensor)  # a scalar that all members read
+        else:
+            return None
+    return (node.attrs["program"], node.attrs["stores"], tuple(kinds), node.origin.phase)
+
+
+def _buckets(graph: Graph, members: list[int]) -> list[list[int]]:
+    sizes = {i: graph.tensors[graph.nodes[i].outputs[0]].size for i in members}
+    limit = max(sum(sizes.values()) // BUCKETS, MIN_BUCKET)
+    buckets: list[list[int]] = [[]]
+    total = 0
+    for i in members:
+        if buckets[-1] and total + sizes[i] > limit:
+            buckets.append([])
+            total = 0
+        buckets[-1].append(i)
+        total += sizes[i]
+    return [b for b in buckets if len(b) > 1]
+
+
+def _pack(graph: Graph, nodes: list[Node], tensors: dict[int, Tensor], packs: dict[int, tuple[int, ...]],
+          packed: set[int]) -> Node | None:
+    first = nodes[0]
+    columns: list[tuple[int, ...]] = []
+    scalar: dict[int, View] = {}
+    for k, view in enumerate(first.inputs):
+        same = all(n.inputs[k].tensor == view.tensor for n in nodes)
+        if same and tensors[view.tensor].size == 1:
+            scalar[k] = view
+        columns.append(tuple(n.inputs[k].tensor for n in nodes))
+    results = [tuple(n.outputs[k] for n in nodes) for k in range(len(first.outputs))]
+    needed = [c for k, c in enumerate(columns) if k not in scalar] + results
+    flat = [t for column in needed for t in column]
+    if len(set(flat)) != len(flat) or packed & set(flat):
+        return None
+    number = max(tensors) + 1
+
+    def make(members: tuple[int, ...]) -> int:
+        nonlocal number
+        _, size = pack_offsets(tensors, members)
+        like = tensors[members[0]]
+        tensors[number] = Tensor(number, (size,), like.dtype, like.role, "pack")
+        packs[number] = members
+        packed.update(members)
+        number += 1
+        return number - 1
+
+    _, size = pack_offsets(tensors, results[0])
+    inputs = []
+    for k, column in enumerate(columns):
+        if k in scalar:
+            inputs.append(View(scalar[k].tensor, (size,), (0,), scalar[k].offset))
+        else:
+            inputs.append(View(make(column), (size,), (1,), 0))
+    outputs = tuple(make(column) for column in results)
+    attrs = {**first.attrs, "shape": (size,)}
+    origin = replace(first.origin, path=_joined_path([n.origin.path for n in nodes]))
+    return Node("map", tuple(inputs), outputs, attrs, origin)
+
+
+def _joined_path(paths: list[str]) -> str:
+    """The module that holds all of them, or "model"."""
+    parts = [p.split(".") for p in paths]
+    shared: list[str] = []
+    for level in zip(*parts):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return ".".join(shared) or "model"
+
+
+def schedule_updates(graph: Graph) -> Graph:
+    """Moves each update to the first place where its inputs exist and the old values are not
+    needed any more, so that gradients die early. Counters that other updates read come last."""
+    packs = graph.packs
+    old_of = {new: graph.slots[slot] for slot, new in graph.writes}
+    updates = [n for n in graph.nodes if n.origin.phase == "update"]
+    rest = [n for n in graph.nodes if n.origin.phase != "update"]
+    made: dict[int, int] = {}
+    read: dict[int, int] = {}
+    for i, node in enumerate(rest):
+        made.update(dict.fromkeys(_parts(node.outputs, packs), i))
+        read.update(dict.fromkeys(_parts([v.tensor for v in node.inputs], packs), i))
+    readers: dict[int, int] = {}
+    for node in updates:
+        for t in set(_parts([v.tensor for v in node.inputs], packs)):
+            readers[t] = readers.get(t, 0) + 1
+    places: dict[int, list[Node]] = {}
+    last: list[Node] = []
+    for node in updates:
+        inputs = _parts([v.tensor for v in node.inputs], packs)
+        olds = [old_of[t] for t in _parts(node.outputs, packs) if t in old_of]
+        if any(readers.get(t, 0) > (t in inputs) for t in olds):
+            last.append(node)
+            continue
+        after = max((made.get(t, -1) for t in inputs), default=-1)
+        after = max([after, *(read.get(t, -1) for t in olds)])
+        made.update(dict.fromkeys(_parts(node.outputs, packs), after))
+        places.setdefault(after, []).append(node)
+    nodes = list(places.get(-1, ()))
+    for i, node in enumerate(rest):
+        nodes.append(node)
+        nodes += places.get(i, ())
+    return graph.with_nodes([*nodes, *last])
+
+
+def _parts(tensors: Iterable[int], packs: Mapping[int, tuple[int, ...]]) -> list[int]:
+    """The tensors and, for packs, their members."""
+    return [t for tensor in tensors for t in (tensor, *packs.get(tensor, ()))]

@@ -1,0 +1,101 @@
+"""Changing the space a map runs over without changing what it computes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from handheld.graph.graph import Node, View, contiguous_strides
+
+
+def reshape_view(view: View, shape: tuple[int, ...]) -> View | None:
+    """The same elements in row-major order under another shape, if strides can say so."""
+    if view.shape == shape:
+        return view
+    if math.prod(shape) != view.size:
+        return None
+    if view.size == 0:
+        return View(view.tensor, shape, contiguous_strides(shape), 0)
+    old = [(n, s) for n, s in zip(view.shape, view.strides) if n != 1]
+    # join dimensions that are walked in one stride
+    runs: list[list[int]] = []
+    for n, s in old:
+        if runs and runs[-1][1] == n * s:
+            runs[-1] = [runs[-1][0] * n, s]
+        else:
+            runs.append([n, s])
+    strides: list[int] = []
+    position = len(runs) - 1
+    left, step = runs[position] if runs else (1, 0)
+    for size in reversed(shape):
+        if size == 1:
+            strides.append(0)
+            continue
+        if left == 1:
+            position -= 1
+            left, step = runs[position]
+        if left % size:
+            return None
+        strides.append(step)
+        left //= size
+        step *= size
+    return View(view.tensor, shape, tuple(reversed(strides)), view.offset)
+
+
+def names_dimensions(node: Node) -> bool:
+    """Whether the program speaks of coordinates, which another shape would change."""
+    return any(i.op == "iota" or (i.op == "load" and i.params[1]) for i in node.attrs["program"])
+
+
+def respace(node: Node, shape: tuple[int, ...], first: int = 0) -> Node | None:
+    """A map over another shape of the same size."""
+    if tuple(node.attrs["shape"]) == shape:
+        return node
+    if names_dimensions(node):
+        return None
+    gathered = {i.params[0] for i in node.attrs["program"] if i.op == "gather"}
+    inputs: list[View] = list(node.inputs[:first])
+    for k, view in enumerate(node.inputs[first:], first):
+        new = view if k in gathered else reshape_view(view, shape)
+        if new is None:
+            return None
+        inputs.append(new)
+    return replace(node, inputs=tuple(inputs), attrs={**node.attrs, "shape": shape})
+
+
+def lift(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | None:
+    """A map over the rows of a reduction, as a part of it: it runs once a row."""
+    outer = tuple(n for d, n in enumerate(shape) if d not in axes)
+    small = respace(node, outer)
+    if small is None:
+        return None
+    places = [d for d in range(len(shape)) if d not in axes]
+    if names_dimensions(node):
+        return None
+    gathered = {i.params[0] for i in node.attrs["program"] if i.op == "gather"}
+    inputs = []
+    for k, view in enumerate(small.inputs):
+        if k in gathered:
+            inputs.append(view)
+            continue
+        strides = [0] * len(shape)
+        for d, s in zip(places, view.strides):
+            strides[d] = s
+        inputs.append(View(view.tensor, shape, tuple(strides), view.offset))
+    attrs = {**node.attrs, "shape": shape, "axes": axes,
+             "stores": tuple((i, False) for i, _ in node.attrs["stores"])}
+    return replace(small, op="reduce", inputs=tuple(inputs), attrs=attrs)
+
+
+def store_strides(shape: tuple[int, ...], axes: tuple[int, ...], full: bool) -> tuple[int, ...]:
+    """How an operand over `shape` reads what a store wrote."""
+    if full:
+        return contiguous_strides(shape)
+    packed = iter(contiguous_strides(tuple(n for d, n in enumerate(shape) if d not in axes)))
+    return tuple(0 if d in axes else next(packed) for d in range(len(shape)))
+
+
+def same_walk(view: View, strides: tuple[int, ...]) -> bool:
+    return view.offset == 0 and all(
+        n == 1 or a == b for n, a, b in zip(view.shape, view.strides, strides)
+    )

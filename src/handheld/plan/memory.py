@@ -1,0 +1,296 @@
+"""Where every tensor lives: lifetimes, reuse in place, and offsets in segments.
+
+    state   slots, for as long as the plan lives; members of a pack side by side
+    io      inputs and outputs, which the caller writes and reads between steps
+    arena   everything else, each tensor from the node that makes it to its last reader
+
+A segment is one allocation, no larger than the device allows; a plan has as many as it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from handheld.errors import OutOfMemory
+from handheld.graph.graph import DTYPES, Graph, Node, Slot, Tensor, View, pack_offsets
+from handheld.kernels.base import Lowered, round_up
+from handheld.passes.spaces import same_walk, store_strides
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Bytes [offset, offset + nbytes) of a segment."""
+
+    segment: int
+    offset: int
+    nbytes: int
+
+
+@dataclass
+class Segments:
+    """Allocations under construction."""
+
+    limit: int
+    align: int
+    sizes: list[int] = field(default_factory=list)
+
+    def append(self, nbytes: int, first: int, what: str) -> Place:
+        """Room at the end of a segment numbered `first` or later."""
+        self._fits(nbytes, what)
+        for number in range(first, len(self.sizes)):
+            start = round_up(self.sizes[number], self.align)
+            if start + nbytes <= self.limit:
+                self.sizes[number] = start + nbytes
+                return Place(number, start, nbytes)
+        self.sizes.append(nbytes)
+        return Place(len(self.sizes) - 1, 0, nbytes)
+
+    def _fits(self, nbytes: int, what: str) -> None:
+        if nbytes > self.limit:
+            raise OutOfMemory(f"{what} needs {nbytes:,} bytes in one piece; the device allocates at most "
+                              f"{self.limit:,}. Try a smaller batch")
+
+
+@dataclass
+class Item:
+    """Tensors that share one piece of memory, one after the other."""
+
+    nbytes: int
+    start: int
+    end: int
+    tensors: list[int]
+
+
+def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Segments) -> dict[str, Place]:
+    """A place for every slot; slots that some graph packs lie side by side."""
+    groups: list[tuple[str, ...]] = []
+    grouped: set[str] = set()
+    for graph in graphs:
+        name_of = {t: s for s, t in graph.slots.items()}
+        for members in graph.packs.values():
+            names = tuple(name_of.get(m, "") for m in members)
+            if all(names) and not grouped & set(names):
+                groups.append(names)
+                grouped.update(names)
+    places: dict[str, Place] = {}
+    for names in groups:
+        like = {i: Tensor(i, slots[n].shape, slots[n].dtype, "buffer") for i, n in enumerate(names)}
+        offsets, total = pack_offsets(like, tuple(like))
+        width = DTYPES[slots[names[0]].dtype]
+        whole = segments.append(total * width, 0, "a group of parameters")
+        for i, name in enumerate(names):
+            places[name] = Place(whole.segment, whole.offset + offsets[i] * width, like[i].nbytes)
+    for name, slot in slots.items():
+        if name not in places:
+            tensor = Tensor(0, slot.shape, slot.dtype, slot.role)
+            places[name] = segments.append(max(tensor.nbytes, 4), 0, f"slot {name}")
+    return places
+
+
+class GraphMemory:
+    """Places of one graph's tensors and workspaces."""
+
+    def __init__(self, graph: Graph, lowered: Sequence[Lowered], state: Mapping[str, Place],
+                 segments: Segments, isolate: bool) -> None:
+        self.graph, self.lowered, self.isolate = graph, lowered, isolate
+        self.state = state
+        self.places: dict[int, Place] = {t: state[s] for s, t in graph.slots.items()}
+        #: (source, slot tensor): values that could not be made in their slot and are copied last
+        self.copies: list[tuple[int, int]] = []
+        self.workspace: dict[tuple[int, int], Place] = {}
+        self.pack_of = {m: p for p, members in graph.packs.items() for m in members}
+        self.born: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        self._lifetimes()
+        self._place_slot_writes()
+        self._place_packs_of_slots()
+        self.items = self._items()
+        self._place_io(segments)
+
+    # ── lifetimes ─────────────────────────────────────────────────────────────────────────────
+
+    def _parts(self, tensor: int) -> tuple[int, ...]:
+        return self.graph.packs.get(tensor, (tensor,))
+
+    def _lifetimes(self) -> None:
+        for i, node in enumerate(self.graph.nodes):
+            for out in node.outputs:
+                for t in self._parts(out):
+                    self.born.setdefault(t, i)
+                    self.last[t] = i
+            for view in node.inputs:
+                for t in self._parts(view.tensor):
+                    self.last[t] = i
+        end = len(self.graph.nodes)
+        for _, view, _ in self.graph.outputs:
+            self.last[view.tensor] = end
+
+    def _maker(self, tensor: int) -> Node | None:
+        i = self.born.get(tensor)
+        return None if i is None else self.graph.nodes[i]
+
+    # ── values made directly in their slot ────────────────────────────────────────────────────
+
+    def _place_slot_writes(self) -> None:
+        shown = {v.tensor for _, v, _ in self.graph.outputs}
+        target = {new: slot for slot, new in self.graph.writes}
+        for slot, new in self.graph.writes:
+            old = self.graph.slots[slot]
+            pack = self.pack_of.get(new)
+            members = self.graph.packs[pack] if pack is not None else (new,)
+            # a pack is made in place as a whole or not at all
+            safe = new not in shown and not self.isolate and all(
+                m in target and self._safe_in_slot(m, self.graph.slots[target[m]]) for m in members)
+            if safe and pack is not None:
+                safe = self._side_by_side([self.state[target[m]] for m in members], members)
+            if safe:
+                self.places[new] = self.state[slot]
+            else:
+                self.copies.append((new, old))
+
+    def _safe_in_slot(self, new: int, old: int) -> bool:
+        node = self._maker(new)
+        if node is None or self.last.get(old, -1) > self.born[new]:
+            return False
+        j = node.outputs.index(self.pack_of.get(new, new))
+        return all(not self._touches(view, old) or in_place(node, k, j)
+                   for k, view in enumerate(node.inputs))
+
+    def _touches(self, view: View, tensor: int) -> bool:
+        return tensor in self._parts(view.tensor)
+
+    def _side_by_side(self, places: Sequence[Place], members: tuple[int, ...]) -> bool:
+        offsets, _ = pack_offsets(self.graph.tensors, members)
+        width = DTYPES[self.graph.tensors[members[0]].dtype]
+        return all(p.segment == places[0].segment and p.offset == places[0].offset + o * width
+                   for p, o in zip(places, offsets))
+
+    def _place_packs_of_slots(self) -> None:
+        """A pack whose members all sit side by side is there already."""
+        for pack, members in self.graph.packs.items():
+            if all(m in self.places for m in members):
+                if not self._side_by_side([self.places[m] for m in members], members):
+                    raise OutOfMemory("two graphs of the step pack the same slots differently")
+                first = self.places[members[0]]
+                self.places[pack] = Place(first.segment, first.offset, self.graph.tensors[pack].nbytes)
+
+    # ── the arena ─────────────────────────────────────────────────────────────────────────────
+
+    def _items(self) -> list[Item]:
+        fixed = {t for _, t, _ in self.graph.inputs} | {v.tensor for _, v, _ in self.graph.outputs}
+        copied = {new for new, _ in self.copies}
+        end = len(self.graph.nodes)
+        owner: dict[int, Item] = {}
+        items: list[Item] = []
+        for pack, members in self.graph.packs.items():
+            if pack not in self.places:
+                last = end if copied & set(members) else max(self.last[m] for m in members)
+                item = Item(self.graph.tensors[pack].nbytes, min(self.born[m] for m in members), last,
+                            [pack, *members])
+                items.append(item)
+                owner.update(dict.fromkeys(item.tensors, item))
+        for i, node in enumerate(self.graph.nodes):
+            for j, out in enumerate(node.outputs):
+                if out in self.places or out in owner or out in fixed or out in self.graph.packs:
+                    continue
+                tensor = self.graph.tensors[out]
+                last = end if out in copied else self.last[out]
+                reused = None if self.isolate else self._reusable(node, i, j, tensor, owner)
+                if reused is not None:
+                    reused.end = max(last, i)
+                    reused.tensors.append(out)
+                    owner[out] = reused
+                else:
+                    owner[out] = Item(max(tensor.nbytes, 4), i, last, [out])
+                    items.append(owner[out])
+            for n, nbytes in enumerate(self.lowered[i].workspace):
+                items.append(Item(max(nbytes, 4), i, i, [-1 - (i * 16 + n)]))
+        return items
+
+    def _reusable(self, node: Node, i: int, j: int, out: Tensor, owner: Mapping[int, Item]) -> Item | None:
+        """The memory of an input that dies here and is read exactly where the output is written."""
+        for view in node.inputs:
+            item = owner.get(view.tensor)
+            if (item is not None and item.end == i and item.tensors[-1] == view.tensor
+                    and item.nbytes == out.nbytes and view.tensor not in self.pack_of
+                    and all(in_place(node, k, j) for k, v in enumerate(node.inputs)
+                            if v.tensor == view.tensor)):
+                return item
+        return None
+
+    def _place_io(self, segments: Segments) -> None:
+        for _, tensor, _ in self.graph.inputs:
+            self.places[tensor] = segments.append(
+                max(self.graph.tensors[tensor].nbytes, 4), 0, f"input {self.graph.tensors[tensor].name}")
+        for _, view, _ in self.graph.outputs:
+            if view.tensor not in self.places:
+                self.places[view.tensor] = segments.append(
+                    max(self.graph.tensors[view.tensor].nbytes, 4), 0, "an output")
+
+    def place_arena(self, segments: Segments, first: int) -> None:
+        """Offsets for all items: largest first, each at the lowest address free for its lifetime."""
+        done: list[list[tuple[int, int, Item]]] = []
+        for item in sorted(self.items, key=lambda it: (-it.nbytes, it.start)):
+            place = self._lowest(item, done, segments, first)
+            self._give(item, place)
+
+    def _lowest(self, item: Item, done: list[list[tuple[int, int, Item]]], segments: Segments, first: int) -> Place:
+        what = f"tensor {self.graph.tensors[item.tensors[0]].shape}" if item.tensors[0] >= 0 else "a workspace"
+        segments._fits(item.nbytes, what)
+        number = 0
+        while True:
+            if number == len(done):
+                done.append([])
+                if first + number == len(segments.sizes):
+                    segments.sizes.append(0)
+            offset = 0
+            if self.isolate and done[number]:
+                number += 1
+                continue
+            for low, high, other in done[number]:
+                if other.start <= item.end and item.start <= other.end:
+                    if offset + item.nbytes <= low:
+                        break
+                    offset = max(offset, round_up(high, segments.align))
+            if offset + item.nbytes <= segments.limit:
+                break
+            number += 1
+        done[number].append((offset, offset + item.nbytes, item))
+        done[number].sort(key=lambda entry: entry[0])
+        segment = first + number
+        segments.sizes[segment] = max(segments.sizes[segment], offset + item.nbytes)
+        return Place(segment, offset, item.nbytes)
+
+    def _give(self, item: Item, place: Place) -> None:
+        for t in item.tensors:
+            if t < 0:
+                self.workspace[divmod(-1 - t, 16)] = place
+            elif t not in self.pack_of:
+                self.places[t] = Place(place.segment, place.offset, self.graph.tensors[t].nbytes)
+            if t in self.graph.packs:
+                members = self.graph.packs[t]
+                offsets, _ = pack_offsets(self.graph.tensors, members)
+                for m, o in zip(members, offsets):
+                    tensor = self.graph.tensors[m]
+                    self.places[m] = Place(place.segment, place.offset + o * DTYPES[tensor.dtype], tensor.nbytes)
+
+
+def in_place(node: Node, k: int, j: int) -> bool:
+    """Whether input k may share its memory with output j: each point reads only what it writes."""
+    view = node.inputs[k]
+    if node.op in ("assign", "scan"):
+        return k == 0
+    if node.op not in ("map", "reduce", "matmul", "conv", "conv_input"):
+        return False
+    loops = node.op in ("map", "reduce")
+    if not loops and k < 2:
+        return False
+    program = node.attrs["program"]
+    if any(i.op == "gather" and i.params[0] == k for i in program):
+        return False
+    if any(i.op == "load" and i.params[0] == k and i.params[1] for i in program):
+        return False
+    full = node.attrs["stores"][j][1] if loops else True
+    walk = store_strides(tuple(node.attrs["shape"]), tuple(node.attrs.get("axes", ())), full)
+    return same_walk(view, walk)

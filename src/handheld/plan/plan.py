@@ -1,0 +1,85 @@
+"""A plan: nothing left to decide. A list of launches and transfers, and where every tensor lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from handheld.device import DeviceCaps
+from handheld.graph.graph import Graph
+from handheld.kernels.base import Lowered
+from handheld.plan.memory import Place
+
+if TYPE_CHECKING:
+    from handheld.run.trainer import Trainer
+    from handheld.step import Step
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """One graph of the step, ready to run."""
+
+    graph: Graph
+    #: launches of each node, in the order of graph.nodes
+    lowered: tuple[Lowered, ...]
+    places: Mapping[int, Place]
+    workspace: Mapping[tuple[int, int], Place]
+    #: values copied into their slots after the last launch: (from tensor, to tensor)
+    copies: tuple[tuple[int, int], ...]
+
+    @property
+    def launches(self) -> int:
+        return sum(len(low.launches) for low in self.lowered)
+
+    @property
+    def programs(self) -> int:
+        return len({launch.source for low in self.lowered for launch in low.launches})
+
+    @property
+    def tensor_bytes(self) -> int:
+        """What all tensors of the step would need without reuse, slots and packs aside."""
+        slots = set(self.graph.slots.values())
+        inside = {m for members in self.graph.packs.values() for m in members}
+        return sum(t.nbytes for i, t in self.graph.tensors.items() if i not in slots and i not in inside)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A step on a device. `segments` are the bytes of each allocation."""
+
+    step: Step
+    device: str
+    caps: DeviceCaps
+    graphs: Mapping[str, GraphPlan]
+    state: Mapping[str, Place]
+    segments: tuple[int, ...]
+    #: the first segment that holds no slots, inputs or outputs
+    arena: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Everything the plan allocates on the device."""
+        return sum(self.segments)
+
+    @property
+    def arena_bytes(self) -> int:
+        return sum(self.segments[self.arena:])
+
+    def start(self, **options: Any) -> Trainer:
+        """Opens the device, builds the kernels and uploads the state."""
+        from handheld.run.trainer import Trainer
+
+        return Trainer(self, **options)
+
+    def explain(self, graph: str | None = None) -> str:
+        """The schedule, the memory, each kernel and why it was chosen."""
+        from handheld.plan.explain import explain
+
+        return explain(self, graph)
+
+    def to_json(self) -> dict[str, Any]:
+        from handheld.plan.codec import to_json
+
+        return to_json(self)

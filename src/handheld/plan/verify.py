@@ -1,0 +1,151 @@
+"""Proves a plan again, without looking at how it was made.
+
+Walks the launches in order and remembers which tensor owns each byte. A read must find the tensor
+it asks for whole; a write takes the bytes over. At the end every slot must hold the value that the
+graph says it has.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+
+from handheld.errors import PlanError
+from handheld.graph.graph import DTYPES, Graph, pack_offsets
+from handheld.kernels.base import Buffer
+from handheld.plan.memory import Place
+from handheld.plan.plan import GraphPlan, Plan
+
+
+class _Bytes:
+    """Who owns which bytes of one segment: disjoint, sorted intervals."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.entries: list[tuple[int, int, int]] = []  # start, end, owner
+
+    def claim(self, start: int, end: int, owner: int) -> None:
+        if start == end:
+            return
+        i = bisect.bisect_right(self.starts, start) - 1
+        i = max(i, 0)
+        while i < len(self.entries) and self.entries[i][1] <= start:
+            i += 1
+        kept: list[tuple[int, int, int]] = []
+        j = i
+        while j < len(self.entries) and self.entries[j][0] < end:
+            s, e, o = self.entries[j]
+            if s < start:
+                kept.append((s, start, o))
+            if e > end:
+                kept.append((end, e, o))
+            j += 1
+        new = sorted([*kept, (start, end, owner)])
+        self.entries[i:j] = new
+        self.starts[i:j] = [n[0] for n in new]
+
+    def owned(self, start: int, end: int, owner: int) -> bool:
+        i = max(bisect.bisect_right(self.starts, start) - 1, 0)
+        position = start
+        while position < end and i < len(self.entries):
+            s, e, o = self.entries[i]
+            if e > position:
+                if s > position or o != owner:
+                    return False
+                position = e
+            i += 1
+        return position >= end
+
+
+def verify(plan: Plan) -> None:
+    """Raises PlanError if a launch would read what is not there, or a slot would end up wrong."""
+    for name, graph_plan in plan.graphs.items():
+        try:
+            _verify_graph(plan, graph_plan)
+        except PlanError as error:
+            raise PlanError(f"plan of graph {name!r} is wrong: {error}") from None
+
+
+def _members(graph: Graph, tensor: int) -> tuple[int, ...]:
+    return graph.packs.get(tensor, (tensor,))
+
+
+def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
+    graph, places = graph_plan.graph, graph_plan.places
+    memory = [_Bytes() for _ in plan.segments]
+    for tensor, place in places.items():
+        _check_place(plan, place, f"tensor {tensor}")
+        _check_size(graph, tensor, place)
+    for pack, members in graph.packs.items():
+        offsets, _ = pack_offsets(graph.tensors, members)
+        for m, o in zip(members, offsets):
+            want = places[pack].offset + o * DTYPES[graph.tensors[m].dtype]
+            if (places[m].segment, places[m].offset) != (places[pack].segment, want):
+                raise PlanError(f"member {m} of pack {pack} is not in its place")
+
+    def own(tensors: Iterable[int]) -> None:
+        for t in tensors:
+            if t in graph.packs:  # the gaps between members are written too
+                p = places[t]
+                memory[p.segment].claim(p.offset, p.offset + p.nbytes, t)
+            for m in _members(graph, t):
+                p = places[m]
+                memory[p.segment].claim(p.offset, p.offset + graph.tensors[m].nbytes, m)
+
+    def need(tensor: int, what: str) -> None:
+        for m in _members(graph, tensor):
+            p = places[m]
+            if not memory[p.segment].owned(p.offset, p.offset + graph.tensors[m].nbytes, m):
+                raise PlanError(f"{what} reads tensor {m} after its memory was given away")
+
+    own(graph.slots.values())
+    own(t for _, t, _ in graph.inputs)
+    for i, (node, lowered) in enumerate(zip(graph.nodes, graph_plan.lowered)):
+        allowed = {v.tensor for v in node.inputs} | set(node.outputs)
+        for launch in lowered.launches:
+            for arg in launch.args:
+                if isinstance(arg, Buffer) and arg.tensor not in allowed:
+                    raise PlanError(f"node {i} ({node.op}) binds tensor {arg.tensor}, which is not its own")
+        for view in node.inputs:
+            need(view.tensor, f"node {i} ({node.op} of {node.origin.path})")
+        for n in range(len(lowered.workspace)):
+            place = graph_plan.workspace[i, n]
+            _check_place(plan, place, f"workspace {n} of node {i}")
+            memory[place.segment].claim(place.offset, place.offset + place.nbytes, -1 - i)
+        for view in node.inputs:
+            # scratch memory must not lie over what the node still reads
+            need(view.tensor, f"workspace of node {i} ({node.op})") if lowered.workspace else None
+        own(node.outputs)
+        for out in node.outputs:
+            need(out, f"node {i} ({node.op}): outputs overlap;")
+    for source, target in graph_plan.copies:
+        need(source, "the copy into a slot")
+        p = places[target]
+        memory[p.segment].claim(p.offset, p.offset + graph.tensors[target].nbytes, source)
+    for _, view, _ in graph.outputs:
+        need(view.tensor, "an output")
+    _check_slots(graph, graph_plan, memory)
+
+
+def _check_slots(graph: Graph, graph_plan: GraphPlan, memory: list[_Bytes]) -> None:
+    new = dict(graph.writes)
+    for slot, tensor in graph.slots.items():
+        p = graph_plan.places[tensor]
+        owner = new.get(slot, tensor)
+        if not memory[p.segment].owned(p.offset, p.offset + graph.tensors[tensor].nbytes, owner):
+            raise PlanError(f"slot {slot!r} does not hold its value after the step")
+
+
+def _check_place(plan: Plan, place: Place, what: str) -> None:
+    if not (0 <= place.segment < len(plan.segments) and place.offset >= 0
+            and place.offset + place.nbytes <= plan.segments[place.segment]):
+        raise PlanError(f"{what} lies outside its segment")
+    if place.offset % plan.caps.base_align_bytes:
+        raise PlanError(f"{what} is not aligned to {plan.caps.base_align_bytes} bytes")
+    if plan.segments[place.segment] > plan.caps.max_alloc_bytes:
+        raise PlanError(f"segment {place.segment} is larger than the device allocates")
+
+
+def _check_size(graph: Graph, tensor: int, place: Place) -> None:
+    if place.nbytes < graph.tensors[tensor].nbytes:
+        raise PlanError(f"tensor {tensor} does not fit its place")
