@@ -150,7 +150,7 @@ class OpenCLSession:
 
     def _check_device(self) -> None:
         have, want = self.found.caps, self.plan.caps
-        if (have.name, have.kind) != (want.name, want.kind):
+        if have.name != want.name:
             raise DeviceError(f"the plan was made for {want.name} and {self.plan.device} is {have.name}")
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────

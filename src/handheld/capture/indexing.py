@@ -46,7 +46,9 @@ def embedding(rec: Recorder, out: torch.Tensor, table: torch.Tensor, index: torc
 
 def scatter(rec: Recorder, shape: tuple[int, int, int], index: View, src: View, mode: str, base: View | None) -> View:
     """index, src over [o, k, i]; result (and base) over [o, v, i]."""
-    inputs = [index, src] + ([rec.contiguous(base)] if base is not None else [])
+    inputs = [index, src]
+    if base is not None:
+        inputs.append(View(rec.contiguous(base).tensor, shape, contiguous_strides(shape)))
     kind = rec.dtype_of(src)
     made = rec.emit("scatter", inputs, [(shape, kind)], {"mode": mode, "base": base is not None, "shape": shape})
     return rec.dense(made[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from handheld.capture.record import Recorder, expand, permute, physical_order
+from handheld.capture.record import Recorder, expand, is_dense, permute, physical_order
 from handheld.capture.registry import LOWERINGS, lowering
 from handheld.capture.state import ir_dtype
 from handheld.capture.values import Val, constant, iota, linear_index
@@ -21,7 +21,7 @@ def elementwise(rec: Recorder, out: torch.Tensor, operands: Sequence[Any], build
                 compute: str | None = None) -> None:
     """A map over `out`, in the order of its memory. Numbers among `operands` become constants;
     `compute` is the type that everything is cast to first."""
-    order = physical_order(out)
+    order = physical_order(out) if is_dense(out) else list(range(out.dim()))
     tensors = [o for o in operands if isinstance(o, torch.Tensor)]
     views = [permute(expand(rec.read(t), tuple(out.shape)), order) for t in tensors]
     target = ir_dtype(out.dtype)
@@ -40,7 +40,11 @@ def elementwise(rec: Recorder, out: torch.Tensor, operands: Sequence[Any], build
         return build(*given).to(target)
 
     shape = tuple(out.shape[d] for d in order)
-    rec.bind_tensor(out, rec.map(shape, views, program).tensor)
+    made = rec.map(shape, views, program)
+    if is_dense(out):
+        rec.bind_tensor(out, made.tensor)
+    else:
+        rec.bind(out, made)
 
 
 def _fit(value: Any, kind: str) -> Any:
@@ -374,7 +378,7 @@ def uniform(rec: Recorder, shape: tuple[int, ...], build: Callable[..., Val], in
     key = rec.random_key()
 
     def program(s: Val, t: Val, *rest: Val) -> Val:
-        index = linear_index(s.builder, shape)
+        index = linear_index(s.builder)
         number = s.builder.op("random", "f32", index.index, s.index, t.index, params=(key,))
         return build(Val(s.builder, number, "f32"), *rest)
 

@@ -79,6 +79,9 @@ class Recorder(TorchDispatchMode):
             return out if replaced is None else replaced
         if name == "aten._local_scalar_dense.default":
             return self._read_value(func, args)
+        if name == "aten.copy_.default":
+            self.write(args[0], args[1])
+            return args[0]
         if func._schema.is_mutable:
             return self._mutate(func, args, kwargs)
         if _is_view(func):
@@ -219,11 +222,23 @@ class Recorder(TorchDispatchMode):
         order = physical_order(out)
         physical = permute(view, order)
         target = ir_dtype(out.dtype)
+        if not is_dense(out):
+            self._bind_with_gaps(out, view, target)
+            return
         whole = physical.is_contiguous and physical.size == self.tensors[physical.tensor].size
         made_here = self.tensors[physical.tensor].role in ("activation", "gradient")
         if not (whole and made_here and target == self.dtype_of(view)):
             physical = self.map(physical.shape, [physical], lambda x: x.to(target))
         self.bind_tensor(out, physical.tensor)
+
+    def _bind_with_gaps(self, out: torch.Tensor, view: View, dtype: str) -> None:
+        """A result that is strided in its own storage: the rest of the storage is zeros."""
+        size = out.untyped_storage().nbytes() // out.element_size()
+        rest = self.loops((size,), (), [], lambda b: Val(b, b.const(0, dtype), dtype))[0]
+        value = self.map(view.shape, [view], lambda x: x.to(dtype))
+        region = {"region_shape": tuple(out.shape), "region_strides": tuple(out.stride()),
+                  "region_offset": out.storage_offset()}
+        self.bind_tensor(out, self.emit("assign", [rest, value], [((size,), dtype)], region)[0])
 
     def write(self, target: torch.Tensor, value: Any) -> None:
         """An in-place write of `value` (a PyTorch tensor) into `target`."""
@@ -315,6 +330,18 @@ class Recorder(TorchDispatchMode):
 def _is_view(func: Any) -> bool:
     """Ops whose result aliases an input: nothing to compute."""
     return any(r.alias_info is not None for r in func._schema.returns)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor fills its memory without gaps or overlaps, in some order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    reach = 1
+    for stride, size in sorted((tensor.stride(d), n) for d, n in enumerate(tensor.shape) if n != 1):
+        if stride != reach:
+            return tensor.numel() == 0
+        reach *= size
+    return True
 
 
 def physical_order(tensor: torch.Tensor) -> list[int]:

@@ -349,7 +349,7 @@ def nll_loss(rec: Recorder, out: Any, x: torch.Tensor, target: torch.Tensor, wei
     axes = tuple(range(len(space)))
     if reduction == 0 and axes:
         loss = rec.map(space, [view], lambda b, t: parts(b, t)[0], gathered=table)
-        count = rec.map((), [], lambda b: linear_index(b, ()).to("f32"))
+        count = rec.map((), [], lambda b: linear_index(b).to("f32"))
     else:
 
         def reduced(b: Builder, t: Val) -> list[Val]:

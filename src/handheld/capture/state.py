@@ -31,7 +31,8 @@ def ir_dtype(dtype: torch.dtype) -> str:
 def host_array(tensor: torch.Tensor) -> np.ndarray:
     """A dense NumPy copy in the graph's type; integers that do not fit 32 bits are an error."""
     dtype = ir_dtype(tensor.dtype)
-    array = tensor.detach().cpu().contiguous().numpy()
+    with torch.utils._python_dispatch._disable_current_modes():
+        array = tensor.detach().cpu().contiguous().numpy()
     if dtype == "i32" and array.size and array.dtype == np.int64:
         low, high = int(array.min()), int(array.max())
         if low < -(2**31) or high > 2**31 - 1:

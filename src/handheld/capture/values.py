@@ -110,13 +110,9 @@ def gather(builder: Builder, operand: int, dtype: str, index: Val) -> Val:
     return Val(builder, builder.add(Instr("gather", dtype, (index.index,), (operand,))), dtype)
 
 
-def linear_index(builder: Builder, shape: tuple[int, ...]) -> Val:
-    """Row-major position of the point in `shape`."""
-    total: Val | None = None
-    for dim, size in enumerate(shape):
-        here = iota(builder, dim)
-        total = here if total is None else total * size + here
-    return total if total is not None else Val(builder, builder.const(0, "i32"), "i32")
+def linear_index(builder: Builder) -> Val:
+    """Row-major position of the point."""
+    return Val(builder, builder.op("index", "i32"), "i32")
 
 
 def constant(builder: Builder, value: Any, dtype: str) -> Val:

@@ -47,22 +47,41 @@ def check(graph: Graph, slots: Mapping[str, Slot] | None = None) -> Graph:
             _check_state(graph, slots)
     except GraphError as error:
         raise GraphError(f"graph {graph.name!r}: {error}") from None
-    known = {tensor for _, tensor, _ in graph.inputs} | set(graph.slots.values())
-    _complete(graph, known)
+    known = _Known(graph)
     for index, node in enumerate(graph.nodes):
         try:
-            _check_node(graph, node, known)
+            _check_node(graph, node, known.tensors)
         except GraphError as error:
             where = f"node {index} ({node.op} from {node.origin.path or 'no module'})"
             raise GraphError(f"graph {graph.name!r}, {where}: {error}") from None
-        known.update(node.outputs)
-        known.update(m for out in node.outputs for m in graph.packs.get(out, ()))
-        _complete(graph, known)
+        for out in node.outputs:
+            known.add(out)
     try:
-        _check_results(graph, known)
+        _check_results(graph, known.tensors)
     except GraphError as error:
         raise GraphError(f"graph {graph.name!r}: {error}") from None
     return graph
+
+
+class _Known:
+    """The tensors that exist so far: a pack when all its members do, and they when it does."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.tensors: set[int] = set()
+        self._packs = graph.packs
+        self._pack_of = {m: pack for pack, members in graph.packs.items() for m in members}
+        self._missing = {pack: len(members) for pack, members in graph.packs.items()}
+        for tensor in (*(tensor for _, tensor, _ in graph.inputs), *graph.slots.values()):
+            self.add(tensor)
+
+    def add(self, tensor: int) -> None:
+        for part in (tensor, *self._packs.get(tensor, ())):
+            self.tensors.add(part)
+            pack = self._pack_of.get(part)
+            if pack is not None:
+                self._missing[pack] -= 1
+                if not self._missing[pack]:
+                    self.tensors.add(pack)
 
 
 def _check_tensor(key: int, tensor: Tensor) -> None:
@@ -104,11 +123,6 @@ def _check_packs(graph: Graph) -> None:
              f"pack {pack} has members of another type")
         need(whole.shape == (pack_offsets(graph.tensors, members)[1],),
              f"pack {pack} of shape {whole.shape} is not as long as its members")
-
-
-def _complete(graph: Graph, known: set[int]) -> None:
-    """A pack exists as soon as all its members do."""
-    known.update(p for p, members in graph.packs.items() if known.issuperset(members))
 
 
 def _unique(what: str, names: Iterable[object]) -> None:

@@ -24,6 +24,7 @@ _NOT: dict[str, frozenset[str]] = {
 #: instructions whose result has one type, whatever their arguments have
 _RESULT = {
     **dict.fromkeys(_COMPARE, "bool"), "arg_max": "i32", "arg_min": "i32", "iota": "i32",
+    "index": "i32",
     "acc": "f32", "random": "f32",
 }
 
@@ -127,6 +128,8 @@ def _varies(node: Node, instr: Instr, axes: tuple[int, ...], args: list[bool]) -
         return False
     if instr.op == "iota":
         return instr.params[0] in axes
+    if instr.op == "index":
+        return bool(axes)
     if instr.op == "load":
         view = node.inputs[instr.params[0]]
         walked = any(view.strides[d] for d in axes if view.shape[d] > 1)

@@ -40,7 +40,6 @@ MAX_NODES = 1_000_000
 MAX_TENSORS = 4_000_000
 
 
-
 # Writing
 
 
@@ -56,7 +55,8 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "slots": [[name, tensor] for name, tensor in graph.slots.items()],
         "writes": [list(entry) for entry in graph.writes],
         "outputs": [[name, _write_view(view), kind] for name, view, kind in graph.outputs],
-        "notes": {str(key): _write_value(value) for key, value in graph.notes.items()},
+        "notes": {str(key): value_to_json(value) for key, value in graph.notes.items()},
+        "packs": [[pack, list(members)] for pack, members in graph.packs.items()],
     }
 
 
@@ -77,12 +77,13 @@ def _write_node(node: Node) -> dict[str, Any]:
         "op": node.op,
         "inputs": [_write_view(view) for view in node.inputs],
         "outputs": list(node.outputs),
-        "attrs": {key: _write_value(value) for key, value in node.attrs.items()},
+        "attrs": {key: value_to_json(value) for key, value in node.attrs.items()},
         "origin": [origin.phase, origin.path, origin.source],
     }
 
 
-def _write_value(value: Any) -> Any:
+def value_to_json(value: Any) -> Any:
+    """Anything plain: what `a_value` of decode.py reads back."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -90,13 +91,13 @@ def _write_value(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"f": repr(float(value))}
     if isinstance(value, Instr):
-        return [value.op, value.dtype, list(value.args), _write_value(value.params)]
+        return [value.op, value.dtype, list(value.args), value_to_json(value.params)]
     if isinstance(value, tuple):
-        return [_write_value(item) for item in value]
+        return [value_to_json(item) for item in value]
     if isinstance(value, list):
-        return {"l": [_write_value(item) for item in value]}
+        return {"l": [value_to_json(item) for item in value]}
     if isinstance(value, dict):
-        return {"d": {str(key): _write_value(item) for key, item in value.items()}}
+        return {"d": {str(key): value_to_json(item) for key, item in value.items()}}
     raise GraphError(f"a {type(value).__name__} cannot be written to a step file: {value!r:.80}")
 
 
@@ -105,14 +106,16 @@ def _write_value(value: Any) -> Any:
 
 def from_json(data: Any) -> Graph:
     """The graph that `to_json` wrote, or StepFileError. It still has to pass graph/check.py."""
-    keys = ("name", "tensors", "nodes", "inputs", "slots", "writes", "outputs", "notes")
-    name, tensors, nodes, inputs, slots, writes, outputs, notes = fields(data, keys, "graph")
+    keys = ("name", "tensors", "nodes", "inputs", "slots", "writes", "outputs", "notes", "packs")
+    name, tensors, nodes, inputs, slots, writes, outputs, notes, packs = fields(data, keys, "graph")
     by_id: dict[int, Tensor] = {}
     for tensor in a_list(tensors, _tensor, "tensors", MAX_TENSORS):
         need(tensor.id not in by_id, f"tensor {tensor.id} is there twice")
         by_id[tensor.id] = tensor
     slot_pairs = a_list(slots, _pair, "slots", MAX_TENSORS)
     need(len({slot for slot, _ in slot_pairs}) == len(slot_pairs), "a slot is there twice")
+    pack_pairs = a_list(packs, _pack, "packs")
+    need(len({pack for pack, _ in pack_pairs}) == len(pack_pairs), "a pack is there twice")
     return Graph(
         name=text(name, "name"),
         tensors=by_id,
@@ -122,6 +125,7 @@ def from_json(data: Any) -> Graph:
         writes=a_list(writes, _pair, "writes", MAX_TENSORS),
         outputs=a_list(outputs, _output, "outputs"),
         notes={key: a_value(value, "notes") for key, value in an_object(notes, "notes").items()},
+        packs=dict(pack_pairs),
     )
 
 
@@ -156,6 +160,11 @@ def _view(data: Any, where: str) -> View:
 def _pair(data: Any, where: str) -> tuple[str, int]:
     name, tensor = row(data, 2, where)
     return text(name, where), an_int(tensor, where)
+
+
+def _pack(data: Any, where: str) -> tuple[int, tuple[int, ...]]:
+    pack, members = row(data, 2, where)
+    return an_int(pack, where), a_list(members, an_int, where)
 
 
 def _input(data: Any, where: str) -> tuple[str, int, str]:

@@ -111,6 +111,8 @@ def _step(instr: Instr, args: list[Any], space: Space) -> Any:
     if op == "iota":
         dim = instr.params[0]
         return arrays.arange(space.shape[dim]).reshape([-1 if d == dim else 1 for d in range(rank)])
+    if op == "index":
+        return arrays.arange(math.prod(space.shape)).reshape(list(space.shape))
     if op == "acc":
         return space.acc
     if op == "random":

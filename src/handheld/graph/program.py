@@ -7,6 +7,7 @@ A program runs once at each point of an iteration space `shape`. An instruction 
                                      (dimension, low, high) nothing is read and `fill` is the value
     gather  (operand,)  args: index  the element at a computed position of the whole buffer
     iota    (dimension,)             the coordinate
+    index   ()                       row-major position of the point in `shape`
     const   (value,)
     acc     ()                       in an epilogue: what the matmul or convolution computed here
     random  (key,)  args: index, seed, step
@@ -37,7 +38,7 @@ ARITHMETIC: dict[str, int] = {
     **dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "where": 3,
 }
 REDUCTIONS = ("sum", "prod", "max_of", "min_of", "any_of", "all_of", "arg_max", "arg_min")
-LEAVES = ("load", "iota", "const", "acc")
+LEAVES = ("load", "iota", "index", "const", "acc")
 #: every instruction and how many arguments it takes
 ARITY: dict[str, int] = {
     **ARITHMETIC, **dict.fromkeys(REDUCTIONS, 1), **dict.fromkeys(LEAVES, 0),

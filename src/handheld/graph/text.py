@@ -101,8 +101,8 @@ def _expression(instr: Instr, args: list[tuple[str, int]]) -> tuple[str, int]:
         return f"i{instr.params[0]}", _ATOM
     if op == "const":
         return _number(instr.params[0]), _ATOM if instr.params[0] >= 0 else _UNARY
-    if op == "acc":
-        return "acc", _ATOM
+    if op in ("acc", "index"):
+        return op, _ATOM
     if op in _INFIX:
         sign, level = _INFIX[op]
         left = level + (op == "pow" or level == _COMPARE)  # a - b - c, but (a ** b) ** c

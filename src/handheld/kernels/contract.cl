@@ -36,7 +36,8 @@
 //                       WY +-----------------+
 //
 // With SPLIT 1 the k range is cut: split s writes its sums to part[s, g, m, n] and `combine` adds
-// them in order and runs the epilogue. No atomics anywhere: the same input gives the same bits.
+// them in order and runs the epilogue. (WEIGHT has none, and dw is dense in [g, m, n]: a single part
+// is the output.) No atomics anywhere: the same input gives the same bits.
 
 #define MATMUL 0
 #define CONV 1
@@ -47,8 +48,8 @@
 #ifndef LOCAL  // 1: tiles in local memory, for GPUs; 0: register tiles, for CPUs
 #define LOCAL 0
 #endif
-#ifndef SPLIT  // 1: write partial sums, for `combine`
-#define SPLIT 0
+#ifndef SPLIT  // 1: write partial sums, for `combine`; WEIGHT has no epilogue and always does
+#define SPLIT (MODE == WEIGHT)
 #endif
 #ifndef BATCH  // leading dimensions of a matmul, 0 to 3
 #define BATCH 0
@@ -219,9 +220,7 @@ inline int taps(int phase, int phases, int skip, int count, int *off, int *step,
 #endif
 #define STORE(value, m, n) { const float acc = (value); POINT(m, n) EPILOGUE }
 #else
-#if MODE == WEIGHT
-#define POINT(m, i, y, x) const int d0 = group * M + (m), d1 = (i), d2 = (y), d3 = (x);
-#elif PHASED
+#if PHASED
 #define POINT(m, i, y, x) \
   const int d0 = (i), d1 = group * M + (m), d2 = (y) * phase_h + py, d3 = (x) * phase_w + px;
 #else
@@ -248,6 +247,15 @@ inline int taps(int phase, int phases, int skip, int count, int *off, int *step,
 #if defined(COMBINE)
 
 // One work-item a point of the output.
+#if MODE == WEIGHT
+__kernel void combine(const __global float *part, int splits, int all, __global float *out) {
+  const int at = get_global_id(0);
+  if (at >= all) return;
+  float sum = 0.0f;
+  for (int s = 0; s < splits; ++s) sum += part[s * all + at];
+  out[at] = sum;
+}
+#else
 __kernel void combine(MAP_PARAMS, const __global float *part, int splits EPILOGUE_PARAMS) {
   const int at = get_global_id(0), all = sets * M * N;
   if (at >= all) return;
@@ -257,6 +265,7 @@ __kernel void combine(MAP_PARAMS, const __global float *part, int splits EPILOGU
   for (int s = 0; s < splits; ++s) sum += part[s * all + at];
   STORE(sum, m, n)
 }
+#endif
 
 #elif !LOCAL
 
@@ -283,8 +292,11 @@ inline float16 load_some(const __global float *b, int size, int at, int step, in
   return select((float16)(0.0f), row, i >= first && i < stop);
 }
 
-// Rows become columns: four times, interleave row i with row i + 8.
-inline void transpose(float16 *row) {
+// to[i][j] = square[j][i], a square of 16; four times, interleave row i with row i + 8.
+inline void transpose(const float *square, float *to, int pitch) {
+  float16 row[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) row[i] = vload16(i, square);
 #pragma unroll
   for (int turn = 0; turn < 4; ++turn) {
     float16 mixed[16];
@@ -296,6 +308,8 @@ inline void transpose(float16 *row) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) row[i] = mixed[i];
   }
+#pragma unroll
+  for (int i = 0; i < 16; ++i) vstore16(row[i], 0, to + i * pitch);
 }
 
 // Ap[row][PITCH] of `rows` rows from m_first; up to 15 rows and terms past the last are scratch.
@@ -306,14 +320,11 @@ inline void pack_a(const Map *p, const __global float *a, float *pack, int m_fir
     if (p->a_m == 1 && t.a_step != 1) {
       for (int i = 0; i < t.len; i += 16) {
         for (int m = 0; m < rows; m += 16) {
-          float16 row[16];
-#pragma unroll
+          float square[256];
           for (int j = 0; j < 16; ++j)
-            row[j] = i + j < t.len ? load_some(a, p->a_size, from + m + (i + j) * t.a_step, 1, 0, rows - m)
-                                   : (float16)(0.0f);
-          transpose(row);
-#pragma unroll
-          for (int j = 0; j < 16; ++j) vstore16(row[j], 0, pack + (m + j) * PITCH + i);
+            vstore16(load_some(a, p->a_size, from + m + (i + j) * t.a_step, 1, 0,
+                               i + j < t.len ? rows - m : 0), j, square);
+          transpose(square, pack + m * PITCH + i, PITCH);
         }
       }
     } else {
@@ -396,13 +407,11 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
       }
     } else if (t.b_step == 1 || t.b_step == 2) {
       for (int i = 0; i < t.len; i += 16) {
-        float16 row[NT];
-#pragma unroll
+        float square[256];
         for (int j = 0; j < NT; ++j)
-          row[j] = load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step, first[j] - i, stop[j] - i);
-        transpose(row);
-#pragma unroll
-        for (int j = 0; j < NT; ++j) vstore16(row[j], i + j, pack);
+          vstore16(load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step, first[j] - i, stop[j] - i),
+                   j, square);
+        transpose(square, pack + i * NT, NT);
       }
     } else {
       for (int j = 0; j < NT; ++j) {
@@ -557,12 +566,21 @@ void contract(const __global float *a, const __global float *b, MAP_PARAMS,
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 #pragma unroll
-  for (int i = 0; i < PM; ++i) {
-    const int m = m_first + y0 + i * WY;
+  for (int j = 0; j < PN; ++j) {
+    const int n = n_first + x0 + j * WX;
+    if (n >= N) continue;
+#if MODE != MATMUL && !SPLIT
+    const int across = n / n_x, x = n - across * n_x, i_n = across / n_y, y = across - i_n * n_y;
+#endif
 #pragma unroll
-    for (int j = 0; j < PN; ++j) {
-      const int n = n_first + x0 + j * WX;
-      if (m < M && n < N) STORE(total[i][j], m, n)
+    for (int i = 0; i < PM; ++i) {
+      const int m = m_first + y0 + i * WY;
+      if (m >= M) continue;
+#if MODE != MATMUL && !SPLIT
+      STORE_AT(total[i][j], m, i_n, y, x)
+#else
+      STORE(total[i][j], m, n)
+#endif
     }
   }
 }

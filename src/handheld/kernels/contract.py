@@ -8,12 +8,11 @@ register blocks on a CPU, tiles in local memory on a GPU.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node, View
-from handheld.graph.program import Instr
 from handheld.kernels import depthwise
 from handheld.kernels.args import ints, line
 from handheld.kernels.base import (
@@ -32,6 +31,7 @@ from handheld.kernels.reshape import OWN, few_batches, long_rows, unit, within, 
 #: as in contract.cl
 MODES = {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}
 KC, KT = 256, 16
+PART = 128  # parts of k are multiples of this
 MR, NT, ROWS, COLS = 6, 16, 96, 256
 
 #: local variant: (WX, WY, PM, PN), a tile of WY*PM rows and WX*PN columns
@@ -100,8 +100,9 @@ def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     a_batch = (0,) * (3 - lead) + a.strides[:-2]
     b_batch = (0,) * (3 - lead) + b.strides[:-2]
     sets = math.prod(sizes)
-    maps = (sets, m, n, k, a.offset, *a.strides[-2:], graph.tensors[a.tensor].size, b.offset, b.strides[-1], b.strides[-2],
-            graph.tensors[b.tensor].size, sizes[1], sizes[2], *a_batch, *b_batch)
+    maps = (sets, m, n, k, a.offset, *a.strides[-2:], graph.tensors[a.tensor].size,
+            b.offset, b.strides[-1], b.strides[-2], graph.tensors[b.tensor].size,
+            sizes[1], sizes[2], *a_batch, *b_batch)
     problem = Problem("MATMUL", a.tensor, b.tensor, maps, a.strides[-2:],
                       (b.strides[-1], b.strides[-2]), batch=lead)
     return _lower(problem, node, graph, caps)
@@ -149,7 +150,6 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_weight(node, graph, caps)
     node = long_rows(node)
-    node = replace(node, attrs={**node.attrs, "program": (Instr("acc", "f32"),), "stores": (0,)})
     dy, x = (unit(view) for view in node.inputs[:OWN])
     out, groups = tuple(node.attrs["shape"]), node.attrs["groups"]
     stride, padding, dilation = (node.attrs[k] for k in ("stride", "padding", "dilation"))
@@ -198,7 +198,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps) -> Lowe
     if size == 0:
         return Lowered((), why="empty output")
     cut = _tiles(problem, caps) if caps.kind == "gpu" else _blocks(problem, caps)
-    k_part = round_up(-(-problem.k // cut.splits), KC)
+    k_part = round_up(-(-problem.k // cut.splits), PART)
     splits = max(-(-problem.k // max(k_part, 1)), 1)
     within(node, splits * size, "partial sums")
     within(node, max(problem.n + COLS, problem.k + k_part), "columns or terms")
@@ -207,14 +207,17 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps) -> Lowe
     maps = ints(*problem.maps)
     args: tuple[Arg, ...] = (*(Buffer(t) for t in own), *maps, *ints(*cut.extra, k_part))
     wide = (cut.grid[0] * cut.local[0], cut.grid[1] * cut.local[1], problem.sets * splits)
-    end = epilogue(node, graph, OWN)
+    # only conv_weight has no epilogue: a single part is its output
+    end = epilogue(node, graph, OWN) if "program" in node.attrs else None
+    last = end.args if end else (Buffer(node.outputs[0]),)
     if splits == 1:
         source = _source(problem, end, cut.tile)
-        return Lowered((Launch("contract", source, args + end.args, wide, cut.local),), why=cut.why)
-    args = (*args, Workspace(0))
-    part = Launch("contract", _source(problem, None, cut.tile), args, wide, cut.local)
+        return Lowered((Launch("contract", source, args + last, wide, cut.local),), why=cut.why)
+    part = Launch("contract", _source(problem, None, cut.tile), (*args, Workspace(0)), wide,
+                  cut.local)
+    head: tuple[Arg, ...] = (Workspace(0), *ints(splits), *(() if end else ints(size)))
     combine = line("combine", _source(problem, end, None, combine=True),
-                   (*maps, Workspace(0), *ints(splits), *end.args), size, caps)
+                   (*(maps if end else ()), *head, *last), size, caps)
     return Lowered((part, combine), (splits * size * 4,), f"{cut.why}, k in {splits} parts")
 
 
@@ -222,7 +225,7 @@ def _source(
     problem: Problem, end: Epilogue | None, tile: tuple[int, int, int, int] | None,
     combine: bool = False,
 ) -> str:
-    """The program text; without an epilogue it writes partial sums."""
+    """The program text; without an epilogue it writes, or combines, partial sums."""
     defines: dict[str, object] = {"MODE": MODES[problem.mode]}
     if problem.mode == "MATMUL":
         defines["BATCH"] = problem.batch
@@ -233,7 +236,8 @@ def _source(
     elif tile is not None:
         defines |= {"LOCAL": 1, **dict(zip(("WX", "WY", "PM", "PN"), tile))}
     if end is None:
-        return with_defines({**defines, "SPLIT": 1}, read_source("contract.cl"))
+        defines["SPLIT"] = int(not combine)
+        return with_defines(defines, read_source("contract.cl"))
     defines["EPILOGUE_PARAMS"] = end.params
     defines["EPILOGUE"] = end.body.replace("\n", " ")
     return with_defines(defines, end.helpers + read_source("contract.cl"))
@@ -242,9 +246,9 @@ def _source(
 def _tiles(problem: Problem, caps: DeviceCaps) -> Shape:
     """The largest local tile that the device can hold and the problem can use."""
     room = min(caps.local_mem_bytes, MAX_LOCAL_BYTES)
-    first = WIDE if problem.m <= 32 < problem.n else BIG
-    if max(problem.m, problem.n) <= 32:
-        first = SMALL
+    first = BIG
+    if problem.m <= 32 and problem.mode != "WEIGHT":  # a weight gradient's k is cut instead
+        first = WIDE if problem.n > 32 else SMALL
     for tile in (first, SMALL, TINY, ONE):
         wx, wy, pm, pn = tile
         need = 4 * KT * (wy * pm + wx * pn + 2) + 12 * wx * pn + 32 * KT
@@ -255,8 +259,8 @@ def _tiles(problem: Problem, caps: DeviceCaps) -> Shape:
                         f"device has {caps.local_mem_bytes}. Try: another device")
     grid = -(-problem.n // (wx * pn)), -(-problem.m // (wy * pm))
     groups = grid[0] * grid[1] * problem.sets
-    # too few work-groups to fill the device: cut k, into parts that are worth a launch
-    splits = max(1, min(4 * caps.compute_units // groups, problem.k // (2 * KC), 64))
+    # too few work-groups to fill the device: cut k, and combine in a second launch
+    splits = max(1, min(4 * caps.compute_units // groups, problem.k // PART, 256))
     along = [int(abs(k) < abs(other)) for other, k in (problem.a_steps, problem.b_steps)]
     return Shape(grid, (wx, wy, 1), splits, (along[0], along[1]), tile,
                  f"local tiles of {wy * pm}x{wx * pn}")

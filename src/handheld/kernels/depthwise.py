@@ -63,7 +63,7 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     args: tuple[Arg, ...] = (first, *plane, second, *ints(dy.offset, *dy.strides, images))
     text = read_source("depthwise.cl")
     if caps.kind == "gpu":
-        items = group(caps)
+        items = group(caps, 128)
         source = with_defines({"MODE": 2, "LOCAL": 1, "ITEMS": items}, text)
         launch = Launch("weight", source, (*args, Buffer(node.outputs[0])),
                         (items, out[2] * out[3], out[0]), (items, 1, 1))

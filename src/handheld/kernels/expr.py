@@ -21,6 +21,9 @@ MEMORY = {"f32": "float", "i32": "int", "bool": "uchar"}
 #: constants that are written into the text; all others are arguments
 _INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
 
+#: asks for the position of the point itself rather than of an operand
+INDEX = -1
+
 HELPERS = """
 inline float f_max(float a, float b) { return (a >= b || isnan(a)) ? a : b; }
 inline float f_min(float a, float b) { return (a <= b || isnan(a)) ? a : b; }
@@ -185,6 +188,8 @@ def statement(
         return code.constant(instr.params[0], instr.dtype)
     if instr.op == "iota":
         return coord(instr.params[0])
+    if instr.op == "index":
+        return index_of(INDEX)
     if instr.op == "acc":
         return "acc"
     if instr.op == "random":
@@ -235,9 +240,9 @@ def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
     kinds = [i.dtype for i in program]
 
     def index_of(operand: int) -> str:
-        view = node.inputs[operand]
-        if view.is_contiguous:
+        if operand == INDEX or node.inputs[operand].is_contiguous:
             return "o_"
+        view = node.inputs[operand]
         strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides))
         return code.index(strides, view.offset, coords)
 

@@ -25,7 +25,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
 from handheld.graph.program import REDUCTIONS, Instr, Program
 from handheld.kernels.base import Launch, Lowered, round_up
-from handheld.kernels.expr import REGISTER, Code, statement
+from handheld.kernels.expr import INDEX, REGISTER, Code, statement
 from handheld.kernels.space import Space, collapse
 
 LANES = 16
@@ -71,9 +71,10 @@ class _Body:
 
     def index_of(self, operand: int) -> str:
         if operand not in self._indices:
-            view = self.node.inputs[operand]
-            strides = self.space.operands[operand]
-            self._indices[operand] = self.code.index(strides, view.offset, self.coords)
+            own = operand == INDEX
+            strides = self.space.linear if own else self.space.operands[operand]
+            offset = 0 if own else self.node.inputs[operand].offset
+            self._indices[operand] = self.code.index(strides, offset, self.coords)
         return self._indices[operand]
 
     def coord(self, dim: int) -> str:
@@ -98,7 +99,7 @@ class _Body:
             if is_full == full:
                 tensor = self.code.graph.tensors[out]
                 pointer = self.code.pointer(tensor, written=True)
-                key = -1 - out
+                key = -2 - out
                 if key not in self._indices:
                     self._indices[key] = self.code.index(walk, 0, self.coords)
                 cast = "(uchar)" if tensor.dtype == "bool" else ""
@@ -139,14 +140,18 @@ def _lower_map(node: Node, graph: Graph, caps: DeviceCaps, space: Space) -> Lowe
             f"const int end = min(begin + {BLOCK}, {end});",
             *body.split("row", dims[:-1]), *_loop(f"x{dims[-1]}", "begin", "end", inner),
         ]
-        # enough groups to occupy every core, few enough that starting them costs nothing
-        local = max(1, min(64, rows * blocks // (4 * caps.compute_units), caps.max_work_group))
+        local = _cpu_group(rows * blocks, caps)
         return _launch(body, "map_blocks", lines, round_up(rows * blocks, local), local, node)
     bound = body.code.integer(total)
     lines = ["const int g = get_global_id(0);", f"if (g >= {bound}) return;"]
     lines += body.split("g", dims) + inner
     local = min(128, caps.max_work_group)
     return _launch(body, "map_points", lines, round_up(max(total, 1), local), local, node)
+
+
+def _cpu_group(work: int, caps: DeviceCaps) -> int:
+    """Two sizes only: PoCL compiles a kernel again for every size of its groups."""
+    return 16 if work >= 64 * 16 and caps.max_work_group >= 16 else 1
 
 
 def _loop(variable: str, begin: str, end: str, inner: list[str]) -> list[str]:
@@ -180,6 +185,8 @@ class _Stages:
                 walk = space.operands[instr.params[0]]
                 inner = any(s for s, is_inner in zip(walk, space.inner) if is_inner)
                 inner |= any(space.inner[space.keep[d]] for d, _, _ in instr.params[1])
+            elif instr.op == "index":
+                inner = any(s for s, is_inner in zip(space.linear, space.inner) if is_inner)
             elif instr.op == "iota":
                 inner = space.inner[space.keep[instr.params[0]]]
             elif instr.op in REDUCTIONS:
@@ -313,7 +320,7 @@ def _lanes(body: _Body, stages: _Stages, outer: list[int], rows: int, caps: Devi
         walk = text if last is None else _loop(f"x{last}", "0", body.sizes[last], text)
         lines += _nest(body, inner[:-1], walk)
     lines += body.stores(False)
-    local = max(1, min(16, rows // (4 * caps.compute_units), caps.max_work_group))
+    local = _cpu_group(rows, caps)
     return _launch(body, "reduce_lanes", lines, round_up(rows, local), local, body.node)
 
 
@@ -400,7 +407,7 @@ def _columns(body: _Body, stages: _Stages, outer: list[int], rows: int, caps: De
         lines += lanes(partial)
     local = min(64, caps.max_work_group)
     if caps.kind == "cpu":
-        local = max(1, min(16, work // (4 * caps.compute_units), caps.max_work_group))
+        local = _cpu_group(work, caps)
     return _launch(body, "reduce_columns", lines, round_up(work, local), local, body.node)
 
 

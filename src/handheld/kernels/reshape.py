@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from handheld.errors import PlanError
 from handheld.graph.graph import Node, View
@@ -23,7 +24,7 @@ def few_batches(node: Node) -> Node:
     for d in reversed(range(len(node.attrs["shape"]) - 3)):
         shape = tuple(node.attrs["shape"])
         shape = (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :])
-        node = _changed(node, lambda view, d=d: _merged(view, d), (0, 1), shape) or node
+        node = _changed(node, partial(_merged, d=d), (0, 1), shape) or node
     shape = tuple(node.attrs["shape"])
     if len(shape) > 2 and shape[0] == 1:
         node = _changed(node, _first_dropped, (0, 1), shape[1:]) or node
@@ -46,7 +47,11 @@ def long_rows(node: Node) -> Node:
     if tuple(kernel) != (1, 1) or not every:
         return node
     images, shape = ((0, 1), (n, c, 1, 1)) if weight else ((0,), (n, c, 1, height * width))
-    return _changed(node, _flat, images, shape) or node
+    node = _changed(node, _flat, images, shape) or node
+    if weight and all(view.shape[2:] == (1, 1) for view in node.inputs):
+        # single pixels: the sum runs over the images, so they are the row
+        node = _changed(node, _images_as_row, images, shape) or node
+    return node
 
 
 def _changed(
@@ -90,6 +95,12 @@ def _flat(view: View) -> View | None:
         return None
     shape, strides = flat.shape, flat.strides
     return View(view.tensor, (*shape[:2], 1, shape[2]), (*strides[:2], 0, strides[2]), view.offset)
+
+
+def _images_as_row(view: View) -> View:
+    """[n, c, 1, 1] -> [1, c, 1, n]"""
+    (n, c, _, _), (sn, sc, _, _) = view.shape, view.strides
+    return View(view.tensor, (1, c, 1, n), (0, sc, 0, sn), view.offset)
 
 
 def unit(view: View) -> View:

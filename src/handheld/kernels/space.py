@@ -20,6 +20,8 @@ class Space:
     inner: tuple[bool, ...]
     operands: tuple[tuple[int, ...], ...]
     outputs: tuple[tuple[int, ...], ...]
+    #: how the row-major position in the node's shape is walked, if the program asks for it
+    linear: tuple[int, ...]
     keep: dict[int, int]
 
 
@@ -41,7 +43,8 @@ def collapse(node: Node, graph: Graph) -> Space:
     rows = [
         node.inputs[k].strides if k in loaded else (0,) * rank for k in range(len(node.inputs))
     ]
-    walks = [*rows, *outs]
+    indexed = any(i.op == "index" for i in node.attrs["program"])
+    walks = [*rows, *outs, full if indexed else (0,) * rank]
     sizes: list[int] = []
     inner: list[bool] = []
     strides: list[list[int]] = [[] for _ in walks]
@@ -67,4 +70,4 @@ def collapse(node: Node, graph: Graph) -> Space:
         closed = d in named
     count = len(rows)
     done = [tuple(s) for s in strides]
-    return Space(tuple(sizes), tuple(inner), tuple(done[:count]), tuple(done[count:]), keep)
+    return Space(tuple(sizes), tuple(inner), tuple(done[:count]), tuple(done[count:-1]), done[-1], keep)

@@ -20,7 +20,7 @@ def inline_constants(graph: Graph) -> Graph:
             program = node.attrs["program"]
             for out, (position, _) in zip(node.outputs, node.attrs["stores"]):
                 needed, _ = prune(program, [position])
-                if all(i.op not in ("load", "gather", "iota", "random") for i in needed):
+                if all(i.op not in ("load", "gather", "iota", "index", "random") for i in needed):
                     values[out] = (node, position)
         nodes.append(node)
     return graph.with_nodes(nodes)

@@ -42,7 +42,7 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
     if node.op != "map" or not node.outputs or not set(node.outputs) <= written:
         return None
     size = graph.tensors[node.outputs[0]].size
-    if size == 0 or any(i.op in ("iota", "gather", "random") or (i.op == "load" and i.params[1])
+    if size == 0 or any(i.op in ("iota", "index", "gather", "random") or (i.op == "load" and i.params[1])
                         for i in node.attrs["program"]):
         return None
     kinds: list[object] = []

@@ -13,6 +13,7 @@ from handheld.passes.constants import inline_constants
 from handheld.passes.epilogue import fuse_epilogues
 from handheld.passes.fuse import fuse_loops
 from handheld.passes.pack import pack_updates
+from handheld.passes.recompute import recompute
 
 Pass = Callable[[Graph], Graph]
 
@@ -21,6 +22,7 @@ PASSES: tuple[Pass, ...] = (
     inline_constants,
     merge_equal,
     fuse_loops,
+    recompute,
     fuse_epilogues,
     remove_dead,
     pack_updates,

@@ -70,7 +70,7 @@ def lift(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | No
     if small is None:
         return None
     places = [d for d in range(len(shape)) if d not in axes]
-    if names_dimensions(node):
+    if names_dimensions(node) or any(i.op == "index" for i in node.attrs["program"]):
         return None
     gathered = {i.params[0] for i in node.attrs["program"] if i.op == "gather"}
     inputs = []

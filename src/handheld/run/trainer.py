@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld.backends.base import Counters, Pending, Session, open_session
-from handheld.errors import BatchError, CheckpointError, HandheldError
-from handheld.graph.graph import Graph
+from handheld.errors import CheckpointError, HandheldError
+from handheld.run.batch import NUMPY, check_batch, choose_graph
 from handheld.step import named_state
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
-
-NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
 
 
 class Loss:
@@ -50,7 +48,8 @@ class Trainer:
         self.plan = plan
         self.closed = False
         self.session: Session = open_session(plan, **options)
-        self._micro = 0
+        #: batches whose gradients are summed and not yet applied (gradient accumulation)
+        self.micro = 0
         self._last = ""
         plan.step._trainer = self
 
@@ -58,18 +57,25 @@ class Trainer:
 
     def step(self, *batch: Any) -> Loss:
         """One training step. Returns at once; the loss is read when you look at it."""
-        name = "train"
+        name = self.next_graph(*batch)
+        loss = self.run(name, *batch)
+        self.micro = self.micro + 1 if name.endswith(".accumulate") else 0
+        return loss
+
+    def next_graph(self, *batch: Any) -> str:
+        """The graph that `step` would run on this batch."""
+        name = choose_graph(self.plan.graphs, "train", batch)
         if f"{name}.accumulate" in self.plan.graphs:
-            every = self.plan.step.meta.get("accumulate", 1)
-            self._micro += 1
-            name = name if self._micro % every == 0 else f"{name}.accumulate"
-        return self.run(name, *batch)
+            every = int(self.plan.step.meta.get("accumulate", 1))
+            return name if (self.micro + 1) % every == 0 else f"{name}.accumulate"
+        return name
 
     def run(self, graph: str, *batch: Any) -> Loss:
         """One run of a graph by its name: `train`, `evaluate`, a GAN's `d` or `g`."""
         self._open()
         if graph not in self.plan.graphs:
-            raise HandheldError(f"the plan has no graph {graph!r}; it has {', '.join(self.plan.graphs)}")
+            raise HandheldError(f"the plan has no graph {graph!r}; "
+                                f"it has {', '.join(self.plan.graphs)}")
         plan = self.plan.graphs[graph].graph
         for (_, tensor, _), array in zip(plan.inputs, check_batch(plan, batch)):
             self.session.upload(graph, tensor, array)
@@ -88,11 +94,12 @@ class Trainer:
 
     def evaluate(self, *batch: Any) -> tuple[Loss, dict[str, np.ndarray]]:
         """Loss and outputs in eval mode; changes no state."""
-        return self.run("evaluate", *batch), self.outputs()
+        name = choose_graph(self.plan.graphs, "evaluate", batch)
+        return self.run(name, *batch), self.outputs()
 
     def predict(self, *inputs: Any) -> Any:
         """The model's outputs in eval mode: an array, or a dict of them if there are several."""
-        self.run("predict", *inputs)
+        self.run(choose_graph(self.plan.graphs, "predict", inputs), *inputs)
         found = self.outputs()
         return next(iter(found.values())) if len(found) == 1 else found
 
@@ -118,13 +125,15 @@ class Trainer:
         missing = [s.name for s in self.plan.step.slots.values()
                    if s.role in ("parameter", "buffer") and not set(s.names) & set(state)]
         if strict and (unknown or missing):
-            raise CheckpointError(f"the state does not fit: unknown {unknown[:3]}, missing {missing[:3]}")
+            raise CheckpointError(f"the state does not fit: unknown {unknown[:3]}, "
+                                  f"missing {missing[:3]}")
         arrays = {}
         for name, value in state.items():
             if name in owner:
                 slot, array = owner[name], np.asarray(value)
                 if array.shape != slot.shape:
-                    raise CheckpointError(f"{name} has shape {array.shape}; this step needs {slot.shape}")
+                    raise CheckpointError(f"{name} has shape {array.shape}; "
+                                          f"this step needs {slot.shape}")
                 arrays[slot.name] = array
         for name, array in arrays.items():  # only once everything is known to fit
             self.session.write_slot(name, array)
@@ -170,47 +179,3 @@ class Trainer:
 class _Nan:
     def read(self) -> np.ndarray:
         return np.array(np.nan, np.float32)
-
-
-def check_batch(graph: Graph, batch: tuple[Any, ...]) -> list[np.ndarray]:
-    """The batch in the graph's order and types, or an error that says what does not fit."""
-    names = [name for name, _, _ in graph.inputs]
-    if len(batch) == 1 and isinstance(batch[0], Mapping):
-        missing = [n for n in names if n not in batch[0]]
-        if missing:
-            raise BatchError(f"the batch has no {missing[0]!r}; graph {graph.name!r} takes {', '.join(names)}")
-        batch = tuple(batch[0][n] for n in names)
-    if len(batch) != len(names):
-        raise BatchError(f"graph {graph.name!r} takes {len(names)} tensors ({', '.join(names)}), not {len(batch)}")
-    ranges = {name: (low, high, ignore) for name, low, high, ignore in graph.notes.get("ranges", ())}
-    arrays = []
-    for (name, tensor, torch_dtype), value in zip(graph.inputs, batch):
-        wanted = graph.tensors[tensor]
-        array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-        if array.shape != wanted.shape:
-            raise BatchError(f"input {name!r} of graph {graph.name!r} has shape {array.shape}; "
-                             f"the plan is made for {wanted.shape}")
-        arrays.append(_convert(array, wanted.dtype, name, torch_dtype))
-        if name in ranges and array.size:
-            _check_range(arrays[-1], name, *ranges[name])
-    return arrays
-
-
-def _check_range(array: np.ndarray, name: str, low: int, high: int, ignore: int | None) -> None:
-    bad = (array < low) | (array >= high)
-    if ignore is not None:
-        bad &= array != ignore
-    if bad.any():
-        raise BatchError(f"input {name!r} holds {int(array[bad][0])}; indices must be from {low} to {high - 1}")
-
-
-def _convert(array: np.ndarray, dtype: str, name: str, torch_dtype: str) -> np.ndarray:
-    kinds = {"f32": "f", "i32": "iu", "bool": "b"}[dtype]
-    if array.dtype.kind not in kinds:
-        raise BatchError(f"input {name!r} is {array.dtype}; the model was captured with {torch_dtype}")
-    if dtype == "i32" and array.dtype.itemsize > 4 and array.size:
-        low, high = int(array.min()), int(array.max())
-        if low < -(2**31) or high > 2**31 - 1:
-            raise BatchError(f"input {name!r} holds {low if low < 0 else high}, which does not fit 32 bits")
-    # a copy of our own: the caller may change the array while the device still reads it
-    return np.array(array, dtype=NUMPY[dtype], order="C", copy=True)

@@ -1,0 +1,2 @@
+def package() -> None:
+    """x"""

@@ -1,0 +1,68 @@
+"""One device computes something tiny. Run in a child process: a driver may crash or hang."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+
+from handheld.errors import HandheldError
+from handheld.graph.graph import Graph, Node, Origin, Tensor, View
+from handheld.graph.program import Instr
+from handheld.step import Step
+
+TIMEOUT = 120.0
+
+
+def probe_step(n: int = 64) -> Step:
+    """y = 2x + 1 and z = y y, by hand: no PyTorch needed."""
+    tensors = {i: Tensor(i, (n, n), "f32", role)
+               for i, role in enumerate(("input", "activation", "activation"))}
+    whole = [View(i, (n, n), (n, 1)) for i in tensors]
+    line = (Instr("load", "f32", (), (0, (), 0.0)), Instr("const", "f32", (), (2.0,)),
+            Instr("mul", "f32", (0, 1)), Instr("const", "f32", (), (1.0,)),
+            Instr("add", "f32", (2, 3)))
+    origin = Origin("forward", "probe", "probe")
+    nodes = (Node("map", (whole[0],), (1,), {"shape": (n, n), "axes": (), "program": line,
+                                             "stores": ((4, True),)}, origin),
+             Node("matmul", (whole[1], whole[1]), (2,),
+                  {"shape": (n, n), "program": (Instr("acc", "f32"),), "stores": (0,)}, origin))
+    graph = Graph("probe", tensors, nodes, (("x", 0, "float32"),), {}, (),
+                  (("y", whole[1], "float32"), ("z", whole[2], "float32")))
+    return Step({}, {}, {"probe": graph})
+
+
+def run(device: str) -> str:
+    """Empty if the device computes what it should, else why not."""
+    x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    try:
+        with probe_step().plan(device).start() as trainer:
+            trainer.run("probe", x)
+            got = trainer.outputs()
+    except HandheldError as error:
+        return str(error)
+    y = 2 * x.astype(np.float64) + 1
+    for name, want in (("y", y), ("z", y @ y)):
+        error_size = np.linalg.norm(got[name] - want) / np.linalg.norm(want)
+        if not error_size < 1e-5:
+            return f"wrong result: {name} is off by {error_size:.1e}"
+    return ""
+
+
+def run_in_child(device: str) -> str:
+    """As `run`, and whatever the driver does to the process is an answer too."""
+    command = [sys.executable, "-W", "ignore", "-m", "handheld.cli.probe", device]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {TIMEOUT:.0f} s"
+    if done.returncode < 0:
+        return f"the driver crashed (signal {-done.returncode})"
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["failed without a word"])[-1]
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    print(run(sys.argv[1]))

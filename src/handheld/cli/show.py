@@ -1,0 +1,65 @@
+"""What commands share to talk to people: two consoles, numbers with units, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+#: results go to stdout, everything said about them to stderr
+out = Console(highlight=False, soft_wrap=False)
+err = Console(stderr=True, highlight=False)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout, whole and uncoloured; NaN and infinities become null."""
+    print(json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def fail(message: str) -> None:
+    """The one red line of a command that could not do what it was asked."""
+    err.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+
+
+def warn(message: str) -> None:
+    err.print(Text.assemble(("note: ", "bold yellow"), message), soft_wrap=True)
+
+
+def grid(rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and values in two columns."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def size(nbytes: float) -> str:
+    """Bytes in the largest unit that keeps the number above one."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes:,.0f} {unit}" if unit == "B" else f"{nbytes:,.1f} {unit}"
+        nbytes /= 1024
+    raise AssertionError
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

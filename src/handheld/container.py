@@ -1,0 +1,225 @@
+"""The file under step files and checkpoints: safetensors, written whole or not at all.
+
+    8 bytes   length n of the header, little-endian
+    n bytes   JSON: {"__metadata__": {name: text}, tensor: {"dtype", "shape", "data_offsets"}, ...}
+    the rest  the tensors, end to end
+
+Any safetensors library reads it. Ours is written here because a file that nobody vouches for needs
+more care than a library promises: every size is held against the length of the file before memory
+is asked for, names are unique, and a checksum over text and tensors tells a damaged file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from handheld.errors import HandheldError, StepFileError
+from handheld.graph.decode import a_shape, an_int, an_object, fields, need, row, text, word
+
+Array = npt.NDArray[Any]
+
+MAX_HEADER = 64 << 20
+MAX_DIMS = 32  # of an array in NumPy 1
+_MAX_BYTES = 2**62
+_METADATA = "__metadata__"
+_CHECKSUM = "crc32"
+_DTYPES: dict[str, Any] = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32,
+    "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+}
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+
+
+# Writing
+
+
+def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str],
+          failure: type[HandheldError] = StepFileError) -> Path:
+    """Writes the file beside its final place and then moves it there: whoever opens `path` finds
+    the old file or the new one. `failure` is the error for what the system refuses."""
+    flat = {name: _bytes_of(name, arrays[name]) for name in _order(arrays)}
+    header = _header(arrays, flat, metadata)
+
+    def fill(file: BinaryIO) -> None:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
+        for data in flat.values():
+            file.write(data.data)
+
+    target = Path(os.path.realpath(path))  # a link keeps pointing to the file
+    try:
+        _replace(target, fill)
+    except OSError as error:
+        size = 8 + len(header) + sum(data.nbytes for data in flat.values())
+        reason = error.strerror or type(error).__name__
+        raise failure(f"{path} ({size} bytes) could not be written: {reason}. "
+                      "What was there before is untouched") from error
+    return path
+
+
+def _replace(target: Path, fill: Callable[[BinaryIO], None]) -> None:
+    temporary = target.with_name(f".handheld-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:  # Ctrl-C too leaves nothing behind
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    with contextlib.suppress(OSError):  # the new name outlives a power cut, where folders can sync
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _order(arrays: Mapping[str, Array]) -> list[str]:
+    """Wide elements first, so that every tensor is aligned."""
+    return sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+
+
+def _bytes_of(name: str, array: Array) -> npt.NDArray[np.uint8]:
+    dtype = array.dtype.newbyteorder("=")
+    if dtype not in _NAMES:
+        raise StepFileError(f"{name!r} has the type {array.dtype}, which no file can hold. "
+                            f"Try: one of {', '.join(str(d) for d in _NAMES)}")
+    return np.ascontiguousarray(array, dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+
+
+def _header(arrays: Mapping[str, Array], flat: Mapping[str, npt.NDArray[np.uint8]],
+            metadata: Mapping[str, str]) -> bytes:
+    entries: dict[str, Any] = {}
+    end, checksum = 0, _text_checksum(metadata)
+    for name, data in flat.items():
+        need(name != _METADATA, f"a tensor cannot be called {name}")
+        entries[name] = {
+            "dtype": _NAMES[arrays[name].dtype.newbyteorder("=")],
+            "shape": list(arrays[name].shape), "data_offsets": [end, end + data.nbytes],
+        }
+        end += data.nbytes
+        checksum = zlib.crc32(data.data, checksum)
+    head = {_METADATA: {**metadata, _CHECKSUM: f"{checksum:08x}"}}
+    body = json.dumps({**head, **entries}, allow_nan=False, separators=(",", ":")).encode()
+    need(len(body) <= MAX_HEADER, f"the graphs take {len(body)} bytes, more than {MAX_HEADER}")
+    return body + b" " * (-len(body) % 8)
+
+
+def _text_checksum(metadata: Mapping[str, str]) -> int:
+    checksum = 0
+    for key in sorted(metadata):
+        checksum = zlib.crc32(f"{key}\0{metadata[key]}\0".encode(), checksum)
+    return checksum
+
+
+# Reading
+
+
+def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """Tensors and metadata of a file that nobody vouches for, or StepFileError."""
+    try:
+        with _opened(path) as (file, size):
+            return _read(file, size)
+    except OSError as error:
+        raise StepFileError(f"{path}: {error.strerror or type(error).__name__}") from error
+    except MemoryError as error:
+        raise StepFileError(f"{path}: not enough memory to read it") from error
+    except StepFileError as error:
+        raise StepFileError(f"{path}: {error}") from None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[BufferedReader, int]]:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
+        raise StepFileError("is not a file")
+    with open(path, "rb") as file:
+        yield file, os.fstat(file.fileno()).st_size
+
+
+def _read(file: BufferedReader, size: int) -> tuple[dict[str, Array], dict[str, str]]:
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > size - 8 or length > MAX_HEADER:
+        raise StepFileError("is truncated, or not a file that Handheld wrote")
+    header = an_object(parse_json(file.read(length)), "the header")
+    metadata = {key: _long_text(value) for key, value
+                in an_object(header.pop(_METADATA, None), "the metadata").items()}
+    expected = metadata.pop(_CHECKSUM, "")
+    entries = _entries(header, size - 8 - length)
+    checksum, arrays = _text_checksum(metadata), {}
+    for name, (dtype, shape) in entries.items():
+        data = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+        need(file.readinto(data.data) == data.nbytes, "it became shorter while it was read")
+        checksum = zlib.crc32(data.data, checksum)
+        need(dtype != np.bool_ or not (data > 1).any(), f"{name!r} holds what is no truth value")
+        array: Array = data.view(dtype.newbyteorder("<")).reshape(shape)
+        arrays[name] = array.astype(dtype, copy=False)
+    if expected != f"{checksum:08x}":
+        raise StepFileError("is damaged: its checksum does not match. Try: copy it here again")
+    return arrays, metadata
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Strict JSON: no names twice, no NaN, no nesting that Python cannot follow."""
+    try:
+        return json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise StepFileError(f"is damaged, or not a file that Handheld wrote ({error})") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    need(len(entries) == len(pairs), "a name is there twice")
+    return entries
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _long_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise StepFileError("malformed step file: metadata must be text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise StepFileError("malformed step file: metadata is not valid Unicode") from None
+    return value
+
+
+def _entries(
+    header: dict[str, Any], data_bytes: int
+) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """Type and shape of each tensor, in the order of the file, which they fill without gaps."""
+    found = []
+    for name, entry in header.items():
+        dtype, shape, offsets = fields(entry, ("dtype", "shape", "data_offsets"), "a tensor")
+        kind = np.dtype(_DTYPES[word(dtype, _DTYPES, "a tensor's type")])
+        sizes = a_shape(shape, "a tensor's shape")
+        need(len(sizes) <= MAX_DIMS and math.prod(max(n, 1) for n in sizes) < _MAX_BYTES // 8,
+             "a tensor's shape is out of range")
+        begin, end = (an_int(n, "an offset") for n in row(offsets, 2, "a tensor's offsets"))
+        need(end - begin == math.prod(sizes) * kind.itemsize, "a tensor's size and place differ")
+        found.append((begin, end, text(name, "a tensor's name"), kind, sizes))
+    at = 0
+    for begin, end, *_ in sorted(found, key=lambda entry: entry[:2]):
+        need(begin == at, "tensors overlap or leave gaps")
+        at = end
+    if at != data_bytes:
+        raise StepFileError(f"is truncated or too long: {data_bytes} bytes of values, not {at}")
+    return {name: (kind, sizes) for _, _, name, kind, sizes in sorted(found, key=lambda e: e[:2])}

@@ -1,0 +1,129 @@
+"""Step files and checkpoints: one state and its graphs as data, never as code.
+
+Both are safetensors files (container.py). A step file holds a tensor for each slot and, as JSON in
+its metadata, the slots, the graphs and facts about them; a checkpoint holds named arrays and facts.
+Reading trusts nothing: what comes back has passed every rule of graph/check.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from handheld import container
+from handheld.errors import CheckpointError, GraphError, StepFileError
+from handheld.graph.check import TORCH_DTYPES, check
+from handheld.graph.codec import from_json, slot_from_json, slot_to_json, to_json, value_to_json
+from handheld.graph.decode import a_list, a_value, an_object, fields, need, text
+from handheld.graph.graph import SLOT_ROLES, Slot
+from handheld.step import Step
+
+Array = npt.NDArray[Any]
+
+VERSION = 1
+MAX_SLOTS = 1_000_000
+_NUMPY: dict[str, Any] = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
+
+
+def save(step: Step, path: str | Path) -> Path:
+    """Writes a step file, whole or not at all."""
+    _check_values(step.slots, step.values)
+    for graph in step.graphs.values():
+        check(graph, step.slots)
+    content = {
+        "slots": [slot_to_json(slot) for slot in step.slots.values()],
+        "graphs": {name: to_json(graph) for name, graph in step.graphs.items()},
+        "meta": value_to_json(dict(step.meta)),
+    }
+    return container.write(Path(path), step.values, _metadata("step", content))
+
+
+def load(path: str | Path) -> Step:
+    """The step that `save` wrote, or StepFileError. Needs no PyTorch, runs nothing."""
+    path = Path(path)
+    values, metadata = container.read(path)
+    try:
+        content = _content(metadata, "step")
+        slots, graphs, meta = fields(content, ("slots", "graphs", "meta"), "a step")
+        listed = a_list(slots, _slot, "slots", MAX_SLOTS)
+        by_name = {slot.name: slot for slot in listed}
+        need(len(by_name) == len(listed), "a slot is there twice")
+        _check_values(by_name, values)
+        read = {name: from_json(graph) for name, graph in an_object(graphs, "graphs").items()}
+        for graph in read.values():
+            check(graph, by_name)
+        return Step(by_name, {name: values[name] for name in by_name}, read, _facts(meta))
+    except (StepFileError, GraphError) as error:
+        raise StepFileError(f"{path}: {error}") from None
+
+
+def save_state(path: str | Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> Path:
+    """Writes a checkpoint, whole or not at all."""
+    metadata = _metadata("checkpoint", {"meta": value_to_json(dict(meta))})
+    return container.write(Path(path), arrays, metadata, CheckpointError)
+
+
+def load_state(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays and facts that `save_state` wrote, or StepFileError."""
+    path = Path(path)
+    arrays, metadata = container.read(path)
+    try:
+        (meta,) = fields(_content(metadata, "checkpoint"), ("meta",), "a checkpoint")
+        return arrays, _facts(meta)
+    except StepFileError as error:
+        raise StepFileError(f"{path}: {error}") from None
+
+
+def _metadata(kind: str, content: Mapping[str, Any]) -> dict[str, str]:
+    written = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return {"handheld": kind, "version": str(VERSION), kind: written}
+
+
+def _content(metadata: dict[str, str], kind: str) -> Any:
+    """The JSON that the file holds, if it is of this kind and of a version we know."""
+    article = {"step": "a step file", "checkpoint": "a checkpoint"}
+    found, version = metadata.get("handheld"), metadata.get("version", "")
+    if found not in article:
+        raise StepFileError(f"is not {article[kind]}")
+    if not (version.isascii() and version.isdigit() and len(version) < 10):
+        raise StepFileError(f"malformed step file: version {version[:40]!r}")
+    if int(version) > VERSION:
+        raise StepFileError(f"was written by a newer Handheld (file version {version}, this one "
+                            f"reads {VERSION}). Try: pip install --upgrade handheld")
+    if found != kind:
+        raise StepFileError(f"is {article[found]}, not {article[kind]}")
+    need(int(version) == VERSION and kind in metadata, f"no {kind} in it")
+    return container.parse_json(metadata[kind])
+
+
+def _slot(data: Any, where: str) -> Slot:
+    slot = slot_from_json(data)
+    need(slot.role in SLOT_ROLES, f"slot {slot.name!r} has the role {slot.role}")
+    need(slot.torch_dtype in TORCH_DTYPES, f"slot {slot.name!r} is a {slot.torch_dtype[:40]!r}")
+    return slot
+
+
+def _check_values(slots: Mapping[str, Slot], values: Mapping[str, Array]) -> None:
+    """Every slot has a value of its shape and type, and there are no others."""
+    for name, slot in slots.items():
+        if name not in values:
+            raise StepFileError(f"slot {name!r} has no value")
+        value = values[name]
+        if value.shape != slot.shape or value.dtype != _NUMPY[slot.dtype]:
+            raise StepFileError(f"slot {name!r} is {slot.dtype}{list(slot.shape)} and its value "
+                                f"{value.dtype}{list(value.shape)}")
+    for name in values:
+        if name not in slots:
+            raise StepFileError(f"the value {name!r} belongs to no slot")
+
+
+def _facts(data: Any) -> dict[str, Any]:
+    facts = a_value(data, "meta")
+    if not isinstance(facts, dict):
+        raise StepFileError("malformed step file: meta should be a dictionary")
+    return {text(key, "meta"): value for key, value in facts.items()}

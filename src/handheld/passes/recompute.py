@@ -1,0 +1,157 @@
+"""Computes again in the backward pass what is cheaper to compute than to keep.
+
+A value that the forward pass stores only for the backward pass, and that follows pointwise from
+values which are there anyway (the input of a batch norm and its statistics, a seed), is not
+stored: its readers get the few instructions that make it. Activations before a ReLU6 or SiLU and
+the masks of dropout disappear from memory this way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from handheld.graph.graph import Graph, Node, View
+from handheld.graph.program import REDUCTIONS, Builder, Instr, Program
+from handheld.passes.clean import trim
+from handheld.passes.spaces import reshape_view, same_walk, store_strides
+
+MAX_INSTRUCTIONS = 32
+MAX_OPERANDS = 16
+_ALWAYS = ("parameter", "buffer", "optimizer", "control", "constant", "input")
+
+
+@dataclass
+class _Recipe:
+    """How to make a value: instructions over views of the producer's space."""
+
+    program: Program
+    result: int
+    views: list[View]
+
+
+def recompute(graph: Graph) -> Graph:
+    nodes = list(graph.nodes)
+    readers: dict[int, list[int]] = {}
+    for i, node in enumerate(nodes):
+        for tensor in {v.tensor for v in node.inputs}:
+            readers.setdefault(tensor, []).append(i)
+    kept = {v.tensor for _, v, _ in graph.outputs} | {t for _, t in graph.writes}
+    for i, node in enumerate(nodes):
+        if node.op in ("map", "reduce") and node.origin.phase == "forward":
+            for n, tensor in enumerate(node.outputs):
+                if tensor not in kept and node.attrs["stores"][n][1]:
+                    _try(graph, nodes, readers, i, tensor)
+            keep = {n for n, t in enumerate(nodes[i].outputs) if t in kept or readers.get(t)}
+            nodes[i] = trim(nodes[i], keep) if keep else nodes[i]
+    return graph.with_nodes([n for n in nodes if n.outputs])
+
+
+def _try(graph: Graph, nodes: list[Node], readers: dict[int, list[int]], producer: int, tensor: int) -> None:
+    users = readers.get(tensor, [])
+    if not users or any(not _can_take(nodes[u], nodes[producer], tensor) for u in users):
+        return
+    recipe = _recipe(graph, nodes[producer], tensor, readers, users)
+    if recipe is None:
+        return
+    new = {u: _insert(nodes[u], tensor, recipe) for u in users}
+    if any(n is None for n in new.values()):
+        return
+    for u, node in new.items():
+        assert node is not None
+        nodes[u] = node
+        for view in node.inputs:
+            if u not in readers.setdefault(view.tensor, []):
+                readers[view.tensor].append(u)
+    readers[tensor] = []
+
+
+def _can_take(user: Node, producer: Node, tensor: int) -> bool:
+    if user.op not in ("map", "reduce") or user.origin.phase == producer.origin.phase:
+        return False
+    shape = tuple(user.attrs["shape"])
+    for k, view in enumerate(user.inputs):
+        if view.tensor == tensor:
+            loads = [i for i in user.attrs["program"] if i.op in ("load", "gather") and i.params[0] == k]
+            if any(i.op == "gather" or i.params[1] for i in loads):
+                return False
+            if not same_walk(view, store_strides(shape, (), True)):
+                return False
+    return True
+
+
+def _recipe(graph: Graph, node: Node, tensor: int, readers: dict[int, list[int]], users: list[int]) -> _Recipe | None:
+    """Instructions from what is there anyway to the value, or None if there are too many."""
+    shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs["axes"])
+    program = node.attrs["program"]
+    stored = {position: (out, full) for out, (position, full) in zip(node.outputs, node.attrs["stores"])
+              if out != tensor}
+    target = next(p for out, (p, _) in zip(node.outputs, node.attrs["stores"]) if out == tensor)
+    last = max(users)
+    builder, views, where = Builder(), [], {}
+
+    def load(view: View) -> int:
+        if view not in views:
+            views.append(view)
+        return builder.load(views.index(view), graph.tensors[view.tensor].dtype)
+
+    def alive(t: int) -> bool:
+        return graph.tensors[t].role in _ALWAYS or max(readers.get(t, ()), default=-1) >= last
+
+    def visit(i: int) -> int | None:
+        if i in where:
+            return where[i]
+        instr: Instr = program[i]
+        if i in stored:
+            out, full = stored[i]
+            if not full or alive(out):
+                where[i] = load(View(out, shape, store_strides(shape, axes, full), 0))
+                return where[i]
+        if instr.op in REDUCTIONS or instr.op in ("gather", "iota"):
+            return None
+        if instr.op == "load":
+            view = node.inputs[instr.params[0]]
+            if instr.params[1] or not alive(view.tensor):
+                return None
+            where[i] = load(view)
+            return where[i]
+        args = [visit(a) for a in instr.args]
+        if any(a is None for a in args) or len(builder.instrs) > MAX_INSTRUCTIONS:
+            return None
+        where[i] = builder.add(Instr(instr.op, instr.dtype, tuple(a for a in args if a is not None), instr.params))
+        return where[i]
+
+    result = visit(target)
+    if result is None or len(builder.instrs) > MAX_INSTRUCTIONS:
+        return None
+    return _Recipe(builder.program, result, views)
+
+
+def _insert(user: Node, tensor: int, recipe: _Recipe) -> Node | None:
+    """The user with loads of the tensor replaced by the recipe."""
+    shape = tuple(user.attrs["shape"])
+    views = [reshape_view(v, shape) for v in recipe.views]
+    if any(v is None for v in views):
+        return None
+    inputs = list(user.inputs)
+    number: dict[int, int] = {}
+    for k, view in enumerate(views):
+        assert view is not None
+        if view not in inputs:
+            inputs.append(view)
+        number[k] = inputs.index(view)
+    if len(inputs) > MAX_OPERANDS + 4:
+        return None
+    moved = tuple(replace(i, params=(number[i.params[0]], *i.params[1:])) if i.op == "load" else i
+                  for i in recipe.program)
+    builder, where = Builder(), {}
+    for i, instr in enumerate(user.attrs["program"]):
+        if instr.op == "load" and user.inputs[instr.params[0]].tensor == tensor:
+            where[i] = builder.append(moved, {})[recipe.result]
+        else:
+            args = tuple(where[a] for a in instr.args)
+            where[i] = builder.add(Instr(instr.op, instr.dtype, args, instr.params))
+    stores = tuple((where[p], full) for p, full in user.attrs["stores"])
+    attrs = {**user.attrs, "program": builder.program, "stores": stores}
+    return trim(replace(user, inputs=tuple(inputs), attrs=attrs), set(range(len(user.outputs))))
+
+

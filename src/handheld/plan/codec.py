@@ -1,0 +1,107 @@
+"""Plans as JSON: the third file that outlives a process. Program texts are written once."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from handheld.device import DeviceCaps
+from handheld.errors import HandheldError, PlanError
+from handheld.kernels.base import Arg, Buffer, Float, Int, Launch, Lowered, Workspace
+from handheld.plan.memory import Place
+from handheld.plan.plan import GraphPlan, Plan
+from handheld.plan.verify import verify
+
+if TYPE_CHECKING:
+    from handheld.step import Step
+
+VERSION = 1
+_KINDS = {"buffer": Buffer, "workspace": Workspace, "int": Int}
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The plan without its graphs: those are in the step file."""
+    sources: dict[str, int] = {}
+    graphs = {name: _graph_to_json(g, sources) for name, g in plan.graphs.items()}
+    return {"handheld": "plan", "version": VERSION, "device": plan.device, "caps": plan.caps.to_json(),
+            "segments": list(plan.segments), "arena": plan.arena, "options": dict(plan.options),
+            "state": {k: _place(p) for k, p in plan.state.items()}, "graphs": graphs,
+            "sources": list(sources)}
+
+
+def _place(place: Place) -> list[int]:
+    return [place.segment, place.offset, place.nbytes]
+
+
+def _graph_to_json(graph: GraphPlan, sources: dict[str, int]) -> dict[str, Any]:
+    return {
+        "nodes": [_lowered_to_json(low, sources) for low in graph.lowered],
+        "places": [[t, *_place(p)] for t, p in sorted(graph.places.items())],
+        "workspace": [[n, i, *_place(p)] for (n, i), p in sorted(graph.workspace.items())],
+        "copies": [list(c) for c in graph.copies],
+    }
+
+
+def _lowered_to_json(lowered: Lowered, sources: dict[str, int]) -> dict[str, Any]:
+    return {"why": lowered.why, "workspace": list(lowered.workspace), "launches": [
+        {"kernel": n.kernel, "source": sources.setdefault(n.source, len(sources)),
+         "args": [_arg_to_json(a) for a in n.args], "global": list(n.global_size), "local": list(n.local_size)}
+        for n in lowered.launches]}
+
+
+def _arg_to_json(arg: Arg) -> list[Any]:
+    if isinstance(arg, Buffer):
+        return ["buffer", arg.tensor]
+    if isinstance(arg, Workspace):
+        return ["workspace", arg.index]
+    if isinstance(arg, Int):
+        return ["int", arg.value]
+    return ["float", arg.value if math.isfinite(arg.value) else repr(arg.value)]
+
+
+def from_json(data: dict[str, Any], step: Step) -> Plan:
+    """A plan for the same step; it is verified like a new one."""
+    if not isinstance(data, dict) or data.get("handheld") != "plan":
+        raise PlanError("this is not a plan")
+    if data.get("version") != VERSION:
+        raise PlanError(f"a plan of version {data.get('version')!r}; this Handheld reads {VERSION}")
+    try:
+        sources = [str(s) for s in data["sources"]]
+        state = {str(k): Place(*map(int, p)) for k, p in data["state"].items()}
+        graphs = {str(n): _graph_from_json(g, step, str(n), sources) for n, g in data["graphs"].items()}
+        plan = Plan(step, str(data["device"]), DeviceCaps.from_json(data["caps"]), graphs, state,
+                    tuple(int(n) for n in data["segments"]), int(data["arena"]), dict(data["options"]))
+        for name, graph in graphs.items():
+            if len(graph.lowered) != len(graph.graph.nodes):
+                raise PlanError(f"the plan of graph {name!r} has a wrong number of nodes")
+        verify(plan)
+    except HandheldError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise PlanError(f"a malformed plan: {type(error).__name__}: {error}") from None
+    return plan
+
+
+def _graph_from_json(data: dict[str, Any], step: Step, name: str, sources: list[str]) -> GraphPlan:
+    if name not in step.graphs:
+        raise PlanError(f"the plan is for a graph {name!r} that the step does not have")
+    lowered = tuple(_lowered_from_json(n, sources) for n in data["nodes"])
+    places = {int(t): Place(int(a), int(b), int(c)) for t, a, b, c in data["places"]}
+    workspace = {(int(n), int(i)): Place(int(a), int(b), int(c)) for n, i, a, b, c in data["workspace"]}
+    copies = tuple((int(a), int(b)) for a, b in data["copies"])
+    return GraphPlan(step.graphs[name], lowered, places, workspace, copies)
+
+
+def _lowered_from_json(data: dict[str, Any], sources: list[str]) -> Lowered:
+    launches = tuple(
+        Launch(str(n["kernel"]), sources[int(n["source"])], tuple(_arg_from_json(a) for a in n["args"]),
+               tuple(int(v) for v in n["global"]), tuple(int(v) for v in n["local"]))
+        for n in data["launches"])
+    return Lowered(launches, tuple(int(v) for v in data["workspace"]), str(data["why"]))
+
+
+def _arg_from_json(data: list[Any]) -> Arg:
+    kind, value = data
+    if kind == "float":
+        return Float(float(value))
+    return _KINDS[kind](int(value))

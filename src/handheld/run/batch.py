@@ -1,0 +1,97 @@
+"""A batch meets its graph: which graph it is for, and whether it fits, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from handheld.errors import BatchError
+from handheld.graph.graph import Graph
+
+if TYPE_CHECKING:
+    from handheld.plan.plan import GraphPlan
+
+NUMPY: Mapping[str, type[np.generic]] = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
+
+
+def batch_sizes(names: Iterable[str], kind: str) -> dict[int, str]:
+    """Batch size -> graph, of the graphs named `kind@size`."""
+    found = {}
+    for name in names:
+        base, _, size = name.partition("@")
+        if base == kind and size.isdigit():
+            found[int(size)] = name
+    return dict(sorted(found.items()))
+
+
+def choose_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, ...]) -> str:
+    """The graph of a kind (train, evaluate, predict) that was made for this batch."""
+    sizes = batch_sizes(graphs, kind)
+    if kind in graphs or not sizes:
+        return kind
+    named = batch[0] if len(batch) == 1 and isinstance(batch[0], Mapping) else None
+    shapes: list[tuple[int, ...]] = []
+    for name in sizes.values():
+        graph = graphs[name].graph
+        values: Sequence[Any] = batch
+        if named is not None:
+            values = [named.get(key) for key, _, _ in graph.inputs]
+        shapes = [tuple(np.shape(value)) for value in values]
+        if shapes == [graph.tensors[t].shape for _, t, _ in graph.inputs]:
+            return name
+    size = next((s[0] for s in shapes if s), 0)
+    if size in sizes:
+        return sizes[size]  # check_batch says what else does not fit
+    raise BatchError(f"a batch of {size} fits no {kind} graph; packaged are batches of "
+                     f"{', '.join(map(str, sizes))}. Others need `handheld package --batch`")
+
+
+def check_batch(graph: Graph, batch: tuple[Any, ...]) -> list[np.ndarray]:
+    """The batch in the graph's order and types, or an error that says what does not fit."""
+    names = [name for name, _, _ in graph.inputs]
+    if len(batch) == 1 and isinstance(batch[0], Mapping):
+        missing = [n for n in names if n not in batch[0]]
+        if missing:
+            raise BatchError(f"the batch has no {missing[0]!r}; "
+                             f"graph {graph.name!r} takes {', '.join(names)}")
+        batch = tuple(batch[0][n] for n in names)
+    if len(batch) != len(names):
+        raise BatchError(f"graph {graph.name!r} takes {len(names)} tensors "
+                         f"({', '.join(names)}), not {len(batch)}")
+    ranges = {name: limits for name, *limits in graph.notes.get("ranges", ())}
+    arrays = []
+    for (name, tensor, torch_dtype), value in zip(graph.inputs, batch):
+        wanted = graph.tensors[tensor]
+        array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+        if array.shape != wanted.shape:
+            raise BatchError(f"input {name!r} of graph {graph.name!r} has shape {array.shape}; "
+                             f"the plan is made for {wanted.shape}")
+        arrays.append(_convert(array, wanted.dtype, name, torch_dtype))
+        if name in ranges and array.size:
+            _check_range(arrays[-1], name, *ranges[name])
+    return arrays
+
+
+def _check_range(array: np.ndarray, name: str, low: int, high: int, ignore: int | None) -> None:
+    bad = (array < low) | (array >= high)
+    if ignore is not None:
+        bad &= array != ignore
+    if bad.any():
+        raise BatchError(f"input {name!r} holds {int(array[bad][0])}; "
+                         f"indices must be from {low} to {high - 1}")
+
+
+def _convert(array: np.ndarray, dtype: str, name: str, torch_dtype: str) -> np.ndarray:
+    kinds = {"f32": "f", "i32": "iu", "bool": "b"}[dtype]
+    if array.dtype.kind not in kinds:
+        raise BatchError(f"input {name!r} is {array.dtype}; "
+                         f"the model was captured with {torch_dtype}")
+    if dtype == "i32" and array.dtype.itemsize > 4 and array.size:
+        low, high = int(array.min()), int(array.max())
+        if low < -(2**31) or high > 2**31 - 1:
+            raise BatchError(f"input {name!r} holds {low if low < 0 else high}, "
+                             "which does not fit 32 bits")
+    # a copy of our own: the caller may change the array while the device still reads it
+    return np.array(array, dtype=NUMPY[dtype], order="C", copy=True)

@@ -1,0 +1,195 @@
+"""Epochs of batches of one size, from arrays or from anything that can be iterated.
+
+An epoch is decided by its number alone: `data.epoch(3)` gives the same batches in the same order
+whenever it is asked for, and `data.epoch(3, start=10)` the same without the first ten. That is all
+a checkpoint has to remember.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from handheld.errors import DataError
+
+Array = npt.NDArray[Any]
+#: what a training step takes: arrays in order, or one dictionary of them
+Batch = tuple[Any, ...]
+
+
+@runtime_checkable
+class Data(Protocol):
+    """Batches of one size, again and again. `dropped` counts the samples that the last epoch left
+    out because the last batch was short."""
+
+    batch_size: int
+    dropped: int
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from batch `start` on."""
+        ...
+
+
+class Indexed(ABC):
+    """Samples that can be taken in any order; each epoch shuffles them by its own seed."""
+
+    def __init__(self, count: int, batch_size: int, *, shuffle: bool, seed: int, keep_short: bool,
+                 name: str) -> None:
+        if batch_size < 1:
+            raise DataError(f"a batch of {batch_size} samples makes no sense. Try: 1 or more")
+        if count < batch_size and not (keep_short and count):
+            raise DataError(f"{name} has {count} samples, fewer than one batch of {batch_size}. "
+                            f"Try: a batch of {max(count, 1)} or less")
+        self.samples, self.batch_size, self.name = count, batch_size, name
+        self.shuffle, self.seed = shuffle, seed
+        self.dropped = 0 if keep_short else count % batch_size
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return (self.samples - self.dropped + self.batch_size - 1) // self.batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.epoch(0)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from batch `start` on."""
+        order = np.arange(self.samples)
+        if self.shuffle:
+            order = np.random.default_rng((self.seed, number)).permutation(self.samples)
+        for batch in range(start, len(self)):
+            yield self.take(order[batch * self.batch_size : (batch + 1) * self.batch_size])
+
+    @abstractmethod
+    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Array, ...]:
+        """These samples, as one batch."""
+
+
+class ArrayData(Indexed):
+    """Arrays with one row a sample: `ArrayData(x, y, batch_size=64)`."""
+
+    def __init__(self, *arrays: Any, batch_size: int, shuffle: bool = True, seed: int = 0,
+                 keep_short: bool = False, name: str = "the data") -> None:
+        if not arrays:
+            raise DataError(f"{name} holds no arrays. Try: ArrayData(x, y, batch_size=...)")
+        self.arrays = tuple(_as_array(array) for array in arrays)
+        lengths = [array.shape[0] if array.ndim else -1 for array in self.arrays]
+        if min(lengths) < 0 or len(set(lengths)) > 1:
+            shapes = ", ".join(str(array.shape) for array in self.arrays)
+            raise DataError(f"the arrays of {name} have the shapes {shapes}. "
+                            "Their first dimensions must be the same number of samples")
+        super().__init__(lengths[0], batch_size, shuffle=shuffle, seed=seed,
+                         keep_short=keep_short, name=name)
+
+    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Array, ...]:
+        return tuple(array[indices] for array in self.arrays)
+
+
+class IterableData:
+    """Any iterable of batches: a list, a DataLoader, or a function of the epoch's number.
+
+    The first batch says how large batches are. Shorter ones are dropped and counted, longer ones
+    are an error. An iterator that cannot start again serves one epoch.
+    """
+
+    def __init__(self, source: Iterable[Any] | Callable[[int], Iterable[Any]],
+                 name: str = "the iterable") -> None:
+        if not callable(source) and not isinstance(source, Iterable):
+            raise DataError(f"{name} is a {type(source).__name__}, which cannot be iterated. "
+                            "Try: a list of batches, or a function of the epoch's number")
+        self.source, self.name = source, name
+        self.batch_size, self.dropped = 0, 0
+        self._spent = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.epoch(0)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from batch `start` on; those before are read and left out."""
+        self.dropped = given = 0
+        for item in self._items(number):
+            batch = _as_batch(item)
+            size = _rows(batch)
+            if not self.batch_size:
+                self.batch_size = size
+            if size > self.batch_size:
+                raise DataError(f"{self.name} gave a batch of {size} after one of "
+                                f"{self.batch_size}. A step has one batch size")
+            if size < self.batch_size:
+                self.dropped += size
+                continue
+            if given >= start:
+                yield batch
+            given += 1
+        if not given:
+            raise DataError(f"{self.name} gave no batches in epoch {number}")
+
+    def _items(self, number: int) -> Iterable[Any]:
+        if callable(self.source):
+            return self.source(number)
+        once = iter(self.source) is self.source
+        if once and self._spent:
+            raise DataError(f"{self.name} can be read once only and epoch {number} needs it again. "
+                            "Try: a list, or a function that makes a new one for each epoch")
+        self._spent = True
+        return self.source
+
+
+def stratified(labels: Any, share: float, seed: int) -> tuple[Array, Array]:
+    """Indices of a training and a test set: `share` of each class, drawn by `seed`, is held out."""
+    _check_share(share)
+    labels, rng = np.asarray(labels), np.random.default_rng(seed)
+    test: list[Array] = []
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        test.append(members[: round(len(members) * share)])
+    chosen = np.zeros(len(labels), bool)
+    if test:
+        chosen[np.concatenate(test)] = True
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
+def random_split(count: int, share: float, seed: int) -> tuple[Array, Array]:
+    """Indices of a training and a test set where there are no classes."""
+    return stratified(np.zeros(count, np.int64), share, seed)
+
+
+def _check_share(share: float) -> None:
+    if not 0 <= share < 1:
+        raise DataError(f"a test set of {share} of the data makes no sense. Try: 0.2")
+
+
+def _as_array(value: Any) -> Array:
+    """In the types that models take: float32, int64, bool. Bytes of images become [0, 1]."""
+    array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    if array.dtype == np.uint8 and array.ndim > 2:
+        return array.astype(np.float32) / 255
+    kinds: dict[str, Any] = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
+    if array.dtype.kind not in kinds:
+        raise DataError(f"an array of type {array.dtype} is no data for a model. "
+                        "Try: numbers or truth values")
+    return array.astype(kinds[array.dtype.kind], copy=False)
+
+
+def _as_batch(item: Any) -> Batch:
+    """What an iterable gave, as what a step takes."""
+    if isinstance(item, Mapping):
+        return ({name: _as_numpy(value) for name, value in item.items()},)
+    if isinstance(item, Sequence) and not isinstance(item, str | bytes):
+        return tuple(_as_numpy(value) for value in item)
+    return (_as_numpy(item),)
+
+
+def _as_numpy(value: Any) -> Array:
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def _rows(batch: Batch) -> int:
+    arrays = list(batch[0].values()) if batch and isinstance(batch[0], Mapping) else list(batch)
+    for array in arrays:
+        if array.ndim:
+            return int(array.shape[0])
+    raise DataError("a batch without a dimension to count samples along")

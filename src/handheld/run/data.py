@@ -1,0 +1,281 @@
+"""Data sets: `.npz` files, folders of images, text files, and scikit-learn's digits.
+
+`load_data` turns what a user types into a training and a test set; batches.py says what those are.
+Every error says which file it is about and what to do next.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from handheld.errors import DataError
+from handheld.run.batches import (
+    Array,
+    ArrayData,
+    Batch,
+    Data,
+    Indexed,
+    IterableData,
+    random_split,
+    stratified,
+)
+
+__all__ = [
+    "ArrayData", "Batch", "Data", "DataSet", "ImageData", "Indexed", "IterableData", "TextData",
+    "digits", "images", "load_data", "npz", "text",
+]
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+_SPLITS = (("train", "test"), ("train", "val"), ("train", "valid"), ("training", "testing"))
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What to train on and what to test on. `classes` are the names of labels or tokens; `note`
+    says what a user should know, such as why there is no test set."""
+
+    name: str
+    train: Data
+    test: Data | None
+    classes: tuple[str, ...] = ()
+    note: str = ""
+
+
+def load_data(spec: str, batch_size: int, *, seed: int = 0, test: float = 0.2, size: int = 32,
+              gray: bool = False, length: int = 64, tokens: str = "byte") -> DataSet:
+    """`digits`, a `.npz` file, a folder with a sub-folder of images a class, or a `.txt` file.
+
+    `test` is the share held out where the data has no test set of its own; `size` and `gray` are
+    for images, `length` and `tokens` (byte or char) for text.
+    """
+    if spec == "digits":
+        return digits(batch_size, seed=seed, test=test)
+    path = Path(spec)
+    if path.is_dir():
+        return images(path, batch_size, seed=seed, test=test, size=size, gray=gray)
+    if not path.exists():
+        raise DataError(f"there is no data called {spec!r}: no such file or folder. "
+                        "Try: digits, a .npz file, a folder of images, or a .txt file")
+    if path.suffix == ".npz":
+        return npz(path, batch_size, seed=seed, test=test)
+    if path.suffix in (".txt", ".text", ".md"):
+        return text(path, batch_size, seed=seed, test=test, length=length, tokens=tokens)
+    raise DataError(f"{path} is no data that can be read. "
+                    "Try: a .npz file, a folder of images, or a .txt file")
+
+
+# Digits
+
+
+def digits(batch_size: int, *, seed: int = 0, test: float = 0.2) -> DataSet:
+    """1,797 handwritten digits (scikit-learn), 28x28 in [0, 1], one channel."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataError("digits come with scikit-learn, which is not installed. "
+                        "Try: pip install 'handheld[data]'") from error
+    found = load_digits()
+    grow = bilinear(8, 28)
+    x = (grow @ (found.images / 16.0) @ grow.T).astype(np.float32)[:, None]
+    y = found.target.astype(np.int64)
+    split = stratified(y, test, seed)
+    return _arrays("digits", (x, y), split, batch_size, seed, tuple("0123456789"))
+
+
+def bilinear(size: int, out: int) -> npt.NDArray[np.float64]:
+    """The matrix [out, size] that resizes a line, pixel centres at half coordinates."""
+    at = np.clip((np.arange(out) + 0.5) * size / out - 0.5, 0, size - 1)
+    low = np.minimum(at.astype(np.int64), size - 2) if size > 1 else np.zeros(out, np.int64)
+    matrix = np.zeros((out, size))
+    matrix[np.arange(out), low] = 1 - (at - low)
+    if size > 1:
+        matrix[np.arange(out), low + 1] = at - low
+    return matrix
+
+
+def _arrays(name: str, arrays: tuple[Any, ...], split: tuple[Array, Array], batch_size: int,
+            seed: int, classes: tuple[str, ...] = ()) -> DataSet:
+    train, held = (tuple(array[indices] for array in arrays) for indices in split)
+    return _both(name, train, held, batch_size, seed, classes)
+
+
+def _both(name: str, train: tuple[Any, ...], held: tuple[Any, ...], batch_size: int, seed: int,
+          classes: tuple[str, ...] = ()) -> DataSet:
+    data = ArrayData(*train, batch_size=batch_size, seed=seed, name=f"{name} (training)")
+    note = _too_few(len(held[0]) if held else 0, batch_size)
+    test = None if note else ArrayData(*held, batch_size=batch_size, shuffle=False,
+                                       name=f"{name} (test)")
+    return DataSet(name, data, test, classes, note)
+
+
+def _too_few(held: int, batch_size: int) -> str:
+    """Why there is no test set, or nothing."""
+    if held >= batch_size:
+        return ""
+    return f"no test set: {held} samples are held out, and a batch is {batch_size}"
+
+
+# .npz files
+
+
+def npz(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2) -> DataSet:
+    """Arrays `x` and `y`, or x_train, y_train, x_test, y_test, or all arrays in their order."""
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read: {error}. "
+                        "Try: write it with numpy.savez(path, x=..., y=...)") from error
+    if not arrays:
+        raise DataError(f"{path} holds no arrays. Try: numpy.savez(path, x=..., y=...)")
+    if {"x_train", "y_train"} <= set(arrays):
+        tested = {"x_test", "y_test"} <= set(arrays)
+        held = (arrays["x_test"], arrays["y_test"]) if tested else ()
+        return _both(str(path), (arrays["x_train"], arrays["y_train"]), held, batch_size, seed)
+    names = ["x", "y"] if {"x", "y"} <= set(arrays) else list(arrays)
+    chosen = tuple(arrays[name] for name in names)
+    ArrayData(*chosen, batch_size=1, keep_short=True, name=str(path))  # the arrays fit together
+    labels = chosen[-1]
+    if len(chosen) > 1 and labels.ndim == 1 and labels.dtype.kind in "iu":
+        split = stratified(labels, test, seed)
+    else:
+        split = random_split(len(chosen[0]), test, seed)
+    return _arrays(str(path), chosen, split, batch_size, seed)
+
+
+# Images
+
+
+class ImageData(Indexed):
+    """Image files, read when their batch is due: x[n, channels, size, size] in [0, 1], labels."""
+
+    def __init__(self, files: list[Path], labels: list[int], *, batch_size: int, size: int = 32,
+                 gray: bool = False, shuffle: bool = True, seed: int = 0,
+                 name: str = "the images") -> None:
+        _pillow()
+        if size < 1:
+            raise DataError(f"images of {size} pixels make no sense. Try: size 32")
+        self.files, self.labels = files, np.asarray(labels, np.int64)
+        self.size, self.gray = size, gray
+        super().__init__(len(files), batch_size, shuffle=shuffle, seed=seed, keep_short=False,
+                         name=name)
+
+    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Array, ...]:
+        pixels = np.stack([self._read(self.files[i]) for i in indices])
+        if self.gray:
+            pixels = pixels[..., None]
+        x = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2), np.float32) / np.float32(255)
+        return x, self.labels[indices]
+
+    def _read(self, path: Path) -> npt.NDArray[np.uint8]:
+        pillow = _pillow()
+        try:
+            with pillow.open(path) as image:
+                flat = image.convert("L" if self.gray else "RGB")
+                sized = flat.resize((self.size, self.size), pillow.Resampling.BILINEAR)
+                return np.asarray(sized, np.uint8)
+        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+            raise DataError(f"{path} cannot be read as an image: {error}. "
+                            "Try: remove it, or save it again as PNG") from error
+
+
+def images(folder: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2,
+           size: int = 32, gray: bool = False) -> DataSet:
+    """A sub-folder a class, or two such folders called train and test."""
+    folder = Path(folder)
+    own = next(((folder / a, folder / b) for a, b in _SPLITS
+                if (folder / a).is_dir() and (folder / b).is_dir()), None)
+    options: dict[str, Any] = {"batch_size": batch_size, "size": size, "gray": gray}
+    if own is not None:
+        classes, files, labels = _listed(own[0])
+        others, held_files, held_labels = _listed(own[1])
+        if others != classes:
+            raise DataError(f"{own[0]} has the classes {', '.join(classes)} and {own[1]} "
+                            f"{', '.join(others)}. Both need the same sub-folders")
+    else:
+        classes, every, of = _listed(folder)
+        train, rest = stratified(of, test, seed)
+        files, labels = [every[i] for i in train], [of[i] for i in train]
+        held_files, held_labels = [every[i] for i in rest], [of[i] for i in rest]
+    note = _too_few(len(held_files), batch_size)
+    held = None if note else ImageData(held_files, held_labels, shuffle=False,
+                                       name=f"{folder} (test)", **options)
+    data = ImageData(files, labels, seed=seed, name=f"{folder} (training)", **options)
+    return DataSet(str(folder), data, held, tuple(classes), note)
+
+
+def _listed(folder: Path) -> tuple[list[str], list[Path], list[int]]:
+    """Classes, files and the class of each, in an order that does not depend on the system."""
+    found: dict[str, list[Path]] = {}
+    for inside in sorted(p for p in folder.iterdir() if p.is_dir() and p.name[:1] != "."):
+        files = sorted(p for p in inside.rglob("*") if p.suffix.lower() in SUFFIXES)
+        if files:
+            found[inside.name] = files
+    if not found:
+        raise DataError(f"{folder} has no sub-folders with images. "
+                        "Try: a sub-folder for each class, with .png or .jpg files in it")
+    labels = [i for i, files in enumerate(found.values()) for _ in files]
+    return list(found), [path for files in found.values() for path in files], labels
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError("reading images needs pillow, which is not installed. "
+                        "Try: pip install 'handheld[data]'") from error
+    return Image
+
+
+# Text
+
+
+class TextData(Indexed):
+    """Windows of a row of tokens: x[n, length], and y the same one token later."""
+
+    def __init__(self, tokens: npt.NDArray[np.int64], *, length: int, batch_size: int,
+                 shuffle: bool = True, seed: int = 0, name: str = "the text") -> None:
+        if length < 1:
+            raise DataError(f"windows of {length} tokens make no sense. Try: length 64")
+        self.tokens, self.length = tokens, length
+        super().__init__(max(len(tokens) - 1, 0) // length, batch_size, shuffle=shuffle, seed=seed,
+                         keep_short=False, name=f"{name} in windows of {length}")
+
+    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Array, ...]:
+        rows = self.tokens[indices[:, None] * self.length + np.arange(self.length + 1)]
+        return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
+
+
+def text(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, length: int = 64,
+         tokens: str = "byte") -> DataSet:
+    """A text as bytes (256 tokens) or characters (as many as it has); its end is for testing."""
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        content = raw.decode() if tokens == "char" else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as text: {error}. Try: tokens as bytes") from error
+    if tokens == "byte":
+        row = np.frombuffer(raw, np.uint8).astype(np.int64)
+        classes = tuple(chr(i) if 32 <= i < 127 else f"\\x{i:02x}" for i in range(256))
+    elif tokens == "char":
+        classes = tuple(sorted(set(content)))
+        places = {character: i for i, character in enumerate(classes)}
+        row = np.array([places[character] for character in content], np.int64)
+    else:
+        raise DataError(f"tokens are byte or char, not {tokens!r}")
+    random_split(1, test, seed)  # the share makes sense
+    cut = len(row) - round(len(row) * test)
+    train = TextData(row[:cut], length=length, batch_size=batch_size, seed=seed,
+                     name=f"{path} (training)")
+    note = _too_few((len(row) - cut - 1) // length, batch_size)
+    held = None if note else TextData(row[cut:], length=length, batch_size=batch_size,
+                                      shuffle=False, name=f"{path} (test)")
+    return DataSet(str(path), train, held, classes, note)

@@ -1,0 +1,68 @@
+"""What a training run did, epoch by epoch. Plain data, kept in checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from handheld.errors import CheckpointError
+
+
+@dataclass
+class Epoch:
+    """One pass over the data. `test` holds the metrics of the evaluation that followed."""
+
+    number: int
+    loss: float
+    rate: float
+    samples: int
+    seconds: float
+    test: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass
+class History:
+    """All epochs so far, those before a resume included."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    steps: int = 0
+    #: time spent waiting for the device to cool down
+    paused_seconds: float = 0.0
+    #: why training ended before its last epoch, empty if it did not
+    stopped: str = ""
+
+    @property
+    def last(self) -> Epoch | None:
+        return self.epochs[-1] if self.epochs else None
+
+    @property
+    def test(self) -> dict[str, float]:
+        """The metrics of the latest evaluation."""
+        return next((e.test for e in reversed(self.epochs) if e.test), {})
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(data: Any) -> History:
+        """Reads what a checkpoint holds; anything else is CheckpointError."""
+        try:
+            epochs = [Epoch(number=int(e["number"]), loss=float(e["loss"]), rate=float(e["rate"]),
+                            samples=int(e["samples"]), seconds=float(e["seconds"]),
+                            test={str(k): float(v) for k, v in _items(e["test"])})
+                      for e in data["epochs"]]
+            return History(epochs, int(data["steps"]), float(data["paused_seconds"]))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise CheckpointError(f"the checkpoint's history is malformed: {error!r}") from None
+
+
+def _items(data: Any) -> Any:
+    if not isinstance(data, Mapping):
+        raise TypeError("metrics should be a dictionary")
+    return data.items()

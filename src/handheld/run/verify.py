@@ -1,0 +1,165 @@
+"""A plan against the reference, node by node.
+
+Every node is computed twice from the same inputs: by the device, and by PyTorch in float64. The
+reference never sees its own results again, only the device's, so an error is charged to the op
+that makes it and to no other. A node passes if its relative error (the norm of the difference over
+the norm of the reference) is within the tolerance or, where the exact result cancels to almost
+nothing, is of the size of what PyTorch's own float32 errs on the same inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from handheld.backends.base import Session, open_session
+from handheld.errors import HandheldError
+from handheld.graph.graph import Graph
+from handheld.run.batch import check_batch, choose_graph
+
+if TYPE_CHECKING:
+    from handheld.plan.plan import Plan
+
+#: relative norms: what a float32 op of ordinary length errs, and how far beyond PyTorch's own
+TOLERANCE, SLACK = 1e-5, 10.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One node, by its worst output. `float32_error` is PyTorch's own, where it was needed."""
+
+    index: int
+    op: str
+    phase: str
+    path: str
+    source: str
+    shape: tuple[int, ...]
+    error: float
+    float32_error: float | None
+    passed: bool
+
+    @property
+    def where(self) -> str:
+        return f"{self.op} ({self.phase} of {self.path}, {self.source})"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All nodes of a graph, in order."""
+
+    device: str
+    graph: str
+    tolerance: float
+    rows: tuple[Row, ...]
+
+    @property
+    def first(self) -> Row | None:
+        """The first op whose result differs."""
+        return next((row for row in self.rows if not row.passed), None)
+
+    @property
+    def passed(self) -> bool:
+        return self.first is None
+
+    def __str__(self) -> str:
+        head = f"{self.graph} on {self.device}"
+        row = self.first
+        if row is not None:
+            own = f", PyTorch's float32 by {row.float32_error:.1e}" if row.float32_error else ""
+            return (f"{head}: op {row.index} of {len(self.rows)} differs first: {row.where}, shape "
+                    f"{list(row.shape)}, by {row.error:.1e} relative to float64{own}")
+        worst = max(self.rows, key=lambda r: r.error, default=None)
+        most = f"; the largest error is {worst.error:.1e} in {worst.where}" if worst else ""
+        return f"{head}: all {len(self.rows)} ops equal PyTorch{most}"
+
+
+def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train",
+                tolerance: float = TOLERANCE) -> Verification:
+    """Compares every node of a graph with PyTorch; changes no state."""
+    batch = tuple(batch)
+    name = choose_graph(plan.graphs, graph, batch)
+    if name not in plan.graphs:
+        raise HandheldError(f"the plan has no graph {name!r}; it has {', '.join(plan.graphs)}")
+    if not plan.options.get("isolate") or len(plan.graphs) > 1:
+        # results must outlive the nodes that read them
+        plan = plan.step.plan(plan.device, graphs=[name], isolate=True)
+    reference = plan.step.plan("torch:cpu", graphs=[name])
+    arrays = check_batch(plan.graphs[name].graph, batch)
+    sessions: list[Session] = []
+    try:
+        sessions.append(open_session(plan))
+        sessions.append(open_session(reference, float64=True))
+        sessions.append(open_session(reference))
+        rows = _Comparison(name, plan.graphs[name].graph, sessions, arrays).rows(tolerance)
+    finally:
+        for session in sessions:
+            session.close()
+    return Verification(plan.device, name, tolerance, tuple(rows))
+
+
+class _Comparison:
+    """The device, PyTorch in float64 and PyTorch in float32, side by side."""
+
+    def __init__(self, name: str, graph: Graph, sessions: Sequence[Any],
+                 arrays: Sequence[np.ndarray]) -> None:
+        self.name, self.graph = name, graph
+        self.device, self.exact, self.single = sessions
+        for session in sessions:
+            for (_, tensor, _), array in zip(graph.inputs, arrays):
+                session.upload(name, tensor, array)
+        for session in sessions:
+            begin = getattr(session, "begin_nodes", None)
+            if begin is not None:
+                begin(name)
+
+    def rows(self, tolerance: float) -> list[Row]:
+        return [self._row(i, tolerance) for i in range(len(self.graph.nodes))]
+
+    def _row(self, i: int, tolerance: float) -> Row:
+        node = self.graph.nodes[i]
+        parts = [t for out in node.outputs for t in self.graph.packs.get(out, (out,))]
+        self.device.run_node(self.name, i)
+        self.exact.run_node(self.name, i)
+        got = {t: self._read(self.device, t) for t in parts}
+        want = {t: self._read(self.exact, t) for t in parts}
+        errors = {t: relative_error(got[t], want[t]) for t in parts}
+        worst = max(parts, key=lambda t: errors[t])
+        passed, own = errors[worst] <= tolerance, None
+        if not passed:
+            self.single.run_node(self.name, i)
+            owns = {t: relative_error(self._read(self.single, t), want[t]) for t in parts}
+            passed = all(errors[t] <= max(tolerance, SLACK * owns[t]) for t in parts)
+            own = owns[worst]
+        for tensor, array in got.items():
+            self.exact.set_tensor(self.name, tensor, array)
+            self.single.set_tensor(self.name, tensor, array)
+        return Row(i, node.op, node.origin.phase, node.origin.path, node.origin.source,
+                   self.graph.tensors[worst].shape, errors[worst], own, passed)
+
+    def _read(self, session: Session, tensor: int) -> np.ndarray:
+        shape = self.graph.tensors[tensor].shape
+        return session.read_tensor(self.name, tensor).reshape(shape)
+
+
+def relative_error(got: np.ndarray, want: np.ndarray) -> float:
+    """Norm of the difference over the norm of what is wanted; for integers the share that differ.
+    A NaN or infinity on one side only is an infinite error."""
+    if not got.size:
+        return 0.0
+    if want.dtype.kind in "iub":
+        return float(np.mean(got != want))
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(b)
+    # what overflows in float32 is an infinity on the device, and rightly so
+    finite &= np.abs(np.where(finite, b, 0.0)) <= np.finfo(np.float32).max
+    rest_a, rest_b = a[~finite], b[~finite]
+    same = (np.isnan(rest_a) == np.isnan(rest_b)).all() and (
+        np.isnan(rest_a) | (np.isinf(rest_a) & (np.sign(rest_a) == np.sign(rest_b)))).all()
+    if not same or not np.isfinite(a[finite]).all():
+        return float("inf")
+    difference = float(np.linalg.norm(a[finite] - b[finite]))
+    scale = float(np.linalg.norm(b[finite]))
+    return difference / scale if scale else difference

@@ -1,0 +1,62 @@
+"""Synthetic batches, and what all families share. The data is made up, but it can be learned:
+an image is noise around the pattern of its class, a token follows from the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+M = TypeVar("M")
+
+
+def seeded(make: Callable[[], M], seed: int) -> M:
+    """What `make` returns with PyTorch's generator at `seed`; the generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def sgd(parameters: Iterable[Any], rate: float = 0.01) -> torch.optim.Optimizer:
+    """The default optimizer of the suite."""
+    return torch.optim.SGD(parameters, lr=rate, momentum=0.9)
+
+
+def images(n: int, seed: int, shape: tuple[int, int, int], classes: int) -> tuple[Tensor, Tensor]:
+    """x[n, channels, height, width] and a class for each."""
+    patterns = torch.randn(classes, *shape, generator=torch.Generator().manual_seed(20))
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=generator)
+    return 0.5 * patterns[labels] + torch.randn(n, *shape, generator=generator), labels
+
+
+def tokens(n: int, seed: int, length: int, vocabulary: int) -> Tensor:
+    """Rows of tokens: nine of ten follow from the one before by a fixed rule."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(vocabulary, (n, length), generator=generator)
+    free = torch.rand(n, length, generator=generator) < 0.1
+    for t in range(1, length):
+        follows = (rows[:, t - 1] * 5 + 3) % vocabulary
+        rows[:, t] = torch.where(free[:, t], rows[:, t], follows)
+    return rows
+
+
+def token_loss(scores: Tensor, target: Tensor) -> Tensor:
+    """Mean cross entropy of scores[n, t, vocabulary] against target[n, t]."""
+    return F.cross_entropy(scores.flatten(0, 1), target.flatten())
+
+
+class Classifier(nn.Module):
+    """Features of an image, averaged over it if they are an image still, then classes."""
+
+    def __init__(self, features: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.features, self.head = features, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.features(x)
+        scores: Tensor = self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
+        return scores

@@ -1,0 +1,276 @@
+"""Data: epochs that repeat exactly, sources as promised, errors that say what to do next."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from handheld.errors import DataError
+from handheld.run.data import (
+    ArrayData,
+    Data,
+    ImageData,
+    IterableData,
+    TextData,
+    digits,
+    images,
+    load_data,
+    npz,
+    text,
+)
+
+X, Y = np.arange(46.0).reshape(23, 2), np.arange(23) % 3
+
+
+def rows(batches) -> list[list[int]]:
+    """Which samples each batch of `ArrayData(X, ...)` holds."""
+    return [(batch[0][:, 0] // 2).astype(int).tolist() for batch in batches]
+
+
+# ── batches ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_arrays():
+    data = ArrayData(X, Y, batch_size=5)
+    assert isinstance(data, Data) and (len(data), data.samples, data.dropped) == (4, 23, 3)
+    batches = list(data.epoch(0))
+    assert len(batches) == 4 and all(x.shape == (5, 2) and y.shape == (5,) for x, y in batches)
+    assert batches[0][0].dtype == np.float32 and batches[0][1].dtype == np.int64
+    for x, y in batches:
+        np.testing.assert_array_equal(y, (x[:, 0] / 2).astype(int) % 3)
+
+
+def test_an_epoch_is_decided_by_its_number():
+    data = ArrayData(X, batch_size=5, seed=7)
+    first, second = rows(data.epoch(0)), rows(data.epoch(1))
+    assert first != second and rows(data.epoch(1)) == second
+    assert rows(ArrayData(X, batch_size=5, seed=7).epoch(1, start=2)) == second[2:]
+    assert rows(ArrayData(X, batch_size=5, seed=8).epoch(0)) != first
+    assert list(data.epoch(0, start=4)) == [] and rows(iter(data)) == first
+    used = sorted(i for batch in first for i in batch)
+    assert len(set(used)) == 20
+    assert rows(ArrayData(X, batch_size=5, shuffle=False).epoch(9))[0] == [0, 1, 2, 3, 4]
+
+
+def test_a_short_batch_can_be_kept():
+    data = ArrayData(X, batch_size=5, keep_short=True, shuffle=False)
+    assert (len(data), data.dropped) == (5, 0) and rows(data.epoch(0))[-1] == [20, 21, 22]
+
+
+def test_types():
+    data = ArrayData(np.full((4, 1, 2, 2), 255, np.uint8), np.zeros(4, np.uint8),
+                     np.zeros(4, bool), np.zeros(4, np.float16), batch_size=2)
+    assert [a.dtype for a in next(data.epoch(0))] == [np.float32, np.int64, np.bool_, np.float32]
+    assert next(data.epoch(0))[0].max() == 1
+    torch = pytest.importorskip("torch")
+    data = ArrayData(torch.ones(2, 2, requires_grad=True), batch_size=2)
+    assert next(data.epoch(0))[0].sum() == 4
+
+
+@pytest.mark.parametrize(("arrays", "size", "match"), [
+    ((), 1, "holds no arrays"), ((X, Y[:-1]), 1, "same number of samples"),
+    ((np.float32(1),), 1, "same number"), ((X,), 24, "fewer than one batch of 24. Try"),
+    ((X[:0],), 1, "0 samples"), ((X,), 0, "makes no sense"),
+    ((np.array(["a", "b"]),), 1, "no data for a model"),
+    ((np.array([None, 1]),), 1, "no data for a model"),
+])
+def test_bad_arrays(arrays, size, match):
+    with pytest.raises(DataError, match=match):
+        ArrayData(*arrays, batch_size=size)
+
+
+def test_iterables():
+    batches = [(X[:5], Y[:5]), (X[5:10], Y[5:10]), (X[10:13], Y[10:13])]
+    data = IterableData(batches)
+    assert isinstance(data, Data)
+    assert rows(data.epoch(0)) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert (data.batch_size, data.dropped) == (5, 3)
+    assert rows(data.epoch(1, start=1)) == [[5, 6, 7, 8, 9]]
+    made = IterableData(lambda epoch: [X[epoch : epoch + 2]])
+    assert rows(made.epoch(3)) == [[3, 4]]
+    named = next(IterableData([{"x": X[:2], "n": 3}]).epoch(0))
+    assert named[0]["x"].shape == (2, 2) and len(named) == 1
+    once = IterableData(iter(batches))
+    assert len(list(once)) == 2
+    for source, match in ((once, "read once only"), (IterableData([]), "gave no batches"),
+                          (IterableData([X[:2], X[:3]]), "one batch size"),
+                          (IterableData([3.0]), "without a dimension")):
+        with pytest.raises(DataError, match=match):
+            list(source.epoch(1))
+    with pytest.raises(DataError, match="cannot be iterated"):
+        IterableData(3)
+
+
+def test_a_dataloader_is_an_iterable():
+    torch = pytest.importorskip("torch")
+    pairs = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+    data = IterableData(torch.utils.data.DataLoader(pairs, batch_size=4))
+    assert len(list(data.epoch(0))) == len(list(data.epoch(1))) == 5 and data.dropped == 3
+
+
+# ── digits ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_digits():
+    pytest.importorskip("sklearn")
+    data = load_data("digits", 64)
+    x, y = next(data.train.epoch(0))
+    assert x.shape == (64, 1, 28, 28) and x.dtype == np.float32 and y.dtype == np.int64
+    assert x.min() == 0 and 0.9 < x.max() <= 1 and len(data.classes) == 10
+    assert data.test is not None and not data.note
+    train, test = data.train.arrays, data.test.arrays
+    assert len(train[0]) + len(test[0]) == 1797 and abs(len(test[0]) - 360) < 6
+    share = np.bincount(test[1]) / (np.bincount(test[1]) + np.bincount(train[1]))
+    assert abs(share - 0.2).max() < 0.01  # stratified
+    again, other = digits(64).train.arrays, digits(64, seed=1).train.arrays
+    assert np.array_equal(again[0], train[0]) and not np.array_equal(other[1], train[1])
+
+
+def test_digits_are_grown_as_pytorch_does():
+    torch = pytest.importorskip("torch")
+    from handheld.run.data import bilinear
+
+    x = np.random.default_rng(0).normal(size=(2, 8, 8))
+    want = torch.nn.functional.interpolate(torch.tensor(x)[:, None], (28, 28), mode="bilinear")
+    np.testing.assert_allclose(bilinear(8, 28) @ x @ bilinear(8, 28).T, want[:, 0], atol=1e-12)
+    assert bilinear(1, 3).tolist() == [[1], [1], [1]]
+
+
+# ── .npz ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_npz(tmp_path):
+    np.savez(tmp_path / "a.npz", y=Y, x=X)
+    data = load_data(str(tmp_path / "a.npz"), 2)
+    x, y = next(data.train.epoch(0))
+    assert x.shape == (2, 2) and y.dtype == np.int64
+    assert data.test is not None and data.train.samples + data.test.samples == 23
+    np.savez(tmp_path / "b.npz", X, X[:, 0], Y)
+    assert len(next(npz(tmp_path / "b.npz", 2).train.epoch(0))) == 3
+    np.savez(tmp_path / "c.npz", x_train=X, y_train=Y, x_test=X[:5], y_test=Y[:5])
+    data = npz(tmp_path / "c.npz", 3)
+    assert data.train.samples == 23 and data.test.dropped == 2
+    data = npz(tmp_path / "c.npz", 6)
+    assert data.test is None and "5 samples are held out, and a batch is 6" in data.note
+    np.savez(tmp_path / "d.npz", x=X, y=X)
+    assert npz(tmp_path / "d.npz", 2, test=0.5).test.samples == 12
+    assert npz(tmp_path / "d.npz", 2, test=0).test is None
+
+
+def test_bad_npz(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=X, y=np.array([None] * 23))
+    with pytest.raises(DataError, match=r"a\.npz cannot be read.*Try"):
+        npz(path, 2)
+    good = tmp_path / "good.npz"
+    np.savez(good, x=X, y=Y)
+    for data in (b"", b"PK", good.read_bytes()[:-30], b"\x93NUMPY"):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=r"a\.npz"):
+            npz(path, 2)
+    np.savez(path)
+    with pytest.raises(DataError, match="holds no arrays"):
+        npz(path, 2)
+    np.savez(path, x=X, y=Y[:-1])
+    with pytest.raises(DataError, match="same number of samples"):
+        npz(path, 2)
+    with pytest.raises(DataError, match=r"1\.5"):
+        npz(good, 2, test=1.5)
+
+
+# ── images ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def folder(path, count: int = 5, kind: str = "png"):
+    """Two classes: dark and light pictures of several sizes and modes."""
+    image = pytest.importorskip("PIL.Image")
+    for label, level in (("dark", 40), ("light", 200)):
+        (path / label).mkdir(parents=True)
+        for i in range(count):
+            pixels = np.full((10 + i, 12, 3), level, np.uint8)
+            picture = image.fromarray(pixels)
+            (picture.convert("L") if i == 1 else picture).save(path / label / f"{i}.{kind}")
+    (path / ".hidden").mkdir()
+    return path
+
+
+def test_images(tmp_path):
+    data = load_data(str(folder(tmp_path / "set")), 2, size=8)
+    assert data.classes == ("dark", "light") and isinstance(data.train, ImageData)
+    assert data.train.samples == 8 and data.test.samples == 2
+    for x, y in data.train.epoch(0):
+        assert x.shape == (2, 3, 8, 8) and x.dtype == np.float32 and y.dtype == np.int64
+        np.testing.assert_allclose(x[:, 0, 0, 0], np.where(y, 200, 40) / 255, atol=0.01)
+    x, _ = next(images(tmp_path / "set", 2, size=6, gray=True).train.epoch(0))
+    assert x.shape == (2, 1, 6, 6)
+
+
+def test_images_with_their_own_test_set(tmp_path):
+    folder(tmp_path / "set" / "train", kind="jpg")
+    folder(tmp_path / "set" / "val", 2)
+    data = images(tmp_path / "set", 3)
+    assert data.train.samples == 10 and data.test.samples == 4
+    (tmp_path / "set" / "val" / "dark").rename(tmp_path / "set" / "val" / "grey")
+    with pytest.raises(DataError, match="same sub-folders"):
+        images(tmp_path / "set", 3)
+
+
+def test_bad_images(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match="no sub-folders with images"):
+        load_data(str(tmp_path), 2)
+    path = folder(tmp_path / "set")
+    (path / "dark" / "0.png").write_bytes((path / "dark" / "0.png").read_bytes()[:40])
+    with pytest.raises(DataError, match=r"dark.0\.png cannot be read as an image"):
+        list(images(path, 1, test=0).train.epoch(0))
+    with pytest.raises(DataError, match="images of 0 pixels"):
+        images(path, 2, size=0)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=r"needs pillow.*pip install 'handheld\[data\]'"):
+        images(path, 2)
+
+
+def test_no_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataError, match=r"scikit-learn.*pip install 'handheld\[data\]'"):
+        digits(8)
+
+
+# ── text ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("äbcdefghij" * 20)
+    data = load_data(str(path), 2, length=7)
+    assert len(data.classes) == 256 and isinstance(data.train, TextData)
+    x, y = next(data.train.epoch(0))
+    assert x.shape == y.shape == (2, 7) and x.dtype == np.int64
+    np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
+    data = text(path, 2, length=7, tokens="char", test=0.25)
+    assert data.classes == tuple("bcdefghijä") and data.train.samples == 149 // 7
+    first = next(TextData(data.train.tokens, length=7, batch_size=2, shuffle=False).epoch(0))[0]
+    assert "".join(data.classes[i] for i in first.ravel()) == "äbcdefghijäbcd"
+    assert data.test.samples == 49 // 7 and data.test.shuffle is False
+
+
+def test_bad_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xff\xfe short")
+    for options, match in (({"length": 64}, "0 samples"), ({"length": 0}, "windows of 0"),
+                           ({"tokens": "char"}, "cannot be read as text"),
+                           ({"tokens": "word"}, "byte or char"), ({"test": -1}, "makes no sense")):
+        with pytest.raises(DataError, match=match):
+            text(path, 2, **options)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="fewer than one batch"):
+        text(path, 2)
+
+
+def test_unknown_data(tmp_path):
+    with pytest.raises(DataError, match=r"'digit': no such file or folder. Try: digits"):
+        load_data("digit", 2)
+    (tmp_path / "a.csv").write_text("1,2")
+    with pytest.raises(DataError, match=r"a\.csv is no data"):
+        load_data(str(tmp_path / "a.csv"), 2)
