@@ -72,7 +72,7 @@ def run_node(lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: Devi
                for n in lowered.workspace]
     empty = cl.Buffer(q.context, cl.mem_flags.READ_WRITE, 4)
     for launch in lowered.launches:
-        kernel = cl.Kernel(cl.Program(q.context, launch.source).build(), launch.kernel)
+        kernel = cl.Kernel(cl.Program(q.context, launch.source).build(["-w"]), launch.kernel)
         for k, arg in enumerate(launch.args):
             if isinstance(arg, Buffer):
                 kernel.set_arg(k, buffers.get(arg.tensor, empty))

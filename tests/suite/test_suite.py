@@ -115,7 +115,7 @@ def test_options_and_names():
 def test_the_list_needs_no_pytorch():
     code = ("import sys; sys.modules['torch'] = None\n"
             "from handheld import suite\n"
-            "assert suite.get('lenet5').default_batch == 64\n"
+            "assert suite.get('lenet5').default_batch == 32\n"
             "try: suite.get('lenet5').make()\n"
             "except Exception as error: print(type(error).__name__, error)")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -129,6 +129,7 @@ class OpenCLSession:
         cl = self._cl = _cl()
         self.plan, self.counters = plan, Counters()
         self.timings: dict[str, float] = {}
+        self._flight: deque[Any] = deque()
         self.found = find(plan.device)
         device = self.found.device
         self._check_device()
@@ -144,7 +145,6 @@ class OpenCLSession:
         started = time.perf_counter()
         self._launches = {name: self._bind(graph) for name, graph in plan.graphs.items()}
         self.timings["bind"] = time.perf_counter() - started
-        self._flight: deque[Any] = deque()
         for name, value in plan.step.values.items():
             self.write_slot(name, value)
 
@@ -195,7 +195,7 @@ class OpenCLSession:
     def _build_one(self, launch: Launch) -> Any:
         cl = self._cl
         try:
-            return cl.Program(self.context, launch.source).build(options=[])
+            return cl.Program(self.context, launch.source).build(options=["-w"])
         except cl.Error as error:
             raise BuildError(f"{self.plan.device} could not build kernel {launch.kernel}:\n{error}\n"
                              f"--- source ---\n{launch.source}") from None
@@ -308,7 +308,11 @@ class OpenCLSession:
         slot = self.plan.step.slots[name]
         data = np.ascontiguousarray(array.astype(NUMPY[slot.dtype]).reshape(slot.shape))
         if data.size:
-            self._cl.enqueue_copy(self.queue, self._region(self.plan.state[name]), data, is_blocking=True)
+            # a learning rate changes between steps without emptying the queue
+            wait = data.nbytes > 4096
+            event = self._cl.enqueue_copy(self.queue, self._region(self.plan.state[name]), data, is_blocking=wait)
+            if not wait:
+                self._flight.append((event, data))
 
     def finish(self) -> None:
         self.queue.finish()

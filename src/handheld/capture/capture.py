@@ -18,19 +18,18 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from handheld.capture import contractions, indexing, pointwise, reductions
+from handheld.capture.layout import permute, physical_order
 from handheld.capture.optimizers import Optimizer, clip_norm, clip_value
-from handheld.capture.record import Recorder, graph_of, permute, physical_order
+from handheld.capture.record import Recorder, graph_of
 from handheld.capture.recurrent import single_op_recurrence
 from handheld.capture.state import StateBuilder, ir_dtype
+from handheld.capture.tables import LOWERINGS as LOWERINGS  # filled by this import
+from handheld.capture.values import constant
 from handheld.errors import CaptureError, ValueRead
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes.pipeline import optimize
 from handheld.step import Step
-
-#: the modules whose import fills the table of lowerings
-_TABLES = (contractions, indexing, pointwise, reductions)
 
 
 class Capture:
@@ -155,6 +154,7 @@ class Capture:
         views = {id(p): rec.read(g) for p, g in zip(parameters, grads) if g is not None}
         writes: dict[str, int] = {}
         if accumulate > 1:
+            notes["accumulate"] = accumulate
             views, writes = self._accumulate(rec, parameters, views, accumulate, last)
         if last:
             if clip_norm is not None:
@@ -178,7 +178,7 @@ class Capture:
             both = [held, views[id(p)]]
             if last:
                 sums[id(p)] = rec.map(held.shape, both, lambda a, b: (a + b) * (1.0 / count))
-                writes[slot] = rec.map(held.shape, [], lambda b: pointwise.constant(b, 0.0, "f32")).tensor
+                writes[slot] = rec.map(held.shape, [], lambda b: constant(b, 0.0, "f32")).tensor
             else:
                 writes[slot] = rec.map(held.shape, both, lambda a, b: a + b).tensor
         return sums, writes
@@ -190,9 +190,15 @@ class Capture:
     @contextmanager
     def _quiet(self) -> Iterator[None]:
         """The user's random state is left as it was, and fake-tensor chatter is not theirs to read."""
+        fast = torch.backends.mha.get_fastpath_enabled()
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield
+            # PyTorch's fused inference path of a transformer layer is one opaque op
+            torch.backends.mha.set_fastpath_enabled(False)
+            try:
+                yield
+            finally:
+                torch.backends.mha.set_fastpath_enabled(fast)
 
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from handheld.capture.record import Recorder, expand, permute
+from handheld.capture.layout import expand, permute
+from handheld.capture.record import Recorder
 from handheld.capture.reductions import fold, keepdim, softmax_view
 from handheld.capture.registry import lowering
 from handheld.capture.values import Val, iota
@@ -73,6 +75,32 @@ def mv(rec: Recorder, out: torch.Tensor, a: torch.Tensor, x: torch.Tensor) -> No
 def dot(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     av, bv = rec.read(a), rec.read(b)
     rec.bind(out, fold(rec, av, (0,), lambda x, y: (x * y).reduce("sum"), [bv]))
+
+
+# ── linear maps along axes ──────────────────────────────────────────────────────────────────────────
+
+
+def along_axes(rec: Recorder, x: View, matrices: Sequence[np.ndarray]) -> View:
+    """Applies matrices[i] ([out, in]) along the trailing dimensions of x."""
+    rank, first = len(x.shape), len(x.shape) - len(matrices)
+    for i, matrix in enumerate(matrices):
+        dim = first + i
+        if matrix.shape[0] == matrix.shape[1] and np.array_equal(matrix, np.eye(len(matrix))):
+            continue
+        weights = rec.constant(matrix.astype(np.float32))
+        lead = x.shape[:dim]
+        behind = math.prod(x.shape[dim + 1 :])
+        x = rec.contiguous(x)
+        left = View(weights.tensor, (math.prod(lead), *matrix.shape), (0, matrix.shape[1], 1), 0)
+        right = View(x.tensor, (math.prod(lead), x.shape[dim], behind), (x.shape[dim] * behind, behind, 1), 0)
+        if behind == 1:  # one product of [lead, in] with [in, out]
+            left = View(x.tensor, (math.prod(lead), x.shape[dim]), (x.shape[dim], 1), 0)
+            right = View(weights.tensor, (matrix.shape[1], matrix.shape[0]), (1, matrix.shape[1]), 0)
+        product = matmul(rec, left, right)
+        shape = (*lead, matrix.shape[0], *x.shape[dim + 1 :])
+        x = View(product.tensor, shape, contiguous_strides(shape), 0)
+    assert rank == len(x.shape)
+    return x
 
 
 # ── convolution ───────────────────────────────────────────────────────────────────────────────────

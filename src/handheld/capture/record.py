@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from handheld.capture.layout import expand, is_dense, permute, physical_order
 from handheld.capture.registry import IGNORED, LOWERINGS, decompositions
 from handheld.capture.state import StateBuilder, ir_dtype, tensor_key
 from handheld.capture.values import Val
@@ -84,6 +85,9 @@ class Recorder(TorchDispatchMode):
             return args[0]
         if func._schema.is_mutable:
             return self._mutate(func, args, kwargs)
+        if _composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         if _is_view(func):
             return self._execute(func, args, kwargs)
         table = decompositions()
@@ -327,45 +331,15 @@ class Recorder(TorchDispatchMode):
         return self._random
 
 
+def _composite(func: Any) -> bool:
+    """Ops that PyTorch itself always takes apart: reshape may be a view or a copy."""
+    return bool(func._can_decompose() and func.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd))
+
+
 def _is_view(func: Any) -> bool:
     """Ops whose result aliases an input: nothing to compute."""
     return any(r.alias_info is not None for r in func._schema.returns)
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor fills its memory without gaps or overlaps, in some order of dimensions."""
-    if tensor.is_contiguous():
-        return True
-    reach = 1
-    for stride, size in sorted((tensor.stride(d), n) for d, n in enumerate(tensor.shape) if n != 1):
-        if stride != reach:
-            return tensor.numel() == 0
-        reach *= size
-    return True
-
-
-def physical_order(tensor: torch.Tensor) -> list[int]:
-    """Dimensions in the order of memory, for tensors that are dense in some order."""
-    return sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d) if tensor.shape[d] != 1 else 0, d)) \
-        if not tensor.is_contiguous() else list(range(tensor.dim()))
-
-
-def permute(view: View, order: Sequence[int]) -> View:
-    return View(view.tensor, tuple(view.shape[d] for d in order),
-                tuple(view.strides[d] for d in order), view.offset)
-
-
-def expand(view: View, shape: tuple[int, ...]) -> View:
-    """Broadcasting, as strides of zero."""
-    if view.shape == shape:
-        return view
-    lead = len(shape) - len(view.shape)
-    strides = [0] * lead
-    for n, s, want in zip(view.shape, view.strides, shape[lead:]):
-        if n != want and n != 1:
-            raise CaptureError(f"cannot broadcast {view.shape} to {shape}")
-        strides.append(s if n == want else 0)
-    return View(view.tensor, shape, tuple(strides), view.offset)
 
 
 def graph_of(recorder: Recorder, name: str, inputs: Sequence[tuple[str, int, str]],

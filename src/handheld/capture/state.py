@@ -62,6 +62,8 @@ class StateBuilder:
         self.values: dict[str, np.ndarray] = {}
         self.tensors: dict[str, torch.Tensor] = {}  # keeps storages alive, and finds them again
         self.paths: dict[int, str] = {}
+        #: slot -> the slots it lies side by side with, once a graph has packed them
+        self.layout: dict[str, tuple[str, ...]] = {}
         self._by_key: dict[Key, str] = {}
         for prefix, module in self.modules.items():
             self._register(prefix, module)

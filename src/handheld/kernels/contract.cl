@@ -5,10 +5,12 @@
 // Nothing is unfolded in memory: A and B are index maps over views of any strides. Columns n and
 // terms k are numbers of three digits, and an element of B exists where its pixel is inside:
 //
-//     MODE     m             n                k                A(m, k)          B(k, n)
-//     MATMUL   row           column           k                a[.., m, k]      b[.., k, n]
-//     CONV     out channel   image, row, col  tap, tap, chan   w[m, c, r, s]    x[i, c, row*u + r*e + off, ..]
-//     WEIGHT   out channel   chan, tap, tap   image, row, col  dy[i, m, p, q]   x[i, c, r*u + p*e + off, ..]
+//     MODE    m            n                k                 A(m, k)         B(k, n)
+//     MATMUL  row          column           k                 a[.., m, k]     b[.., k, n]
+//     CONV    out channel  image, row, col  tap, tap, chan    w[m, c, r, s]   x[i, c, y*u + r*e, ..]
+//     WEIGHT  out channel  chan, tap, tap   image, row, col   dy[i, m, y, x]  x[i, c, r*u + y*e, ..]
+//
+// (pixels count from `off`, minus the padding)
 //
 // The gradient in x of a convolution of stride t is t*t convolutions of stride 1, one for each
 // residue ("phase") of the pixel: only the taps r with (phase + pad - r*dil) % t == 0 meet it, and
@@ -24,20 +26,20 @@
 //            +----+     +----+----+----+----+                 MR accumulators of float16 += a*B[k]
 //         MR | Ap |     |acc |    |    |    |                 total += accumulators
 //            +----+     +----+----+----+----+
-//       rows |    |     |    |  total  |    |           chunk sums keep the error of long sums small
+//       rows |    |     |    |  total  |    |         chunk sums keep the error of long sums small
 //            +----+     +----+----+----+----+
 //
 // LOCAL variant (LOCAL 1): one work-group of WX x WY, one tile of (WY*PM) x (WX*PN).
 //
 //                 KT          x -> WX items, item x has columns x, x+WX, x+2*WX ...
 //               +----+     +-----------------+
-//            TM | As |  y  |  x  x  x  x     |   As, Bs in local memory, sums in registers; loads run
-//               +----+  |  |  WX apart, PN   |   along k or along m (n), whichever is contiguous
+//            TM | As |  y  |  x  x  x  x     |   As, Bs in local memory, sums in registers; loads
+//               +----+  |  |  WX apart, PN   |   run along k or along m (n), whichever is contiguous
 //                       WY +-----------------+
 //
 // With SPLIT 1 the k range is cut: split s writes its sums to part[s, g, m, n] and `combine` adds
-// them in order and runs the epilogue. (WEIGHT has none, and dw is dense in [g, m, n]: a single part
-// is the output.) No atomics anywhere: the same input gives the same bits.
+// them in order and runs the epilogue. (WEIGHT has none, and dw is dense in [g, m, n]: a single
+// part is the output.) No atomics anywhere: the same input gives the same bits.
 
 #define MATMUL 0
 #define CONV 1
@@ -105,7 +107,8 @@
 #else
 // A: a_c, a_r, a_s are its strides in k's image-or-channel, row and column digit.
 // B: b_n, b_c its strides in the image-or-channel digit of n and of k; b_h, b_w those of a pixel.
-#define MAP_PARAMS int sets, int M, int N, int K, int a_0, int a_m, int a_g, int a_c, int a_r, int a_s, int a_size, \
+#define MAP_PARAMS int sets, int M, int N, int K, \
+    int a_0, int a_m, int a_g, int a_c, int a_r, int a_s, int a_size, \
     int b_0, int b_g, int b_n, int b_c, int b_h, int b_w, int b_size, int H, int W, \
     int n_y, int n_x, int k_c, int k_r, int k_s, \
     int u_h, int u_w, int e_h, int e_w, int off_h, int off_w, \
@@ -166,7 +169,8 @@ inline Column column(const Map *p, int n) {
 #if PHASED
 // The taps of one phase along one axis: the first and how many; changes offset, step and stride
 // so that digit 0, 1, .. of the tap means those taps.
-inline int taps(int phase, int phases, int skip, int count, int *off, int *step, int *a_tap, int *a_0) {
+inline int taps(int phase, int phases, int skip, int count,
+                int *off, int *step, int *a_tap, int *a_0) {
   int first = 0;
   while (first < skip && (phase + *off + first * *step) % phases) ++first;
   if (first >= min(skip, count)) return 0;
@@ -193,7 +197,8 @@ inline int taps(int phase, int phases, int skip, int count, int *off, int *step,
   map.a_0 = a_0 + group * a_g, map.a_m = a_m, map.a_c = a_c, map.a_r = a_r, map.a_s = a_s; \
   map.b_0 = b_0 + group * b_g, map.b_n = b_n, map.b_c = b_c, map.b_h = b_h, map.b_w = b_w; \
   map.n_y = n_y, map.n_x = n_x, map.k_c = k_c, map.k_r = k_r, map.k_s = k_s; \
-  map.u_h = u_h, map.u_w = u_w, map.e_h = e_h, map.e_w = e_w, map.off_h = off_h, map.off_w = off_w; \
+  map.u_h = u_h, map.u_w = u_w, map.e_h = e_h, map.e_w = e_w; \
+  map.off_h = off_h, map.off_w = off_w; \
   PHASE(g)
 #if PHASED
 #define PHASE(g) \
@@ -271,9 +276,10 @@ __kernel void combine(MAP_PARAMS, const __global float *part, int splits EPILOGU
 
 // ---------------------------------------------------------------------------------- REGISTER
 
-#define PITCH (KC + 16)  // a row of the packed A; 16 more than KC, which would make rows share cache sets
+#define PITCH (KC + 16)  // a row of the packed A; with KC alone rows would share cache sets
 
-// b[at .. at + 15*step], step 1 or 2, with 0 outside [first, stop); reads nothing outside the buffer.
+// b[at .. at + 15*step], step 1 or 2, with 0 outside [first, stop); nothing outside the buffer is
+// read.
 inline float16 load_some(const __global float *b, int size, int at, int step, int first, int stop) {
   if (first >= min(stop, 16) || stop <= 0) return (float16)(0.0f);
   const int all = first <= 0 && stop >= 16;
@@ -313,7 +319,8 @@ inline void transpose(const float *square, float *to, int pitch) {
 }
 
 // Ap[row][PITCH] of `rows` rows from m_first; up to 15 rows and terms past the last are scratch.
-inline void pack_a(const Map *p, const __global float *a, float *pack, int m_first, int rows, int k, int end) {
+inline void pack_a(const Map *p, const __global float *a, float *pack, int m_first, int rows,
+                   int k, int end) {
   while (k < end) {
     const Run t = run_from(p, k, end);
     const int from = p->a_0 + t.a + m_first * p->a_m;
@@ -409,8 +416,8 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
       for (int i = 0; i < t.len; i += 16) {
         float square[256];
         for (int j = 0; j < NT; ++j)
-          vstore16(load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step, first[j] - i, stop[j] - i),
-                   j, square);
+          vstore16(load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step,
+                             first[j] - i, stop[j] - i), j, square);
         transpose(square, pack + i * NT, NT);
       }
     } else {
@@ -503,8 +510,9 @@ void contract(const __global float *a, const __global float *b, MAP_PARAMS,
     for (int j = 0; j < PN; ++j) sum[i][j] = total[i][j] = 0.0f;
 #if MODE != MATMUL
   for (int j = item; j < TN; j += ITEMS) columns[j] = column(&map, min(n_first + j, N - 1));
-  for (int k = item; k < KT; k += ITEMS) {
-    const Run t = run_from(&map, min(k_first + k, max(k_stop - 1, 0)), k_stop);
+  // a phase may have no taps, and then no digits to count with
+  for (int k = item; k < KT && k_first < k_stop; k += ITEMS) {
+    const Run t = run_from(&map, min(k_first + k, k_stop - 1), k_stop);
     terms[0][k] = (int4)(t.a, t.b, t.h, t.w);
   }
   barrier(CLK_LOCAL_MEM_FENCE);

@@ -6,7 +6,8 @@
 //                                * x[i, k/share, p*u + r*e + off, ..];  outside x is 0
 //
 // conv has count 1 and share = multiplier; conv_input has count = multiplier and share 1, and, as
-// in contract.cl, one phase for each residue of the pixel modulo the stride, with every `skip`-th tap.
+// in contract.cl, one phase for each residue of the pixel modulo the stride, with every `skip`-th
+// tap.
 //
 // PLANES (LOCAL 0, for CPUs): a work-item takes a block of `rows` x `cols` pixels of one plane.
 //
@@ -51,7 +52,8 @@
 
 // x: offset and strides of image, channel, row, column, and its size H x W; the output plane of
 // one phase is n_y x n_x; y is at pixel y*u + off, and tap r is r*e further.
-#define PLANE_PARAMS const __global float *x, int x_0, int x_i, int x_c, int x_h, int x_w, int H, int W, \
+#define PLANE_PARAMS const __global float *x, \
+    int x_0, int x_i, int x_c, int x_h, int x_w, int H, int W, \
     int n_y, int n_x, int k_r, int k_s, int u_h, int u_w, int e_h, int e_w, int off_h, int off_w, \
     int share, int count
 
@@ -100,7 +102,8 @@ inline void pack(const __global float *from, int x_h, int x_w, int H, int W, int
 #if MODE == CONV
 
 // Taps of one phase along one axis; see contract.cl.
-inline int taps(int phase, int phases, int skip, int count, int *off, int *step, int *w_tap, int *w_0) {
+inline int taps(int phase, int phases, int skip, int count,
+                int *off, int *step, int *w_tap, int *w_0) {
   int first = 0;
   while (first < skip && (phase + *off + first * *step) % phases) ++first;
   if (first >= min(skip, count)) return 0;
@@ -135,7 +138,8 @@ __kernel void conv(CONV_PARAMS, int channels, int across, int rows, int cols EPI
   if (height <= 0 || width <= 0) return;
   for (int at = 0; at < height * cols; ++at) total[at] = 0.0f;
   for (int j = 0; j < count * (k_r > 0 && k_s > 0); ++j) {
-    const Window t = window_of(y_first, x_first, height, wide, k_r, k_s, u_h, u_w, e_h, e_w, off_h, off_w);
+    const Window t = window_of(y_first, x_first, height, wide, k_r, k_s, u_h, u_w, e_h, e_w,
+                               off_h, off_w);
     pack(x + x_0 + i * x_i + (o / share * count + j) * x_c, x_h, x_w, H, W, u_w, &t, tile);
     const __global float *kernel_ = w + w_0 + (o * count + j) * w_k;
     for (int y = 0; y < height; ++y) {
@@ -145,7 +149,8 @@ __kernel void conv(CONV_PARAMS, int channels, int across, int rows, int cols EPI
           const float *row = tile + (y * u_h + r * e_h - t.low_h) * t.pitch + c;
           for (int s = 0; s < k_s; ++s) {
             const int right = s * e_w - t.low_w;
-            sum += kernel_[r * w_r + s * w_s] * vload16(0, row + right % u_w * t.width + right / u_w);
+            const float *from = row + right % u_w * t.width + right / u_w;
+            sum += kernel_[r * w_r + s * w_s] * vload16(0, from);
           }
         }
         vstore16(sum, 0, total + y * cols + c);
@@ -189,8 +194,8 @@ __kernel void conv(CONV_PARAMS, int channels EPILOGUE_PARAMS) {
 
 // ---------------------------------------------------------------------------------- WEIGHT
 
-#define WEIGHT_PARAMS PLANE_PARAMS, const __global float *dy, int dy_0, int dy_i, int dy_c, int dy_h, \
-    int dy_w, int images
+#define WEIGHT_PARAMS PLANE_PARAMS, const __global float *dy, \
+    int dy_0, int dy_i, int dy_c, int dy_h, int dy_w, int images
 
 #if !LOCAL
 
@@ -202,7 +207,7 @@ __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global float *out) {
   for (int i = 0; i < images; ++i) {
     for (int y = 0; y < n_y; y += rows) {
       for (int c = 0; c < n_x; c += cols) {
-        const int height = min(rows, n_y - y), width = min(cols, n_x - c), wide = (width + 15) / 16 * 16;
+        const int height = min(rows, n_y - y), wide = (min(cols, n_x - c) + 15) / 16 * 16;
         const Window t = window_of(y, c, height, wide, k_r, k_s, u_h, u_w, e_h, e_w, off_h, off_w);
         pack(x + x_0 + i * x_i + k / share * x_c, x_h, x_w, H, W, u_w, &t, tile);
         Window whole;
@@ -211,11 +216,13 @@ __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global float *out) {
         for (int r = 0; r < k_r; ++r) {
           for (int s = 0; s < k_s; ++s) {
             const int right = s * e_w - t.low_w;
-            const float *from = tile + (r * e_h - t.low_h) * t.pitch + right % u_w * t.width + right / u_w;
+            const float *from = tile + (r * e_h - t.low_h) * t.pitch + right % u_w * t.width
+                                + right / u_w;
             float16 sum = (float16)(0.0f);
             for (int row = 0; row < height; ++row)
               for (int at = 0; at < wide; at += 16)
-                sum += vload16(0, block + row * wide + at) * vload16(0, from + row * u_h * t.pitch + at);
+                sum += vload16(0, block + row * wide + at)
+                       * vload16(0, from + row * u_h * t.pitch + at);
             const int tap = r * k_s + s;
             vstore16(vload16(tap, total) + sum, tap, total);
           }

@@ -133,7 +133,7 @@ def _tile_floats(rows: int, cols: int, step: Pair, span: Pair) -> int:
 
 def _block(rows: Pair, step: Pair, span: Pair) -> Pair:
     """Rows and columns of a block: whole rows if they fit, then as many as fit, evenly."""
-    cols = min(round_up(rows[1], VECTOR), BLOCK)
+    cols = min(max(round_up(rows[1], VECTOR), VECTOR), BLOCK)
     while cols > VECTOR and _tile_floats(1, cols, step, span) > TILE:
         cols -= VECTOR
     high = min(rows[0], BLOCK // cols)

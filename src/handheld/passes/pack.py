@@ -16,7 +16,12 @@ BUCKETS = 8
 MIN_BUCKET = 1 << 18  # elements; below this splitting buys no memory
 
 
-def pack_updates(graph: Graph) -> Graph:
+Layout = dict[str, tuple[str, ...]]
+
+
+def pack_updates(graph: Graph, layout: Layout) -> Graph:
+    """Packs what can be packed. `layout` says which slots lie side by side already: all graphs of a
+    step share one state, so what one graph packed together no other may pack differently."""
     written = {t for _, t in graph.writes}
     groups: dict[object, list[int]] = {}
     for i, node in enumerate(graph.nodes):
@@ -29,7 +34,7 @@ def pack_updates(graph: Graph) -> Graph:
     new: list[Node] = []
     for members in groups.values():
         for bucket in _buckets(graph, members):
-            node = _pack(graph, [graph.nodes[i] for i in bucket], tensors, packs, packed)
+            node = _pack(graph, [graph.nodes[i] for i in bucket], tensors, packs, packed, layout)
             if node is not None:
                 new.append(node)
                 gone.update(bucket)
@@ -74,7 +79,7 @@ def _buckets(graph: Graph, members: list[int]) -> list[list[int]]:
 
 
 def _pack(graph: Graph, nodes: list[Node], tensors: dict[int, Tensor], packs: dict[int, tuple[int, ...]],
-          packed: set[int]) -> Node | None:
+          packed: set[int], layout: Layout) -> Node | None:
     first = nodes[0]
     columns: list[tuple[int, ...]] = []
     scalar: dict[int, View] = {}
@@ -86,7 +91,7 @@ def _pack(graph: Graph, nodes: list[Node], tensors: dict[int, Tensor], packs: di
     results = [tuple(n.outputs[k] for n in nodes) for k in range(len(first.outputs))]
     needed = [c for k, c in enumerate(columns) if k not in scalar] + results
     flat = [t for column in needed for t in column]
-    if len(set(flat)) != len(flat) or packed & set(flat):
+    if len(set(flat)) != len(flat) or packed & set(flat) or not _lay_out(graph, needed, layout):
         return None
     number = max(tensors) + 1
 
@@ -111,6 +116,18 @@ def _pack(graph: Graph, nodes: list[Node], tensors: dict[int, Tensor], packs: di
     attrs = {**first.attrs, "shape": (size,)}
     origin = replace(first.origin, path=_joined_path([n.origin.path for n in nodes]))
     return Node("map", tuple(inputs), outputs, attrs, origin)
+
+
+def _lay_out(graph: Graph, columns: list[tuple[int, ...]], layout: Layout) -> bool:
+    """Whether the slots of each column lie, or can be laid, side by side; remembers that they do."""
+    slot_of = {t: s for s, t in graph.slots.items()} | {t: s for s, t in graph.writes}
+    groups = [tuple(slot_of[t] for t in column) for column in columns if all(t in slot_of for t in column)]
+    for group in groups:
+        if any(layout.get(slot, group) != group for slot in group):
+            return False
+    for group in groups:
+        layout.update(dict.fromkeys(group, group))
+    return True
 
 
 def _joined_path(paths: list[str]) -> str:

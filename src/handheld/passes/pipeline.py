@@ -25,15 +25,19 @@ PASSES: tuple[Pass, ...] = (
     recompute,
     fuse_epilogues,
     remove_dead,
-    pack_updates,
 )
 
 
 def optimize(graph: Graph, state: Any = None) -> Graph:
     """The graph after all passes."""
     slots = state.slots if state is not None else None
+    layout = state.layout if state is not None else {}
     done: list[str] = []
-    for step in PASSES:
+
+    def pack(graph: Graph) -> Graph:
+        return pack_updates(graph, layout)
+
+    for step in (*PASSES, pack):
         try:
             graph = check(step(graph), slots)
         except (GraphError, AssertionError, KeyError) as error:

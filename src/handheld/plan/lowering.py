@@ -8,12 +8,12 @@ from types import MappingProxyType
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
-from handheld.kernels import contract, index, loops, order, pool, recurrent
+from handheld.kernels import contract, index, loops, order, pool, recurrent, rows
 from handheld.kernels.base import Lower, Lowered
 
 FAMILIES: Mapping[str, Lower] = MappingProxyType({
-    "map": loops.lower_loops,
-    "reduce": loops.lower_loops,
+    "map": loops.lower_map,
+    "reduce": rows.lower_reduce,
     "matmul": contract.lower_matmul,
     "conv": contract.lower_conv,
     "conv_input": contract.lower_conv_input,

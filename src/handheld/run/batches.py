@@ -17,6 +17,7 @@ import numpy.typing as npt
 from handheld.errors import DataError
 
 Array = npt.NDArray[Any]
+Indices = npt.NDArray[np.int64]
 #: what a training step takes: arrays in order, or one dictionary of them
 Batch = tuple[Any, ...]
 
@@ -59,20 +60,26 @@ class Indexed(ABC):
         """The batches of an epoch, from batch `start` on."""
         order = np.arange(self.samples)
         if self.shuffle:
-            order = np.random.default_rng((self.seed, number)).permutation(self.samples)
+            order = self._generator(number).permutation(self.samples)
         for batch in range(start, len(self)):
-            yield self.take(order[batch * self.batch_size : (batch + 1) * self.batch_size])
+            indices = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield self.take(indices, self._generator(number, batch + 1))
+
+    def _generator(self, *place: int) -> np.random.Generator:
+        """Random numbers for one place: nothing that was drawn before changes them."""
+        return np.random.default_rng((self.seed % 2**32, *place))
 
     @abstractmethod
-    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Array, ...]:
-        """These samples, as one batch."""
+    def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
+        """These samples, as one batch; `random` is for augmentation."""
 
 
 class ArrayData(Indexed):
-    """Arrays with one row a sample: `ArrayData(x, y, batch_size=64)`."""
+    """Arrays with one row a sample: `ArrayData(x, y, batch_size=64)`. With `shift`, each image of
+    the first array is moved by up to so many pixels, differently in each epoch."""
 
     def __init__(self, *arrays: Any, batch_size: int, shuffle: bool = True, seed: int = 0,
-                 keep_short: bool = False, name: str = "the data") -> None:
+                 shift: int = 0, keep_short: bool = False, name: str = "the data") -> None:
         if not arrays:
             raise DataError(f"{name} holds no arrays. Try: ArrayData(x, y, batch_size=...)")
         self.arrays = tuple(_as_array(array) for array in arrays)
@@ -83,9 +90,15 @@ class ArrayData(Indexed):
                             "Their first dimensions must be the same number of samples")
         super().__init__(lengths[0], batch_size, shuffle=shuffle, seed=seed,
                          keep_short=keep_short, name=name)
+        self.shift = shift
+        if shift and (self.arrays[0].ndim != 4 or shift < 0):
+            raise DataError(f"{name} of shape {self.arrays[0].shape} cannot be shifted by {shift}. "
+                            "Only images [n, channels, height, width] can")
+        self._edge = self.arrays[0].min() if shift else 0  # what moves in from outside
 
-    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Array, ...]:
-        return tuple(array[indices] for array in self.arrays)
+    def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
+        first, *rest = (array[indices] for array in self.arrays)
+        return (shifted(first, self.shift, self._edge, random) if self.shift else first, *rest)
 
 
 class IterableData:
@@ -138,10 +151,21 @@ class IterableData:
         return self.source
 
 
+def shifted(x: Array, by: int, edge: Any, random: np.random.Generator) -> Array:
+    """x[n, c, h, w], each image moved by up to `by` pixels both ways."""
+    n, _, height, width = x.shape
+    wide = np.pad(x, ((0, 0), (0, 0), (by, by), (by, by)), constant_values=edge)
+    down = random.integers(0, 2 * by + 1, (n, 1)) + np.arange(height)  # [n, h]
+    right = random.integers(0, 2 * by + 1, (n, 1)) + np.arange(width)  # [n, w]
+    moved = wide.transpose(0, 2, 3, 1)[np.arange(n)[:, None, None], down[:, :, None],
+                                       right[:, None, :]]
+    return np.ascontiguousarray(moved.transpose(0, 3, 1, 2))
+
+
 def stratified(labels: Any, share: float, seed: int) -> tuple[Array, Array]:
     """Indices of a training and a test set: `share` of each class, drawn by `seed`, is held out."""
     _check_share(share)
-    labels, rng = np.asarray(labels), np.random.default_rng(seed)
+    labels, rng = np.asarray(labels), np.random.default_rng(seed % 2**32)
     test: list[Array] = []
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))

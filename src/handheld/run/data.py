@@ -21,6 +21,7 @@ from handheld.run.batches import (
     Batch,
     Data,
     Indexed,
+    Indices,
     IterableData,
     random_split,
     stratified,
@@ -31,6 +32,8 @@ __all__ = [
     "digits", "images", "load_data", "npz", "text",
 ]
 
+#: the seed of every split: the test set is the same whatever the seed of the training
+SPLIT = 0
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 _SPLITS = (("train", "test"), ("train", "val"), ("train", "valid"), ("training", "testing"))
 
@@ -73,8 +76,13 @@ def load_data(spec: str, batch_size: int, *, seed: int = 0, test: float = 0.2, s
 # Digits
 
 
-def digits(batch_size: int, *, seed: int = 0, test: float = 0.2) -> DataSet:
-    """1,797 handwritten digits (scikit-learn), 28x28 in [0, 1], one channel."""
+#: mean and deviation of the pixels, between 0 and 1, of the grown digits
+_DIGITS = (0.3053, 0.3247)
+
+
+def digits(batch_size: int, *, seed: int = 0, test: float = 0.2, shift: int = 2) -> DataSet:
+    """1,797 handwritten digits (scikit-learn), grown from 8x8 to 28x28 and normalised. The test set
+    is the same for every seed; training images are moved by up to `shift` pixels."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -82,10 +90,10 @@ def digits(batch_size: int, *, seed: int = 0, test: float = 0.2) -> DataSet:
                         "Try: pip install 'handheld[data]'") from error
     found = load_digits()
     grow = bilinear(8, 28)
-    x = (grow @ (found.images / 16.0) @ grow.T).astype(np.float32)[:, None]
+    x = (((grow @ (found.images / 16.0) @ grow.T) - _DIGITS[0]) / _DIGITS[1]).astype(np.float32)
     y = found.target.astype(np.int64)
-    split = stratified(y, test, seed)
-    return _arrays("digits", (x, y), split, batch_size, seed, tuple("0123456789"))
+    split = stratified(y, test, SPLIT)
+    return _arrays("digits", (x[:, None], y), split, batch_size, seed, tuple("0123456789"), shift)
 
 
 def bilinear(size: int, out: int) -> npt.NDArray[np.float64]:
@@ -100,14 +108,15 @@ def bilinear(size: int, out: int) -> npt.NDArray[np.float64]:
 
 
 def _arrays(name: str, arrays: tuple[Any, ...], split: tuple[Array, Array], batch_size: int,
-            seed: int, classes: tuple[str, ...] = ()) -> DataSet:
+            seed: int, classes: tuple[str, ...] = (), shift: int = 0) -> DataSet:
     train, held = (tuple(array[indices] for array in arrays) for indices in split)
-    return _both(name, train, held, batch_size, seed, classes)
+    return _both(name, train, held, batch_size, seed, classes, shift)
 
 
 def _both(name: str, train: tuple[Any, ...], held: tuple[Any, ...], batch_size: int, seed: int,
-          classes: tuple[str, ...] = ()) -> DataSet:
-    data = ArrayData(*train, batch_size=batch_size, seed=seed, name=f"{name} (training)")
+          classes: tuple[str, ...] = (), shift: int = 0) -> DataSet:
+    data = ArrayData(*train, batch_size=batch_size, seed=seed, shift=shift,
+                     name=f"{name} (training)")
     note = _too_few(len(held[0]) if held else 0, batch_size)
     test = None if note else ArrayData(*held, batch_size=batch_size, shuffle=False,
                                        name=f"{name} (test)")
@@ -144,9 +153,9 @@ def npz(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2) 
     ArrayData(*chosen, batch_size=1, keep_short=True, name=str(path))  # the arrays fit together
     labels = chosen[-1]
     if len(chosen) > 1 and labels.ndim == 1 and labels.dtype.kind in "iu":
-        split = stratified(labels, test, seed)
+        split = stratified(labels, test, SPLIT)
     else:
-        split = random_split(len(chosen[0]), test, seed)
+        split = random_split(len(chosen[0]), test, SPLIT)
     return _arrays(str(path), chosen, split, batch_size, seed)
 
 
@@ -167,7 +176,7 @@ class ImageData(Indexed):
         super().__init__(len(files), batch_size, shuffle=shuffle, seed=seed, keep_short=False,
                          name=name)
 
-    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Array, ...]:
+    def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
         pixels = np.stack([self._read(self.files[i]) for i in indices])
         if self.gray:
             pixels = pixels[..., None]
@@ -201,7 +210,7 @@ def images(folder: str | Path, batch_size: int, *, seed: int = 0, test: float = 
                             f"{', '.join(others)}. Both need the same sub-folders")
     else:
         classes, every, of = _listed(folder)
-        train, rest = stratified(of, test, seed)
+        train, rest = stratified(of, test, SPLIT)
         files, labels = [every[i] for i in train], [of[i] for i in train]
         held_files, held_labels = [every[i] for i in rest], [of[i] for i in rest]
     note = _too_few(len(held_files), batch_size)
@@ -248,7 +257,7 @@ class TextData(Indexed):
         super().__init__(max(len(tokens) - 1, 0) // length, batch_size, shuffle=shuffle, seed=seed,
                          keep_short=False, name=f"{name} in windows of {length}")
 
-    def take(self, indices: npt.NDArray[np.int64]) -> tuple[Array, ...]:
+    def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
         rows = self.tokens[indices[:, None] * self.length + np.arange(self.length + 1)]
         return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
 
@@ -271,7 +280,7 @@ def text(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2,
         row = np.array([places[character] for character in content], np.int64)
     else:
         raise DataError(f"tokens are byte or char, not {tokens!r}")
-    random_split(1, test, seed)  # the share makes sense
+    random_split(1, test, SPLIT)  # the share makes sense
     cut = len(row) - round(len(row) * test)
     train = TextData(row[:cut], length=length, batch_size=batch_size, seed=seed,
                      name=f"{path} (training)")

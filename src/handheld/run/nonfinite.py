@@ -95,15 +95,14 @@ class Replay:
         graph = self.trainer.plan.graphs[record.graph].graph
         self.restore(k)
         flags = self._run(record, graph)
-        if slot:
-            start = dict(graph.writes).get(slot, graph.slots.get(slot))
-        else:
-            start = graph.outputs[0][1].tensor
-        if start is None:
-            return slot  # this graph does not touch it: look further back
-        if start not in flags:
+        start = dict(graph.writes).get(slot) if slot else graph.outputs[0][1].tensor
+        if start is not None and start in flags:
+            return trace(graph, flags, start)
+        if not slot:
             return Cause("no op: the step gave finite values when it was run again", 0)
-        return trace(graph, flags, start)
+        if start is None and flag(self.trainer.session.read_slot(slot)):
+            return slot  # this graph only reads it: look further back
+        return Cause(f"no op: {slot} was changed from outside after the run", 0)
 
     def _run(self, record: _Record, graph: Graph) -> dict[int, str]:
         """Runs the step node by node; tensor -> `nan` or `inf` for those that hold one."""

@@ -16,6 +16,7 @@ from handheld.step import named_state
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
+    from handheld.run.history import History
 
 
 class Loss:
@@ -66,7 +67,7 @@ class Trainer:
         """The graph that `step` would run on this batch."""
         name = choose_graph(self.plan.graphs, "train", batch)
         if f"{name}.accumulate" in self.plan.graphs:
-            every = int(self.plan.step.meta.get("accumulate", 1))
+            every = self.plan.graphs[name].graph.notes.get("accumulate", 1)
             return name if (self.micro + 1) % every == 0 else f"{name}.accumulate"
         return name
 
@@ -102,6 +103,12 @@ class Trainer:
         self.run(choose_graph(self.plan.graphs, "predict", inputs), *inputs)
         found = self.outputs()
         return next(iter(found.values())) if len(found) == 1 else found
+
+    def fit(self, data: Any, **options: Any) -> History:
+        """Trains for `epochs=`; see handheld.run.loop.fit for all it can do."""
+        from handheld.run.loop import fit
+
+        return fit(self, data, **options)
 
     # ── state ─────────────────────────────────────────────────────────────────────────────────
 
@@ -144,6 +151,8 @@ class Trainer:
         name = f"{optimizer}.lr.{group}"
         if name not in self.plan.step.slots:
             raise HandheldError(f"there is no learning rate {name!r}")
+        if not abs(rate) <= float(np.finfo(np.float32).max):
+            raise HandheldError(f"a learning rate of {rate} is no number that float32 holds")
         self.session.write_slot(name, np.array(rate, np.float32))
 
     def rates(self, optimizer: str = "optimizer") -> list[float]:

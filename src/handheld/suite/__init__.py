@@ -19,7 +19,7 @@ __all__ = ["WORKLOADS", "Workload", "get"]
 
 _ALL = (
     Workload("mlp", "mlp", 64, ("vision", "small"), "784-256-128-10 perceptron on 28x28 images"),
-    Workload("lenet5", "lenet", 64, ("vision", "small"), "LeNet-5 on 28x28 images"),
+    Workload("lenet5", "lenet", 32, ("vision", "small"), "LeNet-5 on 28x28 images"),
     Workload("mobilenet_v2", "mobilenet", 16, ("vision",), "MobileNetV2, 32x32 or `size`"),
     Workload("mobilenet_v2_224", "mobilenet", 16, ("vision", "large"), "MobileNetV2 on 224x224",
              {"size": 224}),

@@ -29,7 +29,7 @@ class LeNet5(nn.Module):
 
 def make(*, seed: int = 0, classes: int = 10) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: LeNet5(classes), seed)
-    return model, F.cross_entropy, sgd(model.parameters(), 0.05)
+    return model, F.cross_entropy, sgd(model.parameters(), 0.02)
 
 
 def batch(n: int, seed: int, *, classes: int = 10) -> tuple[Tensor, Tensor]:

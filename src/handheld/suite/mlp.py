@@ -19,7 +19,7 @@ def build(*, classes: int = 10) -> nn.Sequential:
 
 def make(*, seed: int = 0, classes: int = 10) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: build(classes=classes), seed)
-    return model, F.cross_entropy, sgd(model.parameters(), 0.05)
+    return model, F.cross_entropy, sgd(model.parameters(), 0.02)
 
 
 def batch(n: int, seed: int, *, classes: int = 10) -> tuple[Tensor, Tensor]:

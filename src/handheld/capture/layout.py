@@ -1,0 +1,46 @@
+"""How PyTorch lays a tensor out in memory, and views that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from handheld.errors import CaptureError
+from handheld.graph.graph import View
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor fills its memory without gaps or overlaps, in some order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    reach = 1
+    for stride, size in sorted((tensor.stride(d), n) for d, n in enumerate(tensor.shape) if n != 1):
+        if stride != reach:
+            return tensor.numel() == 0
+        reach *= size
+    return True
+
+
+def physical_order(tensor: torch.Tensor) -> list[int]:
+    """Dimensions in the order of memory, for tensors that are dense in some order."""
+    return sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d) if tensor.shape[d] != 1 else 0, d)) \
+        if not tensor.is_contiguous() else list(range(tensor.dim()))
+
+
+def permute(view: View, order: Sequence[int]) -> View:
+    return View(view.tensor, tuple(view.shape[d] for d in order),
+                tuple(view.strides[d] for d in order), view.offset)
+
+
+def expand(view: View, shape: tuple[int, ...]) -> View:
+    """Broadcasting, as strides of zero."""
+    if view.shape == shape:
+        return view
+    lead = len(shape) - len(view.shape)
+    strides = [0] * lead
+    for n, s, want in zip(view.shape, view.strides, shape[lead:]):
+        if n != want and n != 1:
+            raise CaptureError(f"cannot broadcast {view.shape} to {shape}")
+        strides.append(s if n == want else 0)
+    return View(view.tensor, shape, tuple(strides), view.offset)

@@ -1,0 +1,83 @@
+"""Random ops: Philox of (seed, key, step, index), so that layout and fusion cannot change them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from handheld.capture.pointwise import elementwise
+from handheld.capture.record import Recorder
+from handheld.capture.registry import lowering
+from handheld.capture.state import ir_dtype
+from handheld.capture.values import Val, linear_index
+
+
+def uniform(rec: Recorder, shape: tuple[int, ...], build: Callable[..., Val], inputs: Sequence[torch.Tensor] = ()) -> Any:
+    """A map that also gets a uniform number in [0, 1) for each point."""
+    seed, step = rec.slot_view("handheld.seed"), rec.slot_view("handheld.step")
+    key = rec.random_key()
+
+    def program(s: Val, t: Val, *rest: Val) -> Val:
+        index = linear_index(s.builder)
+        number = s.builder.op("random", "f32", index.index, s.index, t.index, params=(key,))
+        return build(Val(s.builder, number, "f32"), *rest)
+
+    return rec.map(shape, [seed, step, *(rec.read(t) for t in inputs)], program)
+
+
+@lowering("native_dropout.default")
+def native_dropout(rec: Recorder, out: tuple[torch.Tensor, torch.Tensor], x: torch.Tensor, p: float,
+                   train: bool | None = None) -> None:
+    scale = 0.0 if p >= 1 else 1 / (1 - p)
+    mask = uniform(rec, tuple(x.shape), lambda u: u.ge(float(p)))
+    rec.bind(out[1], mask)
+    elementwise(rec, out[0], [x, out[1]], lambda a, m: m.where(a * scale, 0.0))
+
+
+@lowering("bernoulli.p", "bernoulli.float")
+def bernoulli_p(rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: Any = None) -> None:
+    rec.bind(out, uniform(rec, tuple(x.shape), lambda u: u.lt(float(p)).to(ir_dtype(out.dtype))))
+
+
+@lowering("bernoulli_.float")
+def bernoulli_in_place(rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5,
+                       generator: Any = None) -> torch.Tensor:
+    # ≥ 1 - p rather than < p: dropout keeps an element where its mask is 1
+    view = uniform(rec, tuple(x.shape), lambda u: u.ge(float(1 - p)).to(ir_dtype(x.dtype)))
+    with torch.utils._python_dispatch._disable_current_modes():
+        value = torch.empty(x.shape, dtype=x.dtype, device="meta")
+    rec.bind(value, view)
+    rec.write(x, value)
+    return x
+
+
+@lowering("bernoulli.default")
+def bernoulli(rec: Recorder, out: torch.Tensor, x: torch.Tensor, generator: Any = None) -> None:
+    rec.bind(out, uniform(rec, tuple(x.shape), lambda u, p: u.lt(p).to("f32"), [x]))
+
+
+@lowering("rand.default", "rand_like.default")
+def rand(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+    rec.bind(out, uniform(rec, tuple(out.shape), lambda u: u))
+
+
+@lowering("randn.default", "randn_like.default")
+def randn(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+    shape = tuple(out.shape)
+    first, second = uniform(rec, shape, lambda u: u), uniform(rec, shape, lambda u: u)
+
+    def box_muller(a: Val, b: Val) -> Val:
+        radius = ((1.0 - a).unary("log") * -2.0).unary("sqrt")  # 1 - u is never 0
+        return radius * (b * (2 * math.pi)).unary("cos")
+
+    rec.bind(out, rec.map(shape, [first, second], box_muller))
+
+
+@lowering("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype")
+def randint(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+    numbers = [a for a in args if isinstance(a, int)]
+    low, high = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+    rec.bind(out, uniform(rec, tuple(out.shape), lambda u: (u * float(high - low)).to("i32") + low))

@@ -1,0 +1,61 @@
+"""Interpolation: a matrix product along each axis, with weights taken from PyTorch itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from handheld.capture.contractions import along_axes
+from handheld.capture.pooling import bind_image
+from handheld.capture.record import Recorder
+from handheld.capture.registry import lowering
+
+
+def _resize_matrix(mode: str, size: int, out: int, align: bool, scale: float | None) -> np.ndarray:
+    """Column of weights of each output position, found by resizing an identity in PyTorch itself."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        unit = torch.eye(size, dtype=torch.float64)[:, None, :]
+        if mode == "nearest":
+            y = torch.ops.aten.upsample_nearest1d(unit, [out], scale)
+        elif mode == "nearest-exact":
+            y = torch.ops.aten._upsample_nearest_exact1d(unit, [out], scale)
+        elif mode == "linear":
+            y = torch.ops.aten.upsample_linear1d(unit, [out], align, scale)
+        else:
+            y = torch.ops.aten.upsample_bicubic2d(unit[:, :, None, :], [1, out], align, None, scale)[:, :, 0]
+        return np.ascontiguousarray(y[:, 0].numpy().T)
+
+
+_MODES = {"upsample_nearest": "nearest", "_upsample_nearest_exact": "nearest-exact", "upsample_linear": "linear",
+          "upsample_bilinear": "linear", "upsample_bicubic": "cubic"}
+
+
+def _resize(rec: Recorder, out: torch.Tensor, x: torch.Tensor, sizes_in: Sequence[int], sizes_out: Sequence[int],
+            options: Sequence[Any], backward: bool) -> None:
+    name = rec.source.split(".")[1].removesuffix("_backward")
+    mode = _MODES[name[:-2]]
+    rest = list(options)
+    align = bool(rest.pop(0)) if mode in ("linear", "cubic") else False
+    scales = (rest + [None] * len(sizes_in))[: len(sizes_in)]
+    matrices = [_resize_matrix(mode, i, o, align, s) for i, o, s in zip(sizes_in, sizes_out, scales)]
+    if backward:
+        matrices = [m.T for m in matrices]
+    bind_image(rec, out, rec.contiguous(along_axes(rec, rec.read(x), matrices)).tensor)
+
+
+@lowering("upsample_nearest1d.default", "upsample_nearest2d.default", "_upsample_nearest_exact1d.default",
+          "_upsample_nearest_exact2d.default", "upsample_linear1d.default", "upsample_bilinear2d.default",
+          "upsample_bicubic2d.default")
+def upsample(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Any, *options: Any) -> None:
+    _resize(rec, out, x, x.shape[2:], out.shape[2:], options, backward=False)
+
+
+@lowering("upsample_nearest1d_backward.default", "upsample_nearest2d_backward.default",
+          "_upsample_nearest_exact1d_backward.default", "_upsample_nearest_exact2d_backward.default",
+          "upsample_linear1d_backward.default", "upsample_bilinear2d_backward.default",
+          "upsample_bicubic2d_backward.default")
+def upsample_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, size: Any, input_size: Any, *options: Any) -> None:
+    _resize(rec, out, g, tuple(input_size)[2:], g.shape[2:], options, backward=True)

@@ -1,0 +1,26 @@
+"""Importing this fills the table of lowerings."""
+
+from __future__ import annotations
+
+from handheld.capture import (
+    activations,
+    contractions,
+    creation,
+    indexing,
+    joining,
+    losses,
+    norms,
+    ordering,
+    pointwise,
+    pooling,
+    randomness,
+    recurrent,
+    reductions,
+    resizing,
+)
+from handheld.capture.registry import LOWERINGS
+
+MODULES = (activations, contractions, creation, indexing, joining, losses, norms, ordering, pointwise, pooling,
+           randomness, recurrent, reductions, resizing)
+
+__all__ = ["LOWERINGS", "MODULES"]

@@ -1,0 +1,285 @@
+"""The training loop: epochs, evaluation, checkpoints, and every way a run can end.
+
+The device is never waited for without need: the loss that progress shows is that of a step or two
+ago, whose result has long arrived. A checkpoint holds everything the next step depends on, so a
+run that is resumed gives the same bits as one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from handheld import package
+from handheld.errors import CheckpointError, DataError, HandheldError, NonFiniteLoss
+from handheld.run.batches import Batch, Data, IterableData
+from handheld.run.evaluate import evaluate
+from handheld.run.guards import Guards
+from handheld.run.history import Epoch, History
+from handheld.run.interrupt import Interrupt, Interrupted
+from handheld.run.metrics import Metric
+from handheld.run.nonfinite import Replay
+
+if TYPE_CHECKING:
+    from handheld.run.trainer import Loss, Trainer
+
+#: steps whose loss is not read yet; the session itself lets the host be as far ahead
+LAG = 2
+
+#: epochs done, with the fraction of the present one -> the rate, or one for each group
+Schedule = Callable[[float], "float | Sequence[float]"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback gets after each step. `loss` is that of `loss_step`, a step or two ago."""
+
+    epoch: int
+    epochs: int
+    #: batches of this epoch done, and how many it has if that is known
+    position: int
+    batches: int | None
+    step: int
+    loss: float | None
+    loss_step: int
+    rate: float
+    samples: int
+
+
+def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
+        metrics: Mapping[str, Metric] | None = None, callbacks: Sequence[Any] = (),
+        checkpoint: str | Path | None = None, every: int | None = None, resume: bool = False,
+        battery_floor: float | None = None, thermal_limit: float | None = None,
+        stop_on_nan: bool = True, find_nan: bool = False, rate: Schedule | None = None) -> History:
+    """Trains for `epochs` and evaluates on `test` after each.
+
+    `data` and `test` are `Data` (arrays, images, text) or any iterable of batches. A callback has
+    any of `on_step(Progress)`, `on_epoch(Epoch)`, `on_message(str)`; if one returns False training
+    ends. `checkpoint` is written after every epoch and every `every` steps, and on Ctrl-C, which
+    ends in `Interrupted`; `resume` goes on from it to the same bits. Below `battery_floor` percent
+    training ends, above `thermal_limit` °C it waits. `find_nan` names the op that made the first
+    NaN, at the price of reading the state now and then and the loss of every step.
+    """
+    if epochs < 0 or (every is not None and every < 1):
+        raise HandheldError(f"epochs={epochs}, every={every}: count from 0, and from 1")
+    if resume and checkpoint is None:
+        raise CheckpointError("resume needs the checkpoint to resume from: checkpoint=PATH")
+    guards = Guards(battery_floor, thermal_limit)
+    loop = _Loop(trainer, _as_data(data, epochs), epochs, callbacks, rate)
+    loop.test = None if test is None else _as_data(test, epochs)
+    loop.metrics, loop.guards, loop.every = metrics, guards, every
+    loop.stop_on_nan = stop_on_nan or find_nan
+    loop.replay = Replay(trainer) if find_nan else None
+    loop.path = None if checkpoint is None else Path(checkpoint)
+    if resume:
+        loop.resume()
+    with loop.interrupt:
+        return loop.run()
+
+
+def _as_data(data: Any, epochs: int) -> Data:
+    found = data if isinstance(data, Data) else IterableData(data)
+    source = getattr(found, "source", None)
+    if epochs > 1 and source is not None and not callable(source) and iter(source) is source:
+        raise DataError(f"the data can be read once only and {epochs} epochs are asked for. "
+                        "Try: a list, or a function that makes a new iterator for each epoch")
+    return found
+
+
+class _Stop(Exception):
+    """The run ends here, in good order."""
+
+
+class _Loop:
+    """One call of `fit`: where it is, and what it has seen of the present epoch."""
+
+    test: Data | None = None
+    metrics: Mapping[str, Metric] | None = None
+    guards: Guards
+    every: int | None = None
+    stop_on_nan = True
+    replay: Replay | None = None
+    path: Path | None = None
+
+    def __init__(self, trainer: Trainer, data: Data, epochs: int, callbacks: Sequence[Any],
+                 rate: Schedule | None) -> None:
+        self.trainer, self.data, self.epochs = trainer, data, epochs
+        self.callbacks, self.schedule = callbacks, rate
+        self.interrupt = Interrupt()
+        self.history = History()
+        self.epoch = self.position = 0
+        count = getattr(data, "__len__", None)
+        self.batches: int | None = None if count is None else int(count())
+        self.rates: list[float] = trainer.rates()
+        self.pending: deque[tuple[int, int, Loss]] = deque()
+        self.latest: tuple[float | None, int] = (None, 0)
+        self.saved = ""
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.loss_sum, self.losses, self.samples, self.seconds = 0.0, 0, 0, 0.0
+        self.started = time.perf_counter()
+
+    # ── the way through ───────────────────────────────────────────────────────────────────────
+
+    def run(self) -> History:
+        try:
+            while self.epoch < self.epochs:
+                for batch in self.data.epoch(self.epoch, self.position):
+                    self._step(batch)
+                self._end_epoch()
+        except _Stop as stop:
+            self._end_early(str(stop))
+        return self.history
+
+    def _step(self, batch: Batch) -> None:
+        changed = self._set_rates()
+        if self.replay is not None:
+            self.replay.before_step(batch, changed)
+        loss = self.trainer.step(*batch)
+        self.position += 1
+        self.history.steps += 1
+        self.samples += self.data.batch_size
+        self.pending.append((self.history.steps, self.position, loss))
+        self._drain(LAG if self.replay is None else 0)
+        self._tell("on_step", Progress(
+            self.epoch + 1, self.epochs, self.position, self.batches, self.history.steps,
+            *self.latest, self.rates[0] if self.rates else math.nan, self.data.batch_size))
+        if self.every is not None and self.history.steps % self.every == 0:
+            self._save()
+        self._check()
+
+    def _check(self) -> None:
+        """Between two steps: whether to go on, to wait, or to stop."""
+        before = self.guards.paused_seconds
+        reason = self.guards.check(self.interrupt, lambda text: self._tell("on_message", text))
+        paused = self.guards.paused_seconds - before
+        self.started += paused  # waiting is not training
+        self.history.paused_seconds += paused
+        if self.interrupt() or reason:
+            raise _Stop(reason or "interrupted")
+
+    def _end_epoch(self) -> None:
+        self._drain(0)
+        seconds = self.seconds + time.perf_counter() - self.started
+        row = Epoch(self.epoch + 1, self.loss_sum / max(self.losses, 1),
+                    self.rates[0] if self.rates else math.nan, self.samples, seconds)
+        if self.test is not None:
+            row.test = evaluate(self.trainer, self.test, self.metrics, self._check)
+        self.history.epochs.append(row)
+        self.epoch, self.position = self.epoch + 1, 0
+        self._begin_epoch()
+        self._save()
+        self._tell("on_epoch", row)
+        if self.epoch < self.epochs:
+            self._check()
+
+    def _end_early(self, reason: str) -> None:
+        self._drain(0)
+        self._save()
+        where = (f"{reason} in epoch {self.epoch + 1} of {self.epochs}, "
+                 f"after step {self.history.steps}")
+        kept = f"The state is saved in {self.path}: resume from there" if self.path is not None \
+            else "No checkpoint was asked for; the trainer holds the state"
+        self.history.stopped = f"{where}. {kept}"
+        if reason == "interrupted":
+            raise Interrupted(self.history.stopped, self.history)
+
+    # ── losses and rates ──────────────────────────────────────────────────────────────────────
+
+    def _drain(self, keep: int) -> None:
+        """Reads losses until `keep` are still on their way."""
+        while len(self.pending) > keep:
+            step, position, loss = self.pending.popleft()
+            value = float(loss)
+            self.latest = (value, step)
+            self.loss_sum, self.losses = self.loss_sum + value, self.losses + 1
+            if self.stop_on_nan and not math.isfinite(value):
+                self.pending.clear()
+                raise NonFiniteLoss(self._explain(value, step, position))
+
+    def _explain(self, value: float, step: int, position: int) -> str:
+        text = f"the loss became {value} at step {step} (epoch {self.epoch + 1}, batch {position})"
+        if self.replay is None:
+            text += ". Try: a lower rate, or find_nan=True (--find-nan) to see which op made it"
+        else:
+            cause = self.replay.find()
+            before = f" of step {step - cause.steps_back}" if cause.steps_back else ""
+            text += (f": {cause.text}{before}. The trainer is back in the state before step "
+                     f"{step - cause.steps_back}")
+        return f"{text}. The last checkpoint is of {self.saved}" if self.saved else text
+
+    def _set_rates(self) -> list[float] | None:
+        """The schedule's rates for this step, if they differ from the last one's."""
+        if self.schedule is None:
+            return None
+        part = self.position / self.batches if self.batches else 0.0
+        found = self.schedule(self.epoch + part)
+        rates = [float(found)] * len(self.rates) if isinstance(found, (int, float)) \
+            else [float(rate) for rate in found]
+        if len(rates) != len(self.rates):
+            raise HandheldError(f"the schedule gave {len(rates)} rates; the optimizer has "
+                                f"{len(self.rates)} groups")
+        if rates == self.rates:
+            return None
+        for group, rate in enumerate(rates):
+            self.trainer.set_rate(rate, group)
+        self.rates = rates
+        return rates
+
+    def _tell(self, method: str, what: Any) -> None:
+        for callback in self.callbacks:
+            call = getattr(callback, method, None)
+            if call is not None and call(what) is False:
+                raise _Stop("stopped by a callback")
+
+    # ── checkpoints ───────────────────────────────────────────────────────────────────────────
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        self._drain(0)  # a state that made a NaN never replaces a good one
+        seconds = self.seconds + time.perf_counter() - self.started
+        meta = {"epoch": self.epoch, "position": self.position, "micro": self.trainer.micro,
+                "data": self._data_facts(), "history": self.history.to_json(),
+                "partial": [self.loss_sum, self.losses, self.samples, seconds]}
+        try:
+            package.save_state(self.path, self.trainer.state(), meta)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}. Training stopped after step {self.history.steps}; the "
+                                  "trainer still holds the state: trainer.state()") from error
+        self.saved = f"epoch {self.epoch + 1}, batch {self.position}: {self.path}"
+
+    def _data_facts(self) -> dict[str, Any]:
+        """What must be the same for the next batch to be the same."""
+        return {name: int(getattr(self.data, name)) for name in ("batch_size", "samples", "seed")
+                if hasattr(self.data, name)}
+
+    def resume(self) -> None:
+        """Goes back to where the checkpoint was written, or CheckpointError."""
+        assert self.path is not None
+        if not self.path.exists():
+            raise CheckpointError(f"there is no checkpoint {self.path} to resume from")
+        state, meta = package.load_state(self.path)
+        try:
+            epoch, position, micro = (int(meta[k]) for k in ("epoch", "position", "micro"))
+            loss_sum, losses, samples, seconds = meta["partial"]
+            facts, history = dict(meta["data"]), History.from_json(meta["history"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{self.path} is no checkpoint of a training loop: {error!r}") \
+                from None
+        for name, value in self._data_facts().items():
+            if value and facts.get(name, value) != value:
+                raise CheckpointError(f"{self.path} was written with {name} {facts[name]} of the "
+                                      f"data; now it is {value}, and the batches would differ")
+        self.trainer.load(state)
+        self.epoch, self.position, self.trainer.micro = epoch, position, micro
+        self.history, self.rates = history, self.trainer.rates()
+        self.loss_sum, self.losses = float(loss_sum), int(losses)
+        self.samples, self.seconds = int(samples), float(seconds)
+        self.saved = f"epoch {epoch + 1}, batch {position}: {self.path}"

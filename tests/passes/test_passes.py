@@ -1,0 +1,120 @@
+"""Passes change how a step runs, never what it computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from models import MODELS, loss, make
+from torch import nn
+
+import handheld
+from handheld.capture import capture as capturing
+from handheld.graph.check import check
+from handheld.graph.graph import Graph
+from handheld.passes import pipeline
+from handheld.passes.clean import remove_dead
+from handheld.passes.spaces import reshape_view
+from handheld.graph.graph import View, contiguous_strides
+
+
+def step_of(name: str, monkeypatch: pytest.MonkeyPatch, raw: bool):
+    model, optimizer, batch = make(name)
+    with monkeypatch.context() as patch:
+        if raw:
+            patch.setattr(capturing, "optimize", lambda graph, state: remove_dead(graph))
+        step = handheld.capture(model, loss, optimizer, batch, evaluate=False)
+    return step, batch
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_results_do_not_change(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for raw in (True, False):
+        step, batch = step_of(name, monkeypatch, raw)
+        with step.plan("torch:cpu").start(float64=True) as trainer:
+            for _ in range(2):
+                trainer.step(*batch)
+            results.append({s: trainer.session._slots[s].numpy() for s in step.slots})
+    for slot, want in results[0].items():
+        scale = float(np.linalg.norm(want)) or 1.0
+        assert np.linalg.norm(results[1][slot] - want) / scale < 1e-9, slot
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_pass_keeps_the_graph_legal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, _ = step_of(name, monkeypatch, raw=True)
+    graph = step.graphs["train"]
+    sizes = [len(graph.nodes)]
+    for each in pipeline.PASSES:
+        graph = check(each(graph), step.slots)
+        sizes.append(len(graph.nodes))
+    assert sizes[-1] < 0.75 * sizes[0]
+
+
+def train_graph(model: nn.Module, x, y) -> Graph:
+    import torch
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return handheld.capture(model, loss, optimizer, (x, y), evaluate=False).graphs["train"]
+
+
+def test_batch_norm_and_its_activation_are_one_kernel_each_way() -> None:
+    import torch
+
+    model = nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 3))
+    graph = train_graph(model, torch.randn(2, 2, 6, 6), torch.tensor([0, 1]))
+    reduces = [n for n in graph.nodes if n.op == "reduce" and n.origin.path == "1"]
+    assert [n.origin.phase for n in reduces] == ["forward", "backward"]
+
+
+def test_a_kernel_belongs_to_one_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates write slots; forward and backward write none but running statistics."""
+    for name in MODELS:
+        step, _ = step_of(name, monkeypatch, raw=False)
+        graph = step.graphs["train"]
+        written = {t: s for s, t in graph.writes}
+        for node in graph.nodes:
+            members = [m for o in node.outputs for m in graph.packs.get(o, (o,))]
+            roles = {step.slots[written[m]].role for m in members if m in written}
+            assert node.origin.phase == "update" or roles <= {"buffer"}
+
+
+def test_dropout_masks_are_not_kept() -> None:
+    import torch
+
+    model = nn.Sequential(nn.Linear(40, 50), nn.Dropout(0.5), nn.Linear(50, 3))
+    graph = train_graph(model, torch.randn(4, 40), torch.tensor([0, 1, 2, 0]))
+    forward = [n for n in graph.nodes if n.origin.phase == "forward"]
+    kept = [o for n in forward for o in n.outputs if graph.tensors[o].size == 200]
+    assert len(kept) == 1  # the second layer's input; neither a mask nor the value before it
+
+
+def test_updates_are_packed() -> None:
+    import torch
+
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)), nn.Linear(8, 3))
+    graph = train_graph(model, torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))
+    updates = [n for n in graph.nodes if n.origin.phase == "update"]
+    assert len(updates) <= 2 and graph.packs
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_reshaping_a_view_keeps_its_elements(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.choice([1, 2, 3, 4, 6], rng.integers(1, 5)))
+    order = rng.permutation(len(shape))
+    physical = contiguous_strides(tuple(shape[d] for d in order))
+    strides = [0] * len(shape)
+    for d, s in zip(order, physical):
+        strides[d] = int(s) if rng.integers(4) else 0
+    view = View(0, shape, tuple(strides), 0)
+    buffer = np.arange(int(np.prod(shape)) * 2)
+    elements = np.lib.stride_tricks.as_strided(buffer, shape, [s * 8 for s in strides])
+    flat = int(np.prod(shape))
+    for n in (1, 2, 3, 4, 6):
+        if flat % n == 0:
+            new = reshape_view(view, (flat // n, n))
+            if new is not None:
+                got = np.lib.stride_tricks.as_strided(buffer, new.shape, [s * 8 for s in new.strides])
+                assert (got == elements.reshape(new.shape)).all()
+    assert reshape_view(view, shape) == view

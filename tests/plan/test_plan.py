@@ -1,0 +1,144 @@
+"""Plans: memory that is proved, descriptions of devices that are not here, JSON, errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from models import MODELS, loss, make
+
+import handheld
+from handheld.device import DeviceCaps
+from handheld.errors import DeviceError, OutOfMemory, PlanError
+from handheld.plan.codec import from_json, to_json
+from handheld.plan.memory import Place
+from handheld.plan.verify import _Bytes, verify
+
+SHIPPED = ["adreno-620", "adreno-740", "mali-g78", "minimal-embedded"]
+
+
+@pytest.fixture(scope="module")
+def steps():
+    found = {}
+    for name in MODELS:
+        model, optimizer, batch = make(name)
+        found[name] = handheld.capture(model, loss, optimizer, batch)
+    return found
+
+
+@pytest.mark.parametrize("device", SHIPPED)
+@pytest.mark.parametrize("name", MODELS)
+def test_plans_for_phones_are_made_and_proved_here(name: str, device: str, steps) -> None:
+    caps = DeviceCaps.shipped(device)
+    plan = steps[name].plan("opencl", caps=caps)
+    assert max(plan.segments) <= caps.max_alloc_bytes
+    for graph in plan.graphs.values():
+        for lowered in graph.lowered:
+            for launch in lowered.launches:
+                assert np.prod(launch.local_size) <= caps.max_work_group
+                assert all(g % n == 0 for g, n in zip(launch.global_size, launch.local_size))
+        assert graph.launches == sum(len(low.launches) for low in graph.lowered) > 0
+    assert "images" not in str(plan.explain()) and "graph train" in plan.explain()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_memory_is_reused(name: str, steps) -> None:
+    plan = steps[name].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"])
+    isolated = steps[name].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"], isolate=True)
+    assert plan.arena_bytes < 0.8 * plan.graphs["train"].tensor_bytes
+    assert plan.arena_bytes < isolated.arena_bytes
+    assert not plan.graphs["train"].copies  # every update is made in its slot
+
+
+def test_small_segments(steps) -> None:
+    caps = dataclasses.replace(DeviceCaps.shipped("mali-g78"), max_alloc_bytes=64 << 10)
+    plan = steps["vision"].plan("opencl", caps=caps)
+    assert len(plan.segments) > 2 and max(plan.segments) <= 64 << 10
+
+
+def test_the_verifier_finds_a_stolen_byte(steps) -> None:
+    plan = steps["vision"].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"])
+    graph = plan.graphs["train"]
+    rng = np.random.default_rng(0)
+    movable = [t for node in graph.graph.nodes for t in node.outputs
+               if graph.places[t].segment >= plan.arena and t not in graph.graph.packs]
+    found = 0
+    for tensor in rng.permutation(movable)[:40]:
+        places = dict(graph.places)
+        other = places[int(rng.choice(movable))]
+        place = places[int(tensor)]
+        if place.offset == other.offset or other.offset + place.nbytes > plan.segments[other.segment]:
+            continue
+        places[int(tensor)] = Place(other.segment, other.offset, place.nbytes)
+        changed = dataclasses.replace(plan, graphs={"train": dataclasses.replace(graph, places=places)})
+        try:
+            verify(changed)
+        except PlanError:
+            found += 1
+    assert found >= 5
+
+
+@pytest.mark.parametrize("change", ["outside", "unaligned", "no copy"])
+def test_the_verifier_finds_what_is_wrong(change: str, steps) -> None:
+    plan = steps["vision"].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"], isolate=change == "no copy")
+    graph = plan.graphs["train"]
+    places, copies = dict(graph.places), graph.copies
+    tensor = graph.graph.nodes[0].outputs[0]
+    if change == "outside":
+        places[tensor] = dataclasses.replace(places[tensor], offset=1 << 30)
+    elif change == "unaligned":
+        places[tensor] = dataclasses.replace(places[tensor], offset=places[tensor].offset + 4)
+    else:
+        assert copies
+        copies = copies[1:]
+    broken = dataclasses.replace(graph, places=places, copies=copies)
+    with pytest.raises(PlanError):
+        verify(dataclasses.replace(plan, graphs={"train": broken}))
+
+
+def test_bytes_know_their_owner() -> None:
+    rng = np.random.default_rng(0)
+    intervals, plain = _Bytes(), np.full(200, -1)
+    for owner in range(300):
+        start = int(rng.integers(0, 190))
+        end = int(rng.integers(start + 1, 200))
+        intervals.claim(start, end, owner)
+        plain[start:end] = owner
+        a = int(rng.integers(0, 190))
+        b = int(rng.integers(a + 1, 200))
+        who = int(rng.choice(plain[a:b]))
+        if who >= 0:
+            assert intervals.owned(a, b, who) == bool((plain[a:b] == who).all())
+
+
+def test_a_plan_is_a_file(steps) -> None:
+    step = steps["attention"]
+    plan = step.plan("opencl", caps=DeviceCaps.shipped("adreno-740"))
+    text = json.dumps(to_json(plan), allow_nan=False)
+    again = from_json(json.loads(text), step)
+    assert again == plan
+    for broken in (text.replace('"version": 1', '"version": 9'), text.replace('"kernel"', '"colonel"'), "{}",
+                   text.replace('"buffer"', '"bucket"'), text.replace('"arena"', '"area"')):
+        with pytest.raises(PlanError):
+            from_json(json.loads(broken), step)
+
+
+def test_too_little_memory_says_what_is_large(steps) -> None:
+    with pytest.raises(OutOfMemory, match=r"needs .* MiB .* available.*Largest tensors.*smaller batch"):
+        steps["vision"].plan("opencl", memory_limit_bytes=10_000)
+    tiny = dataclasses.replace(DeviceCaps.shipped("mali-g78"), max_alloc_bytes=1024)
+    with pytest.raises(OutOfMemory, match="in one piece"):
+        steps["vision"].plan("opencl", caps=tiny)
+
+
+def test_unknown_names(steps) -> None:
+    with pytest.raises(PlanError, match="no graph"):
+        steps["vision"].plan("opencl", graphs=["fly"])
+    with pytest.raises(DeviceError, match="there are opencl"):
+        steps["vision"].plan("gpu")
+    with pytest.raises(DeviceError, match="there are"):
+        steps["vision"].plan("opencl:no-such-device")
+    with pytest.raises(DeviceError, match="adreno-740"):
+        DeviceCaps.shipped("abacus")

@@ -1,0 +1,278 @@
+"""The training loop: what is learned, how a run ends, and that nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import types
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import handheld
+from handheld.errors import CheckpointError, DataError, DeviceError, HandheldError, NonFiniteLoss
+from handheld.run import guards
+from handheld.run.batches import ArrayData
+from handheld.run.interrupt import Interrupted
+from handheld.run.loop import Progress, fit
+
+BATCH = 16
+
+
+class Net(nn.Module):
+    """Batch statistics, random masks and momentum: everything a checkpoint must carry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm, self.drop = nn.Linear(12, 24), nn.BatchNorm1d(24), nn.Dropout(0.2)
+        self.b = nn.Linear(24, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.drop(F.relu(self.norm(self.a(x)))))
+
+
+def data(count: int = 120, seed: int = 0, **options) -> ArrayData:
+    rng = np.random.default_rng(5)
+    centres = rng.standard_normal((3, 12))
+    labels = rng.integers(0, 3, count)
+    x = (centres[labels] + 0.4 * rng.standard_normal((count, 12))).astype(np.float32)
+    return ArrayData(x, labels, batch_size=BATCH, seed=seed, **options)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    batch = (torch.zeros(BATCH, 12), torch.zeros(BATCH, dtype=torch.int64))
+    step = handheld.capture(model, F.cross_entropy, optimizer, batch, seed=3)
+    with step.plan("opencl").start() as trainer:
+        yield trainer, trainer.state()
+
+
+@pytest.fixture
+def trainer(shared):
+    """One trainer for all tests, each from the captured state."""
+    reset(*shared)
+    return shared[0]
+
+
+def reset(trainer, state) -> None:
+    trainer.load(state)
+    trainer.micro = 0
+
+
+def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.steps: list[Progress] = []
+        self.epochs: list[int] = []
+
+    def on_step(self, progress: Progress) -> None:
+        self.steps.append(progress)
+
+    def on_epoch(self, row) -> None:
+        self.epochs.append(row.number)
+
+
+def test_learns_and_counts_every_test_sample(trainer):
+    recorder, test = Recorder(), data(50, shuffle=False)
+    history = fit(trainer, data(), epochs=6, test=test, callbacks=[recorder])
+    assert [e.number for e in history.epochs] == recorder.epochs == [1, 2, 3, 4, 5, 6]
+    assert history.epochs[-1].loss < history.epochs[0].loss
+    assert history.test["accuracy"] > 0.9
+    assert round(history.test["accuracy"] * 50) == pytest.approx(history.test["accuracy"] * 50)
+    assert history.steps == 6 * (120 // BATCH) == len(recorder.steps)
+    assert recorder.steps[0].loss is None and recorder.steps[-1].loss_step == history.steps - 2
+
+
+def test_training_reads_one_loss_a_step_and_never_empties_the_queue(trainer):
+    before = trainer.counters
+    fit(trainer, data(), epochs=2)
+    done = trainer.counters - before
+    assert done.downloads == done.steps == 14
+    assert done.finishes == done.allocations == done.bindings == 0
+
+
+def test_resume_gives_the_same_bits(shared, tmp_path):
+    trainer, start = shared
+    rate = lambda epoch: 0.05 / (1 + epoch)  # noqa: E731
+    path = tmp_path / "run.checkpoint"
+
+    def train(epochs: int, **options):
+        reset(trainer, start)
+        history = fit(trainer, data(), epochs=epochs, test=data(40), rate=rate, **options)
+        return trainer.state(), history
+
+    straight, history = train(4)
+    train(2, checkpoint=path)
+    resumed, again = train(4, checkpoint=path, resume=True)
+    assert same(straight, resumed) and not same(straight, start)
+    assert [(e.loss, e.test) for e in again.epochs] == [(e.loss, e.test) for e in history.epochs]
+    assert again.steps == history.steps
+
+
+class PressCtrlC:
+    def on_step(self, progress: Progress) -> None:
+        if progress.step == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_interrupted_in_the_middle_of_an_epoch_and_resumed(shared, tmp_path):
+    trainer, start = shared
+    path = tmp_path / "run.checkpoint"
+    reset(trainer, start)
+    fit(trainer, data(), epochs=2)
+    straight = trainer.state()
+    reset(trainer, start)
+    with pytest.raises(Interrupted, match="after step 10") as stop:
+        fit(trainer, data(), epochs=2, checkpoint=path, callbacks=[PressCtrlC()])
+    assert str(path) in str(stop.value) and stop.value.history.steps == 10
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with trainer.plan.start() as fresh:  # as after a new start of the program
+        history = fit(fresh, data(), epochs=2, checkpoint=path, resume=True)
+        assert same(straight, fresh.state()) and history.steps == 14
+
+
+def test_a_callback_ends_training(trainer):
+    class Enough:
+        def on_epoch(self, row) -> bool:
+            return row.number < 2
+
+    history = fit(trainer, data(), epochs=5, callbacks=[Enough()])
+    assert len(history.epochs) == 2 and "callback" in history.stopped
+
+
+# ── bad input ─────────────────────────────────────────────────────────────────────────────────
+
+
+def with_nan(at: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    batches = list(data().epoch(0))
+    batches[at] = (np.full_like(batches[at][0], np.nan), batches[at][1])
+    return batches
+
+
+def test_a_nan_loss_stops_and_names_the_step(trainer, tmp_path):
+    path = tmp_path / "run.checkpoint"
+    with pytest.raises(NonFiniteLoss, match=r"nan at step 4 \(epoch 1, batch 4\)"):
+        fit(trainer, with_nan(3), epochs=1, checkpoint=path, every=1)
+    fit(trainer, [], epochs=0, checkpoint=path, resume=True)
+    assert all(np.isfinite(v).all() for v in trainer.state().values())
+
+
+def test_find_nan_names_the_input(trainer):
+    with pytest.raises(NonFiniteLoss, match="input '0' of the batch holds nan"):
+        fit(trainer, with_nan(3), epochs=1, find_nan=True)
+
+
+def test_find_nan_names_the_op_of_the_step_at_fault(trainer):
+    """A rate that overflows the weights shows as a NaN loss only one step later."""
+    rate = lambda epoch: 1e38 if epoch * 7 > 2.5 else 0.05  # noqa: E731
+    with pytest.raises(NonFiniteLoss, match=r"made (nan|inf) from") as error:
+        fit(trainer, data(), epochs=1, find_nan=True, rate=rate)
+    assert "(update of" in str(error.value) or "(forward of" in str(error.value)
+    assert all(np.isfinite(v).all() for v in trainer.state().values())
+
+
+@pytest.mark.parametrize("device", ["opencl", "torch:cpu"])
+def test_find_nan_goes_back_to_the_step_that_broke_a_weight(device):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e3)
+    tame, wild = torch.ones(2, 1), torch.full((2, 1), 1e19)
+    step = handheld.capture(model, lambda y: (y * y).mean(), optimizer, (tame,))
+    with step.plan(device, graphs=["train"]).start() as trainer:
+        with pytest.raises(NonFiniteLoss, match=r"at step 3 .* made inf from finite") as e:
+            fit(trainer, [(tame * 0,), (wild,), (tame,)], epochs=1, find_nan=True)
+        assert "(update of" in str(e.value) and "state before step 2" in str(e.value)
+        assert trainer.state()["weight"] == np.float32(0.1)
+
+
+def test_a_rate_that_is_no_number_is_an_error(trainer):
+    for rate in (1e39, float("nan")):
+        with pytest.raises(HandheldError, match="no number that float32 holds"):
+            fit(trainer, data(), epochs=1, rate=lambda epoch, rate=rate: rate)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_and_the_state(trainer, tmp_path, monkeypatch):
+    path = tmp_path / "run.checkpoint"
+    fit(trainer, data(), epochs=1, checkpoint=path)
+    old = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        fit(trainer, data(), epochs=2, checkpoint=path, resume=True)
+    assert path.read_bytes() == old and list(tmp_path.iterdir()) == [path]
+    assert int(trainer.state()["handheld.step"]) == 14
+
+
+def test_resume_from_nothing_or_from_other_data_is_an_error(trainer, tmp_path):
+    path = tmp_path / "run.checkpoint"
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        fit(trainer, data(), epochs=1, checkpoint=path, resume=True)
+    with pytest.raises(CheckpointError, match="checkpoint=PATH"):
+        fit(trainer, data(), epochs=1, resume=True)
+    fit(trainer, data(), epochs=1, checkpoint=path)
+    with pytest.raises(CheckpointError, match="seed 0 of the data; now it is 1"):
+        fit(trainer, data(seed=1), epochs=2, checkpoint=path, resume=True)
+
+
+def test_an_iterator_serves_one_epoch(trainer):
+    assert fit(trainer, iter(list(data().epoch(0))), epochs=1).steps == 7
+    with pytest.raises(DataError, match="once only"):
+        fit(trainer, iter(list(data().epoch(0))), epochs=2)
+
+
+def test_a_schedule_of_the_wrong_length_is_an_error(trainer):
+    with pytest.raises(HandheldError, match="2 rates"):
+        fit(trainer, data(), epochs=1, rate=lambda epoch: [0.1, 0.2])
+
+
+# ── battery and temperature ───────────────────────────────────────────────────────────────────
+
+
+def battery(monkeypatch, percent: float, plugged: bool = False) -> None:
+    found = types.SimpleNamespace(percent=percent, power_plugged=plugged)
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: found, raising=False)
+
+
+def test_asking_for_a_sensor_that_is_not_there_is_an_error(trainer, monkeypatch):
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: None, raising=False)
+    monkeypatch.setattr(psutil, "sensors_temperatures", dict, raising=False)
+    with pytest.raises(DeviceError, match="reports no battery"):
+        fit(trainer, data(), epochs=1, battery_floor=20)
+    with pytest.raises(DeviceError, match="reports no temperature"):
+        fit(trainer, data(), epochs=1, thermal_limit=60)
+    assert int(trainer.state()["handheld.step"]) == 0
+
+
+def test_a_low_battery_ends_training_with_a_checkpoint(trainer, tmp_path, monkeypatch):
+    path = tmp_path / "run.checkpoint"
+    battery(monkeypatch, 15)
+    history = fit(trainer, data(), epochs=3, battery_floor=20, checkpoint=path)
+    assert "15%, below the floor of 20%" in history.stopped and path.exists()
+    battery(monkeypatch, 15, plugged=True)
+    assert fit(trainer, data(), epochs=2, battery_floor=20).stopped == ""
+
+
+def test_a_hot_device_is_given_time(trainer, monkeypatch):
+    readings = iter([70.0, 90.0, 88.0, 84.0, *[60.0] * 1000])
+    sensor = lambda: {"cpu": [types.SimpleNamespace(current=next(readings))]}  # noqa: E731
+    monkeypatch.setattr(psutil, "sensors_temperatures", sensor, raising=False)
+    monkeypatch.setattr(guards, "PERIOD", 0.0)
+    messages: list[str] = []
+    callback = types.SimpleNamespace(on_message=messages.append)
+    history = fit(trainer, data(), epochs=1, thermal_limit=90, callbacks=[callback])
+    assert messages[0].startswith("paused: 90 °C") and messages[1] == ""
+    assert history.paused_seconds > 0.3 and history.steps == 7
