@@ -143,16 +143,18 @@ def _decoders() -> list[Family]:
         family("deepseek_v3", "CausalLM", causal, {**TEXT, **EXPERTS}, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=8,
                qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=8, first_k_dense_replace=1, n_shared_experts=1),
         family("dbrx", "CausalLM", causal, {}, vocab_size=V, d_model=32, n_heads=4, n_layers=2, max_seq_len=64,
-               attn_config={"kv_n_heads": 2}, ffn_config={"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2}),
+               attn_config={"kv_n_heads": 2, "rope_theta": 1e4}, ffn_config={"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2}),
         family("jamba", "CausalLM", causal, {**TEXT, **EXPERTS}, mamba_d_state=4, mamba_dt_rank=4, attn_layer_period=2,
                attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1, use_mamba_kernels=False),
         family("modernbert-decoder", "CausalLM", causal, TEXT, global_attn_every_n_layers=2, local_attention=8),
+        family("helium", "CausalLM", causal, TEXT, head_dim=8),
+        family("ministral", "CausalLM", causal, TEXT, head_dim=8),
+        family("hunyuan_v1_dense", "CausalLM", causal, TEXT, head_dim=8),
         family("lfm2", "CausalLM", causal, TEXT, layer_types=["conv", "full_attention"]),
         family("xlnet", "CausalLM", plain_labels, {}, vocab_size=V, d_model=32, n_layer=2, n_head=4, d_inner=48),
     ]
     same = ("mistral qwen2 phi phi3 gpt_neox stablelm starcoder2 olmo olmo2 olmo3 cohere cohere2 granite glm glm4 nemotron "
-            "persimmon helium arcee smollm3 exaone4 ministral diffllama apertus seed_oss ernie4_5 hunyuan_v1_dense "
-            "nanochat gpt_neox_japanese").split()
+            "persimmon arcee smollm3 exaone4 diffllama apertus seed_oss ernie4_5 nanochat gpt_neox_japanese").split()
     return found + [family(kind, "CausalLM", causal, TEXT) for kind in same]
 
 
@@ -165,7 +167,7 @@ def _encoders() -> list[Family]:
     bert = {**TEXT, "type_vocab_size": 2}
     found = [family(kind, "MaskedLM", padded, bert) for kind in
              "bert roberta xlm-roberta camembert megatron-bert ernie rembert nezha data2vec-text roformer convbert "
-             "esm mpnet roberta-prelayernorm xmod modernbert nystromformer yoso mra eurobert".split() if kind != "nezha"]
+             "esm mpnet roberta-prelayernorm modernbert nystromformer yoso mra eurobert".split() if kind != "nezha"]
     found += [
         family("bert", "SequenceClassification", classes, bert, num_labels=3),
         family("bert", "TokenClassification", padded_tags, bert, num_labels=5),
@@ -183,6 +185,7 @@ def _encoders() -> list[Family]:
         family("deberta", "MaskedLM", padded, bert, relative_attention=True, pos_att_type=["p2c", "c2p"]),
         family("deberta-v2", "MaskedLM", padded, bert, relative_attention=True, pos_att_type=["p2c", "c2p"],
                position_buckets=8, norm_rel_ebd="layer_norm", share_att_key=True),
+        family("deit", "MaskedImageModeling", masked_image, VISION, encoder_stride=8),
         family("deberta-v2", "SequenceClassification", classes, bert, num_labels=3),
         family("mobilebert", "MaskedLM", padded, bert, embedding_size=32, true_hidden_size=16, intra_bottleneck_size=16),
         family("squeezebert", "MaskedLM", padded, bert, embedding_size=32),
@@ -222,7 +225,8 @@ def _seq2seq() -> list[Family]:
     found += [
         family("bart", "SequenceClassification", bart_classes, bart, num_labels=3, eos_token_id=2),
         family("t5", "Seq2SeqLM", translate, t5, "gated", feed_forward_proj="gated-gelu"),
-        family("prophetnet", "Seq2SeqLM", translate, bart, hidden_size=32, num_encoder_layers=2, num_decoder_layers=2,
+        family("prophetnet", "Seq2SeqLM", translate, {"vocab_size": V, "pad_token_id": 0, "decoder_start_token_id": 2,
+               "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64}, hidden_size=32, num_encoder_layers=2, num_decoder_layers=2,
                num_encoder_attention_heads=4, num_decoder_attention_heads=4, ngram=2),
         family("nllb-moe", "Seq2SeqLM", translate, bart, num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2),
         family("fsmt", "Seq2SeqLM", translate, bart, src_vocab_size=V, tgt_vocab_size=V, langs=["en", "de"]),
@@ -240,7 +244,7 @@ def _vision() -> list[Family]:
     stages = {"image_size": 32, "num_channels": 3, "num_labels": 5}
     four = {**stages, "depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32]}
     found = [family(kind, "ImageClassification", image(), VISION) for kind in
-             "vit deit beit data2vec-vision dinov2 dinov2_with_registers vit_msn ijepa dinov3_vit siglip".split()]
+             "vit deit beit data2vec-vision dinov2 dinov2_with_registers vit_msn ijepa".split()]
     found += [
         family("vit_mae", "PreTraining", pixels(), VISION, decoder_hidden_size=16, decoder_intermediate_size=24,
                decoder_num_attention_heads=4, decoder_num_hidden_layers=1),
@@ -256,7 +260,11 @@ def _vision() -> list[Family]:
         family("segformer", "SemanticSegmentation", segments, four, num_attention_heads=[1, 2, 3, 4],
                decoder_hidden_size=16),
         family("segformer", "ImageClassification", image(), four, num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=16),
-        family("beit", "SemanticSegmentation", pixels(), VISION, out_indices=[1, 1, 2, 2], use_auxiliary_head=False),
+        family("beit", "SemanticSegmentation", segments, VISION, out_indices=[1, 2, 3, 4], num_hidden_layers=4,
+               use_auxiliary_head=False, pool_scales=[1, 2]),
+        family("dinov3_vit", "", pixels(), VISION),
+        family("xmod", "MaskedLM", padded, {**TEXT, "type_vocab_size": 2}, default_language="en_XX"),
+        family("siglip_vision_model", "", pixels(), VISION),
         family("upernet", "SemanticSegmentation", segments, {"num_labels": 5, "hidden_size": 16, "pool_scales": [1, 2]},
                backbone_config=None),
         family("dpt", "DepthEstimation", pixels(), VISION, neck_hidden_sizes=[8, 8, 8, 8], backbone_out_indices=[0, 0, 1, 1],
@@ -334,7 +342,7 @@ def _others() -> list[Family]:
                lambda: {"input_values": torch.randn(B, 40, 16), "labels": torch.randint(0, 5, (B,))},
                VISION, patch_size=8, frequency_stride=8, time_stride=8, max_length=40, num_mel_bins=16),
         family("clip", "", pairs, towers),
-        family("siglip", "", pairs, towers),
+        family("siglip", "", pairs, towers, text_config={**TEXT, "max_position_embeddings": T}),
         family("altclip", "", pairs, towers),
         family("blip", "", pairs, towers),
         family("vilt", "", pairs, {**TEXT, **VISION}),

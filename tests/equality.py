@@ -8,7 +8,8 @@ most four times PyTorch's own plus 1e-6 (relative norm). Random ops draw the sam
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from handheld.graph.interpret import PHILOX_KEY, philox
+
+Modules = dict[str, Any]
 
 
 def uniform(shape: tuple[int, ...], seed: int, step: int, key: int) -> np.ndarray:
@@ -31,11 +34,12 @@ class SameMasks(TorchDispatchMode):
 
     def __init__(self, step: int, seed: int = 0) -> None:
         super().__init__()
-        self.step, self.seed, self.key = step, seed, 0
+        self.step, self.seed = step, seed
+        self.keys = torch.Generator().manual_seed(0)  # as the recorder draws them
 
     def draw(self, shape: Any) -> torch.Tensor:
-        self.key += 1
-        return torch.from_numpy(uniform(tuple(shape), self.seed, self.step, self.key))
+        key = int(torch.randint(2**31 - 1, (), dtype=torch.int64, generator=self.keys))
+        return torch.from_numpy(uniform(tuple(shape), self.seed, self.step, key))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -49,37 +53,59 @@ class SameMasks(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def eager_step(model: Any, fn: Callable[[Any, Any], Any], optimizer: torch.optim.Optimizer, batch: Any, step: int) -> float:
-    optimizer.zero_grad()
-    with SameMasks(step):
-        loss = fn(model, batch)
-        loss.backward()
-    optimizer.step()
-    return float(loss)
+@dataclass(frozen=True)
+class Update:
+    """One graph of a step: how PyTorch computes the same thing."""
+
+    graph: str
+    loss: Callable[[Modules, Any], torch.Tensor]
+    optimizer: Callable[[Modules], torch.optim.Optimizer]
+    name: str = "optimizer"  # of the optimizer's slots
 
 
-def snapshot(model: Any, optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
-    """State under Handheld's names, in the model's own precision."""
-    state = {k: v.detach().numpy().copy() for k, v in model.named_parameters()}
-    state |= {k: v.detach().numpy().copy() for k, v in model.named_buffers()}
-    names = {id(p): n for n, p in model.named_parameters()}
-    for p, fields in optimizer.state.items():
-        for field, value in fields.items():
-            if isinstance(value, torch.Tensor) and field != "step":
-                state[f"optimizer.{names[id(p)]}.{field}"] = value.numpy().copy()
-    return state
+class Eager:
+    """PyTorch's side, in one precision."""
 
+    def __init__(self, modules: Modules, updates: Sequence[Update], dtype: torch.dtype) -> None:
+        self.modules = {k: copy.deepcopy(m).to(dtype) for k, m in modules.items()}
+        self.optimizers = {u.graph: u.optimizer(self.modules) for u in updates}
+        self.updates = {u.graph: u for u in updates}
+        self.dtype = dtype
+        self.steps = 0
 
-def restore(model: Any, optimizer: torch.optim.Optimizer, state: dict[str, np.ndarray]) -> None:
-    with torch.no_grad():
-        for k, v in [*model.named_parameters(), *model.named_buffers()]:
-            v.copy_(torch.from_numpy(np.asarray(state[k])))
-        names = {id(p): n for n, p in model.named_parameters()}
-        for p, fields in optimizer.state.items():
-            for field, value in fields.items():
-                key = f"optimizer.{names[id(p)]}.{field}"
-                if key in state:
-                    value.copy_(torch.from_numpy(np.asarray(state[key])))
+    def step(self, graph: str, batch: Any) -> float:
+        batch = tuple(t.to(self.dtype) if t.is_floating_point() else t for t in batch)
+        optimizer = self.optimizers[graph]
+        optimizer.zero_grad()
+        with SameMasks(self.steps):
+            loss = self.updates[graph].loss(self.modules, batch)
+            loss.backward()
+        optimizer.step()
+        self.steps += 1
+        return loss.item()
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Everything a step may change, under Handheld's names."""
+        found: dict[str, torch.Tensor] = {}
+        for prefix, module in self.modules.items():
+            dot = f"{prefix}." if prefix else ""
+            found |= {dot + k: v for k, v in [*module.named_parameters(), *module.named_buffers()]}
+        names = {id(p): k for k, p in found.items()}
+        for graph, optimizer in self.optimizers.items():
+            for p, fields in optimizer.state.items():
+                for field, value in fields.items():
+                    if isinstance(value, torch.Tensor) and field != "step":
+                        found[f"{self.updates[graph].name}.{names[id(p)]}.{field}"] = value
+        return found
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {k: v.detach().numpy().copy() for k, v in self._tensors().items()}
+
+    def load(self, state: dict[str, np.ndarray]) -> None:
+        with torch.no_grad():
+            for k, v in self._tensors().items():
+                if k in state:
+                    v.copy_(torch.from_numpy(np.asarray(state[k])))
 
 
 def relative(got: np.ndarray, want: np.ndarray) -> float:
@@ -87,24 +113,41 @@ def relative(got: np.ndarray, want: np.ndarray) -> float:
     return float(np.linalg.norm(got.astype(np.float64) - want)) / scale
 
 
+Row = tuple[str, float, float]
+
+
+def compare_updates(modules: Modules, updates: Sequence[Update], trainer: Any, batches: Sequence[Any]) -> list[Row]:
+    """Every value of every step: (what, our error, PyTorch's float32 error), worst first.
+    `batches` holds, for each step, one batch an update."""
+    single, double = Eager(modules, updates, torch.float32), Eager(modules, updates, torch.float64)
+    rows: list[Row] = []
+    first = True
+    for step, group in enumerate(batches):
+        for update, batch in zip(updates, group):
+            if not first:
+                start = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in double.state().items()}
+                double.load(start)
+                single.load(start)
+                trainer.load(start, strict=False)
+            first = False
+            where = f"step {step} {update.graph}"
+            ours = float(trainer.run(update.graph, *batch))
+            theirs, truth = single.step(update.graph, batch), double.step(update.graph, batch)
+            rows.append((f"{where}: loss", abs(ours - truth) / abs(truth), abs(theirs - truth) / abs(truth)))
+            got, fp32 = trainer.state(), single.state()
+            rows += [(f"{where}: {k}", relative(got[k], want), relative(fp32[k], want))
+                     for k, want in double.state().items()]
+    return sorted(rows, key=lambda r: -excess(r))
+
+
+def excess(row: Row) -> float:
+    """At most 1 if the value passes."""
+    value = row[1] / (4 * row[2] + 1e-6)
+    return value if value == value else float("inf")
+
+
 def compare(model: Any, fn: Callable[[Any, Any], Any], make_optimizer: Callable[[Any], torch.optim.Optimizer],
-            trainer: Any, batches: list[Any]) -> list[tuple[str, float, float]]:
-    """The worst entries over all steps: (what, our error, PyTorch's float32 error), worst first."""
-    single, double = copy.deepcopy(model), copy.deepcopy(model).double()
-    opt32, opt64 = make_optimizer(single), make_optimizer(double)
-    rows: list[tuple[str, float, float]] = []
-    for step, batch in enumerate(batches):
-        wide = tuple(t.double() if t.is_floating_point() else t for t in batch)
-        if step:
-            start = {k: v.astype(np.float32) if v.dtype.kind == "f" else v
-                     for k, v in snapshot(double, opt64).items()}
-            restore(double, opt64, start)
-            restore(single, opt32, start)
-            trainer.load(start, strict=False)
-        ours = float(trainer.step(*batch))
-        theirs = eager_step(single, fn, opt32, batch, step)
-        truth = eager_step(double, fn, opt64, wide, step)
-        rows.append((f"step {step}: loss", abs(ours - truth) / abs(truth), abs(theirs - truth) / abs(truth)))
-        got, fp32, fp64 = trainer.state(), snapshot(single, opt32), snapshot(double, opt64)
-        rows += [(f"step {step}: {k}", relative(got[k], want), relative(fp32[k], want)) for k, want in fp64.items()]
-    return sorted(rows, key=lambda r: -(r[1] / (4 * r[2] + 1e-6)))
+            trainer: Any, batches: Sequence[Any]) -> list[Row]:
+    """The same for one model and one update."""
+    update = Update("train", lambda m, b: fn(m[""], b), lambda m: make_optimizer(m[""]))
+    return compare_updates({"": model}, [update], trainer, [(b,) for b in batches])

@@ -234,6 +234,7 @@ PROGRAM_RULES = [
     ("bad arguments", program(LOAD, Instr("add", "f32", (0,)))),
     ("does not give i32", program(LOAD, Instr("exp", "i32", (0,)), dtype="i32")),
     ("does not give f32", program(Instr("iota", "f32", (), (0,)))),
+    ("does not give f32", program(Instr("index", "f32"))),
     ("does not give f32", program(Instr("iota", "i32", (), (0,)), Instr("exp", "f32", (0,)))),
     ("does not give f32", program(LOAD, Instr("and", "f32", (0, 0)))),
     ("does not give f32", program(LOAD, Instr("lt", "f32", (0, 0)))),
@@ -290,6 +291,7 @@ PROGRAM_RULES = [
     ("a map stores every point", with_attrs("map", stores=((0, False),))),
     ("differs along the row", with_attrs("reduce", stores=((0, False), (0, True)))),
     ("differs along the row", program(Instr("iota", "i32", (), (1,)), op="reduce", dtype="i32")),
+    ("differs along the row", program(Instr("index", "i32"), op="reduce", dtype="i32")),
     ("differs along the row",
      program(Instr("load", "f32", (), (0, ((1, 0, 2),), 0.0)), op="reduce")),
     ("wrong size", with_tensor("map", 1, "f32 2 4")),
@@ -313,6 +315,16 @@ def test_guards_are_intersected():
     with pytest.raises(GraphError, match="does not fit i32"):
         load = Instr("load", "i32", (), (0, ((0, 0, 2),), math.inf))
         check(program(load, dtype="i32", inputs=("i32 2 3",)))
+
+
+def test_empty_rows_read_nothing_but_row_values():
+    """A sum over no elements: what is read once a row must be there, the rest need not."""
+    total = (LOAD, Instr("sum", "f32", (0,)))
+    graph = graph_of("reduce", ["f32 2 0"], ["f32 2"],
+                     loops("reduce", (2, 0), total, ((1, False),), (1,)))
+    check(graph)
+    with pytest.raises(GraphError, match="a view reads"):
+        check(with_node(graph, inputs=(View(0, (2, 0), (1, 0)),)))
 
 
 def trained() -> Graph:
@@ -363,6 +375,15 @@ GRAPH_RULES = [
     ("new value", replace(trained(), outputs=(), nodes=())),
     ("constant", retyped(1, role="constant")),
     ("becomes", replace(retyped(1, shape=(6, 2)), nodes=(), outputs=(), writes=(("w", 0),))),
+    # notes that are more than text
+    ("'baked'", replace(trained(), notes={"baked": (1,)})),
+    ("'no_gradient'", replace(trained(), notes={"no_gradient": "w"})),
+    ("'accumulate'", replace(trained(), notes={"accumulate": 0})),
+    ("'accumulate'", replace(trained(), notes={"accumulate": True})),
+    ("'ranges'", replace(trained(), notes={"ranges": 3})),
+    ("'ranges'", replace(trained(), notes={"ranges": (("x1", 0, 3, None),)})),
+    ("'ranges'", replace(trained(), notes={"ranges": (("x0", 0.5, 3, None),)})),
+    ("'ranges'", replace(trained(), notes={"ranges": ((["x0"], 0, 3, None),)})),
     # nodes
     ("unknown op", with_node(trained(), op="conv3d")),
     ("unknown phase", with_node(trained(), origin=Origin("sideways", "", ""))),
@@ -385,6 +406,12 @@ GRAPH_RULES = [
 def test_rules_of_graphs(match, graph):
     with pytest.raises(GraphError, match=match):
         check(graph)
+
+
+def test_notes_for_people_are_free():
+    notes = {"baked": ("a: 3",), "ranges": (("x0", 0, 9, -100), ("x0", 0, 9, None)),
+             "accumulate": 4, "batch": 2, "anything": [None]}
+    check(replace(trained(), notes=notes))
 
 
 def test_the_state_must_fit():

@@ -142,6 +142,25 @@ def test_interrupted_in_the_middle_of_an_epoch_and_resumed(shared, tmp_path):
         assert same(straight, fresh.state()) and history.steps == 14
 
 
+def test_resume_between_two_updates_of_accumulated_gradients(tmp_path):
+    model = nn.Linear(12, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    batch = (torch.zeros(BATCH, 12), torch.zeros(BATCH, dtype=torch.int64))
+    step = handheld.capture(model, F.cross_entropy, optimizer, batch, accumulate=3)
+    plan, path = step.plan("opencl", graphs=["train", "train.accumulate"]), tmp_path / "run"
+    with plan.start() as trainer:
+        start = trainer.state()
+        fit(trainer, data(), epochs=2)
+        straight = trainer.state()
+        reset(trainer, start)
+        with pytest.raises(Interrupted):
+            fit(trainer, data(), epochs=2, checkpoint=path, callbacks=[PressCtrlC()])
+        assert trainer.micro == 1
+        reset(trainer, start)
+        fit(trainer, data(), epochs=2, checkpoint=path, resume=True)
+        assert same(straight, trainer.state()) and trainer.micro == 14 % 3
+
+
 def test_a_callback_ends_training(trainer):
     class Enough:
         def on_epoch(self, row) -> bool:

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from handheld.capture.layout import permute, physical_order
 from handheld.capture.optimizers import Optimizer, clip_norm, clip_value
+from handheld.capture.reading import watched
 from handheld.capture.record import Recorder, graph_of
 from handheld.capture.recurrent import single_op_recurrence
 from handheld.capture.state import StateBuilder, ir_dtype
@@ -112,6 +113,7 @@ class Capture:
             if mode is not None:
                 stack.enter_context(mode)
             given, inputs = _inputs(rec, leaves, batch, mode)
+            stack.enter_context(watched(rec))
             stack.enter_context(rec)
             rec.path.append("loss")
             result = fn(pytree.tree_unflatten(given, spec))
@@ -134,6 +136,8 @@ class Capture:
                                        f"({slot}). Register it with register_buffer")
                 if optimizer is not None or self.state.slots[slot].role == "buffer":
                     writes[slot] = storage.tensor
+        if rec.ranges:
+            notes["ranges"] = tuple(rec.ranges.values())
         if rec.baked:
             notes["baked"] = tuple(dict.fromkeys(rec.baked))
         self._finish(name, rec, inputs, named, writes, notes)
@@ -193,6 +197,7 @@ class Capture:
         fast = torch.backends.mha.get_fastpath_enabled()
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            torch.manual_seed(0)  # keys of random ops come from here: the same at every capture
             # PyTorch's fused inference path of a transformer layer is one opaque op
             torch.backends.mha.set_fastpath_enabled(False)
             try:
@@ -258,7 +263,8 @@ def _inputs(rec: Recorder, leaves: Sequence[Any], batch: Any, mode: FakeTensorMo
 
 
 def _name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    return "float32" if half else str(tensor.dtype).removeprefix("torch.")
 
 
 def _loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:

@@ -12,11 +12,11 @@ import torch
 from handheld.capture.layout import expand, permute
 from handheld.capture.record import Recorder
 from handheld.capture.reductions import fold, keepdim, softmax_view
-from handheld.capture.registry import lowering
-from handheld.capture.values import Val, iota
+from handheld.capture.registry import lowering, shape_of
+from handheld.capture.values import Val, gather, iota
 from handheld.errors import UnsupportedOp
 from handheld.graph.graph import View, contiguous_strides
-from handheld.graph.program import Instr
+from handheld.graph.program import Builder, Instr
 
 _PLAIN = {"program": (Instr("acc", "f32"),), "stores": (0,)}
 
@@ -75,6 +75,57 @@ def mv(rec: Recorder, out: torch.Tensor, a: torch.Tensor, x: torch.Tensor) -> No
 def dot(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
     av, bv = rec.read(a), rec.read(b)
     rec.bind(out, fold(rec, av, (0,), lambda x, y: (x * y).reduce("sum"), [bv]))
+
+
+def _group_of(rec: Recorder, ends: torch.Tensor, count: int) -> View:
+    """The group of each of `count` rows; `ends` is where each group ends. Rows after the last: no group."""
+    view = rec.read(ends)
+    wide = View(view.tensor, (count, ends.shape[0]), (0, view.strides[0]), view.offset)
+    return fold(rec, wide, (1,), lambda e: e.le(iota(e.builder, 0)).to("i32").reduce("sum"))
+
+
+@shape_of("_grouped_mm.default")
+def grouped_mm_shape(a: torch.Tensor, b: torch.Tensor, offs: Any = None, *_: Any) -> torch.Tensor:
+    if a.dim() == b.dim() == 2:
+        return a.new_empty((offs.shape[0], a.shape[0], b.shape[1]))
+    lead = a.shape[:1] if a.dim() == b.dim() == 3 else ()
+    return a.new_empty((*lead, a.shape[-2], b.shape[-1]))
+
+
+@lowering("_grouped_mm.default")
+def grouped_mm(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, offs: Any = None, bias: Any = None,
+               out_dtype: Any = None) -> None:
+    """Rows of one operand are in groups, each with a matrix of its own (mixtures of experts). Which row is in
+    which group is data, so every group's product is formed and the row takes its own."""
+    if bias is not None:
+        raise UnsupportedOp("a grouped matrix product with bias has no lowering")
+    av, bv = _floats(rec, a, b)
+    if offs is None:
+        rec.bind(out, matmul(rec, av, bv))
+        return
+    groups = offs.shape[0]
+
+    def every(view: View) -> View:
+        return View(view.tensor, (groups, *view.shape), (0, *view.strides), view.offset)
+
+    if a.dim() == 2 and b.dim() == 2:  # the groups are of the summed dimension
+        group = _group_of(rec, offs, a.shape[1])
+        shape = (groups, *a.shape)
+        per = View(group.tensor, shape, (0, 0, 1), 0)
+        mine = rec.map(shape, [every(av), per], lambda x, g: g.eq(iota(x.builder, 0)).where(x, 0.0))
+        rec.bind(out, matmul(rec, mine, every(bv)))
+        return
+    rows = a.dim() == 2
+    product = matmul(rec, every(av) if rows else av, bv if rows else every(bv))
+    shape = tuple(out.shape)
+    group = _group_of(rec, offs, shape[0] if rows else shape[1])
+    per = View(group.tensor, shape, (1, 0) if rows else (0, 1), 0)
+
+    def pick(builder: Builder, g: Val) -> Val:
+        at = (g * shape[0] + iota(builder, 0)) * shape[1] + iota(builder, 1)
+        return g.lt(groups).where(gather(builder, 1, "f32", at), 0.0)
+
+    rec.bind(out, rec.map(shape, [per], pick, gathered=[product]))
 
 
 # ── linear maps along axes ──────────────────────────────────────────────────────────────────────────

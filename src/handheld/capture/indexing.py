@@ -38,6 +38,7 @@ def _pick(rec: Recorder, shape: Sequence[int], table: View, positions: Sequence[
 
 @lowering("embedding.default")
 def embedding(rec: Recorder, out: torch.Tensor, table: torch.Tensor, index: torch.Tensor, *options: Any) -> None:
+    rec.note_range(index, 0, table.shape[0])
     width, view = table.shape[1], rec.read(index)
     wide = View(view.tensor, tuple(out.shape), (*view.strides, 0), view.offset)
     rec.bind(out, _pick(rec, out.shape, rec.read(table), [wide],
@@ -72,6 +73,7 @@ def embedding_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, index:
 @lowering("index_select.default")
 def index_select(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor) -> None:
     dim = dim % max(x.dim(), 1)
+    rec.note_range(index, 0, x.shape[dim] if x.dim() else 1)
     view = rec.read(index)
     shape = tuple(out.shape)
     strides = tuple(view.strides[0] if d == dim and view.strides else 0 for d in range(len(shape)))
@@ -84,6 +86,7 @@ def gather_op(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index
     if x.dim() == 0:
         rec.bind(out, rec.map(shape, [rec.read(x)], lambda a: a))
         return
+    rec.note_range(index, 0, x.shape[dim])
     rec.bind(out, _along_dim(rec, shape, rec.read(x), dim % x.dim(), rec.read(index)))
 
 
@@ -109,18 +112,21 @@ def _index_plan(x: torch.Tensor, indices: Sequence[Any]) -> tuple[list[int], tup
     return dims, tuple(shape), dims[0] if adjacent else 0
 
 
-def _checked(indices: Sequence[Any]) -> list[Any]:
+def _positions(rec: Recorder, indices: Sequence[Any]) -> list[Any]:
+    """The indices with masks replaced by where they are true, which is fixed at capture."""
+    found: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
-            raise UnsupportedOp(
-                "indexing with a boolean mask has a result whose size depends on values. "
-                "Use torch.where, or multiply by the mask")
-    return list(indices)
+            found += rec.baked_positions(index)
+        else:
+            found.append(index)
+    return found
 
 
 @lowering("index.Tensor", "_unsafe_index.Tensor")
 def index_tensor(rec: Recorder, out: torch.Tensor, x: torch.Tensor, indices: Sequence[Any]) -> None:
-    indices = _checked(indices)
+    indices = _positions(rec, indices)
+    _note_ranges(rec, x, indices)
     dims, block, start = _index_plan(x, indices)
     strides = contiguous_strides(tuple(x.shape))
     shape = tuple(out.shape)
@@ -152,9 +158,12 @@ def _placed(view: View, block: tuple[int, ...], start: int, shape: tuple[int, ..
 @lowering("index_put.default", "_unsafe_index_put.default", "_index_put_impl.default")
 def index_put(rec: Recorder, out: torch.Tensor, x: torch.Tensor, indices: Sequence[Any], values: torch.Tensor,
               accumulate: bool = False, *_: Any) -> None:
-    if any(i is not None and i.dtype == torch.bool for i in indices):
-        _masked_put(rec, out, x, indices, values, accumulate)
+    masks = [i for i in indices if i is not None and i.dtype in (torch.bool, torch.uint8)]
+    if masks and len(indices) == 1 and values.numel() == 1:
+        _masked_put(rec, out, x, masks[0], values, accumulate)
         return
+    indices = _positions(rec, indices)
+    _note_ranges(rec, x, indices)
     dims, block, start = _index_plan(x, indices)
     rest = [d for d in range(x.dim()) if d not in dims]
     # bring the indexed dimensions to the front, as one flat dimension, the others behind it
@@ -191,12 +200,18 @@ def _flat(vals: Sequence[Val], sizes: Sequence[int]) -> Val:
     return total
 
 
-def _masked_put(rec: Recorder, out: torch.Tensor, x: torch.Tensor, indices: Sequence[Any], values: torch.Tensor,
+def _note_ranges(rec: Recorder, x: torch.Tensor, indices: Sequence[Any]) -> None:
+    for d, index in enumerate(indices):
+        if index is not None:
+            rec.note_range(index, -x.shape[d], x.shape[d])
+
+
+def _masked_put(rec: Recorder, out: torch.Tensor, x: torch.Tensor, where: torch.Tensor, values: torch.Tensor,
                 accumulate: bool) -> None:
-    """x[mask] = number is a where; anything with as many values as the mask has is not."""
-    if len(indices) != 1 or values.numel() != 1:
-        raise UnsupportedOp("writing through a boolean mask is supported for a single value only. Use torch.where")
-    mask = rec.read(indices[0])
+    """x[mask] = number is a select; anything with as many values as the mask has is not."""
+    mask = rec.read(where)
+    if rec.dtype_of(mask) != "bool":
+        mask = rec.map(mask.shape, [mask], lambda m: m.to("bool"))
     lead = len(x.shape) - len(mask.shape)
     wide = View(mask.tensor, tuple(x.shape), (*mask.strides, *(0,) * lead), mask.offset)
     value = rec.read(values)

@@ -32,6 +32,7 @@ def _picked(b: Builder, target: Val, ignore: int, position: Callable[[Val], Val]
 def nll_loss(rec: Recorder, out: Any, x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore: int) -> None:
     probs = rec.contiguous(rec.read(x))
     classes = x.shape[1] if x.dim() > 1 else x.shape[0]
+    rec.note_range(target, 0, classes, ignore)
     space = tuple(target.shape)
     table = [probs] + ([rec.contiguous(rec.read(weight))] if weight is not None else [])
     plane = math.prod(x.shape[2:])

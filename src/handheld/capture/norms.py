@@ -132,14 +132,13 @@ def layer_norm_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tenso
     m, r = expand(rec.read(average), xv.shape), expand(rec.read(rstd), xv.shape)
     w = None if weight is None else expand(rec.read(weight), xv.shape)
     more = [] if w is None else [w]
-    scaled = (lambda a, rest: a * rest[0]) if w is not None else (lambda a, rest: a)
     if mask[0]:
-        total = keepdim(fold(rec, gv, axes, lambda a, *ws: scaled(a, ws).reduce("sum"), more), xv.shape, axes)
-        dot = keepdim(fold(rec, gv, axes, lambda a, b, mm, rr, *ws: (scaled(a, ws) * ((b - mm) * rr)).reduce("sum"),
+        total = keepdim(fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), xv.shape, axes)
+        dot = keepdim(fold(rec, gv, axes, lambda a, b, mm, rr, *ws: (_times(a, ws) * ((b - mm) * rr)).reduce("sum"),
                            [xv, m, r, *more]), xv.shape, axes)
         rec.bind(out[0], rec.map(
             xv.shape, [gv, xv, m, r, total, dot, *more],
-            lambda a, b, mm, rr, t, d, *ws: (scaled(a, ws) - t * (1.0 / count) - (b - mm) * rr * (d * (1.0 / count))) * rr))
+            lambda a, b, mm, rr, t, d, *ws: (_times(a, ws) - t * (1.0 / count) - (b - mm) * rr * (d * (1.0 / count))) * rr))
     if mask[1]:
         _vector_sum(rec, out[1], gv, lead, [xv, m, r], lambda a, b, mm, rr: a * ((b - mm) * rr))
     if mask[2]:
@@ -149,3 +148,68 @@ def layer_norm_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tenso
 def _vector_sum(rec: Recorder, out: torch.Tensor, g: View, lead: tuple[int, ...], more: Sequence[View],
                 build: Callable[..., Val]) -> None:
     finish(rec, out, fold(rec, g, lead, lambda *v: build(*v).reduce("sum"), more))
+
+
+# ── group norm: layer norm over the channels of a group ──────────────────────────────────────────
+
+
+def _grouped(view: View, groups: int) -> View:
+    """[n, c, ...] as [n, groups, c / groups, ...]."""
+    inner = view.shape[1] // groups
+    return View(view.tensor, (view.shape[0], groups, inner, *view.shape[2:]),
+                (view.strides[0], inner * view.strides[1], view.strides[1], *view.strides[2:]), view.offset)
+
+
+def _per_group(view: View, shape: Sequence[int]) -> View:
+    """[n, groups] over the grouped shape."""
+    return View(view.tensor, tuple(shape), (*view.strides, *(0,) * (len(shape) - 2)), view.offset)
+
+
+def _per_channel(rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int]) -> View | None:
+    if vector is None:
+        return None
+    view = rec.read(vector)
+    step = view.strides[0]
+    return View(view.tensor, tuple(shape), (0, shape[2] * step, step, *(0,) * (len(shape) - 3)), view.offset)
+
+
+@lowering("native_group_norm.default")
+def group_norm(rec: Recorder, out: Any, x: torch.Tensor, weight: Any, bias: Any, n: int, c: int, plane: int,
+               groups: int, eps: float) -> None:
+    view = _grouped(rec.read(x), groups)
+    axes = tuple(range(2, len(view.shape)))
+    average, var = moments(rec, view, axes, 0)
+    rstd = rec.map(var.shape, [var], lambda a: (a + float(eps)).unary("rsqrt"))
+    wide = [_per_group(s, view.shape) for s in (average, rstd)]
+    vectors = [_per_channel(rec, t, view.shape) for t in (weight, bias)]
+    finish(rec, out[0], _affine(rec, view, *wide, *vectors))
+    finish(rec, out[1], average)
+    finish(rec, out[2], rstd)
+
+
+@lowering("native_group_norm_backward.default")
+def group_norm_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tensor, average: torch.Tensor,
+                        rstd: torch.Tensor, weight: Any, n: int, c: int, plane: int, groups: int,
+                        mask: Sequence[bool]) -> None:
+    gv, xv = _grouped(rec.read(g), groups), _grouped(rec.read(x), groups)
+    shape = xv.shape
+    axes, lead = tuple(range(2, len(shape))), (0, *range(3, len(shape)))
+    scale = 1.0 / max(math.prod(shape[2:]), 1)
+    m, r = _per_group(rec.read(average), shape), _per_group(rec.read(rstd), shape)
+    w = _per_channel(rec, weight, shape)
+    more = [] if w is None else [w]
+    if mask[0]:
+        total = keepdim(fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), shape, axes)
+        dot = keepdim(fold(rec, gv, axes, lambda a, b, mm, rr, *ws: (_times(a, ws) * ((b - mm) * rr)).reduce("sum"),
+                           [xv, m, r, *more]), shape, axes)
+        finish(rec, out[0], rec.map(
+            shape, [gv, xv, m, r, total, dot, *more],
+            lambda a, b, mm, rr, t, d, *ws: (_times(a, ws) - t * scale - (b - mm) * rr * (d * scale)) * rr))
+    if mask[1]:
+        _vector_sum(rec, out[1], gv, lead, [xv, m, r], lambda a, b, mm, rr: a * ((b - mm) * rr))
+    if mask[2]:
+        _vector_sum(rec, out[2], gv, lead, [], lambda a: a)
+
+
+def _times(value: Val, factors: Sequence[Val]) -> Val:
+    return value * factors[0] if factors else value

@@ -17,13 +17,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from handheld.capture.layout import expand, is_dense, permute, physical_order
-from handheld.capture.registry import IGNORED, LOWERINGS, decompositions
-from handheld.capture.state import StateBuilder, ir_dtype, tensor_key
+from handheld.capture.reading import BAKED, READS, dependence
+from handheld.capture.registry import IGNORED, LOWERINGS, SHAPES, decompositions
+from handheld.capture.state import StateBuilder, host_array, ir_dtype, tensor_key
 from handheld.capture.values import Val
 from handheld.errors import CaptureError, UnsupportedOp, ValueRead
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
@@ -54,10 +60,11 @@ class Recorder(TorchDispatchMode):
         self.phase = "forward"
         self.source = ""
         self.baked: list[str] = []
+        #: (input, low, high, ignored): what an input that is used as an index may hold
+        self.ranges: dict[str, tuple[str, int, int, int | None]] = {}
         self._storages: dict[int, Storage] = {}
         self._stand_ins: dict[Any, torch.Tensor] = {}
         self._sequence: dict[int, str] = {}
-        self._random = 0
 
     # ── dispatch ──────────────────────────────────────────────────────────────────────────────
 
@@ -68,8 +75,9 @@ class Recorder(TorchDispatchMode):
         name = str(func)
         if name in IGNORED:
             return func(*args, **kwargs)
-        if torch._C._current_autograd_node() is None:
-            self._sequence.setdefault(torch.autograd._get_sequence_nr() - 1, self._module())
+        self._sequence.setdefault(torch.autograd._get_sequence_nr() - 1, self._module())
+        if name in READS and self._constant(args) is not None:
+            return func(self._constant(args))
         args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs))
         if name == "aten._unsafe_view.default":
             func = torch.ops.aten.view.default
@@ -78,8 +86,10 @@ class Recorder(TorchDispatchMode):
             self.source = name
             replaced = LOWERINGS[name](self, out, *args, **kwargs)
             return out if replaced is None else replaced
-        if name == "aten._local_scalar_dense.default":
-            return self._read_value(func, args)
+        if name in READS:
+            return self._read_value(func, args, kwargs)
+        if name in BAKED:
+            return self._bake(func, args, kwargs)
         if name == "aten.copy_.default":
             self.write(args[0], args[1])
             return args[0]
@@ -105,20 +115,70 @@ class Recorder(TorchDispatchMode):
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The op itself, on fake or real tensors, for the shapes of its results."""
+        if self.fake is not None and str(func) in SHAPES:
+            return SHAPES[str(func)](*args, **kwargs)
         try:
             return func(*args, **kwargs)
-        except DataDependentOutputException as error:
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise ValueRead(f"{func} in {self._module()} reads a value") from error
 
-    def _read_value(self, func: Any, args: tuple[Any, ...]) -> Any:
-        if self.fake is not None:
-            try:
-                return func(*args)
-            except DataDependentOutputException:
-                raise ValueRead(f"{self._module()} reads the value of a tensor") from None
-        value = func(*args)
-        self.baked.append(f"{self._module() or 'closure'}: {value}")
+    def _constant(self, args: tuple[Any, ...]) -> torch.Tensor | None:
+        """The value of a tensor that PyTorch knows even where tensors are fake."""
+        if len(args) != 1 or not isinstance(args[0], FakeTensor) or args[0].constant is None:
+            return None
+        held = self._storages[self._stand_in(args[0]).untyped_storage()._cdata].tensor
+        return args[0].constant if self.tensors[held].role == "constant" else None
+
+    def _read_value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A number that leaves the device: fixed from now on, unless it is the same in every step."""
+        value = self._execute(func, args, kwargs)
+        if self.fake is None:
+            self.note_baked(args, repr(value))
         return value
+
+    def note_baked(self, args: Any, what: str, final: bool = True) -> None:
+        """Says that a value was read, if it can change from step to step. What follows from a
+        parameter does change; with `final` it is fixed all the same, else that is an error."""
+        views = [self.read(t) for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
+        found = dependence(self, [v.tensor for v in views])
+        if not found:
+            return
+        where = self._module() or "the closure"
+        if not final and any(role == "parameter" for role, _ in found):
+            raise UnsupportedOp(
+                f"{where} selects elements by what the model computes, so that the size of the result changes "
+                "from step to step. Use torch.where, or multiply by a mask")
+        names = ", ".join(dict.fromkeys(name or role for role, name in found))
+        self.baked.append(f"{where} read {what} (from {names})")
+
+    def _bake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A result whose size depends on values: computed once, a constant from then on."""
+        out = self._execute(func, args, kwargs)
+        if self.fake is not None:
+            raise ValueRead(f"{func} in {self._module()} reads values")
+        leaves = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+        shapes = " and ".join(str(list(t.shape)) for t in leaves)
+        self.note_baked(args, f"the result of {func} of shape {shapes}", final=False)
+        for leaf in leaves:
+            self.bind(leaf, self.constant(host_array(leaf)))
+        return out
+
+    def baked_positions(self, mask: torch.Tensor) -> list[torch.Tensor]:
+        """Where a mask is true, one index a dimension; what was true now is from now on."""
+        with self:
+            return list(torch.ops.aten.nonzero.default(mask).unbind(1))
+
+    def note_range(self, index: torch.Tensor, low: int, high: int, ignore: int | None = None) -> None:
+        """Remembers what an input may hold, if the index is a whole input as it came."""
+        view = self.read(index)
+        tensor = self.tensors[view.tensor]
+        if tensor.role != "input" or view.size != tensor.size:
+            return
+        known = self.ranges.get(tensor.name)
+        if known is not None:
+            low, high = max(low, known[1]), min(high, known[2])
+            ignore = ignore if ignore == known[3] else None
+        self.ranges[tensor.name] = (tensor.name, low, high, ignore)
 
     def _mutate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An in-place op: its functional twin, then a write into the storage."""
@@ -144,9 +204,11 @@ class Recorder(TorchDispatchMode):
     def _module(self) -> str:
         node = torch._C._current_autograd_node()
         if node is not None:
-            found = self._sequence.get(node._sequence_nr())  # type: ignore[attr-defined]
-            if found is not None:
-                return found
+            number = node._sequence_nr()  # type: ignore[attr-defined]
+            if number not in self._sequence:  # a helper of the op before it: a write into a view
+                number = max((n for n in self._sequence if n < number), default=-1)
+            if number in self._sequence:
+                return self._sequence[number]
         return self.path[-1] if self.path else ""
 
     def _stand_in(self, value: Any) -> Any:
@@ -161,8 +223,13 @@ class Recorder(TorchDispatchMode):
         assert real is not None
         key = tensor_key(real)
         if key not in self._stand_ins:
-            slot = self.state.find(real)
-            self._stand_ins[key] = self.stand_in_of(slot, real)
+            owner = self.state.owner(real)
+            if owner is not None:  # a view, made before the capture, of a parameter or buffer
+                whole = self._stand_in(owner)
+                with torch.utils._python_dispatch._disable_current_modes():
+                    self._stand_ins[key] = whole.as_strided(real.shape, real.stride(), real.storage_offset())
+            else:
+                self._stand_ins[key] = self.stand_in_of(self.state.find(real), real)
         return self._stand_ins[key]
 
     def stand_in_of(self, slot: str, like: torch.Tensor) -> torch.Tensor:
@@ -203,6 +270,10 @@ class Recorder(TorchDispatchMode):
         """From now on this storage holds that tensor of the graph."""
         storage = tensor.untyped_storage()
         self._storages[storage._cdata] = Storage(number, storage)
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor was made by something recorded."""
+        return tensor.untyped_storage()._cdata in self._storages
 
     def read(self, tensor: torch.Tensor) -> View:
         """How the graph reads a PyTorch tensor."""
@@ -246,6 +317,10 @@ class Recorder(TorchDispatchMode):
 
     def write(self, target: torch.Tensor, value: Any) -> None:
         """An in-place write of `value` (a PyTorch tensor) into `target`."""
+        value = self._stand_in(value)
+        if self.fake is None and not value.is_meta:
+            with torch.utils._python_dispatch._disable_current_modes():
+                target.detach().copy_(value)  # later reads of values must see it
         storage = self._storages[target.untyped_storage()._cdata]
         source = expand(self.read(value), tuple(target.shape))
         dtype = ir_dtype(target.dtype)
@@ -326,9 +401,10 @@ class Recorder(TorchDispatchMode):
         return self.dense(self.slot_tensor(name))
 
     def random_key(self) -> int:
-        """A number for one random op of this graph, the same at every capture."""
-        self._random += 1
-        return self._random
+        """A number for one random op, the same at every capture. It comes from PyTorch's generator,
+        so that what restores the generator (checkpointing) gets the same random numbers again."""
+        with torch.utils._python_dispatch._disable_current_modes():
+            return int(torch.randint(2**31 - 1, (), dtype=torch.int64))
 
 
 def _composite(func: Any) -> bool:

@@ -14,7 +14,8 @@ import torch
 from handheld.capture.record import Recorder
 from handheld.capture.registry import lowering
 from handheld.capture.state import ir_dtype
-from handheld.capture.values import Val
+from handheld.capture.values import Val, iota
+from handheld.errors import UnsupportedOp
 from handheld.graph.graph import View, contiguous_strides
 
 
@@ -130,6 +131,24 @@ def var_mean(rec: Recorder, out: Any, x: torch.Tensor, dim: Any = None, *args: A
     average, view = moments(rec, rec.read(x), axes_of(x, dim), _correction(args[:1], options))
     finish(rec, out[0], view)
     finish(rec, out[1], average)
+
+
+@lowering("histc.default")
+def histc(rec: Recorder, out: torch.Tensor, x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> None:
+    """Counts in `bins` equal parts of [min, max]; what is outside is not counted."""
+    if not min < max:
+        raise UnsupportedOp("histc without a range (min < max) has no lowering")
+    view = rec.read(x)
+    values = View(view.tensor, (bins, *view.shape), (0, *view.strides), view.offset)
+    low, high = float(min), float(max)
+
+    def build(a: Val) -> Val:
+        a = a.to("f32")
+        place = ((a - low) * (bins / (high - low))).to("i32").binary("min", bins - 1)
+        inside = a.ge(low).both(a.le(high))
+        return inside.both(place.eq(iota(a.builder, 0))).to("f32").reduce("sum")
+
+    finish(rec, out, fold(rec, values, tuple(range(1, x.dim() + 1)), build))
 
 
 # ── softmax ───────────────────────────────────────────────────────────────────────────────────────

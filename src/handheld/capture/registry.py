@@ -34,6 +34,20 @@ def lowering(*names: str) -> Callable[[Lowering], Lowering]:
     return register
 
 
+#: results of ops whose own shape function refuses what their kernel takes
+SHAPES: dict[str, Callable[..., Any]] = {}
+
+
+def shape_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function that makes an empty result for `aten.<name>`."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        SHAPES[f"aten.{name}"] = function
+        return function
+
+    return register
+
+
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's own table: how it takes an op apart."""

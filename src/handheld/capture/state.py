@@ -14,22 +14,30 @@ from handheld.graph.graph import Slot
 _DTYPES = {
     torch.float32: "f32", torch.float64: "f32", torch.int64: "i32", torch.int32: "i32",
     torch.int16: "i32", torch.int8: "i32", torch.uint8: "i32", torch.bool: "bool",
+    # computed in float32 where a model casts to them on the way; state and batches may not be
+    torch.bfloat16: "f32", torch.float16: "f32",
 }
+_HALF = (torch.bfloat16, torch.float16)
 NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
 
 
 def ir_dtype(dtype: torch.dtype) -> str:
     """The type a PyTorch tensor has in a graph."""
     if dtype not in _DTYPES:
-        name = str(dtype).removeprefix("torch.")
-        raise CaptureError(
-            f"tensors of type {name} are not supported. Try: model.float() before capture"
-        )
+        raise _unsupported(dtype)
     return _DTYPES[dtype]
+
+
+def _unsupported(dtype: torch.dtype) -> CaptureError:
+    name = str(dtype).removeprefix("torch.")
+    return CaptureError(
+        f"tensors of type {name} are not supported. Try: model.float() before capture")
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
     """A dense NumPy copy in the graph's type; integers that do not fit 32 bits are an error."""
+    if tensor.dtype in _HALF:
+        raise _unsupported(tensor.dtype)
     dtype = ir_dtype(tensor.dtype)
     with torch.utils._python_dispatch._disable_current_modes():
         array = tensor.detach().cpu().contiguous().numpy()
@@ -108,6 +116,19 @@ class StateBuilder:
             count = sum(slot.role == "constant" for slot in self.slots.values())
             self.add(f"constant.{count}", tensor, "constant")
         return self._by_key[key]
+
+    def owner(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The parameter or buffer that a tensor, not one itself, is a view of."""
+        storage = tensor.untyped_storage()._cdata
+        if tensor_key(tensor) in self._by_key:
+            return None
+        for name, whole in self.tensors.items():
+            known = self.slots[name].role in ("parameter", "buffer")
+            if known and whole.untyped_storage()._cdata == storage and whole.is_contiguous() \
+                    and whole.storage_offset() == 0 and whole.dtype == tensor.dtype \
+                    and whole.untyped_storage().nbytes() == whole.numel() * whole.element_size():
+                return whole
+        return None
 
     def path_of(self, slot: str) -> str:
         """The module that owns a parameter."""

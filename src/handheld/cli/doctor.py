@@ -31,6 +31,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON only.")
     system has free now, not the driver's total. The exit code is 1 if no device passes.
 
     \b
+    Examples:
     handheld doctor
     handheld doctor --json > machine.json
     """
@@ -69,10 +70,10 @@ def _devices() -> tuple[list[dict[str, Any]], list[str]]:
     rows = []
     for device in found:
         name = f"opencl:{device.name}"
-        problem = probe.run_in_child(name)
+        with show.err.status(f"{name} computes something small …"):
+            problem = probe.run_in_child(name)
         rows.append({"name": name, "passed": not problem, "problem": problem,
-                     **{f"caps_{k}" if k == "name" else k: v
-                        for k, v in device.caps.to_json().items()}})
+                     "caps": device.caps.to_json()})
     notes = [] if rows else ["no OpenCL device. Try: pip install pocl-binary-distribution (x86-64 "
                              "Linux), or install the GPU vendor's OpenCL driver"]
     return rows, notes
@@ -105,12 +106,10 @@ def present(report: dict[str, Any]) -> None:
     """The same for people."""
     free, total = report["memory_available_bytes"], report["memory_bytes"]
     heat, charge = report["temperature_celsius"], report["battery_percent"]
-    torch = report["packages"]["torch"]
     show.out.print(show.grid([
         ("handheld", f"{report['handheld']} on Python {report['python']}, {report['system']}"),
         ("memory", f"{show.size(free)} free of {show.size(total)}"),
         ("packages", ", ".join(f"{k} {v}" for k, v in report["packages"].items() if v)),
-        ("PyTorch", torch or "not installed"),
         ("battery", "not reported" if charge is None else f"{charge:.0f}%"),
         ("temperature", "not reported" if heat is None else f"{heat:.0f} °C"),
     ]))
@@ -125,17 +124,15 @@ def present(report: dict[str, Any]) -> None:
 def _device(device: dict[str, Any]) -> Table:
     verdict = Text("PASS", style="bold green") if device["passed"] else Text.assemble(
         ("FAIL ", "bold red"), device["problem"])
-    extras = [name for name in ("fp16", "fp64", "images", "unified_memory") if device[name]]
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("device", Text(device["name"], style="bold"))
-    table.add_row("result", verdict)
-    table.add_row("what", f"{device['caps_name']} ({device['kind']}, {device['compute_units']} "
-                          "compute units)")
-    table.add_row("driver", device["driver"])
-    table.add_row("memory", f"{show.size(device['global_mem_bytes'])} available, "
-                            f"{show.size(device['max_alloc_bytes'])} in one piece, "
-                            f"{show.size(device['local_mem_bytes'])} local")
-    table.add_row("has", ", ".join(extras).replace("_", " ") or "nothing optional")
-    return table
+    caps = device["caps"]
+    extras = [name for name in ("fp16", "fp64", "images", "unified_memory") if caps[name]]
+    return show.grid([
+        ("device", Text(device["name"], style="bold")),
+        ("result", verdict),
+        ("what", f"{caps['name']} ({caps['kind']}, {caps['compute_units']} compute units)"),
+        ("driver", caps["driver"]),
+        ("memory", f"{show.size(caps['global_mem_bytes'])} available, "
+                   f"{show.size(caps['max_alloc_bytes'])} in one piece, "
+                   f"{show.size(caps['local_mem_bytes'])} local"),
+        ("has", ", ".join(extras).replace("_", " ") or "nothing optional"),
+    ])

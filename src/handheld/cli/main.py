@@ -25,18 +25,27 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            show.fail(str(stop) or "interrupted")
+            show.stopped(str(stop) or "interrupted")
             raise typer.Exit(130) from None
-        except (HandheldError, ImportError) as error:
+        except Exception as error:
             if ctx.params.get("debug"):
                 traceback.print_exc()
+            elif not _expected(error):
+                raise
             show.fail(_text(error))
             raise typer.Exit(1) from None
 
 
+def _expected(error: Exception) -> bool:
+    """Errors made on purpose, missing packages, and what an OpenCL driver says."""
+    from_driver = type(error).__module__.partition(".")[0] == "pyopencl"
+    return isinstance(error, (HandheldError, ImportError)) or from_driver
+
+
 def _text(error: Exception) -> str:
     if not isinstance(error, ImportError):
-        return str(error)
+        name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
+        return f"{name}{error}"
     if (error.name or "").partition(".")[0] == "torch":
         return ("this needs PyTorch, which is not installed here. Try: pip install "
                 "'handheld[capture]', or use a step file packaged elsewhere")
@@ -44,7 +53,7 @@ def _text(error: Exception) -> str:
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False,
-                  add_completion=False, rich_markup_mode="rich",
+                  add_completion=False, rich_markup_mode=None,
                   context_settings={"help_option_names": ["-h", "--help"]})
 app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
@@ -67,6 +76,7 @@ def handheld_command(
     """Train PyTorch models on phone-class hardware through OpenCL.
 
     \b
+    Start here:
     handheld doctor                       what this machine can do
     handheld train lenet5 --data digits   train something real
     """
@@ -79,12 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         given = [_DEBUG, *(word for word in given if word != _DEBUG)]
     # drivers chatter while they build kernels; what matters becomes a BuildError
     warnings.filterwarnings("ignore", message="Non-empty compiler output")
-    warnings.showwarning = _show_warning
+    warnings.showwarning = lambda message, *_, **__: show.warn(str(message))
     app(args=given, prog_name="handheld")
-
-
-def _show_warning(message: Warning | str, *_: Any) -> None:
-    show.warn(str(message))
 
 
 if __name__ == "__main__":

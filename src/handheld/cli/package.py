@@ -1,2 +1,69 @@
-def package() -> None:
-    """x"""
+"""`handheld package`: capture to a step file, for devices without PyTorch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from handheld.cli import show
+from handheld.cli.options import Json, Seed, Spec
+from handheld.cli.source import StepFile, open_source
+from handheld.errors import HandheldError
+
+
+def package(
+    what: Spec,
+    batch: Annotated[str | None, typer.Option("--batch", metavar="N,N,...", help=(
+        "Batch sizes to package; the model's own if not given."))] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.step", help=(
+        "Where to write; NAME.step if not given."))] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Capture a model to a step file.
+
+    The file holds one state, and graphs for each batch size: data only, never code. It trains
+    where PyTorch is not installed: handheld train FILE.step
+
+    \b
+    Examples:
+    handheld package lenet5 --batch 1,4,16,64 --out lenet5.step
+    handheld package mine.py:make --out mine.step
+    """
+    started = time.perf_counter()
+    source = open_source(what)
+    if isinstance(source, StepFile):
+        raise HandheldError(f"{what} is a step file already")
+    path = out or Path(f"{source.name}.step")
+    if not path.absolute().parent.is_dir():
+        raise HandheldError(f"{path} cannot be written: there is no folder {path.parent}")
+    sizes = parse_sizes(batch) if batch else [source.default_batch]
+    step = source.step(sizes, seed)
+    step.save(path)
+    result = {
+        "path": str(path), "bytes": path.stat().st_size, "model": source.name, "batch": sizes,
+        "graphs": {name: len(graph.nodes) for name, graph in step.graphs.items()},
+        "parameters": sum(s.role == "parameter" for s in step.slots.values()),
+        "seconds": time.perf_counter() - started,
+    }
+    if json:
+        show.print_json(result)
+        return
+    show.out.print(show.grid([
+        ("wrote", f"[bold]{path}[/], {show.size(path.stat().st_size)}"),
+        ("graphs", ", ".join(f"{name} ({count} ops)" for name, count in
+                             ((n, len(g.nodes)) for n, g in step.graphs.items()))),
+        ("state", f"{len(step.slots)} slots, {result['parameters']} of them parameters"),
+        ("time", show.duration(time.perf_counter() - started)),
+    ]))
+
+
+def parse_sizes(text: str) -> list[int]:
+    """`1,4,16` -> [1, 4, 16], ascending, each once."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdigit() and int(word) > 0 for word in words):
+        raise HandheldError(f"--batch {text!r} is no list of batch sizes. Try: --batch 1,4,16,64")
+    return sorted({int(word) for word in words})

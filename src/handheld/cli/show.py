@@ -34,14 +34,18 @@ def fail(message: str) -> None:
     err.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
 
 
+def stopped(message: str) -> None:
+    err.print(Text.assemble(("stopped: ", "bold yellow"), message), soft_wrap=True)
+
+
 def warn(message: str) -> None:
     err.print(Text.assemble(("note: ", "bold yellow"), message), soft_wrap=True)
 
 
-def grid(rows: Iterable[tuple[str, str]]) -> Table:
-    """Names and values in two columns."""
+def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Names and values in two columns, the same ones in every table of a command."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True, min_width=13)
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(name, value)

@@ -1,2 +1,210 @@
-def train() -> None:
-    """x"""
+"""`handheld train`: a model, data, a device."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from handheld.cli import show
+from handheld.cli.options import Json, On, Seed, Spec
+from handheld.cli.prepare import capture, graphs_for, load, schedule_of
+from handheld.cli.progress import Bar
+from handheld.cli.source import open_source
+from handheld.errors import CheckpointError, HandheldError
+from handheld.plan.plan import GraphPlan, Plan
+from handheld.run.batch import batch_sizes
+from handheld.run.data import DataSet, TextData
+from handheld.run.guards import Guards
+from handheld.run.history import History
+from handheld.run.loop import fit
+from handheld.run.trainer import Trainer
+
+
+def train(
+    what: Spec,
+    data: Annotated[str, typer.Option("--data", metavar="DATA", show_default=False, help=(
+        "digits, a .npz file, a folder of images (a sub-folder a class), or a .txt file."))],
+    on: On = "opencl",
+    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N")] = 20,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
+        "Samples a step; the model's own if not given."))] = None,
+    lr: Annotated[float | None, typer.Option("--lr", metavar="RATE", help=(
+        "Learning rate; the optimizer's own if not given."))] = None,
+    schedule: Annotated[str, typer.Option("--schedule", metavar="NAME", help=(
+        "cosine (down to zero at the end) or constant."))] = "cosine",
+    seed: Seed = 0,
+    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", metavar="FILE", help=(
+        "Written after every epoch, and on Ctrl-C."))] = None,
+    every: Annotated[int | None, typer.Option("--every", min=1, metavar="N", help=(
+        "Also write the checkpoint every N steps."))] = None,
+    resume: Annotated[bool, typer.Option("--resume", help=(
+        "Go on from the checkpoint, to the same bits."))] = False,
+    export: Annotated[Path | None, typer.Option("--export", metavar="FILE.step", help=(
+        "Write the trained model as a step file."))] = None,
+    battery_floor: Annotated[float | None, typer.Option("--battery-floor", metavar="PERCENT", help=(
+        "End in good order when the battery is lower."))] = None,
+    thermal_limit: Annotated[float | None, typer.Option("--thermal-limit", metavar="CELSIUS", help=(
+        "Wait when the device is hotter."))] = None,
+    find_nan: Annotated[bool, typer.Option("--find-nan", help=(
+        "Name the op that makes a NaN loss (slower)."))] = False,
+    json: Json = False,
+) -> None:
+    """Train a model and print what it learned.
+
+    Ctrl-C finishes the step under way, writes the checkpoint if there is one, and says how to go
+    on. From a step file no PyTorch is needed. A factory returns (model, loss, optimizer).
+
+    \b
+    Examples:
+    handheld train lenet5 --data digits
+    handheld train mine.py:make --data photos/ --epochs 5 --lr 0.01
+    handheld train model.step --data photos/ --checkpoint run.checkpoint
+    """
+    started = time.perf_counter()
+    _check_paths(checkpoint, resume, export)
+    Guards(battery_floor, thermal_limit)  # a sensor that is not there is known before the capture
+    source = open_source(what)
+    size = batch or source.default_batch
+    found = load(data, size, seed, source)
+    step = capture(source, size, seed, found)
+    captured = time.perf_counter() - started
+    with step.plan(on, graphs=graphs_for(step, size)).start() as trainer:
+        own = trainer.rates()
+        rates = schedule_of(schedule, lr, own, epochs)
+        if found.note:
+            show.warn(found.note)
+        if not json:
+            _introduce(source.name, found, trainer, size, captured)
+        with Bar(found.train, epochs, quiet=json) as bar, _rescue(trainer):
+            history = fit(
+                trainer, found.train, epochs=epochs, test=found.test, callbacks=[bar],
+                checkpoint=checkpoint, every=every, resume=resume, battery_floor=battery_floor,
+                thermal_limit=thermal_limit, stop_on_nan=on != "null", find_nan=find_nan,
+                rate=rates)
+        result = _result(source.name, found, trainer, size, history)
+        for group, rate in enumerate(own):  # the next training starts from the optimizer's rate
+            trainer.set_rate(rate, group)
+    result["seconds"] = time.perf_counter() - started
+    if export is not None:
+        result["exported"] = str(step.save(export))
+    if json:
+        show.print_json(result)
+    else:
+        _conclude(result, history, found, checkpoint)
+
+
+@contextmanager
+def _rescue(trainer: Trainer) -> Iterator[None]:
+    """What a checkpoint could not keep goes to the folder for temporary files, if it has room."""
+    try:
+        yield
+    except CheckpointError as error:
+        if "trainer.state()" not in str(error):
+            raise  # nothing was trained yet
+        trainer.sync()
+        name = f"handheld-{trainer.plan.step.meta.get('name') or 'model'}-{os.getpid()}.step"
+        try:
+            kept = trainer.plan.step.save(Path(tempfile.gettempdir()) / name)
+        except HandheldError:
+            raise error from None
+        raise CheckpointError(f"{error.__cause__ or error}. The trained model is in {kept}; "
+                              "its epochs start again") from error
+
+
+def _check_paths(checkpoint: Path | None, resume: bool, export: Path | None) -> None:
+    """Paths that cannot be written are known before the first step, not after the last."""
+    if resume and (checkpoint is None or not checkpoint.exists()):
+        missing = f"there is no {checkpoint}" if checkpoint else "--checkpoint FILE"
+        raise CheckpointError(f"--resume needs a checkpoint to go on from: {missing}")
+    if checkpoint is not None and checkpoint.exists() and not resume:
+        raise CheckpointError(f"{checkpoint} exists. Add --resume to go on from it, or remove it")
+    for path in (checkpoint, export):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise HandheldError(f"{path} cannot be written: there is no folder {path.parent}")
+
+
+# ── what is said ──────────────────────────────────────────────────────────────────────────────
+
+
+def device_name(trainer: Trainer) -> str:
+    """The device under its stable name."""
+    found = getattr(trainer.session, "found", None)
+    return trainer.plan.device if found is None else f"opencl:{found.name}"
+
+
+def _samples(data: Any) -> str:
+    return f"{data.samples:,}" if hasattr(data, "samples") else "?"
+
+
+def _train_graph(plan: Plan) -> str:
+    return next(iter(batch_sizes(plan.graphs, "train").values()), "train")
+
+
+def _work(graph: GraphPlan) -> str:
+    return f"{graph.launches} launches" if graph.launches else f"{len(graph.graph.nodes)} ops"
+
+
+def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured: float) -> None:
+    plan = trainer.plan
+    graph = plan.graphs[_train_graph(plan)]
+    parameters = sum(math.prod(s.shape) for s in plan.step.slots.values() if s.role == "parameter")
+    held = "no test set" if found.test is None else f"{_samples(found.test)} to test"
+    show.out.print(show.grid([
+        ("model", f"{name}, {parameters:,} parameters, batch {size}"),
+        ("data", f"{found.name}: {_samples(found.train)} to train, {held}"),
+        ("device", f"{device_name(trainer)} ({plan.caps.kind}, "
+                   f"{plan.caps.compute_units} units)"),
+        ("step", f"{_work(graph)}, {show.size(plan.bytes)} on the device; ready after "
+                 f"{captured + sum(trainer.session.timings.values()):.1f} s"),
+    ]))
+    show.out.print()
+
+
+def _result(name: str, found: DataSet, trainer: Trainer, size: int,
+            history: History) -> dict[str, Any]:
+    plan = trainer.plan
+    graph = plan.graphs[_train_graph(plan)]
+    rows = [{**dataclasses.asdict(e), "samples_per_second": e.samples_per_second}
+            for e in history.epochs]
+    return {
+        "model": name, "data": found.name, "batch": size, "device": device_name(trainer),
+        "device_name": plan.caps.name,
+        "launches_per_step": graph.launches, "ops_per_step": len(graph.graph.nodes),
+        "device_bytes": plan.bytes, "steps": history.steps, "test": dict(history.test),
+        "dropped_per_epoch": found.train.dropped, "stopped": history.stopped, "epochs": rows,
+    }
+
+
+def _conclude(result: Mapping[str, Any], history: History, found: DataSet,
+              checkpoint: Path | None) -> None:
+    test, last = result["test"], history.last
+    rows: list[tuple[str, str]] = []
+    if "accuracy" in test:
+        # a text has many predictions in a sample
+        count = 0 if isinstance(found.test, TextData) else getattr(found.test, "samples", 0)
+        of = f"  ({round(test['accuracy'] * count)} of {count})" if count else ""
+        rows.append(("test accuracy", f"[bold green]{test['accuracy']:.2%}[/]{of}"))
+    rows += [(f"test {name}", f"{value:.4f}") for name, value in test.items() if name != "accuracy"]
+    rows += [("device", f"{result['device']}"),
+             ("launches", f"{result['launches_per_step'] or result['ops_per_step']} a step, "
+                          f"{result['steps']:,} steps"),
+             ("time", show.duration(result["seconds"])
+              + (f", {last.samples_per_second:,.0f} samples/s in the last epoch" if last else ""))]
+    if result["dropped_per_epoch"]:
+        rows.append(("dropped", f"{result['dropped_per_epoch']} samples an epoch: "
+                                "the last batch was short"))
+    rows += [(word, str(path)) for word, path in (("checkpoint", checkpoint),
+                                                  ("exported", result.get("exported"))) if path]
+    show.out.print()
+    show.out.print(show.grid(rows))
+    if history.stopped:
+        show.warn(history.stopped)

@@ -1,2 +1,132 @@
-def verify() -> None:
-    """x"""
+"""`handheld verify`: every op of a step against PyTorch, on a device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from handheld.cli import show
+from handheld.cli.options import Json, On, Seed, Spec
+from handheld.cli.source import Source, open_source
+from handheld.errors import HandheldError
+from handheld.graph.graph import Graph
+from handheld.run.batch import batch_sizes
+from handheld.run.verify import TOLERANCE, Row, Verification, verify_plan
+from handheld.step import Step
+
+SHOWN = 10  # ops that differ, unless all are asked for
+
+
+def verify(
+    what: Spec,
+    on: On = "opencl",
+    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
+        "Batch size; a small one if not given."))] = None,
+    graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
+        "Only this graph: train, evaluate, predict."))] = None,
+    tolerance: Annotated[float, typer.Option("--tolerance", metavar="ERROR", help=(
+        "Largest relative error that passes."))] = TOLERANCE,
+    everything: Annotated[bool, typer.Option("--all", help="List every op.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Compare every op with PyTorch and name the first that differs.
+
+    PyTorch computes in float64, and both sides get the same inputs for each op: an error is
+    charged to the op that makes it.
+    Needs PyTorch. The exit code is 1 if an op differs.
+
+    \b
+    Examples:
+    handheld verify lenet5
+    handheld verify mine.py:make --on opencl:0 --all
+    """
+    import torch  # noqa: F401  the reference: say early that it is missing
+
+    source = open_source(what)
+    size = batch or min(source.default_batch, 4)
+    step = source.step([size], seed)
+    results = []
+    for name in _chosen(step, graph, batch):
+        inputs = _inputs(source, step.graphs[name], size, seed)
+        results.append(verify_plan(step.plan(on, graphs=[name], isolate=True), inputs, name,
+                                   tolerance))
+    if json:
+        show.print_json([_as_json(result) for result in results])
+    else:
+        for result in results:
+            present(result, everything)
+    if not all(result.passed for result in results):
+        raise typer.Exit(1)
+
+
+def _chosen(step: Step, graph: str | None, batch: int | None) -> list[str]:
+    sizes = batch_sizes(step.graphs, "train")
+    names = list(step.graphs)
+    if sizes:
+        size = batch or min(sizes)
+        if size not in sizes:
+            raise HandheldError(f"batch {size} is not packaged; there are "
+                                f"{', '.join(map(str, sizes))}")
+        names = [n for n in names if n.partition("@")[2].partition(".")[0] == str(size)]
+    if graph is not None:
+        names = [n for n in names if graph in (n, n.partition("@")[0])]
+        if not names:
+            raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
+    return names
+
+
+def _inputs(source: Source, graph: Graph, size: int, seed: int) -> tuple[Any, ...]:
+    """The source's own example where it fits the graph, else random values of its shapes."""
+    wanted = [graph.tensors[t].shape for _, t, _ in graph.inputs]
+    example = source.example(size)
+    if isinstance(example, Mapping):
+        return (example,)
+    if isinstance(example, Sequence):
+        for given in (tuple(example), tuple(example[: len(wanted)]), tuple(example[-len(wanted):])):
+            if [tuple(np.shape(value)) for value in given] == wanted:
+                return given
+    random = np.random.default_rng(seed)
+    return tuple(_random(random, graph, tensor) for _, tensor, _ in graph.inputs)
+
+
+def _random(random: np.random.Generator, graph: Graph, tensor: int) -> np.ndarray:
+    made = graph.tensors[tensor]
+    if made.dtype == "f32":
+        return random.standard_normal(made.shape).astype(np.float32)
+    # a label or token of 0 or 1 exists in any model
+    drawn = random.integers(0, 2, made.shape)
+    return drawn.astype(np.bool_ if made.dtype == "bool" else np.int32)
+
+
+def _as_json(result: Verification) -> dict[str, Any]:
+    first = result.first
+    return {"device": result.device, "graph": result.graph, "tolerance": result.tolerance,
+            "passed": result.passed, "first": None if first is None else first.index,
+            "ops": [dataclasses.asdict(row) for row in result.rows]}
+
+
+def present(result: Verification, everything: bool) -> None:
+    """A verdict, and the ops that differ (or all of them)."""
+    rows = [row for row in result.rows if everything or not row.passed]
+    verdict = "[bold green]PASS[/]" if result.passed else "[bold red]FAIL[/]"
+    show.out.print(f"{verdict}  {result}")
+    if not rows:
+        return
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for name, justify in (("op", "right"), ("kind", "left"), ("phase", "left"), ("where", "left"),
+                          ("error", "right"), ("PyTorch's", "right")):
+        table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True)  # type: ignore[arg-type]
+    for row in rows if everything else rows[:SHOWN]:
+        table.add_row(*_cells(row), style="" if row.passed else "red")
+    show.out.print(table)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    own = "" if row.float32_error is None else f"{row.float32_error:.1e}"
+    return (str(row.index), row.op, row.phase, row.path, f"{row.error:.1e}", own)

@@ -43,6 +43,7 @@ def check(graph: Graph, slots: Mapping[str, Slot] | None = None) -> Graph:
             _check_tensor(key, tensor)
         _check_ends(graph)
         _check_packs(graph)
+        _check_notes(graph)
         if slots is not None:
             _check_state(graph, slots)
     except GraphError as error:
@@ -123,6 +124,29 @@ def _check_packs(graph: Graph) -> None:
              f"pack {pack} has members of another type")
         need(whole.shape == (pack_offsets(graph.tensors, members)[1],),
              f"pack {pack} of shape {whole.shape} is not as long as its members")
+
+
+def _check_notes(graph: Graph) -> None:
+    """The notes that more than people read."""
+    for key in ("no_gradient", "baked"):
+        texts = graph.notes.get(key, ())
+        need(isinstance(texts, tuple) and all(isinstance(t, str) for t in texts),
+             f"the note {key!r} is not a tuple of texts")
+    count = graph.notes.get("accumulate", 1)
+    need(type(count) is int and 0 < count <= LIMIT, f"the note 'accumulate' is {count!r:.40}")
+    names = {name for name, _, _ in graph.inputs}
+    ranges = graph.notes.get("ranges", ())
+    need(isinstance(ranges, tuple) and all(_is_range(entry, names) for entry in ranges),
+         "the note 'ranges' does not name inputs with their limits")
+
+
+def _is_range(entry: object, names: set[str]) -> bool:
+    """(input, lowest index, one past the highest, the index that is ignored or None)"""
+    if not isinstance(entry, tuple) or len(entry) != 4 or type(entry[0]) is not str:
+        return False
+    _, low, high, ignored = entry
+    return (entry[0] in names and type(low) is int and type(high) is int
+            and (ignored is None or type(ignored) is int))
 
 
 def _unique(what: str, names: Iterable[object]) -> None:

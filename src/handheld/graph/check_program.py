@@ -106,6 +106,10 @@ def _check_read(graph: Graph, node: Node, i: int, instr: Instr) -> None:
     _, guards, fill = instr.params
     if guards:
         _check_constant(fill, instr.dtype)
+    axes = tuple(node.attrs.get("axes", ()))
+    if not _varies(node, instr, axes, []):  # read once a row, even where rows are empty
+        sizes = tuple(1 if d in axes else n for d, n in enumerate(shape))
+        view = View(view.tensor, sizes, view.strides, view.offset)
     _check_guarded(graph, view, guards)
 
 
@@ -132,7 +136,7 @@ def _varies(node: Node, instr: Instr, axes: tuple[int, ...], args: list[bool]) -
         return bool(axes)
     if instr.op == "load":
         view = node.inputs[instr.params[0]]
-        walked = any(view.strides[d] for d in axes if view.shape[d] > 1)
+        walked = any(view.strides[d] for d in axes if view.shape[d] != 1)
         return walked or any(dim in axes for dim, _, _ in instr.params[1])
     return any(args)
 

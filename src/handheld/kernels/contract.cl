@@ -59,8 +59,11 @@
 #ifndef PHASED  // CONV: 1 if there may be more than one phase
 #define PHASED 0
 #endif
-#ifndef KC     // terms in one chunk sum
+#ifndef KC     // REGISTER: terms packed at a time, a multiple of RUN
 #define KC 256
+#endif
+#ifndef RUN    // terms added up before they join a larger sum: a dot product of n terms errs like
+#define RUN 32 // one of 32 + n/32, which is less than PyTorch's own float32 does
 #endif
 #ifndef MR     // REGISTER: rows of the register tile; 6 float16 fit 16 registers of 256 bits
 #define MR 6
@@ -84,7 +87,7 @@
 #ifndef PN     // LOCAL: columns of a work-item
 #define PN 4
 #endif
-#ifndef KT     // LOCAL: terms of a tile, a divisor of KC
+#ifndef KT     // LOCAL: terms of a tile, a divisor of RUN
 #define KT 16
 #endif
 #ifndef EPILOGUE  // statements that use acc and d0, d1, ..; its parameters begin with a comma
@@ -278,31 +281,39 @@ __kernel void combine(MAP_PARAMS, const __global float *part, int splits EPILOGU
 
 #define PITCH (KC + 16)  // a row of the packed A; with KC alone rows would share cache sets
 
+// Wide loads and stores through pointers: the built-in vload16, vstore16 and select of 16 floats do
+// not survive PoCL 3.0's compiler on a CPU with AVX-512.
+typedef float16 __attribute__((aligned(4))) loose16;
+typedef int16 __attribute__((aligned(4))) loose_int16;
+#define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))
+#define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
+#define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
+
 // b[at .. at + 15*step], step 1 or 2, with 0 outside [first, stop); nothing outside the buffer is
 // read.
 inline float16 load_some(const __global float *b, int size, int at, int step, int first, int stop) {
   if (first >= min(stop, 16) || stop <= 0) return (float16)(0.0f);
   const int all = first <= 0 && stop >= 16;
-  if (step == 1 && all) return vload16(0, b + at);
+  if (step == 1 && all) return GLOAD(0, b + at);
   float16 row;
   if (at >= 0 && at + 16 * step <= size) {
-    row = vload16(0, b + at);
-    if (step == 2) row.lo = row.even, row.hi = vload16(1, b + at).even;
+    row = GLOAD(0, b + at);
+    if (step == 2) row.lo = row.even, row.hi = GLOAD(1, b + at).even;
     if (all) return row;
   } else {
     float some[16];
     for (int j = 0; j < 16; ++j) some[j] = (j >= first && j < stop) ? b[at + j * step] : 0.0f;
-    row = vload16(0, some);
+    row = PLOAD(0, some);
   }
   const int16 i = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  return select((float16)(0.0f), row, i >= first && i < stop);
+  return (i >= first && i < stop) ? row : (float16)(0.0f);
 }
 
 // to[i][j] = square[j][i], a square of 16; four times, interleave row i with row i + 8.
 inline void transpose(const float *square, float *to, int pitch) {
   float16 row[16];
 #pragma unroll
-  for (int i = 0; i < 16; ++i) row[i] = vload16(i, square);
+  for (int i = 0; i < 16; ++i) row[i] = PLOAD(i, square);
 #pragma unroll
   for (int turn = 0; turn < 4; ++turn) {
     float16 mixed[16];
@@ -315,7 +326,7 @@ inline void transpose(const float *square, float *to, int pitch) {
     for (int i = 0; i < 16; ++i) row[i] = mixed[i];
   }
 #pragma unroll
-  for (int i = 0; i < 16; ++i) vstore16(row[i], 0, to + i * pitch);
+  for (int i = 0; i < 16; ++i) PSTORE(row[i], 0, to + i * pitch);
 }
 
 // Ap[row][PITCH] of `rows` rows from m_first; up to 15 rows and terms past the last are scratch.
@@ -329,7 +340,7 @@ inline void pack_a(const Map *p, const __global float *a, float *pack, int m_fir
         for (int m = 0; m < rows; m += 16) {
           float square[256];
           for (int j = 0; j < 16; ++j)
-            vstore16(load_some(a, p->a_size, from + m + (i + j) * t.a_step, 1, 0,
+            PSTORE(load_some(a, p->a_size, from + m + (i + j) * t.a_step, 1, 0,
                                i + j < t.len ? rows - m : 0), j, square);
           transpose(square, pack + m * PITCH + i, PITCH);
         }
@@ -398,25 +409,25 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
     if (even_gaps && !ragged && start + min(last, 0) >= 0
         && start + max(last, 0) + gap * NT <= p->b_size) {
       const __global float *from = b + start;
-      const int16 mask = vload16(0, stop) > 0;
+      const int16 mask = *(const loose_int16 *)stop > 0;
       if (gap == 2) {
         for (int i = 0; i < t.len; ++i) {
           float16 row;
-          row.lo = vload16(0, from + i * t.b_step).even;
-          row.hi = vload16(1, from + i * t.b_step).even;
-          vstore16(select((float16)(0.0f), row, mask), i, pack);
+          row.lo = GLOAD(0, from + i * t.b_step).even;
+          row.hi = GLOAD(1, from + i * t.b_step).even;
+          PSTORE(mask ? row : (float16)(0.0f), i, pack);
         }
       } else if (whole) {
-        for (int i = 0; i < t.len; ++i) vstore16(vload16(0, from + i * t.b_step), i, pack);
+        for (int i = 0; i < t.len; ++i) PSTORE(GLOAD(0, from + i * t.b_step), i, pack);
       } else {
         for (int i = 0; i < t.len; ++i)
-          vstore16(select((float16)(0.0f), vload16(0, from + i * t.b_step), mask), i, pack);
+          PSTORE(mask ? GLOAD(0, from + i * t.b_step) : (float16)(0.0f), i, pack);
       }
     } else if (t.b_step == 1 || t.b_step == 2) {
       for (int i = 0; i < t.len; i += 16) {
         float square[256];
         for (int j = 0; j < NT; ++j)
-          vstore16(load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step,
+          PSTORE(load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step,
                              first[j] - i, stop[j] - i), j, square);
         transpose(square, pack + i * NT, NT);
       }
@@ -435,16 +446,24 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
 
 // total[MR][NT], rows COLS apart, += Ap[MR][terms] * Bp[terms][NT]
 inline void multiply(const float *pa, const float *pb, float *total, int terms) {
-  float16 sum[MR];
+  float16 whole[MR];
 #pragma unroll
-  for (int i = 0; i < MR; ++i) sum[i] = (float16)(0.0f);
-  for (int k = 0; k < terms; ++k) {
-    const float16 row = vload16(k, pb);
+  for (int i = 0; i < MR; ++i) whole[i] = (float16)(0.0f);
+  for (int first = 0; first < terms; first += RUN) {
+    const int stop = min(first + RUN, terms);
+    float16 sum[MR];
 #pragma unroll
-    for (int i = 0; i < MR; ++i) sum[i] += pa[i * PITCH + k] * row;
+    for (int i = 0; i < MR; ++i) sum[i] = (float16)(0.0f);
+    for (int k = first; k < stop; ++k) {
+      const float16 row = PLOAD(k, pb);
+#pragma unroll
+      for (int i = 0; i < MR; ++i) sum[i] += pa[i * PITCH + k] * row;
+    }
+#pragma unroll
+    for (int i = 0; i < MR; ++i) whole[i] += sum[i];
   }
 #pragma unroll
-  for (int i = 0; i < MR; ++i) vstore16(vload16(0, total + i * COLS) + sum[i], 0, total + i * COLS);
+  for (int i = 0; i < MR; ++i) PSTORE(PLOAD(0, total + i * COLS) + whole[i], 0, total + i * COLS);
 }
 
 __kernel void contract(const __global float *a, const __global float *b, MAP_PARAMS,
@@ -456,7 +475,7 @@ __kernel void contract(const __global float *a, const __global float *b, MAP_PAR
   const int n_count = min(cols, N - n_first), m_count = min(rows, M - m_first);
   const int tiles = (m_count + MR - 1) / MR, k_stop = min(map.K, (split + 1) * k_part);
   for (int m = 0; m < tiles * MR; ++m)
-    for (int n = 0; n < n_count; n += NT) vstore16((float16)(0.0f), 0, total + m * COLS + n);
+    for (int n = 0; n < n_count; n += NT) PSTORE((float16)(0.0f), 0, total + m * COLS + n);
   for (int k = split * k_part; k < k_stop; k += KC) {
     const int end = min(k + KC, k_stop);
     pack_a(&map, a, pa, m_first, m_count, k, end);
@@ -565,7 +584,7 @@ void contract(const __global float *a, const __global float *b, MAP_PARAMS,
         for (int j = 0; j < PN; ++j) sum[i][j] += left * row[j];
       }
     }
-    if ((k + KT - k_first) % KC == 0 || k + KT >= k_stop) {
+    if ((k + KT - k_first) % RUN == 0 || k + KT >= k_stop) {
 #pragma unroll
       for (int i = 0; i < PM; ++i)
 #pragma unroll

@@ -62,6 +62,12 @@
 #if !LOCAL
 
 // Which part of x a block of outputs needs, and how the tile holds it.
+// Wide loads and stores through pointers: the built-in vload16 and vstore16 do not
+// survive PoCL 3.0's compiler on a CPU with AVX-512.
+typedef float16 __attribute__((aligned(4))) loose16;
+#define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
+#define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
+
 typedef struct { int top, left, height, width, pitch, low_h, low_w; } Window;
 
 inline Window window_of(int y, int x, int rows, int cols, int k_r, int k_s,
@@ -144,16 +150,16 @@ __kernel void conv(CONV_PARAMS, int channels, int across, int rows, int cols EPI
     const __global float *kernel_ = w + w_0 + (o * count + j) * w_k;
     for (int y = 0; y < height; ++y) {
       for (int c = 0; c < width; c += 16) {
-        float16 sum = vload16(0, total + y * cols + c);
+        float16 sum = PLOAD(0, total + y * cols + c);
         for (int r = 0; r < k_r; ++r) {
           const float *row = tile + (y * u_h + r * e_h - t.low_h) * t.pitch + c;
           for (int s = 0; s < k_s; ++s) {
             const int right = s * e_w - t.low_w;
             const float *from = row + right % u_w * t.width + right / u_w;
-            sum += kernel_[r * w_r + s * w_s] * vload16(0, from);
+            sum += kernel_[r * w_r + s * w_s] * PLOAD(0, from);
           }
         }
-        vstore16(sum, 0, total + y * cols + c);
+        PSTORE(sum, 0, total + y * cols + c);
       }
     }
   }
@@ -203,7 +209,7 @@ __kernel void conv(CONV_PARAMS, int channels EPILOGUE_PARAMS) {
 __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global float *out) {
   float tile[TILE], block[BLOCK], total[TAPS * 16];
   const int k = get_global_id(0);
-  for (int at = 0; at < k_r * k_s; ++at) vstore16((float16)(0.0f), at, total);
+  for (int at = 0; at < k_r * k_s; ++at) PSTORE((float16)(0.0f), at, total);
   for (int i = 0; i < images; ++i) {
     for (int y = 0; y < n_y; y += rows) {
       for (int c = 0; c < n_x; c += cols) {
@@ -221,10 +227,10 @@ __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global float *out) {
             float16 sum = (float16)(0.0f);
             for (int row = 0; row < height; ++row)
               for (int at = 0; at < wide; at += 16)
-                sum += vload16(0, block + row * wide + at)
-                       * vload16(0, from + row * u_h * t.pitch + at);
+                sum += PLOAD(0, block + row * wide + at)
+                       * PLOAD(0, from + row * u_h * t.pitch + at);
             const int tap = r * k_s + s;
-            vstore16(vload16(tap, total) + sum, tap, total);
+            PSTORE(PLOAD(tap, total) + sum, tap, total);
           }
         }
       }

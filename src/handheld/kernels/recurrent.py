@@ -36,7 +36,7 @@ class _Cell:
     def of(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int) -> _Cell:
         on_gpu = caps.kind == "gpu"
         # lanes * rows * gates sums stay in registers; a GPU's vector is its work-items
-        lanes, rows = (1, 4) if on_gpu else (16, 2)
+        lanes, rows = (1, 4) if on_gpu else (8, 2)
         row_blocks, lane_blocks = -(-batch // rows), -(-hidden // lanes)
         if on_gpu:
             local = (1, group(caps))

@@ -10,7 +10,7 @@ need of a row is computed again rather than stored. The last walk writes the ful
 
     x ──► stage 1: sum(x) ──► stage 2: sum((x - mean)^2) ──► walk: y = (x - mean) * rstd
 
-Sums are kept in two levels (a run of at most 256 terms, then the total), so that a sum of a
+Sums are kept in two levels (a run of at most 64 terms, then the total), so that a sum of a
 million terms errs like one of a thousand.
 """
 
@@ -28,6 +28,7 @@ from handheld.kernels.loops import Body, cpu_group, launch, loop
 from handheld.kernels.space import Space, collapse
 
 LANES = 16
+RUN = 64  # terms added up before they join a larger sum
 NEUTRAL = {
     "sum": {"f32": "0.0f", "i32": "0"},
     "prod": {"f32": "1.0f", "i32": "1"},
@@ -221,7 +222,7 @@ def _lane_stage(
     if last is None:
         lines += ["{ const int l = 0;", *start, *text, *flush, "}"]
     else:
-        x, n, run = f"x{last}", body.sizes[last], LANES * 256
+        x, n, run = f"x{last}", body.sizes[last], LANES * RUN
         vector = [
             f"for (; b_ + {LANES} <= e_; b_ += {LANES}) {{",
             "  #ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif",
@@ -310,7 +311,7 @@ def _column_stage(
     if flush:
         count = f"run{todo[0]}"
         lines.append(f"int {count} = 0;")
-        walk = [*walk, f"if (++{count} == 256) {{ {count} = 0; {' '.join(flush)} }}"]
+        walk = [*walk, f"if (++{count} == {RUN}) {{ {count} = 0; {' '.join(flush)} }}"]
     return [*lines, *_nest(body, inner, walk), *flush]
 
 
@@ -360,8 +361,8 @@ def _group_stage(
     roots = [a for i in todo for a in body.program[i].args]
     text = [body.declare(i) for i in stages.needed(body.program, roots)] + updates
     lines += [
-        f"for (int c_ = l; c_ < {n}; c_ += {256 * size}) {{",
-        f"  for (int i_ = c_; i_ < min({n}, c_ + {256 * size}); i_ += {size}) {{",
+        f"for (int c_ = l; c_ < {n}; c_ += {RUN * size}) {{",
+        f"  for (int i_ = c_; i_ < min({n}, c_ + {RUN * size}); i_ += {size}) {{",
         *(f"    {t}" for t in (*body.split("i_", inner), *text)), "  }",
         *(f"  {t}" for t in flush), "}",
     ]

@@ -64,7 +64,7 @@ def collapse(node: Node, graph: Graph) -> Space:
             sizes.append(shape[d])
             inner.append(d in axes)
             for s, w in zip(strides, walks):
-                s.append(w[d] if shape[d] > 1 else 0)
+                s.append(w[d] if shape[d] != 1 else 0)
             if d in named:
                 keep[d] = len(sizes) - 1
         closed = d in named

@@ -1,0 +1,152 @@
+"""Writes the pages of docs/ that follow from the code: commands.md, errors.md, ops.md.
+
+    python scripts/make_docs.py           write them
+    python scripts/make_docs.py --check   exit with 1 if one of them is stale
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+os.environ.update(COLUMNS="80", TERMINAL_WIDTH="80", NO_COLOR="1")
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+NOTE = "<!-- Written by scripts/make_docs.py. Change the code, then run it again. -->\n\n"
+
+
+def commands_page() -> str:
+    """What `--help` prints, command by command, at 80 columns."""
+    import typer
+    from typer.testing import CliRunner
+
+    from handheld.cli.main import app
+
+    runner, lines = CliRunner(), [f"# Commands\n\n{NOTE}What `--help` prints.\n"]
+    for name in ("", *command_names()):
+        result = runner.invoke(app, [*name.split(), "--help"], prog_name="handheld")
+        assert result.exit_code == 0, result.output
+        text = "\n".join(line.rstrip() for line in result.output.strip().splitlines())
+        lines.append(f"## handheld {name}".rstrip() + f"\n\n```\n{text}\n```\n")
+    lines.append(f"<!-- typer {typer.__version__} -->\n")
+    return "\n".join(lines)
+
+
+def command_names() -> list[str]:
+    from handheld.cli.main import app
+
+    return [str(command.name) for command in app.registered_commands]
+
+
+def errors_page() -> str:
+    """The exception tree and what each class is for."""
+    from handheld import errors
+
+    tree = inspect.getdoc(errors) or ""
+    rows = [f"| `{c.__name__}` | {inspect.getdoc(c)} |" for c in error_classes()]
+    return "\n".join((
+        f"# Errors\n\n{NOTE}Everything Handheld raises on purpose is a `HandheldError` of "
+        "`handheld.errors`. Ctrl-C in a\ntraining loop ends in `Interrupted`, a "
+        "`KeyboardInterrupt` that says where the state is.\n",
+        "```text", tree, "```\n", "| error | meaning |", "|---|---|", *rows, ""))
+
+
+def error_classes() -> list[type[Exception]]:
+    from handheld import errors
+
+    return [c for c in vars(errors).values()
+            if isinstance(c, type) and issubclass(c, errors.HandheldError)]
+
+
+def ops_page() -> str:
+    """PyTorch's ops that have a lowering, and the vocabulary they become."""
+    return "\n".join(("# Ops\n", NOTE + "## PyTorch ops\n", *_lowerings(),
+                      "## The graph's vocabulary\n", *_vocabulary()))
+
+
+def lowerings() -> dict[str, Callable[..., object]]:
+    """The whole table: importing capture fills it."""
+    importlib.import_module("handheld.capture.capture")
+    from handheld.capture.registry import LOWERINGS
+
+    return dict(LOWERINGS)
+
+
+def _lowerings() -> Iterable[str]:
+    import torch
+
+    from handheld.capture.registry import decompositions
+
+    table = lowerings()
+    yield (f"{len(table)} ops of PyTorch are said directly in the graph's vocabulary, those below. "
+           "Views (`view`,\n`permute`, `slice`, `expand`, `select` and their kin) are not among "
+           "them: they are how an op reads its\ninputs and cost nothing.\n")
+    own = {str(op) for op in decompositions()}
+    more = len(own - set(table))
+    yield (f"Other ops are taken apart by PyTorch's own decompositions (PyTorch "
+           f"{_minor(torch.__version__)} has {more} more)\nand work if their parts do. What is "
+           "left is an `UnsupportedOp` error that names the op and its place\nin the model. "
+           "In-place ops count as the op they vary.\n")
+    groups: dict[str, list[str]] = {}
+    for name, function in table.items():
+        groups.setdefault(function.__module__, []).append(name)
+    for module in sorted(groups):
+        about = (inspect.getdoc(importlib.import_module(module)) or "").partition("\n")[0]
+        yield f"### {module.rpartition('.')[2].capitalize()}\n\n{about}\n"
+        yield ", ".join(f"`{_short(name)}`" for name in sorted(groups[module])) + "\n"
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(".default")
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _vocabulary() -> Iterable[str]:
+    from handheld.graph import program
+    from handheld.graph.ops import OPS
+
+    yield f"A graph has {len(OPS)} kinds of nodes. What is not here does not exist.\n"
+    yield "| op | inputs | outputs | attributes | meaning |\n|---|---|---|---|---|"
+    for op in OPS.values():
+        count = ["any" if n is None else str(n) for n in (op.inputs, op.outputs)]
+        more = " and those of its epilogue" if op.epilogue else ""
+        meaning = op.doc.replace("|", "\\|").replace("\n", " ")
+        yield (f"| `{op.name}` | {count[0]}{more} | {count[1]} | "
+               f"{', '.join(f'`{a}`' for a in op.attrs)} | {meaning} |")
+    yield "\nA program, in `map`, `reduce` and epilogues, is made of these instructions:\n"
+    for title, names in (("One argument", program.UNARY), ("Two arguments", program.BINARY),
+                         ("Reductions", program.REDUCTIONS),
+                         ("The rest", ("where", "gather", "random", *program.LEAVES))):
+        yield f"- {title}: {', '.join(f'`{name}`' for name in names)}"
+    yield ""
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "commands.md": commands_page, "errors.md": errors_page, "ops.md": ops_page,
+}
+
+
+def main() -> int:
+    stale = 0
+    for name, make in PAGES.items():
+        path, text = DOCS / name, make()
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale += 1
+        if "--check" in sys.argv:
+            print(f"docs/{name} is stale. Run: python scripts/make_docs.py")
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote docs/{name}")
+    return int(stale > 0 and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

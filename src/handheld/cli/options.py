@@ -1,0 +1,16 @@
+"""Options that several commands have, said once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SPEC_HELP = "A workload (lenet5), file.py:factory, or a step file."
+
+Spec = Annotated[str, typer.Argument(metavar="WHAT", help=SPEC_HELP, show_default=False)]
+On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
+    "opencl, opencl:NAME as doctor prints it, torch:cpu, torch:cuda."))]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help=(
+    "Same seed, same device: same bits."))]

@@ -1,0 +1,76 @@
+"""What a training run looks like while it runs: a line an epoch, a bar below them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sized
+from types import TracebackType
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from handheld.cli import show
+from handheld.run.batches import Data
+from handheld.run.history import Epoch
+from handheld.run.loop import Progress as StepProgress
+
+_HEAD = f"{'epoch':>6} {'loss':>9} {'test loss':>10} {'accuracy':>9} {'rate':>10} {'samples/s':>10}"
+
+
+class Bar:
+    """A callback of the training loop. Without a terminal only the epochs' lines appear."""
+
+    def __init__(self, data: Data, epochs: int, quiet: bool) -> None:
+        self.quiet = quiet
+        self._times: deque[tuple[float, int]] = deque(maxlen=64)
+        self._shown = 0.0
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=None),
+            TextColumn("loss {task.fields[loss]:>6}  rate {task.fields[rate]:<8}"
+                       "{task.fields[speed]:>7} samples/s"),
+            TimeRemainingColumn(), console=show.out, transient=True, expand=True,
+            auto_refresh=False, disable=quiet or not show.out.is_terminal)
+        total = len(data) * epochs if isinstance(data, Sized) else None
+        self.task = self.bar.add_task(_place(1, epochs), total=total, loss="…", rate="…", speed="…")
+
+    def __enter__(self) -> Bar:
+        if not self.quiet:
+            show.out.print(_HEAD, style="dim")
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def on_step(self, now: StepProgress) -> None:
+        clock = time.monotonic()
+        self._times.append((clock, now.samples))
+        if self.bar.disable or clock - self._shown < 0.1:  # a terminal is no oscilloscope
+            return
+        self._shown = clock
+        done = (now.epoch - 1) * (now.batches or 0) + now.position
+        self.bar.update(self.task, completed=done, description=_place(now.epoch, now.epochs),
+                        loss="…" if now.loss is None else f"{now.loss:.4f}",
+                        rate=f"{now.rate:.2g}", speed=f"{self._speed():,.0f}", refresh=True)
+
+    def _speed(self) -> float:
+        span = self._times[-1][0] - self._times[0][0]
+        return sum(n for _, n in list(self._times)[1:]) / span if span > 0 else 0.0
+
+    def on_epoch(self, row: Epoch) -> None:
+        if self.quiet:
+            return
+        loss, accuracy = row.test.get("loss"), row.test.get("accuracy")
+        show.out.print(f"{row.number:>6} {row.loss:>9.4f} "
+                       f"{'' if loss is None else f'{loss:.4f}':>10} "
+                       f"{'' if accuracy is None else f'{accuracy:.2%}':>9} "
+                       f"{row.rate:>10.3g} {row.samples_per_second:>10,.0f}")
+
+    def on_message(self, text: str) -> None:
+        if text and not self.quiet:
+            show.warn(text)
+
+
+def _place(epoch: int, epochs: int) -> str:
+    return f"epoch {epoch:>{len(str(epochs))}}/{epochs}"

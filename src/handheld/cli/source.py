@@ -1,0 +1,234 @@
+"""What a command works on: a workload of the suite, `file.py:factory`, or a step file."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import handheld
+from handheld import suite
+from handheld.errors import CaptureError, HandheldError
+from handheld.run.batch import batch_sizes
+from handheld.step import Step
+
+Parts = tuple[Any, Any, Any]
+
+
+class Source(ABC):
+    """Something that becomes a Step. `example` is a batch of one size, if there is one."""
+
+    name: str
+    default_batch: int
+
+    @abstractmethod
+    def example(self, size: int) -> Any:
+        """A batch of this size, or None where only the data knows what one looks like."""
+
+    @abstractmethod
+    def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
+             classes: int | None = None) -> Step:
+        """The step for these batch sizes; `batch` and `classes` are what the data has."""
+
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the first input at batch size 1, empty if it is not known."""
+        example = self.example(1)
+        if isinstance(example, Mapping):
+            example = list(example.values())
+        return tuple(example[0].shape) if example else ()
+
+
+def open_source(spec: str) -> Source:
+    """A source by what the user typed."""
+    path, _, factory = spec.rpartition(":")
+    if spec.endswith(".step"):
+        return StepFile(Path(spec))
+    if path.endswith(".py") and factory:
+        return Factory(Path(path), factory)
+    if spec.endswith(".py"):
+        raise HandheldError(f"say which function of {spec} makes the model: {spec}:make")
+    return Suite(spec)
+
+
+class Suite(Source):
+    """A workload that comes with Handheld."""
+
+    def __init__(self, name: str) -> None:
+        self.workload = suite.get(name)
+        self.name, self.default_batch = name, self.workload.default_batch
+
+    def example(self, size: int) -> Any:
+        return self.workload.batch(size)
+
+    def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
+             classes: int | None = None) -> Step:
+        workload = self.workload
+        for option in ("classes", "vocabulary") if classes else ():
+            try:
+                workload = workload.with_options(**{option: classes})
+            except HandheldError:
+                continue  # this family does not have it
+        try:
+            parts = workload.make(seed)
+        except HandheldError:
+            return workload.step(sizes[0], seed)  # several updates: recorded by the family
+        examples = {n: batch if batch is not None else workload.batch(n, seed) for n in sizes}
+        return capture_sizes(parts, examples, seed, self.name)
+
+
+class Factory(Source):
+    """A function of the user's that returns (model, loss, optimizer) or, with an example batch
+    or a function of its size, (model, loss, optimizer, batch)."""
+
+    def __init__(self, path: Path, function: str) -> None:
+        self.name, self.path, self.function = path.stem, path, function
+        self._made: tuple[Any, ...] | None = None
+        if not path.is_file():
+            raise HandheldError(f"there is no file {path}")
+
+    @property
+    def default_batch(self) -> int:  # type: ignore[override]
+        batch = self._parts()[1]
+        return 32 if batch is None or callable(batch) else _rows(batch)
+
+    def example(self, size: int) -> Any:
+        batch = self._parts()[1]
+        return batch(size) if callable(batch) else None if batch is None else resized(batch, size)
+
+    def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
+             classes: int | None = None) -> Step:
+        import torch
+
+        torch.manual_seed(seed)
+        parts = self._call()[0]
+        examples = {n: batch if batch is not None else self.example(n) for n in sizes}
+        if any(example is None for example in examples.values()):
+            raise CaptureError(f"{self.path}:{self.function} gives no example batch. Let it return "
+                               "(model, loss, optimizer, batch)")
+        return capture_sizes(parts, examples, seed, self.name)
+
+    def _parts(self) -> tuple[Parts, Any]:
+        if self._made is None:
+            self._made = self._call()
+        return self._made
+
+    def _call(self) -> tuple[Parts, Any]:
+        where = f"{self.path}:{self.function}"
+        try:
+            function = getattr(_import_file(self.path), self.function, None)
+            made = function() if callable(function) else None
+        except ImportError:
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            line = next((f.lineno for f in reversed(frames)
+                         if Path(f.filename) == self.path.resolve()), "?")
+            raise CaptureError(f"{where} raised {type(error).__name__} in line {line}: {error}") \
+                from error
+        if not callable(function):
+            raise CaptureError(f"{self.path} has no function {self.function!r}")
+        if not isinstance(made, tuple) or len(made) not in (3, 4):
+            raise CaptureError(f"{where} returned {_describe(made)}. It should return "
+                               "(model, loss, optimizer) or (model, loss, optimizer, batch)")
+        return made[:3], made[3] if len(made) > 3 else None
+
+
+class StepFile(Source):
+    """A captured step: no PyTorch needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.loaded = handheld.load(path)
+        self.name = str(self.loaded.meta.get("name") or path.stem)
+        self.sizes = batch_sizes(self.loaded.graphs, "train")
+        shape = self.shape()
+        self.default_batch = max(self.sizes, default=shape[0] if shape else 1)
+
+    def example(self, size: int) -> Any:
+        return None
+
+    def shape(self) -> tuple[int, ...]:
+        name = next(iter(self.sizes.values()), "train")
+        graph = self.loaded.graphs.get(name)
+        return graph.tensors[graph.inputs[0][1]].shape if graph and graph.inputs else ()
+
+    def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
+             classes: int | None = None) -> Step:
+        return self.loaded
+
+
+def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
+    """Train, evaluate and predict, plainly named for one batch size, `train@4` for several."""
+    # PyTorch logs what it then raises
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+    try:
+        return _capture_sizes(parts, examples, seed, name)
+    except (HandheldError, ImportError):
+        raise
+    except Exception as error:  # whatever the user's forward or loss raises
+        what = str(error).strip().partition("\n")[0]
+        raise CaptureError(f"{name} does not run on a batch of "
+                           f"{_shapes(next(iter(examples.values())))}: "
+                           f"{type(error).__name__}: {what}") from error
+
+
+def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
+    from handheld.capture.capture import Capture, _closure, capture
+
+    model, loss, optimizer = parts
+    if len(examples) == 1:
+        return capture(model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name)
+    builder, fn = Capture(model, seed), _closure(model, loss, 1)
+    for size, batch in examples.items():
+        builder.train(fn, optimizer, batch, f"train@{size}")
+        builder.evaluate(fn, batch, f"evaluate@{size}")
+        if isinstance(batch, (tuple, list)):
+            builder.evaluate(lambda b: (None, model(*b)), tuple(batch[:1]), f"predict@{size}")
+    return builder.step(name=name)
+
+
+def resized(batch: Any, size: int) -> Any:
+    """The example with its samples repeated or cut to a batch of `size`."""
+    if isinstance(batch, Mapping):
+        return {key: resized(value, size) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return tuple(resized(value, size) for value in batch)
+    if not getattr(batch, "ndim", 0):
+        return batch
+    copies = -(-size // max(batch.shape[0], 1))
+    return batch.repeat(copies, *[1] * (batch.ndim - 1))[:size]
+
+
+def _rows(batch: Any) -> int:
+    values = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
+    return next((int(v.shape[0]) for v in values if getattr(v, "ndim", 0)), 1)
+
+
+def _shapes(batch: Any) -> str:
+    values = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
+    return ", ".join(f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in values
+                     if hasattr(v, "shape"))
+
+
+def _describe(value: Any) -> str:
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
+
+
+def _import_file(path: Path) -> ModuleType:
+    """The user's file as a module; what lies beside it can be imported too."""
+    path = path.resolve()
+    spec = importlib.util.spec_from_file_location(f"handheld_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise HandheldError(f"{path} cannot be imported")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    run: Callable[[ModuleType], None] = spec.loader.exec_module
+    run(module)
+    return module

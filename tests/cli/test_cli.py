@@ -1,0 +1,312 @@
+"""The command line as a user meets it: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import handheld
+from handheld.backends import opencl
+from handheld.cli import probe, show
+from handheld.cli.main import app
+from handheld.errors import CheckpointError, DeviceError
+from handheld.package import load_state
+
+FACTORY = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def make():
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    return model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+
+def with_batch():
+    return (*make(), (torch.randn(8, 6), torch.zeros(8, dtype=torch.int64)))
+
+def broken():
+    raise ValueError("no weights today")
+
+def wrong():
+    return make()[0]
+
+constant = 3
+"""
+
+BLOCK_TORCH = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoTorch())
+"""
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    """A folder with a user's file and data, and what the commands make of them."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "mine.py").write_text(FACTORY)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 400)
+    x = (rng.standard_normal((3, 6))[labels] * 2 + 0.3 * rng.standard_normal((400, 6)))
+    np.savez(folder / "data.npz", x=x.astype(np.float32), y=labels)
+    np.savez(folder / "thin.npz", x=np.zeros((64, 5), np.float32), y=np.arange(64) % 3)
+    np.savez(folder / "wide.npz", x=np.zeros((64, 6), np.float32), y=np.arange(64) % 7)
+    (folder / "sitecustomize.py").write_text(BLOCK_TORCH)
+    return folder
+
+
+@pytest.fixture
+def run(work, monkeypatch):
+    """Runs a command in the folder; 80 columns, no colours."""
+    monkeypatch.chdir(work)
+    for console in (show.out, show.err):
+        monkeypatch.setattr(console, "_width", 80)
+
+    def call(*words: str):
+        return CliRunner().invoke(app, list(words), prog_name="handheld")
+
+    return call
+
+
+def fails(result, *words: str) -> None:
+    """One line on stderr, nothing on stdout, no traceback."""
+    assert result.exit_code == 1, result.output
+    assert not result.stdout
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    for word in words:
+        assert word in result.stderr
+
+
+# ── help ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_version_and_help(run):
+    assert run("--version").stdout == f"handheld {handheld.__version__}\n"
+    for command in ("doctor", "train", "package", "verify"):
+        result = run(command, "--help")
+        assert result.exit_code == 0 and "Examples:" in result.stdout
+        assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+# ── doctor ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    found = opencl.devices()[:1]
+    monkeypatch.setattr(opencl, "devices", lambda: found)
+    return found[0]
+
+
+def test_doctor_computes_something(run, one_device):
+    result = run("doctor", "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0
+    (device,) = report["devices"]
+    assert device["passed"] and device["name"] == f"opencl:{one_device.name}"
+    assert handheld.DeviceCaps.from_json(device["caps"]).name == one_device.caps.name
+    assert report["memory_available_bytes"] > 0 and report["packages"]["numpy"]
+
+
+def test_doctor_on_a_terminal(run, one_device, monkeypatch):
+    monkeypatch.setattr(probe, "run_in_child", lambda device: "")
+    lines = run("doctor").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("PASS" in line for line in lines)
+
+
+def test_doctor_says_what_fails(run, one_device, monkeypatch):
+    monkeypatch.setattr(probe, "run_in_child", lambda device: "the driver crashed (signal 11)")
+    result = run("doctor")
+    assert result.exit_code == 1 and "FAIL the driver crashed" in result.stdout
+
+
+def test_doctor_without_any_device(run, monkeypatch):
+    monkeypatch.setattr(opencl, "devices", lambda: [])
+    result = run("doctor")
+    assert result.exit_code == 1 and "no OpenCL device" in result.stdout
+
+    def broken() -> list[object]:
+        raise DeviceError("no OpenCL platform: none. Try: pip install pocl-binary-distribution")
+
+    monkeypatch.setattr(opencl, "devices", broken)
+    assert "no OpenCL platform" in run("doctor").stdout
+
+
+def test_the_probe_notices_a_wrong_result():
+    assert probe.run("torch:cpu") == ""
+    assert "wrong result" in probe.run("null")
+    assert "unknown device" in probe.run("toaster")
+
+
+# ── train, package, verify ────────────────────────────────────────────────────────────────────
+
+
+def test_train_a_factory_and_go_on_from_the_export(run, work):
+    words = ("--data", "data.npz", "--epochs", "4", "--batch", "16")
+    result = run("train", "mine.py:make", *words, "--export", "out.step")
+    assert result.exit_code == 0, result.output
+    assert "test accuracy" in result.stdout and "launches" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    again = run("train", "out.step", *words, "--json")
+    report = json.loads(again.stdout)
+    assert report["test"]["accuracy"] > 0.95 and len(report["epochs"]) == 4
+    assert report["epochs"][0]["loss"] < 0.2  # it did not start from nothing
+    assert report["device"].startswith("opencl:") and report["launches_per_step"] < 20
+
+
+def test_package_several_sizes(run, work):
+    words = ("package", "mine.py:with_batch", "--batch", "16,4", "--out", "sizes.step", "--json")
+    result = run(*words)
+    report = json.loads(result.stdout)
+    assert report["batch"] == [4, 16] and {"train@4", "predict@16"} <= set(report["graphs"])
+    step = handheld.load(work / "sizes.step")
+    with step.plan("opencl").start() as trainer:
+        for size in (4, 16):
+            x, y = np.zeros((size, 6), np.float32), np.zeros(size, np.int64)
+            assert float(trainer.step(x, y)) > 0
+            assert trainer.predict(x).shape == (size, 3)
+        assert int(trainer.state()["handheld.step"]) == 2
+        with pytest.raises(handheld.HandheldError, match="packaged are batches of 4, 16"):
+            trainer.step(np.zeros((5, 6), np.float32), np.zeros(5, np.int64))
+    trained = run("train", "sizes.step", "--data", "data.npz", "--epochs", "1", "--json")
+    assert json.loads(trained.stdout)["batch"] == 16
+    fails(run("train", "sizes.step", "--data", "data.npz", "--batch", "5"), "4, 16")
+
+
+def test_verify(run, work):
+    result = run("verify", "mine.py:with_batch")
+    assert result.exit_code == 0 and result.stdout.count("PASS") == 3
+    report = json.loads(run("verify", "mine.py:with_batch", "--graph", "train", "--json").stdout)
+    phases = {op["phase"] for op in report[0]["ops"]}
+    assert report[0]["passed"] and phases == {"forward", "backward", "update"}
+    listed = run("verify", "mine.py:with_batch", "--graph", "predict", "--all").stdout
+    assert "matmul" in listed and max(map(len, listed.splitlines())) <= 80
+
+
+def test_verify_names_the_first_op_that_differs(run, work):
+    result = run("verify", "mine.py:with_batch", "--on", "null", "--graph", "predict")
+    assert result.exit_code == 1
+    text = " ".join(result.stdout.split())
+    assert "FAIL predict on null: op 0 of" in text and "differs first: matmul (forward of 0" in text
+
+
+def test_checkpoint_and_resume(run, work):
+    words = ("train", "mine.py:make", "--data", "data.npz", "--batch", "16", "--json")
+    straight = json.loads(run(*words, "--epochs", "2", "--schedule", "constant").stdout)
+    keep = ("--checkpoint", "run.checkpoint", "--schedule", "constant")
+    assert run(*words, "--epochs", "1", *keep).exit_code == 0
+    fails(run(*words, "--epochs", "2", *keep), "run.checkpoint exists", "--resume")
+    resumed = json.loads(run(*words, "--epochs", "2", *keep, "--resume").stdout)
+    losses = [[e["loss"] for e in r["epochs"]] for r in (straight, resumed)]
+    assert losses[0] == losses[1] and resumed["test"] == straight["test"]
+
+
+def test_a_full_disk_does_not_lose_the_trained_model(run, work, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise CheckpointError("full.checkpoint could not be written: No space left on device")
+
+    monkeypatch.setattr("handheld.package.save_state", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = run("train", "mine.py:make", "--data", "data.npz", "--checkpoint", "full.checkpoint")
+    (kept,) = tmp_path.glob("*.step")
+    assert result.exit_code == 1 and "No space left" in result.stderr and str(kept) in result.stderr
+    assert int(handheld.load(kept).state()["handheld.step"]) == 10
+
+
+# ── errors ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_errors_are_one_line(run, work):
+    data = ("--data", "data.npz")
+    fails(run("train", "lenet", *data), "lenet5")
+    fails(run("train", "gone.py:make", *data), "no file gone.py")
+    fails(run("train", "mine.py", *data), "mine.py:make")
+    fails(run("train", "mine.py:nothing", *data), "no function 'nothing'")
+    fails(run("train", "mine.py:broken", *data), "ValueError in line", "no weights today")
+    fails(run("train", "mine.py:wrong", *data), "returned a Sequential")
+    fails(run("train", "gone.step", *data), "gone.step")
+    fails(run("train", "mine.py:make", "--data", "gone.npz"), "gone.npz")
+    fails(run("train", "mine.py:make", "--data", "wide.npz"), "label 3", "from 0 to 2")
+    fails(run("train", "mine.py:make", "--data", "thin.npz"), "float32[32, 5]", "RuntimeError")
+    fails(run("train", "mine.py:make", *data, "--on", "opencl:none-such"), "none-such")
+    fails(run("train", "mine.py:make", *data, "--on", "toaster"), "toaster")
+    fails(run("train", "mine.py:make", *data, "--schedule", "steep"), "cosine")
+    fails(run("train", "mine.py:make", *data, "--export", "no/where.step"), "no folder")
+    fails(run("train", "mine.py:make", *data, "--resume"), "--checkpoint FILE")
+    fails(run("train", "mine.py:make", *data, "--resume", "--checkpoint", "a"), "there is no a")
+    fails(run("package", "mine.py:make"), "example batch")
+    fails(run("package", "mine.py:with_batch", "--batch", "4,x"), "1,4,16,64")
+    (work / "noise.step").write_bytes(b"\x10\0\0\0\0\0\0\0 not a step file")
+    fails(run("verify", "noise.step"), "noise.step")
+    assert run("train").exit_code == 2
+
+
+def test_no_opencl_device(run, monkeypatch):
+    monkeypatch.setattr(opencl, "devices", lambda: [])
+    fails(run("train", "mine.py:make", "--data", "data.npz"), "no OpenCL device", "torch:cpu")
+
+
+def test_battery_that_is_not_there(run, monkeypatch):
+    monkeypatch.setattr("handheld.run.guards.battery", lambda: None)
+    result = run("train", "mine.py:make", "--data", "data.npz", "--battery-floor", "20")
+    fails(result, "reports no battery")
+
+
+# ── real processes ────────────────────────────────────────────────────────────────────────────
+
+
+def process(work: Path, *words: str, torch: bool = True) -> subprocess.Popen[str]:
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": "" if torch else str(work)}
+    command = [sys.executable, "-m", "handheld.cli.main", *words]
+    return subprocess.Popen(command, cwd=work, text=True, env=environment,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_ctrl_c_in_the_middle_of_training(work):
+    child = process(work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000",
+                    "--checkpoint", "stopped.checkpoint", "--json")
+    until = time.monotonic() + 60
+    while not (work / "stopped.checkpoint").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and not out, err
+    assert "Traceback" not in err
+    assert "stopped: interrupted in epoch" in err and "stopped.checkpoint" in err
+    state, meta = load_state(work / "stopped.checkpoint")
+    assert meta["history"]["steps"] == int(state["handheld.step"]) > 0
+
+
+def test_without_torch_a_step_file_trains(work):
+    made = process(work, "package", "mine.py:with_batch", "--out", "small.step")
+    assert made.wait(60) == 0, made.communicate()
+    child = process(work, "train", "small.step", "--data", "data.npz", "--epochs", "2", "--json",
+                    torch=False)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    assert json.loads(out)["test"]["accuracy"] > 0.8
+
+
+def test_without_torch_the_rest_says_what_to_install(work):
+    children = [process(work, *words, torch=False) for words in (
+        ("train", "lenet5", "--data", "digits"), ("train", "mine.py:make", "--data", "data.npz"),
+        ("verify", "lenet5"), ("package", "lenet5"))]
+    for child in children:
+        out, err = child.communicate(timeout=60)
+        assert child.returncode == 1 and not out
+        assert "pip install 'handheld[capture]'" in err and "Traceback" not in err
