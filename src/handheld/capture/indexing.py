@@ -58,16 +58,26 @@ def scatter(rec: Recorder, shape: tuple[int, int, int], index: View, src: View, 
 @lowering("embedding_dense_backward.default")
 def embedding_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, index: torch.Tensor, rows: int,
                        padding: int, by_frequency: bool) -> None:
-    if by_frequency:
-        raise UnsupportedOp("embedding with scale_grad_by_freq has no lowering")
     width, count = g.shape[-1], index.numel()
     flat = rec.contiguous(rec.read(index))
+    grad = rec.contiguous(rec.read(g))
+    if by_frequency:
+        grad = _by_frequency(rec, grad, flat, rows, width, count)
     if padding >= 0:
         flat = rec.map(flat.shape, [flat], lambda a: a.eq(padding).where(-1, a))
-    grad = rec.contiguous(rec.read(g))
     result = scatter(rec, (1, rows, width), View(flat.tensor, (1, count, width), (0, 1, 0), 0),
                      View(grad.tensor, (1, count, width), (0, width, 1), 0), "add", None)
     rec.bind(out, View(result.tensor, tuple(out.shape), contiguous_strides(tuple(out.shape)), 0))
+
+
+def _by_frequency(rec: Recorder, grad: View, index: View, rows: int, width: int, count: int) -> View:
+    """The gradient of each lookup divided by how often its row is looked up."""
+    line = View(index.tensor, (1, count, 1), (0, 1, 0), 0)
+    one = rec.map((1, count, 1), [], lambda b: constant(b, 1.0, "f32"))
+    often = scatter(rec, (1, rows, 1), line, one, "add", None)
+    at = View(index.tensor, (count, width), (1, 0), 0)
+    return rec.map((count, width), [at, View(grad.tensor, (count, width), (width, 1), 0)],
+                   lambda b, i, a: a / gather(b, 2, "f32", i), gathered=[rec.dense(often.tensor)])
 
 
 @lowering("index_select.default")

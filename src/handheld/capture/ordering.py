@@ -10,6 +10,7 @@ import torch
 from handheld.capture.record import Recorder
 from handheld.capture.registry import lowering
 from handheld.capture.state import ir_dtype
+from handheld.capture.values import iota
 from handheld.graph.graph import View, contiguous_strides
 
 
@@ -27,6 +28,28 @@ def scan(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *, dtype: 
     made = rec.emit("scan", [View(source.tensor, three, contiguous_strides(three), 0)], [(shape, kind)],
                     {"mode": mode, "reverse": False})
     rec.bind(out, rec.dense(made[0]))
+
+
+@lowering("cummax.default", "cummin.default")
+def running_extreme(rec: Recorder, out: Any, x: torch.Tensor, dim: int) -> None:
+    """Values by a scan; positions by a second one over the places where a new extreme stands."""
+    view, kind = rec.read(x), ir_dtype(x.dtype)
+    if x.dim() == 0:
+        rec.bind(out[0], rec.map((), [view], lambda a: a))
+        rec.bind(out[1], rec.map((), [view], lambda a: a.const(0, "i32")))
+        return
+    dim, shape = dim % x.dim(), tuple(x.shape)
+    three = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
+    mode = "max" if "cummax" in rec.source else "min"
+
+    def along(source: View, how: str, dtype: str) -> View:
+        flat = View(rec.contiguous(source).tensor, three, contiguous_strides(three), 0)
+        return rec.dense(rec.emit("scan", [flat], [(shape, dtype)], {"mode": how, "reverse": False})[0])
+
+    best = along(view if kind != "bool" else rec.map(shape, [view], lambda a: a.to("i32")), mode, kind)
+    here = rec.map(shape, [view, best], lambda a, b: a.eq(b).where(iota(a.builder, dim), 0))
+    rec.bind(out[0], best)
+    rec.bind(out[1], along(here, "max", "i32"))
 
 
 def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple[View, View]:

@@ -114,8 +114,9 @@ def _register_binary() -> None:
     for name, op in _BITWISE.items():
         for overload in ("Tensor", "Scalar"):
             LOWERINGS[f"aten.{name}.{overload}"] = joined(op, None)
-    LOWERINGS["aten.__and__.Tensor"] = joined("and", None)
-    LOWERINGS["aten.__or__.Tensor"] = joined("or", None)
+    for name, op in (("and", "and"), ("or", "or"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "shr")):
+        for overload in ("Tensor", "Scalar"):
+            LOWERINGS[f"aten.__{name}__.{overload}"] = joined(op, None)
     for name, op in _LOGICAL.items():
         LOWERINGS[f"aten.{name}.default"] = joined(op, "bool")
     for name, op in (("maximum", "max"), ("minimum", "min"), ("fmod", "fmod"), ("remainder", "mod"),

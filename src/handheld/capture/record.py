@@ -28,7 +28,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from handheld.capture.layout import expand, is_dense, permute, physical_order
 from handheld.capture.reading import BAKED, READS, dependence
-from handheld.capture.registry import IGNORED, LOWERINGS, SHAPES, decompositions
+from handheld.capture.registry import (
+    DECOMPOSED,
+    IGNORED,
+    LOWERINGS,
+    SHAPES,
+    decompositions,
+    functional_twin,
+)
 from handheld.capture.state import StateBuilder, host_array, ir_dtype, tensor_key
 from handheld.capture.values import Val
 from handheld.errors import CaptureError, UnsupportedOp, ValueRead
@@ -86,11 +93,14 @@ class Recorder(TorchDispatchMode):
             self.source = name
             replaced = LOWERINGS[name](self, out, *args, **kwargs)
             return out if replaced is None else replaced
+        if name in DECOMPOSED:
+            with self:
+                return DECOMPOSED[name](*args, **kwargs)
         if name in READS:
             return self._read_value(func, args, kwargs)
         if name in BAKED:
             return self._bake(func, args, kwargs)
-        if name == "aten.copy_.default":
+        if name in ("aten.copy_.default", "prims.copy_to.default"):
             self.write(args[0], args[1])
             return args[0]
         if func._schema.is_mutable:
@@ -181,25 +191,23 @@ class Recorder(TorchDispatchMode):
         self.ranges[tensor.name] = (tensor.name, low, high, ignore)
 
     def _mutate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An in-place op: its functional twin, then a write into the storage."""
-        packet = func._schema.name.split("::")[1]
-        twin_packet = getattr(torch.ops.aten, packet.rstrip("_"), None)
-        overload = func._overloadname
-        if func._schema.name.split("::")[0] == "aten" and packet.endswith("_") and twin_packet:
-            twin = getattr(twin_packet, overload, None)
-            if twin is not None:
-                with self:
-                    value = twin(*args, **kwargs)
-                self.write(args[0], value)
-                return args[0]
-        if "out" in kwargs:
-            twin = getattr(getattr(torch.ops.aten, packet), overload.replace("_out", "").replace("out", "default"))
-            target = kwargs.pop("out")
-            with self:
-                value = twin(*args, **kwargs)
-            self.write(target, value)
-            return target
-        raise UnsupportedOp(f"in-place op {func} has no lowering (in {self._module()})")
+        """An in-place op: its functional twin, then writes into what it changes."""
+        if torch.Tag.inplace_view in func.tags:  # changes the shape only
+            return self._execute(func, args, kwargs)
+        twin = functional_twin(func)
+        if twin is None:
+            raise UnsupportedOp(f"in-place op {func} has no lowering (in {self._module()})")
+        results = [a.name for a in func._schema.arguments if a.alias_info is not None and a.is_out]
+        targets = [kwargs[name] for name in results] if results else [args[0]]
+        rest = {k: v for k, v in kwargs.items() if k not in results}
+        with self:
+            value = twin(*args, **rest)
+        values = value if isinstance(value, (tuple, list)) else [value]
+        for target, new in zip(targets, values):
+            if target.shape != new.shape:
+                raise UnsupportedOp(f"{func} resizes its result (in {self._module()}). Give it the right shape")
+            self.write(target, new)
+        return targets[0] if len(targets) == 1 else tuple(targets)
 
     def _module(self) -> str:
         node = torch._C._current_autograd_node()

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import torch
+
 #: ops that compute nothing
 IGNORED = frozenset({"prim.device.default", "prim.layout.default", "aten.sym_size.int",
                      "aten.sym_stride.int", "aten.sym_numel.default", "aten.is_contiguous.default",
@@ -34,6 +36,23 @@ def lowering(*names: str) -> Callable[[Lowering], Lowering]:
     return register
 
 
+#: ops that are taken apart into other PyTorch ops, where PyTorch has no such recipe or a bad one
+DECOMPOSED: dict[str, Callable[..., Any]] = {}
+
+
+def decomposed(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function of PyTorch ops that computes what `aten.<name>` does."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            full = name if name.startswith(("prims.", "aten.")) else f"aten.{name}"
+            assert full not in DECOMPOSED and full not in LOWERINGS, full
+            DECOMPOSED[full] = function
+        return function
+
+    return register
+
+
 #: results of ops whose own shape function refuses what their kernel takes
 SHAPES: dict[str, Callable[..., Any]] = {}
 
@@ -46,6 +65,23 @@ def shape_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return function
 
     return register
+
+
+@cache
+def functional_twin(func: Any) -> Any:
+    """The overload that computes what an in-place or out= op writes."""
+    schema = func._schema
+    space, _, name = schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, space), name.removesuffix("_"), None)
+    if packet is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+    for overload in packet.overloads():
+        twin = getattr(packet, overload)
+        given = [(a.name, str(a.type)) for a in twin._schema.arguments]
+        if not twin._schema.is_mutable and given == wanted:
+            return twin
+    return None
 
 
 @cache

@@ -6,6 +6,7 @@ from handheld.capture import (
     activations,
     contractions,
     creation,
+    decomposed,
     indexing,
     joining,
     losses,
@@ -20,7 +21,7 @@ from handheld.capture import (
 )
 from handheld.capture.registry import LOWERINGS
 
-MODULES = (activations, contractions, creation, indexing, joining, losses, norms, ordering, pointwise, pooling,
+MODULES = (activations, contractions, creation, decomposed, indexing, joining, losses, norms, ordering, pointwise, pooling,
            randomness, recurrent, reductions, resizing)
 
 __all__ = ["LOWERINGS", "MODULES"]

@@ -38,6 +38,7 @@ MR, NT, ROWS, COLS = 6, 16, 96, 256
 BIG, WIDE, SMALL = (16, 8, 8, 4), (16, 8, 4, 8), (8, 8, 4, 4)
 TINY, ONE = (4, 4, 4, 4), (1, 1, 4, 4)
 MAX_LOCAL_BYTES = 16 << 10
+WORTH_A_LAUNCH = 5  # parts of k; fewer save less time than their second launch costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +262,8 @@ def _tiles(problem: Problem, caps: DeviceCaps) -> Shape:
     groups = grid[0] * grid[1] * problem.sets
     # too few work-groups to fill the device: cut k, and combine in a second launch
     splits = max(1, min(4 * caps.compute_units // groups, problem.k // PART, 256))
+    if splits < WORTH_A_LAUNCH:
+        splits = 1
     along = [int(abs(k) < abs(other)) for other, k in (problem.a_steps, problem.b_steps)]
     return Shape(grid, (wx, wy, 1), splits, (along[0], along[1]), tile,
                  f"local tiles of {wy * pm}x{wx * pn}")

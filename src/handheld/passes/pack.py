@@ -1,7 +1,7 @@
 """Many small updates as one: parameters, gradients and state laid end to end, one launch a bucket.
 
 Candidates are maps that only make new values of slots (optimizer updates, step counters) and run
-the same program. A bucket holds at most about an eighth of all of them, so that gradients need not
+the same program. A bucket holds at most about a quarter of all of them, so that gradients need not
 wait for the end of the step before their memory is free again.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from handheld.graph.graph import Graph, Node, Tensor, View, pack_offsets
 
-BUCKETS = 8
+BUCKETS = 4
 MIN_BUCKET = 1 << 18  # elements; below this splitting buys no memory
 
 

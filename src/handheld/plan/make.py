@@ -40,7 +40,7 @@ def plan_step(step: Step, device: str = "opencl", *, caps: DeviceCaps | None = N
 def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], limit: int | None, isolate: bool) -> Plan:
     chosen = [step.graphs[n] for n in names]
     lowered = [_lower_all(graph, caps) for graph in chosen]
-    segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes)
+    segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
     state = place_state(step.slots, chosen, segments)
     memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered)]
     arena = len(segments.sizes)

@@ -33,12 +33,13 @@ class Segments:
 
     limit: int
     align: int
+    isolate: bool = False  # a segment for every piece
     sizes: list[int] = field(default_factory=list)
 
     def append(self, nbytes: int, first: int, what: str) -> Place:
         """Room at the end of a segment numbered `first` or later."""
         self._fits(nbytes, what)
-        for number in range(first, len(self.sizes)):
+        for number in range(first, 0 if self.isolate else len(self.sizes)):
             start = round_up(self.sizes[number], self.align)
             if start + nbytes <= self.limit:
                 self.sizes[number] = start + nbytes

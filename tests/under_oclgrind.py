@@ -1,0 +1,76 @@
+"""Runs op cases on Oclgrind, each tensor in memory of its own. Started by scripts/oclgrind.
+
+    python tests/under_oclgrind.py [--sample N] [--seed S] [--only TEXT]
+
+Oclgrind writes invalid accesses and data races to its log; this prints what it ran and exits with
+1 if a result is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+import sys
+
+import numpy as np
+from cases import CASES
+from casework import Held, captured, reference
+
+from handheld.backends.base import describe
+
+#: too long for a simulator that runs one instruction at a time
+LIMIT = 60_000
+
+
+def work(step) -> int:
+    """Roughly how many points all kernels of a step visit."""
+    graph = step.graphs["train"]
+    total = 0
+    for node in graph.nodes:
+        shape = node.attrs.get("shape", ())
+        inner = node.inputs[0].shape[-1] if node.op == "matmul" else 1
+        if node.op.startswith("conv"):
+            inner = int(np.prod(node.inputs[1].shape[1:]))
+        total += int(np.prod(shape)) * inner * (64 if node.op == "sort" else 1)
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    names = [n for n in CASES if options.only in n]
+    if options.sample:
+        names = random.Random(options.seed).sample(names, min(options.sample, len(names)))
+    caps = describe("opencl:oclgrind")
+    ran = skipped = wrong = 0
+    for name in names:
+        held = Held(CASES[name])
+        step = captured(held, name)
+        if work(step) > LIMIT:
+            skipped += 1
+            continue
+        want = reference(held)
+        for kind in ("cpu", "gpu"):
+            plan = step.plan("opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True)
+            with plan.start() as trainer:
+                trainer.step(*held.batch)
+                got = {k: v for k, v in trainer.state().items() if k.endswith(".momentum_buffer")}
+            for key, value in got.items():
+                wanted = want.values.get("gradient " + key.removeprefix("optimizer.").removesuffix(".momentum_buffer"))
+                if wanted is not None:
+                    scale = float(np.linalg.norm(wanted)) or 1.0
+                    if not np.linalg.norm(value - wanted) / scale < 1e-3:
+                        wrong += 1
+                        print(f"WRONG {name} ({kind}): {key}")
+        ran += 1
+        print(f"ran {name}", flush=True)
+    print(f"{ran} cases ran in both variants, {skipped} too large, {wrong} wrong")
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
