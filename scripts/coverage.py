@@ -76,12 +76,14 @@ class Result:
     dropout: str = ""
 
 
-def still(model: nn.Module) -> nn.Module:
+def still(task: Task, model: nn.Module) -> nn.Module:
     """Dropout off, batch statistics on: what can be compared."""
-    model.eval()
+    model.train(task.mode == "train")
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.train()
+        elif "Drop" in type(module).__name__:
+            module.eval()
     return model
 
 
@@ -89,7 +91,7 @@ class Eager:
     """The same training in PyTorch itself."""
 
     def __init__(self, task: Task, model: nn.Module, dtype: torch.dtype) -> None:
-        self.task, self.model = task, still(model.to(dtype))
+        self.task, self.model = task, still(task, model.to(dtype))
         self.batch = {k: v.to(dtype) if v.dtype.is_floating_point else v for k, v in task.batch.items()}
         self.optimizer = make_optimizer(task, model)
 
@@ -169,7 +171,7 @@ def try_family(family: Family, device: str, steps: int) -> Result:
 
 
 def _try(task: Task, result: Result, device: str, steps: int) -> None:
-    model = still(task.model)
+    model = still(task, task.model)
     result.parameters = sum(p.numel() for p in model.parameters())
     twins = {torch.float64: copy.deepcopy(model), torch.float32: copy.deepcopy(model)}
 

@@ -22,6 +22,8 @@ class Task:
     batch: Batch
     loss: Callable[[nn.Module, Batch], torch.Tensor]
     rate: float = 0.01
+    #: how dropout is turned off: `eval` (with batch norm training), or `train` with dropout modules off
+    mode: str = "eval"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def timm_family(name: str, size: int = 64, **change: Any) -> Family:
         import timm
 
         model = timm.create_model(name, num_classes=CLASSES, **change)
-        return Task(model, images(size), classify)
+        return Task(model, images(size), classify, mode="train")
 
     return Family(f"timm {name}", "timm", make)
 
@@ -72,9 +72,9 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
                                           "window_size": 4}),
     "swinv2_tiny_window8_256": (64, {"img_size": 64, "depths": (2, 2), "embed_dim": 24, "num_heads": (2, 4), "window_size": 4}),
     "swinv2_cr_tiny_224": (64, {"img_size": 64, "depths": (2, 2), "embed_dim": 24, "num_heads": (2, 4), "window_size": 4}),
-    "mixer_s32_224": (64, {"img_size": 64, "num_blocks": 2, "embed_dim": 48}),
-    "gmlp_s16_224": (64, {"img_size": 64, "num_blocks": 2, "embed_dim": 48}),
-    "resmlp_12_224": (64, {"img_size": 64, "num_blocks": 2, "embed_dim": 48}),
+    "mixer_s32_224": (64, {"img_size": 64}),
+    "gmlp_s16_224": (64, {"img_size": 64}),
+    "resmlp_12_224": (64, {"img_size": 64}),
     "regnetx_002": (64, {}),
     "regnety_002": (64, {}),
     "regnetz_b16": (64, {}),
@@ -120,15 +120,14 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "skresnet18": (64, {}),
     "res2net50_26w_4s": (64, {}),
     "resnetv2_18": (64, {}),
-    "resnetv2_50x1_bit": (64, {"layers": (1, 1, 1, 1)}),
+    "resnetv2_50x1_bit": (64, {}),
     "nfnet_f0": (64, {}),
     "eca_nfnet_l0": (64, {}),
     "nf_regnet_b0": (64, {}),
     "poolformer_s12": (64, {}),
     "poolformerv2_s12": (64, {}),
-    "caformer_s18": (64, {"depths": (1, 1, 1, 1), "dims": (16, 24, 32, 48)}),
-    "convformer_s18": (64, {"depths": (1, 1, 1, 1), "dims": (16, 24, 32, 48)}),
-    "randformer_s12": (224, {"depths": (1, 1, 1, 1), "dims": (16, 24, 32, 48)}),
+    "caformer_s18": (64, {}),
+    "convformer_s18": (64, {}),
     "pvt_v2_b0": (64, {}),
     "pit_ti_224": (64, {"img_size": 64}),
     "pit_ti_distilled_224": (64, {"img_size": 64}),
@@ -136,15 +135,15 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "twins_pcpvt_small": (64, {"img_size": 64, "depths": (1, 1, 1, 1)}),
     "twins_svt_small": (64, {"img_size": 64, "depths": (1, 1, 1, 1)}),
     "visformer_tiny": (64, {"img_size": 64}),
-    "volo_d1_224": (64, {"img_size": 64, "layers": (1, 1, 1, 1)}),
-    "nest_tiny": (64, {"img_size": 64, "depths": (1, 1, 1)}),
-    "gcvit_xxtiny": (64, {"img_size": 64, "depths": (1, 1, 1, 1)}),
+    "volo_d1_224": (64, {"img_size": 64}),
+    "nest_tiny": (64, {"img_size": 64}),
+    "gcvit_xxtiny": (64, {"img_size": 64}),
     "davit_tiny": (64, {"depths": (1, 1, 1, 1), "embed_dims": (24, 48, 72, 96), "num_heads": (2, 4, 6, 8)}),
-    "focalnet_tiny_srf": (64, {"depths": (1, 1, 1, 1), "embed_dim": 24}),
+    "focalnet_tiny_srf": (64, {}),
     "mvitv2_tiny": (64, {"img_size": 64}),
     "hiera_tiny_224": (64, {"img_size": 64}),
-    "tiny_vit_5m_224": (64, {"img_size": 64}),
-    "nextvit_small": (64, {"depths": (1, 1, 2, 1)}),
+    "tiny_vit_5m_224": (64, {}),
+    "nextvit_small": (64, {}),
     "repvit_m0_9": (64, {}),
     "shvit_s1": (64, {}),
     "starnet_s1": (64, {}),
@@ -158,7 +157,7 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "semnasnet_075": (64, {}),
     "legacy_seresnet18": (64, {}),
     "sequencer2d_s": (224, {"layers": (1, 1, 1, 1), "embed_dims": (16, 32, 32, 32), "hidden_sizes": (8, 16, 16, 16)}),
-    "convmixer_768_32": (64, {"depth": 2, "dim": 48}),
+    "convmixer_768_32": (64, {}),
     "cspresnet50": (64, {}),
     "cspdarknet53": (64, {}),
     "darknet53": (64, {}),
@@ -212,7 +211,7 @@ def pytorchcv_family(name: str, size: int) -> Family:
 
         kwargs: dict[str, Any] = {} if name.endswith(("cifar10", "cityscapes", "cub")) else {"num_classes": CLASSES}
         kwargs |= {"in_size": (size, size)}
-        return Task(get_model(name, **kwargs), images(size), classify)
+        return Task(get_model(name, **kwargs), images(size), classify, mode="train")
 
     return Family(f"pytorchcv {name}", "pytorchcv", make)
 

@@ -18,7 +18,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from equality import Update, compare_updates, excess
-
 from handheld import suite
 from handheld.suite import dcgan
 
@@ -35,7 +34,9 @@ SMALL: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def problem(name: str, batch: int, options: dict[str, Any], steps: int) -> tuple[Any, Any, Any, Any]:
+def problem(
+    name: str, batch: int, options: dict[str, Any], steps: int
+) -> tuple[Any, Any, Any, Any]:
     """(step, modules, updates, batches)."""
     workload = suite.get(name, **options)
     data = [workload.batch(batch, seed) for seed in range(steps)]
@@ -43,10 +44,17 @@ def problem(name: str, batch: int, options: dict[str, Any], steps: int) -> tuple
         capture = dcgan.record(batch, 0, **options)
         modules = capture.modules
         updates = [
-            Update("d", lambda m, b: dcgan.loss_d(m["generator"], m["discriminator"], *b),
-                   lambda m: dcgan.adam(m["discriminator"])),
-            Update("g", lambda m, b: dcgan.loss_g(m["generator"], m["discriminator"], *b),
-                   lambda m: dcgan.adam(m["generator"]), "optimizer_g"),
+            Update(
+                "d",
+                lambda m, b: dcgan.loss_d(m["generator"], m["discriminator"], *b),
+                lambda m: dcgan.adam(m["discriminator"]),
+            ),
+            Update(
+                "g",
+                lambda m, b: dcgan.loss_g(m["generator"], m["discriminator"], *b),
+                lambda m: dcgan.adam(m["generator"]),
+                "optimizer_g",
+            ),
         ]
         return capture.step(), modules, updates, [((x, z), (z,)) for x, z in data]
     model, loss, optimizer = workload.make()
@@ -68,7 +76,10 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     failed = 0
-    print(f"{'model':14} {'values':>7} {'over':>5} {'worst':>6}  {'launches':>8} {'programs':>8}  what is worst")
+    print(
+        f"{'model':14} {'values':>7} {'over':>5} {'worst':>6}  {'launches':>8} {'programs':>8}  "
+        "what is worst"
+    )
     for name in options.only.split(","):
         started = time.perf_counter()
         step, modules, updates, batches = problem(name, *SMALL[name], options.steps)
@@ -80,8 +91,12 @@ def main() -> None:
         what, ours, theirs = rows[0]
         launches = "+".join(str(plan.graphs[u.graph].launches) for u in updates)
         programs = max(plan.graphs[u.graph].programs for u in updates)
-        print(f"{name:14} {len(rows):7} {len(bad):5} {excess(rows[0]):6.2f}  {launches:>8} {programs:8}  "
-              f"{what}: {ours:.1e} (PyTorch {theirs:.1e}); {time.perf_counter() - started:.0f} s", flush=True)
+        print(
+            f"{name:14} {len(rows):7} {len(bad):5} {excess(rows[0]):6.2f}  {launches:>8} "
+            f"{programs:8}  {what}: {ours:.1e} (PyTorch {theirs:.1e}); "
+            f"{time.perf_counter() - started:.0f} s",
+            flush=True,
+        )
     raise SystemExit(failed > 0)
 
 

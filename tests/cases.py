@@ -8,7 +8,6 @@ floating-point tensor and parameter are compared with PyTorch in float64.
 from __future__ import annotations
 
 from case import Case, collect
-
 from cases_index import index_cases
 from cases_layers import layer_cases
 from cases_pointwise import pointwise_cases

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from case import Case, cl, ints, mask, module, normal, of
 from torch import nn
+
+from case import Case, cl, ints, mask, module, normal, of
 
 
 def _matmul() -> Iterator[Case]:
@@ -93,6 +94,13 @@ def _convolution() -> Iterator[Case]:
                      lambda s=stride, p=pad, d=dilation, g=groups: nn.Conv1d(4, 8, 3, s, p, d, g), normal(2, 4, 17))
     yield module("conv1d causal", lambda: nn.Sequential(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(3, 3, 3, dilation=2)), normal(2, 3, 11))
     yield module("conv_transpose1d", lambda: nn.ConvTranspose1d(4, 3, 4, 2, 1), normal(2, 4, 7))
+    volumes: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+        "": ((2, 3, 3), {}), "padded": ((2, 3, 3), {"padding": 1, "stride": 2}), "groups": ((4, 6, 2), {"groups": 2}),
+        "dilated": ((2, 3, 2), {"dilation": 2, "padding": (2, 0, 1)}), "patches": ((3, 5, 2), {"stride": 2, "bias": False}),
+    }
+    for name, (sizes, options) in volumes.items():
+        yield module(f"conv3d {name}".strip(), lambda s=sizes, o=options: nn.Conv3d(*s, **o), normal(2, sizes[0], 5, 4, 6))
+    yield module("conv_transpose3d", lambda: nn.ConvTranspose3d(3, 2, 3, stride=2, padding=1), normal(2, 3, 3, 2, 4))
     yield of("unfold fold", lambda x: F.fold(F.unfold(x, 3, padding=1, stride=2) * 2, (6, 7), 3, padding=1, stride=2), normal(2, 3, 6, 7))
     yield of("unfold dilated", lambda x: F.unfold(x, (2, 3), dilation=2), normal(2, 3, 6, 7))
     yield of("tensor unfold", lambda x: x.unfold(1, 3, 2), normal(2, 9))
@@ -187,6 +195,10 @@ def _pooling() -> Iterator[Case]:
     yield of("adaptive_pool1d", lambda x: F.adaptive_avg_pool1d(x, 4) + F.adaptive_max_pool1d(x, 4), normal(2, 3, 11), rounded=True)
     yield of("global pools", lambda x: x.mean((2, 3)) + x.amax((2, 3)) + F.adaptive_avg_pool2d(x, 1).flatten(1), image, rounded=True)
     yield of("pool3d", lambda x: F.avg_pool3d(x, 2) + F.max_pool3d(x, 2), normal(2, 3, 4, 4, 4))
+    yield of("pool3d padded", lambda x: F.avg_pool3d(x, 3, 2, 1) + F.max_pool3d(x, 3, 2, 1), normal(2, 3, 5, 4, 6))
+    yield of("pool3d uncounted", lambda x: F.avg_pool3d(x, (2, 3, 2), 2, 1, count_include_pad=False), normal(3, 5, 4, 6))
+    yield of("max_pool3d indices", lambda x: F.max_pool3d(x, (2, 3, 2), 1, return_indices=True), normal(2, 3, 4, 5, 3))
+    yield of("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, (2, 1, 3)), normal(2, 3, 5, 4, 6), rounded=True)
 
 
 def _resizing() -> Iterator[Case]:
@@ -203,6 +215,8 @@ def _resizing() -> Iterator[Case]:
     yield of("interpolate 1d", lambda x: F.interpolate(x, 9, mode="linear") + F.interpolate(x, 9), normal(2, 3, 5), rounded=True)
     yield of("interpolate same", lambda x: F.interpolate(x, (5, 6), mode="bilinear"), image, rounded=True)
     yield of("interpolate channels last", lambda x: F.interpolate(x, (9, 9), mode="bilinear"), cl(2, 3, 5, 6), rounded=True)
+    yield of("interpolate 3d", lambda x: F.interpolate(x, (3, 7, 5), mode="trilinear") + F.interpolate(x, (3, 7, 5)), normal(1, 2, 4, 5, 3),
+             rounded=True)
     grid = lambda: torch.rand(2, 4, 3, 2) * 2.4 - 1.2  # noqa: E731
     for mode in ("bilinear", "nearest", "bicubic"):
         for padding in ("zeros", "border", "reflection"):

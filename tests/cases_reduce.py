@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from case import Case, cl, ints, mask, module, normal, of, positive
 from torch import nn
+
+from case import Case, cl, ints, mask, module, normal, of, positive
 
 A = (3, 5, 7)
 
@@ -27,7 +28,7 @@ def _reductions() -> Iterator[Case]:
     yield of("reduce arg ties", lambda a: (a.argmax(1), a.argmin(1), a.max(1).indices), ints(3, 4, 9))
     yield of("reduce any all", lambda m: (m.any(), m.all(), m.any(1), m.all(0), m.any(-1, keepdim=True)), mask(4, 5))
     yield of("reduce int", lambda a: (a.sum(), a.sum(1), a.amax(0), a.prod(1)), ints(4, 3, 5))
-    yield of("reduce bool sum", lambda m: (m.sum(), m.sum(1), m.float().mean()), mask(4, 5))
+    yield of("reduce bool sum", lambda m: (m.sum(), m.sum(1), m.float().mean()), mask(4, 5), rounded=True)
     yield of("reduce count_nonzero", lambda a: a.count_nonzero(1), ints(3, 4, 6))
     yield of("reduce norm", lambda x: (x.norm(), x.norm(dim=1), x.norm(p=1, dim=0), x.norm(p=3, dim=2)), normal(*A))
     yield of("reduce linalg norm", lambda x: torch.linalg.vector_norm(x, dim=(1, 2)) + x.abs().amax(), normal(*A))
@@ -87,7 +88,7 @@ def _norms() -> Iterator[Case]:
     yield module("layer_norm permuted", lambda: nudged(nn.LayerNorm(5)), lambda: torch.randn(3, 5, 7).transpose(1, 2))
     yield module("layer_norm size 1", lambda: nudged(nn.LayerNorm(1)), normal(3, 1))
     yield module("rms_norm", lambda: nudged(nn.RMSNorm(7, eps=1e-5)), normal(3, 5, 7))
-    yield module("rms_norm plain", lambda: nn.RMSNorm((5, 7), elementwise_affine=False), normal(3, 5, 7))
+    yield module("rms_norm plain", lambda: nn.RMSNorm((5, 7), 1e-6, elementwise_affine=False), normal(3, 5, 7))
     for groups in (1, 2, 3, 6):
         yield module(f"group_norm {groups}", lambda g=groups: nudged(nn.GroupNorm(g, 6)), normal(3, 6, 4, 5))
     yield module("group_norm plain", lambda: nn.GroupNorm(2, 6, affine=False), normal(3, 6, 5))

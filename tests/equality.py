@@ -2,12 +2,14 @@
 
 Each step starts from the reference's state, rounded to float32. `ours` and PyTorch's own float32
 make one step from it; both are compared with PyTorch in float64. A value passes if our error is at
-most four times PyTorch's own plus 1e-6 (relative norm). Random ops draw the same masks on all sides.
+most four times PyTorch's own plus 1e-6 (relative norm). Random ops draw the same masks on all
+sides.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +118,9 @@ def relative(got: np.ndarray, want: np.ndarray) -> float:
 Row = tuple[str, float, float]
 
 
-def compare_updates(modules: Modules, updates: Sequence[Update], trainer: Any, batches: Sequence[Any]) -> list[Row]:
+def compare_updates(
+    modules: Modules, updates: Sequence[Update], trainer: Any, batches: Sequence[Any]
+) -> list[Row]:
     """Every value of every step: (what, our error, PyTorch's float32 error), worst first.
     `batches` holds, for each step, one batch an update."""
     single, double = Eager(modules, updates, torch.float32), Eager(modules, updates, torch.float64)
@@ -125,7 +129,10 @@ def compare_updates(modules: Modules, updates: Sequence[Update], trainer: Any, b
     for step, group in enumerate(batches):
         for update, batch in zip(updates, group):
             if not first:
-                start = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in double.state().items()}
+                start = {
+                    k: v.astype(np.float32) if v.dtype.kind == "f" else v
+                    for k, v in double.state().items()
+                }
                 double.load(start)
                 single.load(start)
                 trainer.load(start, strict=False)
@@ -133,21 +140,30 @@ def compare_updates(modules: Modules, updates: Sequence[Update], trainer: Any, b
             where = f"step {step} {update.graph}"
             ours = float(trainer.run(update.graph, *batch))
             theirs, truth = single.step(update.graph, batch), double.step(update.graph, batch)
-            rows.append((f"{where}: loss", abs(ours - truth) / abs(truth), abs(theirs - truth) / abs(truth)))
+            rows.append(
+                (f"{where}: loss", abs(ours - truth) / abs(truth), abs(theirs - truth) / abs(truth))
+            )
             got, fp32 = trainer.state(), single.state()
-            rows += [(f"{where}: {k}", relative(got[k], want), relative(fp32[k], want))
-                     for k, want in double.state().items()]
+            rows += [
+                (f"{where}: {k}", relative(got[k], want), relative(fp32[k], want))
+                for k, want in double.state().items()
+            ]
     return sorted(rows, key=lambda r: -excess(r))
 
 
 def excess(row: Row) -> float:
     """At most 1 if the value passes."""
     value = row[1] / (4 * row[2] + 1e-6)
-    return value if value == value else float("inf")
+    return math.inf if math.isnan(value) else value
 
 
-def compare(model: Any, fn: Callable[[Any, Any], Any], make_optimizer: Callable[[Any], torch.optim.Optimizer],
-            trainer: Any, batches: Sequence[Any]) -> list[Row]:
+def compare(
+    model: Any,
+    fn: Callable[[Any, Any], Any],
+    make_optimizer: Callable[[Any], torch.optim.Optimizer],
+    trainer: Any,
+    batches: Sequence[Any],
+) -> list[Row]:
     """The same for one model and one update."""
     update = Update("train", lambda m, b: fn(m[""], b), lambda m: make_optimizer(m[""]))
     return compare_updates({"": model}, [update], trainer, [(b,) for b in batches])

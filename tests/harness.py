@@ -27,18 +27,32 @@ def queue() -> cl.CommandQueue:
 
 def caps_of_kind(kind: str = "cpu", **change: object) -> DeviceCaps:
     """A small description; kind `gpu` selects the local-memory variants, which any device runs."""
-    values = {"name": "test", "vendor": "test", "kind": kind, "driver": "0", "compute_units": 2,
-              "max_work_group": 128, "local_mem_bytes": 32 << 10, "global_mem_bytes": 1 << 30,
-              "max_alloc_bytes": 1 << 28, "base_align_bytes": 128, "unified_memory": True}
+    values = {
+        "name": "test",
+        "vendor": "test",
+        "kind": kind,
+        "driver": "0",
+        "compute_units": 2,
+        "max_work_group": 128,
+        "local_mem_bytes": 32 << 10,
+        "global_mem_bytes": 1 << 30,
+        "max_alloc_bytes": 1 << 28,
+        "base_align_bytes": 128,
+        "unified_memory": True,
+    }
     return DeviceCaps(**(values | change))  # type: ignore[arg-type]
 
 
 def view(tensor: Tensor, shape=None, strides=None, offset: int = 0) -> View:
     shape = tensor.shape if shape is None else tuple(shape)
-    return View(tensor.id, shape, contiguous_strides(shape) if strides is None else tuple(strides), offset)
+    return View(
+        tensor.id, shape, contiguous_strides(shape) if strides is None else tuple(strides), offset
+    )
 
 
-def make(op: str, arrays: list[np.ndarray], views, outputs, attrs) -> tuple[Graph, dict[int, np.ndarray]]:
+def make(
+    op: str, arrays: list[np.ndarray], views, outputs, attrs
+) -> tuple[Graph, dict[int, np.ndarray]]:
     """A graph of one node. `arrays`: input buffers; `views`: callable or None per input
     (None: dense); `outputs`: [(shape, dtype)]."""
     tensors, data, inputs = {}, {}, []
@@ -46,19 +60,30 @@ def make(op: str, arrays: list[np.ndarray], views, outputs, attrs) -> tuple[Grap
         dtype = {"f": "f32", "i": "i32", "b": "bool"}[array.dtype.kind]
         tensors[i] = Tensor(i, array.shape, dtype, "input")
         data[i] = np.ascontiguousarray(array.astype(NUMPY[dtype]))
-        inputs.append(view(tensors[i]) if views is None or views[i] is None else views[i](tensors[i]))
+        inputs.append(
+            view(tensors[i]) if views is None or views[i] is None else views[i](tensors[i])
+        )
     outs = []
     for shape, dtype in outputs:
         i = len(tensors)
         tensors[i] = Tensor(i, tuple(shape), dtype, "activation")
         outs.append(i)
     node = Node(op, tuple(inputs), tuple(outs), attrs, Origin("forward", "test", op))
-    graph = Graph("test", tensors, (node,), tuple((f"x{i}", i, "float32") for i in range(len(arrays))),
-                  {}, (), tuple((f"y{i}", view(tensors[i]), "float32") for i in outs))
+    graph = Graph(
+        "test",
+        tensors,
+        (node,),
+        tuple((f"x{i}", i, "float32") for i in range(len(arrays))),
+        {},
+        (),
+        tuple((f"y{i}", view(tensors[i]), "float32") for i in outs),
+    )
     return graph, data
 
 
-def run_node(lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: DeviceCaps) -> list[np.ndarray]:
+def run_node(
+    lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: DeviceCaps
+) -> list[np.ndarray]:
     """Runs the graph's only node; returns its outputs. Outputs and workspace start as NaN."""
     node, q = graph.nodes[0], queue()
     lowered = lower(node, graph, caps)
@@ -66,10 +91,14 @@ def run_node(lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: Devi
     host = dict(data)
     for i in node.outputs:
         tensor = graph.tensors[i]
-        host[i] = np.full(tensor.shape, np.nan if tensor.dtype == "f32" else 77, NUMPY[tensor.dtype])
+        host[i] = np.full(
+            tensor.shape, np.nan if tensor.dtype == "f32" else 77, NUMPY[tensor.dtype]
+        )
     buffers = {i: cl.Buffer(q.context, flags, hostbuf=a) for i, a in host.items() if a.size}
-    scratch = [cl.Buffer(q.context, flags, hostbuf=np.full(max(n, 4) // 4 + 1, np.nan, np.float32))
-               for n in lowered.workspace]
+    scratch = [
+        cl.Buffer(q.context, flags, hostbuf=np.full(max(n, 4) // 4 + 1, np.nan, np.float32))
+        for n in lowered.workspace
+    ]
     empty = cl.Buffer(q.context, cl.mem_flags.READ_WRITE, 4)
     for launch in lowered.launches:
         kernel = cl.Kernel(cl.Program(q.context, launch.source).build(["-w"]), launch.kernel)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from equality import compare, relative
 from torch import nn
 
 import handheld
+from equality import compare, relative
 from handheld.errors import BatchError, CaptureError, HandheldError
 
 DEVICES = ["torch:cpu", "opencl"]
@@ -54,10 +54,17 @@ OPTIMIZERS = {
     "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01),
     "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=0.01, momentum=0.5),
     "maximize": lambda m: torch.optim.SGD(m.parameters(), lr=0.1, maximize=True),
-    "groups": lambda m: torch.optim.SGD([
-        {"params": [p for n, p in m.named_parameters() if "bias" not in n], "weight_decay": 0.1},
-        {"params": [p for n, p in m.named_parameters() if "bias" in n], "lr": 0.01},
-    ], lr=0.1, momentum=0.9),
+    "groups": lambda m: torch.optim.SGD(
+        [
+            {
+                "params": [p for n, p in m.named_parameters() if "bias" not in n],
+                "weight_decay": 0.1,
+            },
+            {"params": [p for n, p in m.named_parameters() if "bias" in n], "lr": 0.01},
+        ],
+        lr=0.1,
+        momentum=0.9,
+    ),
 }
 
 
@@ -83,7 +90,14 @@ def test_the_step_is_few_launches_and_moves_nothing() -> None:
             trainer.step(*batch(seed=i))
         spent = trainer.counters - before
         assert spent.uploads == 4 * 2 and spent.downloads == 4 and spent.download_bytes == 16
-        assert spent.finishes == spent.allocations == spent.bindings == spent.builds == spent.copies == 0
+        assert (
+            spent.finishes
+            == spent.allocations
+            == spent.bindings
+            == spent.builds
+            == spent.copies
+            == 0
+        )
         assert spent.launches == 4 * trainer.plan.graphs["train"].launches
         assert trainer.plan.graphs["train"].launches < 25
 
@@ -108,14 +122,21 @@ def test_every_node_knows_its_origin() -> None:
     assert {n.origin.phase for n in graph.nodes} == {"forward", "backward", "update"}
     assert all(n.origin.path and n.origin.source for n in graph.nodes)
     paths = {(n.origin.phase, n.origin.path) for n in graph.nodes}
-    assert {("forward", "conv"), ("backward", "conv"), ("forward", "norm"), ("backward", "norm")} <= paths
+    assert {
+        ("forward", "conv"),
+        ("backward", "conv"),
+        ("forward", "norm"),
+        ("backward", "norm"),
+    } <= paths
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_dropout_draws_new_masks_each_step(device: str) -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 1, bias=False))
     nn.init.ones_(model[1].weight)
-    step = handheld.capture(model, lambda y: y.sum(), torch.optim.SGD(model.parameters(), lr=0.0), (torch.ones(1, 64),))
+    step = handheld.capture(
+        model, lambda y: y.sum(), torch.optim.SGD(model.parameters(), lr=0.0), (torch.ones(1, 64),)
+    )
     with step.plan(device).start() as trainer:
         losses = [float(trainer.step(np.ones((1, 64), np.float32))) for _ in range(6)]
         assert len(set(losses)) > 2 and 20 < np.mean(losses) < 110
@@ -126,11 +147,18 @@ def test_frozen_parameters_cost_nothing() -> None:
     model = net()
     for p in (*model.conv.parameters(), *model.norm.parameters()):
         p.requires_grad_(False)
-    step = handheld.capture(model, F.cross_entropy, torch.optim.SGD(
-        [p for p in model.parameters() if p.requires_grad], lr=0.1), batch(), evaluate=False)
+    step = handheld.capture(
+        model,
+        F.cross_entropy,
+        torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1),
+        batch(),
+        evaluate=False,
+    )
     graph = step.graphs["train"]
     assert not any(n.op.startswith("conv_") for n in graph.nodes)
-    assert not any(n.origin.phase == "backward" and n.origin.path in ("conv", "norm") for n in graph.nodes)
+    assert not any(
+        n.origin.phase == "backward" and n.origin.path in ("conv", "norm") for n in graph.nodes
+    )
 
 
 def test_a_parameter_without_gradient_is_reported() -> None:
@@ -174,7 +202,9 @@ def test_tied_weights_are_one_slot(device: str) -> None:
     assert (state["embed.weight"] == state["head.weight"]).all()
     assert relative(state["embed.weight"], reference.embed.weight.detach().numpy()) < 1e-6
     step.copy_to(model)
-    assert relative(model.head.weight.detach().numpy(), reference.embed.weight.detach().numpy()) < 1e-6
+    assert (
+        relative(model.head.weight.detach().numpy(), reference.embed.weight.detach().numpy()) < 1e-6
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -204,7 +234,9 @@ def test_clipping(kind: str, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradient_accumulation(device: str) -> None:
     model = net().eval()
-    step = handheld.capture(model, F.cross_entropy, sgd(model), batch(), evaluate=False, accumulate=3)
+    step = handheld.capture(
+        model, F.cross_entropy, sgd(model), batch(), evaluate=False, accumulate=3
+    )
     reference = copy.deepcopy(model)
     optimizer = sgd(reference)
     with step.plan(device).start() as trainer:
@@ -225,7 +257,9 @@ def test_gradient_accumulation(device: str) -> None:
 def test_a_rate_changes_without_a_new_plan(device: str) -> None:
     model = nn.Linear(3, 1, bias=False)
     start = model.weight.detach().numpy().copy()
-    step = handheld.capture(model, lambda y: y.sum(), torch.optim.SGD(model.parameters(), lr=1.0), (torch.ones(1, 3),))
+    step = handheld.capture(
+        model, lambda y: y.sum(), torch.optim.SGD(model.parameters(), lr=1.0), (torch.ones(1, 3),)
+    )
     with step.plan(device).start() as trainer:
         trainer.step(torch.ones(1, 3))
         trainer.set_rate(0.25)
@@ -242,7 +276,9 @@ def test_two_updates_share_one_state(device: str) -> None:
     og, od = torch.optim.SGD(g.parameters(), 0.1), torch.optim.Adam(d.parameters(), 0.01)
     real, noise = torch.randn(5, 3), torch.randn(5, 4)
 
-    def d_loss(b: tuple[torch.Tensor, torch.Tensor], g: nn.Module = g, d: nn.Module = d) -> torch.Tensor:
+    def d_loss(
+        b: tuple[torch.Tensor, torch.Tensor], g: nn.Module = g, d: nn.Module = d
+    ) -> torch.Tensor:
         fake = g(b[1]).detach()
         return F.softplus(-d(b[0])).mean() + F.softplus(d(fake)).mean()
 
@@ -252,7 +288,9 @@ def test_two_updates_share_one_state(device: str) -> None:
     capture = handheld.Capture({"g": g, "d": d})
     capture.train(d_loss, od, (real, noise), "d").train(g_loss, og, (noise,), "g")
     step = capture.step()
-    assert not any(n.origin.path == "g" and n.origin.phase == "backward" for n in step.graphs["d"].nodes)
+    assert not any(
+        n.origin.path == "g" and n.origin.phase == "backward" for n in step.graphs["d"].nodes
+    )
     og2, od2 = torch.optim.SGD(g2.parameters(), 0.1), torch.optim.Adam(d2.parameters(), 0.01)
     with step.plan(device).start() as trainer:
         for _ in range(3):
@@ -272,8 +310,11 @@ def test_two_updates_share_one_state(device: str) -> None:
 def test_a_target_network_is_copied_when_asked(device: str) -> None:
     online, target = nn.Linear(3, 2), nn.Linear(3, 2)
     capture = handheld.Capture({"online": online, "target": target})
-    capture.train(lambda b: F.mse_loss(online(b[0]), target(b[0]).detach()),
-                  torch.optim.SGD(online.parameters(), 0.1), (torch.ones(2, 3),))
+    capture.train(
+        lambda b: F.mse_loss(online(b[0]), target(b[0]).detach()),
+        torch.optim.SGD(online.parameters(), 0.1),
+        (torch.ones(2, 3),),
+    )
     step = capture.copy("sync", [(target, online)]).step()
     with step.plan(device).start() as trainer:
         trainer.step(torch.ones(2, 3))
@@ -325,18 +366,23 @@ def test_a_model_that_reads_values_says_what_was_fixed() -> None:
 
     model = Reads()
     with pytest.warns(UserWarning, match="fixed now"):
-        step = handheld.capture(model, lambda y: y.sum(), sgd(model), (torch.ones(2, 3),), evaluate=False)
+        step = handheld.capture(
+            model, lambda y: y.sum(), sgd(model), (torch.ones(2, 3),), evaluate=False
+        )
     assert step.graphs["train"].notes["baked"]
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda x, y: (x[:2], y), "shape"),
-    (lambda x, y: (x, y.float()), "int64"),
-    (lambda x, y: (x,), "takes 2 tensors"),
-    (lambda x, y: (x.long(), y), "float32"),
-    (lambda x, y: (x, y + 4), "from 0 to 3"),
-    (lambda x, y: (x, y + 2**33), "32 bits"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x[:2], y), "shape"),
+        (lambda x, y: (x, y.float()), "int64"),
+        (lambda x, y: (x,), "takes 2 tensors"),
+        (lambda x, y: (x.long(), y), "float32"),
+        (lambda x, y: (x, y + 4), "from 0 to 3"),
+        (lambda x, y: (x, y + 2**33), "32 bits"),
+    ],
+)
 def test_a_batch_that_does_not_fit(change, message) -> None:
     model = net()
     step = handheld.capture(model, F.cross_entropy, sgd(model), batch())
@@ -347,12 +393,18 @@ def test_a_batch_that_does_not_fit(change, message) -> None:
         trainer.step(*batch())
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (lambda m: (m, F.cross_entropy, sgd(m)), "example batch"),
-    (lambda m: (m, lambda o, y: o, sgd(m), batch()), "scalar loss"),
-    (lambda m: (m, F.cross_entropy, torch.optim.Adagrad(m.parameters()), batch()), "Adagrad is not supported"),
-    (lambda m: (lambda b: m(b[0]).sum(), None, sgd(m), batch()), "modules="),
-])
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (lambda m: (m, F.cross_entropy, sgd(m)), "example batch"),
+        (lambda m: (m, lambda o, y: o, sgd(m), batch()), "scalar loss"),
+        (
+            lambda m: (m, F.cross_entropy, torch.optim.Adagrad(m.parameters()), batch()),
+            "Adagrad is not supported",
+        ),
+        (lambda m: (lambda b: m(b[0]).sum(), None, sgd(m), batch()), "modules="),
+    ],
+)
 def test_capture_errors(args, message) -> None:
     with pytest.raises(CaptureError, match=message):
         handheld.capture(*args(net()))

@@ -14,9 +14,9 @@ import random
 import sys
 
 import numpy as np
+
 from cases import CASES
 from casework import Held, captured, reference
-
 from handheld.backends.base import describe
 
 #: too long for a simulator that runs one instruction at a time
@@ -55,12 +55,16 @@ def main() -> None:
             continue
         want = reference(held)
         for kind in ("cpu", "gpu"):
-            plan = step.plan("opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True)
+            plan = step.plan(
+                "opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True
+            )
             with plan.start() as trainer:
                 trainer.step(*held.batch)
                 got = {k: v for k, v in trainer.state().items() if k.endswith(".momentum_buffer")}
             for key, value in got.items():
-                wanted = want.values.get("gradient " + key.removeprefix("optimizer.").removesuffix(".momentum_buffer"))
+                wanted = want.values.get(
+                    "gradient " + key.removeprefix("optimizer.").removesuffix(".momentum_buffer")
+                )
                 if wanted is not None:
                     scale = float(np.linalg.norm(wanted)) or 1.0
                     if not np.linalg.norm(value - wanted) / scale < 1e-3:

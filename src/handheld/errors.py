@@ -5,7 +5,7 @@
     │   ├── UnsupportedOp       an op without a lowering: its name, its place, what to do
     │   └── ValueRead           the model reads a tensor's value while it is being captured
     ├── GraphError              a graph that breaks the rules (a bug in a pass, or a bad file)
-    ├── StepFileError           a step file or checkpoint that is truncated, corrupt, newer or hostile
+    ├── StepFileError           a step file or checkpoint that is cut off, corrupt, newer or hostile
     ├── PlanError               no plan can be made for this graph on this device
     │   └── OutOfMemory         needed and available bytes, and the largest tensors
     ├── DeviceError             a device that is missing or failed

@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 class Step:
     """What `handheld.capture` returns and a step file holds."""
 
-    def __init__(self, slots: Mapping[str, Slot], values: Mapping[str, np.ndarray],
-                 graphs: Mapping[str, Graph], meta: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        slots: Mapping[str, Slot],
+        values: Mapping[str, np.ndarray],
+        graphs: Mapping[str, Graph],
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
         self.slots = dict(slots)
         self.values = dict(values)
         self.graphs = dict(graphs)
@@ -57,8 +62,10 @@ class Step:
         own.update(model.named_buffers(remove_duplicate=False))
         missing = [name for name in own if name not in state]
         if missing:
-            raise HandheldError(f"the step has no values for {', '.join(missing[:5])}: "
-                                "is this the module that was captured?")
+            raise HandheldError(
+                f"the step has no values for {', '.join(missing[:5])}: "
+                "is this the module that was captured?"
+            )
         for name, tensor in own.items():
             tensor.data.copy_(tensor.data.new_tensor(state[name]))
 
@@ -74,16 +81,24 @@ class Step:
         unreached = self.no_gradient()
         if unreached:
             shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
-            warnings.warn(f"no gradient reaches {len(unreached)} parameters, which keep their "
-                          f"values: {shown}", stacklevel=3)
+            warnings.warn(
+                f"no gradient reaches {len(unreached)} parameters, which keep their "
+                f"values: {shown}",
+                stacklevel=3,
+            )
         for graph in self.graphs.values():
             baked = graph.notes.get("baked", ())
             if baked:
-                warnings.warn(f"graph {graph.name!r}: values read during capture are fixed now: "
-                              f"{'; '.join(baked[:5])}", stacklevel=3)
+                warnings.warn(
+                    f"graph {graph.name!r}: values read during capture are fixed now: "
+                    f"{'; '.join(baked[:5])}",
+                    stacklevel=3,
+                )
 
 
-def named_state(slots: Mapping[str, Slot], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def named_state(
+    slots: Mapping[str, Slot], values: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """PyTorch name -> array in PyTorch's type; constants are not state."""
     state = {}
     for slot in slots.values():

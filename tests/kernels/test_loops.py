@@ -5,19 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from harness import caps_of_kind, error, run_node
 
 from handheld.backends.torch_ops import run_node as reference
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
 from handheld.graph.program import Builder
 from handheld.plan.lowering import lower
+from harness import caps_of_kind, error, run_node
 
 SIZES = (1, 2, 3, 5, 7, 13, 17, 31)
 SMOOTH = ("exp", "tanh", "sigmoid", "sin", "erf", "neg", "abs")
 
 
-def random_view(rng: np.random.Generator, shape: tuple[int, ...], number: int) -> tuple[Tensor, View]:
+def random_view(
+    rng: np.random.Generator, shape: tuple[int, ...], number: int
+) -> tuple[Tensor, View]:
     """An operand over `shape`: dense, broadcast, transposed or a slice of something larger."""
     kind = rng.integers(4)
     if kind == 0 or not shape:
@@ -59,19 +61,33 @@ def random_node(rng: np.random.Generator) -> tuple[Graph, dict[int, np.ndarray]]
             full.append(builder.op(str(rng.choice(SMOOTH)), "f32", builder.op("tanh", "f32", a)))
         elif choice == 1 and axes:
             op = str(rng.choice(["sum", "max_of", "min_of"]))
-            scaled = builder.op("mul", "f32", builder.op("tanh", "f32", a), builder.const(0.25, "f32"))
+            scaled = builder.op(
+                "mul", "f32", builder.op("tanh", "f32", a), builder.const(0.25, "f32")
+            )
             rows.append(builder.op(op, "f32", scaled))
         elif choice == 2 and shape:
             d = int(rng.integers(len(shape)))
-            near = builder.op("lt", "bool", builder.op("iota", "i32", params=(d,)),
-                              builder.const(int(rng.integers(shape[d] + 1)), "i32"))
+            near = builder.op(
+                "lt",
+                "bool",
+                builder.op("iota", "i32", params=(d,)),
+                builder.const(int(rng.integers(shape[d] + 1)), "i32"),
+            )
             full.append(builder.op("where", "f32", near, a, b))
         elif choice == 3:
-            noise = builder.op("random", "f32", builder.op("index", "i32"), builder.const(5, "i32"),
-                               builder.const(7, "i32"), params=(int(rng.integers(100)),))
+            noise = builder.op(
+                "random",
+                "f32",
+                builder.op("index", "i32"),
+                builder.const(5, "i32"),
+                builder.const(7, "i32"),
+                params=(int(rng.integers(100)),),
+            )
             full.append(builder.op("add", "f32", a, noise))
         else:
-            full.append(builder.op(str(rng.choice(["add", "sub", "mul", "max", "min"])), "f32", a, b))
+            full.append(
+                builder.op(str(rng.choice(["add", "sub", "mul", "max", "min"])), "f32", a, b)
+            )
     stores = [(full[-1], True)] + [(r, False) for r in rows]
     if axes and not rows:
         rows.append(builder.op("sum", "f32", full[-1]))
@@ -82,11 +98,31 @@ def random_node(rng: np.random.Generator) -> tuple[Graph, dict[int, np.ndarray]]
         number = len(tensors)
         tensors[number] = Tensor(number, shape if is_full else outer, "f32", "activation")
         outputs.append(number)
-    attrs = {"shape": shape, "axes": axes if rows else (), "program": builder.program, "stores": tuple(stores)}
-    node = Node("reduce" if rows else "map", tuple(inputs), tuple(outputs), attrs, Origin("forward", "t", "t"))
-    graph = Graph("t", tensors, (node,), tuple((f"x{i}", i, "float32") for i in data), {}, (),
-                  tuple((f"y{i}", View(i, tensors[i].shape, contiguous_strides(tensors[i].shape)), "float32")
-                        for i in outputs))
+    attrs = {
+        "shape": shape,
+        "axes": axes if rows else (),
+        "program": builder.program,
+        "stores": tuple(stores),
+    }
+    node = Node(
+        "reduce" if rows else "map",
+        tuple(inputs),
+        tuple(outputs),
+        attrs,
+        Origin("forward", "t", "t"),
+    )
+    graph = Graph(
+        "t",
+        tensors,
+        (node,),
+        tuple((f"x{i}", i, "float32") for i in data),
+        {},
+        (),
+        tuple(
+            (f"y{i}", View(i, tensors[i].shape, contiguous_strides(tensors[i].shape)), "float32")
+            for i in outputs
+        ),
+    )
     return check(graph), data
 
 
@@ -121,15 +157,31 @@ def test_small_work_groups(seed: int) -> None:
     run_case(1000 + seed, "gpu", work_group=8)
 
 
-def one_reduction(op: str, array: np.ndarray, axes: tuple[int, ...], kind: str, dtype: str = "f32") -> np.ndarray:
+def one_reduction(
+    op: str, array: np.ndarray, axes: tuple[int, ...], kind: str, dtype: str = "f32"
+) -> np.ndarray:
     shape = array.shape
     builder = Builder()
     result = builder.op(op, "i32" if op.startswith("arg") else dtype, builder.load(0, dtype))
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
     out = Tensor(1, outer, builder.program[result].dtype, "activation")
     attrs = {"shape": shape, "axes": axes, "program": builder.program, "stores": ((result, False),)}
-    node = Node("reduce", (View(0, shape, contiguous_strides(shape)),), (1,), attrs, Origin("forward", "t", "t"))
-    graph = Graph("t", {0: Tensor(0, shape, dtype, "input"), 1: out}, (node,), (("x", 0, "float32"),), {}, (), ())
+    node = Node(
+        "reduce",
+        (View(0, shape, contiguous_strides(shape)),),
+        (1,),
+        attrs,
+        Origin("forward", "t", "t"),
+    )
+    graph = Graph(
+        "t",
+        {0: Tensor(0, shape, dtype, "input"), 1: out},
+        (node,),
+        (("x", 0, "float32"),),
+        {},
+        (),
+        (),
+    )
     return run_node(lower, graph, {0: array}, caps_of_kind(kind))[0]
 
 
@@ -137,7 +189,9 @@ def one_reduction(op: str, array: np.ndarray, axes: tuple[int, ...], kind: str, 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 def test_extremes_find_the_first(kind: str, axes: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).integers(0, 4, (37, 41)).astype(np.float32)
-    flat = np.moveaxis(array, axes, range(-len(axes), 0)).reshape(*(n for d, n in enumerate(array.shape) if d not in axes), -1)
+    flat = np.moveaxis(array, axes, range(-len(axes), 0)).reshape(
+        *(n for d, n in enumerate(array.shape) if d not in axes), -1
+    )
     assert (one_reduction("arg_max", array, axes, kind) == flat.argmax(-1)).all()
     assert (one_reduction("arg_min", array, axes, kind) == flat.argmin(-1)).all()
 
@@ -154,7 +208,11 @@ def test_nan_and_infinity(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("axes", [(0,), (1,)])
 def test_long_sums_stay_accurate(kind: str, axes: tuple[int, ...]) -> None:
-    array = np.random.default_rng(1).random((70000, 8) if axes == (0,) else (3, 200000)).astype(np.float32)
+    array = (
+        np.random.default_rng(1)
+        .random((70000, 8) if axes == (0,) else (3, 200000))
+        .astype(np.float32)
+    )
     want = array.astype(np.float64).sum(axes)
     assert error(one_reduction("sum", array, axes, kind), want) < 1e-6
 

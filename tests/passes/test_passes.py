@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import MODELS, loss, make
+import torch
 from torch import nn
 
 import handheld
 from handheld.capture import capture as capturing
 from handheld.graph.check import check
-from handheld.graph.graph import Graph
+from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes import pipeline
 from handheld.passes.clean import remove_dead
 from handheld.passes.spaces import reshape_view
-from handheld.graph.graph import View, contiguous_strides
+from models import MODELS, loss, make
 
 
 def step_of(name: str, monkeypatch: pytest.MonkeyPatch, raw: bool):
@@ -52,16 +52,14 @@ def test_every_pass_keeps_the_graph_legal(name: str, monkeypatch: pytest.MonkeyP
 
 
 def train_graph(model: nn.Module, x, y) -> Graph:
-    import torch
-
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return handheld.capture(model, loss, optimizer, (x, y), evaluate=False).graphs["train"]
 
 
 def test_batch_norm_and_its_activation_are_one_kernel_each_way() -> None:
-    import torch
-
-    model = nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 3))
+    model = nn.Sequential(
+        nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 3)
+    )
     graph = train_graph(model, torch.randn(2, 2, 6, 6), torch.tensor([0, 1]))
     reduces = [n for n in graph.nodes if n.op == "reduce" and n.origin.path == "1"]
     assert [n.origin.phase for n in reduces] == ["forward", "backward"]
@@ -80,8 +78,6 @@ def test_a_kernel_belongs_to_one_phase(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dropout_masks_are_not_kept() -> None:
-    import torch
-
     model = nn.Sequential(nn.Linear(40, 50), nn.Dropout(0.5), nn.Linear(50, 3))
     graph = train_graph(model, torch.randn(4, 40), torch.tensor([0, 1, 2, 0]))
     forward = [n for n in graph.nodes if n.origin.phase == "forward"]
@@ -90,8 +86,6 @@ def test_dropout_masks_are_not_kept() -> None:
 
 
 def test_updates_are_packed() -> None:
-    import torch
-
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)), nn.Linear(8, 3))
     graph = train_graph(model, torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))
     updates = [n for n in graph.nodes if n.origin.phase == "update"]
@@ -115,6 +109,8 @@ def test_reshaping_a_view_keeps_its_elements(seed: int) -> None:
         if flat % n == 0:
             new = reshape_view(view, (flat // n, n))
             if new is not None:
-                got = np.lib.stride_tricks.as_strided(buffer, new.shape, [s * 8 for s in new.strides])
+                got = np.lib.stride_tricks.as_strided(
+                    buffer, new.shape, [s * 8 for s in new.strides]
+                )
                 assert (got == elements.reshape(new.shape)).all()
     assert reshape_view(view, shape) == view

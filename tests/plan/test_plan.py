@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from models import MODELS, loss, make
 
 import handheld
 from handheld.device import DeviceCaps
@@ -15,6 +14,7 @@ from handheld.errors import DeviceError, OutOfMemory, PlanError
 from handheld.plan.codec import from_json, to_json
 from handheld.plan.memory import Place
 from handheld.plan.verify import _Bytes, verify
+from models import MODELS, loss, make
 
 SHIPPED = ["adreno-620", "adreno-740", "mali-g78", "minimal-embedded"]
 
@@ -46,7 +46,9 @@ def test_plans_for_phones_are_made_and_proved_here(name: str, device: str, steps
 @pytest.mark.parametrize("name", MODELS)
 def test_memory_is_reused(name: str, steps) -> None:
     plan = steps[name].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"])
-    isolated = steps[name].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"], isolate=True)
+    isolated = steps[name].plan(
+        "opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"], isolate=True
+    )
     assert plan.arena_bytes < 0.8 * plan.graphs["train"].tensor_bytes
     assert plan.arena_bytes < isolated.arena_bytes
     assert not plan.graphs["train"].copies  # every update is made in its slot
@@ -62,17 +64,26 @@ def test_the_verifier_finds_a_stolen_byte(steps) -> None:
     plan = steps["vision"].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"])
     graph = plan.graphs["train"]
     rng = np.random.default_rng(0)
-    movable = [t for node in graph.graph.nodes for t in node.outputs
-               if graph.places[t].segment >= plan.arena and t not in graph.graph.packs]
+    movable = [
+        t
+        for node in graph.graph.nodes
+        for t in node.outputs
+        if graph.places[t].segment >= plan.arena and t not in graph.graph.packs
+    ]
     found = 0
     for tensor in rng.permutation(movable)[:40]:
         places = dict(graph.places)
         other = places[int(rng.choice(movable))]
         place = places[int(tensor)]
-        if place.offset == other.offset or other.offset + place.nbytes > plan.segments[other.segment]:
+        if (
+            place.offset == other.offset
+            or other.offset + place.nbytes > plan.segments[other.segment]
+        ):
             continue
         places[int(tensor)] = Place(other.segment, other.offset, place.nbytes)
-        changed = dataclasses.replace(plan, graphs={"train": dataclasses.replace(graph, places=places)})
+        changed = dataclasses.replace(
+            plan, graphs={"train": dataclasses.replace(graph, places=places)}
+        )
         try:
             verify(changed)
         except PlanError:
@@ -82,7 +93,9 @@ def test_the_verifier_finds_a_stolen_byte(steps) -> None:
 
 @pytest.mark.parametrize("change", ["outside", "unaligned", "no copy"])
 def test_the_verifier_finds_what_is_wrong(change: str, steps) -> None:
-    plan = steps["vision"].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"], isolate=change == "no copy")
+    plan = steps["vision"].plan(
+        "opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"], isolate=change == "no copy"
+    )
     graph = plan.graphs["train"]
     places, copies = dict(graph.places), graph.copies
     tensor = graph.graph.nodes[0].outputs[0]
@@ -119,14 +132,21 @@ def test_a_plan_is_a_file(steps) -> None:
     text = json.dumps(to_json(plan), allow_nan=False)
     again = from_json(json.loads(text), step)
     assert again == plan
-    for broken in (text.replace('"version": 1', '"version": 9'), text.replace('"kernel"', '"colonel"'), "{}",
-                   text.replace('"buffer"', '"bucket"'), text.replace('"arena"', '"area"')):
+    for broken in (
+        text.replace('"version": 1', '"version": 9'),
+        text.replace('"kernel"', '"colonel"'),
+        "{}",
+        text.replace('"buffer"', '"bucket"'),
+        text.replace('"arena"', '"area"'),
+    ):
         with pytest.raises(PlanError):
             from_json(json.loads(broken), step)
 
 
 def test_too_little_memory_says_what_is_large(steps) -> None:
-    with pytest.raises(OutOfMemory, match=r"needs .* MiB .* available.*Largest tensors.*smaller batch"):
+    with pytest.raises(
+        OutOfMemory, match=r"needs .* MiB .* available.*Largest tensors.*smaller batch"
+    ):
         steps["vision"].plan("opencl", memory_limit_bytes=10_000)
     tiny = dataclasses.replace(DeviceCaps.shipped("mali-g78"), max_alloc_bytes=1024)
     with pytest.raises(OutOfMemory, match="in one piece"):

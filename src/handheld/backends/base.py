@@ -1,9 +1,9 @@
 """What runs a plan. A backend opens a session for a plan; the session holds the device's memory.
 
-    opencl        any OpenCL device: `opencl` (a GPU before a CPU), `opencl:0`, `opencl:<name>`
-    torch:cpu     PyTorch, op by op: the reference
-    torch:cuda    the same on an NVIDIA GPU
-    null          nothing is computed: plans, counters and command lines without a device
+opencl        any OpenCL device: `opencl` (a GPU before a CPU), `opencl:0`, `opencl:<name>`
+torch:cpu     PyTorch, op by op: the reference
+torch:cuda    the same on an NVIDIA GPU
+null          nothing is computed: plans, counters and command lines without a device
 """
 
 from __future__ import annotations
@@ -73,9 +73,19 @@ def available_memory() -> int:
 
 def host_caps(name: str, kind: str) -> DeviceCaps:
     """A device that allocates from the host's memory."""
-    return DeviceCaps(name=name, vendor=name, kind=kind, driver="", compute_units=psutil.cpu_count() or 1,
-                      max_work_group=1, local_mem_bytes=0, global_mem_bytes=available_memory(),
-                      max_alloc_bytes=2**40, base_align_bytes=64, unified_memory=True)
+    return DeviceCaps(
+        name=name,
+        vendor=name,
+        kind=kind,
+        driver="",
+        compute_units=psutil.cpu_count() or 1,
+        max_work_group=1,
+        local_mem_bytes=0,
+        global_mem_bytes=available_memory(),
+        max_alloc_bytes=2**40,
+        base_align_bytes=64,
+        unified_memory=True,
+    )
 
 
 def describe(device: str) -> DeviceCaps:
@@ -91,7 +101,9 @@ def describe(device: str) -> DeviceCaps:
         return torch_backend.describe(device)
     if device == "null":
         return host_caps("null", "null")
-    raise DeviceError(f"unknown device {device!r}; there are opencl[:name], torch:cpu, torch:cuda and null")
+    raise DeviceError(
+        f"unknown device {device!r}; there are opencl[:name], torch:cpu, torch:cuda and null"
+    )
 
 
 def open_session(plan: Plan, **options: Any) -> Session:

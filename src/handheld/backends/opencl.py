@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,12 +27,17 @@ NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
 IN_FLIGHT = 2  # steps the host may be ahead of the device
 FLUSH_EVERY = 48
 
+#: a kernel with its arguments, its global and its local size
+Bound = tuple[Any, tuple[int, ...], tuple[int, ...]]
+
 
 def _cl() -> Any:
     try:
         import pyopencl
     except ImportError as error:  # a broken loader is a missing device, not a crash
-        raise DeviceError(f"pyopencl cannot be imported ({error}). Try: pip install pyopencl") from None
+        raise DeviceError(
+            f"pyopencl cannot be imported ({error}). Try: pip install pyopencl"
+        ) from None
     return pyopencl
 
 
@@ -54,7 +60,9 @@ def devices() -> list[Found]:
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
-        raise DeviceError(f"no OpenCL platform: {error}. Try: pip install pocl-binary-distribution") from None
+        raise DeviceError(
+            f"no OpenCL platform: {error}. Try: pip install pocl-binary-distribution"
+        ) from None
     found: list[Found] = []
     for platform in platforms:
         try:
@@ -66,7 +74,9 @@ def devices() -> list[Found]:
             for long, short in (("portable-computing-language", "pocl"), ("nvidia-cuda-", "")):
                 base = base.replace(long, short)
             same = sum(f.name == base or f.name.startswith(f"{base}--") for f in found)
-            found.append(Found(base if not same else f"{base}--{same + 1}", device, caps_of(device)))
+            found.append(
+                Found(base if not same else f"{base}--{same + 1}", device, caps_of(device))
+            )
     return sorted(found, key=lambda f: f.caps.kind != "gpu")
 
 
@@ -79,13 +89,21 @@ def caps_of(device: Any) -> DeviceCaps:
         memory = min(memory, available_memory())
     extensions = device.extensions.split()
     return DeviceCaps(
-        name=device.name.strip(), vendor=device.vendor.strip(), kind=kind,
+        name=device.name.strip(),
+        vendor=device.vendor.strip(),
+        kind=kind,
         driver=f"{device.platform.version.strip()}; {device.driver_version.strip()}",
-        compute_units=int(device.max_compute_units), max_work_group=int(device.max_work_group_size),
-        local_mem_bytes=int(device.local_mem_size), global_mem_bytes=memory,
-        max_alloc_bytes=int(device.max_mem_alloc_size), base_align_bytes=int(device.mem_base_addr_align) // 8,
-        unified_memory=unified, images=bool(device.image_support), fp16="cl_khr_fp16" in extensions,
-        fp64="cl_khr_fp64" in extensions)
+        compute_units=int(device.max_compute_units),
+        max_work_group=int(device.max_work_group_size),
+        local_mem_bytes=int(device.local_mem_size),
+        global_mem_bytes=memory,
+        max_alloc_bytes=int(device.max_mem_alloc_size),
+        base_align_bytes=int(device.mem_base_addr_align) // 8,
+        unified_memory=unified,
+        images=bool(device.image_support),
+        fp16="cl_khr_fp16" in extensions,
+        fp64="cl_khr_fp64" in extensions,
+    )
 
 
 def find(spec: str) -> Found:
@@ -93,8 +111,10 @@ def find(spec: str) -> Found:
     wanted = spec.partition(":")[2]
     found = devices()
     if not found:
-        raise DeviceError("no OpenCL device found. Try: pip install pocl-binary-distribution (x86-64 Linux), "
-                          "install the GPU vendor's OpenCL driver, or use --on torch:cpu")
+        raise DeviceError(
+            "no OpenCL device found. Try: pip install pocl-binary-distribution (x86-64 Linux), "
+            "install the GPU vendor's OpenCL driver, or use --on torch:cpu"
+        )
     if not wanted:
         return found[0]
     if wanted.isdigit():
@@ -105,7 +125,9 @@ def find(spec: str) -> Found:
         partial = [f for f in found if wanted.lower() in f.name]
         if exact or partial:
             return (exact or partial)[0]
-    raise DeviceError(f"no OpenCL device {wanted!r}; there are {', '.join('opencl:' + f.name for f in found)}")
+    raise DeviceError(
+        f"no OpenCL device {wanted!r}; there are {', '.join('opencl:' + f.name for f in found)}"
+    )
 
 
 class _Download:
@@ -143,7 +165,7 @@ class OpenCLSession:
         self._programs = self._build()
         self.timings["build"] = time.perf_counter() - started
         started = time.perf_counter()
-        self._launches = {name: self._bind(graph) for name, graph in plan.graphs.items()}
+        self._launches.update({name: self._bind(graph) for name, graph in plan.graphs.items()})
         self.timings["bind"] = time.perf_counter() - started
         for name, value in plan.step.values.items():
             self.write_slot(name, value)
@@ -151,7 +173,9 @@ class OpenCLSession:
     def _check_device(self) -> None:
         have, want = self.found.caps, self.plan.caps
         if have.name != want.name:
-            raise DeviceError(f"the plan was made for {want.name} and {self.plan.device} is {have.name}")
+            raise DeviceError(
+                f"the plan was made for {want.name} and {self.plan.device} is {have.name}"
+            )
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────
 
@@ -166,10 +190,15 @@ class OpenCLSession:
                 # packs are read with their gaps: start from zeros, so that nothing is undefined
                 cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(0), 0, max(size, 4) // 4 * 4)
         except cl.Error as error:
-            raise OutOfMemory(f"{self.plan.device} refused {sum(self.plan.segments):,} bytes in "
-                              f"{len(self.plan.segments)} pieces: {error}. Try a smaller batch") from None
+            raise OutOfMemory(
+                f"{self.plan.device} refused {sum(self.plan.segments):,} bytes in "
+                f"{len(self.plan.segments)} pieces: {error}. Try a smaller batch"
+            ) from None
         self.counters.allocations += len(self._segments)
         self._regions: dict[tuple[int, int, int], Any] = {}
+        # also when a session is dropped without being closed, and at exit
+        self._launches: dict[str, list[list[Bound]]] = {}
+        self._release = weakref.finalize(self, _free, self._launches, self._regions, self._segments)
 
     def _region(self, place: Place) -> Any:
         key = (place.segment, place.offset, max(place.nbytes, 4))
@@ -197,10 +226,12 @@ class OpenCLSession:
         try:
             return cl.Program(self.context, launch.source).build(options=["-w"])
         except cl.Error as error:
-            raise BuildError(f"{self.plan.device} could not build kernel {launch.kernel}:\n{error}\n"
-                             f"--- source ---\n{launch.source}") from None
+            raise BuildError(
+                f"{self.plan.device} could not build kernel {launch.kernel}:\n{error}\n"
+                f"--- source ---\n{launch.source}"
+            ) from None
 
-    def _bind(self, graph: GraphPlan) -> list[list[tuple[Any, tuple[int, ...], tuple[int, ...]]]]:
+    def _bind(self, graph: GraphPlan) -> list[list[Bound]]:
         bound = []
         for i, lowered in enumerate(graph.lowered):
             rows = []
@@ -277,11 +308,15 @@ class OpenCLSession:
     def download(self, graph: str, tensor: int) -> _Download:
         plan = self.plan.graphs[graph]
         made = plan.graph.tensors[tensor]
-        host = np.empty(made.shape, NUMPY[made.dtype])
+        host: np.ndarray = np.empty(made.shape, NUMPY[made.dtype])
         event = None
         if host.size:
-            event = self._cl.enqueue_copy(self.queue, host, self._region(plan.places[tensor]), is_blocking=False)
+            event = self._cl.enqueue_copy(
+                self.queue, host, self._region(plan.places[tensor]), is_blocking=False
+            )
             self.queue.flush()
+            # a copy's event waits when it is dropped: keep it until the device is past it
+            self._flight.append((event, host))
         self.counters.downloads += 1
         self.counters.download_bytes += made.nbytes
         return _Download(host, event, self.counters)
@@ -292,25 +327,29 @@ class OpenCLSession:
     def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
         """Writes a result's place: verification feeds both sides the same inputs."""
         made = self.plan.graphs[graph].graph.tensors[tensor]
-        data = np.ascontiguousarray(array.astype(NUMPY[made.dtype]))
+        data: np.ndarray = np.ascontiguousarray(array.astype(NUMPY[made.dtype]))
         if data.size:
             region = self._region(self.plan.graphs[graph].places[tensor])
             self._cl.enqueue_copy(self.queue, region, data, is_blocking=True)
 
     def read_slot(self, name: str) -> np.ndarray:
         slot = self.plan.step.slots[name]
-        host = np.empty(slot.shape, NUMPY[slot.dtype])
+        host: np.ndarray = np.empty(slot.shape, NUMPY[slot.dtype])
         if host.size:
-            self._cl.enqueue_copy(self.queue, host, self._region(self.plan.state[name]), is_blocking=True)
+            self._cl.enqueue_copy(
+                self.queue, host, self._region(self.plan.state[name]), is_blocking=True
+            )
         return host
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
         slot = self.plan.step.slots[name]
-        data = np.ascontiguousarray(array.astype(NUMPY[slot.dtype]).reshape(slot.shape))
+        data: np.ndarray = np.ascontiguousarray(array.astype(NUMPY[slot.dtype]).reshape(slot.shape))
         if data.size:
             # a learning rate changes between steps without emptying the queue
             wait = data.nbytes > 4096
-            event = self._cl.enqueue_copy(self.queue, self._region(self.plan.state[name]), data, is_blocking=wait)
+            event = self._cl.enqueue_copy(
+                self.queue, self._region(self.plan.state[name]), data, is_blocking=wait
+            )
             if not wait:
                 self._flight.append((event, data))
 
@@ -321,10 +360,17 @@ class OpenCLSession:
     def close(self) -> None:
         self.queue.finish()
         self._flight.clear()
-        self._launches.clear()
-        self._regions.clear()
-        for segment in self._segments:
-            segment.release()
-        self._segments = []
+        self._release()
 
 
+def _free(
+    launches: dict[str, list[list[Bound]]],
+    regions: dict[tuple[int, int, int], Any],
+    segments: list[Any],
+) -> None:
+    """Newest first: NVIDIA's driver crashes when sub-buffers are released in another order."""
+    launches.clear()
+    while regions:
+        regions.popitem()
+    while segments:
+        segments.pop().release()

@@ -17,15 +17,20 @@ if TYPE_CHECKING:
     from handheld.plan.plan import Plan
 
 
-
 def describe(device: str) -> DeviceCaps:
     where = _where(device)
     caps = host_caps(f"PyTorch {torch.__version__} on {where}", "torch")
     if where == "cpu":
         return caps
-    free, total = torch.cuda.mem_get_info()
-    return DeviceCaps(**{**caps.to_json(), "name": torch.cuda.get_device_name(), "global_mem_bytes": free,
-                         "unified_memory": False})
+    free, _ = torch.cuda.mem_get_info()
+    return DeviceCaps(
+        **{
+            **caps.to_json(),
+            "name": torch.cuda.get_device_name(),
+            "global_mem_bytes": free,
+            "unified_memory": False,
+        }
+    )
 
 
 def _where(device: str) -> str:
@@ -85,7 +90,9 @@ class TorchSession:
         for i, node in enumerate(plan.nodes):
             last.update(dict.fromkeys((v.tensor for v in node.inputs), i))
         keep = {v.tensor for _, v, _ in plan.outputs} | {t for _, t in plan.writes}
-        keep |= {t for _, t, _ in plan.inputs} | {m for members in plan.packs.values() for m in members}
+        keep |= {t for _, t, _ in plan.inputs} | {
+            m for members in plan.packs.values() for m in members
+        }
         for i, node in enumerate(plan.nodes):
             self.run_node(graph, i)
             for tensor in {v.tensor for v in node.inputs}:
@@ -107,13 +114,17 @@ class TorchSession:
         plan = self.plan.graphs[graph].graph
         values, node = self._values[graph], plan.nodes[index]
         self._join_packs(plan.tensors, plan.packs, node, values)
-        for out, value in zip(node.outputs, run_node(node, plan, values, self.float_dtype, self.where)):
+        for out, value in zip(
+            node.outputs, run_node(node, plan, values, self.float_dtype, self.where)
+        ):
             values[out] = value
             if out in plan.packs:
                 self._split_pack(plan.tensors, plan.packs[out], value, values)
         self.counters.launches += 1
 
-    def _join_packs(self, tensors: object, packs: object, node: Node, values: dict[int, torch.Tensor]) -> None:
+    def _join_packs(
+        self, tensors: object, packs: object, node: Node, values: dict[int, torch.Tensor]
+    ) -> None:
         for view in node.inputs:
             if view.tensor in packs:  # type: ignore[operator]
                 members = packs[view.tensor]  # type: ignore[index]
@@ -123,7 +134,13 @@ class TorchSession:
                     whole[o : o + values[m].numel()] = values[m].reshape(-1)
                 values[view.tensor] = whole
 
-    def _split_pack(self, tensors: object, members: tuple[int, ...], whole: torch.Tensor, values: dict[int, torch.Tensor]) -> None:
+    def _split_pack(
+        self,
+        tensors: object,
+        members: tuple[int, ...],
+        whole: torch.Tensor,
+        values: dict[int, torch.Tensor],
+    ) -> None:
         offsets, _ = pack_offsets(tensors, members)  # type: ignore[arg-type]
         for m, o in zip(members, offsets):
             tensor: Tensor = tensors[m]  # type: ignore[index]
@@ -136,7 +153,9 @@ class TorchSession:
 
     def download(self, graph: str, tensor: int) -> _Value:
         self.counters.downloads += 1
-        self.counters.download_bytes += self.plan.graphs[graph].graph.tensors[tensor].size * DTYPES["f32"]
+        self.counters.download_bytes += (
+            self.plan.graphs[graph].graph.tensors[tensor].size * DTYPES["f32"]
+        )
         return _Value(self._values[graph][tensor])
 
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
@@ -152,5 +171,3 @@ class TorchSession:
     def close(self) -> None:
         self._slots.clear()
         self._values.clear()
-
-

@@ -18,13 +18,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from handheld.capture.attributes import Attributes
 from handheld.capture.layout import permute, physical_order
 from handheld.capture.optimizers import Optimizer, clip_norm, clip_value
 from handheld.capture.reading import watched
 from handheld.capture.record import Recorder, graph_of
 from handheld.capture.recurrent import single_op_recurrence
+from handheld.capture.replaced import replaced_functions
 from handheld.capture.state import StateBuilder, ir_dtype
-from handheld.capture.tables import LOWERINGS as LOWERINGS  # filled by this import
+from handheld.capture.tables import LOWERINGS  # noqa: F401 (filled by this import)
 from handheld.capture.values import constant
 from handheld.errors import CaptureError, ValueRead
 from handheld.graph.check import check
@@ -44,13 +46,24 @@ class Capture:
         self.graphs: dict[str, Graph] = {}
         self._optimizers: dict[int, Optimizer] = {}
 
-    def train(self, fn: Callable[[Any], Any], optimizer: torch.optim.Optimizer, batch: Any, name: str = "train", *,
-              clip_norm: float | None = None, clip_value: float | None = None, accumulate: int = 1) -> Capture:
+    def train(
+        self,
+        fn: Callable[[Any], Any],
+        optimizer: torch.optim.Optimizer,
+        batch: Any,
+        name: str = "train",
+        *,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        accumulate: int = 1,
+    ) -> Capture:
         """A training step. With `accumulate` k, the mean gradient of k batches makes one update."""
         owner = self._optimizer(optimizer, name)
         options = {"clip_norm": clip_norm, "clip_value": clip_value}
         if accumulate > 1:
-            self._record(f"{name}.accumulate", fn, batch, owner, accumulate=accumulate, last=False, **options)
+            self._record(
+                f"{name}.accumulate", fn, batch, owner, accumulate=accumulate, last=False, **options
+            )
         self._record(name, fn, batch, owner, accumulate=accumulate, last=True, **options)
         return self
 
@@ -60,14 +73,20 @@ class Capture:
             self._record(name, fn, batch, None)
         return self
 
-    def copy(self, name: str, pairs: Mapping[nn.Module, nn.Module] | Sequence[tuple[nn.Module, nn.Module]]) -> Capture:
+    def copy(
+        self,
+        name: str,
+        pairs: Mapping[nn.Module, nn.Module] | Sequence[tuple[nn.Module, nn.Module]],
+    ) -> Capture:
         """A graph that copies modules' parameters and buffers: [(target, source), ...]."""
         rec = Recorder(self.state, None)
         rec.phase, rec.source = "update", "copy"
         writes: dict[str, int] = {}
         for target, source in pairs.items() if isinstance(pairs, Mapping) else pairs:
             theirs = dict(source.named_parameters()) | dict(source.named_buffers())
-            for key, tensor in (dict(target.named_parameters()) | dict(target.named_buffers())).items():
+            for key, tensor in (
+                dict(target.named_parameters()) | dict(target.named_buffers())
+            ).items():
                 slot = self.state.find(tensor)
                 rec.path = [self.state.path_of(slot)]
                 rec.slot_tensor(slot)
@@ -79,8 +98,11 @@ class Capture:
     def step(self, **meta: Any) -> Step:
         """What was recorded so far."""
         used = {s for g in self.graphs.values() for s in g.slots}
-        keep = {n: s for n, s in self.state.slots.items()
-                if n in used or s.role in ("parameter", "buffer", "control")}
+        keep = {
+            n: s
+            for n, s in self.state.slots.items()
+            if n in used or s.role in ("parameter", "buffer", "control")
+        }
         values = {n: self.state.values[n].reshape(s.shape) for n, s in keep.items()}
         step = Step(keep, values, self.graphs, meta)
         step.warn()
@@ -94,21 +116,38 @@ class Capture:
             self._optimizers[id(optimizer)] = Optimizer(optimizer, self.state, name)
         return self._optimizers[id(optimizer)]
 
-    def _record(self, name: str, fn: Callable[[Any], Any], batch: Any, optimizer: Optimizer | None, **options: Any) -> None:
+    def _record(
+        self,
+        name: str,
+        fn: Callable[[Any], Any],
+        batch: Any,
+        optimizer: Optimizer | None,
+        **options: Any,
+    ) -> None:
         try:
             self._record_once(name, fn, batch, optimizer, fake=True, **options)
         except ValueRead:
             # the model looks at values: run it for real, once, and say which values were fixed
             self._record_once(name, fn, batch, optimizer, fake=False, **options)
 
-    def _record_once(self, name: str, fn: Callable[[Any], Any], batch: Any, optimizer: Optimizer | None, fake: bool,
-                     **options: Any) -> None:
+    def _record_once(
+        self,
+        name: str,
+        fn: Callable[[Any], Any],
+        batch: Any,
+        optimizer: Optimizer | None,
+        fake: bool,
+        **options: Any,
+    ) -> None:
         mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
         rec = Recorder(self.state, mode)
         leaves, spec = pytree.tree_flatten(batch)
         with ExitStack() as stack:
             stack.enter_context(self._quiet())
             stack.enter_context(single_op_recurrence())
+            stack.enter_context(replaced_functions())
+            attributes = Attributes(self.modules.values())
+            stack.callback(attributes.restore)
             stack.enter_context(self._paths(rec))
             if mode is not None:
                 stack.enter_context(mode)
@@ -123,17 +162,21 @@ class Capture:
             if optimizer is not None:
                 writes = self._backward(rec, loss, optimizer, notes, **options)
             rec.path.pop()
-            named = ([("loss", _read(rec, loss), "float32")] if loss is not None else [])
+            named = [("loss", _read(rec, loss), "float32")] if loss is not None else []
             named += [(key, _read(rec, t), _name(t)) for key, t in _named_outputs(outputs)]
-        if optimizer is not None or any(n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())):
+        if optimizer is not None or any(
+            n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())
+        ):
             rec.phase, rec.path, rec.source = "update", ["handheld"], "step counter"
             done = rec.slot_view("handheld.step")
             writes["handheld.step"] = rec.map((), [done], lambda t: t + 1).tensor
         for slot, storage in rec.slot_storage.items():
             if slot not in writes and storage.tensor != rec.slots[slot]:
                 if self.state.slots[slot].role == "constant":
-                    raise CaptureError(f"{name}: the model changes a tensor that is neither parameter nor buffer "
-                                       f"({slot}). Register it with register_buffer")
+                    raise CaptureError(
+                        f"{name}: the model changes a tensor that is neither parameter nor buffer "
+                        f"({slot}). Register it with register_buffer"
+                    )
                 if optimizer is not None or self.state.slots[slot].role == "buffer":
                     writes[slot] = storage.tensor
         if rec.ranges:
@@ -142,11 +185,23 @@ class Capture:
             notes["baked"] = tuple(dict.fromkeys(rec.baked))
         self._finish(name, rec, inputs, named, writes, notes)
 
-    def _backward(self, rec: Recorder, loss: torch.Tensor, optimizer: Optimizer, notes: dict[str, Any], *,
-                  clip_norm: float | None, clip_value: float | None, accumulate: int, last: bool) -> dict[str, int]:
+    def _backward(
+        self,
+        rec: Recorder,
+        loss: torch.Tensor,
+        optimizer: Optimizer,
+        notes: dict[str, Any],
+        *,
+        clip_norm: float | None,
+        clip_value: float | None,
+        accumulate: int,
+        last: bool,
+    ) -> dict[str, int]:
         parameters = [p for p, _ in optimizer.parameters]
         if not parameters:
-            raise CaptureError("the optimizer has no parameters with requires_grad=True: nothing to train")
+            raise CaptureError(
+                "the optimizer has no parameters with requires_grad=True: nothing to train"
+            )
         if not loss.requires_grad:
             raise CaptureError("the loss does not depend on any parameter of the optimizer")
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -169,8 +224,14 @@ class Capture:
         rec.path.pop()
         return writes
 
-    def _accumulate(self, rec: Recorder, parameters: Sequence[torch.Tensor], views: dict[int, View], count: int,
-                    last: bool) -> tuple[dict[int, View], dict[str, int]]:
+    def _accumulate(
+        self,
+        rec: Recorder,
+        parameters: Sequence[torch.Tensor],
+        views: dict[int, View],
+        count: int,
+        last: bool,
+    ) -> tuple[dict[int, View], dict[str, int]]:
         writes, sums = {}, {}
         for p in parameters:
             if id(p) not in views:
@@ -187,13 +248,21 @@ class Capture:
                 writes[slot] = rec.map(held.shape, both, lambda a, b: a + b).tensor
         return sums, writes
 
-    def _finish(self, name: str, rec: Recorder, inputs: Any, outputs: Any, writes: dict[str, int], notes: dict[str, Any]) -> None:
+    def _finish(
+        self,
+        name: str,
+        rec: Recorder,
+        inputs: Any,
+        outputs: Any,
+        writes: dict[str, int],
+        notes: dict[str, Any],
+    ) -> None:
         raw = check(graph_of(rec, name, inputs, outputs, writes, notes), self.state.slots)
         self.graphs[name] = optimize(raw, self.state)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """The user's random state is left as it was, and fake-tensor chatter is not theirs to read."""
+        """The user's random state is left as it was; fake-tensor chatter is not theirs to read."""
         fast = torch.backends.mha.get_fastpath_enabled()
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -226,8 +295,10 @@ class Capture:
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             rec.path.pop()
 
-        hooks = [nn.modules.module.register_module_forward_pre_hook(enter),
-                 nn.modules.module.register_module_forward_hook(leave)]
+        hooks = [
+            nn.modules.module.register_module_forward_pre_hook(enter),
+            nn.modules.module.register_module_forward_hook(leave),
+        ]
         try:
             yield
         finally:
@@ -238,10 +309,14 @@ class Capture:
 _clip_norm, _clip_value = clip_norm, clip_value
 
 
-def _inputs(rec: Recorder, leaves: Sequence[Any], batch: Any, mode: FakeTensorMode | None) -> tuple[list[Any], list[tuple[str, int, str]]]:
+def _inputs(
+    rec: Recorder, leaves: Sequence[Any], batch: Any, mode: FakeTensorMode | None
+) -> tuple[list[Any], list[tuple[str, int, str]]]:
     """Batch tensors as inputs of the graph; other leaves (numbers, None) stay what they are."""
-    names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "batch"
-             for path, _ in pytree.tree_flatten_with_path(batch)[0]]
+    names = [
+        ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "batch"
+        for path, _ in pytree.tree_flatten_with_path(batch)[0]
+    ]
     given, inputs = [], []
     for name, leaf in zip(names, leaves):
         if isinstance(leaf, np.ndarray):
@@ -272,8 +347,11 @@ def _loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:
     if not training and loss is None:
         return None, outputs
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise CaptureError(f"the closure must return a scalar loss, or (loss, outputs); it returned {type(loss).__name__}"
-                           + (f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else ""))
+        raise CaptureError(
+            "the closure must return a scalar loss, or (loss, outputs); "
+            f"it returned {type(loss).__name__}"
+            + (f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else "")
+        )
     return loss, outputs
 
 
@@ -292,14 +370,28 @@ def _read(rec: Recorder, tensor: torch.Tensor) -> View:
     order = physical_order(tensor)
     whole = permute(view, order)
     role = rec.tensors[view.tensor].role
-    if view.is_contiguous and whole.size == rec.tensors[view.tensor].size and role in ("activation", "gradient"):
+    if (
+        view.is_contiguous
+        and whole.size == rec.tensors[view.tensor].size
+        and role in ("activation", "gradient")
+    ):
         return View(view.tensor, view.shape, contiguous_strides(view.shape), 0)
     return rec.map(view.shape, [view], lambda a: a)
 
 
-def capture(model: Any, loss: Callable[..., torch.Tensor] | None = None, optimizer: torch.optim.Optimizer | None = None,
-            batch: Any = None, *, modules: Any = None, inputs: int = 1, evaluate: bool = True, seed: int = 0,
-            name: str = "", **options: Any) -> Step:
+def capture(
+    model: Any,
+    loss: Callable[..., torch.Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    batch: Any = None,
+    *,
+    modules: Any = None,
+    inputs: int = 1,
+    evaluate: bool = True,
+    seed: int = 0,
+    name: str = "",
+    **options: Any,
+) -> Step:
     """Captures a training step, an evaluation pass and a prediction.
 
     `model` is an nn.Module and `loss(output, *targets)` a scalar; the first `inputs` tensors of
@@ -310,7 +402,9 @@ def capture(model: Any, loss: Callable[..., torch.Tensor] | None = None, optimiz
         raise CaptureError("capture needs an example batch, for its shapes and types")
     if not isinstance(model, nn.Module):
         if modules is None:
-            raise CaptureError("capture of a closure needs modules=: the nn.Module (or a dict of them) it uses")
+            raise CaptureError(
+                "capture of a closure needs modules=: the nn.Module (or a dict of them) it uses"
+            )
         builder = Capture(modules, seed)
         fn: Callable[[Any], Any] = model
     else:
@@ -325,7 +419,9 @@ def capture(model: Any, loss: Callable[..., torch.Tensor] | None = None, optimiz
     return builder.step(name=name or type(model).__name__)
 
 
-def _closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int) -> Callable[[Any], Any]:
+def _closure(
+    model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int
+) -> Callable[[Any], Any]:
     def fn(batch: Any) -> Any:
         if isinstance(batch, Mapping):
             output = model(**batch)
@@ -335,7 +431,9 @@ def _closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs:
             output = model(*batch[:inputs])
         if loss is None:
             found = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
-            return found, {k: v for k, v in output.items() if k != "loss"} if isinstance(output, Mapping) else None
+            return found, {k: v for k, v in output.items() if k != "loss"} if isinstance(
+                output, Mapping
+            ) else None
         targets = () if isinstance(batch, (Mapping, torch.Tensor)) else tuple(batch[inputs:])
         return loss(output, *targets), output
 

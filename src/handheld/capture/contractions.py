@@ -33,7 +33,7 @@ def transpose(view: View) -> View:
     return permute(view, order)
 
 
-def _floats(rec: Recorder, *tensors: torch.Tensor) -> list[View]:
+def floats(rec: Recorder, *tensors: torch.Tensor) -> list[View]:
     views = []
     for tensor in tensors:
         if not tensor.dtype.is_floating_point:
@@ -44,13 +44,13 @@ def _floats(rec: Recorder, *tensors: torch.Tensor) -> list[View]:
 
 @lowering("mm.default", "bmm.default")
 def mm(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-    rec.bind(out, matmul(rec, *_floats(rec, a, b)))
+    rec.bind(out, matmul(rec, *floats(rec, a, b)))
 
 
 @lowering("addmm.default", "baddbmm.default")
 def addmm(rec: Recorder, out: torch.Tensor, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
           beta: float = 1, alpha: float = 1) -> None:
-    product = matmul(rec, *_floats(rec, a, b))
+    product = matmul(rec, *floats(rec, a, b))
 
     def build(p: Val, q: Val) -> Val:
         p = p if alpha == 1 else p * float(alpha)
@@ -65,7 +65,7 @@ def addmm(rec: Recorder, out: torch.Tensor, c: torch.Tensor, a: torch.Tensor, b:
 
 @lowering("mv.default")
 def mv(rec: Recorder, out: torch.Tensor, a: torch.Tensor, x: torch.Tensor) -> None:
-    av, xv = _floats(rec, a, x)
+    av, xv = floats(rec, a, x)
     xv = View(xv.tensor, (xv.shape[0], 1), (xv.strides[0], 0), xv.offset)
     product = matmul(rec, av, xv)
     rec.bind(out, View(product.tensor, tuple(out.shape), (1,), 0))
@@ -99,7 +99,7 @@ def grouped_mm(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tenso
     which group is data, so every group's product is formed and the row takes its own."""
     if bias is not None:
         raise UnsupportedOp("a grouped matrix product with bias has no lowering")
-    av, bv = _floats(rec, a, b)
+    av, bv = floats(rec, a, b)
     if offs is None:
         rec.bind(out, matmul(rec, av, bv))
         return
@@ -187,6 +187,12 @@ def _conv(rec: Recorder, op: str, a: View, b: View, shape: tuple[int, ...], geom
     return rec.dense(rec.emit(op, [_plane(a), _plane(b)], [(shape, "f32")], attrs)[0])
 
 
+def conv2d(rec: Recorder, op: str, a: View, b: View, shape: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+           dilation: Sequence[int], groups: int) -> View:
+    """A convolution node over two dimensions: conv, conv_input or conv_weight."""
+    return _conv(rec, op, a, b, tuple(shape), _geometry(rec, 2, stride, padding, dilation, groups))
+
+
 def _finish(rec: Recorder, out: torch.Tensor, view: View) -> None:
     shape = tuple(out.shape)
     rec.bind(out, View(view.tensor, shape, contiguous_strides(shape), 0))
@@ -196,9 +202,14 @@ def _finish(rec: Recorder, out: torch.Tensor, view: View) -> None:
 def convolution(rec: Recorder, out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: Any, stride: Sequence[int],
                 padding: Sequence[int], dilation: Sequence[int], transposed: bool, output_padding: Sequence[int],
                 groups: int) -> None:
+    if x.dim() == 5:
+        from handheld.capture.volumes import convolution3d
+
+        convolution3d(rec, out, x, w, bias, stride, padding, dilation, transposed, groups)
+        return
     geometry = _geometry(rec, x.dim() - 2, stride, padding, dilation, groups)
     op = "conv_input" if transposed else "conv"
-    y = _conv(rec, op, *_floats(rec, x, w), _shape4(out), geometry)
+    y = _conv(rec, op, *floats(rec, x, w), _shape4(out), geometry)
     if bias is not None:
         b = rec.read(bias)
         wide = View(b.tensor, y.shape, (0, b.strides[0], 0, 0), b.offset)
@@ -210,8 +221,13 @@ def convolution(rec: Recorder, out: torch.Tensor, x: torch.Tensor, w: torch.Tens
 def convolution_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias_sizes: Any,
                          stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
                          output_padding: Sequence[int], groups: int, mask: Sequence[bool]) -> None:
+    if x.dim() == 5:
+        from handheld.capture.volumes import convolution3d_backward
+
+        convolution3d_backward(rec, out, g, x, w, stride, padding, dilation, transposed, groups, mask)
+        return
     geometry = _geometry(rec, x.dim() - 2, stride, padding, dilation, groups)
-    gv, xv, wv = _floats(rec, g, x, w)
+    gv, xv, wv = floats(rec, g, x, w)
     if mask[0]:
         op = "conv" if transposed else "conv_input"
         _finish(rec, out[0], _conv(rec, op, gv, wv, _shape4(x), geometry))
@@ -227,13 +243,13 @@ def convolution_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tens
 # ── attention ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _scores(rec: Recorder, q: View, k: View, mask: Any, causal: bool, scale: float) -> View:
+def _scores(rec: Recorder, q: View, k: View, mask: View | None, causal: bool, scale: float) -> View:
     """scale * q k^T plus the mask; what is masked out is -inf."""
     product = matmul(rec, q, transpose(k))
     rank = len(product.shape)
     operands = [product]
     if mask is not None:
-        operands.append(expand(rec.read(mask), product.shape))
+        operands.append(mask)
 
     def build(s: Val, *m: Val) -> Val:
         s = s * scale
@@ -255,15 +271,52 @@ def _scale_of(q: torch.Tensor, scale: float | None) -> float:
     return float(scale) if scale is not None else 1 / math.sqrt(q.shape[-1])
 
 
+def _heads(view: View, heads: int) -> View:
+    """[b, groups * heads, ...] as [b, heads, groups, ...]; one with fewer heads is shared by a group."""
+    b, h = view.shape[:2]
+    each = h // heads
+    return View(view.tensor, (b, heads, each, *view.shape[2:]),
+                (view.strides[0], view.strides[1] * each, view.strides[1], *view.strides[2:]), view.offset)
+
+
+def _shared(view: View, groups: int) -> View:
+    """[b, heads, ...] read by every member of a group."""
+    return View(view.tensor, (*view.shape[:2], groups, *view.shape[2:]),
+                (*view.strides[:2], 0, *view.strides[2:]), view.offset)
+
+
+class _Attention:
+    """Queries, keys, values and mask, with the heads in groups if there are fewer keys than queries."""
+
+    def __init__(self, rec: Recorder, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> None:
+        self.q, self.k, self.v = floats(rec, q, k, v)
+        self.mask = None
+        self.heads = k.shape[1]
+        self.groups = q.shape[1] // max(self.heads, 1)
+        if mask is not None:
+            self.mask = expand(rec.read(mask), (*q.shape[:-1], k.shape[-2]))
+        if self.groups > 1:
+            self.k, self.v = _shared(self.k, self.groups), _shared(self.v, self.groups)
+            self.q = self.split(self.q)
+            self.mask = None if self.mask is None else self.split(self.mask)
+
+    def split(self, view: View) -> View:
+        return _heads(view, self.heads) if self.groups > 1 else view
+
+    def summed(self, rec: Recorder, view: View) -> View:
+        """The gradient of a key or value: over all queries that read it."""
+        return fold(rec, view, (2,), lambda a: a.reduce("sum")) if self.groups > 1 else view
+
+
 @lowering("_scaled_dot_product_flash_attention_for_cpu.default")
 def attention(rec: Recorder, out: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
               is_causal: bool = False, *, attn_mask: Any = None, scale: float | None = None) -> None:
     if dropout_p:
         raise UnsupportedOp("attention with dropout inside the fused op has no lowering")
-    qv, kv, vv = _floats(rec, q, k, v)
-    scores = _scores(rec, qv, kv, attn_mask, is_causal, _scale_of(q, scale))
-    y = matmul(rec, _probabilities(rec, scores), vv)
-    rec.bind(out[0], y)
+    a = _Attention(rec, q, k, v, attn_mask)
+    scores = _scores(rec, a.q, a.k, a.mask, is_causal, _scale_of(q, scale))
+    y = matmul(rec, _probabilities(rec, scores), a.v)
+    _finish(rec, out[0], y)
     # the second result, the log of the row sums, is only for PyTorch's own backward
     rec.bind(out[1], rec.map(tuple(out[1].shape), [], lambda b: iota(b, 0).to("f32") * 0.0))
 
@@ -272,14 +325,15 @@ def attention(rec: Recorder, out: Any, q: torch.Tensor, k: torch.Tensor, v: torc
 def attention_backward(rec: Recorder, out: Any, g: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                        y: torch.Tensor, lse: torch.Tensor, dropout_p: float, is_causal: bool, *, attn_mask: Any = None,
                        scale: float | None = None) -> None:
-    gv, qv, kv, vv, yv = _floats(rec, g, q, k, v, y)
+    a = _Attention(rec, q, k, v, attn_mask)
+    gv = a.split(rec.read(g))
     factor = _scale_of(q, scale)
     # the probabilities are computed again: holding them from the forward pass would cost s * s
-    p = _probabilities(rec, _scores(rec, qv, kv, attn_mask, is_causal, factor))
-    rec.bind(out[2], matmul(rec, transpose(p), gv))
-    dp = matmul(rec, gv, transpose(vv))
+    p = _probabilities(rec, _scores(rec, a.q, a.k, a.mask, is_causal, factor))
+    _finish(rec, out[2], a.summed(rec, matmul(rec, transpose(p), gv)))
+    dp = matmul(rec, gv, transpose(a.v))
     last = (len(p.shape) - 1,)
-    row = keepdim(fold(rec, p, last, lambda a, b: (a * b).reduce("sum"), [dp]), p.shape, last)
-    ds = rec.map(p.shape, [p, dp, row], lambda a, b, r: a * (b - r) * factor)
-    rec.bind(out[0], matmul(rec, ds, kv))
-    rec.bind(out[1], matmul(rec, transpose(ds), qv))
+    row = keepdim(fold(rec, p, last, lambda x, b: (x * b).reduce("sum"), [dp]), p.shape, last)
+    ds = rec.map(p.shape, [p, dp, row], lambda x, b, r: x * (b - r) * factor)
+    _finish(rec, out[0], matmul(rec, ds, a.k))
+    _finish(rec, out[1], a.summed(rec, matmul(rec, transpose(ds), a.q)))

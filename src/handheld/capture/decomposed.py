@@ -175,6 +175,12 @@ def masked_scatter_backward(g: T, mask: T, sizes: Sequence[int]) -> T:
     return torch.zeros(size, dtype=g.dtype).index_add(0, place.clamp(0, max(size - 1, 0)), flat).reshape(tuple(sizes))
 
 
+@decomposed("put.default")
+def put(x: T, index: T, source: T, accumulate: bool = False) -> T:
+    flat = x.reshape(-1).index_put((index.reshape(-1),), source.reshape(-1), accumulate)
+    return flat.reshape(x.shape)
+
+
 @decomposed("scatter_reduce.two")
 def scatter_reduce(x: T, dim: int, index: T, src: T, reduce: str, *, include_self: bool = True) -> T:
     if x.dim() == 0:

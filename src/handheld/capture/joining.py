@@ -55,6 +55,14 @@ def _cat(rec: Recorder, views: Sequence[View], dim: int, kind: str) -> View:
     return raw_map(rec, tuple(shape), grown, program)
 
 
+def padded(rec: Recorder, view: View, dim: int, before: int, after: int) -> View:
+    """Zeros before and behind one dimension."""
+    shape = tuple(n + before + after if d == dim else n for d, n in enumerate(view.shape))
+    kind, guards = rec.dtype_of(view), ((dim, before, before + view.shape[dim]),)
+    grown = View(view.tensor, shape, view.strides, view.offset - before * view.strides[dim])
+    return raw_map(rec, shape, [grown], lambda b: Val(b, b.load(0, kind, guards, 0), kind))
+
+
 @lowering("constant_pad_nd.default")
 def constant_pad(rec: Recorder, out: torch.Tensor, x: torch.Tensor, pad: Sequence[int], value: float = 0) -> None:
     view, shape, kind = rec.read(x), tuple(out.shape), rec.dtype_of(rec.read(x))

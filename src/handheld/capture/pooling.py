@@ -102,13 +102,17 @@ def _pooling_matrix(size: int, out: int) -> np.ndarray:
     return matrix
 
 
-@lowering("_adaptive_avg_pool2d.default")
+def _spatial(rec: Recorder) -> tuple[int, ...]:
+    return (-3, -2, -1) if "3d" in rec.source else (-2, -1)
+
+
+@lowering("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
 def adaptive_avg_pool(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Any) -> None:
-    matrices = [_pooling_matrix(x.shape[d], out.shape[d]) for d in (-2, -1)]
+    matrices = [_pooling_matrix(x.shape[d], out.shape[d]) for d in _spatial(rec)]
     bind_image(rec, out, rec.contiguous(along_axes(rec, rec.read(x), matrices)).tensor)
 
 
-@lowering("_adaptive_avg_pool2d_backward.default")
+@lowering("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
 def adaptive_avg_pool_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor) -> None:
-    matrices = [_pooling_matrix(x.shape[d], g.shape[d]).T for d in (-2, -1)]
+    matrices = [_pooling_matrix(x.shape[d], g.shape[d]).T for d in _spatial(rec)]
     bind_image(rec, out, rec.contiguous(along_axes(rec, rec.read(g), matrices)).tensor)

@@ -28,7 +28,9 @@ def _steps(t: int, reverse: bool) -> Sequence[int]:
 @torch.library.custom_op("handheld::lstm", mutates_args=())
 def lstm_op(gx: T, w: T, h0: T, c0: T, reverse: bool) -> tuple[T, T, T]:
     h, c = h0, c0
-    hs, cs, gates = (torch.empty(*gx.shape[:2], n, dtype=gx.dtype) for n in (w.shape[1], w.shape[1], w.shape[0]))
+    hs, cs, gates = (
+        torch.empty(*gx.shape[:2], n, dtype=gx.dtype) for n in (w.shape[1], w.shape[1], w.shape[0])
+    )
     for t in _steps(gx.shape[0], reverse):
         i, f, g, o = (gx[t] + h @ w.t()).chunk(4, 1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
@@ -39,7 +41,9 @@ def lstm_op(gx: T, w: T, h0: T, c0: T, reverse: bool) -> tuple[T, T, T]:
 
 
 @torch.library.custom_op("handheld::lstm_grad", mutates_args=())
-def lstm_grad_op(dh: T, dh_last: T, dc_last: T, w: T, c: T, gates: T, c0: T, reverse: bool) -> tuple[T, T, T]:
+def lstm_grad_op(
+    dh: T, dh_last: T, dc_last: T, w: T, c: T, gates: T, c0: T, reverse: bool
+) -> tuple[T, T, T]:
     order = list(_steps(dh.shape[0], reverse))
     dgx, dhn, dcn = torch.empty_like(gates), dh_last, dc_last
     for n in reversed(range(len(order))):
@@ -49,8 +53,15 @@ def lstm_grad_op(dh: T, dh_last: T, dc_last: T, w: T, c: T, gates: T, c0: T, rev
         tanh = c[t].tanh()
         total = dh[t] + dhn
         dc = dcn + total * o * (1 - tanh * tanh)
-        dgx[t] = torch.cat([dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g),
-                            total * tanh * o * (1 - o)], 1)
+        dgx[t] = torch.cat(
+            [
+                dc * g * i * (1 - i),
+                dc * before * f * (1 - f),
+                dc * i * (1 - g * g),
+                total * tanh * o * (1 - o),
+            ],
+            1,
+        )
         dhn, dcn = dgx[t] @ w, dc * f
     return dgx, dhn.clone(), dcn.clone()
 
@@ -87,7 +98,6 @@ def gru_grad_op(dh: T, dh_last: T, w: T, h: T, saved: T, h0: T, reverse: bool) -
     return dgx, dgh, back.clone()
 
 
-
 @lstm_op.register_fake
 def _(gx: T, w: T, h0: T, c0: T, reverse: bool) -> tuple[T, T, T]:
     h = (*gx.shape[:2], w.shape[1])
@@ -110,7 +120,12 @@ def _(dh: T, dh_last: T, w: T, h: T, saved: T, h0: T, reverse: bool) -> tuple[T,
     return dh.new_empty(gate), dh.new_empty(gate), dh.new_empty(h0.shape)
 
 
-@lowering("handheld.lstm.default", "handheld.lstm_grad.default", "handheld.gru.default", "handheld.gru_grad.default")
+@lowering(
+    "handheld.lstm.default",
+    "handheld.lstm_grad.default",
+    "handheld.gru.default",
+    "handheld.gru_grad.default",
+)
 def recurrent(rec: Recorder, out: tuple[T, ...], *args: Any) -> None:
     *tensors, reverse = args
     inputs = [rec.contiguous(rec.read(t)) for t in tensors]
@@ -127,14 +142,14 @@ def _previous(h: T, h0: T, reverse: bool) -> T:
 
 class _Lstm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gx: T, w: T, h0: T, c0: T, reverse: bool) -> tuple[T, T]:  # type: ignore[override]
+    def forward(ctx: Any, gx: T, w: T, h0: T, c0: T, reverse: bool) -> tuple[T, T]:
         h, c, gates = torch.ops.handheld.lstm(gx, w, h0, c0, reverse)
         ctx.save_for_backward(w, h, c, gates, h0, c0)
         ctx.reverse = reverse
         return h, c[0 if reverse else -1].clone()
 
     @staticmethod
-    def backward(ctx: Any, dh: T, dc: T) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, dh: T, dc: T) -> Any:
         w, h, c, gates, h0, c0 = ctx.saved_tensors
         zero = torch.zeros_like(h0)
         dgx, dh0, dc0 = torch.ops.handheld.lstm_grad(dh, zero, dc, w, c, gates, c0, ctx.reverse)
@@ -146,16 +161,19 @@ class _Lstm(torch.autograd.Function):
 
 class _Gru(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gx: T, w: T, bias: T, h0: T, reverse: bool) -> T:  # type: ignore[override]
+    def forward(ctx: Any, gx: T, w: T, bias: T, h0: T, reverse: bool) -> T:
+        h: T
         h, saved = torch.ops.handheld.gru(gx, w, bias, h0, reverse)
         ctx.save_for_backward(w, h, saved, h0)
         ctx.reverse = reverse
         return h
 
     @staticmethod
-    def backward(ctx: Any, dh: T) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, dh: T) -> Any:
         w, h, saved, h0 = ctx.saved_tensors
-        dgx, dgh, dh0 = torch.ops.handheld.gru_grad(dh, torch.zeros_like(h0), w, h, saved, h0, ctx.reverse)
+        dgx, dgh, dh0 = torch.ops.handheld.gru_grad(
+            dh, torch.zeros_like(h0), w, h, saved, h0, ctx.reverse
+        )
         dw = db = None
         if ctx.needs_input_grad[1]:
             dw = dgh.flatten(0, 1).t() @ _previous(h, h0, ctx.reverse).flatten(0, 1)
@@ -164,8 +182,18 @@ class _Gru(torch.autograd.Function):
         return dgx, dw, db, dh0, None
 
 
-def _layers(x: T, states: Sequence[T], weights: Sequence[T], biases: bool, layers: int, dropout: float, train: bool,
-            bidirectional: bool, batch_first: bool, cell: Callable[..., tuple[T, list[T]]]) -> tuple[T, list[T]]:
+def _layers(
+    cell: Callable[..., tuple[T, list[T]]],
+    x: T,
+    states: Sequence[T],
+    weights: Sequence[T],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[T, list[T]]:
     """The stack of layers and directions around one recurrence."""
     per, directions = (4 if biases else 2), (2 if bidirectional else 1)
     x = x.transpose(0, 1) if batch_first else x
@@ -209,21 +237,20 @@ def single_op_recurrence() -> Iterator[None]:
         if not plain or len(args[2]) != args[4] * (2 if args[7] else 1) * (4 if args[3] else 2):
             return original["lstm"](*args)
         x, hx, weights, *rest = args
-        y, (h, c) = _layers(x, hx, weights, *rest, cell=_lstm_cell)
+        y, (h, c) = _layers(_lstm_cell, x, hx, weights, *rest)
         return y, h, c
 
     def gru(*args: Any) -> Any:
         if len(args) != 9 or not isinstance(args[2], (tuple, list)):
             return original["gru"](*args)
         x, hx, weights, *rest = args
-        y, (h,) = _layers(x, [hx], weights, *rest, cell=_gru_cell)
+        y, (h,) = _layers(_gru_cell, x, [hx], weights, *rest)
         return y, h
 
-    torch._VF.lstm, torch._VF.gru = lstm, gru  # type: ignore[attr-defined]
+    for name, function in (("lstm", lstm), ("gru", gru)):
+        setattr(torch._VF, name, function)
     try:
         yield
     finally:
         for name in original:
             delattr(torch._VF, name)
-
-

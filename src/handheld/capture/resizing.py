@@ -32,7 +32,7 @@ def _resize_matrix(mode: str, size: int, out: int, align: bool, scale: float | N
 
 
 _MODES = {"upsample_nearest": "nearest", "_upsample_nearest_exact": "nearest-exact", "upsample_linear": "linear",
-          "upsample_bilinear": "linear", "upsample_bicubic": "cubic", "_upsample_bilinear2d_aa": "linear-aa",
+          "upsample_bilinear": "linear", "upsample_bicubic": "cubic", "upsample_trilinear": "linear", "_upsample_bilinear2d_aa": "linear-aa",
           "_upsample_bicubic2d_aa": "cubic-aa"}
 
 
@@ -51,7 +51,8 @@ def _resize(rec: Recorder, out: torch.Tensor, x: torch.Tensor, sizes_in: Sequenc
 
 @lowering("upsample_nearest1d.default", "upsample_nearest2d.default", "_upsample_nearest_exact1d.default",
           "_upsample_nearest_exact2d.default", "upsample_linear1d.default", "upsample_bilinear2d.default",
-          "upsample_bicubic2d.default", "_upsample_bilinear2d_aa.default", "_upsample_bicubic2d_aa.default")
+          "upsample_bicubic2d.default", "_upsample_bilinear2d_aa.default", "_upsample_bicubic2d_aa.default",
+          "upsample_nearest3d.default", "_upsample_nearest_exact3d.default", "upsample_trilinear3d.default")
 def upsample(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Any, *options: Any) -> None:
     _resize(rec, out, x, x.shape[2:], out.shape[2:], options, backward=False)
 
@@ -60,7 +61,8 @@ def upsample(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Any, *opti
           "_upsample_nearest_exact1d_backward.default", "_upsample_nearest_exact2d_backward.default",
           "upsample_linear1d_backward.default", "upsample_bilinear2d_backward.default",
           "upsample_bicubic2d_backward.default", "_upsample_bilinear2d_aa_backward.default",
-          "_upsample_bicubic2d_aa_backward.default")
+          "_upsample_bicubic2d_aa_backward.default", "upsample_nearest3d_backward.default",
+          "_upsample_nearest_exact3d_backward.default", "upsample_trilinear3d_backward.default")
 def upsample_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, size: Any, input_size: Any, *options: Any) -> None:
     _resize(rec, out, g, tuple(input_size)[2:], g.shape[2:], options, backward=True)
 

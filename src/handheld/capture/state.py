@@ -57,8 +57,8 @@ Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 
 def tensor_key(tensor: torch.Tensor) -> Key:
-    return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape),
-            tuple(tensor.stride()))
+    storage, offset = tensor.untyped_storage()._cdata, int(tensor.storage_offset())
+    return storage, offset, tuple(tensor.shape), tuple(tensor.stride())
 
 
 class StateBuilder:

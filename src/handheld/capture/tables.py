@@ -18,10 +18,11 @@ from handheld.capture import (
     recurrent,
     reductions,
     resizing,
+    volumes,
 )
 from handheld.capture.registry import LOWERINGS
 
 MODULES = (activations, contractions, creation, decomposed, indexing, joining, losses, norms, ordering, pointwise, pooling,
-           randomness, recurrent, reductions, resizing)
+           randomness, recurrent, reductions, resizing, volumes)
 
 __all__ = ["LOWERINGS", "MODULES"]

@@ -21,8 +21,15 @@ DTYPES: Mapping[str, int] = MappingProxyType({"f32": 4, "i32": 4, "bool": 1})
 
 #: what a tensor is for; memory reports are grouped by it
 ROLES = (
-    "input", "parameter", "buffer", "optimizer", "control", "constant",
-    "activation", "gradient", "workspace",
+    "input",
+    "parameter",
+    "buffer",
+    "optimizer",
+    "control",
+    "constant",
+    "activation",
+    "gradient",
+    "workspace",
 )
 
 #: roles of tensors that outlive a step
@@ -105,7 +112,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A piece of state that outlives the step. `names` are its PyTorch names, tied ones together."""
+    """A piece of state that outlives the step. `names`: its PyTorch names, tied ones together."""
 
     name: str
     shape: tuple[int, ...]

@@ -29,62 +29,156 @@ _CONV = ("stride", "padding", "dilation", "groups")
 _EPILOGUE = ("program", "stores")
 
 _OPS = (
-    Op("map", None, None, ("shape", "axes", "program", "stores"),
-       "Pointwise: `program` at every point of `shape`; `axes` is (); every output is dense over "
-       "`shape`; `stores` is ((instruction, True), ...)."),
-    Op("reduce", None, None, ("shape", "axes", "program", "stores"),
-       "As map, with reductions over the dimensions `axes`. A store marked True is dense over "
-       "`shape`; one marked False is dense over the dimensions that are not in `axes`. A reduction "
-       "over no elements is its neutral element."),
-    Op("matmul", 2, None, ("shape", *_EPILOGUE),
-       "acc[..., m, n] = sum over k of a[..., m, k] * b[..., k, n]; the leading dimensions of both "
-       "equal those of `shape`.", epilogue=True),
-    Op("conv", 2, None, (*_CONV, "shape", *_EPILOGUE),
-       "x[n, c, h, w], w[k, c/groups, r, s]: acc[n, k, p, q] = sum over c, r, s of "
-       "x[n, c, p*stride - padding + r*dilation, ...] * w[k, c, r, s]; outside x is 0.",
-       epilogue=True),
-    Op("conv_input", 2, None, (*_CONV, "shape", *_EPILOGUE),
-       "dy[n, k, p, q], w[k, c/groups, r, s]: the adjoint of conv in x, with acc of `shape` "
-       "[n, c, h, w]. Also the forward of a transposed convolution.", epilogue=True),
-    Op("conv_weight", 2, 1, (*_CONV, "shape"),
-       "dy[n, k, p, q], x[n, c, h, w]: the adjoint of conv in w, dense of `shape` "
-       "[k, c/groups, r, s]."),
-    Op("max_pool", 1, 2, ("kernel", "stride", "padding", "dilation", "adaptive", "shape"),
-       "x[n, c, h, w] -> the largest value of each window and its position h*W + w in the plane "
-       "(i32; the first of equals, a NaN before all). `adaptive`: window i of H -> O is "
-       "[floor(i*H/O), ceil((i+1)*H/O)) and kernel, stride, padding, dilation are unused."),
-    Op("max_pool_grad", 2, 1, ("kernel", "stride", "padding", "dilation", "adaptive", "shape"),
-       "dy[n, c, p, q], index[n, c, p, q] -> dx of `shape` [n, c, h, w]: the sum of dy over the "
-       "windows that chose the pixel."),
-    Op("avg_pool", 1, 1, ("kernel", "stride", "padding", "count_pad", "divisor", "shape"),
-       "x[n, c, h, w] -> mean of each window. The divisor is `divisor` if not 0, else the window's "
-       "size clipped to the padded image (`count_pad`) or to the image."),
-    Op("avg_pool_grad", 1, 1, ("kernel", "stride", "padding", "count_pad", "divisor", "shape"),
-       "dy[n, c, p, q] -> dx of `shape` [n, c, h, w], the adjoint of avg_pool."),
-    Op("scatter", None, 1, ("mode", "base", "shape"),
-       "index[o, k, i] (i32), src[o, k, i], and if `base` a third input base[o, v, i]. The output "
-       "is base (or zeros) of `shape` [o, v, i] with, for each k in order, "
-       "out[o, index[o, k, i], i] += src (`mode` add) or = src (`mode` set). A view of stride 0 "
-       "makes one index serve a whole row. Negative indices are ignored."),
-    Op("assign", 2, 1, ("region_shape", "region_strides", "region_offset"),
-       "base (dense), value: base with the region (a view of it that overlaps nowhere) replaced."),
-    Op("scan", 1, 1, ("mode", "reverse"),
-       "x[o, n, i] (dense) -> inclusive running `mode` (add, mul, max, min) over n; `reverse` from the end."),
-    Op("sort", 1, 2, ("descending",),
-       "x[o, n] (dense) -> values and positions (i32), stable; NaN is the largest."),
-    Op("lstm", 4, 3, ("reverse",),
-       "gx[t, b, 4h] (input part of the gates i, f, g, o with both biases), w[4h, h], h0[b, h], "
-       "c0[b, h], all dense -> h[t, b, h], c[t, b, h], activated gates[t, b, 4h]. `reverse` runs "
-       "t from the end."),
-    Op("lstm_grad", 7, 3, ("reverse",),
-       "dh[t, b, h], dh_last[b, h], dc_last[b, h], w, c, gates, c0, all dense -> dgx[t, b, 4h] "
-       "(before activation), dh0, dc0."),
-    Op("gru", 4, 2, ("reverse",),
-       "gx[t, b, 3h] (input part of r, z, n with the input bias), w[3h, h], bias[3h], h0[b, h], all "
-       "dense -> h[t, b, h], saved[t, b, 4h] = r, z, n and the hidden part of n (w_n h + b_n)."),
-    Op("gru_grad", 6, 3, ("reverse",),
-       "dh[t, b, h], dh_last[b, h], w, h, saved, h0, all dense -> dgx[t, b, 3h] (gradient of gx), "
-       "dgh[t, b, 3h] (gradient of w h + bias), dh0."),
+    Op(
+        "map",
+        None,
+        None,
+        ("shape", "axes", "program", "stores"),
+        "Pointwise: `program` at every point of `shape`; `axes` is (); every output is dense over "
+        "`shape`; `stores` is ((instruction, True), ...).",
+    ),
+    Op(
+        "reduce",
+        None,
+        None,
+        ("shape", "axes", "program", "stores"),
+        "As map, with reductions over the dimensions `axes`. A store marked True is dense over "
+        "`shape`; one marked False is dense over the dimensions that are not in `axes`. A "
+        "reduction over no elements is its neutral element.",
+    ),
+    Op(
+        "matmul",
+        2,
+        None,
+        ("shape", *_EPILOGUE),
+        "acc[..., m, n] = sum over k of a[..., m, k] * b[..., k, n]; the leading dimensions of "
+        "both equal those of `shape`.",
+        epilogue=True,
+    ),
+    Op(
+        "conv",
+        2,
+        None,
+        (*_CONV, "shape", *_EPILOGUE),
+        "x[n, c, h, w], w[k, c/groups, r, s]: acc[n, k, p, q] = sum over c, r, s of "
+        "x[n, c, p*stride - padding + r*dilation, ...] * w[k, c, r, s]; outside x is 0.",
+        epilogue=True,
+    ),
+    Op(
+        "conv_input",
+        2,
+        None,
+        (*_CONV, "shape", *_EPILOGUE),
+        "dy[n, k, p, q], w[k, c/groups, r, s]: the adjoint of conv in x, with acc of `shape` "
+        "[n, c, h, w]. Also the forward of a transposed convolution.",
+        epilogue=True,
+    ),
+    Op(
+        "conv_weight",
+        2,
+        1,
+        (*_CONV, "shape"),
+        "dy[n, k, p, q], x[n, c, h, w]: the adjoint of conv in w, dense of `shape` "
+        "[k, c/groups, r, s].",
+    ),
+    Op(
+        "max_pool",
+        1,
+        2,
+        ("kernel", "stride", "padding", "dilation", "adaptive", "shape"),
+        "x[n, c, h, w] -> the largest value of each window and its position h*W + w in the plane "
+        "(i32; the first of equals, a NaN before all). `adaptive`: window i of H -> O is "
+        "[floor(i*H/O), ceil((i+1)*H/O)) and kernel, stride, padding, dilation are unused.",
+    ),
+    Op(
+        "max_pool_grad",
+        2,
+        1,
+        ("kernel", "stride", "padding", "dilation", "adaptive", "shape"),
+        "dy[n, c, p, q], index[n, c, p, q] -> dx of `shape` [n, c, h, w]: the sum of dy over the "
+        "windows that chose the pixel.",
+    ),
+    Op(
+        "avg_pool",
+        1,
+        1,
+        ("kernel", "stride", "padding", "count_pad", "divisor", "shape"),
+        "x[n, c, h, w] -> mean of each window. The divisor is `divisor` if not 0, else the "
+        "window's size clipped to the padded image (`count_pad`) or to the image.",
+    ),
+    Op(
+        "avg_pool_grad",
+        1,
+        1,
+        ("kernel", "stride", "padding", "count_pad", "divisor", "shape"),
+        "dy[n, c, p, q] -> dx of `shape` [n, c, h, w], the adjoint of avg_pool.",
+    ),
+    Op(
+        "scatter",
+        None,
+        1,
+        ("mode", "base", "shape"),
+        "index[o, k, i] (i32), src[o, k, i], and if `base` a third input base[o, v, i]. The output "
+        "is base (or zeros) of `shape` [o, v, i] with, for each k in order, "
+        "out[o, index[o, k, i], i] += src (`mode` add) or = src (`mode` set). A view of stride 0 "
+        "makes one index serve a whole row. Negative indices are ignored.",
+    ),
+    Op(
+        "assign",
+        2,
+        1,
+        ("region_shape", "region_strides", "region_offset"),
+        "base (dense), value: base with the region (a view of it that overlaps nowhere) replaced.",
+    ),
+    Op(
+        "scan",
+        1,
+        1,
+        ("mode", "reverse"),
+        "x[o, n, i] (dense) -> inclusive running `mode` (add, mul, max, min) over n; "
+        "`reverse` from the end.",
+    ),
+    Op(
+        "sort",
+        1,
+        2,
+        ("descending",),
+        "x[o, n] (dense) -> values and positions (i32), stable; NaN is the largest.",
+    ),
+    Op(
+        "lstm",
+        4,
+        3,
+        ("reverse",),
+        "gx[t, b, 4h] (input part of the gates i, f, g, o with both biases), w[4h, h], h0[b, h], "
+        "c0[b, h], all dense -> h[t, b, h], c[t, b, h], activated gates[t, b, 4h]. `reverse` runs "
+        "t from the end.",
+    ),
+    Op(
+        "lstm_grad",
+        7,
+        3,
+        ("reverse",),
+        "dh[t, b, h], dh_last[b, h], dc_last[b, h], w, c, gates, c0, all dense -> dgx[t, b, 4h] "
+        "(before activation), dh0, dc0.",
+    ),
+    Op(
+        "gru",
+        4,
+        2,
+        ("reverse",),
+        "gx[t, b, 3h] (input part of r, z, n with the input bias), w[3h, h], bias[3h], h0[b, h], "
+        "all dense -> h[t, b, h], saved[t, b, 4h] = r, z, n and the hidden part of n "
+        "(w_n h + b_n).",
+    ),
+    Op(
+        "gru_grad",
+        6,
+        3,
+        ("reverse",),
+        "dh[t, b, h], dh_last[b, h], w, h, saved, h0, all dense -> dgx[t, b, 3h] (gradient of gx), "
+        "dgh[t, b, 3h] (gradient of w h + bias), dh0.",
+    ),
 )
 
 OPS: Mapping[str, Op] = MappingProxyType({op.name: op for op in _OPS})

@@ -2,7 +2,8 @@
 
 A family is one `.cl` file (or generated text) and the `.py` beside it, which turns a node into
 launches for a device description. Kernels index with 32-bit integers, read and write through plain
-pointers (no `restrict`: outputs may reuse the memory of inputs), and need nothing beyond OpenCL 1.2.
+pointers (no `restrict`: outputs may reuse the memory of inputs), and need nothing beyond
+OpenCL 1.2.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A kernel argument: a pointer to the node's i-th scratch buffer, alive during the node only."""
+    """A kernel argument: a pointer to the node's i-th scratch buffer, alive in the node only."""
 
     index: int
 

@@ -29,7 +29,10 @@ inline float f_max(float a, float b) { return (a >= b || isnan(a)) ? a : b; }
 inline float f_min(float a, float b) { return (a <= b || isnan(a)) ? a : b; }
 inline int i_truncdiv(int a, int b) { return b ? a / b : 0; }
 inline int i_fmod(int a, int b) { return b ? a % b : 0; }
-inline int i_floordiv(int a, int b) { int q = i_truncdiv(a, b); return (q * b != a && ((a < 0) != (b < 0)) && b) ? q - 1 : q; }
+inline int i_floordiv(int a, int b) {
+  int q = i_truncdiv(a, b);
+  return (q * b != a && ((a < 0) != (b < 0)) && b) ? q - 1 : q;
+}
 inline int i_mod(int a, int b) { return b ? a - i_floordiv(a, b) * b : 0; }
 inline float f_floordiv(float a, float b) {
   float m = fmod(a, b), d = (a - m) / b;
@@ -38,8 +41,16 @@ inline float f_floordiv(float a, float b) {
   float f = floor(d);
   return d != 0.0f ? (d - f > 0.5f ? f + 1.0f : f) : copysign(0.0f, a / b);
 }
-inline float f_mod(float a, float b) { float r = fmod(a, b); return (r != 0.0f && ((r < 0.0f) != (b < 0.0f))) ? r + b : r; }
-inline int i_pow(int a, int b) { int r = 1; if (b < 0) return (a == 1) ? 1 : (a == -1) ? ((b & 1) ? -1 : 1) : 0; while (b) { if (b & 1) r *= a; a *= a; b >>= 1; } return r; }
+inline float f_mod(float a, float b) {
+  float r = fmod(a, b);
+  return (r != 0.0f && ((r < 0.0f) != (b < 0.0f))) ? r + b : r;
+}
+inline int i_pow(int a, int b) {
+  int r = 1;
+  if (b < 0) return (a == 1) ? 1 : (a == -1) ? ((b & 1) ? -1 : 1) : 0;
+  while (b) { if (b & 1) r *= a; a *= a; b >>= 1; }
+  return r;
+}
 inline float f_sign(float a) { return (float)((a > 0.0f) - (a < 0.0f)); }
 """
 
@@ -57,13 +68,54 @@ inline float philox(uint index, uint seed, uint step, uint key) {
 """
 
 _F32_CALLS = {
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
-    "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
-    "ceil", "floor", "trunc", "isnan", "isinf", "fmod", "pow", "atan2",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "ceil",
+    "floor",
+    "trunc",
+    "isnan",
+    "isinf",
+    "fmod",
+    "pow",
+    "atan2",
 }
 _INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "truncdiv": "/", "eq": "==", "ne": "!=",
-    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^", "shl": "<<",
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "truncdiv": "/",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shl": "<<",
     "shr": ">>",
 }
 
@@ -86,21 +138,39 @@ def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
     if op == "round":
         return f"rint({args[0]})"
     if is_float and op in ("abs", "sign", "max", "min", "mod", "floordiv", "truncdiv"):
-        name = {"abs": "fabs", "sign": "f_sign", "max": "f_max", "min": "f_min", "mod": "f_mod",
-                "floordiv": "f_floordiv"}
+        name = {
+            "abs": "fabs",
+            "sign": "f_sign",
+            "max": "f_max",
+            "min": "f_min",
+            "mod": "f_mod",
+            "floordiv": "f_floordiv",
+        }
         if op in name:
             return f"{name[op]}({', '.join(args)})"
         return f"trunc({args[0]} / {args[1]})"
     if not is_float:
         a = args[0]
         integer = {
-            "abs": f"abs({a})", "sign": f"(({a} > 0) - ({a} < 0))", "isnan": "0", "isinf": "0",
-            "ceil": a, "floor": a, "trunc": a,
+            "abs": f"abs({a})",
+            "sign": f"(({a} > 0) - ({a} < 0))",
+            "isnan": "0",
+            "isinf": "0",
+            "ceil": a,
+            "floor": a,
+            "trunc": a,
         }
         if op in integer:
             return f"(int){integer[op]}" if op == "abs" else integer[op]
-        calls = {"floordiv": "i_floordiv", "mod": "i_mod", "pow": "i_pow", "max": "max", "min": "min",
-                 "truncdiv": "i_truncdiv", "fmod": "i_fmod"}
+        calls = {
+            "floordiv": "i_floordiv",
+            "mod": "i_mod",
+            "pow": "i_pow",
+            "max": "max",
+            "min": "min",
+            "truncdiv": "i_truncdiv",
+            "fmod": "i_fmod",
+        }
         if op in calls:
             return f"{calls[op]}({', '.join(args)})"
     if op in _INFIX:
@@ -179,8 +249,14 @@ class Code:
 
 
 def statement(
-    code: Code, instr: Instr, position: int, name: Callable[[int], str], kinds: list[str],
-    index_of: Callable[[int], str], coord: Callable[[int], str], node: Node,
+    code: Code,
+    instr: Instr,
+    position: int,
+    name: Callable[[int], str],
+    kinds: list[str],
+    index_of: Callable[[int], str],
+    coord: Callable[[int], str],
+    node: Node,
 ) -> str:
     """The right-hand side of one non-reducing instruction."""
     args = [name(a) for a in instr.args]
@@ -229,7 +305,7 @@ class Epilogue:
 
 
 def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
-    """Statements that expect `float acc` and coordinates `int d0, d1, ...` and store all outputs."""
+    """Statements that store all outputs, given `float acc` and coordinates `int d0, d1, ...`."""
     code = Code(graph)
     shape = tuple(node.attrs["shape"])
     program = node.attrs["program"]
@@ -247,7 +323,9 @@ def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
         return code.index(strides, view.offset, coords)
 
     for i, instr in enumerate(program):
-        value = statement(code, instr, i, lambda a: f"v{a}", kinds, index_of, lambda d: coords[d], node)
+        value = statement(
+            code, instr, i, lambda a: f"v{a}", kinds, index_of, lambda d: coords[d], node
+        )
         lines.append(f"const {REGISTER[instr.dtype]} v{i} = {value};")
     for position, out in zip(node.attrs["stores"], node.outputs):
         pointer = code.pointer(graph.tensors[out], written=True)

@@ -98,7 +98,9 @@ def _adjacent_rows(space: Space, outer: list[int]) -> bool:
     if not outer or space.sizes[outer[-1]] < 8:
         return False
     inner = [d for d, i in enumerate(space.inner) if i]
-    along = sum(walk[outer[-1]] in (1, -1) for walk in space.operands if any(walk[d] for d in inner))
+    along = sum(
+        walk[outer[-1]] in (1, -1) for walk in space.operands if any(walk[d] for d in inner)
+    )
     across = sum(any(walk[d] == 1 for d in inner) for walk in space.operands)
     return along > across
 
@@ -106,8 +108,11 @@ def _adjacent_rows(space: Space, outer: list[int]) -> bool:
 def _available(body: Body, stages: Stages, stage: int, done: set[int]) -> list[int]:
     """Outer, non-reducing instructions whose inputs are complete after `stage`."""
     ready = [
-        i for i, instr in enumerate(body.program)
-        if i not in done and not stages.inner[i] and instr.op not in REDUCTIONS
+        i
+        for i, instr in enumerate(body.program)
+        if i not in done
+        and not stages.inner[i]
+        and instr.op not in REDUCTIONS
         and stages.stage[i] <= stage
     ]
     done.update(ready)
@@ -170,8 +175,11 @@ def _nest(body: Body, dims: list[int], inner: list[str]) -> list[str]:
     """Plain loops over `dims` around `inner`."""
     lines = inner
     for d in reversed(dims):
-        lines = [f"for (int x{d} = 0; x{d} < {body.sizes[d]}; ++x{d}) {{",
-                 *(f"  {line}" for line in lines), "}"]
+        lines = [
+            f"for (int x{d} = 0; x{d} < {body.sizes[d]}; ++x{d}) {{",
+            *(f"  {line}" for line in lines),
+            "}",
+        ]
     return lines
 
 
@@ -207,7 +215,9 @@ def _lane_stage(
         kind, neutral = _neutral(body, i)
         two_level = instr.op == "sum" and kind == "float"
         where = f"w{i}[l]" if _is_arg(instr) else ""
-        lines.append(f"{kind} p{i}[{LANES}]; for (int l = 0; l < {LANES}; ++l) p{i}[l] = {neutral};")
+        lines.append(
+            f"{kind} p{i}[{LANES}]; for (int l = 0; l < {LANES}; ++l) p{i}[l] = {neutral};"
+        )
         if _is_arg(instr):
             lines.append(f"int w{i}[{LANES}]; for (int l = 0; l < {LANES}; ++l) w{i}[l] = INT_MAX;")
         if two_level:
@@ -227,20 +237,27 @@ def _lane_stage(
             f"for (; b_ + {LANES} <= e_; b_ += {LANES}) {{",
             "  #ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif",
             f"  for (int l = 0; l < {LANES}; ++l) {{ const int {x} = b_ + l;",
-            *(f"    {t}" for t in text), "  } }",
+            *(f"    {t}" for t in text),
+            "  } }",
             f"for (int l = 0; b_ + l < e_; ++l) {{ const int {x} = b_ + l;",
-            *(f"  {t}" for t in text), "}",
+            *(f"  {t}" for t in text),
+            "}",
         ]
         walk = [
-            f"for (int c_ = 0; c_ < {n}; c_ += {run}) {{", f"  int b_ = c_; const int e_ = min(c_ + {run}, {n});",
-            *(f"  {t}" for t in (*start, *vector, *flush)), "}",
+            f"for (int c_ = 0; c_ < {n}; c_ += {run}) {{",
+            f"  int b_ = c_; const int e_ = min(c_ + {run}, {n});",
+            *(f"  {t}" for t in (*start, *vector, *flush)),
+            "}",
         ]
         lines += _nest(body, outer_loops, walk)
     for i in todo:
         kind, _ = _neutral(body, i)
         fold = _fold(body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
-        lines.append(f"for (int h = {LANES // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {fold} }}")
-        lines.append(f"const {REGISTER[body.kinds[i]]} v{i} = {f'w{i}[0]' if _is_arg(body.program[i]) else f'p{i}[0]'};")
+        lines.append(
+            f"for (int h = {LANES // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {fold} }}"
+        )
+        source = "w" if _is_arg(body.program[i]) else "p"
+        lines.append(f"const {REGISTER[body.kinds[i]]} v{i} = {source}{i}[0];")
     return lines
 
 
@@ -251,16 +268,22 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
     tiles = -(-size // width)
     work = rows // size * tiles
     bound, count = body.code.integer(work), body.code.integer(tiles)
-    lines = ["const int g = get_global_id(0);", f"if (g >= {bound}) return;",
-             f"const int begin = (g % {count}) * {width}, row = g / {count};",
-             f"const int width = min({width}, {body.sizes[column]} - begin);",
-             *body.split("row", outer[:-1])]
+    lines = [
+        "const int g = get_global_id(0);",
+        f"if (g >= {bound}) return;",
+        f"const int begin = (g % {count}) * {width}, row = g / {count};",
+        f"const int width = min({width}, {body.sizes[column]} - begin);",
+        *body.split("row", outer[:-1]),
+    ]
     body.array = {i for i in range(len(body.program)) if not stages.inner[i]}
 
     def lanes(text: list[str]) -> list[str]:
-        return ["#ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif",
-                f"for (int l = 0; l < width; ++l) {{ const int x{column} = begin + l;",
-                *(f"  {t}" for t in text), "}"]
+        return [
+            "#ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif",
+            f"for (int l = 0; l < width; ++l) {{ const int x{column} = begin + l;",
+            *(f"  {t}" for t in text),
+            "}",
+        ]
 
     done: set[int] = set()
     for stage in range(stages.last + 1):
@@ -285,7 +308,11 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
 
 
 def _column_stage(
-    body: Body, stages: Stages, todo: list[int], inner: list[int], width: int,
+    body: Body,
+    stages: Stages,
+    todo: list[int],
+    inner: list[int],
+    width: int,
     lanes: Callable[[list[str]], list[str]],
 ) -> list[str]:
     lines, updates, flush = [], [], []
@@ -322,8 +349,11 @@ def _group(body: Body, stages: Stages, outer: list[int], rows: int, caps: Device
     while size * 2 <= min(128, caps.max_work_group) and size < length:
         size *= 2
     n = body.code.integer(length)
-    lines = [f"__local float scratch_[{size}];", f"__local int places_[{size}];",
-             "const int g = get_group_id(0), l = get_local_id(0);"]
+    lines = [
+        f"__local float scratch_[{size}];",
+        f"__local int places_[{size}];",
+        "const int g = get_group_id(0), l = get_local_id(0);",
+    ]
     lines += body.split("g", outer) if outer else []
     done: set[int] = set()
     for stage in range(stages.last + 1):
@@ -334,7 +364,12 @@ def _group(body: Body, stages: Stages, outer: list[int], rows: int, caps: Device
     if stages.has_full:
         roots = [p for p, full in body.node.attrs["stores"] if full]
         text = [body.declare(i) for i in stages.needed(body.program, roots)] + body.stores(True)
-        lines += [f"for (int i_ = l; i_ < {n}; i_ += {size}) {{", *body.split("i_", inner), *text, "}"]
+        lines += [
+            f"for (int i_ = l; i_ < {n}; i_ += {size}) {{",
+            *body.split("i_", inner),
+            *text,
+            "}",
+        ]
     partial = body.stores(False)
     if partial:
         lines += ["if (l == 0) {", *partial, "}"]
@@ -363,8 +398,10 @@ def _group_stage(
     lines += [
         f"for (int c_ = l; c_ < {n}; c_ += {RUN * size}) {{",
         f"  for (int i_ = c_; i_ < min({n}, c_ + {RUN * size}); i_ += {size}) {{",
-        *(f"    {t}" for t in (*body.split("i_", inner), *text)), "  }",
-        *(f"  {t}" for t in flush), "}",
+        *(f"    {t}" for t in (*body.split("i_", inner), *text)),
+        "  }",
+        *(f"  {t}" for t in flush),
+        "}",
     ]
     for i in todo:
         lines += _tree(body, i, size)
@@ -377,14 +414,15 @@ def _tree(body: Body, i: int, size: int) -> list[str]:
     kind, _ = _neutral(body, i)
     scratch = "scratch_" if kind == "float" else f"((__local {kind} *)scratch_)"
     fold = _fold(body, i, f"{scratch}[l]", f"{scratch}[l + h]", "places_[l]", "places_[l + h]")
+    result = "places_" if _is_arg(instr) else scratch
     lines = [f"{scratch}[l] = p{i};"]
     if _is_arg(instr):
         lines.append(f"places_[l] = w{i};")
     lines += [
         "barrier(CLK_LOCAL_MEM_FENCE);",
-        f"for (int h = {size // 2}; h; h >>= 1) {{ if (l < h) {{ {fold} }} barrier(CLK_LOCAL_MEM_FENCE); }}",
-        f"const {REGISTER[body.kinds[i]]} v{i} = {'places_[0]' if _is_arg(instr) else f'{scratch}[0]'};",
+        f"for (int h = {size // 2}; h; h >>= 1) {{ "
+        f"if (l < h) {{ {fold} }} barrier(CLK_LOCAL_MEM_FENCE); }}",
+        f"const {REGISTER[body.kinds[i]]} v{i} = {result}[0];",
         "barrier(CLK_LOCAL_MEM_FENCE);",
     ]
     return lines
-

@@ -40,9 +40,7 @@ def collapse(node: Node, graph: Graph) -> Space:
     outs = [full if is_full else outer for _, is_full in node.attrs["stores"]]
     loaded = {i.params[0] for i in node.attrs["program"] if i.op == "load"}
     rank = len(shape)
-    rows = [
-        node.inputs[k].strides if k in loaded else (0,) * rank for k in range(len(node.inputs))
-    ]
+    rows = [node.inputs[k].strides if k in loaded else (0,) * rank for k in range(len(node.inputs))]
     indexed = any(i.op == "index" for i in node.attrs["program"])
     walks = [*rows, *outs, full if indexed else (0,) * rank]
     sizes: list[int] = []
@@ -53,8 +51,11 @@ def collapse(node: Node, graph: Graph) -> Space:
     for d in range(rank):
         if shape[d] == 1 and d not in named:
             continue
-        merge = not closed and d not in named and inner[-1] == (d in axes) and all(
-            s[-1] == w[d] * shape[d] for s, w in zip(strides, walks)
+        merge = (
+            not closed
+            and d not in named
+            and inner[-1] == (d in axes)
+            and all(s[-1] == w[d] * shape[d] for s, w in zip(strides, walks))
         )
         if merge:
             sizes[-1] *= shape[d]
@@ -70,4 +71,6 @@ def collapse(node: Node, graph: Graph) -> Space:
         closed = d in named
     count = len(rows)
     done = [tuple(s) for s in strides]
-    return Space(tuple(sizes), tuple(inner), tuple(done[:count]), tuple(done[count:-1]), done[-1], keep)
+    return Space(
+        tuple(sizes), tuple(inner), tuple(done[:count]), tuple(done[count:-1]), done[-1], keep
+    )

@@ -41,6 +41,8 @@ def _substitute(node: Node, values: dict[int, tuple[Node, int]]) -> Node:
         else:
             args = tuple(where[a] for a in instr.args)
             where[i] = builder.add(Instr(instr.op, instr.dtype, args, instr.params))
-    stores = tuple((where[s[0]], s[1]) if isinstance(s, tuple) else where[s] for s in node.attrs["stores"])
+    stores = tuple(
+        (where[s[0]], s[1]) if isinstance(s, tuple) else where[s] for s in node.attrs["stores"]
+    )
     attrs = {**node.attrs, "program": builder.program, "stores": stores}
     return trim(replace(node, attrs=attrs), set(range(len(node.outputs))))

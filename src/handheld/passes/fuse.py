@@ -77,7 +77,8 @@ def _without_unused(edit: Editor, node: Node, members: set[int]) -> Node:
 
 
 def _worth_it(node: Node) -> bool:
-    shape, axes = tuple(node.attrs["shape"]), node.attrs["axes"]
+    shape: tuple[int, ...] = tuple(node.attrs["shape"])
+    axes = node.attrs["axes"]
     if len(node.inputs) + len(node.outputs) > MAX_BUFFERS:
         return False
     if len(node.attrs["program"]) > MAX_INSTRUCTIONS:
@@ -155,12 +156,18 @@ def _combine(first: Node, second: Node, made: dict[int, tuple[int, bool]]) -> No
             params = (places[view], *instr.params[1:])
         else:
             params = instr.params
-        where[i] = builder.add(Instr(instr.op, instr.dtype, tuple(where[a] for a in instr.args), params))
+        where[i] = builder.add(
+            Instr(instr.op, instr.dtype, tuple(where[a] for a in instr.args), params)
+        )
     stores = [(start[i], full) for i, full in first.attrs["stores"]]
     stores += [(where[i], full) for i, full in second.attrs["stores"]]
     reducing = any(i.op in REDUCTIONS for i in builder.program)
-    attrs = {"shape": first.attrs["shape"], "axes": first.attrs["axes"],
-             "program": builder.program, "stores": tuple(stores)}
+    attrs = {
+        "shape": first.attrs["shape"],
+        "axes": first.attrs["axes"],
+        "program": builder.program,
+        "stores": tuple(stores),
+    }
     op = "reduce" if reducing or first.attrs["axes"] else "map"
     # the kernel is named after the heavier of the two
     origin = max((second, first), key=_weight).origin
@@ -178,7 +185,9 @@ def _side_by_side(edit: Editor) -> None:
     for i in edit.ordered():
         node = edit.nodes[i]
         if node.op == "reduce":
-            groups.setdefault((node.attrs["shape"], node.attrs["axes"], node.origin.phase), []).append(i)
+            groups.setdefault(
+                (node.attrs["shape"], node.attrs["axes"], node.origin.phase), []
+            ).append(i)
     for members in groups.values():
         for n, first in enumerate(members):
             for second in members[n + 1 :]:
@@ -198,5 +207,3 @@ def _pair_up(edit: Editor, first: int, second: int) -> int:
     number = edit.replace((first, second), both, edit.rank[second])
     edit.reorder()
     return number
-
-

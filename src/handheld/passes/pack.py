@@ -34,9 +34,9 @@ def pack_updates(graph: Graph, layout: Layout) -> Graph:
     new: list[Node] = []
     for members in groups.values():
         for bucket in _buckets(graph, members):
-            node = _pack(graph, [graph.nodes[i] for i in bucket], tensors, packs, packed, layout)
-            if node is not None:
-                new.append(node)
+            whole = _pack(graph, [graph.nodes[i] for i in bucket], tensors, packs, packed, layout)
+            if whole is not None:
+                new.append(whole)
                 gone.update(bucket)
     nodes = [n for i, n in enumerate(graph.nodes) if i not in gone]
     return schedule_updates(replace(graph, tensors=tensors, packs=packs).with_nodes([*nodes, *new]))
@@ -47,8 +47,10 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
     if node.op != "map" or not node.outputs or not set(node.outputs) <= written:
         return None
     size = graph.tensors[node.outputs[0]].size
-    if size == 0 or any(i.op in ("iota", "index", "gather", "random") or (i.op == "load" and i.params[1])
-                        for i in node.attrs["program"]):
+    if size == 0 or any(
+        i.op in ("iota", "index", "gather", "random") or (i.op == "load" and i.params[1])
+        for i in node.attrs["program"]
+    ):
         return None
     kinds: list[object] = []
     olds = {graph.slots[slot] for slot, new in graph.writes if new in node.outputs}
@@ -78,8 +80,14 @@ def _buckets(graph: Graph, members: list[int]) -> list[list[int]]:
     return [b for b in buckets if len(b) > 1]
 
 
-def _pack(graph: Graph, nodes: list[Node], tensors: dict[int, Tensor], packs: dict[int, tuple[int, ...]],
-          packed: set[int], layout: Layout) -> Node | None:
+def _pack(
+    graph: Graph,
+    nodes: list[Node],
+    tensors: dict[int, Tensor],
+    packs: dict[int, tuple[int, ...]],
+    packed: set[int],
+    layout: Layout,
+) -> Node | None:
     first = nodes[0]
     columns: list[tuple[int, ...]] = []
     scalar: dict[int, View] = {}
@@ -119,9 +127,11 @@ def _pack(graph: Graph, nodes: list[Node], tensors: dict[int, Tensor], packs: di
 
 
 def _lay_out(graph: Graph, columns: list[tuple[int, ...]], layout: Layout) -> bool:
-    """Whether the slots of each column lie, or can be laid, side by side; remembers that they do."""
+    """Whether the slots of each column lie, or can be laid, side by side; remembers it."""
     slot_of = {t: s for s, t in graph.slots.items()} | {t: s for s, t in graph.writes}
-    groups = [tuple(slot_of[t] for t in column) for column in columns if all(t in slot_of for t in column)]
+    groups = [
+        tuple(slot_of[t] for t in column) for column in columns if all(t in slot_of for t in column)
+    ]
     for group in groups:
         if any(layout.get(slot, group) != group for slot in group):
             return False

@@ -41,12 +41,14 @@ def recompute(graph: Graph) -> Graph:
             for n, tensor in enumerate(node.outputs):
                 if tensor not in kept and node.attrs["stores"][n][1]:
                     _try(graph, nodes, readers, i, tensor)
-            keep = {n for n, t in enumerate(nodes[i].outputs) if t in kept or readers.get(t)}
-            nodes[i] = trim(nodes[i], keep) if keep else nodes[i]
+            keep = {n for n, t in enumerate(node.outputs) if t in kept or readers.get(t)}
+            nodes[i] = trim(node, keep) if keep else node
     return graph.with_nodes([n for n in nodes if n.outputs])
 
 
-def _try(graph: Graph, nodes: list[Node], readers: dict[int, list[int]], producer: int, tensor: int) -> None:
+def _try(
+    graph: Graph, nodes: list[Node], readers: dict[int, list[int]], producer: int, tensor: int
+) -> None:
     users = readers.get(tensor, [])
     if not users or any(not _can_take(nodes[u], nodes[producer], tensor) for u in users):
         return
@@ -71,7 +73,9 @@ def _can_take(user: Node, producer: Node, tensor: int) -> bool:
     shape = tuple(user.attrs["shape"])
     for k, view in enumerate(user.inputs):
         if view.tensor == tensor:
-            loads = [i for i in user.attrs["program"] if i.op in ("load", "gather") and i.params[0] == k]
+            loads = [
+                i for i in user.attrs["program"] if i.op in ("load", "gather") and i.params[0] == k
+            ]
             if any(i.op == "gather" or i.params[1] for i in loads):
                 return False
             if not same_walk(view, store_strides(shape, (), True)):
@@ -79,15 +83,22 @@ def _can_take(user: Node, producer: Node, tensor: int) -> bool:
     return True
 
 
-def _recipe(graph: Graph, node: Node, tensor: int, readers: dict[int, list[int]], users: list[int]) -> _Recipe | None:
+def _recipe(
+    graph: Graph, node: Node, tensor: int, readers: dict[int, list[int]], users: list[int]
+) -> _Recipe | None:
     """Instructions from what is there anyway to the value, or None if there are too many."""
     shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs["axes"])
     program = node.attrs["program"]
-    stored = {position: (out, full) for out, (position, full) in zip(node.outputs, node.attrs["stores"])
-              if out != tensor}
+    stored = {
+        position: (out, full)
+        for out, (position, full) in zip(node.outputs, node.attrs["stores"])
+        if out != tensor
+    }
     target = next(p for out, (p, _) in zip(node.outputs, node.attrs["stores"]) if out == tensor)
     last = max(users)
-    builder, views, where = Builder(), [], {}
+    builder = Builder()
+    views: list[View] = []
+    where: dict[int, int] = {}
 
     def load(view: View) -> int:
         if view not in views:
@@ -117,7 +128,9 @@ def _recipe(graph: Graph, node: Node, tensor: int, readers: dict[int, list[int]]
         args = [visit(a) for a in instr.args]
         if any(a is None for a in args) or len(builder.instrs) > MAX_INSTRUCTIONS:
             return None
-        where[i] = builder.add(Instr(instr.op, instr.dtype, tuple(a for a in args if a is not None), instr.params))
+        where[i] = builder.add(
+            Instr(instr.op, instr.dtype, tuple(a for a in args if a is not None), instr.params)
+        )
         return where[i]
 
     result = visit(target)
@@ -141,8 +154,10 @@ def _insert(user: Node, tensor: int, recipe: _Recipe) -> Node | None:
         number[k] = inputs.index(view)
     if len(inputs) > MAX_OPERANDS + 4:
         return None
-    moved = tuple(replace(i, params=(number[i.params[0]], *i.params[1:])) if i.op == "load" else i
-                  for i in recipe.program)
+    moved = tuple(
+        replace(i, params=(number[i.params[0]], *i.params[1:])) if i.op == "load" else i
+        for i in recipe.program
+    )
     builder, where = Builder(), {}
     for i, instr in enumerate(user.attrs["program"]):
         if instr.op == "load" and user.inputs[instr.params[0]].tensor == tensor:
@@ -153,5 +168,3 @@ def _insert(user: Node, tensor: int, recipe: _Recipe) -> Node | None:
     stores = tuple((where[p], full) for p, full in user.attrs["stores"])
     attrs = {**user.attrs, "program": builder.program, "stores": stores}
     return trim(replace(user, inputs=tuple(inputs), attrs=attrs), set(range(len(user.outputs))))
-
-

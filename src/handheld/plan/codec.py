@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from handheld.device import DeviceCaps
@@ -16,17 +17,25 @@ if TYPE_CHECKING:
     from handheld.step import Step
 
 VERSION = 1
-_KINDS = {"buffer": Buffer, "workspace": Workspace, "int": Int}
+_KINDS: dict[str, Callable[[int], Arg]] = {"buffer": Buffer, "workspace": Workspace, "int": Int}
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
     """The plan without its graphs: those are in the step file."""
     sources: dict[str, int] = {}
     graphs = {name: _graph_to_json(g, sources) for name, g in plan.graphs.items()}
-    return {"handheld": "plan", "version": VERSION, "device": plan.device, "caps": plan.caps.to_json(),
-            "segments": list(plan.segments), "arena": plan.arena, "options": dict(plan.options),
-            "state": {k: _place(p) for k, p in plan.state.items()}, "graphs": graphs,
-            "sources": list(sources)}
+    return {
+        "handheld": "plan",
+        "version": VERSION,
+        "device": plan.device,
+        "caps": plan.caps.to_json(),
+        "segments": list(plan.segments),
+        "arena": plan.arena,
+        "options": dict(plan.options),
+        "state": {k: _place(p) for k, p in plan.state.items()},
+        "graphs": graphs,
+        "sources": list(sources),
+    }
 
 
 def _place(place: Place) -> list[int]:
@@ -43,10 +52,20 @@ def _graph_to_json(graph: GraphPlan, sources: dict[str, int]) -> dict[str, Any]:
 
 
 def _lowered_to_json(lowered: Lowered, sources: dict[str, int]) -> dict[str, Any]:
-    return {"why": lowered.why, "workspace": list(lowered.workspace), "launches": [
-        {"kernel": n.kernel, "source": sources.setdefault(n.source, len(sources)),
-         "args": [_arg_to_json(a) for a in n.args], "global": list(n.global_size), "local": list(n.local_size)}
-        for n in lowered.launches]}
+    return {
+        "why": lowered.why,
+        "workspace": list(lowered.workspace),
+        "launches": [
+            {
+                "kernel": n.kernel,
+                "source": sources.setdefault(n.source, len(sources)),
+                "args": [_arg_to_json(a) for a in n.args],
+                "global": list(n.global_size),
+                "local": list(n.local_size),
+            }
+            for n in lowered.launches
+        ],
+    }
 
 
 def _arg_to_json(arg: Arg) -> list[Any]:
@@ -68,9 +87,19 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
     try:
         sources = [str(s) for s in data["sources"]]
         state = {str(k): Place(*map(int, p)) for k, p in data["state"].items()}
-        graphs = {str(n): _graph_from_json(g, step, str(n), sources) for n, g in data["graphs"].items()}
-        plan = Plan(step, str(data["device"]), DeviceCaps.from_json(data["caps"]), graphs, state,
-                    tuple(int(n) for n in data["segments"]), int(data["arena"]), dict(data["options"]))
+        graphs = {
+            str(n): _graph_from_json(g, step, str(n), sources) for n, g in data["graphs"].items()
+        }
+        plan = Plan(
+            step,
+            str(data["device"]),
+            DeviceCaps.from_json(data["caps"]),
+            graphs,
+            state,
+            tuple(int(n) for n in data["segments"]),
+            int(data["arena"]),
+            dict(data["options"]),
+        )
         for name, graph in graphs.items():
             if len(graph.lowered) != len(graph.graph.nodes):
                 raise PlanError(f"the plan of graph {name!r} has a wrong number of nodes")
@@ -87,16 +116,24 @@ def _graph_from_json(data: dict[str, Any], step: Step, name: str, sources: list[
         raise PlanError(f"the plan is for a graph {name!r} that the step does not have")
     lowered = tuple(_lowered_from_json(n, sources) for n in data["nodes"])
     places = {int(t): Place(int(a), int(b), int(c)) for t, a, b, c in data["places"]}
-    workspace = {(int(n), int(i)): Place(int(a), int(b), int(c)) for n, i, a, b, c in data["workspace"]}
+    workspace = {
+        (int(n), int(i)): Place(int(a), int(b), int(c)) for n, i, a, b, c in data["workspace"]
+    }
     copies = tuple((int(a), int(b)) for a, b in data["copies"])
     return GraphPlan(step.graphs[name], lowered, places, workspace, copies)
 
 
 def _lowered_from_json(data: dict[str, Any], sources: list[str]) -> Lowered:
     launches = tuple(
-        Launch(str(n["kernel"]), sources[int(n["source"])], tuple(_arg_from_json(a) for a in n["args"]),
-               tuple(int(v) for v in n["global"]), tuple(int(v) for v in n["local"]))
-        for n in data["launches"])
+        Launch(
+            str(n["kernel"]),
+            sources[int(n["source"])],
+            tuple(_arg_from_json(a) for a in n["args"]),
+            tuple(int(v) for v in n["global"]),
+            tuple(int(v) for v in n["local"]),
+        )
+        for n in data["launches"]
+    )
     return Lowered(launches, tuple(int(v) for v in data["workspace"]), str(data["why"]))
 
 

@@ -10,9 +10,11 @@ MIB = 2**20
 
 
 def explain(plan: Plan, only: str | None = None) -> str:
-    lines = [f"plan for {plan.device} ({plan.caps.name}, {plan.caps.kind})",
-             f"memory {plan.bytes / MIB:.2f} MiB in {len(plan.segments)} segments; "
-             f"arena {plan.arena_bytes / MIB:.2f} MiB"]
+    lines = [
+        f"plan for {plan.device} ({plan.caps.name}, {plan.caps.kind})",
+        f"memory {plan.bytes / MIB:.2f} MiB in {len(plan.segments)} segments; "
+        f"arena {plan.arena_bytes / MIB:.2f} MiB",
+    ]
     for name, graph in plan.graphs.items():
         if only is None or name == only:
             lines += ["", *_explain_graph(name, graph)]
@@ -21,17 +23,30 @@ def explain(plan: Plan, only: str | None = None) -> str:
 
 def _explain_graph(name: str, plan: GraphPlan) -> list[str]:
     graph = plan.graph
-    sizes = {role: sum(t.nbytes for t in graph.tensors.values() if t.role == role) for role in ROLES}
+    sizes = {
+        role: sum(t.nbytes for t in graph.tensors.values() if t.role == role) for role in ROLES
+    }
     by_role = ", ".join(f"{role} {n / MIB:.2f}" for role, n in sizes.items() if n)
-    lines = [f"graph {name}: {len(graph.nodes)} nodes, {plan.launches} launches of {plan.programs} programs, "
-             f"{len(graph.inputs)} uploads, {len(plan.copies)} copies",
-             f"tensors (MiB, without reuse): {by_role}"]
+    lines = [
+        f"graph {name}: {len(graph.nodes)} nodes, {plan.launches} launches of {plan.programs} "
+        f"programs, {len(graph.inputs)} uploads, {len(plan.copies)} copies",
+        f"tensors (MiB, without reuse): {by_role}",
+    ]
     for i, (node, lowered) in enumerate(zip(graph.nodes, plan.lowered)):
         lines.append(f"{i:4d}  {show_node(node, graph)}")
         for launch in lowered.launches[:1]:
-            more = f" and {len(lowered.launches) - 1} more launches" if len(lowered.launches) > 1 else ""
-            lines.append(f"        {launch.kernel} {launch.global_size}/{launch.local_size}{more}; {lowered.why}")
-        where = ", ".join(f"%{t} at {p.segment}:{p.offset}" for t in node.outputs if (p := plan.places.get(t)))
+            more = (
+                f" and {len(lowered.launches) - 1} more launches"
+                if len(lowered.launches) > 1
+                else ""
+            )
+            lines.append(
+                f"        {launch.kernel} {launch.global_size}/{launch.local_size}{more}; "
+                f"{lowered.why}"
+            )
+        where = ", ".join(
+            f"%{t} at {p.segment}:{p.offset}" for t in node.outputs if (p := plan.places.get(t))
+        )
         lines.append(f"        {where}")
     for source, target in plan.copies:
         lines.append(f"      copy %{source} into slot %{target}")

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
     from handheld.step import Step
 
 
-def plan_step(step: Step, device: str = "opencl", *, caps: DeviceCaps | None = None,
-              graphs: Sequence[str] | None = None, memory_limit_bytes: int | None = None,
-              isolate: bool = False) -> Plan:
+def plan_step(
+    step: Step,
+    device: str = "opencl",
+    *,
+    caps: DeviceCaps | None = None,
+    graphs: Sequence[str] | None = None,
+    memory_limit_bytes: int | None = None,
+    isolate: bool = False,
+) -> Plan:
     """A plan for a device in hand, or for a description (`caps`) of one that is not.
 
     `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger plan
@@ -33,11 +39,20 @@ def plan_step(step: Step, device: str = "opencl", *, caps: DeviceCaps | None = N
     names = list(step.graphs) if graphs is None else list(graphs)
     missing = [n for n in names if n not in step.graphs]
     if missing or not names:
-        raise PlanError(f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}")
+        raise PlanError(
+            f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}"
+        )
     return make_plan(step, device, caps, names, memory_limit_bytes, isolate)
 
 
-def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], limit: int | None, isolate: bool) -> Plan:
+def make_plan(
+    step: Step,
+    device: str,
+    caps: DeviceCaps,
+    names: Sequence[str],
+    limit: int | None,
+    isolate: bool,
+) -> Plan:
     chosen = [step.graphs[n] for n in names]
     lowered = [_lower_all(graph, caps) for graph in chosen]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
@@ -50,8 +65,16 @@ def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], l
         name: GraphPlan(graph, tuple(low), memory.places, memory.workspace, tuple(memory.copies))
         for name, graph, low, memory in zip(names, chosen, lowered, memories)
     }
-    plan = Plan(step, device, caps, plans, state, tuple(segments.sizes), arena,
-                {"memory_limit_bytes": limit, "isolate": isolate})
+    plan = Plan(
+        step,
+        device,
+        caps,
+        plans,
+        state,
+        tuple(segments.sizes),
+        arena,
+        {"memory_limit_bytes": limit, "isolate": isolate},
+    )
     _check_memory(plan, limit)
     verify(plan)
     return plan
@@ -64,13 +87,21 @@ def _lower_all(graph: Graph, caps: DeviceCaps) -> list[Lowered]:
 
 
 def _check_memory(plan: Plan, limit: int | None) -> None:
-    available = plan.caps.global_mem_bytes if limit is None else min(limit, plan.caps.global_mem_bytes)
+    available = (
+        plan.caps.global_mem_bytes if limit is None else min(limit, plan.caps.global_mem_bytes)
+    )
     if plan.bytes <= available:
         return
-    graph = max(plan.graphs.values(), key=lambda g: sum(t.nbytes for t in g.graph.tensors.values())).graph
+    graph = max(
+        plan.graphs.values(), key=lambda g: sum(t.nbytes for t in g.graph.tensors.values())
+    ).graph
     largest = sorted(graph.tensors.values(), key=lambda t: -t.nbytes)[:5]
-    rows = "; ".join(f"{t.role} {list(t.shape)} {t.nbytes / 2**20:.1f} MiB" + (f" ({t.name})" if t.name else "")
-                     for t in largest)
+    rows = "; ".join(
+        f"{t.role} {list(t.shape)} {t.nbytes / 2**20:.1f} MiB" + (f" ({t.name})" if t.name else "")
+        for t in largest
+    )
     raise OutOfMemory(
-        f"the plan needs {plan.bytes / 2**20:.1f} MiB on {plan.device} and {available / 2**20:.1f} MiB are "
-        f"available. Largest tensors of graph {graph.name!r}: {rows}. Try a smaller batch")
+        f"the plan needs {plan.bytes / 2**20:.1f} MiB on {plan.device} and "
+        f"{available / 2**20:.1f} MiB are available. Largest tensors of graph "
+        f"{graph.name!r}: {rows}. Try a smaller batch"
+    )

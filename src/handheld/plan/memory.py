@@ -49,8 +49,10 @@ class Segments:
 
     def _fits(self, nbytes: int, what: str) -> None:
         if nbytes > self.limit:
-            raise OutOfMemory(f"{what} needs {nbytes:,} bytes in one piece; the device allocates at most "
-                              f"{self.limit:,}. Try a smaller batch")
+            raise OutOfMemory(
+                f"{what} needs {nbytes:,} bytes in one piece; the device allocates at most "
+                f"{self.limit:,}. Try a smaller batch"
+            )
 
 
 @dataclass
@@ -63,7 +65,9 @@ class Item:
     tensors: list[int]
 
 
-def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Segments) -> dict[str, Place]:
+def place_state(
+    slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Segments
+) -> dict[str, Place]:
     """A place for every slot; slots that some graph packs lie side by side."""
     groups: list[tuple[str, ...]] = []
     grouped: set[str] = set()
@@ -92,8 +96,14 @@ def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Se
 class GraphMemory:
     """Places of one graph's tensors and workspaces."""
 
-    def __init__(self, graph: Graph, lowered: Sequence[Lowered], state: Mapping[str, Place],
-                 segments: Segments, isolate: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        lowered: Sequence[Lowered],
+        state: Mapping[str, Place],
+        segments: Segments,
+        isolate: bool,
+    ) -> None:
         self.graph, self.lowered, self.isolate = graph, lowered, isolate
         self.state = state
         self.places: dict[int, Place] = {t: state[s] for s, t in graph.slots.items()}
@@ -141,8 +151,14 @@ class GraphMemory:
             pack = self.pack_of.get(new)
             members = self.graph.packs[pack] if pack is not None else (new,)
             # a pack is made in place as a whole or not at all
-            safe = new not in shown and not self.isolate and all(
-                m in target and self._safe_in_slot(m, self.graph.slots[target[m]]) for m in members)
+            safe = (
+                new not in shown
+                and not self.isolate
+                and all(
+                    m in target and self._safe_in_slot(m, self.graph.slots[target[m]])
+                    for m in members
+                )
+            )
             if safe and pack is not None:
                 safe = self._side_by_side([self.state[target[m]] for m in members], members)
             if safe:
@@ -155,8 +171,10 @@ class GraphMemory:
         if node is None or self.last.get(old, -1) > self.born[new]:
             return False
         j = node.outputs.index(self.pack_of.get(new, new))
-        return all(not self._touches(view, old) or in_place(node, k, j)
-                   for k, view in enumerate(node.inputs))
+        return all(
+            not self._touches(view, old) or in_place(node, k, j)
+            for k, view in enumerate(node.inputs)
+        )
 
     def _touches(self, view: View, tensor: int) -> bool:
         return tensor in self._parts(view.tensor)
@@ -164,8 +182,10 @@ class GraphMemory:
     def _side_by_side(self, places: Sequence[Place], members: tuple[int, ...]) -> bool:
         offsets, _ = pack_offsets(self.graph.tensors, members)
         width = DTYPES[self.graph.tensors[members[0]].dtype]
-        return all(p.segment == places[0].segment and p.offset == places[0].offset + o * width
-                   for p, o in zip(places, offsets))
+        return all(
+            p.segment == places[0].segment and p.offset == places[0].offset + o * width
+            for p, o in zip(places, offsets)
+        )
 
     def _place_packs_of_slots(self) -> None:
         """A pack whose members all sit side by side is there already."""
@@ -174,7 +194,9 @@ class GraphMemory:
                 if not self._side_by_side([self.places[m] for m in members], members):
                     raise OutOfMemory("two graphs of the step pack the same slots differently")
                 first = self.places[members[0]]
-                self.places[pack] = Place(first.segment, first.offset, self.graph.tensors[pack].nbytes)
+                self.places[pack] = Place(
+                    first.segment, first.offset, self.graph.tensors[pack].nbytes
+                )
 
     # ── the arena ─────────────────────────────────────────────────────────────────────────────
 
@@ -187,8 +209,12 @@ class GraphMemory:
         for pack, members in self.graph.packs.items():
             if pack not in self.places:
                 last = end if copied & set(members) else max(self.last[m] for m in members)
-                item = Item(self.graph.tensors[pack].nbytes, min(self.born[m] for m in members), last,
-                            [pack, *members])
+                item = Item(
+                    self.graph.tensors[pack].nbytes,
+                    min(self.born[m] for m in members),
+                    last,
+                    [pack, *members],
+                )
                 items.append(item)
                 owner.update(dict.fromkeys(item.tensors, item))
         for i, node in enumerate(self.graph.nodes):
@@ -209,35 +235,55 @@ class GraphMemory:
                 items.append(Item(max(nbytes, 4), i, i, [-1 - (i * 16 + n)]))
         return items
 
-    def _reusable(self, node: Node, i: int, j: int, out: Tensor, owner: Mapping[int, Item]) -> Item | None:
+    def _reusable(
+        self, node: Node, i: int, j: int, out: Tensor, owner: Mapping[int, Item]
+    ) -> Item | None:
         """The memory of an input that dies here and is read exactly where the output is written."""
         for view in node.inputs:
             item = owner.get(view.tensor)
-            if (item is not None and item.end == i and item.tensors[-1] == view.tensor
-                    and item.nbytes == out.nbytes and view.tensor not in self.pack_of
-                    and all(in_place(node, k, j) for k, v in enumerate(node.inputs)
-                            if v.tensor == view.tensor)):
+            if (
+                item is not None
+                and item.end == i
+                and item.tensors[-1] == view.tensor
+                and item.nbytes == out.nbytes
+                and view.tensor not in self.pack_of
+                and all(
+                    in_place(node, k, j)
+                    for k, v in enumerate(node.inputs)
+                    if v.tensor == view.tensor
+                )
+            ):
                 return item
         return None
 
     def _place_io(self, segments: Segments) -> None:
         for _, tensor, _ in self.graph.inputs:
             self.places[tensor] = segments.append(
-                max(self.graph.tensors[tensor].nbytes, 4), 0, f"input {self.graph.tensors[tensor].name}")
+                max(self.graph.tensors[tensor].nbytes, 4),
+                0,
+                f"input {self.graph.tensors[tensor].name}",
+            )
         for _, view, _ in self.graph.outputs:
             if view.tensor not in self.places:
                 self.places[view.tensor] = segments.append(
-                    max(self.graph.tensors[view.tensor].nbytes, 4), 0, "an output")
+                    max(self.graph.tensors[view.tensor].nbytes, 4), 0, "an output"
+                )
 
     def place_arena(self, segments: Segments, first: int) -> None:
-        """Offsets for all items: largest first, each at the lowest address free for its lifetime."""
+        """Offsets for all items: largest first, each at the lowest address free in its lifetime."""
         done: list[list[tuple[int, int, Item]]] = []
         for item in sorted(self.items, key=lambda it: (-it.nbytes, it.start)):
             place = self._lowest(item, done, segments, first)
             self._give(item, place)
 
-    def _lowest(self, item: Item, done: list[list[tuple[int, int, Item]]], segments: Segments, first: int) -> Place:
-        what = f"tensor {self.graph.tensors[item.tensors[0]].shape}" if item.tensors[0] >= 0 else "a workspace"
+    def _lowest(
+        self, item: Item, done: list[list[tuple[int, int, Item]]], segments: Segments, first: int
+    ) -> Place:
+        what = (
+            f"tensor {self.graph.tensors[item.tensors[0]].shape}"
+            if item.tensors[0] >= 0
+            else "a workspace"
+        )
         segments._fits(item.nbytes, what)
         number = 0
         while True:
@@ -274,7 +320,9 @@ class GraphMemory:
                 offsets, _ = pack_offsets(self.graph.tensors, members)
                 for m, o in zip(members, offsets):
                     tensor = self.graph.tensors[m]
-                    self.places[m] = Place(place.segment, place.offset + o * DTYPES[tensor.dtype], tensor.nbytes)
+                    self.places[m] = Place(
+                        place.segment, place.offset + o * DTYPES[tensor.dtype], tensor.nbytes
+                    )
 
 
 def in_place(node: Node, k: int, j: int) -> bool:

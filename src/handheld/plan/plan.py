@@ -1,4 +1,4 @@
-"""A plan: nothing left to decide. A list of launches and transfers, and where every tensor lives."""
+"""A plan: nothing left to decide. Launches and transfers in order, and where every tensor lives."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class GraphPlan:
         """What all tensors of the step would need without reuse, slots and packs aside."""
         slots = set(self.graph.slots.values())
         inside = {m for members in self.graph.packs.values() for m in members}
-        return sum(t.nbytes for i, t in self.graph.tensors.items() if i not in slots and i not in inside)
+        return sum(
+            t.nbytes for i, t in self.graph.tensors.items() if i not in slots and i not in inside
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Plan:
 
     @property
     def arena_bytes(self) -> int:
-        return sum(self.segments[self.arena:])
+        return sum(self.segments[self.arena :])
 
     def start(self, **options: Any) -> Trainer:
         """Opens the device, builds the kernels and uploads the state."""

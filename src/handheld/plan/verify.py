@@ -105,7 +105,9 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
         for launch in lowered.launches:
             for arg in launch.args:
                 if isinstance(arg, Buffer) and arg.tensor not in allowed:
-                    raise PlanError(f"node {i} ({node.op}) binds tensor {arg.tensor}, which is not its own")
+                    raise PlanError(
+                        f"node {i} ({node.op}) binds tensor {arg.tensor}, which is not its own"
+                    )
         for view in node.inputs:
             need(view.tensor, f"node {i} ({node.op} of {node.origin.path})")
         for n in range(len(lowered.workspace)):
@@ -137,8 +139,11 @@ def _check_slots(graph: Graph, graph_plan: GraphPlan, memory: list[_Bytes]) -> N
 
 
 def _check_place(plan: Plan, place: Place, what: str) -> None:
-    if not (0 <= place.segment < len(plan.segments) and place.offset >= 0
-            and place.offset + place.nbytes <= plan.segments[place.segment]):
+    if not (
+        0 <= place.segment < len(plan.segments)
+        and place.offset >= 0
+        and place.offset + place.nbytes <= plan.segments[place.segment]
+    ):
         raise PlanError(f"{what} lies outside its segment")
     if place.offset % plan.caps.base_align_bytes:
         raise PlanError(f"{what} is not aligned to {plan.caps.base_align_bytes} bytes")
