@@ -164,7 +164,7 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "dpn48b": (64, {}),
     "ese_vovnet19b_dw": (64, {}),
     "gernet_s": (64, {}),
-    "bat_resnext26ts": (64, {}),
+    "bat_resnext26ts": (256, {}),
     "botnet26t_256": (64, {"img_size": 64}),
     "halonet26t": (64, {}),
     "lambda_resnet26t": (64, {}),

@@ -6,17 +6,18 @@ import copy
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from case import Case
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from case import Case
 from handheld.capture.capture import Capture
 from handheld.step import Step
+
+Results = dict[str, np.ndarray]
 
 
 class Held(nn.Module):
@@ -28,7 +29,6 @@ class Held(nn.Module):
         fn, tensors = case.make()
         self.fn = fn if isinstance(fn, nn.Module) else None
         self.call: Callable[..., Any] = fn
-        self.anchor = nn.Parameter(torch.ones(()))  # so that there is always something to train
         self.places: list[tuple[bool, int]] = []  # (is a parameter, its number)
         self.given = nn.ParameterList()
         self.batch: list[torch.Tensor] = []
@@ -40,82 +40,75 @@ class Held(nn.Module):
                 self.places.append((False, len(self.batch)))
                 self.batch.append(tensor)
 
-    def forward(self, batch: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The loss and all outputs."""
+    def forward(self, batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """All outputs, and the gradients of their sum with fixed random weights."""
         tensors = [self.given[n] if trained else batch[n] for trained, n in self.places]
         call = self.fn if self.fn is not None else self.call
         outputs = [o for o in pytree.tree_leaves(call(*tensors)) if isinstance(o, torch.Tensor)]
-        loss = self.anchor * 1.0
-        for number, output in enumerate(outputs):
-            if output.dtype.is_floating_point:
-                weights = np.random.default_rng(number).standard_normal(tuple(output.shape)).astype(np.float32)
-                loss = loss + (output * torch.from_numpy(np.asarray(weights)).to(output.dtype)).sum()
-        return loss, [o * 1 if o.dtype.is_floating_point else o for o in outputs]
+        found = {f"output {n}": o for n, o in enumerate(outputs)}
+        trained = [(n, o) for n, o in enumerate(outputs) if o.requires_grad]
+        parameters = dict(self.named_parameters())
+        if trained and parameters:
+            weights = [_weights(n, tuple(o.shape)).to(o.dtype) for n, o in trained]
+            gradients = torch.autograd.grad([o for _, o in trained], list(parameters.values()), weights,
+                                            allow_unused=True)
+            found |= {f"gradient {k}": g for k, g in zip(parameters, gradients) if g is not None}
+        return found
 
 
-@dataclass
-class Results:
-    """Everything a case gives: loss, outputs, gradients, buffers."""
-
-    values: dict[str, np.ndarray]
+def _weights(number: int, shape: tuple[int, ...]) -> torch.Tensor:
+    values = np.random.default_rng(number).standard_normal(shape).astype(np.float32)
+    return torch.from_numpy(np.asarray(values))
 
 
 def reference(held: Held, dtype: torch.dtype = torch.float64) -> Results:
     """PyTorch itself, from the same float32 values."""
     twin = copy.deepcopy(held).to(dtype)
-    batch = [b.clone() for b in held.batch]
-    loss, outputs = twin(batch)
-    loss.backward()
-    found = {"loss": loss.detach().numpy()}
-    found |= {f"output {i}": o.detach().numpy() for i, o in enumerate(outputs)}
-    found |= {f"gradient {n}": p.grad.numpy() for n, p in twin.named_parameters() if p.grad is not None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = {k: v.detach().numpy() for k, v in twin([b.clone() for b in held.batch]).items()}
     found |= {f"buffer {n}": b.numpy() for n, b in twin.named_buffers()}
-    return Results({k: np.asarray(v, np.float64) if v.dtype.kind == "f" else v for k, v in found.items()})
+    return {k: _wide(v) for k, v in found.items()}
 
 
 def captured(held: Held, name: str = "case") -> Step:
-    """The case as a step; the momentum after one step is the gradient."""
-    optimizer = torch.optim.SGD(held.parameters(), lr=0.1, momentum=0.9)
+    """The case as a graph of its own, without a loss or an optimizer."""
+    builder = Capture(held)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Capture(held).train(lambda b: held(b), optimizer, list(held.batch)).step(name=name)
+        builder._record("case", lambda b: (None, held(b)), list(held.batch), None)
+        return builder.step(name=name)
 
 
 def run(step: Step, held: Held, device: str, **options: Any) -> Results:
-    """One step on a device."""
+    """One run on a device."""
     with step.plan(device).start(**options) as trainer:
-        loss = trainer.step(*held.batch)
+        trainer.run("case", *held.batch)
+        found = {k.removeprefix("output."): v for k, v in trainer.outputs().items()}
         session: Any = trainer.session
-        outputs = trainer.outputs()
-        found: dict[str, np.ndarray] = {"loss": np.asarray(float(loss))}
-        if options.get("float64"):
-            found["loss"] = session.read_tensor("train", trainer.plan.graphs["train"].graph.outputs[0][1].tensor)
+        for name, slot in step.slots.items():
+            if slot.role == "buffer":
+                exact = options.get("float64")
+                found[f"buffer {name}"] = session._slots[name].numpy() if exact else session.read_slot(name)
+        return {k: _wide(np.asarray(v)) for k, v in found.items()}
 
-        def slot(name: str) -> np.ndarray:
-            return np.asarray(session._slots[name].numpy()) if options.get("float64") else session.read_slot(name)
 
-        number = {f"output.{i}": i for i in range(len(outputs))}
-        found |= {f"output {number[k]}": v for k, v in outputs.items()}
-        for name in step.slots:
-            if name.startswith("optimizer.") and name.endswith(".momentum_buffer"):
-                found["gradient " + name.removeprefix("optimizer.").removesuffix(".momentum_buffer")] = slot(name)
-            elif step.slots[name].role == "buffer":
-                found[f"buffer {name}"] = slot(name)
-        return Results({k: np.asarray(v, np.float64) if v.dtype.kind == "f" else v for k, v in found.items()})
+def _wide(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float64) if value.dtype.kind == "f" else value
 
 
 def differences(got: Results, want: Results, limit: float) -> list[str]:
     """What differs by more than `limit` in relative norm; what is missing."""
     found = []
-    for name, value in want.values.items():
-        if name not in got.values:
-            if not name.startswith("gradient ") or np.any(value):
+    for name, value in want.items():
+        if name not in got:
+            if not name.startswith("gradient ") or np.any(value):  # PyTorch writes zeros where nothing flows
                 found.append(f"{name} is missing")
             continue
-        other = got.values[name].reshape(value.shape)
+        other = got[name].reshape(value.shape)
         if value.dtype.kind != "f":
-            if not np.array_equal(other.astype(value.dtype), value):
-                found.append(f"{name} differs in {int((other.astype(value.dtype) != value).sum())} of {value.size} places")
+            wrong = int((other.astype(value.dtype) != value).sum())
+            found += [f"{name} differs in {wrong} of {value.size} places"] if wrong else []
             continue
         same = (np.isnan(value) & np.isnan(other)) | (value == other)
         gap = np.where(same, 0.0, other - value)
@@ -124,3 +117,10 @@ def differences(got: Results, want: Results, limit: float) -> list[str]:
         if not error <= limit:
             found.append(f"{name} {error:.1e}")
     return found
+
+
+def limit_of(case: Case, exact: bool) -> float:
+    """What a result may differ by from float64."""
+    if exact:
+        return 1e-6 if case.rounded else 1e-12
+    return 1e-4 if case.long else 1e-5

@@ -417,3 +417,21 @@ def test_a_closed_trainer_says_so() -> None:
     trainer.close()
     with pytest.raises(HandheldError, match="closed"):
         trainer.step(*batch())
+
+
+def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's log, the kernel, and the variant that is tried next."""
+    from handheld.kernels import contract
+
+    real = contract.read_source
+    broken = "\n#if !LOCAL\n#error this driver does not like it\n#endif\n"
+    monkeypatch.setattr(contract, "read_source", lambda name: real(name) + broken)
+    model = net()
+    step = handheld.capture(model, F.cross_entropy, sgd(model), batch(), evaluate=False)
+    plan = step.plan("opencl")
+    if plan.caps.kind != "cpu":
+        pytest.skip("the register variant is for CPUs")
+    with pytest.warns(UserWarning, match=r"(?s)could not build kernel contract.*gpu variants"):
+        trainer = plan.start()
+    with trainer:
+        assert np.isfinite(float(trainer.step(*batch())))

@@ -25,9 +25,10 @@ __all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "load"]
 
 def capture(*args: Any, **options: Any) -> Step:
     """See handheld.capture.capture.capture: PyTorch is imported only when something is captured."""
-    from handheld.capture.capture import capture as run
+    from handheld.capture import call
 
-    return run(*args, **options)
+    step: Step = call(*args, **options)
+    return step
 
 
 def load(path: Any) -> Step:

@@ -44,16 +44,20 @@ class Step:
         return plan_step(self, device, **options)
 
     def save(self, path: str | Path) -> Path:
-        """Writes a step file, whole or not at all."""
+        """Writes a step file, whole or not at all; what a running trainer has learned is in it."""
         from handheld.package import save
 
+        self._sync()
         return save(self, Path(path))
 
     def state(self) -> dict[str, np.ndarray]:
         """Every value under its PyTorch names, tied ones under each of theirs."""
+        self._sync()
+        return named_state(self.slots, self.values)
+
+    def _sync(self) -> None:
         if self._trainer is not None and not self._trainer.closed:
             self._trainer.sync()
-        return named_state(self.slots, self.values)
 
     def copy_to(self, model: Any) -> None:
         """Puts the trained parameters and buffers back into the PyTorch module."""

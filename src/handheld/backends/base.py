@@ -96,8 +96,11 @@ def describe(device: str) -> DeviceCaps:
 
         return opencl.find(device).caps
     if kind == "torch":
-        from handheld.backends import torch as torch_backend
-
+        try:
+            from handheld.backends import torch as torch_backend
+        except ImportError as error:
+            raise DeviceError(f"{device} needs PyTorch ({error}). "
+                              "Try: pip install 'handheld[capture]'") from None
         return torch_backend.describe(device)
     if device == "null":
         return host_caps("null", "null")

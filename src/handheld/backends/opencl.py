@@ -236,12 +236,21 @@ class OpenCLSession:
         for i, lowered in enumerate(graph.lowered):
             rows = []
             for launch in lowered.launches:
-                kernel = self._cl.Kernel(self._programs[launch.source], launch.kernel)
+                kernel = self._kernel(launch)
                 kernel.set_args(*(self._argument(graph, i, arg) for arg in launch.args))
                 self.counters.bindings += 1
                 rows.append((kernel, launch.global_size, launch.local_size))
             bound.append(rows)
         return bound
+
+    def _kernel(self, launch: Launch) -> Any:
+        try:
+            return self._cl.Kernel(self._programs[launch.source], launch.kernel)
+        except self._cl.Error as error:
+            raise BuildError(
+                f"{self.plan.device} built a program without kernel {launch.kernel}: {error}. "
+                "A damaged cache of the driver can do that; try emptying it"
+            ) from None
 
     def _argument(self, graph: GraphPlan, node: int, arg: Arg) -> Any:
         if isinstance(arg, Buffer):

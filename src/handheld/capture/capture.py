@@ -161,6 +161,8 @@ class Capture:
             writes: dict[str, int] = {}
             if optimizer is not None:
                 writes = self._backward(rec, loss, optimizer, notes, **options)
+            for old, new in attributes.new_buffers():
+                torch.ops.aten.copy_.default(old, new)
             rec.path.pop()
             named = [("loss", _read(rec, loss), "float32")] if loss is not None else []
             named += [(key, _read(rec, t), _name(t)) for key, t in _named_outputs(outputs)]

@@ -73,6 +73,10 @@ class Recorder(TorchDispatchMode):
         self._stand_ins: dict[Any, torch.Tensor] = {}
         self._sequence: dict[int, str] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first op imports PyTorch's compiler, which takes seconds
+
     # ── dispatch ──────────────────────────────────────────────────────────────────────────────
 
     def __torch_dispatch__(

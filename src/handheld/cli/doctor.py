@@ -20,7 +20,7 @@ from handheld.cli import probe, show
 from handheld.errors import DeviceError
 from handheld.run import guards
 
-_PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "safetensors", "torch",
+_PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "torch",
              "scikit-learn", "pillow")
 
 

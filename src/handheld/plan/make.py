@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from handheld.device import DeviceCaps
@@ -105,3 +106,11 @@ def _check_memory(plan: Plan, limit: int | None) -> None:
         f"{available / 2**20:.1f} MiB are available. Largest tensors of graph "
         f"{graph.name!r}: {rows}. Try a smaller batch"
     )
+
+
+def other_variants(plan: Plan) -> Plan:
+    """The same plan with the kernels meant for the other kind of device; both run on any."""
+    caps = replace(plan.caps, kind="gpu" if plan.caps.kind == "cpu" else "cpu")
+    limit = plan.options.get("memory_limit_bytes")
+    isolate = bool(plan.options.get("isolate", False))
+    return make_plan(plan.step, plan.device, caps, list(plan.graphs), limit, isolate)

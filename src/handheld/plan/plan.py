@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from handheld.device import DeviceCaps
+from handheld.errors import BuildError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Lowered
 from handheld.plan.memory import Place
@@ -70,10 +72,20 @@ class Plan:
         return sum(self.segments[self.arena :])
 
     def start(self, **options: Any) -> Trainer:
-        """Opens the device, builds the kernels and uploads the state."""
+        """Opens the device, builds the kernels and uploads the state. Where the driver rejects a
+        kernel, the plan is made again with the other variants (those of a GPU on a CPU and the
+        other way round) and a warning says so."""
         from handheld.run.trainer import Trainer
 
-        return Trainer(self, **options)
+        try:
+            return Trainer(self, **options)
+        except BuildError as error:
+            from handheld.plan.make import other_variants
+
+            other = other_variants(self)
+            text = str(error)
+            warnings.warn(f"{text[:2000]}\nTrying the {other.caps.kind} variants instead", stacklevel=2)
+            return Trainer(other, **options)
 
     def explain(self, graph: str | None = None) -> str:
         """The schedule, the memory, each kernel and why it was chosen."""
