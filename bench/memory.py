@@ -56,8 +56,12 @@ def pytorch_peak(models: list[Any], losses: list[Any], optimizers: list[Any]) ->
     for optimizer in optimizers:
         optimizer.zero_grad()
     state = [t for m in models for t in (*m.parameters(), *m.buffers())]
-    state += [t for o in optimizers for s in o.state.values() for t in s.values() if torch.is_tensor(t)]
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as run:
+    state += [
+        t for o in optimizers for s in o.state.values() for t in s.values() if torch.is_tensor(t)
+    ]
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as run:
         step()
     events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
     total = peak = 0
@@ -77,7 +81,10 @@ def measure(name: str, device: str) -> dict[str, Any]:
         step, graphs = capture.step(), ["d", "g"]
         make, judge = (capture.modules[k].to(where) for k in ("generator", "discriminator"))
         models = [make, judge]
-        losses = [lambda: dcgan.loss_d(make, judge, *data), lambda: dcgan.loss_g(make, judge, data[1])]
+        losses = [
+            lambda: dcgan.loss_d(make, judge, *data),
+            lambda: dcgan.loss_g(make, judge, data[1]),
+        ]
         optimizers = [dcgan.adam(judge), dcgan.adam(make)]
     else:
         step, graphs = workload.step(batch), ["train"]
@@ -88,26 +95,38 @@ def measure(name: str, device: str) -> dict[str, Any]:
     plan = step.plan("opencl", caps=caps, graphs=graphs)
     theirs = pytorch_peak(models, losses, optimizers)
     return {
-        "model": name, "batch": batch, "tensors": max(plan.graphs[g].tensor_bytes for g in graphs),
-        "arena": plan.arena_bytes, "plan": plan.bytes, "pytorch": theirs,
+        "model": name,
+        "batch": batch,
+        "tensors": max(plan.graphs[g].tensor_bytes for g in graphs),
+        "arena": plan.arena_bytes,
+        "plan": plan.bytes,
+        "pytorch": theirs,
         "ratio": plan.bytes / theirs,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--on", default="opencl", help="opencl, or a shipped description: adreno-740")
+    parser.add_argument(
+        "--on", default="opencl", help="opencl, or a shipped description: adreno-740"
+    )
     parser.add_argument("--only", default=",".join(MODELS))
     parser.add_argument("--json")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     print(f"handheld {handheld.__version__}, PyTorch {torch.__version__}; MiB")
-    print(f"{'model':14} {'batch':>5} {'all tensors':>12} {'arena':>8} {'plan':>8} {'PyTorch':>8} {'ratio':>6}")
+    print(
+        f"{'model':14} {'batch':>5} {'all tensors':>12} {'arena':>8} {'plan':>8} "
+        f"{'PyTorch':>8} {'ratio':>6}"
+    )
     rows = []
     for name in options.only.split(","):
         row = measure(name, options.on)
         rows.append(row)
-        sizes = "".join(f"{row[k] / 2**20:{w}.1f} " for k, w in (("tensors", 12), ("arena", 8), ("plan", 8), ("pytorch", 8)))
+        sizes = "".join(
+            f"{row[k] / 2**20:{w}.1f} "
+            for k, w in (("tensors", 12), ("arena", 8), ("plan", 8), ("pytorch", 8))
+        )
         print(f"{name:14} {row['batch']:5} {sizes}{row['ratio']:6.2f}", flush=True)
     if options.json:
         with open(options.json, "w") as file:
