@@ -92,7 +92,9 @@ class Eager:
 
     def __init__(self, task: Task, model: nn.Module, dtype: torch.dtype) -> None:
         self.task, self.model = task, still(task, model.to(dtype))
-        self.batch = {k: v.to(dtype) if v.dtype.is_floating_point else v for k, v in task.batch.items()}
+        self.batch = {
+            k: v.to(dtype) if v.dtype.is_floating_point else v for k, v in task.batch.items()
+        }
         self.optimizer = make_optimizer(task, model)
 
     def step(self) -> float:
@@ -113,7 +115,10 @@ class Eager:
         return found
 
     def state(self) -> dict[str, np.ndarray]:
-        return {k: (v.double() if v.dtype.is_floating_point else v).numpy().copy() for k, v in self._tensors().items()}
+        return {
+            k: (v.double() if v.dtype.is_floating_point else v).numpy().copy()
+            for k, v in self._tensors().items()
+        }
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         for name, tensor in self._tensors().items():
@@ -132,14 +137,14 @@ def error(got: Any, want: Any, floor: float = 0.0) -> float:
 
 
 def floor_of(want: dict[str, Any]) -> float:
-    """A gradient that is zero but for rounding has no relative error: a millionth of the largest is nothing."""
+    """A millionth of the largest gradient: what is smaller is zero but for rounding."""
     sizes = [float(np.linalg.norm(v)) for k, v in want.items() if k.endswith(".momentum_buffer")]
     return 1e-6 * max(sizes, default=0.0)
 
 
 def path_share(graph: Graph) -> float:
-    """Share of nodes with a module path. The loss function is a place too, but what only the backward pass
-    puts there has lost its module."""
+    """Share of nodes with a module path. The loss function is a place too, but what only the
+    backward pass puts there has lost its module."""
     places = [(n.origin.phase, n.origin.path) for n in graph.nodes]
     forward, backward = (places.count((phase, "loss")) for phase in ("forward", "backward"))
     lost = sum(path == "" for _, path in places) + max(backward - 2 * forward, 0)
@@ -163,7 +168,9 @@ def try_family(family: Family, device: str, steps: int) -> Result:
         result.note = f"{type(problem).__name__}: {problem}"
     except Exception as problem:
         where = traceback.extract_tb(problem.__traceback__)[-1]
-        result.note = f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
+        result.note = (
+            f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
+        )
     result.total_s = time.perf_counter() - started
     result.note = result.note[:1500]
     gc.collect()
@@ -176,8 +183,13 @@ def _try(task: Task, result: Result, device: str, steps: int) -> None:
     twins = {torch.float64: copy.deepcopy(model), torch.float32: copy.deepcopy(model)}
 
     begun = time.perf_counter()
-    step = capture(lambda batch: task.loss(model, batch), optimizer=make_optimizer(task, model),
-                   batch=task.batch, modules=model, evaluate=False)
+    step = capture(
+        lambda batch: task.loss(model, batch),
+        optimizer=make_optimizer(task, model),
+        batch=task.batch,
+        modules=model,
+        evaluate=False,
+    )
     result.capture_s = time.perf_counter() - begun
     graph = step.graphs["train"]
     result.nodes = len(graph.nodes)
@@ -198,17 +210,21 @@ def _try(task: Task, result: Result, device: str, steps: int) -> None:
         for number in range(steps):
             got: dict[str, Any] = {"loss": float(trainer.step(task.batch))}
             theirs: dict[str, Any] = {"loss": own.step()}
-            try:
-                want: dict[str, Any] = {"loss": reference.step()}
-            except RuntimeError:  # some models cannot run in float64: then PyTorch's float32 is the measure
-                want, reference = dict(theirs), own
+            want: dict[str, Any] = dict(theirs)
+            if reference is not own:
+                try:
+                    want = {"loss": reference.step()}
+                except RuntimeError:  # not in float64: then PyTorch's float32 is the measure
+                    reference = own
             want |= reference.state()
             if number == 0:
                 _check_exact(exact, want, result)
             _compare(got | trainer.state(), want, theirs | own.state(), number, result)
             # the next step starts from the reference, in float32, on all sides
-            again = {k: v.astype(np.float32).astype(v.dtype) if v.dtype.kind == "f" else v
-                     for k, v in reference.state().items()}
+            again = {
+                k: v.astype(np.float32).astype(v.dtype) if v.dtype.kind == "f" else v
+                for k, v in reference.state().items()
+            }
             known = {alias for slot in step.slots.values() for alias in slot.names}
             trainer.load({k: v for k, v in again.items() if k in known}, strict=False)
             reference.load(again)
@@ -225,10 +241,13 @@ def _check_exact(got: dict[str, Any], want: dict[str, Any], result: Result) -> N
     if bad or missing:
         result.verdict = "differs"
         result.note = f"in float64: {len(bad)} of {len(want)} differ: " + "; ".join(
-            [f"{k} {errors[k]:.1e}" for k in bad[:6]] + [f"{k} is missing" for k in missing[:3]])
+            [f"{k} {errors[k]:.1e}" for k in bad[:6]] + [f"{k} is missing" for k in missing[:3]]
+        )
 
 
-def _compare(got: dict[str, Any], want: dict[str, Any], own: dict[str, Any], step: int, result: Result) -> None:
+def _compare(
+    got: dict[str, Any], want: dict[str, Any], own: dict[str, Any], step: int, result: Result
+) -> None:
     floor, errors = floor_of(want), {}
     for name in want.keys() & got.keys():
         ours, theirs = error(got[name], want[name], floor), error(own[name], want[name], floor)
@@ -238,22 +257,31 @@ def _compare(got: dict[str, Any], want: dict[str, Any], own: dict[str, Any], ste
     if errors[worst][0] > result.used:
         result.used, result.worst, result.torch_worst = errors[worst]
         result.worst_name = worst
-    flips = (errors["loss"][1] < 1e-4 + FACTOR * errors["loss"][2] and all(errors[k][1] < 0.3 for k in bad)
-             and float(np.median([e[1] for e in errors.values()])) < 0.03)
+    flips = (
+        errors["loss"][1] < 1e-4 + FACTOR * errors["loss"][2]
+        and all(errors[k][1] < 0.3 for k in bad)
+        and float(np.median([e[1] for e in errors.values()])) < 0.03
+    )
     if bad and flips:
         result.flips += len(bad)
     elif bad and result.verdict == "ok":
         result.verdict = "differs"
         result.note = f"step {step}: {len(bad)} of {len(want)} differ: " + "; ".join(
-            f"{k} {errors[k][1]:.1e} (PyTorch {errors[k][2]:.1e})" for k in bad[:6])
+            f"{k} {errors[k][1]:.1e} (PyTorch {errors[k][2]:.1e})" for k in bad[:6]
+        )
 
 
 def _with_dropout(task: Task, model: nn.Module, result: Result) -> None:
     """One more capture in train mode: dropout, drop path and noise must be captured too."""
     model.train()
     try:
-        capture(lambda batch: task.loss(model, batch), optimizer=make_optimizer(task, model), batch=task.batch,
-                modules=model, evaluate=False)
+        capture(
+            lambda batch: task.loss(model, batch),
+            optimizer=make_optimizer(task, model),
+            batch=task.batch,
+            modules=model,
+            evaluate=False,
+        )
         result.dropout = "ok"
     except Exception as problem:
         result.dropout = f"{type(problem).__name__}: {problem}"[:300]
@@ -263,11 +291,14 @@ def _with_dropout(task: Task, model: nn.Module, result: Result) -> None:
 def families(groups: Iterable[str]) -> list[Family]:
     """All families of the groups; a group whose package is missing gives none."""
     import coverage_hf
+    import coverage_hf_more
     import coverage_plain
     import coverage_vision
 
     sources: dict[str, Callable[[], list[Family]]] = {
-        "plain": coverage_plain.families, "hf": coverage_hf.families, "timm": coverage_vision.timm_families,
+        "plain": coverage_plain.families,
+        "hf": lambda: [*coverage_hf.families(), *coverage_hf_more.families()],
+        "timm": coverage_vision.timm_families,
         "pytorchcv": coverage_vision.pytorchcv_families,
     }
     found: list[Family] = []
@@ -280,18 +311,27 @@ def row(result: Result) -> str:
     """One line of the table."""
     extra = f"  {result.note or result.dropout}" if result.verdict != "ok" else ""
     baked = f"  baked in: {len(result.baked)}" if result.baked else ""
-    return (f"{result.name:34} {result.verdict:11} {result.nodes:6} {result.launches:6} {result.programs:5} "
-            f"{result.paths:6.1%} {result.exact:8.1e} {result.worst:8.1e} {result.torch_worst:8.1e} {result.flips:5} "
-            f"{result.capture_s:6.1f} {result.total_s:6.1f}{baked}{extra}")
+    return (
+        f"{result.name:34} {result.verdict:11} {result.nodes:6} {result.launches:6} "
+        f"{result.programs:5} {result.paths:6.1%} {result.exact:8.1e} {result.worst:8.1e} "
+        f"{result.torch_worst:8.1e} {result.flips:5} "
+        f"{result.capture_s:6.1f} {result.total_s:6.1f}{baked}{extra}"
+    )
 
 
-HEADER = (f"{'family':34} {'verdict':11} {'nodes':>6} {'launch':>6} {'progs':>5} {'paths':>6} {'exact':>8} "
-          f"{'worst':>8} {'torch':>8} {'flips':>5} {'capt s':>6} {'all s':>6}")
+HEADER = (
+    f"{'family':34} {'verdict':11} {'nodes':>6} {'launch':>6} {'progs':>5} {'paths':>6} "
+    f"{'exact':>8} {'worst':>8} {'torch':>8} {'flips':>5} {'capt s':>6} {'all s':>6}"
+)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="names that contain one of these, comma-separated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="", help="names that contain one of these, comma-separated"
+    )
     parser.add_argument("--group", default="", help="plain, hf, timm, pytorchcv; comma-separated")
     parser.add_argument("--on", default="opencl", help="the device")
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -299,8 +339,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write every result here, as it comes")
     given = parser.parse_args()
     wanted = [w for w in given.only.split(",") if w]
-    chosen = [f for f in families([g for g in given.group.split(",") if g])
-              if not wanted or any(w == f.name if w in f.name.split() else w in f.name for w in wanted)]
+    chosen = [
+        f
+        for f in families([g for g in given.group.split(",") if g])
+        if not wanted or any(w == f.name if w in f.name.split() else w in f.name for w in wanted)
+    ]
     if given.list:
         print("\n".join(f"{f.group:10} {f.name}" for f in chosen))
         return 0
@@ -313,8 +356,13 @@ def main() -> int:
             given.json.write_text(json.dumps([asdict(r) for r in results], indent=1))
     tried = [r for r in results if r.verdict != "skipped"]
     good = [r for r in tried if r.verdict == "ok"]
-    print(f"{len(good)} of {len(tried)} families ok; "
-          + ", ".join(f"{sum(r.verdict == v for r in tried)} {v}" for v in ("differs", "unsupported", "error", "dropout")))
+    print(
+        f"{len(good)} of {len(tried)} families ok; "
+        + ", ".join(
+            f"{sum(r.verdict == v for r in tried)} {v}"
+            for v in ("differs", "unsupported", "error", "dropout")
+        )
+    )
     return 0 if len(good) == len(tried) else 1
 
 

@@ -22,7 +22,7 @@ class Task:
     batch: Batch
     loss: Callable[[nn.Module, Batch], torch.Tensor]
     rate: float = 0.01
-    #: how dropout is turned off: `eval` (with batch norm training), or `train` with dropout modules off
+    #: how dropout is turned off: `eval` (batch norm still trains), or `train` but for dropout
     mode: str = "eval"
 
 

@@ -1,4 +1,4 @@
-"""Families of Hugging Face transformers, as small as their configurations allow."""
+"""Language models of Hugging Face transformers, as small as their configurations allow."""
 
 from __future__ import annotations
 
@@ -14,14 +14,35 @@ Maker = Callable[[], Batch]
 
 #: what most language-model configurations understand
 TEXT: dict[str, Any] = {
-    "vocab_size": V, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "vocab_size": V,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
-           "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+}
 VISION: dict[str, Any] = {
-    "image_size": 32, "patch_size": 8, "num_channels": 3, "hidden_size": 32, "intermediate_size": 48,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 5,
+    "image_size": 32,
+    "patch_size": 8,
+    "num_channels": 3,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_labels": 5,
 }
 
 
@@ -49,7 +70,11 @@ def classes() -> Batch:
 
 
 def spans() -> Batch:
-    return {"input_ids": tokens(), "start_positions": torch.randint(0, T, (B,)), "end_positions": torch.randint(0, T, (B,))}
+    return {
+        "input_ids": tokens(),
+        "start_positions": torch.randint(0, T, (B,)),
+        "end_positions": torch.randint(0, T, (B,)),
+    }
 
 
 def plain() -> Batch:
@@ -57,11 +82,18 @@ def plain() -> Batch:
 
 
 def translate() -> Batch:
-    return {"input_ids": tokens(), "attention_mask": torch.ones(B, T, dtype=torch.long), "labels": tokens(7)}
+    return {
+        "input_ids": tokens(),
+        "attention_mask": torch.ones(B, T, dtype=torch.long),
+        "labels": tokens(7),
+    }
 
 
 def image(size: int = 32, labels: int = 5) -> Maker:
-    return lambda: {"pixel_values": torch.randn(B, 3, size, size), "labels": torch.randint(0, labels, (B,))}
+    return lambda: {
+        "pixel_values": torch.randn(B, 3, size, size),
+        "labels": torch.randint(0, labels, (B,)),
+    }
 
 
 def pixels(size: int = 32) -> Maker:
@@ -71,11 +103,17 @@ def pixels(size: int = 32) -> Maker:
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
     output = model(**batch)
     loss = getattr(output, "loss", None)
-    return loss if isinstance(loss, torch.Tensor) else scalar_loss(dict(output) if hasattr(output, "items") else output)
+    return (
+        loss
+        if isinstance(loss, torch.Tensor)
+        else scalar_loss(dict(output) if hasattr(output, "items") else output)
+    )
 
 
-def family(kind: str, head: str, batch: Maker, base: dict[str, Any], tag: str = "", **change: Any) -> Family:
-    """`kind` is the model type, `head` an Auto class without its `AutoModelFor`, or "" for the base model."""
+def family(
+    kind: str, head: str, batch: Maker, base: dict[str, Any], tag: str = "", **change: Any
+) -> Family:
+    """`head` is an Auto class without its `AutoModelFor`, or "" for the base model."""
 
     def make() -> Task:
         torchvision_stub()
@@ -96,24 +134,137 @@ def family(kind: str, head: str, batch: Maker, base: dict[str, Any], tag: str = 
 def _decoders() -> list[Family]:
     """Causal language models."""
     found = [
-        family("gpt2", "CausalLM", padded, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64),
-        family("gpt2", "CausalLM", causal, {}, "eager", vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64,
-               attn_implementation="eager"),
-        family("gpt2", "SequenceClassification", classes, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4,
-               n_positions=64, pad_token_id=0, num_labels=3),
-        family("openai-gpt", "CausalLM", causal, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64),
-        family("gptj", "CausalLM", causal, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4),
-        family("gpt_neo", "CausalLM", causal, TEXT, attention_types=[[["global", "local"], 1]], num_layers=2,
-               num_heads=4, window_size=4),
-        family("gpt_bigcode", "CausalLM", causal, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64),
-        family("codegen", "CausalLM", causal, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4),
-        family("ctrl", "CausalLM", causal, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64, dff=48),
+        family(
+            "gpt2",
+            "CausalLM",
+            padded,
+            {},
+            vocab_size=V,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+        ),
+        family(
+            "gpt2",
+            "CausalLM",
+            causal,
+            {},
+            "eager",
+            vocab_size=V,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+            attn_implementation="eager",
+        ),
+        family(
+            "gpt2",
+            "SequenceClassification",
+            classes,
+            {},
+            vocab_size=V,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+            pad_token_id=0,
+            num_labels=3,
+        ),
+        family(
+            "openai-gpt",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+        ),
+        family(
+            "gptj",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+            rotary_dim=4,
+        ),
+        family(
+            "gpt_neo",
+            "CausalLM",
+            causal,
+            TEXT,
+            attention_types=[[["global", "local"], 1]],
+            num_layers=2,
+            num_heads=4,
+            window_size=4,
+        ),
+        family(
+            "gpt_bigcode",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+        ),
+        family(
+            "codegen",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+            rotary_dim=4,
+        ),
+        family(
+            "ctrl",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+            dff=48,
+        ),
         family("bloom", "CausalLM", padded, {}, vocab_size=V, hidden_size=32, n_layer=2, n_head=4),
         family("falcon", "CausalLM", causal, TEXT, new_decoder_architecture=True, num_kv_heads=2),
         family("falcon", "CausalLM", causal, TEXT, "alibi", alibi=True, multi_query=False),
         family("opt", "CausalLM", padded, TEXT, ffn_dim=48, word_embed_proj_dim=32),
-        family("mpt", "CausalLM", causal, {}, vocab_size=V, d_model=32, n_heads=4, n_layers=2, max_seq_len=64),
-        family("xglm", "CausalLM", causal, {}, vocab_size=V, d_model=32, ffn_dim=48, num_layers=2, attention_heads=4),
+        family(
+            "mpt",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            d_model=32,
+            n_heads=4,
+            n_layers=2,
+            max_seq_len=64,
+        ),
+        family(
+            "xglm",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            d_model=32,
+            ffn_dim=48,
+            num_layers=2,
+            attention_heads=4,
+        ),
         family("biogpt", "CausalLM", causal, TEXT),
         family("llama", "CausalLM", padded, TEXT, "padded"),
         family("llama", "CausalLM", causal, TEXT, "eager", attn_implementation="eager"),
@@ -122,39 +273,179 @@ def _decoders() -> list[Family]:
         family("gemma2", "CausalLM", causal, TEXT, head_dim=8, sliding_window=4),
         family("gemma3_text", "CausalLM", causal, TEXT, head_dim=8, sliding_window=4),
         family("qwen3", "CausalLM", causal, TEXT, head_dim=8),
-        family("mamba", "CausalLM", causal, {}, vocab_size=V, hidden_size=32, state_size=4, num_hidden_layers=2,
-               intermediate_size=64, time_step_rank=4),
-        family("mamba2", "CausalLM", causal, {}, vocab_size=V, hidden_size=32, state_size=4, num_hidden_layers=2,
-               num_heads=8, head_dim=8, expand=2, n_groups=2, chunk_size=4),
-        family("falcon_mamba", "CausalLM", causal, {}, vocab_size=V, hidden_size=32, state_size=4, num_hidden_layers=2,
-               intermediate_size=64, time_step_rank=4),
-        family("rwkv", "CausalLM", causal, {}, vocab_size=V, hidden_size=32, attention_hidden_size=32, num_hidden_layers=2,
-               intermediate_size=48, context_length=64),
-        family("recurrent_gemma", "CausalLM", causal, TEXT, lru_width=32, attention_window_size=8, head_dim=8,
-               block_types=["recurrent", "attention"]),
-        family("xlstm", "CausalLM", causal, {}, vocab_size=V, hidden_size=32, num_heads=2, num_blocks=2, embedding_dim=32),
+        family(
+            "mamba",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            hidden_size=32,
+            state_size=4,
+            num_hidden_layers=2,
+            intermediate_size=64,
+            time_step_rank=4,
+        ),
+        family(
+            "mamba2",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            hidden_size=32,
+            state_size=4,
+            num_hidden_layers=2,
+            num_heads=8,
+            head_dim=8,
+            expand=2,
+            n_groups=2,
+            chunk_size=4,
+        ),
+        family(
+            "falcon_mamba",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            hidden_size=32,
+            state_size=4,
+            num_hidden_layers=2,
+            intermediate_size=64,
+            time_step_rank=4,
+        ),
+        family(
+            "rwkv",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            hidden_size=32,
+            attention_hidden_size=32,
+            num_hidden_layers=2,
+            intermediate_size=48,
+            context_length=64,
+        ),
+        family(
+            "recurrent_gemma",
+            "CausalLM",
+            causal,
+            TEXT,
+            lru_width=32,
+            attention_window_size=8,
+            head_dim=8,
+            block_types=["recurrent", "attention"],
+        ),
+        family(
+            "xlstm",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            hidden_size=32,
+            num_heads=2,
+            num_blocks=2,
+            embedding_dim=32,
+        ),
         family("mixtral", "CausalLM", causal, {**TEXT, **EXPERTS}),
-        family("qwen2_moe", "CausalLM", causal, {**TEXT, **EXPERTS}, shared_expert_intermediate_size=24),
+        family(
+            "qwen2_moe", "CausalLM", causal, {**TEXT, **EXPERTS}, shared_expert_intermediate_size=24
+        ),
         family("qwen3_moe", "CausalLM", causal, {**TEXT, **EXPERTS}, head_dim=8),
         family("olmoe", "CausalLM", causal, {**TEXT, **EXPERTS}),
         family("phimoe", "CausalLM", causal, {**TEXT, **EXPERTS}),
         family("granitemoe", "CausalLM", causal, {**TEXT, **EXPERTS}),
         family("gpt_oss", "CausalLM", causal, {**TEXT, **EXPERTS}, head_dim=8, sliding_window=4),
-        family("deepseek_v3", "CausalLM", causal, {**TEXT, **EXPERTS}, num_key_value_heads=4, q_lora_rank=8, kv_lora_rank=8,
-               qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=8, first_k_dense_replace=1, n_shared_experts=1),
-        family("dbrx", "CausalLM", causal, {}, vocab_size=V, d_model=32, n_heads=4, n_layers=2, max_seq_len=64,
-               attn_config={"kv_n_heads": 2, "rope_theta": 1e4}, ffn_config={"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2}),
-        family("jamba", "CausalLM", causal, {**TEXT, **EXPERTS}, mamba_d_state=4, mamba_dt_rank=4, attn_layer_period=2,
-               attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1, use_mamba_kernels=False),
-        family("modernbert-decoder", "CausalLM", causal, TEXT, global_attn_every_n_layers=2, local_attention=8),
+        family(
+            "deepseek_v3",
+            "CausalLM",
+            causal,
+            {**TEXT, **EXPERTS},
+            num_key_value_heads=4,
+            q_lora_rank=8,
+            kv_lora_rank=8,
+            qk_rope_head_dim=4,
+            qk_nope_head_dim=4,
+            v_head_dim=8,
+            first_k_dense_replace=1,
+            n_shared_experts=1,
+        ),
+        family(
+            "dbrx",
+            "CausalLM",
+            causal,
+            {},
+            vocab_size=V,
+            d_model=32,
+            n_heads=4,
+            n_layers=2,
+            max_seq_len=64,
+            attn_config={"kv_n_heads": 2, "rope_theta": 1e4},
+            ffn_config={"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2},
+        ),
+        family(
+            "jamba",
+            "CausalLM",
+            causal,
+            {**TEXT, **EXPERTS},
+            mamba_d_state=4,
+            mamba_dt_rank=4,
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            use_mamba_kernels=False,
+        ),
+        family(
+            "modernbert-decoder",
+            "CausalLM",
+            causal,
+            TEXT,
+            global_attn_every_n_layers=2,
+            local_attention=8,
+        ),
         family("helium", "CausalLM", causal, TEXT, head_dim=8),
         family("ministral", "CausalLM", causal, TEXT, head_dim=8),
         family("hunyuan_v1_dense", "CausalLM", causal, TEXT, head_dim=8),
         family("lfm2", "CausalLM", causal, TEXT, layer_types=["conv", "full_attention"]),
-        family("xlnet", "CausalLM", plain_labels, {}, vocab_size=V, d_model=32, n_layer=2, n_head=4, d_inner=48),
+        family(
+            "xlnet",
+            "CausalLM",
+            plain_labels,
+            {},
+            vocab_size=V,
+            d_model=32,
+            n_layer=2,
+            n_head=4,
+            d_inner=48,
+        ),
     ]
-    same = ("mistral qwen2 phi phi3 gpt_neox stablelm starcoder2 olmo olmo2 olmo3 cohere cohere2 granite glm glm4 nemotron "
-            "persimmon arcee smollm3 exaone4 diffllama apertus seed_oss ernie4_5 nanochat gpt_neox_japanese").split()
+    same = [
+        "mistral",
+        "qwen2",
+        "phi",
+        "phi3",
+        "gpt_neox",
+        "stablelm",
+        "starcoder2",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "cohere",
+        "cohere2",
+        "granite",
+        "glm",
+        "glm4",
+        "nemotron",
+        "persimmon",
+        "arcee",
+        "smollm3",
+        "exaone4",
+        "diffllama",
+        "apertus",
+        "seed_oss",
+        "ernie4_5",
+        "nanochat",
+        "gpt_neox_japanese",
+    ]
     return found + [family(kind, "CausalLM", causal, TEXT) for kind in same]
 
 
@@ -165,42 +456,174 @@ def plain_labels() -> Batch:
 
 def _encoders() -> list[Family]:
     bert = {**TEXT, "type_vocab_size": 2}
-    found = [family(kind, "MaskedLM", padded, bert) for kind in
-             "bert roberta xlm-roberta camembert megatron-bert ernie rembert nezha data2vec-text roformer convbert "
-             "esm mpnet roberta-prelayernorm modernbert nystromformer yoso mra eurobert".split() if kind != "nezha"]
+    found = [
+        family(kind, "MaskedLM", padded, bert)
+        for kind in [
+            "bert",
+            "roberta",
+            "xlm-roberta",
+            "camembert",
+            "megatron-bert",
+            "ernie",
+            "rembert",
+            "nezha",
+            "data2vec-text",
+            "roformer",
+            "convbert",
+            "esm",
+            "mpnet",
+            "roberta-prelayernorm",
+            "modernbert",
+            "nystromformer",
+            "yoso",
+            "mra",
+            "eurobert",
+        ]
+        if kind != "nezha"
+    ]
     found += [
         family("bert", "SequenceClassification", classes, bert, num_labels=3),
         family("bert", "TokenClassification", padded_tags, bert, num_labels=5),
         family("bert", "QuestionAnswering", spans, bert),
         family("bert", "PreTraining", plain, bert),
-        family("bert", "SequenceClassification", classes, bert, "eager", num_labels=3, attn_implementation="eager"),
-        family("distilbert", "MaskedLM", padded, {}, vocab_size=V, dim=32, n_layers=2, n_heads=4, hidden_dim=48,
-               max_position_embeddings=64),
-        family("distilbert", "SequenceClassification", classes, {}, vocab_size=V, dim=32, n_layers=2, n_heads=4,
-               hidden_dim=48, num_labels=3),
+        family(
+            "bert",
+            "SequenceClassification",
+            classes,
+            bert,
+            "eager",
+            num_labels=3,
+            attn_implementation="eager",
+        ),
+        family(
+            "distilbert",
+            "MaskedLM",
+            padded,
+            {},
+            vocab_size=V,
+            dim=32,
+            n_layers=2,
+            n_heads=4,
+            hidden_dim=48,
+            max_position_embeddings=64,
+        ),
+        family(
+            "distilbert",
+            "SequenceClassification",
+            classes,
+            {},
+            vocab_size=V,
+            dim=32,
+            n_layers=2,
+            n_heads=4,
+            hidden_dim=48,
+            num_labels=3,
+        ),
         family("roberta", "SequenceClassification", classes, bert, num_labels=3),
         family("albert", "MaskedLM", padded, bert, embedding_size=16),
         family("electra", "MaskedLM", padded, bert, embedding_size=16),
         family("electra", "SequenceClassification", classes, bert, embedding_size=16, num_labels=3),
-        family("deberta", "MaskedLM", padded, bert, relative_attention=True, pos_att_type=["p2c", "c2p"]),
-        family("deberta-v2", "MaskedLM", padded, bert, relative_attention=True, pos_att_type=["p2c", "c2p"],
-               position_buckets=8, norm_rel_ebd="layer_norm", share_att_key=True),
-        family("deit", "MaskedImageModeling", masked_image, VISION, encoder_stride=8),
+        family(
+            "deberta",
+            "MaskedLM",
+            padded,
+            bert,
+            relative_attention=True,
+            pos_att_type=["p2c", "c2p"],
+        ),
+        family(
+            "deberta-v2",
+            "MaskedLM",
+            padded,
+            bert,
+            relative_attention=True,
+            pos_att_type=["p2c", "c2p"],
+            position_buckets=8,
+            norm_rel_ebd="layer_norm",
+            share_att_key=True,
+        ),
         family("deberta-v2", "SequenceClassification", classes, bert, num_labels=3),
-        family("mobilebert", "MaskedLM", padded, bert, embedding_size=32, true_hidden_size=16, intra_bottleneck_size=16),
+        family(
+            "mobilebert",
+            "MaskedLM",
+            padded,
+            bert,
+            embedding_size=32,
+            true_hidden_size=16,
+            intra_bottleneck_size=16,
+        ),
         family("squeezebert", "MaskedLM", padded, bert, embedding_size=32),
-        family("funnel", "MaskedLM", padded, {}, vocab_size=V, d_model=32, n_head=4, d_head=8, d_inner=48,
-               block_sizes=[1, 1], num_decoder_layers=1),
-        family("xlnet", "SequenceClassification", classes, {}, vocab_size=V, d_model=32, n_layer=2, n_head=4, d_inner=48,
-               num_labels=3),
-        family("xlm", "SequenceClassification", classes, {}, vocab_size=V, emb_dim=32, n_layers=2, n_heads=4, num_labels=3),
-        family("flaubert", "SequenceClassification", classes, {}, vocab_size=V, emb_dim=32, n_layers=2, n_heads=4, num_labels=3),
+        family(
+            "funnel",
+            "MaskedLM",
+            padded,
+            {},
+            vocab_size=V,
+            d_model=32,
+            n_head=4,
+            d_head=8,
+            d_inner=48,
+            block_sizes=[1, 1],
+            num_decoder_layers=1,
+        ),
+        family(
+            "xlnet",
+            "SequenceClassification",
+            classes,
+            {},
+            vocab_size=V,
+            d_model=32,
+            n_layer=2,
+            n_head=4,
+            d_inner=48,
+            num_labels=3,
+        ),
+        family(
+            "xlm",
+            "SequenceClassification",
+            classes,
+            {},
+            vocab_size=V,
+            emb_dim=32,
+            n_layers=2,
+            n_heads=4,
+            num_labels=3,
+        ),
+        family(
+            "flaubert",
+            "SequenceClassification",
+            classes,
+            {},
+            vocab_size=V,
+            emb_dim=32,
+            n_layers=2,
+            n_heads=4,
+            num_labels=3,
+        ),
         family("fnet", "MaskedLM", plain_labels, bert),
         family("longformer", "MaskedLM", padded, bert, attention_window=4),
         family("big_bird", "MaskedLM", padded, bert, attention_type="original_full"),
-        family("canine", "SequenceClassification", classes, bert, num_labels=3, downsampling_rate=2, local_transformer_stride=8),
-        family("reformer", "MaskedLM", plain_labels, TEXT, attn_layers=["local", "local"], is_decoder=False,
-               attention_head_size=8, feed_forward_size=48, axial_pos_embds=False, local_attn_chunk_length=11),
+        family(
+            "canine",
+            "SequenceClassification",
+            classes,
+            bert,
+            num_labels=3,
+            downsampling_rate=2,
+            local_transformer_stride=8,
+        ),
+        family(
+            "reformer",
+            "MaskedLM",
+            plain_labels,
+            TEXT,
+            attn_layers=["local", "local"],
+            is_decoder=False,
+            attention_head_size=8,
+            feed_forward_size=48,
+            axial_pos_embds=False,
+            local_attn_chunk_length=11,
+        ),
         family("ibert", "MaskedLM", padded, bert),
         family("tapas", "SequenceClassification", classes, bert, num_labels=3),
         family("layoutlm", "MaskedLM", padded, bert),
@@ -213,150 +636,5 @@ def padded_tags() -> Batch:
     return {**padded(), "labels": torch.randint(0, 5, (B, T))}
 
 
-def _seq2seq() -> list[Family]:
-    bart = {"vocab_size": V, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
-            "pad_token_id": 0, "decoder_start_token_id": 2}
-    t5 = {"vocab_size": V, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
-          "decoder_start_token_id": 0, "pad_token_id": 0}
-    found = [family(kind, "Seq2SeqLM", translate, bart) for kind in
-             "bart mbart marian pegasus blenderbot blenderbot-small m2m_100 plbart mvp led".split()]
-    found += [family(kind, "Seq2SeqLM", translate, t5) for kind in "t5 mt5 umt5 longt5 switch_transformers".split()]
-    found += [
-        family("bart", "SequenceClassification", bart_classes, bart, num_labels=3, eos_token_id=2),
-        family("t5", "Seq2SeqLM", translate, t5, "gated", feed_forward_proj="gated-gelu"),
-        family("prophetnet", "Seq2SeqLM", translate, {"vocab_size": V, "pad_token_id": 0, "decoder_start_token_id": 2,
-               "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64}, hidden_size=32, num_encoder_layers=2, num_decoder_layers=2,
-               num_encoder_attention_heads=4, num_decoder_attention_heads=4, ngram=2),
-        family("nllb-moe", "Seq2SeqLM", translate, bart, num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2),
-        family("fsmt", "Seq2SeqLM", translate, bart, src_vocab_size=V, tgt_vocab_size=V, langs=["en", "de"]),
-    ]
-    return found
-
-
-def bart_classes() -> Batch:
-    ids = tokens()
-    ids[:, -1] = 2
-    return {"input_ids": ids, "labels": torch.randint(0, 3, (B,))}
-
-
-def _vision() -> list[Family]:
-    stages = {"image_size": 32, "num_channels": 3, "num_labels": 5}
-    four = {**stages, "depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32]}
-    found = [family(kind, "ImageClassification", image(), VISION) for kind in
-             "vit deit beit data2vec-vision dinov2 dinov2_with_registers vit_msn ijepa".split()]
-    found += [
-        family("vit_mae", "PreTraining", pixels(), VISION, decoder_hidden_size=16, decoder_intermediate_size=24,
-               decoder_num_attention_heads=4, decoder_num_hidden_layers=1),
-        family("vit", "MaskedImageModeling", masked_image, VISION, encoder_stride=8),
-        family("swin", "ImageClassification", image(), stages, embed_dim=16, depths=[2, 1], num_heads=[2, 4], window_size=4,
-               patch_size=2),
-        family("swinv2", "ImageClassification", image(), stages, embed_dim=16, depths=[2, 1], num_heads=[2, 4], window_size=4,
-               patch_size=2),
-        family("swin2sr", "ImageToImage", pixels(16), stages, embed_dim=16, depths=[2], num_heads=[2], window_size=4,
-               image_size=16, upscale=2),
-        family("convnext", "ImageClassification", image(), four),
-        family("convnextv2", "ImageClassification", image(), four),
-        family("segformer", "SemanticSegmentation", segments, four, num_attention_heads=[1, 2, 3, 4],
-               decoder_hidden_size=16),
-        family("segformer", "ImageClassification", image(), four, num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=16),
-        family("beit", "SemanticSegmentation", segments, VISION, out_indices=[1, 2, 3, 4], num_hidden_layers=4,
-               use_auxiliary_head=False, pool_scales=[1, 2]),
-        family("dinov3_vit", "", pixels(), VISION),
-        family("xmod", "MaskedLM", padded, {**TEXT, "type_vocab_size": 2}, default_language="en_XX"),
-        family("siglip_vision_model", "", pixels(), VISION),
-        family("upernet", "SemanticSegmentation", segments, {"num_labels": 5, "hidden_size": 16, "pool_scales": [1, 2]},
-               backbone_config=None),
-        family("dpt", "DepthEstimation", pixels(), VISION, neck_hidden_sizes=[8, 8, 8, 8], backbone_out_indices=[0, 0, 1, 1],
-               reassemble_factors=[4, 2, 1, 0.5], fusion_hidden_size=8),
-        family("glpn", "DepthEstimation", pixels(), four, num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=16),
-        family("resnet", "ImageClassification", image(), four, embedding_size=8, layer_type="basic"),
-        family("regnet", "ImageClassification", image(), four, embedding_size=8, groups_width=8),
-        family("mobilenet_v1", "ImageClassification", image(), stages, depth_multiplier=0.25),
-        family("mobilenet_v2", "ImageClassification", image(), stages, depth_multiplier=0.25),
-        family("mobilevit", "ImageClassification", image(64), {**stages, "image_size": 64}, hidden_sizes=[16, 16, 16],
-               neck_hidden_sizes=[8, 8, 8, 8, 8, 8, 16], num_attention_heads=2),
-        family("mobilevitv2", "ImageClassification", image(64), {**stages, "image_size": 64}, width_multiplier=0.25,
-               base_attn_unit_dims=[16, 16, 16]),
-        family("levit", "ImageClassification", image(64), {**stages, "image_size": 64}, hidden_sizes=[16, 24, 32],
-               num_attention_heads=[2, 3, 4], depths=[1, 1, 1], key_dim=[8, 8, 8]),
-        family("poolformer", "ImageClassification", image(64), four),
-        family("pvt", "ImageClassification", image(64), four, num_attention_heads=[1, 2, 3, 4], image_size=64),
-        family("pvt_v2", "ImageClassification", image(64), four, num_attention_heads=[1, 2, 3, 4]),
-        family("efficientnet", "ImageClassification", image(), stages, width_coefficient=0.25, depth_coefficient=0.25,
-               hidden_dim=320),
-        family("focalnet", "ImageClassification", image(), stages, embed_dim=16, depths=[1, 1], hidden_sizes=[16, 32],
-               focal_levels=[2, 2], focal_windows=[3, 3]),
-        family("bit", "ImageClassification", image(), four, embedding_size=8, num_groups=4),
-        family("cvt", "ImageClassification", image(), stages, embed_dim=[8, 16, 32], num_heads=[1, 2, 4], depth=[1, 1, 1]),
-        family("swiftformer", "ImageClassification", image(64), stages, depths=[1, 1, 1, 1], embed_dims=[8, 16, 24, 32]),
-        family("hiera", "ImageClassification", image(), stages, embed_dim=8, depths=[1, 1], num_heads=[1, 2],
-               image_size=[32, 32], masked_unit_size=[2, 2], query_stride=[2, 2], num_query_pool=1),
-        family("textnet", "ImageClassification", image(64), stages),
-        family("hgnet_v2", "", pixels(64), {}),
-    ]
-    return found
-
-
-def masked_image() -> Batch:
-    return {"pixel_values": torch.randn(B, 3, 32, 32), "bool_masked_pos": torch.rand(B, 16) > 0.5}
-
-
-def segments() -> Batch:
-    return {"pixel_values": torch.randn(B, 3, 32, 32), "labels": torch.randint(0, 5, (B, 32, 32))}
-
-
-def speech(samples: int = 1600) -> Batch:
-    return {"input_values": torch.randn(B, samples)}
-
-
-def spectrogram() -> Batch:
-    return {"input_features": torch.randn(B, 16, 40), "labels": tokens(7)}
-
-
-def _others() -> list[Family]:
-    """Speech, and text with images."""
-    audio = {**TEXT, "conv_dim": [8, 8], "conv_kernel": [10, 3], "conv_stride": [5, 4], "num_feat_extract_layers": 2,
-             "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "num_labels": 3, "classifier_proj_size": 8,
-             "mask_time_prob": 0.0}
-    towers = {"text_config": {**TEXT, "num_key_value_heads": None}, "vision_config": VISION, "projection_dim": 16}
-
-    def voices() -> Batch:
-        return {**speech(), "labels": torch.randint(0, 3, (B,))}
-
-    def pairs() -> Batch:
-        return {**plain(), "pixel_values": torch.randn(B, 3, 32, 32)}
-
-    whisper = {"vocab_size": V, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-               "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "num_mel_bins": 16,
-               "max_source_positions": 20, "max_target_positions": 32, "pad_token_id": 0, "decoder_start_token_id": 1,
-               "bos_token_id": 1, "eos_token_id": 2, "suppress_tokens": None, "begin_suppress_tokens": None}
-    return [
-        family("whisper", "SpeechSeq2Seq", spectrogram, whisper),
-        family("wav2vec2", "AudioClassification", voices, audio),
-        family("hubert", "AudioClassification", voices, audio),
-        family("wavlm", "AudioClassification", voices, audio),
-        family("data2vec-audio", "AudioClassification", voices, audio),
-        family("sew", "AudioClassification", voices, audio, squeeze_factor=2),
-        family("audio-spectrogram-transformer", "AudioClassification",
-               lambda: {"input_values": torch.randn(B, 40, 16), "labels": torch.randint(0, 5, (B,))},
-               VISION, patch_size=8, frequency_stride=8, time_stride=8, max_length=40, num_mel_bins=16),
-        family("clip", "", pairs, towers),
-        family("siglip", "", pairs, towers, text_config={**TEXT, "max_position_embeddings": T}),
-        family("altclip", "", pairs, towers),
-        family("blip", "", pairs, towers),
-        family("vilt", "", pairs, {**TEXT, **VISION}),
-        family("git", "CausalLM", lambda: {**causal(), "pixel_values": torch.randn(B, 3, 32, 32)}, TEXT,
-               vision_config=VISION),
-        family("flava", "", pairs, {}, text_config=TEXT, image_config=VISION, multimodal_config=VISION,
-               projection_dim=16, hidden_size=32),
-        family("vits", "", plain, {"vocab_size": V, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}),
-        family("time_series_transformer", "", plain, {}),
-        family("perceiver", "MaskedLM", plain_labels, {"vocab_size": V, "max_position_embeddings": T, "d_model": 32,
-               "d_latents": 32, "num_latents": 8, "num_self_attends_per_block": 1, "num_self_attention_heads": 4,
-               "num_cross_attention_heads": 4}),
-    ]
-
-
 def families() -> list[Family]:
-    return [*_decoders(), *_encoders(), *_seq2seq(), *_vision(), *_others()]
+    return [*_decoders(), *_encoders()]

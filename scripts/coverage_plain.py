@@ -12,8 +12,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 
-def plain(name: str, make: Callable[[], nn.Module], batch: Callable[[], Batch],
-          loss: Callable[[nn.Module, Batch], torch.Tensor] | None = None, mode: str = "eval") -> Family:
+def plain(
+    name: str,
+    make: Callable[[], nn.Module],
+    batch: Callable[[], Batch],
+    loss: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
+    mode: str = "eval",
+) -> Family:
     """A family whose model gets the batch's tensors in order."""
 
     def forward(model: nn.Module, given: Batch) -> torch.Tensor:
@@ -63,10 +68,15 @@ class UNet(nn.Module):
         super().__init__()
 
         def block(a: int, b: int) -> nn.Sequential:
-            return nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True))
+            return nn.Sequential(
+                nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True)
+            )
 
         self.down1, self.down2, self.deep = block(3, 8), block(8, 12), block(12, 16)
-        self.up1, self.up2 = nn.ConvTranspose2d(16, 12, 2, 2), nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
+        self.up1, self.up2 = (
+            nn.ConvTranspose2d(16, 12, 2, 2),
+            nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True),
+        )
         self.join1, self.join2, self.head = block(24, 12), block(20, 8), nn.Conv2d(8, 5, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -80,10 +90,19 @@ class UNet(nn.Module):
 class VAE(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encode = nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 8))
-        self.decode = nn.Sequential(nn.Linear(4, 512), nn.ReLU(), nn.Unflatten(1, (8, 8, 8)), nn.ConvTranspose2d(8, 1, 4, 2, 1))
+        self.encode = nn.Sequential(
+            nn.Conv2d(1, 8, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 8)
+        )
+        self.decode = nn.Sequential(
+            nn.Linear(4, 512),
+            nn.ReLU(),
+            nn.Unflatten(1, (8, 8, 8)),
+            nn.ConvTranspose2d(8, 1, 4, 2, 1),
+        )
 
-    def forward(self, x: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, noise: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         mean, log = self.encode(x).chunk(2, 1)
         noise = torch.randn_like(mean) if self.training and noise.numel() == 0 else noise
         return self.decode(mean + noise * (0.5 * log).exp()), mean, log
@@ -91,7 +110,10 @@ class VAE(nn.Module):
 
 def elbo(model: nn.Module, batch: Batch) -> torch.Tensor:
     y, mean, log = model(batch["x"], batch["noise"])
-    return F.binary_cross_entropy_with_logits(y, batch["x"].sigmoid()) - 0.5 * (1 + log - mean.square() - log.exp()).mean()
+    return (
+        F.binary_cross_entropy_with_logits(y, batch["x"].sigmoid())
+        - 0.5 * (1 + log - mean.square() - log.exp()).mean()
+    )
 
 
 class Critic(nn.Module):
@@ -99,8 +121,15 @@ class Critic(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(8, 8, 3, 2, 1), nn.InstanceNorm2d(8, affine=True),
-                                 nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(128, 1))
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(8, 8, 3, 2, 1),
+            nn.InstanceNorm2d(8, affine=True),
+            nn.LeakyReLU(0.2),
+            nn.Flatten(),
+            nn.Linear(128, 1),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x)
@@ -110,7 +139,11 @@ def penalty(model: nn.Module, batch: Batch) -> torch.Tensor:
     mixed = (batch["real"] + batch["fake"]).mul(0.5).requires_grad_()
     score = model(mixed)
     (g,) = torch.autograd.grad(score.sum(), mixed, create_graph=True)
-    return model(batch["fake"]).mean() - model(batch["real"]).mean() + 10 * (g.flatten(1).norm(dim=1) - 1).square().mean()
+    return (
+        model(batch["fake"]).mean()
+        - model(batch["real"]).mean()
+        + 10 * (g.flatten(1).norm(dim=1) - 1).square().mean()
+    )
 
 
 class Siamese(nn.Module):
@@ -134,7 +167,10 @@ class Wave(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Conv1d(1, 8, 1)
-        self.layers = nn.ModuleList(nn.utils.parametrizations.weight_norm(nn.Conv1d(8, 16, 2, dilation=2**i)) for i in range(3))
+        self.layers = nn.ModuleList(
+            nn.utils.parametrizations.weight_norm(nn.Conv1d(8, 16, 2, dilation=2**i))
+            for i in range(3)
+        )
         self.mix = nn.ModuleList(nn.Conv1d(8, 8, 1) for _ in range(3))
         self.head = nn.Conv1d(8, 1, 1)
 
@@ -155,18 +191,30 @@ class Graph(nn.Module):
 
     def forward(self, x: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         h = F.relu(self.first(x))
-        count = torch.zeros(x.shape[0], dtype=x.dtype).index_add(0, target, torch.ones_like(target, dtype=x.dtype))
-        messages = torch.zeros_like(h).index_add(0, target, self.second(h[source])) / count.clamp(min=1).unsqueeze(1)
+        count = torch.zeros(x.shape[0], dtype=x.dtype).index_add(
+            0, target, torch.ones_like(target, dtype=x.dtype)
+        )
+        messages = torch.zeros_like(h).index_add(0, target, self.second(h[source])) / count.clamp(
+            min=1
+        ).unsqueeze(1)
         score = (h[source] * h[target]).sum(1)
-        top = torch.zeros(x.shape[0], dtype=x.dtype).scatter_reduce(0, target, score, "amax", include_self=False)
+        top = torch.zeros(x.shape[0], dtype=x.dtype).scatter_reduce(
+            0, target, score, "amax", include_self=False
+        )
         weight = (score - top[target]).exp()
         total = torch.zeros(x.shape[0], dtype=x.dtype).index_add(0, target, weight)
-        attended = torch.zeros_like(h).index_add(0, target, h[source] * (weight / total[target]).unsqueeze(1))
+        attended = torch.zeros_like(h).index_add(
+            0, target, h[source] * (weight / total[target]).unsqueeze(1)
+        )
         return self.head(h + messages + attended)
 
 
 def edges() -> Batch:
-    return {"x": torch.randn(7, 5), "source": torch.randint(0, 7, (19,)), "target": torch.randint(0, 7, (19,))}
+    return {
+        "x": torch.randn(7, 5),
+        "source": torch.randint(0, 7, (19,)),
+        "target": torch.randint(0, 7, (19,)),
+    }
 
 
 class Tabular(nn.Module):
@@ -174,7 +222,9 @@ class Tabular(nn.Module):
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(n, 4) for n in (5, 7, 11))
         self.bag = nn.EmbeddingBag(13, 4, mode="mean")
-        self.net = nn.Sequential(nn.BatchNorm1d(19), nn.Linear(19, 16), nn.SELU(), nn.AlphaDropout(0.1), nn.Linear(16, 1))
+        self.net = nn.Sequential(
+            nn.BatchNorm1d(19), nn.Linear(19, 16), nn.SELU(), nn.AlphaDropout(0.1), nn.Linear(16, 1)
+        )
 
     def forward(self, x: torch.Tensor, kinds: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         parts = [table(kinds[:, i]) for i, table in enumerate(self.tables)]
@@ -182,13 +232,19 @@ class Tabular(nn.Module):
 
 
 def table() -> Batch:
-    return {"x": torch.randn(6, 3), "kinds": torch.randint(0, 5, (6, 3)), "words": torch.randint(0, 13, (6, 4))}
+    return {
+        "x": torch.randn(6, 3),
+        "kinds": torch.randint(0, 5, (6, 3)),
+        "words": torch.randint(0, 13, (6, 4)),
+    }
 
 
 class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.GELU()) for _ in range(3))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.GELU()) for _ in range(3)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -239,7 +295,11 @@ class Spatial(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         theta = self.where(x).view(-1, 2, 3) * 0.1 + torch.eye(2, 3, dtype=x.dtype)
-        return self.net(F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=False), align_corners=False))
+        return self.net(
+            F.grid_sample(
+                x, F.affine_grid(theta, list(x.shape), align_corners=False), align_corners=False
+            )
+        )
 
 
 class Detector(nn.Module):
@@ -247,7 +307,13 @@ class Detector(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.SiLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.SiLU())
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1),
+            nn.BatchNorm2d(8),
+            nn.SiLU(),
+            nn.Conv2d(8, 8, 3, 2, 1),
+            nn.SiLU(),
+        )
         self.kind, self.box = nn.Conv2d(8, 2 * 4, 1), nn.Conv2d(8, 2 * 4, 1)
 
     def forward(self, x: torch.Tensor, hot: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
@@ -257,14 +323,23 @@ class Detector(nn.Module):
         p = logits.sigmoid()
         bce = F.binary_cross_entropy_with_logits(logits, hot, reduction="none")
         focal = (bce * (1 - torch.where(hot > 0.5, p, 1 - p)) ** 2).mean()
-        low, high = torch.maximum(found[..., :2], boxes[..., :2]), torch.minimum(found[..., 2:] + 1, boxes[..., 2:] + 1)
+        low, high = (
+            torch.maximum(found[..., :2], boxes[..., :2]),
+            torch.minimum(found[..., 2:] + 1, boxes[..., 2:] + 1),
+        )
         inner = (high - low).clamp(min=0).prod(-1)
-        area = (found[..., 2:] + 1 - found[..., :2]).prod(-1) + (boxes[..., 2:] + 1 - boxes[..., :2]).prod(-1)
+        area = (found[..., 2:] + 1 - found[..., :2]).prod(-1) + (
+            boxes[..., 2:] + 1 - boxes[..., :2]
+        ).prod(-1)
         return focal + (1 - inner / (area - inner)).mean()
 
 
 def boxes() -> Batch:
-    return {"x": torch.randn(2, 3, 16, 16), "hot": (torch.rand(2, 32, 4) > 0.8).float(), "boxes": torch.rand(2, 32, 4)}
+    return {
+        "x": torch.randn(2, 3, 16, 16),
+        "hot": (torch.rand(2, 32, 4) > 0.8).float(),
+        "boxes": torch.rand(2, 32, 4),
+    }
 
 
 def own(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -273,14 +348,23 @@ def own(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 def _recurrent() -> list[Family]:
     variants: dict[str, dict[str, Any]] = {
-        "": {}, " two layers": {"num_layers": 2}, " dropout": {"num_layers": 2, "dropout": 0.3}, " both ways": {"bidirectional": True},
+        "": {},
+        " two layers": {"num_layers": 2},
+        " dropout": {"num_layers": 2, "dropout": 0.3},
+        " both ways": {"bidirectional": True},
     }
     found = []
     for kind, cell in (("lstm", nn.LSTM), ("gru", nn.GRU), ("rnn", nn.RNN)):
         for name, options in variants.items():
             width = 6 if "both" in name else 12
-            found.append(plain(f"{kind} language{name}",
-                               lambda c=cell, o=options, w=width: Language(c(12, w, batch_first=True, **o)), tokens, next_token))
+            found.append(
+                plain(
+                    f"{kind} language{name}",
+                    lambda c=cell, o=options, w=width: Language(c(12, w, batch_first=True, **o)),
+                    tokens,
+                    next_token,
+                )
+            )
     return found
 
 
@@ -288,19 +372,55 @@ def families() -> list[Family]:
     layer = {"d_model": 12, "nhead": 3, "dim_feedforward": 16, "batch_first": True}
     return [
         *_recurrent(),
-        plain("transformer encoder", lambda: Language(nn.TransformerEncoder(nn.TransformerEncoderLayer(**layer), 2)), tokens, next_token),
-        plain("transformer encoder first", lambda: Language(nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(**layer, norm_first=True, activation="gelu"), 2, enable_nested_tensor=False)), tokens, next_token),
-        plain("transformer", lambda: nn.Transformer(num_encoder_layers=1, num_decoder_layers=1, **layer),
-              tensors(a=(2, 5, 12), b=(2, 4, 12))),
-        plain("transformer decoder", lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(**layer), 2),
-              tensors(a=(2, 5, 12), b=(2, 4, 12))),
-        plain("multihead attention", lambda: nn.MultiheadAttention(12, 3, dropout=0.1, batch_first=True),
-              tensors(q=(2, 5, 12), k=(2, 4, 12), v=(2, 4, 12))),
-        plain("mlp", lambda: nn.Sequential(nn.Flatten(), nn.Linear(768, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 5)), images(), classify),
+        plain(
+            "transformer encoder",
+            lambda: Language(nn.TransformerEncoder(nn.TransformerEncoderLayer(**layer), 2)),
+            tokens,
+            next_token,
+        ),
+        plain(
+            "transformer encoder first",
+            lambda: Language(
+                nn.TransformerEncoder(
+                    nn.TransformerEncoderLayer(**layer, norm_first=True, activation="gelu"),
+                    2,
+                    enable_nested_tensor=False,
+                )
+            ),
+            tokens,
+            next_token,
+        ),
+        plain(
+            "transformer",
+            lambda: nn.Transformer(num_encoder_layers=1, num_decoder_layers=1, **layer),
+            tensors(a=(2, 5, 12), b=(2, 4, 12)),
+        ),
+        plain(
+            "transformer decoder",
+            lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(**layer), 2),
+            tensors(a=(2, 5, 12), b=(2, 4, 12)),
+        ),
+        plain(
+            "multihead attention",
+            lambda: nn.MultiheadAttention(12, 3, dropout=0.1, batch_first=True),
+            tensors(q=(2, 5, 12), k=(2, 4, 12), v=(2, 4, 12)),
+        ),
+        plain(
+            "mlp",
+            lambda: nn.Sequential(
+                nn.Flatten(), nn.Linear(768, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 5)
+            ),
+            images(),
+            classify,
+        ),
         plain("unet", UNet, tensors(x=(2, 3, 16, 16))),
         plain("vae", VAE, tensors(x=(3, 1, 16, 16), noise=(3, 4)), elbo),
-        plain("critic with penalty", Critic, tensors(real=(3, 3, 16, 16), fake=(3, 3, 16, 16)), penalty),
+        plain(
+            "critic with penalty",
+            Critic,
+            tensors(real=(3, 3, 16, 16), fake=(3, 3, 16, 16)),
+            penalty,
+        ),
         plain("siamese", Siamese, tensors(a=(5, 7), b=(5, 7), c=(5, 7)), contrastive),
         plain("wavenet", Wave, tensors(x=(2, 1, 23))),
         plain("graph network", Graph, edges),
@@ -310,16 +430,71 @@ def families() -> list[Family]:
         plain("dense mixture", Mixture, tensors(x=(5, 6))),
         plain("spatial transformer", Spatial, tensors(x=(2, 3, 8, 8))),
         plain("detector", Detector, boxes, own),
-        plain("spectral norm", lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3)), nn.Flatten(),
-                                                     nn.utils.parametrizations.spectral_norm(nn.Linear(64, 2))), tensors(x=(2, 3, 6, 6)), mode="train"),
-        plain("old spectral norm", lambda: nn.utils.spectral_norm(nn.Linear(6, 4)), tensors(x=(3, 6)), mode="train"),
-        plain("orthogonal", lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4), orthogonal_map="cayley"), tensors(x=(3, 4))),
-        plain("super resolution", lambda: nn.Sequential(nn.Conv2d(3, 16, 5, padding=2), nn.Tanh(), nn.Conv2d(16, 12, 3, padding=1),
-                                                        nn.PixelShuffle(2)), tensors(x=(2, 3, 8, 8))),
-        plain("group norm", lambda: nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.GroupNorm(4, 8), nn.Mish(), nn.AdaptiveMaxPool2d(2)),
-              tensors(x=(2, 3, 9, 9))),
-        plain("video", lambda: nn.Sequential(nn.Conv3d(3, 6, 3, padding=1), nn.BatchNorm3d(6), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(6, 4, 2),
-                                             nn.AdaptiveAvgPool3d(1), nn.Flatten()), tensors(x=(2, 3, 4, 8, 8))),
-        plain("alexnet with response norm", lambda: nn.Sequential(nn.Conv2d(3, 8, 5, 2), nn.ReLU(), nn.LocalResponseNorm(5), nn.MaxPool2d(3, 2),
-                                                                  nn.Flatten(), nn.Linear(128, 5)), images(size=24), classify),
+        plain(
+            "spectral norm",
+            lambda: nn.Sequential(
+                nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3)),
+                nn.Flatten(),
+                nn.utils.parametrizations.spectral_norm(nn.Linear(64, 2)),
+            ),
+            tensors(x=(2, 3, 6, 6)),
+            mode="train",
+        ),
+        plain(
+            "old spectral norm",
+            lambda: nn.utils.spectral_norm(nn.Linear(6, 4)),
+            tensors(x=(3, 6)),
+            mode="train",
+        ),
+        plain(
+            "orthogonal",
+            lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4), orthogonal_map="cayley"),
+            tensors(x=(3, 4)),
+        ),
+        plain(
+            "super resolution",
+            lambda: nn.Sequential(
+                nn.Conv2d(3, 16, 5, padding=2),
+                nn.Tanh(),
+                nn.Conv2d(16, 12, 3, padding=1),
+                nn.PixelShuffle(2),
+            ),
+            tensors(x=(2, 3, 8, 8)),
+        ),
+        plain(
+            "group norm",
+            lambda: nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.GroupNorm(4, 8),
+                nn.Mish(),
+                nn.AdaptiveMaxPool2d(2),
+            ),
+            tensors(x=(2, 3, 9, 9)),
+        ),
+        plain(
+            "video",
+            lambda: nn.Sequential(
+                nn.Conv3d(3, 6, 3, padding=1),
+                nn.BatchNorm3d(6),
+                nn.ReLU(),
+                nn.MaxPool3d(2),
+                nn.Conv3d(6, 4, 2),
+                nn.AdaptiveAvgPool3d(1),
+                nn.Flatten(),
+            ),
+            tensors(x=(2, 3, 4, 8, 8)),
+        ),
+        plain(
+            "alexnet with response norm",
+            lambda: nn.Sequential(
+                nn.Conv2d(3, 8, 5, 2),
+                nn.ReLU(),
+                nn.LocalResponseNorm(5),
+                nn.MaxPool2d(3, 2),
+                nn.Flatten(),
+                nn.Linear(128, 5),
+            ),
+            images(size=24),
+            classify,
+        ),
     ]

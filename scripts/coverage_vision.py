@@ -68,10 +68,18 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "deit3_small_patch16_224": (64, {"img_size": 64, "depth": 2}),
     "eva02_tiny_patch14_224": (56, {"img_size": 56, "depth": 2}),
     "beit_base_patch16_224": (64, {"img_size": 64, "depth": 2, "embed_dim": 48, "num_heads": 4}),
-    "swin_tiny_patch4_window7_224": (64, {"img_size": 64, "depths": (2, 2), "embed_dim": 24, "num_heads": (2, 4),
-                                          "window_size": 4}),
-    "swinv2_tiny_window8_256": (64, {"img_size": 64, "depths": (2, 2), "embed_dim": 24, "num_heads": (2, 4), "window_size": 4}),
-    "swinv2_cr_tiny_224": (64, {"img_size": 64, "depths": (2, 2), "embed_dim": 24, "num_heads": (2, 4), "window_size": 4}),
+    "swin_tiny_patch4_window7_224": (
+        64,
+        {"img_size": 64, "depths": (2, 2), "embed_dim": 24, "num_heads": (2, 4), "window_size": 4},
+    ),
+    "swinv2_tiny_window8_256": (
+        64,
+        {"img_size": 64, "depths": (2, 2), "embed_dim": 24, "num_heads": (2, 4), "window_size": 4},
+    ),
+    "swinv2_cr_tiny_224": (
+        64,
+        {"img_size": 64, "depths": (2, 2), "embed_dim": 24, "num_heads": (2, 4), "window_size": 4},
+    ),
     "mixer_s32_224": (64, {"img_size": 64}),
     "gmlp_s16_224": (64, {"img_size": 64}),
     "resmlp_12_224": (64, {"img_size": 64}),
@@ -88,8 +96,15 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "mobilevitv2_050": (64, {}),
     "levit_128s": (64, {"img_size": 64}),
     "levit_conv_128s": (64, {"img_size": 64}),
-    "coat_tiny": (64, {"img_size": 64, "serial_depths": (1, 1, 1, 1), "parallel_depth": 1,
-                       "embed_dims": (24, 24, 24, 24)}),
+    "coat_tiny": (
+        64,
+        {
+            "img_size": 64,
+            "serial_depths": (1, 1, 1, 1),
+            "parallel_depth": 1,
+            "embed_dims": (24, 24, 24, 24),
+        },
+    ),
     "coat_lite_tiny": (64, {"img_size": 64, "serial_depths": (1, 1, 1, 1)}),
     "xcit_nano_12_p16_224": (64, {"img_size": 64, "depth": 2}),
     "cait_xxs24_224": (64, {"img_size": 64, "depth": 2}),
@@ -138,7 +153,10 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "volo_d1_224": (64, {"img_size": 64}),
     "nest_tiny": (64, {"img_size": 64}),
     "gcvit_xxtiny": (64, {"img_size": 64}),
-    "davit_tiny": (64, {"depths": (1, 1, 1, 1), "embed_dims": (24, 48, 72, 96), "num_heads": (2, 4, 6, 8)}),
+    "davit_tiny": (
+        64,
+        {"depths": (1, 1, 1, 1), "embed_dims": (24, 48, 72, 96), "num_heads": (2, 4, 6, 8)},
+    ),
     "focalnet_tiny_srf": (64, {}),
     "mvitv2_tiny": (64, {"img_size": 64}),
     "hiera_tiny_224": (64, {"img_size": 64}),
@@ -156,7 +174,10 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "selecsls42b": (64, {}),
     "semnasnet_075": (64, {}),
     "legacy_seresnet18": (64, {}),
-    "sequencer2d_s": (224, {"layers": (1, 1, 1, 1), "embed_dims": (16, 32, 32, 32), "hidden_sizes": (8, 16, 16, 16)}),
+    "sequencer2d_s": (
+        224,
+        {"layers": (1, 1, 1, 1), "embed_dims": (16, 32, 32, 32), "hidden_sizes": (8, 16, 16, 16)},
+    ),
     "convmixer_768_32": (64, {}),
     "cspresnet50": (64, {}),
     "cspdarknet53": (64, {}),
@@ -169,7 +190,10 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "halonet26t": (64, {}),
     "lambda_resnet26t": (64, {}),
     "haloregnetz_b": (64, {}),
-    "nasnetalarge": (96, {"num_features": 192 * 2 // 4 * 4, "channel_multiplier": 2, "stem_size": 8}),
+    "nasnetalarge": (
+        96,
+        {"num_features": 192 * 2 // 4 * 4, "channel_multiplier": 2, "stem_size": 8},
+    ),
     "pnasnet5large": (96, {}),
     "tresnet_m": (64, {}),
     "vit_relpos_small_patch16_224": (64, {"img_size": 64, "depth": 2}),
@@ -192,15 +216,54 @@ def timm_families() -> list[Family]:
 
 
 PYTORCHCV = {
-    "resnet10": 64, "preresnet18": 64, "resnext14_16x4d": 64, "seresnet10": 64, "mobilenet_wd4": 64, "mobilenetv2_wd4": 64,
-    "fdmobilenet_wd4": 64, "mobilenetv3_small_w7d20": 64, "shufflenet_g1_wd4": 64, "shufflenetv2_wd2": 64, "squeezenet_v1_1": 64,
-    "squeezeresnet_v1_1": 64, "menet108_8x1_g3": 64, "igcv3_wd4": 64, "mnasnet_small": 64, "darknet_tiny": 64,
-    "ghostnet": 64, "hardnet39ds": 64, "condensenet74_c4_g4": 64, "sparsenet121": 64, "peleenet": 64, "proxylessnas_cpu": 64,
-    "fbnet_cb": 64, "airnet50_1x64d_r2": 64, "bam_resnet18": 64, "cbam_resnet18": 64, "diracnet18v2": 64, "ibnresnet50": 64,
-    "resnetd50b": 64, "scnet50": 64, "sinet_cityscapes": 64, "ntsnet_cub": 64, "efficientnet_b0": 64, "alexnet": 96,
-    "zfnet": 96, "bninception": 64, "dpn68": 64, "nin_cifar10": 32, "resnet20_cifar10": 32, "wrn16_10_cifar10": 32,
-    "densenet40_k12_cifar10": 32, "pyramidnet110_a48_cifar10": 32, "shakeshakeresnet20_2x16d_cifar10": 32,
-    "ror3_56_cifar10": 32, "rir_cifar10": 32, "unet_cub": 64, "lednet_cityscapes": 64, "fastscnn_cityscapes": 64,
+    "resnet10": 64,
+    "preresnet18": 64,
+    "resnext14_16x4d": 64,
+    "seresnet10": 64,
+    "mobilenet_wd4": 64,
+    "mobilenetv2_wd4": 64,
+    "fdmobilenet_wd4": 64,
+    "mobilenetv3_small_w7d20": 64,
+    "shufflenet_g1_wd4": 64,
+    "shufflenetv2_wd2": 64,
+    "squeezenet_v1_1": 64,
+    "squeezeresnet_v1_1": 64,
+    "menet108_8x1_g3": 64,
+    "igcv3_wd4": 64,
+    "mnasnet_small": 64,
+    "darknet_tiny": 64,
+    "ghostnet": 64,
+    "hardnet39ds": 64,
+    "condensenet74_c4_g4": 64,
+    "sparsenet121": 64,
+    "peleenet": 64,
+    "proxylessnas_cpu": 64,
+    "fbnet_cb": 64,
+    "airnet50_1x64d_r2": 64,
+    "bam_resnet18": 64,
+    "cbam_resnet18": 64,
+    "diracnet18v2": 64,
+    "ibnresnet50": 64,
+    "resnetd50b": 64,
+    "scnet50": 64,
+    "sinet_cityscapes": 64,
+    "ntsnet_cub": 64,
+    "efficientnet_b0": 64,
+    "alexnet": 96,
+    "zfnet": 96,
+    "bninception": 64,
+    "dpn68": 64,
+    "nin_cifar10": 32,
+    "resnet20_cifar10": 32,
+    "wrn16_10_cifar10": 32,
+    "densenet40_k12_cifar10": 32,
+    "pyramidnet110_a48_cifar10": 32,
+    "shakeshakeresnet20_2x16d_cifar10": 32,
+    "ror3_56_cifar10": 32,
+    "rir_cifar10": 32,
+    "unet_cub": 64,
+    "lednet_cityscapes": 64,
+    "fastscnn_cityscapes": 64,
 }
 
 
@@ -209,7 +272,9 @@ def pytorchcv_family(name: str, size: int) -> Family:
         torchvision_stub()
         from pytorchcv.model_provider import get_model
 
-        kwargs: dict[str, Any] = {} if name.endswith(("cifar10", "cityscapes", "cub")) else {"num_classes": CLASSES}
+        kwargs: dict[str, Any] = (
+            {} if name.endswith(("cifar10", "cityscapes", "cub")) else {"num_classes": CLASSES}
+        )
         kwargs |= {"in_size": (size, size)}
         return Task(get_model(name, **kwargs), images(size), classify, mode="train")
 

@@ -1,4 +1,4 @@
-"""Matrix products, convolutions, attention, recurrence, pooling and resizing."""
+"""Matrix products, convolutions, attention and recurrence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from case import Case, cl, ints, mask, module, normal, of
+from case import Case, cl, mask, module, normal, of
 
 
 def _matmul() -> Iterator[Case]:
@@ -25,17 +25,59 @@ def _matmul() -> Iterator[Case]:
     yield of("bmm", torch.bmm, normal(3, 5, 7), normal(3, 7, 2))
     yield of("matmul broadcast", torch.matmul, normal(2, 1, 5, 7), normal(3, 7, 2))
     yield of("matmul vector", lambda a, x: a @ x, normal(2, 3, 5), normal(5))
-    yield of("matmul expanded", lambda a, b: a.expand(4, 3, 5) @ b, normal(1, 3, 5), normal(4, 5, 2))
-    yield of("addmm", lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2), normal(3), normal(5, 7), normal(7, 3))
-    yield of("baddbmm", lambda c, a, b: torch.baddbmm(c, a, b, alpha=0.5), normal(3, 5, 2), normal(3, 5, 7), normal(3, 7, 2))
-    yield of("addmv addr", lambda c, a, x: torch.addmv(c, a, x) + torch.addr(a, c, x).sum(), normal(5), normal(5, 7), normal(7))
+    yield of(
+        "matmul expanded", lambda a, b: a.expand(4, 3, 5) @ b, normal(1, 3, 5), normal(4, 5, 2)
+    )
+    yield of(
+        "addmm",
+        lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2),
+        normal(3),
+        normal(5, 7),
+        normal(7, 3),
+    )
+    yield of(
+        "baddbmm",
+        lambda c, a, b: torch.baddbmm(c, a, b, alpha=0.5),
+        normal(3, 5, 2),
+        normal(3, 5, 7),
+        normal(3, 7, 2),
+    )
+    yield of(
+        "addmv addr",
+        lambda c, a, x: torch.addmv(c, a, x) + torch.addr(a, c, x).sum(),
+        normal(5),
+        normal(5, 7),
+        normal(7),
+    )
     yield of("outer", torch.outer, normal(3), normal(5))
-    yield of("einsum", lambda a, b: torch.einsum("bij,bjk->bik", a, b), normal(2, 3, 5), normal(2, 5, 4))
-    yield of("einsum heads", lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b), normal(2, 3, 2, 5), normal(2, 4, 2, 5))
-    yield of("einsum diagonal", lambda a, b: torch.einsum("ij,ij->i", a, b) + torch.einsum("ij->j", a).sum(), normal(3, 5), normal(3, 5))
+    yield of(
+        "einsum", lambda a, b: torch.einsum("bij,bjk->bik", a, b), normal(2, 3, 5), normal(2, 5, 4)
+    )
+    yield of(
+        "einsum heads",
+        lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b),
+        normal(2, 3, 2, 5),
+        normal(2, 4, 2, 5),
+    )
+    yield of(
+        "einsum diagonal",
+        lambda a, b: torch.einsum("ij,ij->i", a, b) + torch.einsum("ij->j", a).sum(),
+        normal(3, 5),
+        normal(3, 5),
+    )
     yield of("einsum outer", lambda a, b: torch.einsum("i,j->ij", a, b), normal(3), normal(5))
-    yield of("tensordot kron", lambda a, b: torch.tensordot(a, b, dims=([1], [0])).sum() + torch.kron(a, b), normal(2, 3), normal(3, 2))
-    yield of("grouped slices", lambda a, b: torch.cat([a[:, :3] @ b[:3], a[:, 3:] @ b[3:]], 1), normal(4, 7), normal(7, 2))
+    yield of(
+        "tensordot kron",
+        lambda a, b: torch.tensordot(a, b, dims=([1], [0])).sum() + torch.kron(a, b),
+        normal(2, 3),
+        normal(3, 2),
+    )
+    yield of(
+        "grouped slices",
+        lambda a, b: torch.cat([a[:, :3] @ b[:3], a[:, 3:] @ b[3:]], 1),
+        normal(4, 7),
+        normal(7, 2),
+    )
     yield module("linear", lambda: nn.Linear(7, 3), normal(2, 5, 7))
     yield module("linear no bias", lambda: nn.Linear(7, 1, bias=False), normal(5, 7))
     yield module("bilinear", lambda: nn.Bilinear(3, 4, 5), normal(2, 3), normal(2, 4))
@@ -78,30 +120,93 @@ _TRANSPOSED: dict[str, tuple[tuple[int, ...], dict[str, Any], tuple[int, ...]]] 
 
 def _convolution() -> Iterator[Case]:
     for name, (sizes, options, shape) in _CONVS.items():
-        yield module(f"conv2d {name}", lambda s=sizes, o=options: nn.Conv2d(*s, **o), normal(*shape))
+        yield module(
+            f"conv2d {name}", lambda s=sizes, o=options: nn.Conv2d(*s, **o), normal(*shape)
+        )
     for name, (sizes, options, shape) in _TRANSPOSED.items():
-        yield module(f"conv_transpose2d {name}", lambda s=sizes, o=options: nn.ConvTranspose2d(*s, **o), normal(*shape))
+        yield module(
+            f"conv_transpose2d {name}",
+            lambda s=sizes, o=options: nn.ConvTranspose2d(*s, **o),
+            normal(*shape),
+        )
     yield module("conv2d unbatched", lambda: nn.Conv2d(3, 5, 3), normal(3, 6, 7))
-    yield module("conv2d channels last", lambda: nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last), cl(2, 3, 6, 7))
-    yield of("conv2d of slice", lambda x, w: F.conv2d(x[:, 1:4, ::2, 1:], w), normal(2, 5, 9, 8), normal(4, 3, 3, 3))
-    yield of("conv2d expanded", lambda x, w: F.conv2d(x.expand(3, 2, 6, 6), w), normal(1, 2, 6, 6), normal(4, 2, 3, 3))
-    yield of("conv2d large", lambda x, w: F.conv2d(x, w, padding=3, stride=2), normal(1, 3, 33, 35), normal(17, 3, 7, 7), long=True)
-    yield of("conv2d double use", lambda x, w: F.conv2d(F.conv2d(x, w, padding=1), w, padding=1), normal(1, 3, 5, 5), normal(3, 3, 3, 3))
-    yield of("conv2d normalised weight", lambda x, w: F.conv2d(x, (w - w.mean((1, 2, 3), True)) / w.std((1, 2, 3), keepdim=True)),
-             normal(2, 3, 5, 5), normal(4, 3, 3, 3))
-    for stride, pad, dilation, groups in ((1, 0, 1, 1), (2, 1, 1, 1), (1, 4, 4, 1), (1, 1, 1, 4), (3, 2, 2, 2)):
-        yield module(f"conv1d {stride} {pad} {dilation} {groups}",
-                     lambda s=stride, p=pad, d=dilation, g=groups: nn.Conv1d(4, 8, 3, s, p, d, g), normal(2, 4, 17))
-    yield module("conv1d causal", lambda: nn.Sequential(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(3, 3, 3, dilation=2)), normal(2, 3, 11))
+    yield module(
+        "conv2d channels last",
+        lambda: nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last),
+        cl(2, 3, 6, 7),
+    )
+    yield of(
+        "conv2d of slice",
+        lambda x, w: F.conv2d(x[:, 1:4, ::2, 1:], w),
+        normal(2, 5, 9, 8),
+        normal(4, 3, 3, 3),
+    )
+    yield of(
+        "conv2d expanded",
+        lambda x, w: F.conv2d(x.expand(3, 2, 6, 6), w),
+        normal(1, 2, 6, 6),
+        normal(4, 2, 3, 3),
+    )
+    yield of(
+        "conv2d large",
+        lambda x, w: F.conv2d(x, w, padding=3, stride=2),
+        normal(1, 3, 33, 35),
+        normal(17, 3, 7, 7),
+        long=True,
+    )
+    yield of(
+        "conv2d double use",
+        lambda x, w: F.conv2d(F.conv2d(x, w, padding=1), w, padding=1),
+        normal(1, 3, 5, 5),
+        normal(3, 3, 3, 3),
+    )
+    yield of(
+        "conv2d normalised weight",
+        lambda x, w: F.conv2d(x, (w - w.mean((1, 2, 3), True)) / w.std((1, 2, 3), keepdim=True)),
+        normal(2, 3, 5, 5),
+        normal(4, 3, 3, 3),
+    )
+    for stride, pad, dilation, groups in (
+        (1, 0, 1, 1),
+        (2, 1, 1, 1),
+        (1, 4, 4, 1),
+        (1, 1, 1, 4),
+        (3, 2, 2, 2),
+    ):
+        yield module(
+            f"conv1d {stride} {pad} {dilation} {groups}",
+            lambda s=stride, p=pad, d=dilation, g=groups: nn.Conv1d(4, 8, 3, s, p, d, g),
+            normal(2, 4, 17),
+        )
+    yield module(
+        "conv1d causal",
+        lambda: nn.Sequential(nn.ConstantPad1d((4, 0), 0.0), nn.Conv1d(3, 3, 3, dilation=2)),
+        normal(2, 3, 11),
+    )
     yield module("conv_transpose1d", lambda: nn.ConvTranspose1d(4, 3, 4, 2, 1), normal(2, 4, 7))
     volumes: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
-        "": ((2, 3, 3), {}), "padded": ((2, 3, 3), {"padding": 1, "stride": 2}), "groups": ((4, 6, 2), {"groups": 2}),
-        "dilated": ((2, 3, 2), {"dilation": 2, "padding": (2, 0, 1)}), "patches": ((3, 5, 2), {"stride": 2, "bias": False}),
+        "": ((2, 3, 3), {}),
+        "padded": ((2, 3, 3), {"padding": 1, "stride": 2}),
+        "groups": ((4, 6, 2), {"groups": 2}),
+        "dilated": ((2, 3, 2), {"dilation": 2, "padding": (2, 0, 1)}),
+        "patches": ((3, 5, 2), {"stride": 2, "bias": False}),
     }
     for name, (sizes, options) in volumes.items():
-        yield module(f"conv3d {name}".strip(), lambda s=sizes, o=options: nn.Conv3d(*s, **o), normal(2, sizes[0], 5, 4, 6))
-    yield module("conv_transpose3d", lambda: nn.ConvTranspose3d(3, 2, 3, stride=2, padding=1), normal(2, 3, 3, 2, 4))
-    yield of("unfold fold", lambda x: F.fold(F.unfold(x, 3, padding=1, stride=2) * 2, (6, 7), 3, padding=1, stride=2), normal(2, 3, 6, 7))
+        yield module(
+            f"conv3d {name}".strip(),
+            lambda s=sizes, o=options: nn.Conv3d(*s, **o),
+            normal(2, sizes[0], 5, 4, 6),
+        )
+    yield module(
+        "conv_transpose3d",
+        lambda: nn.ConvTranspose3d(3, 2, 3, stride=2, padding=1),
+        normal(2, 3, 3, 2, 4),
+    )
+    yield of(
+        "unfold fold",
+        lambda x: F.fold(F.unfold(x, 3, padding=1, stride=2) * 2, (6, 7), 3, padding=1, stride=2),
+        normal(2, 3, 6, 7),
+    )
     yield of("unfold dilated", lambda x: F.unfold(x, (2, 3), dilation=2), normal(2, 3, 6, 7))
     yield of("tensor unfold", lambda x: x.unfold(1, 3, 2), normal(2, 9))
 
@@ -111,26 +216,101 @@ def _attention() -> Iterator[Case]:
     sdpa = F.scaled_dot_product_attention
     yield of("attention", sdpa, q, k, v)
     yield of("attention scale", lambda q, k, v: sdpa(q, k, v, scale=0.3), q, k, v)
-    yield of("attention causal", lambda q, k, v: sdpa(q, k, v, is_causal=True), normal(2, 3, 5, 4), normal(2, 3, 5, 4), normal(2, 3, 5, 4))
+    yield of(
+        "attention causal",
+        lambda q, k, v: sdpa(q, k, v, is_causal=True),
+        normal(2, 3, 5, 4),
+        normal(2, 3, 5, 4),
+        normal(2, 3, 5, 4),
+    )
     yield of("attention causal wide", lambda q, k, v: sdpa(q, k, v, is_causal=True), q, k, v)
-    yield of("attention bool mask", lambda q, k, v, m: sdpa(q, k, v, m | (torch.arange(7) == 0)), q, k, v, mask(5, 7))
-    yield of("attention float mask", lambda q, k, v, m: sdpa(q, k, v, m.detach()), q, k, v, normal(2, 1, 5, 7))
+    yield of(
+        "attention bool mask",
+        lambda q, k, v, m: sdpa(q, k, v, m | (torch.arange(7) == 0)),
+        q,
+        k,
+        v,
+        mask(5, 7),
+    )
+    yield of(
+        "attention float mask",
+        lambda q, k, v, m: sdpa(q, k, v, m.detach()),
+        q,
+        k,
+        v,
+        normal(2, 1, 5, 7),
+    )
     yield of("attention learned mask", sdpa, q, k, v, normal(3, 5, 7))
-    yield of("attention row masked", lambda q, k, v, m: sdpa(q, k, v, m), q, k, v, lambda: torch.arange(35).reshape(5, 7) >= 7)
-    yield of("attention inf mask", lambda q, k, v, m: sdpa(q, k, v, torch.where(m, 0.0, float("-inf"))), q, k, v,
-             lambda: torch.arange(35).reshape(5, 7) % 3 != 1)
-    yield of("attention grouped", lambda q, k, v: sdpa(q, k, v, enable_gqa=True), normal(2, 4, 5, 4), normal(2, 2, 7, 4), normal(2, 2, 7, 4))
-    yield of("attention transposed", lambda x: sdpa(*(t.transpose(1, 2) for t in x.view(2, 5, 3, 2, 4).unbind(2))), normal(2, 5, 24))
+    yield of(
+        "attention row masked",
+        sdpa,
+        q,
+        k,
+        v,
+        lambda: torch.arange(35).reshape(5, 7) >= 7,
+    )
+    yield of(
+        "attention inf mask",
+        lambda q, k, v, m: sdpa(q, k, v, torch.where(m, 0.0, float("-inf"))),
+        q,
+        k,
+        v,
+        lambda: torch.arange(35).reshape(5, 7) % 3 != 1,
+    )
+    yield of(
+        "attention grouped",
+        lambda q, k, v: sdpa(q, k, v, enable_gqa=True),
+        normal(2, 4, 5, 4),
+        normal(2, 2, 7, 4),
+        normal(2, 2, 7, 4),
+    )
+    yield of(
+        "attention transposed",
+        lambda x: sdpa(*(t.transpose(1, 2) for t in x.view(2, 5, 3, 2, 4).unbind(2))),
+        normal(2, 5, 24),
+    )
     yield of("attention rank 3", sdpa, normal(2, 5, 4), normal(2, 7, 4), normal(2, 7, 4))
     yield of("attention rank 2", sdpa, normal(5, 4), normal(7, 4), normal(7, 4))
-    yield of("attention value width", sdpa, normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 6))
-    yield of("attention by hand", lambda q, k, v: (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v, q, k, v)
-    yield module("multihead", lambda: _First(nn.MultiheadAttention(8, 2, batch_first=True)), normal(2, 5, 8), normal(2, 7, 8), normal(2, 7, 8))
-    yield module("multihead weights", lambda: nn.MultiheadAttention(8, 2), normal(5, 2, 8), normal(7, 2, 8), normal(7, 2, 8))
-    yield module("transformer encoder", lambda: nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True), normal(2, 5, 8))
-    yield module("transformer encoder first", lambda: nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(8, 2, 12, 0.0, "gelu", norm_first=True), 2, enable_nested_tensor=False), normal(5, 2, 8))
-    yield module("transformer decoder", lambda: nn.TransformerDecoderLayer(8, 2, 12, 0.0, batch_first=True), normal(2, 5, 8), normal(2, 7, 8))
+    yield of(
+        "attention value width", sdpa, normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 6)
+    )
+    yield of(
+        "attention by hand", lambda q, k, v: (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v, q, k, v
+    )
+    yield module(
+        "multihead",
+        lambda: _First(nn.MultiheadAttention(8, 2, batch_first=True)),
+        normal(2, 5, 8),
+        normal(2, 7, 8),
+        normal(2, 7, 8),
+    )
+    yield module(
+        "multihead weights",
+        lambda: nn.MultiheadAttention(8, 2),
+        normal(5, 2, 8),
+        normal(7, 2, 8),
+        normal(7, 2, 8),
+    )
+    yield module(
+        "transformer encoder",
+        lambda: nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True),
+        normal(2, 5, 8),
+    )
+    yield module(
+        "transformer encoder first",
+        lambda: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 12, 0.0, "gelu", norm_first=True),
+            2,
+            enable_nested_tensor=False,
+        ),
+        normal(5, 2, 8),
+    )
+    yield module(
+        "transformer decoder",
+        lambda: nn.TransformerDecoderLayer(8, 2, 12, 0.0, batch_first=True),
+        normal(2, 5, 8),
+        normal(2, 7, 8),
+    )
 
 
 class _First(nn.Module):
@@ -144,19 +324,35 @@ class _First(nn.Module):
 
 def _recurrent() -> Iterator[Case]:
     variants: dict[str, dict[str, Any]] = {
-        "": {}, "batch first": {"batch_first": True}, "two layers": {"num_layers": 2}, "both ways": {"bidirectional": True},
-        "both ways, two layers": {"bidirectional": True, "num_layers": 2, "batch_first": True}, "no bias": {"bias": False},
+        "": {},
+        "batch first": {"batch_first": True},
+        "two layers": {"num_layers": 2},
+        "both ways": {"bidirectional": True},
+        "both ways, two layers": {"bidirectional": True, "num_layers": 2, "batch_first": True},
+        "no bias": {"bias": False},
     }
     for cell in (nn.LSTM, nn.GRU):
         for name, options in variants.items():
-            yield module(f"{cell.__name__.lower()} {name}".strip(), lambda c=cell, o=options: c(3, 5, **o), normal(4, 2, 3))
-    yield module("lstm with state", lambda: _State(nn.LSTM(3, 5)), normal(4, 2, 3), normal(1, 2, 5), normal(1, 2, 5))
+            yield module(
+                f"{cell.__name__.lower()} {name}".strip(),
+                lambda c=cell, o=options: c(3, 5, **o),
+                normal(4, 2, 3),
+            )
+    yield module(
+        "lstm with state",
+        lambda: _State(nn.LSTM(3, 5)),
+        normal(4, 2, 3),
+        normal(1, 2, 5),
+        normal(1, 2, 5),
+    )
     yield module("gru with state", lambda: nn.GRU(3, 5), normal(4, 2, 3), normal(1, 2, 5))
     yield module("lstm unbatched", lambda: nn.LSTM(3, 5), normal(4, 3))
     yield module("lstm one step", lambda: nn.LSTM(3, 5), normal(1, 2, 3))
     yield module("lstm projected", lambda: nn.LSTM(3, 5, proj_size=2), normal(3, 2, 3))
     yield module("rnn tanh", lambda: nn.RNN(3, 5, num_layers=2), normal(4, 2, 3))
-    yield module("rnn relu", lambda: nn.RNN(3, 5, nonlinearity="relu", batch_first=True), normal(2, 4, 3))
+    yield module(
+        "rnn relu", lambda: nn.RNN(3, 5, nonlinearity="relu", batch_first=True), normal(2, 4, 3)
+    )
     yield module("lstm cell", lambda: nn.LSTMCell(3, 5), normal(2, 3))
     yield module("gru cell", lambda: nn.GRUCell(3, 5), normal(2, 3))
     yield module("rnn cell", lambda: nn.RNNCell(3, 5), normal(2, 3))
@@ -171,87 +367,5 @@ class _State(nn.Module):
         return self.inner(x, (h, c))
 
 
-def _pooling() -> Iterator[Case]:
-    image = normal(2, 3, 7, 8)
-    for kernel, stride, pad, dilation, ceil in ((2, 2, 0, 1, False), (3, 2, 1, 1, False), (3, 1, 1, 1, False), (2, 3, 0, 1, False),
-                                                (3, 2, 0, 1, True), (3, 1, 1, 2, False), ((2, 3), (1, 2), (1, 0), 1, False)):
-        yield of(f"max_pool2d {kernel} {stride} {pad} {dilation} {ceil}",
-                 lambda x, a=(kernel, stride, pad, dilation, ceil): F.max_pool2d(x, *a), image)
-    for kernel, stride, pad, ceil, count in ((2, 2, 0, False, True), (3, 2, 1, False, True), (3, 2, 1, False, False), (3, 1, 1, False, True),
-                                             (3, 2, 0, True, True), (3, 3, 1, True, False), ((2, 3), (2, 1), (0, 1), False, True)):
-        yield of(f"avg_pool2d {kernel} {stride} {pad} {ceil} {count}",
-                 lambda x, a=(kernel, stride, pad, ceil, count): F.avg_pool2d(x, *a), image)
-    yield of("avg_pool2d divisor", lambda x: F.avg_pool2d(x, 2, divisor_override=3), image)
-    yield of("max_pool2d indices", lambda x: F.max_pool2d(x, 2, return_indices=True), image)
-    yield of("max_unpool2d", lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=(7, 8)), image)
-    yield of("max_pool2d unbatched", lambda x: F.max_pool2d(x, 2), normal(3, 6, 6))
-    yield of("max_pool2d channels last", lambda x: F.max_pool2d(x, 2), cl(2, 3, 6, 6))
-    yield of("pool1d", lambda x: F.max_pool1d(x, 3, 2, 1) + F.avg_pool1d(x, 3, 2, 1), normal(2, 3, 11))
-    yield of("lp_pool2d", lambda x: F.lp_pool2d(x, 2, 2), lambda: torch.rand(2, 3, 6, 6) + 0.1)
-    for size in (1, 2, 3, (3, 5), (7, 8), 9):
-        yield of(f"adaptive_avg_pool2d {size}", lambda x, s=size: F.adaptive_avg_pool2d(x, s), image, rounded=True)
-    for size in (1, 3, (3, 5)):
-        yield of(f"adaptive_max_pool2d {size}", lambda x, s=size: F.adaptive_max_pool2d(x, s), image)
-    yield of("adaptive_pool1d", lambda x: F.adaptive_avg_pool1d(x, 4) + F.adaptive_max_pool1d(x, 4), normal(2, 3, 11), rounded=True)
-    yield of("global pools", lambda x: x.mean((2, 3)) + x.amax((2, 3)) + F.adaptive_avg_pool2d(x, 1).flatten(1), image, rounded=True)
-    yield of("pool3d", lambda x: F.avg_pool3d(x, 2) + F.max_pool3d(x, 2), normal(2, 3, 4, 4, 4))
-    yield of("pool3d padded", lambda x: F.avg_pool3d(x, 3, 2, 1) + F.max_pool3d(x, 3, 2, 1), normal(2, 3, 5, 4, 6))
-    yield of("pool3d uncounted", lambda x: F.avg_pool3d(x, (2, 3, 2), 2, 1, count_include_pad=False), normal(3, 5, 4, 6))
-    yield of("max_pool3d indices", lambda x: F.max_pool3d(x, (2, 3, 2), 1, return_indices=True), normal(2, 3, 4, 5, 3))
-    yield of("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, (2, 1, 3)), normal(2, 3, 5, 4, 6), rounded=True)
-
-
-def _resizing() -> Iterator[Case]:
-    image = normal(2, 3, 5, 6)
-    for mode in ("nearest", "nearest-exact", "bilinear", "bicubic", "area"):
-        for size in ((10, 12), (7, 4), (3, 11)):
-            yield of(f"interpolate {mode} {size}", lambda x, m=mode, s=size: F.interpolate(x, s, mode=m), image, rounded=True)
-    yield of("interpolate scale", lambda x: F.interpolate(x, scale_factor=2.0), image, rounded=True)
-    yield of("interpolate scale 1.5", lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"), image, rounded=True)
-    yield of("interpolate corners", lambda x: F.interpolate(x, (9, 9), mode="bilinear", align_corners=True), image, rounded=True)
-    yield of("interpolate cubic corners", lambda x: F.interpolate(x, (9, 9), mode="bicubic", align_corners=True), image, rounded=True)
-    yield of("interpolate antialias", lambda x: F.interpolate(x, (3, 4), mode="bilinear", antialias=True), image, rounded=True)
-    yield of("interpolate antialias cubic", lambda x: F.interpolate(x, (3, 4), mode="bicubic", antialias=True), image, rounded=True)
-    yield of("interpolate 1d", lambda x: F.interpolate(x, 9, mode="linear") + F.interpolate(x, 9), normal(2, 3, 5), rounded=True)
-    yield of("interpolate same", lambda x: F.interpolate(x, (5, 6), mode="bilinear"), image, rounded=True)
-    yield of("interpolate channels last", lambda x: F.interpolate(x, (9, 9), mode="bilinear"), cl(2, 3, 5, 6), rounded=True)
-    yield of("interpolate 3d", lambda x: F.interpolate(x, (3, 7, 5), mode="trilinear") + F.interpolate(x, (3, 7, 5)), normal(1, 2, 4, 5, 3),
-             rounded=True)
-    grid = lambda: torch.rand(2, 4, 3, 2) * 2.4 - 1.2  # noqa: E731
-    for mode in ("bilinear", "nearest", "bicubic"):
-        for padding in ("zeros", "border", "reflection"):
-            yield of(f"grid_sample {mode} {padding}", lambda x, g, m=mode, p=padding: F.grid_sample(x, g, m, p, align_corners=False),
-                     image, grid)
-    yield of("affine_grid", lambda x, t: F.grid_sample(x, F.affine_grid(t, [2, 3, 4, 5], align_corners=True), align_corners=True),
-             image, normal(2, 2, 3))
-    yield of("pixel_shuffle", lambda x: F.pixel_unshuffle(F.pixel_shuffle(x, 2) * 2, 2), normal(2, 8, 3, 4))
-    yield module("channel_shuffle", lambda: nn.ChannelShuffle(2), normal(2, 6, 3, 4))
-
-
-def _modules() -> Iterator[Case]:
-    yield module("embedding", lambda: nn.Embedding(11, 5), ints(11, 3, 4))
-    yield module("embedding padding", lambda: nn.Embedding(11, 5, padding_idx=2), ints(11, 3, 4))
-    yield module("embedding repeated", lambda: nn.Embedding(3, 5), ints(3, 4, 9))
-    yield module("embedding frequency", lambda: nn.Embedding(5, 3, scale_grad_by_freq=True), ints(5, 4, 6))
-    yield module("embedding empty", lambda: nn.Embedding(5, 3), ints(5, 0, 2))
-    for mode in ("sum", "mean", "max"):
-        yield module(f"embedding_bag {mode}", lambda m=mode: nn.EmbeddingBag(11, 5, mode=m), ints(11, 3, 4))
-    yield module("weight_norm", lambda: nn.utils.parametrizations.weight_norm(nn.Linear(5, 3)), normal(4, 5))
-    yield module("weight_norm conv", lambda: nn.utils.parametrizations.weight_norm(nn.Conv1d(3, 4, 3)), normal(2, 3, 7))
-    yield module("spectral_norm eval", lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(5, 3)).eval(), normal(4, 5))
-    yield module("orthogonal-free tied", lambda: _Tied(), normal(4, 5))
-    yield module("flatten", lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 4), nn.Unflatten(1, (2, 2))), normal(2, 2, 4, 4))
-
-
-class _Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5)
-        self.second.weight = self.first.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(torch.tanh(self.first(x)))
-
-
 def layer_cases() -> list[Case]:
-    return [*_matmul(), *_convolution(), *_attention(), *_recurrent(), *_pooling(), *_resizing(), *_modules()]
+    return [*_matmul(), *_convolution(), *_attention(), *_recurrent()]

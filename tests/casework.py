@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from case import Case
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from case import Case
 from handheld.capture.capture import Capture
 from handheld.step import Step
 
@@ -50,8 +50,9 @@ class Held(nn.Module):
         parameters = dict(self.named_parameters())
         if trained and parameters:
             weights = [_weights(n, tuple(o.shape)).to(o.dtype) for n, o in trained]
-            gradients = torch.autograd.grad([o for _, o in trained], list(parameters.values()), weights,
-                                            allow_unused=True)
+            gradients = torch.autograd.grad(
+                [o for _, o in trained], list(parameters.values()), weights, allow_unused=True
+            )
             found |= {f"gradient {k}": g for k, g in zip(parameters, gradients) if g is not None}
         return found
 
@@ -89,7 +90,9 @@ def run(step: Step, held: Held, device: str, **options: Any) -> Results:
         for name, slot in step.slots.items():
             if slot.role == "buffer":
                 exact = options.get("float64")
-                found[f"buffer {name}"] = session._slots[name].numpy() if exact else session.read_slot(name)
+                found[f"buffer {name}"] = (
+                    session._slots[name].numpy() if exact else session.read_slot(name)
+                )
         return {k: _wide(np.asarray(v)) for k, v in found.items()}
 
 
@@ -102,7 +105,9 @@ def differences(got: Results, want: Results, limit: float) -> list[str]:
     found = []
     for name, value in want.items():
         if name not in got:
-            if not name.startswith("gradient ") or np.any(value):  # PyTorch writes zeros where nothing flows
+            if not name.startswith("gradient ") or np.any(
+                value
+            ):  # PyTorch writes zeros where nothing flows
                 found.append(f"{name} is missing")
             continue
         other = got[name].reshape(value.shape)

@@ -6,4 +6,6 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-cases", action="store_true", help="every op case on OpenCL, not a sample")
+    parser.addoption(
+        "--all-cases", action="store_true", help="every op case on OpenCL, not a sample"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from cases import CASES
 from casework import Held, captured, differences, limit_of, reference, run
 
@@ -13,7 +14,7 @@ SAMPLE = 60  # on OpenCL, unless --all-cases: building kernels takes most of the
 
 @pytest.mark.parametrize("name", CASES)
 def test_exact(name: str) -> None:
-    """The graph computed in float64 is what PyTorch computes in float64: capture itself is right."""
+    """The graph in float64 gives what PyTorch gives in float64: capture itself is right."""
     held = Held(CASES[name])
     got = run(captured(held), held, "torch:cpu", float64=True)
     assert not differences(got, reference(held), limit_of(CASES[name], exact=True))

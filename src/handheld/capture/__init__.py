@@ -17,8 +17,9 @@ def call(*args: Any, **options: Any) -> Any:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise CaptureError(f"capturing a model needs PyTorch ({error}). "
-                           "Try: pip install 'handheld[capture]'") from None
+        raise CaptureError(
+            f"capturing a model needs PyTorch ({error}). Try: pip install 'handheld[capture]'"
+        ) from None
     from handheld.capture.capture import capture
 
     return capture(*args, **options)

@@ -30,8 +30,9 @@ class Attributes:
         for module, before in zip(self._modules, self._before):
             for name, new in module._buffers.items():
                 old = before["_buffers"].get(name)
-                same = old is None or new is None or new is old
-                if not same and new.shape == old.shape and new.dtype == old.dtype:
+                if old is None or new is None or new is old:
+                    continue
+                if new.shape == old.shape and new.dtype == old.dtype:
                     found.append((old, new))
         return found
 
@@ -53,7 +54,13 @@ class Attributes:
 
 
 def _copied(value: Any) -> Any:
-    return type(value)(value) if type(value) in (dict, list) else dict(value) if isinstance(value, dict) else value
+    return (
+        type(value)(value)
+        if type(value) in (dict, list)
+        else dict(value)
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def _changed(now: Any, before: Any) -> bool:
@@ -78,6 +85,8 @@ def _has_tensor(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return True
     if isinstance(value, (dict, list, tuple, set)):
-        return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(
-            list(value) if isinstance(value, set) else value))
+        return any(
+            isinstance(leaf, torch.Tensor)
+            for leaf in pytree.tree_leaves(list(value) if isinstance(value, set) else value)
+        )
     return False

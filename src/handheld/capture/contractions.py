@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from handheld.capture.layout import expand, permute
+from handheld.capture.layout import permute
 from handheld.capture.record import Recorder
-from handheld.capture.reductions import fold, keepdim, softmax_view
+from handheld.capture.reductions import fold
 from handheld.capture.registry import lowering, shape_of
 from handheld.capture.values import Val, gather, iota
 from handheld.errors import UnsupportedOp
@@ -48,8 +48,16 @@ def mm(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> No
 
 
 @lowering("addmm.default", "baddbmm.default")
-def addmm(rec: Recorder, out: torch.Tensor, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
-          beta: float = 1, alpha: float = 1) -> None:
+def addmm(
+    rec: Recorder,
+    out: torch.Tensor,
+    c: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> None:
     product = matmul(rec, *floats(rec, a, b))
 
     def build(p: Val, q: Val) -> Val:
@@ -78,7 +86,7 @@ def dot(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> N
 
 
 def _group_of(rec: Recorder, ends: torch.Tensor, count: int) -> View:
-    """The group of each of `count` rows; `ends` is where each group ends. Rows after the last: no group."""
+    """The group of each of `count` rows, from where each group ends."""
     view = rec.read(ends)
     wide = View(view.tensor, (count, ends.shape[0]), (0, view.strides[0]), view.offset)
     return fold(rec, wide, (1,), lambda e: e.le(iota(e.builder, 0)).to("i32").reduce("sum"))
@@ -93,10 +101,17 @@ def grouped_mm_shape(a: torch.Tensor, b: torch.Tensor, offs: Any = None, *_: Any
 
 
 @lowering("_grouped_mm.default")
-def grouped_mm(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, offs: Any = None, bias: Any = None,
-               out_dtype: Any = None) -> None:
-    """Rows of one operand are in groups, each with a matrix of its own (mixtures of experts). Which row is in
-    which group is data, so every group's product is formed and the row takes its own."""
+def grouped_mm(
+    rec: Recorder,
+    out: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: Any = None,
+    bias: Any = None,
+    out_dtype: Any = None,
+) -> None:
+    """Rows of one operand are in groups, each with a matrix of its own: mixtures of experts. Which
+    row is in which group is data: every group's product is formed, and the row takes its own."""
     if bias is not None:
         raise UnsupportedOp("a grouped matrix product with bias has no lowering")
     av, bv = floats(rec, a, b)
@@ -128,7 +143,7 @@ def grouped_mm(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tenso
     rec.bind(out, rec.map(shape, [per], pick, gathered=[product]))
 
 
-# ── linear maps along axes ──────────────────────────────────────────────────────────────────────────
+# ── linear maps along axes ───────────────────────────────────────────────────────────────────────
 
 
 def along_axes(rec: Recorder, x: View, matrices: Sequence[np.ndarray]) -> View:
@@ -143,10 +158,14 @@ def along_axes(rec: Recorder, x: View, matrices: Sequence[np.ndarray]) -> View:
         behind = math.prod(x.shape[dim + 1 :])
         x = rec.contiguous(x)
         left = View(weights.tensor, (math.prod(lead), *matrix.shape), (0, matrix.shape[1], 1), 0)
-        right = View(x.tensor, (math.prod(lead), x.shape[dim], behind), (x.shape[dim] * behind, behind, 1), 0)
+        right = View(
+            x.tensor, (math.prod(lead), x.shape[dim], behind), (x.shape[dim] * behind, behind, 1), 0
+        )
         if behind == 1:  # one product of [lead, in] with [in, out]
             left = View(x.tensor, (math.prod(lead), x.shape[dim]), (x.shape[dim], 1), 0)
-            right = View(weights.tensor, (matrix.shape[1], matrix.shape[0]), (1, matrix.shape[1]), 0)
+            right = View(
+                weights.tensor, (matrix.shape[1], matrix.shape[0]), (1, matrix.shape[1]), 0
+            )
         product = matmul(rec, left, right)
         shape = (*lead, matrix.shape[0], *x.shape[dim + 1 :])
         x = View(product.tensor, shape, contiguous_strides(shape), 0)
@@ -161,7 +180,12 @@ def _plane(view: View) -> View:
     """[n, c, w] as [n, c, 1, w]."""
     if len(view.shape) == 4:
         return view
-    return View(view.tensor, (*view.shape[:2], 1, view.shape[2]), (*view.strides[:2], 0, view.strides[2]), view.offset)
+    return View(
+        view.tensor,
+        (*view.shape[:2], 1, view.shape[2]),
+        (*view.strides[:2], 0, view.strides[2]),
+        view.offset,
+    )
 
 
 def _pair(values: Sequence[int], first: int, rank: int) -> tuple[int, int]:
@@ -169,12 +193,24 @@ def _pair(values: Sequence[int], first: int, rank: int) -> tuple[int, int]:
     return (values[0], values[1]) if rank == 2 else (first, values[0])
 
 
-def _geometry(rec: Recorder, rank: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
-              groups: int) -> dict[str, Any]:
+def _geometry(
+    rec: Recorder,
+    rank: int,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> dict[str, Any]:
     if rank not in (1, 2):
-        raise UnsupportedOp(f"convolution over {rank} spatial dimensions has no lowering (in {rec._module()})")
-    return {"stride": _pair(stride, 1, rank), "padding": _pair(padding, 0, rank),
-            "dilation": _pair(dilation, 1, rank), "groups": groups}
+        raise UnsupportedOp(
+            f"convolution over {rank} spatial dimensions has no lowering (in {rec._module()})"
+        )
+    return {
+        "stride": _pair(stride, 1, rank),
+        "padding": _pair(padding, 0, rank),
+        "dilation": _pair(dilation, 1, rank),
+        "groups": groups,
+    }
 
 
 def _shape4(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -182,26 +218,47 @@ def _shape4(tensor: torch.Tensor) -> tuple[int, ...]:
     return s if len(s) == 4 else (*s[:2], 1, s[2])
 
 
-def _conv(rec: Recorder, op: str, a: View, b: View, shape: tuple[int, ...], geometry: dict[str, Any]) -> View:
+def _conv(
+    rec: Recorder, op: str, a: View, b: View, shape: tuple[int, ...], geometry: dict[str, Any]
+) -> View:
     attrs = {**geometry, "shape": shape, **({} if op == "conv_weight" else _PLAIN)}
     return rec.dense(rec.emit(op, [_plane(a), _plane(b)], [(shape, "f32")], attrs)[0])
 
 
-def conv2d(rec: Recorder, op: str, a: View, b: View, shape: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-           dilation: Sequence[int], groups: int) -> View:
+def conv2d(
+    rec: Recorder,
+    op: str,
+    a: View,
+    b: View,
+    shape: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> View:
     """A convolution node over two dimensions: conv, conv_input or conv_weight."""
     return _conv(rec, op, a, b, tuple(shape), _geometry(rec, 2, stride, padding, dilation, groups))
 
 
-def _finish(rec: Recorder, out: torch.Tensor, view: View) -> None:
+def bind_dense(rec: Recorder, out: torch.Tensor, view: View) -> None:
     shape = tuple(out.shape)
     rec.bind(out, View(view.tensor, shape, contiguous_strides(shape), 0))
 
 
 @lowering("convolution.default")
-def convolution(rec: Recorder, out: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias: Any, stride: Sequence[int],
-                padding: Sequence[int], dilation: Sequence[int], transposed: bool, output_padding: Sequence[int],
-                groups: int) -> None:
+def convolution(
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> None:
     if x.dim() == 5:
         from handheld.capture.volumes import convolution3d
 
@@ -209,131 +266,47 @@ def convolution(rec: Recorder, out: torch.Tensor, x: torch.Tensor, w: torch.Tens
         return
     geometry = _geometry(rec, x.dim() - 2, stride, padding, dilation, groups)
     op = "conv_input" if transposed else "conv"
-    y = _conv(rec, op, *floats(rec, x, w), _shape4(out), geometry)
+    xv, wv = floats(rec, x, w)
+    y = _conv(rec, op, xv, wv, _shape4(out), geometry)
     if bias is not None:
         b = rec.read(bias)
         wide = View(b.tensor, y.shape, (0, b.strides[0], 0, 0), b.offset)
         y = rec.map(y.shape, [y, wide], lambda p, q: p + q)
-    _finish(rec, out, y)
+    bind_dense(rec, out, y)
 
 
 @lowering("convolution_backward.default")
-def convolution_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, bias_sizes: Any,
-                         stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
-                         output_padding: Sequence[int], groups: int, mask: Sequence[bool]) -> None:
+def convolution_backward(
+    rec: Recorder,
+    out: Any,
+    g: torch.Tensor,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias_sizes: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    mask: Sequence[bool],
+) -> None:
     if x.dim() == 5:
         from handheld.capture.volumes import convolution3d_backward
 
-        convolution3d_backward(rec, out, g, x, w, stride, padding, dilation, transposed, groups, mask)
+        convolution3d_backward(
+            rec, out, g, x, w, stride, padding, dilation, transposed, groups, mask
+        )
         return
     geometry = _geometry(rec, x.dim() - 2, stride, padding, dilation, groups)
     gv, xv, wv = floats(rec, g, x, w)
     if mask[0]:
         op = "conv" if transposed else "conv_input"
-        _finish(rec, out[0], _conv(rec, op, gv, wv, _shape4(x), geometry))
+        bind_dense(rec, out[0], _conv(rec, op, gv, wv, _shape4(x), geometry))
     if mask[1]:
         # a transposed convolution is the adjoint of a convolution: input and gradient swap places
         first, second = (xv, gv) if transposed else (gv, xv)
-        _finish(rec, out[1], _conv(rec, "conv_weight", first, second, _shape4(w), geometry))
+        bind_dense(rec, out[1], _conv(rec, "conv_weight", first, second, _shape4(w), geometry))
     if mask[2]:
         axes = tuple(d for d in range(g.dim()) if d != 1)
         rec.bind(out[2], fold(rec, gv, axes, lambda a: a.reduce("sum")))
-
-
-# ── attention ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def _scores(rec: Recorder, q: View, k: View, mask: View | None, causal: bool, scale: float) -> View:
-    """scale * q k^T plus the mask; what is masked out is -inf."""
-    product = matmul(rec, q, transpose(k))
-    rank = len(product.shape)
-    operands = [product]
-    if mask is not None:
-        operands.append(mask)
-
-    def build(s: Val, *m: Val) -> Val:
-        s = s * scale
-        if m:
-            s = m[0].where(s, -math.inf) if m[0].dtype == "bool" else s + m[0].to("f32")
-        if causal:
-            row, col = iota(s.builder, rank - 2), iota(s.builder, rank - 1)
-            s = col.le(row).where(s, -math.inf)
-        return s
-
-    return rec.map(product.shape, operands, build)
-
-
-def _probabilities(rec: Recorder, scores: View) -> View:
-    return softmax_view(rec, scores, (len(scores.shape) - 1,), log=False, safe=True)
-
-
-def _scale_of(q: torch.Tensor, scale: float | None) -> float:
-    return float(scale) if scale is not None else 1 / math.sqrt(q.shape[-1])
-
-
-def _heads(view: View, heads: int) -> View:
-    """[b, groups * heads, ...] as [b, heads, groups, ...]; one with fewer heads is shared by a group."""
-    b, h = view.shape[:2]
-    each = h // heads
-    return View(view.tensor, (b, heads, each, *view.shape[2:]),
-                (view.strides[0], view.strides[1] * each, view.strides[1], *view.strides[2:]), view.offset)
-
-
-def _shared(view: View, groups: int) -> View:
-    """[b, heads, ...] read by every member of a group."""
-    return View(view.tensor, (*view.shape[:2], groups, *view.shape[2:]),
-                (*view.strides[:2], 0, *view.strides[2:]), view.offset)
-
-
-class _Attention:
-    """Queries, keys, values and mask, with the heads in groups if there are fewer keys than queries."""
-
-    def __init__(self, rec: Recorder, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> None:
-        self.q, self.k, self.v = floats(rec, q, k, v)
-        self.mask = None
-        self.heads = k.shape[1]
-        self.groups = q.shape[1] // max(self.heads, 1)
-        if mask is not None:
-            self.mask = expand(rec.read(mask), (*q.shape[:-1], k.shape[-2]))
-        if self.groups > 1:
-            self.k, self.v = _shared(self.k, self.groups), _shared(self.v, self.groups)
-            self.q = self.split(self.q)
-            self.mask = None if self.mask is None else self.split(self.mask)
-
-    def split(self, view: View) -> View:
-        return _heads(view, self.heads) if self.groups > 1 else view
-
-    def summed(self, rec: Recorder, view: View) -> View:
-        """The gradient of a key or value: over all queries that read it."""
-        return fold(rec, view, (2,), lambda a: a.reduce("sum")) if self.groups > 1 else view
-
-
-@lowering("_scaled_dot_product_flash_attention_for_cpu.default")
-def attention(rec: Recorder, out: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
-              is_causal: bool = False, *, attn_mask: Any = None, scale: float | None = None) -> None:
-    if dropout_p:
-        raise UnsupportedOp("attention with dropout inside the fused op has no lowering")
-    a = _Attention(rec, q, k, v, attn_mask)
-    scores = _scores(rec, a.q, a.k, a.mask, is_causal, _scale_of(q, scale))
-    y = matmul(rec, _probabilities(rec, scores), a.v)
-    _finish(rec, out[0], y)
-    # the second result, the log of the row sums, is only for PyTorch's own backward
-    rec.bind(out[1], rec.map(tuple(out[1].shape), [], lambda b: iota(b, 0).to("f32") * 0.0))
-
-
-@lowering("_scaled_dot_product_flash_attention_for_cpu_backward.default")
-def attention_backward(rec: Recorder, out: Any, g: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-                       y: torch.Tensor, lse: torch.Tensor, dropout_p: float, is_causal: bool, *, attn_mask: Any = None,
-                       scale: float | None = None) -> None:
-    a = _Attention(rec, q, k, v, attn_mask)
-    gv = a.split(rec.read(g))
-    factor = _scale_of(q, scale)
-    # the probabilities are computed again: holding them from the forward pass would cost s * s
-    p = _probabilities(rec, _scores(rec, a.q, a.k, a.mask, is_causal, factor))
-    _finish(rec, out[2], a.summed(rec, matmul(rec, transpose(p), gv)))
-    dp = matmul(rec, gv, transpose(a.v))
-    last = (len(p.shape) - 1,)
-    row = keepdim(fold(rec, p, last, lambda x, b: (x * b).reduce("sum"), [dp]), p.shape, last)
-    ds = rec.map(p.shape, [p, dp, row], lambda x, b, r: x * (b - r) * factor)
-    _finish(rec, out[0], matmul(rec, ds, a.k))
-    _finish(rec, out[1], a.summed(rec, matmul(rec, transpose(ds), a.q)))

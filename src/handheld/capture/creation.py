@@ -24,9 +24,18 @@ def full(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
     elementwise(rec, out, [value], lambda a: a, ir_dtype(out.dtype))
 
 
-@lowering("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default", "empty.memory_format",
-          "empty_like.default", "new_empty.default", "empty_strided.default", "new_empty_strided.default",
-          "empty_permuted.default")
+@lowering(
+    "zeros.default",
+    "zeros_like.default",
+    "new_zeros.default",
+    "zero.default",
+    "empty.memory_format",
+    "empty_like.default",
+    "new_empty.default",
+    "empty_strided.default",
+    "new_empty_strided.default",
+    "empty_permuted.default",
+)
 def zeros(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
     elementwise(rec, out, [0], lambda a: a, ir_dtype(out.dtype))
 
@@ -41,7 +50,9 @@ def arange(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else 1
     kind = ir_dtype(out.dtype)
-    view = rec.map(tuple(out.shape), [], lambda b: iota(b, 0).to(kind) * fit(step, kind) + fit(start, kind))
+    view = rec.map(
+        tuple(out.shape), [], lambda b: iota(b, 0).to(kind) * fit(step, kind) + fit(start, kind)
+    )
     rec.bind(out, view)
 
 

@@ -24,13 +24,21 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def physical_order(tensor: torch.Tensor) -> list[int]:
     """Dimensions in the order of memory, for tensors that are dense in some order."""
-    return sorted(range(tensor.dim()), key=lambda d: (-tensor.stride(d) if tensor.shape[d] != 1 else 0, d)) \
-        if not tensor.is_contiguous() else list(range(tensor.dim()))
+    if tensor.is_contiguous():
+        return list(range(tensor.dim()))
+    strides = tensor.stride()
+    return sorted(
+        range(tensor.dim()), key=lambda d: (-strides[d] if tensor.shape[d] != 1 else 0, d)
+    )
 
 
 def permute(view: View, order: Sequence[int]) -> View:
-    return View(view.tensor, tuple(view.shape[d] for d in order),
-                tuple(view.strides[d] for d in order), view.offset)
+    return View(
+        view.tensor,
+        tuple(view.shape[d] for d in order),
+        tuple(view.strides[d] for d in order),
+        view.offset,
+    )
 
 
 def expand(view: View, shape: tuple[int, ...]) -> View:
@@ -40,7 +48,7 @@ def expand(view: View, shape: tuple[int, ...]) -> View:
     lead = len(shape) - len(view.shape)
     strides = [0] * lead
     for n, s, want in zip(view.shape, view.strides, shape[lead:]):
-        if n != want and n != 1:
+        if n not in (want, 1):
             raise CaptureError(f"cannot broadcast {view.shape} to {shape}")
         strides.append(s if n == want else 0)
     return View(view.tensor, shape, tuple(strides), view.offset)

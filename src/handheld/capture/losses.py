@@ -17,8 +17,14 @@ from handheld.graph.graph import View
 from handheld.graph.program import Builder
 
 
-def _picked(b: Builder, target: Val, ignore: int, position: Callable[[Val], Val], operand: int,
-            weight: int | None) -> tuple[Val, Val]:
+def _picked(
+    b: Builder,
+    target: Val,
+    ignore: int,
+    position: Callable[[Val], Val],
+    operand: int,
+    weight: int | None,
+) -> tuple[Val, Val]:
     """-log p of the target class times its weight, and the weight; both 0 where it is ignored."""
     valid = target.ne(ignore)
     safe = valid.where(target, 0)
@@ -29,7 +35,15 @@ def _picked(b: Builder, target: Val, ignore: int, position: Callable[[Val], Val]
 
 
 @lowering("nll_loss_forward.default", "nll_loss2d_forward.default")
-def nll_loss(rec: Recorder, out: Any, x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore: int) -> None:
+def nll_loss(
+    rec: Recorder,
+    out: Any,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: Any,
+    reduction: int,
+    ignore: int,
+) -> None:
     probs = rec.contiguous(rec.read(x))
     classes = x.shape[1] if x.dim() > 1 else x.shape[0]
     rec.note_range(target, 0, classes, ignore)
@@ -66,8 +80,17 @@ def nll_loss(rec: Recorder, out: Any, x: torch.Tensor, target: torch.Tensor, wei
 
 
 @lowering("nll_loss_backward.default", "nll_loss2d_backward.default")
-def nll_loss_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, target: torch.Tensor,
-                      weight: Any, reduction: int, ignore: int, total_weight: torch.Tensor) -> None:
+def nll_loss_backward(
+    rec: Recorder,
+    out: torch.Tensor,
+    g: torch.Tensor,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: Any,
+    reduction: int,
+    ignore: int,
+    total_weight: torch.Tensor,
+) -> None:
     shape = tuple(x.shape)
     channel = 1 if x.dim() > 1 else 0
     t = rec.read(target)

@@ -1,4 +1,4 @@
-"""Normalisation: batch, layer and group norm, written as reduce and map nodes that fuse into one."""
+"""Normalisation: batch, layer and group norm, as reduce and map nodes that fuse into one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from handheld.capture.values import Val
 from handheld.graph.graph import View
 
 
-def along(rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int], dim: int) -> View | None:
+def along(
+    rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int], dim: int
+) -> View | None:
     """A per-channel vector as an operand over `shape`."""
     if vector is None:
         return None
@@ -25,7 +27,9 @@ def along(rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int], dim:
     return View(view.tensor, tuple(shape), strides, view.offset)
 
 
-def _affine(rec: Recorder, x: View, average: View, rstd: View, weight: View | None, bias: View | None) -> View:
+def _affine(
+    rec: Recorder, x: View, average: View, rstd: View, weight: View | None, bias: View | None
+) -> View:
     given = [v for v in (weight, bias) if v is not None]
 
     def build(a: Val, m: Val, r: Val, *rest: Val) -> Val:
@@ -38,9 +42,16 @@ def _affine(rec: Recorder, x: View, average: View, rstd: View, weight: View | No
     return rec.map(x.shape, [x, average, rstd, *given], build)
 
 
-@lowering("native_batch_norm.default", "_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats")
-def batch_norm(rec: Recorder, out: Any, x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> None:
-    running_mean, running_var = (rest[0], rest[1]) if len(rest) == 5 else (None, None)
+@lowering(
+    "native_batch_norm.default",
+    "_native_batch_norm_legit.default",
+    "_native_batch_norm_legit.no_stats",
+)
+def batch_norm(
+    rec: Recorder, out: Any, x: torch.Tensor, weight: Any, bias: Any, *rest: Any
+) -> None:
+    stats: tuple[Any, Any] = (rest[0], rest[1]) if len(rest) == 5 else (None, None)
+    running_mean, running_var = stats
     training, momentum, eps = rest[-3:]
     view = rec.read(x)
     axes = tuple(d for d in range(x.dim()) if d != 1)
@@ -56,12 +67,14 @@ def batch_norm(rec: Recorder, out: Any, x: torch.Tensor, weight: Any, bias: Any,
         average = rec.read(running_mean)
         v = rec.read(running_var)
         rstd = rec.map(v.shape, [v], lambda a: (a + float(eps)).unary("rsqrt"))
-    wide = [keepdim(s, view.shape, axes) for s in (average, rstd)]
-    rec.bind(out[0], _affine(rec, view, *wide, along(rec, weight, view.shape, 1),
-                             along(rec, bias, view.shape, 1)))
+    mean, scale = (keepdim(s, view.shape, axes) for s in (average, rstd))
+    w, b = along(rec, weight, view.shape, 1), along(rec, bias, view.shape, 1)
+    rec.bind(out[0], _affine(rec, view, mean, scale, w, b))
 
 
-def _update_running(rec: Recorder, running: torch.Tensor | None, new: View, momentum: float, scale: float) -> None:
+def _update_running(
+    rec: Recorder, running: torch.Tensor | None, new: View, momentum: float, scale: float
+) -> None:
     if running is None:
         return
     old = rec.read(running)
@@ -74,9 +87,20 @@ def _update_running(rec: Recorder, running: torch.Tensor | None, new: View, mome
 
 
 @lowering("native_batch_norm_backward.default")
-def batch_norm_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tensor, weight: Any, running_mean: Any,
-                        running_var: Any, save_mean: Any, save_rstd: Any, train: bool, eps: float,
-                        mask: Sequence[bool]) -> None:
+def batch_norm_backward(
+    rec: Recorder,
+    out: Any,
+    g: torch.Tensor,
+    x: torch.Tensor,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    save_mean: Any,
+    save_rstd: Any,
+    train: bool,
+    eps: float,
+    mask: Sequence[bool],
+) -> None:
     gv, xv = rec.read(g), rec.read(x)
     axes = tuple(d for d in range(x.dim()) if d != 1)
     count = math.prod(x.shape[a] for a in axes)
@@ -110,7 +134,15 @@ def batch_norm_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tenso
 
 
 @lowering("native_layer_norm.default")
-def layer_norm(rec: Recorder, out: Any, x: torch.Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> None:
+def layer_norm(
+    rec: Recorder,
+    out: Any,
+    x: torch.Tensor,
+    shape: Sequence[int],
+    weight: Any,
+    bias: Any,
+    eps: float,
+) -> None:
     view = rec.read(x)
     axes = tuple(range(x.dim() - len(shape), x.dim()))
     average, var = moments(rec, view, axes, 0)
@@ -123,8 +155,18 @@ def layer_norm(rec: Recorder, out: Any, x: torch.Tensor, shape: Sequence[int], w
 
 
 @lowering("native_layer_norm_backward.default")
-def layer_norm_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tensor, shape: Sequence[int],
-                        average: torch.Tensor, rstd: torch.Tensor, weight: Any, bias: Any, mask: Sequence[bool]) -> None:
+def layer_norm_backward(
+    rec: Recorder,
+    out: Any,
+    g: torch.Tensor,
+    x: torch.Tensor,
+    shape: Sequence[int],
+    average: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: Any,
+    bias: Any,
+    mask: Sequence[bool],
+) -> None:
     gv, xv = rec.read(g), rec.read(x)
     axes = tuple(range(x.dim() - len(shape), x.dim()))
     lead = tuple(range(x.dim() - len(shape)))
@@ -133,20 +175,44 @@ def layer_norm_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tenso
     w = None if weight is None else expand(rec.read(weight), xv.shape)
     more = [] if w is None else [w]
     if mask[0]:
-        total = keepdim(fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), xv.shape, axes)
-        dot = keepdim(fold(rec, gv, axes, lambda a, b, mm, rr, *ws: (_times(a, ws) * ((b - mm) * rr)).reduce("sum"),
-                           [xv, m, r, *more]), xv.shape, axes)
-        rec.bind(out[0], rec.map(
-            xv.shape, [gv, xv, m, r, total, dot, *more],
-            lambda a, b, mm, rr, t, d, *ws: (_times(a, ws) - t * (1.0 / count) - (b - mm) * rr * (d * (1.0 / count))) * rr))
+        total = keepdim(
+            fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), xv.shape, axes
+        )
+        dot = keepdim(
+            fold(
+                rec,
+                gv,
+                axes,
+                lambda a, b, mm, rr, *ws: (_times(a, ws) * ((b - mm) * rr)).reduce("sum"),
+                [xv, m, r, *more],
+            ),
+            xv.shape,
+            axes,
+        )
+        rec.bind(
+            out[0],
+            rec.map(
+                xv.shape,
+                [gv, xv, m, r, total, dot, *more],
+                lambda a, b, mm, rr, t, d, *ws: (
+                    (_times(a, ws) - t * (1.0 / count) - (b - mm) * rr * (d * (1.0 / count))) * rr
+                ),
+            ),
+        )
     if mask[1]:
         _vector_sum(rec, out[1], gv, lead, [xv, m, r], lambda a, b, mm, rr: a * ((b - mm) * rr))
     if mask[2]:
         _vector_sum(rec, out[2], gv, lead, [], lambda a: a)
 
 
-def _vector_sum(rec: Recorder, out: torch.Tensor, g: View, lead: tuple[int, ...], more: Sequence[View],
-                build: Callable[..., Val]) -> None:
+def _vector_sum(
+    rec: Recorder,
+    out: torch.Tensor,
+    g: View,
+    lead: tuple[int, ...],
+    more: Sequence[View],
+    build: Callable[..., Val],
+) -> None:
     finish(rec, out, fold(rec, g, lead, lambda *v: build(*v).reduce("sum"), more))
 
 
@@ -156,8 +222,12 @@ def _vector_sum(rec: Recorder, out: torch.Tensor, g: View, lead: tuple[int, ...]
 def _grouped(view: View, groups: int) -> View:
     """[n, c, ...] as [n, groups, c / groups, ...]."""
     inner = view.shape[1] // groups
-    return View(view.tensor, (view.shape[0], groups, inner, *view.shape[2:]),
-                (view.strides[0], inner * view.strides[1], view.strides[1], *view.strides[2:]), view.offset)
+    return View(
+        view.tensor,
+        (view.shape[0], groups, inner, *view.shape[2:]),
+        (view.strides[0], inner * view.strides[1], view.strides[1], *view.strides[2:]),
+        view.offset,
+    )
 
 
 def _per_group(view: View, shape: Sequence[int]) -> View:
@@ -170,12 +240,24 @@ def _per_channel(rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int
         return None
     view = rec.read(vector)
     step = view.strides[0]
-    return View(view.tensor, tuple(shape), (0, shape[2] * step, step, *(0,) * (len(shape) - 3)), view.offset)
+    return View(
+        view.tensor, tuple(shape), (0, shape[2] * step, step, *(0,) * (len(shape) - 3)), view.offset
+    )
 
 
 @lowering("native_group_norm.default")
-def group_norm(rec: Recorder, out: Any, x: torch.Tensor, weight: Any, bias: Any, n: int, c: int, plane: int,
-               groups: int, eps: float) -> None:
+def group_norm(
+    rec: Recorder,
+    out: Any,
+    x: torch.Tensor,
+    weight: Any,
+    bias: Any,
+    n: int,
+    c: int,
+    plane: int,
+    groups: int,
+    eps: float,
+) -> None:
     view = _grouped(rec.read(x), groups)
     axes = tuple(range(2, len(view.shape)))
     average, var = moments(rec, view, axes, 0)
@@ -188,9 +270,20 @@ def group_norm(rec: Recorder, out: Any, x: torch.Tensor, weight: Any, bias: Any,
 
 
 @lowering("native_group_norm_backward.default")
-def group_norm_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tensor, average: torch.Tensor,
-                        rstd: torch.Tensor, weight: Any, n: int, c: int, plane: int, groups: int,
-                        mask: Sequence[bool]) -> None:
+def group_norm_backward(
+    rec: Recorder,
+    out: Any,
+    g: torch.Tensor,
+    x: torch.Tensor,
+    average: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: Any,
+    n: int,
+    c: int,
+    plane: int,
+    groups: int,
+    mask: Sequence[bool],
+) -> None:
     gv, xv = _grouped(rec.read(g), groups), _grouped(rec.read(x), groups)
     shape = xv.shape
     axes, lead = tuple(range(2, len(shape))), (0, *range(3, len(shape)))
@@ -199,12 +292,31 @@ def group_norm_backward(rec: Recorder, out: Any, g: torch.Tensor, x: torch.Tenso
     w = _per_channel(rec, weight, shape)
     more = [] if w is None else [w]
     if mask[0]:
-        total = keepdim(fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), shape, axes)
-        dot = keepdim(fold(rec, gv, axes, lambda a, b, mm, rr, *ws: (_times(a, ws) * ((b - mm) * rr)).reduce("sum"),
-                           [xv, m, r, *more]), shape, axes)
-        finish(rec, out[0], rec.map(
-            shape, [gv, xv, m, r, total, dot, *more],
-            lambda a, b, mm, rr, t, d, *ws: (_times(a, ws) - t * scale - (b - mm) * rr * (d * scale)) * rr))
+        total = keepdim(
+            fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), shape, axes
+        )
+        dot = keepdim(
+            fold(
+                rec,
+                gv,
+                axes,
+                lambda a, b, mm, rr, *ws: (_times(a, ws) * ((b - mm) * rr)).reduce("sum"),
+                [xv, m, r, *more],
+            ),
+            shape,
+            axes,
+        )
+        finish(
+            rec,
+            out[0],
+            rec.map(
+                shape,
+                [gv, xv, m, r, total, dot, *more],
+                lambda a, b, mm, rr, t, d, *ws: (
+                    (_times(a, ws) - t * scale - (b - mm) * rr * (d * scale)) * rr
+                ),
+            ),
+        )
     if mask[1]:
         _vector_sum(rec, out[1], gv, lead, [xv, m, r], lambda a, b, mm, rr: a * ((b - mm) * rr))
     if mask[2]:

@@ -23,10 +23,18 @@ def scan(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *, dtype: 
         return
     dim = dim % x.dim()
     shape = tuple(x.shape)
-    source = rec.map(shape, [view], lambda a: a.to(kind)) if rec.dtype_of(view) != kind else rec.contiguous(view)
+    source = (
+        rec.map(shape, [view], lambda a: a.to(kind))
+        if rec.dtype_of(view) != kind
+        else rec.contiguous(view)
+    )
     three = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
-    made = rec.emit("scan", [View(source.tensor, three, contiguous_strides(three), 0)], [(shape, kind)],
-                    {"mode": mode, "reverse": False})
+    made = rec.emit(
+        "scan",
+        [View(source.tensor, three, contiguous_strides(three), 0)],
+        [(shape, kind)],
+        {"mode": mode, "reverse": False},
+    )
     rec.bind(out, rec.dense(made[0]))
 
 
@@ -44,9 +52,13 @@ def running_extreme(rec: Recorder, out: Any, x: torch.Tensor, dim: int) -> None:
 
     def along(source: View, how: str, dtype: str) -> View:
         flat = View(rec.contiguous(source).tensor, three, contiguous_strides(three), 0)
-        return rec.dense(rec.emit("scan", [flat], [(shape, dtype)], {"mode": how, "reverse": False})[0])
+        return rec.dense(
+            rec.emit("scan", [flat], [(shape, dtype)], {"mode": how, "reverse": False})[0]
+        )
 
-    best = along(view if kind != "bool" else rec.map(shape, [view], lambda a: a.to("i32")), mode, kind)
+    best = along(
+        view if kind != "bool" else rec.map(shape, [view], lambda a: a.to("i32")), mode, kind
+    )
     here = rec.map(shape, [view, best], lambda a, b: a.eq(b).where(iota(a.builder, dim), 0))
     rec.bind(out[0], best)
     rec.bind(out[1], along(here, "max", "i32"))
@@ -57,12 +69,21 @@ def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple
     view, rank = rec.read(x), x.dim()
     dim = dim % max(rank, 1)
     order = [d for d in range(rank) if d != dim] + ([dim] if rank else [])
-    moved = View(view.tensor, tuple(view.shape[d] for d in order), tuple(view.strides[d] for d in order), view.offset)
+    moved = View(
+        view.tensor,
+        tuple(view.shape[d] for d in order),
+        tuple(view.strides[d] for d in order),
+        view.offset,
+    )
     source = rec.contiguous(moved)
     length = moved.shape[-1] if rank else 1
     rows = moved.size // max(length, 1)
-    made = rec.emit("sort", [View(source.tensor, (rows, length), (length, 1), 0)],
-                    [(moved.shape, rec.dtype_of(view)), (moved.shape, "i32")], {"descending": descending})
+    made = rec.emit(
+        "sort",
+        [View(source.tensor, (rows, length), (length, 1), 0)],
+        [(moved.shape, rec.dtype_of(view)), (moved.shape, "i32")],
+        {"descending": descending},
+    )
     strides = contiguous_strides(moved.shape)
     back = tuple(strides[order.index(d)] for d in range(rank))
     return View(made[0], tuple(x.shape), back, 0), View(made[1], tuple(x.shape), back, 0)
@@ -79,7 +100,15 @@ def sort(rec: Recorder, out: Any, x: torch.Tensor, *args: Any, **options: Any) -
 
 
 @lowering("topk.default")
-def topk(rec: Recorder, out: Any, x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> None:
+def topk(
+    rec: Recorder,
+    out: Any,
+    x: torch.Tensor,
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    is_sorted: bool = True,
+) -> None:
     values, index = _sorted(rec, x, dim, largest)
     for target, view in zip(out, (values, index)):
         rec.bind(target, View(view.tensor, tuple(target.shape), view.strides, 0))

@@ -17,8 +17,13 @@ from handheld.graph.program import Builder
 Operand = torch.Tensor | float | int | bool
 
 
-def elementwise(rec: Recorder, out: torch.Tensor, operands: Sequence[Any], build: Callable[..., Val],
-                compute: str | None = None) -> None:
+def elementwise(
+    rec: Recorder,
+    out: torch.Tensor,
+    operands: Sequence[Any],
+    build: Callable[..., Val],
+    compute: str | None = None,
+) -> None:
     """A map over `out`, in the order of its memory. Numbers among `operands` become constants;
     `compute` is the type that everything is cast to first."""
     order = physical_order(out) if is_dense(out) else list(range(out.dim()))
@@ -60,18 +65,51 @@ def result_kind(*operands: Any) -> str:
     dtype = None
     for a in operands:
         other: Any = a
-        dtype = (torch.result_type(dtype, other) if dtype is not None and not isinstance(dtype, torch.dtype)
-                 else other if dtype is None else torch.result_type(torch.empty((), dtype=dtype), other))
+        dtype = (
+            torch.result_type(dtype, other)
+            if dtype is not None and not isinstance(dtype, torch.dtype)
+            else other
+            if dtype is None
+            else torch.result_type(torch.empty((), dtype=dtype), other)
+        )
         if isinstance(dtype, torch.dtype):
             # a tensor of one element stands for the type met so far
-            dtype = torch.empty((1,), dtype=dtype) if isinstance(a, torch.Tensor) and a.dim() else \
-                torch.empty((), dtype=dtype)
+            dtype = (
+                torch.empty((1,), dtype=dtype)
+                if isinstance(a, torch.Tensor) and a.dim()
+                else torch.empty((), dtype=dtype)
+            )
     if isinstance(dtype, torch.Tensor):
         return ir_dtype(dtype.dtype)
     return ir_dtype(torch.tensor(dtype).dtype)
 
 
-_FLOAT_UNARY = ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid"]
+_FLOAT_UNARY = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "sigmoid",
+]
 _SAME_UNARY = ["neg", "abs", "ceil", "floor", "round", "trunc"]
 _COMPARE = ["eq", "ne", "lt", "le", "gt", "ge"]
 _BITWISE = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
@@ -94,19 +132,23 @@ def _register_unary() -> None:
         LOWERINGS[f"aten.{name}.default"] = same_unary(op)
     for name in ("isnan", "isinf"):
         LOWERINGS[f"aten.{name}.default"] = lambda rec, out, x, op=name: elementwise(
-            rec, out, [x], lambda a: a.unary(op, "bool"))
+            rec, out, [x], lambda a: a.unary(op, "bool")
+        )
     LOWERINGS["aten.logical_not.default"] = lambda rec, out, x: elementwise(
-        rec, out, [x], lambda a: a.to("bool").unary("not"))
+        rec, out, [x], lambda a: a.to("bool").unary("not")
+    )
 
 
 def _register_binary() -> None:
     def compare(op: str) -> Callable[..., None]:
         return lambda rec, out, a, b: elementwise(
-            rec, out, [a, b], lambda x, y: x.binary(op, y, "bool"), result_kind(a, b))
+            rec, out, [a, b], lambda x, y: x.binary(op, y, "bool"), result_kind(a, b)
+        )
 
     def joined(op: str, kind: str | None) -> Callable[..., None]:
         return lambda rec, out, a, b: elementwise(
-            rec, out, [a, b], lambda x, y: x.binary(op, y), kind or result_kind(a, b))
+            rec, out, [a, b], lambda x, y: x.binary(op, y), kind or result_kind(a, b)
+        )
 
     for name in _COMPARE:
         for overload in ("Tensor", "Scalar"):
@@ -114,13 +156,26 @@ def _register_binary() -> None:
     for name, op in _BITWISE.items():
         for overload in ("Tensor", "Scalar"):
             LOWERINGS[f"aten.{name}.{overload}"] = joined(op, None)
-    for name, op in (("and", "and"), ("or", "or"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "shr")):
+    for name, op in (
+        ("and", "and"),
+        ("or", "or"),
+        ("xor", "xor"),
+        ("lshift", "shl"),
+        ("rshift", "shr"),
+    ):
         for overload in ("Tensor", "Scalar"):
             LOWERINGS[f"aten.__{name}__.{overload}"] = joined(op, None)
     for name, op in _LOGICAL.items():
         LOWERINGS[f"aten.{name}.default"] = joined(op, "bool")
-    for name, op in (("maximum", "max"), ("minimum", "min"), ("fmod", "fmod"), ("remainder", "mod"),
-                     ("atan2", "atan2"), ("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr")):
+    for name, op in (
+        ("maximum", "max"),
+        ("minimum", "min"),
+        ("fmod", "fmod"),
+        ("remainder", "mod"),
+        ("atan2", "atan2"),
+        ("bitwise_left_shift", "shl"),
+        ("bitwise_right_shift", "shr"),
+    ):
         kind = "f32" if name == "atan2" else None
         for overload in ("default", "Tensor", "Scalar", "Tensor_Scalar"):
             LOWERINGS[f"aten.{name}.{overload}"] = joined(op, kind)
@@ -153,7 +208,8 @@ def sub(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand, alpha: float =
 @lowering("rsub.Tensor", "rsub.Scalar")
 def rsub(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand, alpha: float = 1) -> None:
     sub(rec, out, b, a, alpha=1) if alpha == 1 else elementwise(
-        rec, out, [a, b], lambda x, y: y - x * alpha, ir_dtype(out.dtype))
+        rec, out, [a, b], lambda x, y: y - x * alpha, ir_dtype(out.dtype)
+    )
 
 
 @lowering("mul.Tensor", "mul.Scalar")
@@ -169,11 +225,14 @@ def div(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand) -> None:
 
 
 @lowering("div.Tensor_mode", "div.Scalar_mode")
-def div_mode(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand, rounding_mode: str | None = None) -> None:
+def div_mode(
+    rec: Recorder, out: torch.Tensor, a: Operand, b: Operand, rounding_mode: str | None = None
+) -> None:
     if rounding_mode is None:
-        return div(rec, out, a, b)
+        div(rec, out, a, b)
+        return
     op = "floordiv" if rounding_mode == "floor" else "truncdiv"
-    return elementwise(rec, out, [a, b], lambda x, y: x.binary(op, y), ir_dtype(out.dtype))
+    elementwise(rec, out, [a, b], lambda x, y: x.binary(op, y), ir_dtype(out.dtype))
 
 
 @lowering("floor_divide.default", "floor_divide.Scalar")
@@ -190,11 +249,19 @@ def reciprocal(rec: Recorder, out: torch.Tensor, a: Operand) -> None:
 def power(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand) -> None:
     kind = ir_dtype(out.dtype)
     simple: dict[float, Callable[[Val], Val]] = {
-        0.5: lambda x: x.unary("sqrt"), 1.0: lambda x: x, 2.0: lambda x: x * x,
-        3.0: lambda x: x * x * x, -0.5: lambda x: x.unary("rsqrt"), -1.0: lambda x: 1.0 / x,
+        0.5: lambda x: x.unary("sqrt"),
+        1.0: lambda x: x,
+        2.0: lambda x: x * x,
+        3.0: lambda x: x * x * x,
+        -0.5: lambda x: x.unary("rsqrt"),
+        -1.0: lambda x: 1.0 / x,
         4.0: lambda x: (x * x) * (x * x),
     }
-    if not isinstance(b, torch.Tensor) and float(b) in simple and (kind == "f32" or b in (1, 2, 3, 4)):
+    if (
+        not isinstance(b, torch.Tensor)
+        and float(b) in simple
+        and (kind == "f32" or b in (1, 2, 3, 4))
+    ):
         elementwise(rec, out, [a], simple[float(b)], kind)
     else:
         elementwise(rec, out, [a, b], lambda x, y: x.binary("pow", y), kind)
@@ -208,7 +275,9 @@ def where(rec: Recorder, out: torch.Tensor, c: Operand, a: Operand, b: Operand) 
 
 
 @lowering("clamp.default", "clamp.Tensor")
-def clamp(rec: Recorder, out: torch.Tensor, x: torch.Tensor, min: Any = None, max: Any = None) -> None:
+def clamp(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, min: Any = None, max: Any = None
+) -> None:
     bounds = [b for b in (min, max) if b is not None]
     ops = [op for op, b in (("max", min), ("min", max)) if b is not None]
 
@@ -231,13 +300,23 @@ def clamp_max(rec: Recorder, out: torch.Tensor, x: torch.Tensor, high: Any) -> N
 
 
 @lowering("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(rec: Recorder, out: torch.Tensor, x: torch.Tensor, mask: torch.Tensor, value: Any) -> None:
+def masked_fill(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, mask: torch.Tensor, value: Any
+) -> None:
     kind = ir_dtype(out.dtype)
     elementwise(rec, out, [mask, x, value], lambda m, a, b: m.where(b.to(kind), a))
 
 
-@lowering("clone.default", "_to_copy.default", "contiguous.default", "prims.convert_element_type.default",
-          "copy.default", "lift_fresh_copy.default", "prims.device_put.default", "alias_copy.default")
+@lowering(
+    "clone.default",
+    "_to_copy.default",
+    "contiguous.default",
+    "prims.convert_element_type.default",
+    "copy.default",
+    "lift_fresh_copy.default",
+    "prims.device_put.default",
+    "alias_copy.default",
+)
 def copy(rec: Recorder, out: torch.Tensor, x: torch.Tensor, *rest: Any, **options: Any) -> None:
     source = rest[0] if rest and isinstance(rest[0], torch.Tensor) else x
     elementwise(rec, out, [source], lambda a: a)

@@ -14,7 +14,9 @@ from handheld.graph.graph import View, contiguous_strides
 
 
 def _two(values: Any, default: Any = None) -> tuple[int, int]:
-    values = default if values is None or (isinstance(values, (list, tuple)) and not values) else values
+    values = (
+        default if values is None or (isinstance(values, (list, tuple)) and not values) else values
+    )
     if isinstance(values, int):
         return (values, values)
     values = list(values)
@@ -39,58 +41,140 @@ def _shape4(t: torch.Tensor) -> tuple[int, ...]:
 
 
 @lowering("max_pool2d_with_indices.default")
-def max_pool(rec: Recorder, out: Any, x: torch.Tensor, kernel: Any, stride: Any = None, padding: Any = 0,
-             dilation: Any = 1, ceil_mode: bool = False) -> None:
+def max_pool(
+    rec: Recorder,
+    out: Any,
+    x: torch.Tensor,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> None:
     shape = _shape4(out[0])
-    attrs = {"kernel": _two(kernel), "stride": _two(stride, kernel), "padding": _two(padding), "dilation": _two(dilation),
-             "adaptive": False, "shape": shape}
+    attrs = {
+        "kernel": _two(kernel),
+        "stride": _two(stride, kernel),
+        "padding": _two(padding),
+        "dilation": _two(dilation),
+        "adaptive": False,
+        "shape": shape,
+    }
     made = rec.emit("max_pool", [_image(rec, x)], [(shape, "f32"), (shape, "i32")], attrs)
     bind_image(rec, out[0], made[0])
     bind_image(rec, out[1], made[1])
 
 
 @lowering("max_pool2d_with_indices_backward.default")
-def max_pool_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, kernel: Any, stride: Any,
-                      padding: Any, dilation: Any, ceil_mode: bool, index: torch.Tensor) -> None:
+def max_pool_backward(
+    rec: Recorder,
+    out: torch.Tensor,
+    g: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    index: torch.Tensor,
+) -> None:
     shape = _shape4(x)
-    attrs = {"kernel": _two(kernel), "stride": _two(stride, kernel), "padding": _two(padding), "dilation": _two(dilation),
-             "adaptive": False, "shape": shape}
-    bind_image(rec, out, rec.emit("max_pool_grad", [_image(rec, g), _image(rec, index)], [(shape, "f32")], attrs)[0])
+    attrs = {
+        "kernel": _two(kernel),
+        "stride": _two(stride, kernel),
+        "padding": _two(padding),
+        "dilation": _two(dilation),
+        "adaptive": False,
+        "shape": shape,
+    }
+    bind_image(
+        rec,
+        out,
+        rec.emit("max_pool_grad", [_image(rec, g), _image(rec, index)], [(shape, "f32")], attrs)[0],
+    )
 
 
-_ADAPTIVE = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "adaptive": True}
+_ADAPTIVE = {
+    "kernel": (1, 1),
+    "stride": (1, 1),
+    "padding": (0, 0),
+    "dilation": (1, 1),
+    "adaptive": True,
+}
 
 
 @lowering("adaptive_max_pool2d.default")
 def adaptive_max_pool(rec: Recorder, out: Any, x: torch.Tensor, size: Any) -> None:
     shape = _shape4(out[0])
-    made = rec.emit("max_pool", [_image(rec, x)], [(shape, "f32"), (shape, "i32")], {**_ADAPTIVE, "shape": shape})
+    made = rec.emit(
+        "max_pool",
+        [_image(rec, x)],
+        [(shape, "f32"), (shape, "i32")],
+        {**_ADAPTIVE, "shape": shape},
+    )
     bind_image(rec, out[0], made[0])
     bind_image(rec, out[1], made[1])
 
 
 @lowering("adaptive_max_pool2d_backward.default")
-def adaptive_max_pool_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, index: torch.Tensor) -> None:
+def adaptive_max_pool_backward(
+    rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, index: torch.Tensor
+) -> None:
     shape = _shape4(x)
     inputs = [_image(rec, g), _image(rec, index)]
-    bind_image(rec, out, rec.emit("max_pool_grad", inputs, [(shape, "f32")], {**_ADAPTIVE, "shape": shape})[0])
+    bind_image(
+        rec,
+        out,
+        rec.emit("max_pool_grad", inputs, [(shape, "f32")], {**_ADAPTIVE, "shape": shape})[0],
+    )
 
 
 @lowering("avg_pool2d.default")
-def avg_pool(rec: Recorder, out: torch.Tensor, x: torch.Tensor, kernel: Any, stride: Any = None, padding: Any = 0,
-             ceil_mode: bool = False, count_pad: bool = True, divisor: Any = None) -> None:
+def avg_pool(
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_pad: bool = True,
+    divisor: Any = None,
+) -> None:
     shape = _shape4(out)
-    attrs = {"kernel": _two(kernel), "stride": _two(stride, kernel), "padding": _two(padding), "count_pad": count_pad,
-             "divisor": int(divisor or 0), "shape": shape}
+    attrs = {
+        "kernel": _two(kernel),
+        "stride": _two(stride, kernel),
+        "padding": _two(padding),
+        "count_pad": count_pad,
+        "divisor": int(divisor or 0),
+        "shape": shape,
+    }
     bind_image(rec, out, rec.emit("avg_pool", [_image(rec, x)], [(shape, "f32")], attrs)[0])
 
 
 @lowering("avg_pool2d_backward.default")
-def avg_pool_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, kernel: Any, stride: Any,
-                      padding: Any, ceil_mode: bool, count_pad: bool, divisor: Any) -> None:
+def avg_pool_backward(
+    rec: Recorder,
+    out: torch.Tensor,
+    g: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_pad: bool,
+    divisor: Any,
+) -> None:
     shape = _shape4(x)
-    attrs = {"kernel": _two(kernel), "stride": _two(stride, kernel), "padding": _two(padding), "count_pad": count_pad,
-             "divisor": int(divisor or 0), "shape": shape}
+    attrs = {
+        "kernel": _two(kernel),
+        "stride": _two(stride, kernel),
+        "padding": _two(padding),
+        "count_pad": count_pad,
+        "divisor": int(divisor or 0),
+        "shape": shape,
+    }
     bind_image(rec, out, rec.emit("avg_pool_grad", [_image(rec, g)], [(shape, "f32")], attrs)[0])
 
 
@@ -113,6 +197,8 @@ def adaptive_avg_pool(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: A
 
 
 @lowering("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
-def adaptive_avg_pool_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor) -> None:
+def adaptive_avg_pool_backward(
+    rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor
+) -> None:
     matrices = [_pooling_matrix(x.shape[d], g.shape[d]).T for d in _spatial(rec)]
     bind_image(rec, out, rec.contiguous(along_axes(rec, rec.read(g), matrices)).tensor)

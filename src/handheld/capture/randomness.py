@@ -15,7 +15,12 @@ from handheld.capture.state import ir_dtype
 from handheld.capture.values import Val, linear_index
 
 
-def uniform(rec: Recorder, shape: tuple[int, ...], build: Callable[..., Val], inputs: Sequence[torch.Tensor] = ()) -> Any:
+def uniform(
+    rec: Recorder,
+    shape: tuple[int, ...],
+    build: Callable[..., Val],
+    inputs: Sequence[torch.Tensor] = (),
+) -> Any:
     """A map that also gets a uniform number in [0, 1) for each point."""
     seed, step = rec.slot_view("handheld.seed"), rec.slot_view("handheld.step")
     key = rec.random_key()
@@ -29,8 +34,13 @@ def uniform(rec: Recorder, shape: tuple[int, ...], build: Callable[..., Val], in
 
 
 @lowering("native_dropout.default")
-def native_dropout(rec: Recorder, out: tuple[torch.Tensor, torch.Tensor], x: torch.Tensor, p: float,
-                   train: bool | None = None) -> None:
+def native_dropout(
+    rec: Recorder,
+    out: tuple[torch.Tensor, torch.Tensor],
+    x: torch.Tensor,
+    p: float,
+    train: bool | None = None,
+) -> None:
     scale = 0.0 if p >= 1 else 1 / (1 - p)
     mask = uniform(rec, tuple(x.shape), lambda u: u.ge(float(p)))
     rec.bind(out[1], mask)
@@ -38,13 +48,16 @@ def native_dropout(rec: Recorder, out: tuple[torch.Tensor, torch.Tensor], x: tor
 
 
 @lowering("bernoulli.p", "bernoulli.float")
-def bernoulli_p(rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: Any = None) -> None:
+def bernoulli_p(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: Any = None
+) -> None:
     rec.bind(out, uniform(rec, tuple(x.shape), lambda u: u.lt(float(p)).to(ir_dtype(out.dtype))))
 
 
 @lowering("bernoulli_.float")
-def bernoulli_in_place(rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5,
-                       generator: Any = None) -> torch.Tensor:
+def bernoulli_in_place(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: Any = None
+) -> torch.Tensor:
     # ≥ 1 - p rather than < p: dropout keeps an element where its mask is 1
     view = uniform(rec, tuple(x.shape), lambda u: u.ge(float(1 - p)).to(ir_dtype(x.dtype)))
     with torch.utils._python_dispatch._disable_current_modes():

@@ -19,21 +19,36 @@ if TYPE_CHECKING:
     from handheld.capture.record import Recorder
 
 #: ops that give a number to Python
-READS = frozenset({"aten._local_scalar_dense.default", "aten.equal.default", "aten.is_nonzero.default",
-                   "aten.item.default", "aten.allclose.default"})
+READS = frozenset(
+    {
+        "aten._local_scalar_dense.default",
+        "aten.equal.default",
+        "aten.is_nonzero.default",
+        "aten.item.default",
+        "aten.allclose.default",
+    }
+)
 
 #: ops whose result has a size that depends on values
-BAKED = frozenset({
-    "aten.nonzero.default", "aten.masked_select.default", "aten.unique_consecutive.default", "aten._unique2.default",
-    "aten._unique.default", "aten.unique_dim.default", "aten.unique_dim_consecutive.default", "aten.bincount.default",
-    "aten.repeat_interleave.Tensor",
-})
+BAKED = frozenset(
+    {
+        "aten.nonzero.default",
+        "aten.masked_select.default",
+        "aten.unique_consecutive.default",
+        "aten._unique2.default",
+        "aten._unique.default",
+        "aten.unique_dim.default",
+        "aten.unique_dim_consecutive.default",
+        "aten.bincount.default",
+        "aten.repeat_interleave.Tensor",
+    }
+)
 
 _CHANGING = frozenset({"input", "parameter", "buffer", "optimizer", "control"})
 
 
 def dependence(rec: Recorder, tensors: Sequence[int]) -> list[tuple[str, str]]:
-    """Role and name of everything that can change from step to step and that the tensors follow from."""
+    """Role and name of everything the tensors follow from that changes from step to step."""
     maker = {out: node for node in rec.nodes for out in node.outputs}
     seen, stack = set(tensors), list(tensors)
     found = []
@@ -56,7 +71,9 @@ def watched(rec: Recorder) -> Iterator[None]:
     def watch(name: str) -> Any:
         def read(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
             if isinstance(tensor, FakeTensor) and tensor.constant is None:
-                raise ValueRead(f"{rec.path[-1] if rec.path else 'the closure'} calls {name}() on a tensor")
+                raise ValueRead(
+                    f"{rec.path[-1] if rec.path else 'the closure'} calls {name}() on a tensor"
+                )
             if not isinstance(tensor, FakeTensor) and rec.knows(tensor):
                 rec.note_baked([tensor], f"{name}() of shape {list(tensor.shape)}")
             return originals[name](tensor, *args, **options)

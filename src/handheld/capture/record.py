@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -26,6 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from handheld.capture.emit import Emitter
 from handheld.capture.layout import expand, is_dense, permute, physical_order
 from handheld.capture.reading import BAKED, READS, dependence
 from handheld.capture.registry import (
@@ -39,8 +39,7 @@ from handheld.capture.registry import (
 from handheld.capture.state import StateBuilder, host_array, ir_dtype, tensor_key
 from handheld.capture.values import Val
 from handheld.errors import CaptureError, UnsupportedOp, ValueRead
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
-from handheld.graph.program import Builder
+from handheld.graph.graph import Graph, View
 
 Build = Callable[..., Any]
 
@@ -53,19 +52,14 @@ class Storage:
     keep: Any  # the storage itself, so that its address is not used again
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes the ops of one step into a graph over the slots of `state`."""
 
     def __init__(self, state: StateBuilder, fake: FakeTensorMode | None) -> None:
-        super().__init__()
-        self.state, self.fake = state, fake
-        self.tensors: dict[int, Tensor] = {}
-        self.nodes: list[Node] = []
-        self.slots: dict[str, int] = {}
+        Emitter.__init__(self, state)
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+        self.fake = fake
         self.slot_storage: dict[str, Storage] = {}
-        self.path: list[str] = []
-        self.phase = "forward"
-        self.source = ""
         self.baked: list[str] = []
         #: (input, low, high, ignored): what an input that is used as an index may hold
         self.ranges: dict[str, tuple[str, int, int, int | None]] = {}
@@ -80,13 +74,17 @@ class Recorder(TorchDispatchMode):
     # ── dispatch ──────────────────────────────────────────────────────────────────────────────
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         name = str(func)
         if name in IGNORED:
             return func(*args, **kwargs)
-        self._sequence.setdefault(torch.autograd._get_sequence_nr() - 1, self._module())
+        self._sequence.setdefault(torch._C._autograd._get_sequence_nr() - 1, self._module())
         if name in READS and self._constant(args) is not None:
             return func(self._constant(args))
         args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs))
@@ -144,7 +142,7 @@ class Recorder(TorchDispatchMode):
         return args[0].constant if self.tensors[held].role == "constant" else None
 
     def _read_value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A number that leaves the device: fixed from now on, unless it is the same in every step."""
+        """A number that leaves the device: fixed from now on, if it is not the same always."""
         value = self._execute(func, args, kwargs)
         if self.fake is None:
             self.note_baked(args, repr(value))
@@ -160,8 +158,9 @@ class Recorder(TorchDispatchMode):
         where = self._module() or "the closure"
         if not final and any(role == "parameter" for role, _ in found):
             raise UnsupportedOp(
-                f"{where} selects elements by what the model computes, so that the size of the result changes "
-                "from step to step. Use torch.where, or multiply by a mask")
+                f"{where} selects elements by what the model computes, so that the size of the "
+                "result changes from step to step. Use torch.where, or multiply by a mask"
+            )
         names = ", ".join(dict.fromkeys(name or role for role, name in found))
         self.baked.append(f"{where} read {what} (from {names})")
 
@@ -182,7 +181,9 @@ class Recorder(TorchDispatchMode):
         with self:
             return list(torch.ops.aten.nonzero.default(mask).unbind(1))
 
-    def note_range(self, index: torch.Tensor, low: int, high: int, ignore: int | None = None) -> None:
+    def note_range(
+        self, index: torch.Tensor, low: int, high: int, ignore: int | None = None
+    ) -> None:
         """Remembers what an input may hold, if the index is a whole input as it came."""
         view = self.read(index)
         tensor = self.tensors[view.tensor]
@@ -209,14 +210,16 @@ class Recorder(TorchDispatchMode):
         values = value if isinstance(value, (tuple, list)) else [value]
         for target, new in zip(targets, values):
             if target.shape != new.shape:
-                raise UnsupportedOp(f"{func} resizes its result (in {self._module()}). Give it the right shape")
+                raise UnsupportedOp(
+                    f"{func} resizes its result (in {self._module()}). Give it the right shape"
+                )
             self.write(target, new)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     def _module(self) -> str:
         node = torch._C._current_autograd_node()
         if node is not None:
-            number = node._sequence_nr()  # type: ignore[attr-defined]
+            number = node._sequence_nr()
             if number not in self._sequence:  # a helper of the op before it: a write into a view
                 number = max((n for n in self._sequence if n < number), default=-1)
             if number in self._sequence:
@@ -239,7 +242,9 @@ class Recorder(TorchDispatchMode):
             if owner is not None:  # a view, made before the capture, of a parameter or buffer
                 whole = self._stand_in(owner)
                 with torch.utils._python_dispatch._disable_current_modes():
-                    self._stand_ins[key] = whole.as_strided(real.shape, real.stride(), real.storage_offset())
+                    self._stand_ins[key] = whole.as_strided(
+                        real.shape, real.stride(), real.storage_offset()
+                    )
             else:
                 self._stand_ins[key] = self.stand_in_of(self.state.find(real), real)
         return self._stand_ins[key]
@@ -257,26 +262,12 @@ class Recorder(TorchDispatchMode):
 
     # ── slots, inputs and storages ────────────────────────────────────────────────────────────
 
-    def slot_tensor(self, name: str) -> int:
-        """The tensor that holds a slot at the start of the step."""
-        if name not in self.slots:
-            slot = self.state.slots[name]
-            self.slots[name] = self.new_tensor(slot.shape, slot.dtype, slot.role, name)
-        return self.slots[name]
-
     def slot_view(self, name: str) -> View:
         """A slot's value now: what was written last."""
         tensor = self.slot_tensor(name)
         if name in self.slot_storage:
             tensor = self.slot_storage[name].tensor
         return self.dense(tensor)
-
-    def new_tensor(self, shape: Sequence[int], dtype: str, role: str = "", name: str = "") -> int:
-        number = len(self.tensors)
-        if not role:
-            role = "gradient" if self._phase() == "backward" else "activation"
-        self.tensors[number] = Tensor(number, tuple(shape), dtype, role, name)
-        return number
 
     def bind_tensor(self, tensor: torch.Tensor, number: int) -> None:
         """From now on this storage holds that tensor of the graph."""
@@ -295,14 +286,9 @@ class Recorder(TorchDispatchMode):
             raise CaptureError(
                 f"{self._module() or 'the closure'} uses a tensor whose origin was not recorded"
             )
-        return View(found.tensor, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
-
-    def dtype_of(self, view: View) -> str:
-        return self.tensors[view.tensor].dtype
-
-    def dense(self, tensor: int) -> View:
-        shape = self.tensors[tensor].shape
-        return View(tensor, shape, contiguous_strides(shape))
+        return View(
+            found.tensor, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
+        )
 
     def bind(self, out: torch.Tensor, view: View) -> None:
         """Gives a fresh PyTorch result its value, laid out as PyTorch lays it out."""
@@ -323,8 +309,11 @@ class Recorder(TorchDispatchMode):
         size = out.untyped_storage().nbytes() // out.element_size()
         rest = self.loops((size,), (), [], lambda b: Val(b, b.const(0, dtype), dtype))[0]
         value = self.map(view.shape, [view], lambda x: x.to(dtype))
-        region = {"region_shape": tuple(out.shape), "region_strides": tuple(out.stride()),
-                  "region_offset": out.storage_offset()}
+        region = {
+            "region_shape": tuple(out.shape),
+            "region_strides": tuple(out.stride()),
+            "region_offset": out.storage_offset(),
+        }
         self.bind_tensor(out, self.emit("assign", [rest, value], [((size,), dtype)], region)[0])
 
     def write(self, target: torch.Tensor, value: Any) -> None:
@@ -336,7 +325,12 @@ class Recorder(TorchDispatchMode):
         storage = self._storages[target.untyped_storage()._cdata]
         source = expand(self.read(value), tuple(target.shape))
         dtype = ir_dtype(target.dtype)
-        here = View(storage.tensor, tuple(target.shape), tuple(target.stride()), target.storage_offset())
+        here = View(
+            storage.tensor,
+            tuple(target.shape),
+            tuple(target.stride()),
+            int(target.storage_offset()),
+        )
         base = self.tensors[storage.tensor]
         order = physical_order(target)
         physical = permute(here, order)
@@ -351,78 +345,23 @@ class Recorder(TorchDispatchMode):
         if self.dtype_of(source) != dtype:
             source = self.map(source.shape, [source], lambda x: x.to(dtype))
         storage.tensor = self.emit(
-            "assign", [self.dense(storage.tensor), source], [(base.shape, dtype)],
-            {"region_shape": here.shape, "region_strides": here.strides, "region_offset": here.offset},
+            "assign",
+            [self.dense(storage.tensor), source],
+            [(base.shape, dtype)],
+            {
+                "region_shape": here.shape,
+                "region_strides": here.strides,
+                "region_offset": here.offset,
+            },
         )[0]
-
-    # ── emitting nodes ────────────────────────────────────────────────────────────────────────
-
-    def _phase(self) -> str:
-        if self.phase == "forward" and torch._C._current_autograd_node() is not None:
-            return "backward"
-        return self.phase
-
-    def emit(self, op: str, inputs: Sequence[View], outputs: Sequence[tuple[Sequence[int], str]],
-             attrs: Mapping[str, Any]) -> list[int]:
-        made = [self.new_tensor(shape, dtype) for shape, dtype in outputs]
-        origin = Origin(self._phase(), self._module(), self.source)
-        self.nodes.append(Node(op, tuple(inputs), tuple(made), dict(attrs), origin))
-        return made
-
-    def loops(self, shape: Sequence[int], axes: Sequence[int], inputs: Sequence[View], build: Build,
-              full: Sequence[bool] | None = None, gathered: Sequence[View] = ()) -> list[View]:
-        """A map or reduce node. `build` gets one Val an input (or the builder itself, if there are
-        none or `gathered` ones) and returns one Val or a list, stored full or per row."""
-        builder = Builder(reducing=bool(axes))
-        shape = tuple(shape)
-        vals = [Val(builder, builder.load(i, self.dtype_of(v)), self.dtype_of(v))
-                for i, v in enumerate(inputs)]
-        result = build(builder, *vals) if gathered or not inputs else build(*vals)
-        results = list(result) if isinstance(result, (list, tuple)) else [result]
-        flags = list(full) if full is not None else [not axes] * len(results)
-        outer = tuple(n for d, n in enumerate(shape) if d not in set(axes))
-        attrs = {"shape": shape, "axes": tuple(axes), "program": builder.program,
-                 "stores": tuple((r.index, f) for r, f in zip(results, flags))}
-        outs = [(shape if f else outer, r.dtype) for r, f in zip(results, flags)]
-        made = self.emit("reduce" if axes else "map", [*inputs, *gathered], outs, attrs)
-        return [self.dense(t) for t in made]
-
-    def map(self, shape: Sequence[int], inputs: Sequence[View], build: Build,
-            gathered: Sequence[View] = ()) -> View:
-        views = [expand(v, tuple(shape)) for v in inputs]
-        return self.loops(shape, (), views, build, gathered=gathered)[0]
-
-    def reduce(self, shape: Sequence[int], axes: Sequence[int], inputs: Sequence[View],
-               build: Build, gathered: Sequence[View] = ()) -> View:
-        """A reduction; over no axes at all it is a map."""
-        views = [expand(v, tuple(shape)) for v in inputs]
-        return self.loops(shape, axes, views, build, gathered=gathered)[0]
-
-    def contiguous(self, view: View) -> View:
-        """The view as a whole dense tensor, copied only if it is not one."""
-        if view.is_contiguous and view.size == self.tensors[view.tensor].size:
-            return view
-        return self.map(view.shape, [view], lambda x: x)
-
-    def constant(self, value: np.ndarray) -> View:
-        """A constant computed here: interpolation matrices and the like."""
-        same = [n for n, s in self.state.slots.items() if s.role == "constant"
-                and s.shape == value.shape and np.array_equal(self.state.values[n], value)]
-        count = sum(slot.role == "constant" for slot in self.state.slots.values())
-        name = same[0] if same else self.state.add_value(f"constant.{count}", value, "constant")
-        return self.dense(self.slot_tensor(name))
-
-    def random_key(self) -> int:
-        """A number for one random op, the same at every capture. It comes from PyTorch's generator,
-        so that what restores the generator (checkpointing) gets the same random numbers again."""
-        with torch.utils._python_dispatch._disable_current_modes():
-            return int(torch.randint(2**31 - 1, (), dtype=torch.int64))
 
 
 def _composite(func: Any) -> bool:
     """Ops that PyTorch itself always takes apart: reshape may be a view or a copy."""
-    return bool(func._can_decompose() and func.has_kernel_for_dispatch_key(
-        torch._C.DispatchKey.CompositeImplicitAutograd))
+    return bool(
+        func._can_decompose()
+        and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    )
 
 
 def _is_view(func: Any) -> bool:
@@ -430,8 +369,21 @@ def _is_view(func: Any) -> bool:
     return any(r.alias_info is not None for r in func._schema.returns)
 
 
-def graph_of(recorder: Recorder, name: str, inputs: Sequence[tuple[str, int, str]],
-             outputs: Sequence[tuple[str, View, str]], writes: Mapping[str, int],
-             notes: Mapping[str, Any]) -> Graph:
-    return Graph(name, dict(recorder.tensors), tuple(recorder.nodes), tuple(inputs),
-                 dict(recorder.slots), tuple(writes.items()), tuple(outputs), dict(notes))
+def graph_of(
+    recorder: Recorder,
+    name: str,
+    inputs: Sequence[tuple[str, int, str]],
+    outputs: Sequence[tuple[str, View, str]],
+    writes: Mapping[str, int],
+    notes: Mapping[str, Any],
+) -> Graph:
+    return Graph(
+        name,
+        dict(recorder.tensors),
+        tuple(recorder.nodes),
+        tuple(inputs),
+        dict(recorder.slots),
+        tuple(writes.items()),
+        tuple(outputs),
+        dict(notes),
+    )

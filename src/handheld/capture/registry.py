@@ -14,10 +14,18 @@ from typing import Any
 import torch
 
 #: ops that compute nothing
-IGNORED = frozenset({"prim.device.default", "prim.layout.default", "aten.sym_size.int",
-                     "aten.sym_stride.int", "aten.sym_numel.default", "aten.is_contiguous.default",
-                     "profiler._record_function_enter_new.default",
-                     "profiler._record_function_exit._RecordFunction"})
+IGNORED = frozenset(
+    {
+        "prim.device.default",
+        "prim.layout.default",
+        "aten.sym_size.int",
+        "aten.sym_stride.int",
+        "aten.sym_numel.default",
+        "aten.is_contiguous.default",
+        "profiler._record_function_enter_new.default",
+        "profiler._record_function_exit._RecordFunction",
+    }
+)
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}

@@ -1,4 +1,4 @@
-"""Functions that PyTorch differentiates by a kernel of its own, written as ops that autograd can take apart.
+"""Functions with a gradient kernel of their own, written as ops that autograd takes apart.
 
 They are put in place while a step is being captured, above autograd.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint as checkpoints
 
 T = torch.Tensor
 
@@ -27,16 +28,46 @@ def _grid_sampler(original: Callable[..., T]) -> Callable[..., T]:
 
 
 def _embedding_bag(original: Callable[..., T]) -> Callable[..., T]:
-    def embedding_bag(input: T, weight: T, offsets: T | None = None, max_norm: float | None = None, norm_type: float = 2,
-                      scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False,
-                      per_sample_weights: T | None = None, include_last_offset: bool = False,
-                      padding_idx: int | None = None) -> T:
+    def embedding_bag(
+        input: T,
+        weight: T,
+        offsets: T | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        per_sample_weights: T | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> T:
         if max_norm is not None:
-            return original(input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, sparse,
-                            per_sample_weights, include_last_offset, padding_idx)
-        rows = F.embedding(input, weight, None if padding_idx is None else padding_idx % weight.shape[0], None, 2.0,
-                           scale_grad_by_freq)
-        there = torch.ones_like(input, dtype=torch.bool) if padding_idx is None else input != padding_idx % weight.shape[0]
+            return original(
+                input,
+                weight,
+                offsets,
+                max_norm,
+                norm_type,
+                scale_grad_by_freq,
+                mode,
+                sparse,
+                per_sample_weights,
+                include_last_offset,
+                padding_idx,
+            )
+        rows = F.embedding(
+            input,
+            weight,
+            None if padding_idx is None else padding_idx % weight.shape[0],
+            None,
+            2.0,
+            scale_grad_by_freq,
+        )
+        there = (
+            torch.ones_like(input, dtype=torch.bool)
+            if padding_idx is None
+            else input != padding_idx % weight.shape[0]
+        )
         if per_sample_weights is not None:
             rows = rows * per_sample_weights.unsqueeze(-1)
         if input.dim() == 1:
@@ -59,21 +90,36 @@ def _embedding_bag(original: Callable[..., T]) -> Callable[..., T]:
     return embedding_bag
 
 
+def _checkpoint(original: Callable[..., T]) -> Callable[..., T]:
+    """The kind that starts a backward pass of its own hides its parameters; the other does not."""
+
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return checkpoints.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve
+        )
+
+    return apply
+
+
 #: (where it lives, its name, how to make the replacement)
 _REPLACED: tuple[tuple[Any, str, Callable[[Callable[..., T]], Callable[..., T]]], ...] = (
     (torch, "grid_sampler", _grid_sampler),
     (F, "embedding_bag", _embedding_bag),
+    (checkpoints.CheckpointFunction, "apply", _checkpoint),
 )
 
 
 @contextmanager
 def replaced_functions() -> Iterator[None]:
     """While active, these functions run as compositions of others."""
-    originals = [(place, name, getattr(place, name)) for place, name, _ in _REPLACED]
-    for (place, name, make), (_, _, original) in zip(_REPLACED, originals):
-        setattr(place, name, make(original))
+    originals = [(place, name, vars(place).get(name)) for place, name, _ in _REPLACED]
+    for place, name, make in _REPLACED:
+        setattr(place, name, make(getattr(place, name)))
     try:
         yield
     finally:
         for place, name, original in originals:
-            setattr(place, name, original)
+            if original is None:
+                delattr(place, name)
+            else:
+                setattr(place, name, original)

@@ -12,10 +12,17 @@ from handheld.errors import CaptureError
 from handheld.graph.graph import Slot
 
 _DTYPES = {
-    torch.float32: "f32", torch.float64: "f32", torch.int64: "i32", torch.int32: "i32",
-    torch.int16: "i32", torch.int8: "i32", torch.uint8: "i32", torch.bool: "bool",
+    torch.float32: "f32",
+    torch.float64: "f32",
+    torch.int64: "i32",
+    torch.int32: "i32",
+    torch.int16: "i32",
+    torch.int8: "i32",
+    torch.uint8: "i32",
+    torch.bool: "bool",
     # computed in float32 where a model casts to them on the way; state and batches may not be
-    torch.bfloat16: "f32", torch.float16: "f32",
+    torch.bfloat16: "f32",
+    torch.float16: "f32",
 }
 _HALF = (torch.bfloat16, torch.float16)
 NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
@@ -31,7 +38,8 @@ def ir_dtype(dtype: torch.dtype) -> str:
 def _unsupported(dtype: torch.dtype) -> CaptureError:
     name = str(dtype).removeprefix("torch.")
     return CaptureError(
-        f"tensors of type {name} are not supported. Try: model.float() before capture")
+        f"tensors of type {name} are not supported. Try: model.float() before capture"
+    )
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
@@ -91,17 +99,34 @@ class StateBuilder:
         if key in self._by_key:
             slot = self.slots[self._by_key[key]]
             if name not in slot.names:
-                self.slots[slot.name] = Slot(slot.name, slot.shape, slot.dtype, slot.role,
-                                             (*slot.names, name), slot.torch_dtype)
+                self.slots[slot.name] = Slot(
+                    slot.name,
+                    slot.shape,
+                    slot.dtype,
+                    slot.role,
+                    (*slot.names, name),
+                    slot.torch_dtype,
+                )
             return slot.name
-        self.add_value(name, host_array(tensor), role, str(tensor.dtype).removeprefix("torch."),
-                       tuple(tensor.shape))
+        self.add_value(
+            name,
+            host_array(tensor),
+            role,
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(tensor.shape),
+        )
         self._by_key[key] = name
         self.tensors[name] = tensor
         return name
 
-    def add_value(self, name: str, value: np.ndarray, role: str, torch_dtype: str = "float32",
-                  shape: tuple[int, ...] | None = None) -> str:
+    def add_value(
+        self,
+        name: str,
+        value: np.ndarray,
+        role: str,
+        torch_dtype: str = "float32",
+        shape: tuple[int, ...] | None = None,
+    ) -> str:
         """Registers state that PyTorch does not have: step counters, learning rates, constants."""
         dtype = {"f": "f32", "i": "i32", "b": "bool"}[value.dtype.kind]
         shape = tuple(value.shape) if shape is None else shape
@@ -124,9 +149,14 @@ class StateBuilder:
             return None
         for name, whole in self.tensors.items():
             known = self.slots[name].role in ("parameter", "buffer")
-            if known and whole.untyped_storage()._cdata == storage and whole.is_contiguous() \
-                    and whole.storage_offset() == 0 and whole.dtype == tensor.dtype \
-                    and whole.untyped_storage().nbytes() == whole.numel() * whole.element_size():
+            if (
+                known
+                and whole.untyped_storage()._cdata == storage
+                and whole.is_contiguous()
+                and whole.storage_offset() == 0
+                and whole.dtype == tensor.dtype
+                and whole.untyped_storage().nbytes() == whole.numel() * whole.element_size()
+            ):
                 return whole
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from handheld.capture import (
     activations,
+    attention,
     contractions,
     creation,
     decomposed,
@@ -18,11 +19,30 @@ from handheld.capture import (
     recurrent,
     reductions,
     resizing,
+    scattering,
     volumes,
 )
 from handheld.capture.registry import LOWERINGS
 
-MODULES = (activations, contractions, creation, decomposed, indexing, joining, losses, norms, ordering, pointwise, pooling,
-           randomness, recurrent, reductions, resizing, volumes)
+MODULES = (
+    activations,
+    attention,
+    contractions,
+    creation,
+    decomposed,
+    indexing,
+    joining,
+    losses,
+    norms,
+    ordering,
+    pointwise,
+    pooling,
+    randomness,
+    recurrent,
+    reductions,
+    resizing,
+    scattering,
+    volumes,
+)
 
 __all__ = ["LOWERINGS", "MODULES"]

@@ -1,0 +1,188 @@
+"""Scattering: the gradients of lookups, and writes at computed places."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from handheld.capture.joining import raw_map
+from handheld.capture.record import Recorder
+from handheld.capture.registry import lowering
+from handheld.capture.state import ir_dtype
+from handheld.capture.values import Val, constant, gather
+from handheld.errors import UnsupportedOp
+from handheld.graph.graph import View, contiguous_strides
+from handheld.graph.program import Builder
+
+
+def scatter(
+    rec: Recorder, shape: tuple[int, int, int], index: View, src: View, mode: str, base: View | None
+) -> View:
+    """index, src over [o, k, i]; result (and base) over [o, v, i]."""
+    inputs = [index, src]
+    if base is not None:
+        inputs.append(View(rec.contiguous(base).tensor, shape, contiguous_strides(shape)))
+    kind = rec.dtype_of(src)
+    made = rec.emit(
+        "scatter", inputs, [(shape, kind)], {"mode": mode, "base": base is not None, "shape": shape}
+    )
+    return rec.dense(made[0])
+
+
+@lowering("embedding_dense_backward.default")
+def embedding_backward(
+    rec: Recorder,
+    out: torch.Tensor,
+    g: torch.Tensor,
+    index: torch.Tensor,
+    rows: int,
+    padding: int,
+    by_frequency: bool,
+) -> None:
+    width, count = g.shape[-1], index.numel()
+    flat = rec.contiguous(rec.read(index))
+    grad = rec.contiguous(rec.read(g))
+    if by_frequency:
+        grad = _by_frequency(rec, grad, flat, rows, width, count)
+    if padding >= 0:
+        flat = rec.map(flat.shape, [flat], lambda a: a.eq(padding).where(-1, a))
+    result = scatter(
+        rec,
+        (1, rows, width),
+        View(flat.tensor, (1, count, width), (0, 1, 0), 0),
+        View(grad.tensor, (1, count, width), (0, width, 1), 0),
+        "add",
+        None,
+    )
+    rec.bind(out, View(result.tensor, tuple(out.shape), contiguous_strides(tuple(out.shape)), 0))
+
+
+def _by_frequency(
+    rec: Recorder, grad: View, index: View, rows: int, width: int, count: int
+) -> View:
+    """The gradient of each lookup divided by how often its row is looked up."""
+    line = View(index.tensor, (1, count, 1), (0, 1, 0), 0)
+    one = rec.map((1, count, 1), [], lambda b: constant(b, 1.0, "f32"))
+    often = scatter(rec, (1, rows, 1), line, one, "add", None)
+    at = View(index.tensor, (count, width), (1, 0), 0)
+    return rec.map(
+        (count, width),
+        [at, View(grad.tensor, (count, width), (width, 1), 0)],
+        lambda b, i, a: a / gather(b, 2, "f32", i),
+        gathered=[rec.dense(often.tensor)],
+    )
+
+
+@lowering(
+    "scatter.src", "scatter.value", "scatter_add.default", "scatter.reduce", "scatter.value_reduce"
+)
+def scatter_op(
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    src: Any,
+    **options: Any,
+) -> None:
+    if options.get("reduce", "add") != "add":
+        raise UnsupportedOp(f"scatter with reduce={options['reduce']!r} has no lowering")
+    mode = "add" if "add" in rec.source or "reduce" in options else "set"
+    _scatter_along(rec, out, x, dim, index, src, mode)
+
+
+@lowering("index_add.default", "index_copy.default")
+def index_add(
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    src: torch.Tensor,
+    *,
+    alpha: float = 1,
+) -> None:
+    dim = dim % max(x.dim(), 1)
+    mode = "add" if "add" in rec.source else "set"
+    shape = tuple(src.shape)
+    view = rec.read(index)
+    wide = View(
+        view.tensor,
+        shape,
+        tuple(view.strides[0] if d == dim and view.strides else 0 for d in range(len(shape))),
+        view.offset,
+    )
+    source = rec.read(src)
+    if alpha != 1:
+        source = rec.map(shape, [source], lambda a: a * alpha)
+    _scatter_views(rec, out, rec.read(x), dim, wide, source, mode)
+
+
+def _scatter_along(
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    src: Any,
+    mode: str,
+) -> None:
+    iv, kind = rec.read(index), ir_dtype(out.dtype)
+    if isinstance(src, torch.Tensor):
+        sv = rec.read(src)
+        sv = View(sv.tensor, iv.shape, sv.strides, sv.offset)  # src may be larger than index
+    else:
+        sv = rec.map(
+            iv.shape, [], lambda b: constant(b, float(src) if kind == "f32" else int(src), kind)
+        )
+    _scatter_views(rec, out, rec.read(x), dim % max(x.dim(), 1), iv, sv, mode)
+
+
+def _scatter_views(
+    rec: Recorder, out: torch.Tensor, x: View, dim: int, index: View, src: View, mode: str
+) -> None:
+    """Scatter along one dimension; the index may cover only part of the other dimensions."""
+    shape, part, rank = x.shape, index.shape, len(x.shape)
+    size = shape[dim] if rank else 1
+    others = [d for d in range(rank) if d != dim]
+    order = [*others, dim]
+    base = rec.contiguous(
+        View(x.tensor, tuple(shape[d] for d in order), tuple(x.strides[d] for d in order), x.offset)
+    )
+    full = tuple(shape[d] for d in others)
+    moved = [
+        View(v.tensor, tuple(part[d] for d in order), tuple(v.strides[d] for d in order), v.offset)
+        for v in (index, src)
+    ]
+    count = part[dim] if rank else 1
+    wanted = (*full, count)
+    made = []
+    for v, kind, fill in ((moved[0], "i32", -1), (moved[1], ir_dtype(out.dtype), 0)):
+        made.append(_padded(rec, v, wanted, kind, fill))
+    outer = math.prod(full)
+    result = scatter(
+        rec,
+        (outer, size, 1),
+        View(made[0].tensor, (outer, count, 1), (count, 1, 0), 0),
+        View(made[1].tensor, (outer, count, 1), (count, 1, 0), 0),
+        mode,
+        base,
+    )
+    strides = contiguous_strides(tuple(shape[d] for d in order))
+    rec.bind(
+        out, View(result.tensor, shape, tuple(strides[order.index(d)] for d in range(rank)), 0)
+    )
+
+
+def _padded(rec: Recorder, view: View, shape: tuple[int, ...], kind: str, fill: int) -> View:
+    """The view grown to `shape`, `fill` outside."""
+    guards = tuple((d, 0, n) for d, (n, want) in enumerate(zip(view.shape, shape)) if n != want)
+
+    def program(b: Builder) -> Val:
+        source = rec.dtype_of(view)
+        return Val(b, b.load(0, source, guards, fill), source).to(kind)
+
+    grown = View(view.tensor, shape, view.strides, view.offset)
+    return raw_map(rec, shape, [grown], program)
