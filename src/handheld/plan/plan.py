@@ -84,7 +84,9 @@ class Plan:
 
             other = other_variants(self)
             text = str(error)
-            warnings.warn(f"{text[:2000]}\nTrying the {other.caps.kind} variants instead", stacklevel=2)
+            warnings.warn(
+                f"{text[:2000]}\nTrying the {other.caps.kind} variants instead", stacklevel=2
+            )
             return Trainer(other, **options)
 
     def explain(self, graph: str | None = None) -> str:
