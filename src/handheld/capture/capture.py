@@ -207,6 +207,10 @@ class Capture:
         if not loss.requires_grad:
             raise CaptureError("the loss does not depend on any parameter of the optimizer")
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+        if all(g is None for g in grads):
+            raise CaptureError(
+                "no gradient reaches any parameter of the optimizer: are they this model's?"
+            )
         unreached = [self.state.find(p) for p, g in zip(parameters, grads) if g is None]
         if unreached:
             notes["no_gradient"] = tuple(unreached)

@@ -54,14 +54,19 @@ def _check_labels(step: Step, found: DataSet) -> None:
             low, high, ignore = limits[name]
             bad = array[((array < low) | (array >= high)) & (array != ignore)]
             if bad.size:
-                raise DataError(f"{found.name} holds the label {int(bad.flat[0])}, and {high} "
-                                f"classes of the model go from {low} to {high - 1}")
+                raise DataError(f"{found.name} holds {int(bad.flat[0])} where the model's input "
+                                f"{name!r} takes classes or tokens from {low} to {high - 1}")
 
 
 def graphs_for(step: Step, size: int) -> list[str]:
     """Of a step packaged for several batch sizes, those that this run needs."""
     sizes = batch_sizes(step.graphs, "train")
     if not sizes:
+        graph = step.graphs["train"]
+        shapes = [graph.tensors[tensor].shape for _, tensor, _ in graph.inputs]
+        if shapes and shapes[0] and shapes[0][0] != size:
+            raise HandheldError(f"the step was captured for a batch of {shapes[0][0]}, not {size}. "
+                                f"Try: --batch {shapes[0][0]}, or handheld package --batch {size}")
         return list(step.graphs)
     if size not in sizes:
         raise HandheldError(f"batch {size} is not packaged; there are {', '.join(map(str, sizes))}")

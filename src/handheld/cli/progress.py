@@ -51,7 +51,7 @@ class Bar:
         self._shown = clock
         done = (now.epoch - 1) * (now.batches or 0) + now.position
         self.bar.update(self.task, completed=done, description=_place(now.epoch, now.epochs),
-                        loss="…" if now.loss is None else f"{now.loss:.4f}",
+                        loss="…" if now.loss is None else show.number(now.loss),
                         rate=f"{now.rate:.2g}", speed=f"{self._speed():,.0f}", refresh=True)
 
     def _speed(self) -> float:
@@ -62,8 +62,8 @@ class Bar:
         if self.quiet:
             return
         loss, accuracy = row.test.get("loss"), row.test.get("accuracy")
-        show.out.print(f"{row.number:>6} {row.loss:>9.4f} "
-                       f"{'' if loss is None else f'{loss:.4f}':>10} "
+        show.out.print(f"{row.number:>6} {show.number(row.loss):>9} "
+                       f"{'' if loss is None else show.number(loss):>10} "
                        f"{'' if accuracy is None else f'{accuracy:.2%}':>9} "
                        f"{row.rate:>10.3g} {row.samples_per_second:>10,.0f}")
 

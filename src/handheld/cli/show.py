@@ -67,3 +67,8 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def number(value: float) -> str:
+    """A loss: four decimals, or an exponent where those would break a table."""
+    return f"{value:.2e}" if abs(value) >= 1e4 else f"{value:.4f}"

@@ -61,7 +61,8 @@ def train(
     """Train a model and print what it learned.
 
     Ctrl-C finishes the step under way, writes the checkpoint if there is one, and says how to go
-    on. From a step file no PyTorch is needed. A factory returns (model, loss, optimizer).
+    on. From a step file no PyTorch is needed. A factory returns (model, loss, optimizer),
+    or these and an example batch, which package and verify need.
 
     \b
     Examples:
@@ -184,16 +185,25 @@ def _result(name: str, found: DataSet, trainer: Trainer, size: int,
     }
 
 
+def _labels(found: DataSet) -> int:
+    """How many labels the accuracy is a share of: negative ones are left out. A text has many
+    predictions in a sample, and gives none."""
+    arrays = getattr(found.test, "arrays", ())
+    if isinstance(found.test, TextData) or not arrays:
+        return 0
+    return int((arrays[-1] >= 0).sum())
+
+
 def _conclude(result: Mapping[str, Any], history: History, found: DataSet,
               checkpoint: Path | None) -> None:
     test, last = result["test"], history.last
     rows: list[tuple[str, str]] = []
     if "accuracy" in test:
-        # a text has many predictions in a sample
-        count = 0 if isinstance(found.test, TextData) else getattr(found.test, "samples", 0)
+        count = _labels(found)
         of = f"  ({round(test['accuracy'] * count)} of {count})" if count else ""
         rows.append(("test accuracy", f"[bold green]{test['accuracy']:.2%}[/]{of}"))
-    rows += [(f"test {name}", f"{value:.4f}") for name, value in test.items() if name != "accuracy"]
+    rows += [(f"test {name}", show.number(value))
+             for name, value in test.items() if name != "accuracy"]
     rows += [("device", f"{result['device']}"),
              ("launches", f"{result['launches_per_step'] or result['ops_per_step']} a step, "
                           f"{result['steps']:,} steps"),
