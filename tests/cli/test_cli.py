@@ -241,7 +241,7 @@ def test_errors_are_one_line(run, work):
     fails(run("train", "mine.py:wrong", *data), "returned a Sequential")
     fails(run("train", "gone.step", *data), "gone.step")
     fails(run("train", "mine.py:make", "--data", "gone.npz"), "gone.npz")
-    fails(run("train", "mine.py:make", "--data", "wide.npz"), "label 3", "from 0 to 2")
+    fails(run("train", "mine.py:make", "--data", "wide.npz"), "holds 3", "from 0 to 2")
     fails(run("train", "mine.py:make", "--data", "thin.npz"), "float32[32, 5]", "RuntimeError")
     fails(run("train", "mine.py:make", *data, "--on", "opencl:none-such"), "none-such")
     fails(run("train", "mine.py:make", *data, "--on", "toaster"), "toaster")
