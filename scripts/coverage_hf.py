@@ -378,7 +378,7 @@ def _decoders() -> list[Family]:
             n_heads=4,
             n_layers=2,
             max_seq_len=64,
-            attn_config={"kv_n_heads": 2, "rope_theta": 1e4},
+            attn_config={"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
             ffn_config={"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2},
         ),
         family(

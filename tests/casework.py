@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from case import Case
 from handheld.capture.capture import Capture
+from handheld.plan.plan import Plan
 from handheld.step import Step
 
 Results = dict[str, np.ndarray]
@@ -83,11 +84,15 @@ def captured(held: Held, name: str = "case") -> Step:
 
 def run(step: Step, held: Held, device: str, **options: Any) -> Results:
     """One run on a device."""
-    with step.plan(device).start(**options) as trainer:
+    return run_plan(step.plan(device), held, **options)
+
+
+def run_plan(plan: Plan, held: Held, **options: Any) -> Results:
+    with plan.start(**options) as trainer:
         trainer.run("case", *held.batch)
         found = {k.removeprefix("output."): v for k, v in trainer.outputs().items()}
         session: Any = trainer.session
-        for name, slot in step.slots.items():
+        for name, slot in plan.step.slots.items():
             if slot.role == "buffer":
                 exact = options.get("float64")
                 found[f"buffer {name}"] = (

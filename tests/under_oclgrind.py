@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 from cases import CASES
-from casework import Held, captured, reference
+from casework import Held, captured, differences, reference, run_plan
 from handheld.backends.base import describe
 
 #: too long for a simulator that runs one instruction at a time
@@ -25,7 +25,7 @@ LIMIT = 60_000
 
 def work(step) -> int:
     """Roughly how many points all kernels of a step visit."""
-    graph = step.graphs["train"]
+    graph = step.graphs["case"]
     total = 0
     for node in graph.nodes:
         shape = node.attrs.get("shape", ())
@@ -58,18 +58,9 @@ def main() -> None:
             plan = step.plan(
                 "opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True
             )
-            with plan.start() as trainer:
-                trainer.step(*held.batch)
-                got = {k: v for k, v in trainer.state().items() if k.endswith(".momentum_buffer")}
-            for key, value in got.items():
-                wanted = want.values.get(
-                    "gradient " + key.removeprefix("optimizer.").removesuffix(".momentum_buffer")
-                )
-                if wanted is not None:
-                    scale = float(np.linalg.norm(wanted)) or 1.0
-                    if not np.linalg.norm(value - wanted) / scale < 1e-3:
-                        wrong += 1
-                        print(f"WRONG {name} ({kind}): {key}")
+            for found in differences(run_plan(plan, held, build_threads=1), want, 1e-3):
+                wrong += 1
+                print(f"WRONG {name} ({kind}): {found}")
         ran += 1
         print(f"ran {name}", flush=True)
     print(f"{ran} cases ran in both variants, {skipped} too large, {wrong} wrong")

@@ -147,7 +147,9 @@ class _Download:
 class OpenCLSession:
     """Buffers, programs and bound kernels of one plan."""
 
-    def __init__(self, plan: Plan, profiling: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, profiling: bool = False, build_threads: int | None = None
+    ) -> None:
         cl = self._cl = _cl()
         self.plan, self.counters = plan, Counters()
         self.timings: dict[str, float] = {}
@@ -162,7 +164,7 @@ class OpenCLSession:
         self._allocate()
         self.timings["allocate"] = time.perf_counter() - started
         started = time.perf_counter()
-        self._programs = self._build()
+        self._programs = self._build(build_threads)
         self.timings["build"] = time.perf_counter() - started
         started = time.perf_counter()
         self._launches.update({name: self._bind(graph) for name, graph in plan.graphs.items()})
@@ -209,14 +211,14 @@ class OpenCLSession:
 
     # ── programs ──────────────────────────────────────────────────────────────────────────────
 
-    def _build(self) -> dict[str, Any]:
+    def _build(self, threads: int | None) -> dict[str, Any]:
         """Builds every distinct program text once, several at a time."""
         first: dict[str, Launch] = {}
         for graph in self.plan.graphs.values():
             for lowered in graph.lowered:
                 for launch in lowered.launches:
                     first.setdefault(launch.source, launch)
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
             built = dict(zip(first, pool.map(self._build_one, first.values())))
         self.counters.builds += len(built)
         return built

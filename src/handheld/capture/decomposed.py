@@ -69,6 +69,17 @@ def fmin(a: T, b: T) -> T:
     return torch.where(torch.isnan(a), b, torch.where(torch.isnan(b), a, torch.minimum(a, b)))
 
 
+@decomposed("round.decimals")
+def round_decimals(x: T, *, decimals: int) -> T:
+    scale = 10.0 ** abs(decimals)
+    return (x * scale).round() / scale if decimals > 0 else (x / scale).round() * scale
+
+
+@decomposed("angle.default")
+def angle(x: T) -> T:
+    return torch.where(torch.isnan(x), x, torch.where(x < 0, math.pi, 0.0))
+
+
 # ── products and distances ───────────────────────────────────────────────────────────────────────
 
 
@@ -93,6 +104,25 @@ def trilinear(
     return product.sum(list(sumdim)) if sumdim else product
 
 
+@decomposed("addbmm.default")
+def addbmm(c: T, a: T, b: T, *, beta: float = 1, alpha: float = 1) -> T:
+    return c * beta + torch.bmm(a, b).sum(0) * alpha
+
+
+@decomposed("_pdist_forward.default")
+def pdist(x: T, p: float = 2) -> T:
+    first, second = torch.triu_indices(x.shape[0], x.shape[0], 1).unbind(0)
+    distance: T = torch.linalg.vector_norm(x[first] - x[second], p, -1)
+    return distance
+
+
+@decomposed("_pdist_backward.default")
+def pdist_backward(g: T, x: T, p: float, distance: T) -> T:
+    first, second = torch.triu_indices(x.shape[0], x.shape[0], 1).unbind(0)
+    slope = _slope(x[first] - x[second], distance.unsqueeze(-1), p) * g.unsqueeze(-1)
+    return torch.zeros_like(x).index_add(0, first, slope).index_add(0, second, -slope)
+
+
 @decomposed("_cdist_forward.default")
 def cdist(a: T, b: T, p: float, mode: int | None) -> T:
     gap = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
@@ -107,17 +137,19 @@ def cdist(a: T, b: T, p: float, mode: int | None) -> T:
 
 @decomposed("_cdist_backward.default")
 def cdist_backward(g: T, a: T, b: T, p: float, distance: T) -> T:
-    gap = a.unsqueeze(-2) - b.unsqueeze(-3)
-    far = distance.unsqueeze(-1)
-    if p == 0:
-        slope = torch.zeros_like(gap)
-    elif p == 1:
-        slope = gap.sign()
-    elif math.isinf(p):
-        slope = gap.sign() * (gap.abs() == far)
-    else:
-        slope = torch.where(far == 0, 0.0, gap.sign() * gap.abs().pow(p - 1) / far.pow(p - 1))
+    slope = _slope(a.unsqueeze(-2) - b.unsqueeze(-3), distance.unsqueeze(-1), p)
     return (g.unsqueeze(-1) * slope).sum(-2)
+
+
+def _slope(gap: T, far: T, p: float) -> T:
+    """The derivative of a p-norm of `gap`, which is `far`."""
+    if p == 0:
+        return torch.zeros_like(gap)
+    if p == 1:
+        return gap.sign()
+    if math.isinf(p):
+        return gap.sign() * (gap.abs() == far)
+    return torch.where(far == 0, 0.0, gap.sign() * gap.abs().pow(p - 1) / far.pow(p - 1))
 
 
 @decomposed("_weight_norm_interface_backward.default")
@@ -257,6 +289,15 @@ def scatter_reduce(
     return result
 
 
+@decomposed("index_reduce.default")
+def index_reduce(
+    x: T, dim: int, index: T, source: T, reduce: str, *, include_self: bool = True
+) -> T:
+    shape = [-1 if d == dim % max(x.dim(), 1) else 1 for d in range(source.dim())]
+    wide = index.reshape(shape).expand(source.shape) if source.dim() else index.reshape(())
+    return scatter_reduce(x, dim, wide, source, reduce, include_self=include_self)  # type: ignore[no-any-return]
+
+
 def _fit(value: float, dtype: torch.dtype) -> float | int:
     if dtype.is_floating_point:
         return value
@@ -271,7 +312,7 @@ def _fit(value: float, dtype: torch.dtype) -> float | int:
 def multi_margin_backward(
     g: T, x: T, target: T, p: Any, margin: Any, weight: T | None = None, reduction: int = 1
 ) -> T:
-    rows = x if x.dim() == 2 else x.unsqueeze(0)
+    rows = x if x.dim() == 2 else x.reshape(1, -1)
     target = target.reshape(-1)
     count, classes = rows.shape
     own = rows.gather(1, target.unsqueeze(1))
@@ -289,7 +330,7 @@ def multi_margin_backward(
 
 @decomposed("multilabel_margin_loss_forward.default")
 def multilabel_margin(x: T, target: T, reduction: int) -> tuple[T, T]:
-    rows, labels = (t if t.dim() == 2 else t.unsqueeze(0) for t in (x, target))
+    rows, labels = (t if t.dim() == 2 else t.reshape(1, -1) for t in (x, target))
     listed, is_target = _labels(labels)
     own = rows.gather(1, labels.clamp(min=0))
     gap = 1 - own.unsqueeze(2) + rows.unsqueeze(1)
@@ -303,7 +344,7 @@ def multilabel_margin(x: T, target: T, reduction: int) -> tuple[T, T]:
 
 @decomposed("multilabel_margin_loss_backward.default")
 def multilabel_margin_backward(g: T, x: T, target: T, reduction: int, is_target: T) -> T:
-    rows, labels = (t if t.dim() == 2 else t.unsqueeze(0) for t in (x, target))
+    rows, labels = (t if t.dim() == 2 else t.reshape(1, -1) for t in (x, target))
     listed, known = _labels(labels)
     own = rows.gather(1, labels.clamp(min=0))
     open_ = (

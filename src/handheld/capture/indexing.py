@@ -64,8 +64,11 @@ def embedding(
 def index_select(
     rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor
 ) -> None:
-    dim = dim % max(x.dim(), 1)
-    rec.note_range(index, 0, x.shape[dim] if x.dim() else 1)
+    if x.dim() == 0:
+        rec.bind(out, rec.map(tuple(out.shape), [rec.read(x)], lambda a: a))
+        return
+    dim = dim % x.dim()
+    rec.note_range(index, 0, x.shape[dim])
     view = rec.read(index)
     shape = tuple(out.shape)
     strides = tuple(view.strides[0] if d == dim and view.strides else 0 for d in range(len(shape)))

@@ -10,9 +10,10 @@ import torch
 
 from handheld.capture.pointwise import elementwise
 from handheld.capture.record import Recorder
-from handheld.capture.registry import lowering
+from handheld.capture.registry import decomposed, lowering
 from handheld.capture.state import ir_dtype
 from handheld.capture.values import Val, linear_index
+from handheld.graph.graph import View
 
 
 def uniform(
@@ -94,3 +95,91 @@ def randint(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> Non
     numbers = [a for a in args if isinstance(a, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
     rec.bind(out, uniform(rec, tuple(out.shape), lambda u: (u * float(high - low)).to("i32") + low))
+
+
+@lowering("uniform.default")
+def uniform_between(
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    low: float = 0,
+    high: float = 1,
+    generator: Any = None,
+) -> None:
+    width = float(high) - float(low)
+    rec.bind(out, uniform(rec, tuple(out.shape), lambda u: u * width + float(low)))
+
+
+@lowering("exponential.default")
+def exponential(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, rate: float = 1, generator: Any = None
+) -> None:
+    scale = -1.0 / float(rate)
+    rec.bind(out, uniform(rec, tuple(out.shape), lambda u: (1.0 - u).unary("log") * scale))
+
+
+@lowering("randperm.default")
+def randperm(rec: Recorder, out: torch.Tensor, n: int, **options: Any) -> None:
+    """The order that sorts random numbers."""
+    keys = uniform(rec, (1, n), lambda u: u)
+    made = rec.emit("sort", [keys], [((1, n), "f32"), ((1, n), "i32")], {"descending": False})
+    rec.bind(out, View(made[1], (n,), (1,)))
+
+
+# ── random numbers from other random numbers ─────────────────────────────────────────────────────
+
+
+@decomposed("normal_functional.default")
+def normal(
+    x: torch.Tensor, mean: float = 0, std: float = 1, *, generator: Any = None
+) -> torch.Tensor:
+    return torch.randn_like(x) * std + mean
+
+
+@decomposed("normal.float_float")
+def normal_of_size(mean: float, std: float, size: Sequence[int], **options: Any) -> torch.Tensor:
+    made: torch.Tensor = torch.randn(list(size)) * std + mean
+    return made
+
+
+@decomposed("normal.Tensor_float", "normal.Tensor_Tensor")
+def normal_around(mean: torch.Tensor, std: Any = 1, *, generator: Any = None) -> torch.Tensor:
+    made: torch.Tensor = torch.randn_like(mean) * std + mean
+    return made
+
+
+@decomposed("normal.float_Tensor")
+def normal_wide(mean: float, std: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+    return torch.randn_like(std) * std + mean
+
+
+@decomposed("log_normal.default")
+def log_normal(
+    x: torch.Tensor, mean: float = 1, std: float = 2, *, generator: Any = None
+) -> torch.Tensor:
+    return (torch.randn_like(x) * std + mean).exp()
+
+
+@decomposed("cauchy.default")
+def cauchy(
+    x: torch.Tensor, median: float = 0, sigma: float = 1, *, generator: Any = None
+) -> torch.Tensor:
+    return (math.pi * (torch.rand_like(x) - 0.5)).tan() * sigma + median
+
+
+@decomposed("geometric.default")
+def geometric(x: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
+    return (torch.log1p(-torch.rand_like(x)) / math.log1p(-p)).ceil().clamp(min=1)
+
+
+@decomposed("multinomial.default")
+def multinomial(
+    p: torch.Tensor, count: int, replacement: bool = False, *, generator: Any = None
+) -> torch.Tensor:
+    """Draws by the cumulative distribution, or without repetition by the largest noisy logits."""
+    if replacement:
+        edges = p.cumsum(-1)
+        points = torch.rand([*p.shape[:-1], count]) * edges[..., -1:]
+        return (edges.unsqueeze(-2) <= points.unsqueeze(-1)).sum(-1).clamp(max=p.shape[-1] - 1)
+    noisy = p.log() - (-(1 - torch.rand_like(p)).log()).log()
+    return noisy.topk(count, -1).indices

@@ -80,15 +80,14 @@ def functional_twin(func: Any) -> Any:
     """The overload that computes what an in-place or out= op writes."""
     schema = func._schema
     space, _, name = schema.name.partition("::")
-    packet = getattr(getattr(torch.ops, space), name.removesuffix("_"), None)
-    if packet is None:
-        return None
     wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
-    for overload in packet.overloads():
-        twin = getattr(packet, overload)
-        given = [(a.name, str(a.type)) for a in twin._schema.arguments]
-        if not twin._schema.is_mutable and given == wanted:
-            return twin
+    for base in (name.removesuffix("_"), f"{name}functional"):
+        packet = getattr(getattr(torch.ops, space), base, None)
+        for overload in packet.overloads() if packet is not None else ():
+            twin = getattr(packet, overload)
+            given = [(a.name, str(a.type)) for a in twin._schema.arguments]
+            if not twin._schema.is_mutable and given == wanted:
+                return twin
     return None
 
 

@@ -104,6 +104,7 @@ def _checkpoint(original: Callable[..., T]) -> Callable[..., T]:
 #: (where it lives, its name, how to make the replacement)
 _REPLACED: tuple[tuple[Any, str, Callable[[Callable[..., T]], Callable[..., T]]], ...] = (
     (torch, "grid_sampler", _grid_sampler),
+    (torch, "grid_sampler_2d", _grid_sampler),
     (F, "embedding_bag", _embedding_bag),
     (checkpoints.CheckpointFunction, "apply", _checkpoint),
 )

@@ -104,20 +104,25 @@ def index_add(
     *,
     alpha: float = 1,
 ) -> None:
-    dim = dim % max(x.dim(), 1)
     mode = "add" if "add" in rec.source else "set"
-    shape = tuple(src.shape)
-    view = rec.read(index)
-    wide = View(
-        view.tensor,
-        shape,
-        tuple(view.strides[0] if d == dim and view.strides else 0 for d in range(len(shape))),
-        view.offset,
+    source, view, kind = rec.read(src), rec.read(index), ir_dtype(out.dtype)
+    dim, shape = dim % max(x.dim(), 1), tuple(x.shape) or (1,)
+    outer, inner, count = math.prod(shape[:dim]), math.prod(shape[dim + 1 :]), index.numel()
+    if alpha != 1 or rec.dtype_of(source) != kind:
+        source = rec.map(
+            source.shape, [source], lambda a: (a * alpha if alpha != 1 else a).to(kind)
+        )
+    three = (outer, count, inner)
+    step = view.strides[0] if view.strides else 0
+    result = scatter(
+        rec,
+        (outer, shape[dim], inner),
+        View(view.tensor, three, (0, step, 0), view.offset),
+        View(rec.contiguous(source).tensor, three, contiguous_strides(three)),
+        mode,
+        rec.read(x),
     )
-    source = rec.read(src)
-    if alpha != 1:
-        source = rec.map(shape, [source], lambda a: a * alpha)
-    _scatter_views(rec, out, rec.read(x), dim, wide, source, mode)
+    rec.bind(out, View(result.tensor, tuple(out.shape), contiguous_strides(tuple(out.shape))))
 
 
 def _scatter_along(
@@ -144,40 +149,24 @@ def _scatter_views(
     rec: Recorder, out: torch.Tensor, x: View, dim: int, index: View, src: View, mode: str
 ) -> None:
     """Scatter along one dimension; the index may cover only part of the other dimensions."""
-    shape, part, rank = x.shape, index.shape, len(x.shape)
-    size = shape[dim] if rank else 1
-    others = [d for d in range(rank) if d != dim]
-    order = [*others, dim]
-    base = rec.contiguous(
-        View(x.tensor, tuple(shape[d] for d in order), tuple(x.strides[d] for d in order), x.offset)
+    shape, part = x.shape or (1,), index.shape or (1,)
+    if not x.shape:
+        index, src = (View(v.tensor, part, v.strides or (0,), v.offset) for v in (index, src))
+    wanted = tuple(part[d] if d == dim else n for d, n in enumerate(shape))
+    outer, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
+    three = (outer, part[dim], inner)
+    where, values = (
+        View(_padded(rec, v, wanted, kind, fill).tensor, three, contiguous_strides(three))
+        for v, kind, fill in ((index, "i32", -1), (src, ir_dtype(out.dtype), 0))
     )
-    full = tuple(shape[d] for d in others)
-    moved = [
-        View(v.tensor, tuple(part[d] for d in order), tuple(v.strides[d] for d in order), v.offset)
-        for v in (index, src)
-    ]
-    count = part[dim] if rank else 1
-    wanted = (*full, count)
-    made = []
-    for v, kind, fill in ((moved[0], "i32", -1), (moved[1], ir_dtype(out.dtype), 0)):
-        made.append(_padded(rec, v, wanted, kind, fill))
-    outer = math.prod(full)
-    result = scatter(
-        rec,
-        (outer, size, 1),
-        View(made[0].tensor, (outer, count, 1), (count, 1, 0), 0),
-        View(made[1].tensor, (outer, count, 1), (count, 1, 0), 0),
-        mode,
-        base,
-    )
-    strides = contiguous_strides(tuple(shape[d] for d in order))
-    rec.bind(
-        out, View(result.tensor, shape, tuple(strides[order.index(d)] for d in range(rank)), 0)
-    )
+    result = scatter(rec, (outer, shape[dim], inner), where, values, mode, x)
+    rec.bind(out, View(result.tensor, tuple(out.shape), contiguous_strides(tuple(out.shape))))
 
 
 def _padded(rec: Recorder, view: View, shape: tuple[int, ...], kind: str, fill: int) -> View:
-    """The view grown to `shape`, `fill` outside."""
+    """The view grown to `shape`, `fill` outside; dense."""
+    if view.shape == shape and rec.dtype_of(view) == kind:
+        return rec.contiguous(view)
     guards = tuple((d, 0, n) for d, (n, want) in enumerate(zip(view.shape, shape)) if n != want)
 
     def program(b: Builder) -> Val:

@@ -47,12 +47,31 @@ def names_dimensions(node: Node) -> bool:
     return any(i.op == "iota" or (i.op == "load" and i.params[1]) for i in node.attrs["program"])
 
 
+def _gathers_apart(node: Node) -> Node:
+    """An operand that is both loaded and gathered from becomes two: one of them has a shape."""
+    program = node.attrs["program"]
+    loaded = {i.params[0] for i in program if i.op == "load"}
+    both = sorted(loaded & {i.params[0] for i in program if i.op == "gather"})
+    if not both:
+        return node
+    number = {k: len(node.inputs) + n for n, k in enumerate(both)}
+    moved = tuple(
+        replace(i, params=(number.get(i.params[0], i.params[0]), *i.params[1:]))
+        if i.op == "gather"
+        else i
+        for i in program
+    )
+    inputs = (*node.inputs, *(node.inputs[k] for k in both))
+    return replace(node, inputs=inputs, attrs={**node.attrs, "program": moved})
+
+
 def respace(node: Node, shape: tuple[int, ...], first: int = 0) -> Node | None:
     """A map over another shape of the same size."""
     if tuple(node.attrs["shape"]) == shape:
         return node
     if names_dimensions(node):
         return None
+    node = _gathers_apart(node)
     gathered = {i.params[0] for i in node.attrs["program"] if i.op == "gather"}
     inputs: list[View] = list(node.inputs[:first])
     for k, view in enumerate(node.inputs[first:], first):
@@ -66,6 +85,7 @@ def respace(node: Node, shape: tuple[int, ...], first: int = 0) -> Node | None:
 def lift(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | None:
     """A map over the rows of a reduction, as a part of it: it runs once a row."""
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
+    node = _gathers_apart(node)
     small = respace(node, outer)
     if small is None:
         return None
