@@ -53,8 +53,9 @@ def main() -> None:
         if work(step) > LIMIT:
             skipped += 1
             continue
-        want = reference(held)
+        want, start = reference(held), dict(step.values)
         for kind in ("cpu", "gpu"):
+            step.values.update(start)
             plan = step.plan(
                 "opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True
             )
