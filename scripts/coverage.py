@@ -136,6 +136,10 @@ def error(got: Any, want: Any, floor: float = 0.0) -> float:
     return float(np.linalg.norm(got - want)) / scale
 
 
+def finite(state: dict[str, np.ndarray]) -> bool:
+    return all(bool(np.isfinite(v).all()) for v in state.values() if v.dtype.kind == "f")
+
+
 def floor_of(want: dict[str, Any]) -> float:
     """A millionth of the largest gradient: what is smaller is zero but for rounding."""
     sizes = [float(np.linalg.norm(v)) for k, v in want.items() if k.endswith(".momentum_buffer")]
@@ -214,6 +218,8 @@ def _try(task: Task, result: Result, device: str, steps: int) -> None:
             if reference is not own:
                 try:
                     want = {"loss": reference.step()}
+                    if finite(own.state()) and not finite(reference.state()):
+                        want, reference = dict(theirs), own
                 except RuntimeError:  # not in float64: then PyTorch's float32 is the measure
                     reference = own
             want |= reference.state()

@@ -111,7 +111,13 @@ def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def family(
-    kind: str, head: str, batch: Maker, base: dict[str, Any], tag: str = "", **change: Any
+    kind: str,
+    head: str,
+    batch: Maker,
+    base: dict[str, Any],
+    tag: str = "",
+    mode: str = "eval",
+    **change: Any,
 ) -> Family:
     """`head` is an Auto class without its `AutoModelFor`, or "" for the base model."""
 
@@ -126,7 +132,7 @@ def family(
         model = getattr(transformers, name).from_config(config)
         if hasattr(model.config, "use_cache"):
             model.config.use_cache = False
-        return Task(model.float(), batch(), loss_of)
+        return Task(model.float(), batch(), loss_of, mode=mode)
 
     return Family(f"{kind}{f':{head}' if head else ''}{f' {tag}' if tag else ''}", "hf", make)
 
@@ -619,6 +625,9 @@ def _encoders() -> list[Family]:
             TEXT,
             attn_layers=["local", "local"],
             is_decoder=False,
+            mode="train",
+            hidden_dropout_prob=0.0,
+            local_attention_probs_dropout_prob=0.0,
             attention_head_size=8,
             feed_forward_size=48,
             axial_pos_embds=False,

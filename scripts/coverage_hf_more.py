@@ -99,7 +99,7 @@ def _seq2seq() -> list[Family]:
         family(
             "fsmt",
             "Seq2SeqLM",
-            translate,
+            lambda: {**translate(), "labels": tokens()},
             bart,
             src_vocab_size=V,
             tgt_vocab_size=V,
@@ -122,7 +122,6 @@ def _vision() -> list[Family]:
         family(kind, "ImageClassification", image(), VISION)
         for kind in [
             "vit",
-            "deit",
             "beit",
             "data2vec-vision",
             "dinov2",
@@ -135,7 +134,7 @@ def _vision() -> list[Family]:
         family(
             "vit_mae",
             "PreTraining",
-            pixels(),
+            lambda: {**pixels()(), "noise": torch.rand(B, 16)},
             VISION,
             decoder_hidden_size=16,
             decoder_intermediate_size=24,
@@ -208,15 +207,28 @@ def _vision() -> list[Family]:
         family("dinov3_vit", "", pixels(), VISION),
         family("deit", "MaskedImageModeling", masked_image, VISION, encoder_stride=8),
         family(
+            "deit",
+            "ImageClassification",
+            image(),
+            VISION,
+            architectures=["DeiTForImageClassification"],
+        ),
+        family(
             "xmod", "MaskedLM", padded, {**TEXT, "type_vocab_size": 2}, default_language="en_XX"
         ),
         family("siglip_vision_model", "", pixels(), VISION),
         family(
             "upernet",
             "SemanticSegmentation",
-            segments,
+            lambda: segments(64),
             {"num_labels": 5, "hidden_size": 16, "pool_scales": [1, 2]},
-            backbone_config=None,
+            backbone_config={
+                "model_type": "convnext",
+                "depths": [1, 1, 1, 1],
+                "hidden_sizes": [8, 16, 24, 32],
+                "out_features": ["stage1", "stage2", "stage3", "stage4"],
+            },
+            auxiliary_in_channels=24,
         ),
         family(
             "dpt",
@@ -224,7 +236,8 @@ def _vision() -> list[Family]:
             pixels(),
             VISION,
             neck_hidden_sizes=[8, 8, 8, 8],
-            backbone_out_indices=[0, 0, 1, 1],
+            backbone_out_indices=[0, 1, 2, 3],
+            num_hidden_layers=4,
             reassemble_factors=[4, 2, 1, 0.5],
             fusion_hidden_size=8,
         ),
@@ -268,6 +281,8 @@ def _vision() -> list[Family]:
             num_attention_heads=[2, 3, 4],
             depths=[1, 1, 1],
             key_dim=[8, 8, 8],
+            architectures=["LevitForImageClassification"],
+            mode="train",
         ),
         family("poolformer", "ImageClassification", image(64), four),
         family(
@@ -308,6 +323,7 @@ def _vision() -> list[Family]:
             embed_dim=[8, 16, 32],
             num_heads=[1, 2, 4],
             depth=[1, 1, 1],
+            drop_path_rate=[0.0, 0.0, 0.1],
         ),
         family(
             "swiftformer",

@@ -158,6 +158,21 @@ def _resizing() -> Iterator[Case]:
         rounded=True,
     )
     yield of(
+        "interpolate exact 1d 3d",
+        lambda x, y: (
+            F.interpolate(x, 7, mode="nearest-exact"),
+            F.interpolate(y, (3, 7, 5), mode="nearest-exact"),
+        ),
+        normal(2, 3, 5),
+        normal(1, 2, 4, 5, 3),
+        rounded=True,
+    )
+    yield of(
+        "pad replicate 3d",
+        lambda x: F.pad(x, (1, 2, 0, 1, 2, 0), "replicate"),
+        normal(1, 2, 3, 4, 3),
+    )
+    yield of(
         "interpolate 3d",
         lambda x: F.interpolate(x, (3, 7, 5), mode="trilinear") + F.interpolate(x, (3, 7, 5)),
         normal(1, 2, 4, 5, 3),

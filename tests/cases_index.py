@@ -191,6 +191,26 @@ def _indexing() -> Iterator[Case]:
         normal(7, 3),
     )
     yield of(
+        "scatter add by name",
+        lambda x, i, y: x.detach().scatter(1, i, y.detach(), reduce="add"),
+        normal(3, 7),
+        ints(7, 3, 4),
+        lambda: torch.ones(3, 4),
+    )
+    yield of(
+        "index_reduce",
+        lambda x, i, y: x.detach().index_reduce(0, i, y.detach(), "amax"),
+        normal(5, 3),
+        ints(5, 7),
+        normal(7, 3),
+    )
+    yield of(
+        "index gathered and read",
+        lambda x, i: (x.gather(1, i) * x).sum(0) + x,
+        normal(4, 5),
+        ints(5, 4, 5),
+    )
+    yield of(
         "index_copy",
         lambda x, i, y: x.index_copy(1, i, y),
         normal(3, 5),

@@ -49,6 +49,8 @@ def _matmul() -> Iterator[Case]:
         normal(5, 7),
         normal(7),
     )
+    yield of("addbmm", torch.addbmm, normal(5, 2), normal(3, 5, 7), normal(3, 7, 2))
+    yield of("grouped mm", _grouped, normal(9, 4), normal(3, 4, 5))
     yield of("outer", torch.outer, normal(3), normal(5))
     yield of(
         "einsum", lambda a, b: torch.einsum("bij,bjk->bik", a, b), normal(2, 3, 5), normal(2, 5, 4)
@@ -81,6 +83,14 @@ def _matmul() -> Iterator[Case]:
     yield module("linear", lambda: nn.Linear(7, 3), normal(2, 5, 7))
     yield module("linear no bias", lambda: nn.Linear(7, 1, bias=False), normal(5, 7))
     yield module("bilinear", lambda: nn.Bilinear(3, 4, 5), normal(2, 3), normal(2, 4))
+
+
+def _grouped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Rows in three groups, the second empty, each with its own matrix."""
+    ends = torch.tensor([4, 4, 9], dtype=torch.int32)
+    if x.dtype == torch.float64:  # PyTorch has no kernel for it
+        return torch.cat([x[:4] @ w[0], x[4:] @ w[2]])
+    return torch._grouped_mm(x, w, ends)
 
 
 _CONVS: dict[str, tuple[tuple[int, ...], dict[str, Any], tuple[int, ...]]] = {

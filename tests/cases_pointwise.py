@@ -204,6 +204,46 @@ def _binary() -> Iterator[Case]:
     yield of("binary clamp tensor", torch.clamp, normal(*S), lambda: -torch.rand(S), positive(*S))
     yield of("binary cross", torch.linalg.cross, normal(5, 3), normal(5, 3))
     yield of("binary dist", torch.dist, *two)
+    yield of(
+        "binary bits by number",
+        lambda a, b: (
+            a | 5,
+            a ^ 3,
+            a & 6,
+            a.bitwise_left_shift(b),
+            a.bitwise_right_shift(b),
+            a << b,
+            a >> b,
+        ),
+        ints(64, *S),
+        ints(3, *S),
+    )
+    yield of(
+        "binary floor by number", lambda a, x: (a // 3, x.detach() // 0.7), ints(9, *S), normal(*S)
+    )
+    yield of(
+        "binary div mode number", lambda x: torch.div(x, 0.3, rounding_mode="floor"), normal(*S)
+    )
+    yield of(
+        "binary clamp_max",
+        lambda x, y: x.clamp_max(0.3) + torch.clamp_max(x, y),
+        normal(*S),
+        normal(*S),
+    )
+    yield of(
+        "binary masked_fill tensor",
+        lambda m, x, v: x.masked_fill(m, v),
+        mask(*S),
+        normal(*S),
+        normal(),
+    )
+    yield of("binary copysign number", lambda x: torch.copysign(x, -2.0), normal(*S))
+    yield of("unary signbit angle", lambda x: (torch.signbit(x), torch.angle(x)), normal(*S))
+    yield of(
+        "unary round decimals",
+        lambda x: (x.round(decimals=2), (x * 100).round(decimals=-1)),
+        normal(*S),
+    )
 
 
 def _casts() -> Iterator[Case]:
@@ -246,6 +286,12 @@ def _creation() -> Iterator[Case]:
         normal(*S),
         rounded=True,
     )
+    yield of(
+        "create strided",
+        lambda x: x + torch.empty_strided(S, (1, 3)).zero_() + x.new_ones(7),
+        normal(*S),
+    )
+    yield of("create eye square", lambda x: x @ torch.eye(7, dtype=x.dtype), normal(*S))
     yield of("create eye", lambda x: x + torch.eye(3, 7), normal(*S))
     yield of("create tri", lambda x: x.tril() + x.triu(1) + x.tril(-2), normal(*S))
     yield of(

@@ -37,6 +37,8 @@ def _reductions() -> Iterator[Case]:
         lambda m: (m.any(), m.all(), m.any(1), m.all(0), m.any(-1, keepdim=True)),
         mask(4, 5),
     )
+    yield of("reduce any all dims", lambda m: (m.any((0, 2)), m.all((1, 2))), mask(3, 4, 5))
+    yield of("reduce pdist", torch.pdist, normal(5, 3))
     yield of("reduce int", lambda a: (a.sum(), a.sum(1), a.amax(0), a.prod(1)), ints(4, 3, 5))
     yield of(
         "reduce bool sum", lambda m: (m.sum(), m.sum(1), m.float().mean()), mask(4, 5), rounded=True

@@ -23,6 +23,10 @@ class Attributes:
         self._modules = list(dict.fromkeys(m for module in modules for m in module.modules()))
         self._before = [{k: _copied(v) for k, v in vars(m).items()} for m in self._modules]
         self._objects = [dict(vars(m)) for m in self._modules]
+        parameters = [p for m in self._modules for p in m._parameters.values() if p is not None]
+        self._gradients = [(p, p.grad) for p in dict.fromkeys(parameters)]
+        for p, _ in self._gradients:
+            p.grad = None  # what a backward pass inside the forward pass puts here is told apart
 
     def new_buffers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """(old, new) for every buffer that the forward pass put another tensor in the place of."""
@@ -38,6 +42,8 @@ class Attributes:
 
     def restore(self) -> None:
         """Takes away every tensor that was not there before."""
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
         for module, before, objects in zip(self._modules, self._before, self._objects):
             now = vars(module)
             for key in list(now):

@@ -206,7 +206,12 @@ class Capture:
             )
         if not loss.requires_grad:
             raise CaptureError("the loss does not depend on any parameter of the optimizer")
-        grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        # functions that run a backward pass of their own (reversible layers) leave gradients behind
+        grads = [
+            p.grad if g is None else g if p.grad is None else g + p.grad
+            for p, g in zip(parameters, found)
+        ]
         if all(g is None for g in grads):
             raise CaptureError(
                 "no gradient reaches any parameter of the optimizer: are they this model's?"

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from handheld.capture.registry import decomposed
-from handheld.errors import UnsupportedOp
 
 T = torch.Tensor
 
@@ -174,12 +173,12 @@ def kthvalue(x: T, k: int, dim: int = -1, keepdim: bool = False) -> tuple[T, T]:
     return picked if keepdim else (picked[0].squeeze(dim), picked[1].squeeze(dim))
 
 
-@decomposed("median.dim", "nanmedian.dim")
+@decomposed("median.dim")
 def median_dim(x: T, dim: int, keepdim: bool = False) -> tuple[T, T]:
     return kthvalue(x, (x.shape[dim] + 1) // 2 if x.dim() else 1, dim, keepdim)  # type: ignore[no-any-return]
 
 
-@decomposed("median.default", "nanmedian.default")
+@decomposed("median.default")
 def median(x: T) -> T:
     flat = x.reshape(-1)
     return torch.sort(flat).values[(flat.shape[0] - 1) // 2].clone()
@@ -361,10 +360,3 @@ def _labels(labels: T) -> tuple[T, T]:
     listed = (labels >= 0).to(torch.int32).cumprod(1) > 0
     named = torch.zeros(labels.shape).scatter_add(1, labels.clamp(min=0), listed.to(torch.float32))
     return listed, named > 0
-
-
-@decomposed("_ctc_loss.default", "_ctc_loss.Tensor")
-def ctc(*_: Any, **__: Any) -> Any:
-    raise UnsupportedOp(
-        "CTC loss has no lowering. Compute it outside the step, or use cross entropy over frames"
-    )

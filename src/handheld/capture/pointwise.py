@@ -177,7 +177,8 @@ def _register_binary() -> None:
         ("bitwise_right_shift", "shr"),
     ):
         kind = "f32" if name == "atan2" else None
-        for overload in ("default", "Tensor", "Scalar", "Tensor_Scalar"):
+        known = set(getattr(torch.ops.aten, name).overloads())
+        for overload in sorted(known & {"default", "Tensor", "Scalar", "Tensor_Scalar"}):
             LOWERINGS[f"aten.{name}.{overload}"] = joined(op, kind)
 
 

@@ -48,7 +48,7 @@ def native_dropout(
     elementwise(rec, out[0], [x, out[1]], lambda a, m: m.where(a * scale, 0.0))
 
 
-@lowering("bernoulli.p", "bernoulli.float")
+@lowering("bernoulli.p")
 def bernoulli_p(
     rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: Any = None
 ) -> None:

@@ -29,6 +29,7 @@ from handheld.capture.emit import Emitter
 from handheld.capture.layout import expand, is_dense, permute, physical_order
 from handheld.capture.reading import BAKED, READS, dependence
 from handheld.capture.registry import (
+    ADVICE,
     DECOMPOSED,
     IGNORED,
     LOWERINGS,
@@ -97,7 +98,8 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out if replaced is None else replaced
         if name in DECOMPOSED:
             with self:
-                return DECOMPOSED[name](*args, **kwargs)
+                made = DECOMPOSED[name](*args, **kwargs)
+            return self._laid_out(made, func, args, kwargs)
         if name in READS:
             return self._read_value(func, args, kwargs)
         if name in BAKED:
@@ -113,17 +115,28 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _is_view(func):
             return self._execute(func, args, kwargs)
         table = decompositions()
-        if func in table:
-            with self:
-                return table[func](*args, **kwargs)
+        apart = table.get(func, func.decompose)
         with self:
-            out = func.decompose(*args, **kwargs)
-        if out is not NotImplemented:
-            return out
-        raise UnsupportedOp(
-            f"{name} has no lowering (in {self._module() or 'the closure'}). "
-            "Replace it in the model, or add it to handheld/capture/"
-        )
+            made = apart(*args, **kwargs)
+        if made is not NotImplemented:
+            return self._laid_out(made, func, args, kwargs)
+        advice = ADVICE.get(name, "Replace it in the model, or add it to handheld/capture/")
+        where = self._module() or "the closure"
+        raise UnsupportedOp(f"{name} has no lowering (in {where}). {advice}")
+
+    def _laid_out(self, made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an op was taken apart into, in the layout that the op itself gives its result:
+        what follows may rely on it."""
+        loose = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
+        if all(t.is_contiguous() for t in loose):
+            return made
+        wanted = pytree.tree_leaves(self._execute(func, args, kwargs))
+        found, spec = pytree.tree_flatten(made)
+        for n, (got, want) in enumerate(zip(found, wanted)):
+            if isinstance(got, torch.Tensor) and got.stride() != want.stride():
+                self.bind(want, self.read(got))
+                found[n] = want
+        return pytree.tree_unflatten(found, spec)
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The op itself, on fake or real tensors, for the shapes of its results."""

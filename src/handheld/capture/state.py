@@ -37,9 +37,8 @@ def ir_dtype(dtype: torch.dtype) -> str:
 
 def _unsupported(dtype: torch.dtype) -> CaptureError:
     name = str(dtype).removeprefix("torch.")
-    return CaptureError(
-        f"tensors of type {name} are not supported. Try: model.float() before capture"
-    )
+    hint = "" if dtype.is_complex else ". Try: model.float() before capture"
+    return CaptureError(f"tensors of type {name} are not supported{hint}")
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
