@@ -365,11 +365,10 @@ def test_a_model_that_reads_values_says_what_was_fixed() -> None:
             return self.f(x) * (2 if x.sum() > 0 else 3)
 
     model = Reads()
-    with pytest.warns(UserWarning, match="fixed now"):
-        step = handheld.capture(
-            model, lambda y: y.sum(), sgd(model), (torch.ones(2, 3),), evaluate=False
-        )
+    with pytest.warns(UserWarning, match="fixed now") as told:
+        step = handheld.capture(model, lambda y: y.sum(), sgd(model), (torch.ones(2, 3),))
     assert step.graphs["train"].notes["baked"]
+    assert len(told) == 1 and "in train, evaluate, predict: " in str(told[0].message)
 
 
 @pytest.mark.parametrize(
@@ -397,6 +396,11 @@ def test_a_batch_that_does_not_fit(change, message) -> None:
     ("args", "message"),
     [
         (lambda m: (m, F.cross_entropy, sgd(m)), "example batch"),
+        (lambda m: (m, F.cross_entropy, sgd(m), ()), "example batch"),
+        (lambda m: (m, F.cross_entropy, sgd(m), [t[:0] for t in batch()]), "without a sample"),
+        (lambda m: (m, "ce", sgd(m), batch()), r"the loss is a str; .* loss\(output, \*targets\)"),
+        (lambda m: (m, F.cross_entropy, sgd(m), batch()[:1]), "0 targets.*argument: 'target'"),
+        (lambda m: (m, nn.CrossEntropyLoss(), sgd(m), batch()[0]), "0 targets.*'target'"),
         (lambda m: (m, lambda o, y: o, sgd(m), batch()), "scalar loss"),
         (
             lambda m: (m, F.cross_entropy, torch.optim.Adagrad(m.parameters()), batch()),
@@ -408,6 +412,19 @@ def test_a_batch_that_does_not_fit(change, message) -> None:
 def test_capture_errors(args, message) -> None:
     with pytest.raises(CaptureError, match=message):
         handheld.capture(*args(net()))
+
+
+def test_labels_of_the_example_batch_are_checked() -> None:
+    model, (x, y) = net(), batch()
+    with pytest.raises(BatchError, match=r"'1' of the example batch holds 4; .* from 0 to 3"):
+        handheld.capture(model, F.cross_entropy, sgd(model), (x, y * 0 + 4))
+    handheld.capture(model, F.cross_entropy, sgd(model), (x, y * 0 - 100))  # what is ignored
+
+
+def test_a_model_of_doubles_is_told_that_it_runs_in_float32() -> None:
+    model, (x, y) = net().double(), batch()
+    with pytest.warns(UserWarning, match="parameters are float64 in PyTorch and float32 here"):
+        handheld.capture(model, F.cross_entropy, sgd(model), (x.double(), y))
 
 
 def test_a_closed_trainer_says_so() -> None:

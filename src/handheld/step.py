@@ -31,6 +31,9 @@ class Step:
         self.values = dict(values)
         self.graphs = dict(graphs)
         self.meta = dict(meta or {})
+        #: the graphs before the passes over their whole state, where they were captured in this
+        #: process: a report can name what the model called instead of a kernel
+        self.unfused: Step | None = None
         self._trainer: Trainer | None = None
 
     def __repr__(self) -> str:
@@ -90,14 +93,20 @@ class Step:
                 f"values: {shown}",
                 stacklevel=3,
             )
+        baked: dict[str, list[str]] = {}  # what was read -> the graphs that did
         for graph in self.graphs.values():
-            baked = graph.notes.get("baked", ())
-            if baked:
-                warnings.warn(
-                    f"graph {graph.name!r}: values read during capture are fixed now: "
-                    f"{'; '.join(baked[:5])}",
-                    stacklevel=3,
-                )
+            for what in graph.notes.get("baked", ()):
+                baked.setdefault(what, []).append(graph.name)
+        if baked:
+            shown = "; ".join(list(baked)[:5]) + (" …" if len(baked) > 5 else "")
+            names = ", ".join(dict.fromkeys(n for found in baked.values() for n in found))
+            warnings.warn(f"values read during capture are fixed now, in {names}: {shown}",
+                          stacklevel=3)
+        double = sum(s.role == "parameter" and s.torch_dtype == "float64"
+                     for s in self.slots.values())
+        if double:
+            warnings.warn(f"{double} parameters are float64 in PyTorch and float32 here: results "
+                          "are as of model.float()", stacklevel=3)
 
 
 def named_state(

@@ -72,7 +72,7 @@ def test_types():
 @pytest.mark.parametrize(("arrays", "size", "match"), [
     ((), 1, "holds no arrays"), ((X, Y[:-1]), 1, "same number of samples"),
     ((np.float32(1),), 1, "same number"), ((X,), 24, "fewer than one batch of 24. Try"),
-    ((X[:0],), 1, "0 samples"), ((X,), 0, "makes no sense"),
+    ((X[:0],), 1, "has no samples"), ((X,), 0, "makes no sense"),
     ((np.array(["a", "b"]),), 1, "no data for a model"),
     ((np.array([None, 1]),), 1, "no data for a model"),
 ])
@@ -179,9 +179,19 @@ def test_npz(tmp_path):
 
 def test_bad_npz(tmp_path):
     path = tmp_path / "a.npz"
-    np.savez(path, x=X, y=np.array([None] * 23))
-    with pytest.raises(DataError, match=r"a\.npz cannot be read.*Try"):
-        npz(path, 2)
+    for labels, match in (
+        (np.array([None] * 23), "array 'y' of .*a.npz holds Python objects. Try: arrays of numb"),
+        (np.array(["cat"] * 23), "array 'y' of .*a.npz is of type <U3.* Try: a number a class"),
+        (Y.astype(np.complex64), "array 'y' of .*a.npz is of type complex64.* two channels"),
+    ):
+        np.savez(path, x=X, y=labels)
+        with pytest.raises(DataError, match=match):
+            npz(path, 2)
+    for data, match in ((b"", "is empty"), (b"hello" * 99, "is no .npz file")):
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=match) as error:
+            npz(path, 2)
+        assert "pickle" not in str(error.value)
     good = tmp_path / "good.npz"
     np.savez(good, x=X, y=Y)
     for data in (b"", b"PK", good.read_bytes()[:-30], b"\x93NUMPY"):
@@ -276,13 +286,13 @@ def test_text(tmp_path):
 def test_bad_text(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xff\xfe short")
-    for options, match in (({"length": 64}, "0 samples"), ({"length": 0}, "windows of 0"),
+    for options, match in (({"length": 64}, "has no samples"), ({"length": 0}, "windows of 0"),
                            ({"tokens": "char"}, "cannot be read as text"),
                            ({"tokens": "word"}, "byte or char"), ({"test": -1}, "makes no sense")):
         with pytest.raises(DataError, match=match):
             text(path, 2, **options)
     path.write_bytes(b"")
-    with pytest.raises(DataError, match="fewer than one batch"):
+    with pytest.raises(DataError, match="has no samples"):
         text(path, 2)
 
 

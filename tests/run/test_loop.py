@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import signal
@@ -18,6 +19,7 @@ import handheld
 from handheld.errors import CheckpointError, DataError, DeviceError, HandheldError, NonFiniteLoss
 from handheld.run import guards
 from handheld.run.batches import ArrayData
+from handheld.run.checkpoint import read_checkpoint
 from handheld.run.interrupt import Interrupted
 from handheld.run.loop import Progress, fit
 
@@ -161,6 +163,19 @@ def test_resume_between_two_updates_of_accumulated_gradients(tmp_path):
         assert same(straight, trainer.state()) and trainer.micro == 14 % 3
 
 
+def test_a_second_ctrl_c_stops_at_once_and_names_the_last_checkpoint(trainer, tmp_path):
+    class PressTwice:
+        def on_step(self, now) -> None:
+            if now.step == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    path = tmp_path / "run.checkpoint"
+    with pytest.raises(Interrupted, match=r"twice.* after step 5\. The last .*batch 4: ") as stop:
+        fit(trainer, data(), epochs=2, checkpoint=path, every=2, callbacks=[PressTwice()])
+    assert stop.value.history.steps == 5 and path.exists()
+
+
 def test_a_callback_ends_training(trainer):
     class Enough:
         def on_epoch(self, row) -> bool:
@@ -211,13 +226,37 @@ def test_find_nan_goes_back_to_the_step_that_broke_a_weight(device):
     with step.plan(device, graphs=["train"]).start() as trainer:
         with pytest.raises(NonFiniteLoss, match=r"at step 3 .* made inf from finite") as e:
             fit(trainer, [(tame * 0,), (wild,), (tame,)], epochs=1, find_nan=True)
-        assert "(update of" in str(e.value) and "state before step 2" in str(e.value)
+        assert "optim.sgd (update of" in str(e.value) and "in step 2" in str(e.value)
         assert trainer.state()["weight"] == np.float32(0.1)
 
 
+class Logarithm(nn.Module):
+    """One op of several that become one kernel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.log(x * 2 + 1).abs()
+
+
+@pytest.mark.parametrize("device", ["opencl", "torch:cpu"])
+def test_find_nan_names_the_op_inside_a_fused_kernel(device, tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), Logarithm(), nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = (torch.full((4, 2), 1e3),)
+    nn.init.constant_(model[0].weight, -1.0)
+    step = handheld.capture(model, lambda y: y.mean(), optimizer, batch, evaluate=False)
+    assert not any("aten.log." in node.origin.source for node in step.graphs["train"].nodes)
+    for source, named in ((step, r"aten\.log\.default \(forward of 1\) made nan from finite"),
+                          (handheld.load(step.save(tmp_path / "a.step")), "'log' of its kernel")):
+        with source.plan(device).start() as trainer:
+            before = trainer.state()
+            with pytest.raises(NonFiniteLoss, match=named):
+                fit(trainer, [batch], epochs=1, find_nan=True)
+            assert same(before, trainer.state())
+
+
 def test_a_rate_that_is_no_number_is_an_error(trainer):
-    for rate in (1e39, float("nan")):
-        with pytest.raises(HandheldError, match="no number that float32 holds"):
+    for rate in (1e39, float("nan"), float("inf"), -0.1):
+        with pytest.raises(HandheldError, match="a finite number, 0 or more"):
             fit(trainer, data(), epochs=1, rate=lambda epoch, rate=rate: rate)
 
 
@@ -245,6 +284,21 @@ def test_resume_from_nothing_or_from_other_data_is_an_error(trainer, tmp_path):
     fit(trainer, data(), epochs=1, checkpoint=path)
     with pytest.raises(CheckpointError, match="seed 0 of the data; now it is 1"):
         fit(trainer, data(seed=1), epochs=2, checkpoint=path, resume=True)
+
+
+def test_a_checkpoint_of_another_model_is_known_without_a_device(trainer, tmp_path):
+    path, slots = tmp_path / "run.checkpoint", dict(trainer.plan.step.slots)
+    fit(trainer, data(), epochs=1, checkpoint=path)
+    assert read_checkpoint(path, data(), slots).epoch == 1
+    lost = {name: slot for name, slot in slots.items() if name != "a.weight"}
+    with pytest.raises(CheckpointError, match=r"of another model: .* model has no a\.weight"):
+        read_checkpoint(path, data(), lost)
+    more = {**slots, "c": dataclasses.replace(slots["a.weight"], name="c", names=("c",))}
+    with pytest.raises(CheckpointError, match="it has no value for c"):
+        read_checkpoint(path, data(), more)
+    wide = {**slots, "a.weight": dataclasses.replace(slots["a.weight"], shape=(24, 13))}
+    with pytest.raises(CheckpointError, match=r"a.weight has shape \(24, 12\); this step needs"):
+        read_checkpoint(path, data(), wide)
 
 
 def test_an_iterator_serves_one_epoch(trainer):

@@ -7,6 +7,7 @@ over one state: a GAN's two updates, an evaluation pass, a target network's copy
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,7 +22,7 @@ from torch.utils import _pytree as pytree
 from handheld.capture.attributes import Attributes
 from handheld.capture.layout import permute, physical_order
 from handheld.capture.optimizers import Optimizer, clip_norm, clip_value
-from handheld.capture.reading import watched
+from handheld.capture.reading import check_ranges, watched
 from handheld.capture.record import Recorder, graph_of
 from handheld.capture.recurrent import single_op_recurrence
 from handheld.capture.replaced import replaced_functions
@@ -44,6 +45,7 @@ class Capture:
         self.state.add_value("handheld.seed", np.array(seed, np.int32), "control", "int64")
         self.state.add_value("handheld.step", np.array(0, np.int32), "control", "int64")
         self.graphs: dict[str, Graph] = {}
+        self._unfused: dict[str, Graph] = {}
         self._optimizers: dict[int, Optimizer] = {}
 
     def train(
@@ -105,6 +107,9 @@ class Capture:
         }
         values = {n: self.state.values[n].reshape(s.shape) for n, s in keep.items()}
         step = Step(keep, values, self.graphs, meta)
+        rest = {n: v for n, v in self.state.values.items()
+                if n not in keep or keep[n].role == "constant"}
+        step.unfused = Step(self.state.slots, rest, self._unfused)
         step.warn()
         return step
 
@@ -183,6 +188,7 @@ class Capture:
                     writes[slot] = storage.tensor
         if rec.ranges:
             notes["ranges"] = tuple(rec.ranges.values())
+            check_ranges(rec.ranges, dict(zip(_leaf_names(batch), leaves)))
         if rec.baked:
             notes["baked"] = tuple(dict.fromkeys(rec.baked))
         self._finish(name, rec, inputs, named, writes, notes)
@@ -269,7 +275,7 @@ class Capture:
         notes: dict[str, Any],
     ) -> None:
         raw = check(graph_of(rec, name, inputs, outputs, writes, notes), self.state.slots)
-        self.graphs[name] = optimize(raw, self.state)
+        self._unfused[name], self.graphs[name] = raw, optimize(raw, self.state)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -324,12 +330,8 @@ def _inputs(
     rec: Recorder, leaves: Sequence[Any], batch: Any, mode: FakeTensorMode | None
 ) -> tuple[list[Any], list[tuple[str, int, str]]]:
     """Batch tensors as inputs of the graph; other leaves (numbers, None) stay what they are."""
-    names = [
-        ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "batch"
-        for path, _ in pytree.tree_flatten_with_path(batch)[0]
-    ]
     given, inputs = [], []
-    for name, leaf in zip(names, leaves):
+    for name, leaf in zip(_leaf_names(batch), leaves):
         if isinstance(leaf, np.ndarray):
             leaf = torch.from_numpy(leaf)
         if not isinstance(leaf, torch.Tensor):
@@ -346,6 +348,13 @@ def _inputs(
         given.append(stand_in)
         inputs.append((name, tensor, _name(leaf)))
     return given, inputs
+
+
+def _leaf_names(batch: Any) -> list[str]:
+    return [
+        ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "batch"
+        for path, _ in pytree.tree_flatten_with_path(batch)[0]
+    ]
 
 
 def _name(tensor: torch.Tensor) -> str:
@@ -409,8 +418,12 @@ def capture(
     `batch` go to the model and the rest to the loss. Or `model` is a closure `fn(batch) -> loss` or
     `(loss, outputs)` over `modules`. Options: clip_norm, clip_value, accumulate.
     """
-    if batch is None:
-        raise CaptureError("capture needs an example batch, for its shapes and types")
+    _check_batch(batch)
+    if loss is not None and not callable(loss):
+        raise CaptureError(
+            f"the loss is a {type(loss).__name__}; it should be a function loss(output, *targets) "
+            "of a scalar, such as torch.nn.functional.cross_entropy"
+        )
     if not isinstance(model, nn.Module):
         if modules is None:
             raise CaptureError(
@@ -430,6 +443,33 @@ def capture(
     return builder.step(name=name or type(model).__name__)
 
 
+def _check_batch(batch: Any) -> None:
+    tensors = [t for t in pytree.tree_leaves(batch) if hasattr(t, "shape")]
+    if not tensors:
+        raise CaptureError("capture needs an example batch of tensors, for their shapes and types")
+    empty = [list(t.shape) for t in tensors if t.ndim and not t.shape[0]]
+    if empty:
+        raise CaptureError(
+            f"the example batch has a tensor of shape {empty[0]}, without a sample. "
+            "Try: a batch of the size to train with"
+        )
+
+
+def _check_call(loss: Callable[..., torch.Tensor], targets: tuple[Any, ...], inputs: int) -> None:
+    """A loss that takes another number of arguments than the batch has is not PyTorch's error."""
+    call = loss.forward if isinstance(loss, nn.Module) else loss
+    try:
+        inspect.signature(call).bind(None, *targets)
+    except TypeError as error:
+        raise CaptureError(
+            f"the loss gets the model's output and {len(targets)} targets, which does not fit: "
+            f"{error}. The first {inputs} of the batch go to the model (inputs=), "
+            "the rest to the loss"
+        ) from None
+    except ValueError:
+        pass  # a function of C tells nothing about its arguments
+
+
 def _closure(
     model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int
 ) -> Callable[[Any], Any]:
@@ -446,6 +486,7 @@ def _closure(
                 output, Mapping
             ) else None
         targets = () if isinstance(batch, (Mapping, torch.Tensor)) else tuple(batch[inputs:])
+        _check_call(loss, targets, inputs)
         return loss(output, *targets), output
 
     return fn

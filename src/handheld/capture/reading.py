@@ -6,14 +6,14 @@ batch, a parameter or a random number is listed in the graph's notes and warned 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from handheld.errors import ValueRead
+from handheld.errors import BatchError, ValueRead
 
 if TYPE_CHECKING:
     from handheld.capture.record import Recorder
@@ -61,6 +61,24 @@ def dependence(rec: Recorder, tensors: Sequence[int]) -> list[tuple[str, str]]:
             seen |= fresh
             stack += sorted(fresh)
     return found
+
+
+def check_ranges(
+    ranges: Mapping[str, tuple[str, int, int, int | None]], batch: Mapping[str, Any]
+) -> None:
+    """The example batch too may hold no label or index that the model has no place for."""
+    for name, low, high, ignore in ranges.values():
+        held = torch.as_tensor(batch[name])
+        if held.is_meta:
+            continue
+        bad = (held < low) | (held >= high)
+        if ignore is not None:
+            bad &= held != ignore
+        if bad.any():
+            raise BatchError(
+                f"input {name!r} of the example batch holds {int(held[bad][0])}; "
+                f"classes or indices there are from {low} to {high - 1}"
+            )
 
 
 @contextmanager

@@ -42,9 +42,11 @@ class Indexed(ABC):
                  name: str) -> None:
         if batch_size < 1:
             raise DataError(f"a batch of {batch_size} samples makes no sense. Try: 1 or more")
-        if count < batch_size and not (keep_short and count):
+        if not count:
+            raise DataError(f"{name} has no samples")
+        if count < batch_size and not keep_short:
             raise DataError(f"{name} has {count} samples, fewer than one batch of {batch_size}. "
-                            f"Try: a batch of {max(count, 1)} or less")
+                            f"Try: a batch of {count} or less")
         self.samples, self.batch_size, self.name = count, batch_size, name
         self.shuffle, self.seed = shuffle, seed
         self.dropped = 0 if keep_short else count % batch_size

@@ -7,6 +7,7 @@ Every error says which file it is about and what to do next.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ __all__ = [
 #: the seed of every split: the test set is the same whatever the seed of the training
 SPLIT = 0
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+TEXT_SUFFIXES = (".txt", ".text", ".md")
+#: files that `load_data` reads
+DATA_SUFFIXES = (".npz", *TEXT_SUFFIXES)
 _SPLITS = (("train", "test"), ("train", "val"), ("train", "valid"), ("training", "testing"))
 
 
@@ -67,7 +71,7 @@ def load_data(spec: str, batch_size: int, *, seed: int = 0, test: float = 0.2, s
                         "Try: digits, a .npz file, a folder of images, or a .txt file")
     if path.suffix == ".npz":
         return npz(path, batch_size, seed=seed, test=test)
-    if path.suffix in (".txt", ".text", ".md"):
+    if path.suffix in TEXT_SUFFIXES:
         return text(path, batch_size, seed=seed, test=test, length=length, tokens=tokens)
     raise DataError(f"{path} is no data that can be read. "
                     "Try: a .npz file, a folder of images, or a .txt file")
@@ -136,14 +140,7 @@ def _too_few(held: int, batch_size: int) -> str:
 def npz(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2) -> DataSet:
     """Arrays `x` and `y`, or x_train, y_train, x_test, y_test, or all arrays in their order."""
     path = Path(path)
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}. "
-                        "Try: write it with numpy.savez(path, x=..., y=...)") from error
-    if not arrays:
-        raise DataError(f"{path} holds no arrays. Try: numpy.savez(path, x=..., y=...)")
+    arrays = _read_npz(path)
     if {"x_train", "y_train"} <= set(arrays):
         tested = {"x_test", "y_test"} <= set(arrays)
         held = (arrays["x_test"], arrays["y_test"]) if tested else ()
@@ -157,6 +154,35 @@ def npz(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2) 
     else:
         split = random_split(len(chosen[0]), test, SPLIT)
     return _arrays(str(path), chosen, split, batch_size, seed)
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    """The arrays of a file by name, all of numbers or truth values."""
+    again = "Try: write it with numpy.savez(path, x=..., y=...)"
+    arrays: dict[str, Array] = {}
+    try:
+        if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
+            what = "is no .npz file, or cut off" if path.stat().st_size else "is empty"
+            raise DataError(f"{path} {what}. {again}")
+        with np.load(path, allow_pickle=False) as file:
+            for name in file.files:
+                arrays[name] = file[name]
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}. {again}") from error
+    except ValueError as error:
+        objects = "allow_pickle" in str(error)
+        raise DataError(f"the array {file.files[len(arrays)]!r} of {path} "
+                        + ("holds Python objects. Try: arrays of numbers" if objects else
+                           f"cannot be read: {error}. {again}")) from error
+    if not arrays:
+        raise DataError(f"{path} holds no arrays. {again}")
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            hint = {"c": "its real and imaginary parts as two channels", "U": "a number a class",
+                    "S": "a number a class"}.get(array.dtype.kind, "numbers or truth values")
+            raise DataError(f"the array {name!r} of {path} is of type {array.dtype}, which no "
+                            f"model takes. Try: {hint}")
+    return arrays
 
 
 # Images

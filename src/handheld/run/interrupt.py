@@ -34,7 +34,7 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
-            raise KeyboardInterrupt("interrupted twice: stopped at once, without a checkpoint")
+            raise KeyboardInterrupt
         self.asked = True
 
     def __enter__(self) -> Interrupt:

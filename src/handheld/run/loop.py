@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from handheld import package
 from handheld.errors import CheckpointError, DataError, HandheldError, NonFiniteLoss
 from handheld.run.batches import Batch, Data, IterableData
+from handheld.run.checkpoint import data_facts, read_checkpoint
 from handheld.run.evaluate import evaluate
 from handheld.run.guards import Guards
 from handheld.run.history import Epoch, History
@@ -63,7 +64,8 @@ def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
     ends. `checkpoint` is written after every epoch and every `every` steps, and on Ctrl-C, which
     ends in `Interrupted`; `resume` goes on from it to the same bits. Below `battery_floor` percent
     training ends, above `thermal_limit` °C it waits. `find_nan` names the op that made the first
-    NaN, at the price of reading the state now and then and the loss of every step.
+    NaN, at the price of reading the state now and then and the loss of every step; the trainer is
+    then back in the state before the step at fault.
     """
     if epochs < 0 or (every is not None and every < 1):
         raise HandheldError(f"epochs={epochs}, every={every}: count from 0, and from 1")
@@ -135,6 +137,10 @@ class _Loop:
                 self._end_epoch()
         except _Stop as stop:
             self._end_early(str(stop))
+        except KeyboardInterrupt:  # the second one
+            self.history.stopped = self._where("interrupted twice: stopped at once")
+            kept = f". The last checkpoint is of {self.saved}" if self.saved else ""
+            raise Interrupted(self.history.stopped + kept, self.history) from None
         return self.history
 
     def _step(self, batch: Batch) -> None:
@@ -182,13 +188,15 @@ class _Loop:
     def _end_early(self, reason: str) -> None:
         self._drain(0)
         self._save()
-        where = (f"{reason} in epoch {self.epoch + 1} of {self.epochs}, "
-                 f"after step {self.history.steps}")
-        kept = f"The state is saved in {self.path}: resume from there" if self.path is not None \
-            else "No checkpoint was asked for; the trainer holds the state"
-        self.history.stopped = f"{where}. {kept}"
+        self.history.stopped = self._where(reason)
         if reason == "interrupted":
-            raise Interrupted(self.history.stopped, self.history)
+            kept = f"{self.path} holds the state: resume=True goes on from it" \
+                if self.path is not None else "The trainer holds the state"
+            raise Interrupted(f"{self.history.stopped}. {kept}", self.history)
+
+    def _where(self, reason: str) -> str:
+        return (f"{reason} in epoch {self.epoch + 1} of {self.epochs}, "
+                f"after step {self.history.steps}")
 
     # ── losses and rates ──────────────────────────────────────────────────────────────────────
 
@@ -209,9 +217,9 @@ class _Loop:
             text += ". Try: a lower rate, or find_nan=True (--find-nan) to see which op made it"
         else:
             cause = self.replay.find()
-            before = f" of step {step - cause.steps_back}" if cause.steps_back else ""
-            text += (f": {cause.text}{before}. The trainer is back in the state before step "
-                     f"{step - cause.steps_back}")
+            text += f": {cause.text}"
+            if cause.steps_back:
+                text += f", in step {step - cause.steps_back}"
         return f"{text}. The last checkpoint is of {self.saved}" if self.saved else text
 
     def _set_rates(self) -> list[float] | None:
@@ -246,7 +254,7 @@ class _Loop:
         self._drain(0)  # a state that made a NaN never replaces a good one
         seconds = self.seconds + time.perf_counter() - self.started
         meta = {"epoch": self.epoch, "position": self.position, "micro": self.trainer.micro,
-                "data": self._data_facts(), "history": self.history.to_json(),
+                "data": data_facts(self.data), "history": self.history.to_json(),
                 "partial": [self.loss_sum, self.losses, self.samples, seconds]}
         try:
             package.save_state(self.path, self.trainer.state(), meta)
@@ -255,31 +263,12 @@ class _Loop:
                                   "trainer still holds the state: trainer.state()") from error
         self.saved = f"epoch {self.epoch + 1}, batch {self.position}: {self.path}"
 
-    def _data_facts(self) -> dict[str, Any]:
-        """What must be the same for the next batch to be the same."""
-        return {name: int(getattr(self.data, name)) for name in ("batch_size", "samples", "seed")
-                if hasattr(self.data, name)}
-
     def resume(self) -> None:
         """Goes back to where the checkpoint was written, or CheckpointError."""
         assert self.path is not None
-        if not self.path.exists():
-            raise CheckpointError(f"there is no checkpoint {self.path} to resume from")
-        state, meta = package.load_state(self.path)
-        try:
-            epoch, position, micro = (int(meta[k]) for k in ("epoch", "position", "micro"))
-            loss_sum, losses, samples, seconds = meta["partial"]
-            facts, history = dict(meta["data"]), History.from_json(meta["history"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.path} is no checkpoint of a training loop: {error!r}") \
-                from None
-        for name, value in self._data_facts().items():
-            if value and facts.get(name, value) != value:
-                raise CheckpointError(f"{self.path} was written with {name} {facts[name]} of the "
-                                      f"data; now it is {value}, and the batches would differ")
-        self.trainer.load(state)
-        self.epoch, self.position, self.trainer.micro = epoch, position, micro
-        self.history, self.rates = history, self.trainer.rates()
-        self.loss_sum, self.losses = float(loss_sum), int(losses)
-        self.samples, self.seconds = int(samples), float(seconds)
-        self.saved = f"epoch {epoch + 1}, batch {position}: {self.path}"
+        found = read_checkpoint(self.path, self.data, self.trainer.plan.step.slots)
+        self.trainer.load(found.state)
+        self.epoch, self.position, self.trainer.micro = found.epoch, found.position, found.micro
+        self.history, self.rates = found.history, self.trainer.rates()
+        self.loss_sum, self.losses, self.samples, self.seconds = found.partial
+        self.saved = f"epoch {found.epoch + 1}, batch {found.position}: {self.path}"

@@ -4,17 +4,25 @@ While it watches, it keeps the state of every few steps and the batches since, s
 steps can be run again from where it started. Same state and batch, same bits: what went wrong goes
 wrong again, and the values are followed back from the loss to the op that made them from finite
 ones, across steps if a weight was already broken.
+
+The node found is often several ops in one kernel. Where the step was captured in this process, the
+step before fusion runs once more in PyTorch and names the op that the model called; from a step
+file, the node's program is gone through and its instruction named.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from handheld.graph.graph import Graph
+from handheld.backends.base import Session, open_session
+from handheld.errors import HandheldError
+from handheld.graph.evaluate import evaluate
+from handheld.graph.graph import Graph, Node, Tensor
 from handheld.run.batch import check_batch
 
 if TYPE_CHECKING:
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
 
 #: steps between snapshots of the state; one to two such windows can be looked back
 WINDOW = 16
+#: the most values that are looked at to find an instruction
+MAX_VALUES = 1 << 26
 
 
 @dataclass
@@ -34,10 +44,12 @@ class _Record:
 
 @dataclass(frozen=True)
 class Cause:
-    """Where a value came from: text for people, and how many steps before the loss it was."""
+    """Where a value came from: text for people, how many steps before the loss it was, and the
+    node that made it, if one did."""
 
     text: str
-    steps_back: int
+    steps_back: int = 0
+    node: int | None = None
 
 
 class Replay:
@@ -91,36 +103,79 @@ class Replay:
     def _look(self, k: int, slot: str) -> Cause | str:
         """What made the k-th step's loss (or its new value of `slot`) non-finite, or the slot that
         already was before it."""
-        record = self.records[k]
-        graph = self.trainer.plan.graphs[record.graph].graph
+        graph = self.trainer.plan.graphs[self.records[k].graph].graph
         self.restore(k)
-        flags = self._run(record, graph)
-        start = dict(graph.writes).get(slot) if slot else graph.outputs[0][1].tensor
+        flags = self._flags(self.trainer.session, self.records[k], graph)
+        start = _start(graph, slot)
         if start is not None and start in flags:
-            return trace(graph, flags, start)
+            found = trace(graph, flags, start)
+            if isinstance(found, str) or found.node is None:
+                return found
+            return self._before_fusion(k, slot) or self._instruction(k, graph, found)
         if not slot:
-            return Cause("no op: the step gave finite values when it was run again", 0)
+            return Cause("no op: the step gave finite values when it was run again")
         if start is None and flag(self.trainer.session.read_slot(slot)):
             return slot  # this graph only reads it: look further back
-        return Cause(f"no op: {slot} was changed from outside after the run", 0)
+        return Cause(f"no op: {slot} was changed from outside after the run")
 
-    def _run(self, record: _Record, graph: Graph) -> dict[int, str]:
-        """Runs the step node by node; tensor -> `nan` or `inf` for those that hold one."""
-        session, flags = self.trainer.session, {}
+    def _before_fusion(self, k: int, slot: str) -> Cause | None:
+        """The same by the graph that was recorded, if it is here and PyTorch comes to the same."""
+        unfused, record = self.trainer.plan.step.unfused, self.records[k]
+        if unfused is None:
+            return None
+        self.restore(k)
+        try:
+            session = open_session(unfused.plan("torch:cpu", graphs=[record.graph]))
+        except HandheldError:  # without fusion it may need more memory than there is
+            return None
+        for name in self._slots:
+            session.write_slot(name, self.trainer.session.read_slot(name))
+        graph = unfused.graphs[record.graph]
+        flags, start = self._flags(session, record, graph), _start(graph, slot)
+        session.close()
+        found = trace(graph, flags, start) if start in flags else None
+        return found if isinstance(found, Cause) else None
+
+    def _instruction(self, k: int, graph: Graph, found: Cause) -> Cause:
+        """The same cause with the instruction of the node's program that is at fault."""
+        assert found.node is not None
+        node = graph.nodes[found.node]
+        if node.op not in ("map", "reduce"):
+            return found
+        self.restore(k)
+        values: dict[int, np.ndarray] = {}
+        self._begin(self.trainer.session, self.records[k], graph)
+        for i in range(found.node):
+            self.trainer.session.run_node(self.records[k].graph, i)
+        for view in node.inputs:
+            values[view.tensor] = self.trainer.session.read_tensor(self.records[k].graph,
+                                                                   view.tensor)
+        name = instruction(node, graph, values)
+        return replace(found, text=f"{found.text} ({name!r} of its kernel)") if name else found
+
+    def _begin(self, session: Session, record: _Record, graph: Graph) -> None:
         for (_, tensor, _), array in zip(graph.inputs, record.arrays):
             session.upload(record.graph, tensor, array)
-            flags[tensor] = flag(array)
-        for name, tensor in graph.slots.items():
-            flags[tensor] = flag(session.read_slot(name))
         begin = getattr(session, "begin_nodes", None)
         if begin is not None:
             begin(record.graph)
+
+    def _flags(self, session: Any, record: _Record, graph: Graph) -> dict[int, str]:
+        """Runs the step node by node; tensor -> `nan` or `inf` for those that hold one."""
+        flags = {t: flag(a) for (_, t, _), a in zip(graph.inputs, record.arrays)}
+        flags |= {t: flag(session.read_slot(name)) for name, t in graph.slots.items()}
+        self._begin(session, record, graph)
         for i, node in enumerate(graph.nodes):
             session.run_node(record.graph, i)
             for out in node.outputs:
                 for tensor in graph.packs.get(out, (out,)):
                     flags[tensor] = flag(session.read_tensor(record.graph, tensor))
         return {tensor: kind for tensor, kind in flags.items() if kind}
+
+
+def _start(graph: Graph, slot: str) -> int | None:
+    """The tensor to follow back: the new value of a slot, or the loss."""
+    return dict(graph.writes).get(slot) if slot else graph.outputs[0][1].tensor
 
 
 def flag(array: np.ndarray) -> str:
@@ -142,12 +197,34 @@ def trace(graph: Graph, flags: dict[int, str], start: int) -> Cause | str:
         read = {t for v in node.inputs for t in graph.packs.get(v.tensor, (v.tensor,))}
         bad = sorted((t for t in read if t in flags), key=lambda t: (flags[t] != "nan",
                                                                      made.get(t, -1)))
-        where = f"{node.op} ({node.origin.phase} of {node.origin.path}, {node.origin.source})"
+        where = f"{node.origin.source} ({node.origin.phase} of {node.origin.path})"
         if not bad:
-            return Cause(f"{first}{where} made {kind} from finite values", 0)
+            return Cause(f"{first}{where} made {kind} from finite values", node=made[tensor])
         if kind == "nan" and flags[bad[0]] == "inf":
             first = f"{where} made nan from an infinity, and "
         tensor = bad[0]
     if tensor in named:
-        return Cause(f"{first}{named[tensor]} holds {flags[tensor]}", 0)
+        return Cause(f"{first}{named[tensor]} holds {flags[tensor]}")
     return slots[tensor]
+
+
+def instruction(node: Node, graph: Graph, values: dict[int, np.ndarray]) -> str:
+    """The instruction of a map or reduce that made what its other instructions only hand on, or
+    nothing where there are too many values to look at."""
+    program, shape = node.attrs["program"], tuple(node.attrs["shape"])
+    if len(program) * math.prod(shape) > MAX_VALUES:
+        return ""
+    after = max(graph.tensors) + 1
+    held = {after + i: Tensor(after + i, shape, instr.dtype, "activation")
+            for i, instr in enumerate(program)}
+    every = {**node.attrs, "stores": tuple((i, True) for i in range(len(program)))}
+    results = evaluate(replace(node, outputs=tuple(held), attrs=every),
+                       replace(graph, tensors={**graph.tensors, **held}), values)
+    flags = [flag(result) for result in results]
+    at = next((i for i, _ in node.attrs["stores"] if flags[i]), None)
+    while at is not None:
+        same = [a for a in program[at].args if flags[a] == flags[at]]
+        if not same:
+            return str(program[at].op)
+        at = same[0]
+    return ""

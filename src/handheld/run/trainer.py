@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld.backends.base import Counters, Pending, Session, open_session
-from handheld.errors import CheckpointError, HandheldError
+from handheld.errors import HandheldError
 from handheld.run.batch import NUMPY, check_batch, choose_graph
+from handheld.run.checkpoint import by_slot
 from handheld.step import named_state
 
 if TYPE_CHECKING:
@@ -127,21 +128,7 @@ class Trainer:
     def load(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Puts values (of `state()`, or of a PyTorch state dict) onto the device."""
         self._open()
-        owner = {alias: slot for slot in self.plan.step.slots.values() for alias in slot.names}
-        unknown = [n for n in state if n not in owner]
-        missing = [s.name for s in self.plan.step.slots.values()
-                   if s.role in ("parameter", "buffer") and not set(s.names) & set(state)]
-        if strict and (unknown or missing):
-            raise CheckpointError(f"the state does not fit: unknown {unknown[:3]}, "
-                                  f"missing {missing[:3]}")
-        arrays = {}
-        for name, value in state.items():
-            if name in owner:
-                slot, array = owner[name], np.asarray(value)
-                if array.shape != slot.shape:
-                    raise CheckpointError(f"{name} has shape {array.shape}; "
-                                          f"this step needs {slot.shape}")
-                arrays[slot.name] = array
+        arrays = by_slot(state, self.plan.step.slots, strict)
         for name, array in arrays.items():  # only once everything is known to fit
             self.session.write_slot(name, array)
             self.plan.step.values[name] = array.astype(NUMPY[self.plan.step.slots[name].dtype])
@@ -151,8 +138,9 @@ class Trainer:
         name = f"{optimizer}.lr.{group}"
         if name not in self.plan.step.slots:
             raise HandheldError(f"there is no learning rate {name!r}")
-        if not abs(rate) <= float(np.finfo(np.float32).max):
-            raise HandheldError(f"a learning rate of {rate} is no number that float32 holds")
+        if not 0 <= rate <= float(np.finfo(np.float32).max):
+            raise HandheldError(f"a learning rate of {rate:g} makes no sense: it should be a "
+                                "finite number, 0 or more")
         self.session.write_slot(name, np.array(rate, np.float32))
 
     def rates(self, optimizer: str = "optimizer") -> list[float]:
