@@ -210,7 +210,9 @@ def test_checkpoint_and_resume(run, work):
     straight = json.loads(run(*words, "--epochs", "2", "--schedule", "constant").stdout)
     keep = ("--checkpoint", "run.checkpoint", "--schedule", "constant")
     assert run(*words, "--epochs", "1", *keep).exit_code == 0
-    fails(run(*words, "--epochs", "2", *keep), "run.checkpoint exists", "--resume")
+    again = run(*words, "--epochs", "2", *keep)
+    assert again.exit_code == 1 and "run.checkpoint exists" in again.stderr
+    assert "--resume" in json.loads(again.stdout)["error"]["message"]
     resumed = json.loads(run(*words, "--epochs", "2", *keep, "--resume").stdout)
     losses = [[e["loss"] for e in r["epochs"]] for r in (straight, resumed)]
     assert losses[0] == losses[1] and resumed["test"] == straight["test"]
@@ -256,6 +258,77 @@ def test_errors_are_one_line(run, work):
     assert run("train").exit_code == 2
 
 
+def test_what_is_no_model_says_what_it_is(run, work):
+    words = ("--data", "data.npz", "--epochs", "1", "--batch", "16")
+    assert run("train", "mine.py:make", *words, "--checkpoint", "kept.ck").exit_code == 0
+    fails(run("train", "kept.ck", *words), "kept.ck is a checkpoint", "--checkpoint kept.ck --resu")
+    fails(run("verify", "data.npz"), "data.npz is data, not a model", "--data data.npz")
+    (work / "weights.pt").write_bytes(b"PK not ours")
+    fails(run("train", "weights.pt", *words), "weights.pt is no model that Handheld knows")
+    fails(run("train", "gone.ck", *words), "there is no file gone.ck")
+
+
+def test_only_near_names_are_suggested(run):
+    fails(run("train", "lenet", "--data", "digits"), "Did you mean lenet5?")
+    result = run("train", "train", "--data", "digits")
+    assert result.exit_code == 1 and "Did you mean" not in result.stderr
+
+
+@pytest.fixture
+def no_device(monkeypatch):
+    """What is known without a device must not open one."""
+    def opened() -> None:
+        raise AssertionError("the device was opened")
+
+    monkeypatch.setattr(opencl, "devices", opened)
+
+
+def test_what_is_known_is_said_before_a_device_starts(run, work, no_device):
+    assert run("package", "mine.py:with_batch", "--out", "early.step").exit_code == 0
+    x, y = np.zeros((64, 6), np.float32), np.arange(64) % 3
+    np.savez(work / "floats.npz", x=x, y=y.astype(np.float32))
+    np.savez(work / "held.npz", x_train=x, y_train=y, x_test=x, y_test=y + 1)
+    for source in ("mine.py:make", "early.step"):
+        for rate in ("-0.1", "nan", "inf"):
+            fails(run("train", source, "--data", "data.npz", "--lr", rate), "finite number, 0 or")
+        fails(run("train", source, "--data", "wide.npz"), "wide.npz", "holds", "from 0 to 2")
+        fails(run("train", source, "--data", "held.npz"), "held.npz", "holds 3", "to 2")
+        run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--on", "torch:cpu")
+        (work / "cut.ck").write_bytes((work / "cut.ck").read_bytes()[:300])
+        fails(run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--resume"),
+              "cut.ck: is truncated")
+        (work / "cut.ck").unlink()
+    fails(run("train", "early.step", "--data", "thin.npz"), "thin.npz does not fit", "(8, 5)")
+    fails(run("train", "early.step", "--data", "floats.npz"), "floats.npz does not fit", "int64")
+
+
+def test_an_error_is_json_where_json_is_asked_for(run):
+    result = run("train", "nothing", "--data", "data.npz", "--json")
+    error = json.loads(result.stdout)["error"]
+    assert result.exit_code == 1 and error["type"] == "HandheldError"
+    assert f"error: {error['message']}\n" == result.stderr
+    result = run("train", "lenet5", "--json")  # --data is missing
+    assert result.exit_code == 2 and "--data" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_factories_of_one_file_have_files_of_their_own(run, work):
+    (work / "two.py").write_text(FACTORY + "\nother = with_batch\n")
+    for name in ("with_batch", "other"):
+        assert run("package", f"two.py:{name}").exit_code == 0
+        assert (work / f"two_{name}.step").exists()
+
+
+def test_a_folder_in_the_place_of_a_file(run, work):
+    (work / "folder.step").mkdir()
+    fails(run("package", "mine.py:with_batch", "--out", "folder.step"), "it is a folder")
+
+
+def test_one_is_not_many(run):
+    assert [show.count(n, "launch") for n in (1, 28)] == ["1 launch", "28 launches"]
+    result = run("train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--batch", "320")
+    assert any(line.rstrip().endswith("a step, 1 step") for line in result.stdout.splitlines())
+
+
 def test_no_opencl_device(run, monkeypatch):
     monkeypatch.setattr(opencl, "devices", lambda: [])
     fails(run("train", "mine.py:make", "--data", "data.npz"), "no OpenCL device", "torch:cpu")
@@ -285,11 +358,26 @@ def test_ctrl_c_in_the_middle_of_training(work):
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
-    assert child.returncode == 130 and not out, err
-    assert "Traceback" not in err
-    assert "stopped: interrupted in epoch" in err and "stopped.checkpoint" in err
+    assert child.returncode == 130 and "Traceback" not in err
+    assert "stopped: interrupted in epoch" in err
+    assert "To go on from stopped.checkpoint: the same command with --resume" in err
+    assert json.loads(out)["error"]["type"] == "Interrupted"
     state, meta = load_state(work / "stopped.checkpoint")
     assert meta["history"]["steps"] == int(state["handheld.step"]) > 0
+
+
+def test_ctrl_c_again_and_again(work):
+    child = process(work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000")
+    assert child.stdout is not None
+    while not child.stdout.readline().lstrip().startswith("2 "):
+        assert child.poll() is None
+    for _ in range(40):
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.005)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and "Traceback" not in err
+    assert err.startswith("stopped: interrupted") and err.count("\n") == 1
+    assert "Nothing was kept; --checkpoint FILE keeps it the next time" in err
 
 
 def test_without_torch_a_step_file_trains(work):

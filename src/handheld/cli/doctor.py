@@ -6,7 +6,7 @@ import importlib.util
 import platform
 import sys
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Any
 
 import psutil
 import typer
@@ -17,6 +17,7 @@ import handheld
 from handheld.backends import opencl
 from handheld.backends.base import available_memory
 from handheld.cli import probe, show
+from handheld.cli.options import Json
 from handheld.errors import DeviceError
 from handheld.run import guards
 
@@ -24,7 +25,7 @@ _PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "torch",
              "scikit-learn", "pillow")
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False) -> None:
+def doctor(json: Json = False) -> None:
     """What this machine can do: each device computes something small.
 
     Devices have stable names: what is printed here works as --on everywhere. Memory is what the

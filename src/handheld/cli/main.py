@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 import warnings
@@ -14,26 +15,44 @@ from typer.core import TyperGroup
 import handheld
 from handheld.cli import doctor, package, show, train, verify
 from handheld.errors import HandheldError
+from handheld.run.interrupt import Interrupted
 
 _DEBUG = "--debug"
 
 
 class _Commands(TyperGroup):
-    """Turns errors made on purpose into one line and an exit code."""
+    """Turns errors made on purpose into one line and an exit code. With --json stdout holds one
+    document whatever happens: `{"error": {"type", "message"}}` if nothing better can be said."""
 
     def invoke(self, ctx: Any) -> Any:
+        as_json = "--json" in ctx.args
         try:
             return super().invoke(ctx)
+        except typer.Exit:
+            raise
         except KeyboardInterrupt as stop:
-            show.stopped(str(stop) or "interrupted")
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
+            if as_json:
+                show.print_error("Interrupted", _reason(stop))
+            show.stopped(_reason(stop))
             raise typer.Exit(130) from None
         except Exception as error:
+            if as_json:
+                show.print_error(type(error).__name__, _text(error))
             if ctx.params.get("debug"):
                 traceback.print_exc()
             elif not _expected(error):
                 raise
             show.fail(_text(error))
             raise typer.Exit(1) from None
+
+
+def _reason(stop: BaseException) -> str:
+    """What the first Ctrl-C led to, also where a second one fell into its end."""
+    found: BaseException | None = stop
+    while found is not None and not isinstance(found, Interrupted):
+        found = found.__context__
+    return str(found or stop) or "interrupted"
 
 
 def _expected(error: Exception) -> bool:
@@ -43,6 +62,8 @@ def _expected(error: Exception) -> bool:
 
 
 def _text(error: Exception) -> str:
+    if hasattr(error, "format_message"):  # of the command line itself: an unknown option
+        return str(error.format_message())
     if not isinstance(error, ImportError):
         name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
         return f"{name}{error}"

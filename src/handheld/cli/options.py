@@ -11,6 +11,7 @@ SPEC_HELP = "A workload (lenet5), file.py:factory, or a step file."
 Spec = Annotated[str, typer.Argument(metavar="WHAT", help=SPEC_HELP, show_default=False)]
 On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
     "opencl, opencl:NAME as doctor prints it, torch:cpu, torch:cuda."))]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+Json = Annotated[bool, typer.Option("--json", help=(
+    'Print one JSON document: the result, or {"error": ...}.'))]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help=(
     "Same seed, same device: same bits."))]

@@ -10,6 +10,7 @@ import typer
 
 from handheld.cli import show
 from handheld.cli.options import Json, Seed, Spec
+from handheld.cli.prepare import check_writable
 from handheld.cli.source import StepFile, open_source
 from handheld.errors import HandheldError
 
@@ -38,8 +39,7 @@ def package(
     if isinstance(source, StepFile):
         raise HandheldError(f"{what} is a step file already")
     path = out or Path(f"{source.name}.step")
-    if not path.absolute().parent.is_dir():
-        raise HandheldError(f"{path} cannot be written: there is no folder {path.parent}")
+    check_writable(path)
     sizes = parse_sizes(batch) if batch else [source.default_batch]
     step = source.step(sizes, seed)
     step.save(path)
@@ -54,8 +54,8 @@ def package(
         return
     show.out.print(show.grid([
         ("wrote", f"[bold]{path}[/], {show.size(path.stat().st_size)}"),
-        ("graphs", ", ".join(f"{name} ({count} ops)" for name, count in
-                             ((n, len(g.nodes)) for n, g in step.graphs.items()))),
+        ("graphs", ", ".join(f"{name} ({show.count(len(graph.nodes), 'op')})"
+                             for name, graph in step.graphs.items())),
         ("state", f"{len(step.slots)} slots, {result['parameters']} of them parameters"),
         ("time", show.duration(time.perf_counter() - started)),
     ]))

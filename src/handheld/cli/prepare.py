@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from handheld.cli.source import Source, StepFile
-from handheld.errors import DataError, HandheldError
-from handheld.run.batch import batch_sizes
-from handheld.run.data import DataSet, TextData, load_data
+from handheld.errors import BatchError, DataError, HandheldError
+from handheld.graph.graph import Graph
+from handheld.run.batch import batch_sizes, check_batch
+from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData, load_data
 from handheld.run.loop import Schedule
 from handheld.step import Step
 
@@ -34,28 +37,52 @@ def capture(source: Source, size: int, seed: int, found: DataSet) -> Step:
 
         first = next(iter(found.train.epoch(0)))
         batch = tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in first)
-        step = source.step([size], seed, batch, len(found.classes) or None)
+        try:
+            step = source.step([size], seed, batch, len(found.classes) or None)
+        except BatchError as error:
+            raise DataError(f"{found.name} does not fit {source.name}: {error}") from None
     if "train" not in step.graphs and not batch_sizes(step.graphs, "train"):
         raise HandheldError(f"{source.name} has the graphs {', '.join(step.graphs)} and no single "
                             "training step. Train it from Python: trainer.run(name, ...)")
-    _check_labels(step, found)
     return step
 
 
-def _check_labels(step: Step, found: DataSet) -> None:
-    """Labels and tokens that the model has no place for are known before the first step."""
-    graph = step.graphs.get("train") or step.graphs[batch_sizes(step.graphs, "train").popitem()[1]]
-    held: tuple[Any, ...] = getattr(found.train, "arrays", ())
-    if isinstance(found.train, TextData):
-        held = (found.train.tokens, found.train.tokens)
+def check_fit(graph: Graph, found: DataSet, model: str) -> None:
+    """Shapes, types, and labels or tokens that the model has no place for, before a device is
+    opened."""
     limits = {name: rest for name, *rest in graph.notes.get("ranges", ())}
-    for (name, _, _), array in zip(graph.inputs, held):
-        if name in limits and array.dtype.kind in "iu":
-            low, high, ignore = limits[name]
-            bad = array[((array < low) | (array >= high)) & (array != ignore)]
-            if bad.size:
-                raise DataError(f"{found.name} holds {int(bad.flat[0])} where the model's input "
-                                f"{name!r} takes classes or tokens from {low} to {high - 1}")
+    for data in filter(None, (found.train, found.test)):
+        try:
+            check_batch(graph, next(iter(data.epoch(0))))
+        except BatchError as error:
+            raise DataError(f"{found.name} does not fit {model}: {error}") from None
+        for (name, _, _), array in zip(graph.inputs, _held(data)):
+            if name in limits and array is not None:
+                low, high, ignore = limits[name]
+                bad = array[((array < low) | (array >= high)) & (array != ignore)]
+                if bad.size:
+                    raise DataError(f"{found.name} holds {int(bad.flat[0])} where {model} takes "
+                                    f"classes or tokens from {low} to {high - 1}")
+
+
+def _held(data: Data) -> tuple[Any, ...]:
+    """What data holds in memory for each input: all of it, or its labels."""
+    if isinstance(data, TextData):
+        return data.tokens, data.tokens
+    if isinstance(data, ImageData):
+        return None, data.labels
+    return data.arrays if isinstance(data, ArrayData) else ()
+
+
+def check_writable(path: Path) -> None:
+    """A place that cannot be written is known before the work, not after."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise HandheldError(f"{path} cannot be written: there is no folder {path.parent}")
+    if path.is_dir():
+        raise HandheldError(f"{path} cannot be written: it is a folder")
+    if not os.access(folder, os.W_OK):
+        raise HandheldError(f"{path} cannot be written: no permission to write in {path.parent}")
 
 
 def graphs_for(step: Step, size: int) -> list[str]:
@@ -73,11 +100,17 @@ def graphs_for(step: Step, size: int) -> list[str]:
     return [name for name in step.graphs if name.partition("@")[2].partition(".")[0] == str(size)]
 
 
+def check_rates(schedule: str, lr: float | None) -> None:
+    if schedule not in ("cosine", "constant"):
+        raise HandheldError(f"no schedule is called {schedule!r}. Try: cosine or constant")
+    if lr is not None and not 0 <= lr <= float(np.finfo(np.float32).max):
+        raise HandheldError(f"--lr {lr:g} makes no sense: a learning rate is a finite number, "
+                            "0 or more")
+
+
 def schedule_of(name: str, lr: float | None, own: Sequence[float], epochs: int) -> Schedule:
     """Rates over the epochs, from the optimizer's own or the one that was asked for."""
     base = list(own) if lr is None else [lr] * len(own)
-    if name not in ("cosine", "constant"):
-        raise HandheldError(f"no schedule is called {name!r}. Try: cosine or constant")
 
     def rates(epoch: float) -> list[float]:
         part = 0.5 * (1 + math.cos(math.pi * min(epoch / epochs, 1))) if name == "cosine" else 1.0

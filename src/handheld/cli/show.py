@@ -21,6 +21,11 @@ def print_json(data: Any) -> None:
     print(json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False))
 
 
+def print_error(kind: str, message: str) -> None:
+    """In the place of a result: which error, and the text that a person gets on stderr."""
+    print_json({"error": {"type": kind, "message": message}})
+
+
 def finite(data: Any) -> Any:
     if isinstance(data, dict):
         return {str(key): finite(value) for key, value in data.items()}
@@ -59,6 +64,12 @@ def size(nbytes: float) -> str:
             return f"{nbytes:,.0f} {unit}" if unit == "B" else f"{nbytes:,.1f} {unit}"
         nbytes /= 1024
     raise AssertionError
+
+
+def count(number: int, what: str) -> str:
+    """`1 step`, `28 launches`"""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
 
 
 def duration(seconds: float) -> str:

@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import handheld
-from handheld import suite
-from handheld.errors import CaptureError, HandheldError
+from handheld import container, suite
+from handheld.errors import CaptureError, HandheldError, StepFileError
 from handheld.run.batch import batch_sizes
+from handheld.run.data import DATA_SUFFIXES
 from handheld.step import Step
 
 Parts = tuple[Any, Any, Any]
@@ -53,7 +54,28 @@ def open_source(spec: str) -> Source:
         return Factory(Path(path), factory)
     if spec.endswith(".py"):
         raise HandheldError(f"say which function of {spec} makes the model: {spec}:make")
-    return Suite(spec)
+    if spec in suite.WORKLOADS or not (Path(spec).suffix or Path(spec).exists()):
+        return Suite(spec)
+    raise HandheldError(f"{_no_model(Path(spec))}. A model is a workload (lenet5), "
+                        "file.py:factory or a step file")
+
+
+def _no_model(path: Path) -> str:
+    """What a file is that was given in the place of a model."""
+    if not path.exists():
+        return f"there is no file {path}"
+    if path.is_dir() or path.suffix in DATA_SUFFIXES:
+        return f"{path} is data, not a model. Try: handheld train MODEL --data {path}"
+    try:
+        kind = container.read(path)[1].get("handheld")
+    except StepFileError:
+        kind = None
+    if kind == "checkpoint":
+        return (f"{path} is a checkpoint, which holds values and no model. "
+                f"Try: handheld train MODEL --data DATA --checkpoint {path} --resume")
+    if kind == "step":
+        return f"{path} is a step file without its ending. Try: name it {path.name}.step"
+    return f"{path} is no model that Handheld knows"
 
 
 class Suite(Source):
@@ -87,7 +109,7 @@ class Factory(Source):
     or a function of its size, (model, loss, optimizer, batch)."""
 
     def __init__(self, path: Path, function: str) -> None:
-        self.name, self.path, self.function = path.stem, path, function
+        self.name, self.path, self.function = f"{path.stem}_{function}", path, function
         self._made: tuple[Any, ...] | None = None
         if not path.is_file():
             raise HandheldError(f"there is no file {path}")

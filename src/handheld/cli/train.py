@@ -16,15 +16,25 @@ import typer
 
 from handheld.cli import show
 from handheld.cli.options import Json, On, Seed, Spec
-from handheld.cli.prepare import capture, graphs_for, load, schedule_of
+from handheld.cli.prepare import (
+    capture,
+    check_fit,
+    check_rates,
+    check_writable,
+    graphs_for,
+    load,
+    schedule_of,
+)
 from handheld.cli.progress import Bar
 from handheld.cli.source import open_source
 from handheld.errors import CheckpointError, HandheldError
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
+from handheld.run.checkpoint import read_checkpoint
 from handheld.run.data import DataSet, TextData
 from handheld.run.guards import Guards
 from handheld.run.history import History
+from handheld.run.interrupt import Interrupted
 from handheld.run.loop import fit
 from handheld.run.trainer import Trainer
 
@@ -72,20 +82,25 @@ def train(
     """
     started = time.perf_counter()
     _check_paths(checkpoint, resume, export)
+    check_rates(schedule, lr)
     Guards(battery_floor, thermal_limit)  # a sensor that is not there is known before the capture
     source = open_source(what)
     size = batch or source.default_batch
     found = load(data, size, seed, source)
     step = capture(source, size, seed, found)
+    graphs = graphs_for(step, size)
+    check_fit(step.graphs[batch_sizes(graphs, "train").get(size, "train")], found, source.name)
+    if resume and checkpoint is not None:
+        read_checkpoint(checkpoint, found.train, step.slots)
     captured = time.perf_counter() - started
-    with step.plan(on, graphs=graphs_for(step, size)).start() as trainer:
+    with step.plan(on, graphs=graphs).start() as trainer:
         own = trainer.rates()
         rates = schedule_of(schedule, lr, own, epochs)
         if found.note:
             show.warn(found.note)
         if not json:
             _introduce(source.name, found, trainer, size, captured)
-        with Bar(found.train, epochs, quiet=json) as bar, _rescue(trainer):
+        with Bar(found.train, epochs, quiet=json) as bar, _rescue(trainer, checkpoint):
             history = fit(
                 trainer, found.train, epochs=epochs, test=found.test, callbacks=[bar],
                 checkpoint=checkpoint, every=every, resume=resume, battery_floor=battery_floor,
@@ -104,21 +119,34 @@ def train(
 
 
 @contextmanager
-def _rescue(trainer: Trainer) -> Iterator[None]:
-    """What a checkpoint could not keep goes to the folder for temporary files, if it has room."""
+def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
+    """Says how to go on after Ctrl-C. What a checkpoint could not keep goes to the folder for
+    temporary files, if that has room."""
     try:
         yield
+    except Interrupted as stop:
+        raise Interrupted(f"{stop.history.stopped}. {_how_to_go_on(checkpoint)}",
+                          stop.history) from None
     except CheckpointError as error:
-        if "trainer.state()" not in str(error):
+        if not isinstance(error.__cause__, CheckpointError):
             raise  # nothing was trained yet
         trainer.sync()
         name = f"handheld-{trainer.plan.step.meta.get('name') or 'model'}-{os.getpid()}.step"
         try:
             kept = trainer.plan.step.save(Path(tempfile.gettempdir()) / name)
-        except HandheldError:
-            raise error from None
-        raise CheckpointError(f"{error.__cause__ or error}. The trained model is in {kept}; "
+        except HandheldError as other:
+            raise CheckpointError(f"{error.__cause__}. Nor could the trained model: {other}") \
+                from error
+        raise CheckpointError(f"{error.__cause__}. The trained model is in {kept}; "
                               "its epochs start again") from error
+
+
+def _how_to_go_on(checkpoint: Path | None) -> str:
+    if checkpoint is None:
+        return "Nothing was kept; --checkpoint FILE keeps it the next time"
+    if not checkpoint.exists():
+        return f"Nothing was kept: {checkpoint} was not written yet"
+    return f"To go on from {checkpoint}: the same command with --resume"
 
 
 def _check_paths(checkpoint: Path | None, resume: bool, export: Path | None) -> None:
@@ -129,8 +157,8 @@ def _check_paths(checkpoint: Path | None, resume: bool, export: Path | None) -> 
     if checkpoint is not None and checkpoint.exists() and not resume:
         raise CheckpointError(f"{checkpoint} exists. Add --resume to go on from it, or remove it")
     for path in (checkpoint, export):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise HandheldError(f"{path} cannot be written: there is no folder {path.parent}")
+        if path is not None:
+            check_writable(path)
 
 
 # ── what is said ──────────────────────────────────────────────────────────────────────────────
@@ -151,7 +179,8 @@ def _train_graph(plan: Plan) -> str:
 
 
 def _work(graph: GraphPlan) -> str:
-    return f"{graph.launches} launches" if graph.launches else f"{len(graph.graph.nodes)} ops"
+    return show.count(graph.launches, "launch") if graph.launches else \
+        show.count(len(graph.graph.nodes), "op")
 
 
 def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured: float) -> None:
@@ -206,15 +235,15 @@ def _conclude(result: Mapping[str, Any], history: History, found: DataSet,
              for name, value in test.items() if name != "accuracy"]
     rows += [("device", f"{result['device']}"),
              ("launches", f"{result['launches_per_step'] or result['ops_per_step']} a step, "
-                          f"{result['steps']:,} steps"),
+                          f"{show.count(result['steps'], 'step')}"),
              ("time", show.duration(result["seconds"])
               + (f", {last.samples_per_second:,.0f} samples/s in the last epoch" if last else ""))]
     if result["dropped_per_epoch"]:
-        rows.append(("dropped", f"{result['dropped_per_epoch']} samples an epoch: "
+        rows.append(("dropped", f"{show.count(result['dropped_per_epoch'], 'sample')} an epoch: "
                                 "the last batch was short"))
     rows += [(word, str(path)) for word, path in (("checkpoint", checkpoint),
                                                   ("exported", result.get("exported"))) if path]
     show.out.print()
     show.out.print(show.grid(rows))
     if history.stopped:
-        show.warn(history.stopped)
+        show.warn(f"{history.stopped}. {_how_to_go_on(checkpoint)}")

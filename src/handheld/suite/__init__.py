@@ -40,7 +40,8 @@ WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
 def get(name: str, **options: Any) -> Workload:
     """The workload of this name, with other sizes if asked: `get("resnet18", size=224)`."""
     if name not in WORKLOADS:
-        near = difflib.get_close_matches(name, WORKLOADS, n=3, cutoff=0.4)
+        near = [known for known in WORKLOADS if len(name) > 2 and known.startswith(name)] \
+            or difflib.get_close_matches(name, WORKLOADS, n=2, cutoff=0.7)
         hint = f"Did you mean {' or '.join(near)}?" if near else ""
         raise HandheldError(f"no workload is called {name!r}. {hint} "
                             f"There are: {', '.join(WORKLOADS)}".replace("  ", " "))
