@@ -11,6 +11,10 @@ import pytest
 import torch
 import typer
 
+import handheld
+from handheld.passes.pack import pack_updates
+from handheld.passes.pipeline import PASSES
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -81,3 +85,14 @@ def test_every_workload_says_what_it_is():
     from handheld.suite import WORKLOADS
 
     assert all(workload.about for workload in WORKLOADS.values())
+
+
+def test_the_passes_are_listed_in_their_order():
+    order = re.findall(r"^\| `(\w+)` \| `\w+` \|", page("architecture.md"), re.MULTILINE)
+    assert order == [step.__name__ for step in (*PASSES, pack_updates)]
+
+
+def test_the_architecture_names_every_folder_of_the_package():
+    for path in Path(handheld.__file__).parent.glob("*/__init__.py"):
+        assert f"{path.parent.name}/" in page("architecture.md")
+    assert "container.py" in page("architecture.md")

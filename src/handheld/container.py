@@ -65,8 +65,8 @@ def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str],
     except OSError as error:
         size = 8 + len(header) + sum(data.nbytes for data in flat.values())
         reason = error.strerror or type(error).__name__
-        raise failure(f"{path} ({size} bytes) could not be written: {reason}. "
-                      "What was there before is untouched") from error
+        kept = ". What was there before is untouched" if target.exists() else ""
+        raise failure(f"{path} ({size} bytes) could not be written: {reason}{kept}") from error
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,10 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 import handheld
+from handheld import container
 from handheld.backends import opencl
 from handheld.cli import probe, show
 from handheld.cli.main import app
-from handheld.errors import CheckpointError, DeviceError
+from handheld.errors import CheckpointError, DeviceError, StepFileError
 from handheld.package import load_state
 
 FACTORY = """
@@ -230,6 +232,32 @@ def test_a_full_disk_does_not_lose_the_trained_model(run, work, tmp_path, monkey
     assert int(handheld.load(kept).state()["handheld.step"]) == 10
 
 
+def test_a_full_disk_does_not_lose_what_should_be_exported(run, work, tmp_path, monkeypatch):
+    real = container.write
+
+    def full(path: Path, *rest: object) -> Path:
+        if path.name == "full.step":
+            raise StepFileError("full.step could not be written: No space left on device")
+        return real(path, *rest)
+
+    monkeypatch.setattr(container, "write", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = run("train", "mine.py:make", "--data", "data.npz", "--epochs", "1",
+                 "--export", "full.step", "--on", "torch:cpu")
+    (kept,) = tmp_path.glob("*.step")
+    assert result.exit_code == 1 and "No space left" in result.stderr and str(kept) in result.stderr
+    assert int(handheld.load(kept).state()["handheld.step"]) == 10
+
+
+def test_a_finished_run_has_nothing_to_go_on_with(run, work):
+    words = ("train", "mine.py:make", "--data", "data.npz", "--on", "torch:cpu", "--epochs", "1",
+             "--checkpoint", "done.ck")
+    assert run(*words).exit_code == 0
+    result = run(*words, "--resume")
+    assert result.exit_code == 0 and "test accuracy" in result.stdout
+    assert "note: done.ck is of 1 epoch, and --epochs 1 asks for no more" in result.stderr
+
+
 # ── errors ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -250,6 +278,7 @@ def test_errors_are_one_line(run, work):
     fails(run("train", "mine.py:make", *data, "--schedule", "steep"), "cosine")
     fails(run("train", "mine.py:make", *data, "--export", "no/where.step"), "no folder")
     fails(run("train", "mine.py:make", *data, "--resume"), "--checkpoint FILE")
+    fails(run("train", "mine.py:make", *data, "--every", "5"), "--checkpoint FILE")
     fails(run("train", "mine.py:make", *data, "--resume", "--checkpoint", "a"), "there is no a")
     fails(run("package", "mine.py:make"), "example batch")
     fails(run("package", "mine.py:with_batch", "--batch", "4,x"), "1,4,16,64")
@@ -318,9 +347,17 @@ def test_factories_of_one_file_have_files_of_their_own(run, work):
         assert (work / f"two_{name}.step").exists()
 
 
-def test_a_folder_in_the_place_of_a_file(run, work):
+def test_places_that_cannot_be_written(run, work, monkeypatch):
     (work / "folder.step").mkdir()
     fails(run("package", "mine.py:with_batch", "--out", "folder.step"), "it is a folder")
+
+    def refused(**_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    for option in ("--export", "--checkpoint"):
+        fails(run("train", "mine.py:make", "--data", "data.npz", option, "a.step"),
+              "a.step cannot be written", "Read-only file system")
 
 
 def test_one_is_not_many(run):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,12 @@ def check_writable(path: Path) -> None:
         raise HandheldError(f"{path} cannot be written: there is no folder {path.parent}")
     if path.is_dir():
         raise HandheldError(f"{path} cannot be written: it is a folder")
-    if not os.access(folder, os.W_OK):
-        raise HandheldError(f"{path} cannot be written: no permission to write in {path.parent}")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise HandheldError(f"{path} cannot be written: nothing can be made in {path.parent} "
+                            f"({error.strerror})") from error
 
 
 def graphs_for(step: Step, size: int) -> list[str]:

@@ -27,7 +27,7 @@ from handheld.cli.prepare import (
 )
 from handheld.cli.progress import Bar
 from handheld.cli.source import open_source
-from handheld.errors import CheckpointError, HandheldError
+from handheld.errors import CheckpointError, StepFileError
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
 from handheld.run.checkpoint import read_checkpoint
@@ -37,6 +37,7 @@ from handheld.run.history import History
 from handheld.run.interrupt import Interrupted
 from handheld.run.loop import fit
 from handheld.run.trainer import Trainer
+from handheld.step import Step
 
 
 def train(
@@ -81,7 +82,7 @@ def train(
     handheld train model.step --data photos/ --checkpoint run.checkpoint
     """
     started = time.perf_counter()
-    _check_paths(checkpoint, resume, export)
+    _check_paths(checkpoint, every, resume, export)
     check_rates(schedule, lr)
     Guards(battery_floor, thermal_limit)  # a sensor that is not there is known before the capture
     source = open_source(what)
@@ -91,7 +92,10 @@ def train(
     graphs = graphs_for(step, size)
     check_fit(step.graphs[batch_sizes(graphs, "train").get(size, "train")], found, source.name)
     if resume and checkpoint is not None:
-        read_checkpoint(checkpoint, found.train, step.slots)
+        done = read_checkpoint(checkpoint, found.train, step.slots).epoch
+        if done >= epochs:
+            show.warn(f"{checkpoint} is of {show.count(done, 'epoch')}, and --epochs {epochs} "
+                      "asks for no more")
     captured = time.perf_counter() - started
     with step.plan(on, graphs=graphs).start() as trainer:
         own = trainer.rates()
@@ -111,7 +115,10 @@ def train(
             trainer.set_rate(rate, group)
     result["seconds"] = time.perf_counter() - started
     if export is not None:
-        result["exported"] = str(step.save(export))
+        try:
+            result["exported"] = str(step.save(export))
+        except StepFileError as error:
+            raise StepFileError(f"{error}. {_keep(step)}") from error
     if json:
         show.print_json(result)
     else:
@@ -130,15 +137,16 @@ def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
     except CheckpointError as error:
         if not isinstance(error.__cause__, CheckpointError):
             raise  # nothing was trained yet
-        trainer.sync()
-        name = f"handheld-{trainer.plan.step.meta.get('name') or 'model'}-{os.getpid()}.step"
-        try:
-            kept = trainer.plan.step.save(Path(tempfile.gettempdir()) / name)
-        except HandheldError as other:
-            raise CheckpointError(f"{error.__cause__}. Nor could the trained model: {other}") \
-                from error
-        raise CheckpointError(f"{error.__cause__}. The trained model is in {kept}; "
-                              "its epochs start again") from error
+        raise CheckpointError(f"{error.__cause__}. {_keep(trainer.plan.step)}") from error
+
+
+def _keep(step: Step) -> str:
+    """Saves what was trained where there may be room, and says where."""
+    try:
+        kept = step.save(Path(tempfile.gettempdir()) / f"handheld-{os.getpid()}.step")
+    except StepFileError as error:
+        return f"Nor could the trained model: {error}"
+    return f"The trained model is in {kept}; its epochs start again"
 
 
 def _how_to_go_on(checkpoint: Path | None) -> str:
@@ -149,16 +157,19 @@ def _how_to_go_on(checkpoint: Path | None) -> str:
     return f"To go on from {checkpoint}: the same command with --resume"
 
 
-def _check_paths(checkpoint: Path | None, resume: bool, export: Path | None) -> None:
+def _check_paths(checkpoint: Path | None, every: int | None, resume: bool,
+                 export: Path | None) -> None:
     """Paths that cannot be written are known before the first step, not after the last."""
+    if every is not None and checkpoint is None:
+        raise CheckpointError("--every needs a checkpoint to write: --checkpoint FILE")
     if resume and (checkpoint is None or not checkpoint.exists()):
         missing = f"there is no {checkpoint}" if checkpoint else "--checkpoint FILE"
         raise CheckpointError(f"--resume needs a checkpoint to go on from: {missing}")
-    if checkpoint is not None and checkpoint.exists() and not resume:
-        raise CheckpointError(f"{checkpoint} exists. Add --resume to go on from it, or remove it")
     for path in (checkpoint, export):
         if path is not None:
             check_writable(path)
+    if checkpoint is not None and checkpoint.exists() and not resume:
+        raise CheckpointError(f"{checkpoint} exists. Add --resume to go on from it, or remove it")
 
 
 # ── what is said ──────────────────────────────────────────────────────────────────────────────
@@ -234,8 +245,9 @@ def _conclude(result: Mapping[str, Any], history: History, found: DataSet,
     rows += [(f"test {name}", show.number(value))
              for name, value in test.items() if name != "accuracy"]
     rows += [("device", f"{result['device']}"),
-             ("launches", f"{result['launches_per_step'] or result['ops_per_step']} a step, "
-                          f"{show.count(result['steps'], 'step')}"),
+             ("launches" if result["launches_per_step"] else "ops",
+              f"{result['launches_per_step'] or result['ops_per_step']} a step, "
+              f"{show.count(result['steps'], 'step')}"),
              ("time", show.duration(result["seconds"])
               + (f", {last.samples_per_second:,.0f} samples/s in the last epoch" if last else ""))]
     if result["dropped_per_epoch"]:
@@ -246,4 +258,5 @@ def _conclude(result: Mapping[str, Any], history: History, found: DataSet,
     show.out.print()
     show.out.print(show.grid(rows))
     if history.stopped:
-        show.warn(f"{history.stopped}. {_how_to_go_on(checkpoint)}")
+        show.warn(f"{history.stopped}. {_how_to_go_on(checkpoint)}" if checkpoint
+                  else history.stopped)

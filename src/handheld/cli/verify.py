@@ -29,7 +29,7 @@ def verify(
         "Batch size; a small one if not given."))] = None,
     graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
         "Only this graph: train, evaluate, predict."))] = None,
-    tolerance: Annotated[float, typer.Option("--tolerance", metavar="ERROR", help=(
+    tolerance: Annotated[float, typer.Option("--tolerance", min=0, metavar="ERROR", help=(
         "Largest relative error that passes."))] = TOLERANCE,
     everything: Annotated[bool, typer.Option("--all", help="List every op.")] = False,
     seed: Seed = 0,
