@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from handheld.graph.interpret import PHILOX_KEY, philox
+from handheld.graph.interpret import philox, random_key
 
 Modules = dict[str, Any]
 
@@ -27,7 +27,7 @@ def uniform(shape: tuple[int, ...], seed: int, step: int, key: int) -> np.ndarra
     """The numbers that a `random` instruction draws."""
     index = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
     zero = np.zeros_like(index)
-    word = philox((index, zero + step, zero + key, zero), (zero + seed, zero + PHILOX_KEY))[0]
+    word = philox((index, zero + step), random_key(zero + seed, key))[0]
     return (word >> 8).astype(np.float64) * 2.0**-24
 
 

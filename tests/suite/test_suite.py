@@ -104,8 +104,8 @@ def test_dcgan_is_two_updates_over_one_state():
 def test_options_and_names():
     assert suite.get("resnet18", size=64).batch(1)[0].shape == (1, 3, 64, 64)
     assert suite.get("resnet18_224").batch(1)[0].shape == (1, 3, 224, 224)
-    with pytest.raises(HandheldError, match=r"no option 'depth'.* size, classes"):
-        suite.get("resnet18", depth=50)
+    with pytest.raises(HandheldError, match=r"no option 'layers'.* size, classes"):
+        suite.get("resnet18", layers=50)
     with pytest.raises(HandheldError, match="Did you mean lenet5"):
         suite.get("lenet")
     with pytest.raises(HandheldError, match="There are: mlp, lenet5"):

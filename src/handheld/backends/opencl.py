@@ -103,6 +103,7 @@ def caps_of(device: Any) -> DeviceCaps:
         images=bool(device.image_support),
         fp16="cl_khr_fp16" in extensions,
         fp64="cl_khr_fp64" in extensions,
+        vector_width=max(int(device.native_vector_width_float), 1),
     )
 
 

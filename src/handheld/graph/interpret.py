@@ -19,7 +19,7 @@ from typing import Any
 from handheld.graph.graph import View
 from handheld.graph.program import REDUCTIONS, Guard, Instr, Program
 
-PHILOX_KEY = 0x48484844
+SEED_FACTOR = 0x85EBCA6B
 _WORD = 0xFFFFFFFF
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 
@@ -130,9 +130,13 @@ def _step(instr: Instr, args: list[Any], space: Space) -> Any:
 
 def _random(key: int, args: list[Any], arrays: Arrays) -> Any:
     index, seed, step = (arrays.long(a) & _WORD for a in args)
-    nought = index * 0
-    word, *_ = philox((index, step, nought + (key & _WORD), nought), (seed, nought + PHILOX_KEY))
+    word, _ = philox((index, step), random_key(seed, key))
     return arrays.cast(word >> 8, "f32") * 2.0**-24
+
+
+def random_key(seed: Any, key: int) -> Any:
+    """One word that tells the draws of a step apart, and the same draw under another seed."""
+    return ((seed * SEED_FACTOR) & _WORD) ^ (key & _WORD)
 
 
 def _load(view: View, guards: Sequence[Guard], fill: float, dtype: str, arrays: Arrays) -> Any:
@@ -189,18 +193,14 @@ def _outer(x: Any, dtype: str, space: Space) -> Any:
     return space.arrays.expand(x[first], outer)
 
 
-def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
-    """Philox4x32-10 (Salmon et al., 2011) on arrays of 64-bit integers that hold 32-bit words.
+def philox(counter: tuple[Any, Any], key: Any) -> tuple[Any, Any]:
+    """Philox2x32-10 (Salmon et al., 2011) on arrays of 64-bit integers that hold 32-bit words.
 
     The products need all 64 bits and may wrap to negative; only their two words are used.
     """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
+    c0, c1 = counter
     for _ in range(10):
-        first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1, c2, c3 = (
-            ((second >> 32) & _WORD) ^ c1 ^ k0, second & _WORD,
-            ((first >> 32) & _WORD) ^ c3 ^ k1, first & _WORD,
-        )
-        k0, k1 = (k0 + 0x9E3779B9) & _WORD, (k1 + 0xBB67AE85) & _WORD
-    return c0, c1, c2, c3
+        product = c0 * 0xD256D193
+        c0, c1 = ((product >> 32) & _WORD) ^ c1 ^ key, product & _WORD
+        key = (key + 0x9E3779B9) & _WORD
+    return c0, c1

@@ -59,22 +59,25 @@
 #ifndef PHASED  // CONV: 1 if there may be more than one phase
 #define PHASED 0
 #endif
-#ifndef KC     // REGISTER: terms packed at a time, a multiple of RUN
+#ifndef KC     // REGISTER: terms packed, and added up, at a time
 #define KC 256
 #endif
-#ifndef RUN    // terms added up before they join a larger sum: a dot product of n terms errs like
-#define RUN 32 // one of 32 + n/32, which is less than PyTorch's own float32 does
+#ifndef RUN    // LOCAL: terms added up before they join a larger sum: a dot product of n terms errs
+#define RUN 32 // like one of 32 + n/32, which is less than PyTorch's own float32 does
 #endif
-#ifndef MR     // REGISTER: rows of the register tile; 6 float16 fit 16 registers of 256 bits
-#define MR 6
+#ifndef MR     // REGISTER: the register tile has MR rows of NV float16; 6 of 1 fit 16 registers of
+#define MR 6   // 256 bits
 #endif
+#ifndef NV
+#define NV 1
+#endif
+#define NT (16 * NV)  // REGISTER: columns of a panel
 #ifndef ROWS   // REGISTER: most rows of a block, a multiple of MR
-#define ROWS 96
+#define ROWS 384
 #endif
-#ifndef COLS   // REGISTER: most columns of a block, a multiple of NT
-#define COLS 256
+#ifndef TOTAL  // REGISTER: most elements of a block
+#define TOTAL 32768
 #endif
-#define NT 16  // REGISTER: columns of a panel, one float16
 #ifndef WX     // LOCAL: work-items across
 #define WX 16
 #endif
@@ -349,7 +352,9 @@ inline void pack_a(const Map *p, const __global float *a, float *pack, int m_fir
       for (int m = 0; m < rows; ++m) {
         const __global float *line = a + from + m * p->a_m;
         if (t.a_step == 1) {
-          for (int i = 0; i < t.len; ++i) pack[m * PITCH + i] = line[i];
+          int i = 0;
+          for (; i + 16 <= t.len; i += 16) PSTORE(GLOAD(0, line + i), 0, pack + m * PITCH + i);
+          for (; i < t.len; ++i) pack[m * PITCH + i] = line[i];
         } else {
           for (int i = 0; i < t.len; ++i) pack[m * PITCH + i] = line[i * t.a_step];
         }
@@ -359,80 +364,151 @@ inline void pack_a(const Map *p, const __global float *a, float *pack, int m_fir
   }
 }
 
-// Bp[k][NT] of the NT columns from n; up to 15 rows past the last term are scratch. In order of
-// preference: columns side by side in memory (or every second) come in vectors, masked where the
-// pixel is outside; terms side by side come in vectors and are transposed; else one by one.
+#define LANES16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
+
+#if MODE == CONV
+// Columns of a panel that lie in one row of the image: lanes [first, stop), as if the row went on
+// to both sides: `at`, `h`, `w` are those of lane 0.
+typedef struct { int first, stop, at, h, w; } Segment;
+
+// 16 columns, from n, of Bp[k][NT]. A row of the image is read as a vector, every pixel or every
+// second (gap 1 or 2), masked where the pixel is outside or in another row; a panel over few rows
+// is a blend of as many vectors. Else one by one.
 inline void pack_b(const Map *p, const __global float *b, float *pack, int n, int k, int end) {
-  int at[NT], h[NT], low[NT], high[NT], first[NT], stop[NT];
-  const int live = min(NT, p->N - n);
+  Segment rows[16];
+  const int live = min(16, p->N - n), gap = p->u_w * p->b_w;
+  int count = 0, x = n % p->n_x, y = n / p->n_x % p->n_y, image = n / p->n_x / p->n_y;
+  for (int j = 0; j < live; ++count) {
+    Segment row;
+    row.first = j, row.stop = min(live, j + p->n_x - x);
+    row.h = y * p->u_h + p->off_h, row.w = (x - j) * p->u_w + p->off_w;
+    row.at = p->b_0 + image * p->b_n + row.h * p->b_h + row.w * p->b_w;
+    rows[count] = row;
+    j = row.stop, x = 0;
+    if (++y == p->n_y) y = 0, ++image;
+  }
+  const int vectors = (gap == 1 || (gap == 2 && p->u_w == 2)) && count <= 5;
+  while (k < end) {
+    const Run t = run_from(p, k, end);
+    const int last = (t.len - 1) * t.b_step;
+    int from[5], near = vectors, used = 0, whole = 0;
+    int16 mask[5];
+    if (vectors) {
+      for (int q = 0; q < count; ++q) {
+        const Segment row = rows[q];
+        if ((uint)(row.h + t.h) >= (uint)p->H) continue;
+        const int at = row.at + t.b, left = -(row.w + t.w), right = p->W + left;
+        // lanes whose pixel, u_w * lane - left, is in [0, W)
+        const int first = max(row.first, p->u_w == 1 ? left : (left + 1) >> 1);
+        const int stop = min(row.stop, p->u_w == 1 ? right : (right + 1) >> 1);
+        if (first >= stop) continue;
+        whole = first == 0 && stop == 16;
+        near &= at + min(last, 0) >= 0 && at + max(last, 0) + gap * 16 <= p->b_size;
+        from[used] = at, mask[used++] = LANES16 >= first && LANES16 < stop;
+      }
+    }
+    if (!near) {
+      for (int i = 0; i < t.len; ++i) PSTORE((float16)(0.0f), 0, pack + i * NT);
+      for (int q = 0; q < count; ++q) {
+        const Segment row = rows[q];
+        if ((uint)(row.h + t.h) >= (uint)p->H) continue;
+        for (int j = row.first; j < row.stop; ++j) {
+          const __global float *line = b + row.at + t.b + j * gap;
+          if ((uint)(row.w + t.w + j * p->u_w) < (uint)p->W)
+            for (int i = 0; i < t.len; ++i) pack[i * NT + j] = line[i * t.b_step];
+        }
+      }
+    } else if (gap == 1 && whole) {
+      const __global float *line = b + from[0];
+      for (int i = 0; i < t.len; ++i) PSTORE(GLOAD(0, line + i * t.b_step), 0, pack + i * NT);
+    } else if (gap == 1 && used == 1) {
+      const __global float *line = b + from[0];
+      const int16 inside = mask[0];
+      for (int i = 0; i < t.len; ++i)
+        PSTORE(inside ? GLOAD(0, line + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
+    } else if (gap == 1 && used == 2) {
+      const __global float *one = b + from[0], *two = b + from[1];
+      const int16 in_one = mask[0], in_two = mask[1];
+      for (int i = 0; i < t.len; ++i) {
+        const float16 rest = in_two ? GLOAD(0, two + i * t.b_step) : (float16)(0.0f);
+        PSTORE(in_one ? GLOAD(0, one + i * t.b_step) : rest, 0, pack + i * NT);
+      }
+    } else {
+      for (int i = 0; i < t.len; ++i) {
+        float16 all = (float16)(0.0f);
+        for (int q = 0; q < used; ++q) {
+          const __global float *line = b + from[q] + i * t.b_step;
+          float16 row = GLOAD(0, line);
+          if (gap == 2) row.lo = row.even, row.hi = GLOAD(1, line).even;
+          all = mask[q] ? row : all;
+        }
+        PSTORE(all, 0, pack + i * NT);
+      }
+    }
+    k += t.len, pack += t.len * NT;
+  }
+}
+
+#else
+// 16 columns, from n, of Bp[k][NT]; up to 15 rows past the last term are scratch. In order of
+// preference: columns side by side in memory come in vectors; terms side by side come in vectors,
+// masked where the pixel is outside, and are transposed; else one by one.
+inline void pack_b(const Map *p, const __global float *b, float *pack, int n, int k, int end) {
+  int at[16], h[16], low[16], high[16], first[16], stop[16];
+  const int live = min(16, p->N - n);
   Column c = column(p, n);
-#if MODE != MATMUL
+#if MODE == WEIGHT
   int x = n % p->n_x, y = n / p->n_x % p->n_y, image = n / p->n_x / p->n_y;
 #endif
-  for (int j = 0; j < NT; ++j) {
+  for (int j = 0; j < 16; ++j) {
     at[j] = c.at, h[j] = c.h;
 #if MODE == MATMUL
     c.at += p->b_n;
 #else
-#if MODE == CONV
-    low[j] = c.w;
-#else
     // the columns [low, high) of k for which this tap is inside
     low[j] = (max(-c.w, 0) + p->e_w - 1) / p->e_w;
     high[j] = (max(p->W - c.w, 0) + p->e_w - 1) / p->e_w;
-#endif
     if (++x == p->n_x) x = 0, ++y;
     if (y == p->n_y) y = 0, ++image;
     c.h = y * p->u_h + p->off_h, c.w = x * p->u_w + p->off_w;
     c.at = p->b_0 + image * p->b_n + c.h * p->b_h + c.w * p->b_w;
 #endif
   }
-  const int gap = live > 1 ? at[1] - at[0] : 1;
-  int even_gaps = gap == 1 || gap == 2;
-  for (int j = 0; j < NT; ++j) even_gaps &= j >= live || at[j] == at[0] + j * gap;
   while (k < end) {
     const Run t = run_from(p, k, end);
     const int last = (t.len - 1) * t.b_step, start = at[0] + t.b;
-    int whole = live == NT, ragged = 0;
-    for (int j = 0; j < NT; ++j) {
+#if MODE == MATMUL
+    if (p->b_n == 1 && live == 16) {
+      const __global float *from = b + start;
+      for (int i = 0; i < t.len; ++i) PSTORE(GLOAD(0, from + i * t.b_step), 0, pack + i * NT);
+      return;
+    }
+    if (p->b_n == 1 && start + min(last, 0) >= 0 && start + max(last, 0) + 16 <= p->b_size) {
+      const __global float *from = b + start;
+      const int16 mask = LANES16 < live;
+      for (int i = 0; i < t.len; ++i)
+        PSTORE(mask ? GLOAD(0, from + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
+      return;
+    }
+#endif
+    for (int j = 0; j < 16; ++j) {
       first[j] = 0, stop[j] = j < live ? t.len : 0;
-#if MODE == CONV
-      if ((uint)(h[j] + t.h) >= (uint)p->H || (uint)(low[j] + t.w) >= (uint)p->W) stop[j] = 0;
-#elif MODE == WEIGHT
+#if MODE == WEIGHT
       const int s = t.w / p->e_w;
       first[j] = max(low[j] - s, 0);
       stop[j] = (uint)(h[j] + t.h) < (uint)p->H ? min(high[j] - s, stop[j]) : 0;
-      ragged |= stop[j] > 0 && (first[j] > 0 || stop[j] < t.len);
 #endif
-      whole &= stop[j] == t.len && first[j] == 0;
     }
-    if (even_gaps && !ragged && start + min(last, 0) >= 0
-        && start + max(last, 0) + gap * NT <= p->b_size) {
-      const __global float *from = b + start;
-      const int16 mask = *(const loose_int16 *)stop > 0;
-      if (gap == 2) {
-        for (int i = 0; i < t.len; ++i) {
-          float16 row;
-          row.lo = GLOAD(0, from + i * t.b_step).even;
-          row.hi = GLOAD(1, from + i * t.b_step).even;
-          PSTORE(mask ? row : (float16)(0.0f), i, pack);
-        }
-      } else if (whole) {
-        for (int i = 0; i < t.len; ++i) PSTORE(GLOAD(0, from + i * t.b_step), i, pack);
-      } else {
-        for (int i = 0; i < t.len; ++i)
-          PSTORE(mask ? GLOAD(0, from + i * t.b_step) : (float16)(0.0f), i, pack);
-      }
-    } else if (t.b_step == 1 || t.b_step == 2) {
+    if (t.b_step == 1 || t.b_step == 2) {
       for (int i = 0; i < t.len; i += 16) {
         float square[256];
-        for (int j = 0; j < NT; ++j)
+        for (int j = 0; j < 16; ++j)
           PSTORE(load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step,
                              first[j] - i, stop[j] - i), j, square);
         transpose(square, pack + i * NT, NT);
       }
     } else {
-      for (int j = 0; j < NT; ++j) {
+      for (int j = 0; j < 16; ++j) {
         const __global float *from = b + at[j] + t.b;
         const int begin = min(first[j], t.len), until = max(stop[j], begin);
         for (int i = 0; i < begin; ++i) pack[i * NT + j] = 0.0f;
@@ -443,50 +519,52 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
     k += t.len, pack += t.len * NT;
   }
 }
+#endif
 
-// total[MR][NT], rows COLS apart, += Ap[MR][terms] * Bp[terms][NT]
-inline void multiply(const float *pa, const float *pb, float *total, int terms) {
-  float16 whole[MR];
+// total[MR][NT], rows `cols` apart, += Ap[MR][terms] * Bp[terms][NT]
+inline void multiply(const float *pa, const float *pb, float *total, int cols, int terms) {
+  float16 sum[MR][NV];
 #pragma unroll
-  for (int i = 0; i < MR; ++i) whole[i] = (float16)(0.0f);
-  for (int first = 0; first < terms; first += RUN) {
-    const int stop = min(first + RUN, terms);
-    float16 sum[MR];
+  for (int i = 0; i < MR; ++i)
 #pragma unroll
-    for (int i = 0; i < MR; ++i) sum[i] = (float16)(0.0f);
-    for (int k = first; k < stop; ++k) {
-      const float16 row = PLOAD(k, pb);
+    for (int v = 0; v < NV; ++v) sum[i][v] = (float16)(0.0f);
+  for (int k = 0; k < terms; ++k) {
+    float16 row[NV];
 #pragma unroll
-      for (int i = 0; i < MR; ++i) sum[i] += pa[i * PITCH + k] * row;
-    }
+    for (int v = 0; v < NV; ++v) row[v] = PLOAD(k * NV + v, pb);
 #pragma unroll
-    for (int i = 0; i < MR; ++i) whole[i] += sum[i];
+    for (int i = 0; i < MR; ++i)
+#pragma unroll
+      for (int v = 0; v < NV; ++v) sum[i][v] += pa[i * PITCH + k] * row[v];
   }
 #pragma unroll
-  for (int i = 0; i < MR; ++i) PSTORE(PLOAD(0, total + i * COLS) + whole[i], 0, total + i * COLS);
+  for (int i = 0; i < MR; ++i)
+#pragma unroll
+    for (int v = 0; v < NV; ++v)
+      PSTORE(PLOAD(v, total + i * cols) + sum[i][v], v, total + i * cols);
 }
 
 __kernel void contract(const __global float *a, const __global float *b, MAP_PARAMS,
                        int rows, int cols, int k_part OUT_PARAMS) {
-  float pa[(ROWS + 15) * PITCH], pb[(KC + 15) * NT], total[ROWS * COLS];
+  float pa[(ROWS + 15) * PITCH], pb[(KC + 15) * NT], total[TOTAL];
   const int z = get_global_id(2), split = z / sets;
   MAP_OF(z % sets)
   const int n_first = get_global_id(0) * cols, m_first = get_global_id(1) * rows;
   const int n_count = min(cols, N - n_first), m_count = min(rows, M - m_first);
   const int tiles = (m_count + MR - 1) / MR, k_stop = min(map.K, (split + 1) * k_part);
   for (int m = 0; m < tiles * MR; ++m)
-    for (int n = 0; n < n_count; n += NT) PSTORE((float16)(0.0f), 0, total + m * COLS + n);
+    for (int n = 0; n < cols; n += 16) PSTORE((float16)(0.0f), 0, total + m * cols + n);
   for (int k = split * k_part; k < k_stop; k += KC) {
     const int end = min(k + KC, k_stop);
     pack_a(&map, a, pa, m_first, m_count, k, end);
     for (int n = 0; n < n_count; n += NT) {
-      pack_b(&map, b, pb, n_first + n, k, end);
+      for (int v = 0; v < NT; v += 16) pack_b(&map, b, pb + v, n_first + n + v, k, end);
       for (int i = 0; i < tiles; ++i)
-        multiply(pa + i * MR * PITCH, pb, total + i * MR * COLS + n, end - k);
+        multiply(pa + i * MR * PITCH, pb, total + i * MR * cols + n, cols, end - k);
     }
   }
   for (int m = 0; m < m_count; ++m) {
-    const float *from = total + m * COLS;
+    const float *from = total + m * cols;
 #if MODE == MATMUL || SPLIT
     for (int n = 0; n < n_count; ++n) STORE(from[n], m_first + m, n_first + n)
 #else

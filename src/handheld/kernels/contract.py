@@ -8,6 +8,7 @@ register blocks on a CPU, tiles in local memory on a GPU.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from handheld.device import DeviceCaps
@@ -32,7 +33,10 @@ from handheld.kernels.reshape import OWN, few_batches, long_rows, unit, within, 
 MODES = {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}
 KC, KT = 256, 16
 PART = 128  # parts of k are multiples of this
-MR, NT, ROWS, COLS = 6, 16, 96, 256
+MOST_ROWS, MOST = 384, 32768  # rows and elements of a register block
+#: register tiles, rows and float16 of a row: for 16 registers, and for 32 of 512 bits
+TILES = {False: ((6, 1),), True: ((8, 2), (6, 1))}
+COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 #: local variant: (WX, WY, PM, PN), a tile of WY*PM rows and WX*PN columns
 BIG, WIDE, SMALL = (16, 8, 8, 4), (16, 8, 4, 8), (8, 8, 4, 4)
@@ -76,13 +80,13 @@ class Problem:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How a problem is cut: work-groups across n and m, their size, parts of k; `extra` are the
-    two arguments of the variant, `tile` the defines of the local one."""
+    two arguments of the variant, `defines` its tile."""
 
     grid: tuple[int, int]
     local: tuple[int, int, int]
     splits: int
     extra: tuple[int, int]
-    tile: tuple[int, int, int, int] | None
+    defines: Mapping[str, int]
     why: str
 
 
@@ -202,7 +206,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps) -> Lowe
     k_part = round_up(-(-problem.k // cut.splits), PART)
     splits = max(-(-problem.k // max(k_part, 1)), 1)
     within(node, splits * size, "partial sums")
-    within(node, max(problem.n + COLS, problem.k + k_part), "columns or terms")
+    within(node, max(problem.n + COLUMNS[-1], problem.k + k_part), "columns or terms")
     # without terms the inputs may be empty; the output stands in for pointers that are never read
     own = (problem.a, problem.b) if problem.k else (node.outputs[0],) * 2
     maps = ints(*problem.maps)
@@ -212,32 +216,25 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps) -> Lowe
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last = end.args if end else (Buffer(node.outputs[0]),)
     if splits == 1:
-        source = _source(problem, end, cut.tile)
+        source = _source(problem, end, cut.defines)
         return Lowered((Launch("contract", source, args + last, wide, cut.local),), why=cut.why)
-    part = Launch("contract", _source(problem, None, cut.tile), (*args, Workspace(0)), wide,
+    part = Launch("contract", _source(problem, None, cut.defines), (*args, Workspace(0)), wide,
                   cut.local)
     head: tuple[Arg, ...] = (Workspace(0), *ints(splits), *(() if end else ints(size)))
-    combine = line("combine", _source(problem, end, None, combine=True),
+    combine = line("combine", _source(problem, end, {"COMBINE": 1}),
                    (*(maps if end else ()), *head, *last), size, caps)
     return Lowered((part, combine), (splits * size * 4,), f"{cut.why}, k in {splits} parts")
 
 
-def _source(
-    problem: Problem, end: Epilogue | None, tile: tuple[int, int, int, int] | None,
-    combine: bool = False,
-) -> str:
+def _source(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> str:
     """The program text; without an epilogue it writes, or combines, partial sums."""
-    defines: dict[str, object] = {"MODE": MODES[problem.mode]}
+    defines: dict[str, object] = {"MODE": MODES[problem.mode], **tile}
     if problem.mode == "MATMUL":
         defines["BATCH"] = problem.batch
     if problem.phased:
         defines["PHASED"] = 1
-    if combine:
-        defines["COMBINE"] = 1
-    elif tile is not None:
-        defines |= {"LOCAL": 1, **dict(zip(("WX", "WY", "PM", "PN"), tile))}
     if end is None:
-        defines["SPLIT"] = int(not combine)
+        defines["SPLIT"] = int("COMBINE" not in tile)
         return with_defines(defines, read_source("contract.cl"))
     defines["EPILOGUE_PARAMS"] = end.params
     defines["EPILOGUE"] = end.body.replace("\n", " ")
@@ -265,32 +262,40 @@ def _tiles(problem: Problem, caps: DeviceCaps) -> Shape:
     if splits < WORTH_A_LAUNCH:
         splits = 1
     along = [int(abs(k) < abs(other)) for other, k in (problem.a_steps, problem.b_steps)]
-    return Shape(grid, (wx, wy, 1), splits, (along[0], along[1]), tile,
+    defines = {"LOCAL": 1, "WX": wx, "WY": wy, "PM": pm, "PN": pn}
+    return Shape(grid, (wx, wy, 1), splits, (along[0], along[1]), defines,
                  f"local tiles of {wy * pm}x{wx * pn}")
 
 
 def _blocks(problem: Problem, caps: DeviceCaps) -> Shape:
-    """The register blocks and parts of k that cost fewest cycles, by what packing, multiplying and
-    combining cost and how evenly blocks fill the compute units."""
+    """The register tile, blocks and parts of k that cost fewest cycles, by what packing,
+    multiplying and combining cost and how evenly blocks fill the compute units."""
     m, n, k, units = problem.m, problem.n, max(problem.k, 1), caps.compute_units
-    pack_a = 0.3 if 1 in problem.a_steps else 1.5
-    pack_b = 1.0 if problem.mode == "WEIGHT" else 0.4
-    best, chosen = float("inf"), (MR, NT, 1)
-    for down in range(-(-m // ROWS), -(-m // MR) + 1):
-        rows = round_up(-(-m // down), MR)
-        for cols in (16, 32, 48, 64, 96, 128, 192, COLS):
-            blocks = -(-m // rows) * -(-n // cols) * problem.sets
-            for splits in (1, 2, 4, 8, 16):
-                if splits > 1 and (blocks > 4 * units or k < splits * 2 * KC):
-                    break
-                turns = -(-blocks * splits // units)
-                cost = turns * k / splits * (rows * cols / NT + pack_a * rows + pack_b * cols)
-                if splits > 1:  # a second launch, and what it reads
-                    cost += 50_000 + 2 * splits * problem.sets * m * n / units
-                if cost < best:
-                    best, chosen = cost, (rows, cols, splits)
-        if blocks > 64 * units:  # smaller blocks only pack more
-            break
-    rows, cols, splits = chosen
-    return Shape((-(-n // cols), -(-m // rows)), (1, 1, 1), splits, (rows, cols), None,
-                 f"register blocks of {rows}x{cols}")
+    pack_a = 0.4 if 1 in problem.a_steps else 1.5
+    pack_b = {"MATMUL": 2.0, "CONV": 0.8, "WEIGHT": 1.5}[problem.mode]
+    best, chosen = float("inf"), (6, 1, 6, 16, 1)
+    for tile_rows, vectors in TILES[caps.vector_width >= 16]:
+        width = 16 * vectors
+        for down in range(-(-m // MOST_ROWS), -(-m // tile_rows) + 1):
+            rows = round_up(-(-m // down), tile_rows)
+            for cols in COLUMNS:
+                if cols % width or rows > MOST_ROWS or (cols > width and rows * cols > MOST):
+                    continue
+                blocks = -(-m // rows) * -(-n // cols) * problem.sets
+                for splits in (1, 2, 4, 8, 16):
+                    if splits > 1 and (blocks > 4 * units or k < splits * 2 * KC):
+                        break
+                    turns = -(-blocks * splits // units)
+                    cost = turns * k / splits * (
+                        rows * cols / 16 * (1.05 if vectors == 1 else 1) + pack_a * rows
+                        + pack_b * cols)
+                    if splits > 1:  # a second launch, and what it reads
+                        cost += 50_000 + 2 * splits * problem.sets * m * n / units
+                    if cost < best:
+                        best, chosen = cost, (tile_rows, vectors, rows, cols, splits)
+            if blocks > 64 * units:  # smaller blocks only pack more
+                break
+    tile_rows, vectors, rows, cols, splits = chosen
+    return Shape((-(-n // cols), -(-m // rows)), (1, 1, 1), splits, (rows, cols),
+                 {"MR": tile_rows, "NV": vectors},
+                 f"register blocks of {rows}x{cols}, tiles of {tile_rows}x{16 * vectors}")

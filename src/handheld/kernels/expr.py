@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from handheld.graph.graph import Graph, Node, Tensor, contiguous_strides
 from handheld.graph.program import Instr
-from handheld.kernels.base import Arg, Buffer, Float, Int
+from handheld.kernels.base import Arg, Buffer, Float, Int, read_source
 
 #: type of a value in a register, and in memory
 REGISTER = {"f32": "float", "i32": "int", "bool": "int"}
@@ -24,9 +24,7 @@ _INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
 #: asks for the position of the point itself rather than of an operand
 INDEX = -1
 
-HELPERS = """
-inline float f_max(float a, float b) { return (a >= b || isnan(a)) ? a : b; }
-inline float f_min(float a, float b) { return (a <= b || isnan(a)) ? a : b; }
+HELPERS = read_source("math.cl") + """
 inline int i_truncdiv(int a, int b) { return b ? a / b : 0; }
 inline int i_fmod(int a, int b) { return b ? a % b : 0; }
 inline int i_floordiv(int a, int b) {
@@ -51,32 +49,31 @@ inline int i_pow(int a, int b) {
   while (b) { if (b & 1) r *= a; a *= a; b >>= 1; }
   return r;
 }
-inline float f_sign(float a) { return (float)((a > 0.0f) - (a < 0.0f)); }
 """
 
-PHILOX = """
+#: ten rounds written out, and 64-bit products: so that compilers make vector code of it
+PHILOX = (
+    """
+#if defined(__EMBEDDED_PROFILE__) && !defined(cles_khr_int64)
+#define PHILOX_HIGH(c) mul_hi(0xD256D193u, c)
+#else
+#define PHILOX_HIGH(c) (uint)(((ulong)(c) * 0xD256D193u) >> 32)
+#endif
 inline float philox(uint index, uint seed, uint step, uint key) {
-  uint c0 = index, c1 = step, c2 = key, c3 = 0u, k0 = seed, k1 = 0x48484844u;
-  for (int r = 0; r < 10; ++r) {
-    uint h0 = mul_hi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0;
-    uint h1 = mul_hi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
-    c0 = h1 ^ c1 ^ k0; c1 = l1; c2 = h0 ^ c3 ^ k1; c3 = l0;
-    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;
-  }
-  return (float)(c0 >> 8) * 5.9604644775390625e-08f;
-}
+  uint c0 = index, c1 = step, k = (seed * 0x85EBCA6Bu) ^ key, high;
 """
+    + "  high = PHILOX_HIGH(c0) ^ c1 ^ k; c1 = 0xD256D193u * c0; c0 = high; k += 0x9E3779B9u;\n"
+    * 10
+    + "  return (float)(int)(c0 >> 8) * 5.9604644775390625e-08f;\n}\n"
+)
 
+#: functions of math.cl
+_OWN = {"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid"}
 _F32_CALLS = {
-    "exp",
     "exp2",
-    "expm1",
-    "log",
     "log2",
     "log10",
-    "log1p",
     "sqrt",
-    "rsqrt",
     "sin",
     "cos",
     "tan",
@@ -85,11 +82,9 @@ _F32_CALLS = {
     "atan",
     "sinh",
     "cosh",
-    "tanh",
     "asinh",
     "acosh",
     "atanh",
-    "erf",
     "erfc",
     "ceil",
     "floor",
@@ -127,8 +122,10 @@ def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
         return _cast(args[0], kinds[0], instr.dtype)
     if op == "where":
         return f"({args[0]}) ? {args[1]} : {args[2]}"
-    if op == "sigmoid":
-        return f"1.0f / (1.0f + exp(-{args[0]}))"
+    if op in _OWN:
+        return f"f_{op}({args[0]})"
+    if op == "rsqrt":
+        return f"1.0f / sqrt({args[0]})"
     if op == "neg":
         return f"-{args[0]}"
     if op == "not":

@@ -18,6 +18,8 @@
 //        +-----------------+               +---------------+                <= floor((h+pad)/st)
 //
 // Windows may run past the padded image (ceil_mode): everything is clipped.
+//
+// A CPU has its own max pooling: forward, 16 windows at a time; backward, a work-item owns a plane of dx and scatters.
 // Parameters:
 
 #ifndef ADAPTIVE   // 1: window i of size -> count is [floor(i*size/count), ceil((i+1)*size/count))
@@ -98,6 +100,85 @@ __kernel void max_pool(__global const float *x, __global float *y, __global int 
         y[own.at] = best;
         index[own.at] = where;
     }
+}
+
+#ifdef STEP  // pixels from one window to the next, 1 or 2
+typedef float16 __attribute__((aligned(4))) loose16;
+typedef int16 __attribute__((aligned(4))) loose_int16;
+#define LANES16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
+
+__kernel void max_pool_rows(__global const float *x, __global float *y, __global int *index,
+                            int total, int run, int offset, int xn, int xc, int xh, int xw,
+                            int C, int H, int W, int P, int Q,
+                            int kh, int kw, int sh, int sw, int ph, int pw, int dh, int dw) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    Run own = run_of(id, run, C, P, Q);
+    for (int next = 0; next < Q; next += 16) {
+        int start = Q < 16 ? 0 : min(next, Q - 16), count = min(Q, 16);  // the last two may overlap
+        float16 best = (float16)(-INFINITY);
+        int16 where = (int16)(-1);
+        for (int r = 0; r < kh; r++) {
+            int h = own.row * sh - ph + r * dh;
+            if (h < 0 || h >= H) continue;
+            __global const float *line = x + offset + own.n * xn + own.c * xc + h * xh;
+            for (int s = 0; s < kw; s++) {
+                int w = start * STEP - pw + s * dw;  // the pixel of the first window
+                float16 value;
+                int16 inside = (int16)(-1);
+                if (w >= 0 && w + 16 * STEP <= W) {
+#if STEP == 1
+                    value = *(__global const loose16 *)(line + w);
+#else
+                    value.lo = (*(__global const loose16 *)(line + w)).even;
+                    value.hi = (*(__global const loose16 *)(line + w + 16)).even;
+#endif
+                } else {
+                    float some[16];
+                    for (int q = 0; q < 16; q++) {
+                        int at = w + q * STEP;
+                        some[q] = q < count && at >= 0 && at < W ? line[at] : 0.0f;
+                    }
+                    value = *(const loose16 *)some;
+                    inside = w + LANES16 * STEP >= 0 && w + LANES16 * STEP < W;
+                }
+                int16 better = inside && (value > best || value != value || where < 0);
+                best = better ? value : best;
+                where = better ? h * W + w + LANES16 * STEP : where;
+            }
+        }
+        int at = own.at + start;
+        if (count == 16) {
+            *(__global loose16 *)(y + at) = best;
+            *(__global loose_int16 *)(index + at) = where;
+        } else {
+            float values[16];
+            int places[16];
+            *(loose16 *)values = best;
+            *(loose_int16 *)places = where;
+            for (int q = 0; q < count; q++) y[at + q] = values[q], index[at + q] = places[q];
+        }
+    }
+}
+#endif
+
+__kernel void max_pool_grad_planes(__global const float *dy, __global const int *index,
+                                   __global float *dx, int total, int run,
+                                   int y0, int yn, int yc, int yp, int yq,
+                                   int i0, int in, int ic, int ip, int iq,
+                                   int C, int H, int W, int P, int Q, int kh, int kw,
+                                   int sh, int sw, int ph, int pw, int dh, int dw) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    __global float *plane = dx + id * H * W;
+    y0 += id / C * yn + id % C * yc;
+    i0 += id / C * in + id % C * ic;
+    for (int i = 0; i < H * W; i++) plane[i] = 0.0f;
+    for (int p = 0; p < P; p++)
+        for (int q = 0; q < Q; q++) {
+            int at = index[i0 + p * ip + q * iq];  // data: whatever it is, the plane is not left
+            if (at >= 0 && at < H * W) plane[at] += dy[y0 + p * yp + q * yq];
+        }
 }
 
 __kernel void max_pool_grad(__global const float *dy, __global const int *index, __global float *dx,

@@ -1,4 +1,5 @@
-"""Pooling: max_pool, avg_pool and their gradients. One work-item makes a row, or an element."""
+"""Pooling: max_pool, avg_pool and their gradients. One work-item makes an element, a row or
+a plane of the output."""
 
 from __future__ import annotations
 
@@ -48,16 +49,22 @@ def _pool(node: Node, caps: DeviceCaps, window: list[int], *, image: tuple[int, 
     # An input without elements is read by no work-item; an output stands in for its buffer.
     tensors = [v.tensor if v.size else node.outputs[0] for v in node.inputs]
     wide = (windows if node.op in ("max_pool", "avg_pool") else image)[3]
-    run = wide if caps.kind == "cpu" else 1
+    kernel, run = node.op, wide if caps.kind == "cpu" else 1
+    defines: dict[str, object] = {"ADAPTIVE": int(node.attrs.get("adaptive", False))}
+    if caps.kind == "cpu" and not defines["ADAPTIVE"]:
+        step = node.attrs["stride"][1]
+        if node.op == "max_pool" and node.inputs[0].strides[3] == 1 and step <= 2:
+            kernel, defines["STEP"] = "max_pool_rows", step
+        elif node.op == "max_pool_grad":
+            kernel, run = "max_pool_grad_planes", image[2] * image[3]
     items = total // run
     args: tuple[Arg, ...] = (*map(Buffer, tensors), *map(Buffer, node.outputs), *ints(items, run))
     for view in node.inputs:
         args += strided(view)
     args += ints(*image[1:], *windows[2:], *window)
-    why = "gather: one work-item " + ("a row" if run > 1 else "an element")
-    adaptive = int(node.attrs.get("adaptive", False))
-    source = with_defines({"ADAPTIVE": adaptive}, read_source("pool.cl"))
-    return Lowered((line(node.op, source, args, items, caps),), why=why)
+    why = f"{kernel}: one work-item {'an element' if run == 1 else 'a row or plane'}"
+    source = with_defines(defines, read_source("pool.cl"))
+    return Lowered((line(kernel, source, args, items, caps),), why=why)
 
 
 def _max_window(attrs: Mapping[str, Any]) -> list[int]:

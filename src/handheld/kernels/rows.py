@@ -262,9 +262,12 @@ def _lane_stage(
 
 
 def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: DeviceCaps) -> Lowered:
-    width = LANES if caps.kind == "cpu" else 1
     inner = [d for d, i in enumerate(body.space.inner) if i]
     column, size = outer[-1], body.space.sizes[outer[-1]]
+    # neighbouring rows come in runs that are long for the memory, but leave work for every unit
+    width = 1
+    if caps.kind == "cpu":
+        width = 8 * LANES if rows >= 8 * LANES * caps.compute_units else LANES
     tiles = -(-size // width)
     work = rows // size * tiles
     bound, count = body.code.integer(work), body.code.integer(tiles)

@@ -1,7 +1,8 @@
-"""The multi-layer perceptron 784-256-128-10."""
+"""Multi-layer perceptrons on 28x28 images: 784-256-128-10, or hidden layers of any widths."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -9,18 +10,22 @@ from torch.nn import functional as F
 
 from handheld.suite.synthetic import images, seeded, sgd
 
-
-def build(*, classes: int = 10) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(),
-        nn.Linear(128, classes),
-    )
+WIDTHS = (256, 128)
 
 
-def make(*, seed: int = 0, classes: int = 10) -> tuple[nn.Module, Any, Any]:
-    model = seeded(lambda: build(classes=classes), seed)
+def build(*, classes: int = 10, widths: Sequence[int] = WIDTHS) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in zip((784, *widths), widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1] if widths else 784, classes))
+
+
+def make(*, seed: int = 0, classes: int = 10,
+         widths: Sequence[int] = WIDTHS) -> tuple[nn.Module, Any, Any]:
+    model = seeded(lambda: build(classes=classes, widths=widths), seed)
     return model, F.cross_entropy, sgd(model.parameters(), 0.02)
 
 
-def batch(n: int, seed: int, *, classes: int = 10) -> tuple[Tensor, Tensor]:
+def batch(n: int, seed: int, *, classes: int = 10,
+          widths: Sequence[int] = WIDTHS) -> tuple[Tensor, Tensor]:
     return images(n, seed, (1, 28, 28), classes)

@@ -1,0 +1,122 @@
+"""The training steps that the benchmarks compare, and PyTorch's own way of running them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import handheld
+from handheld import suite
+from handheld.capture.capture import Capture
+from handheld.suite import dcgan
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A workload of the suite at a batch size, under the letter that results call it by."""
+
+    letter: str
+    workload: str
+    batch: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        size = f" {self.options['size']}" if "size" in self.options else ""
+        return f"{self.letter} {self.workload}{size} b{self.batch}"
+
+
+#: nine small to middling steps, as people run them on devices
+STEPS = (
+    Entry("a", "lenet5", 64),
+    Entry("b", "mobilenet_v2", 32),
+    Entry("c", "resnet18", 32, {"small_stem": True}),
+    Entry("d", "resnet50", 4, {"size": 224}),
+    Entry("e", "squeezenet", 8, {"size": 224}),
+    Entry("f", "lstm_lm", 32, {"vocabulary": 5000, "width": 256, "length": 64}),
+    Entry("g", "transformer", 16),
+    Entry("h", "dcgan", 16),
+    Entry("i", "mlp", 128, {"widths": (1024, 1024)}),
+)
+
+#: five that fill a large GPU
+LARGE = (
+    Entry("A", "alexnet", 64),
+    Entry("V", "vgg16", 64),
+    Entry("R", "resnet18", 64, {"size": 224}),
+    Entry("S", "resnet50", 64, {"size": 224}),
+    Entry("M", "mobilenet_v2", 64, {"size": 224}),
+)
+
+
+def chosen(letters: str) -> list[Entry]:
+    """Entries by letter; "small" and "large" are all of a list."""
+    if letters in ("small", "large"):
+        return list(STEPS if letters == "small" else LARGE)
+    known = {entry.letter: entry for entry in (*STEPS, *LARGE)}
+    unknown = set(letters) - set(known)
+    if unknown:
+        raise SystemExit(f"no workload {sorted(unknown)}: there are {', '.join(known)}")
+    return [known[letter] for letter in letters]
+
+
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def _gan(entry: Entry) -> tuple[Any, Any, tuple[Any, ...]]:
+    make, judge = dcgan.seeded(lambda: (dcgan.generator(), dcgan.discriminator()), 0)
+    return make, judge, dcgan.batch(entry.batch, 0)
+
+
+def captured(entry: Entry) -> tuple[handheld.Step, list[tuple[str, tuple[Any, ...]]]]:
+    """The step as Handheld runs it: its graphs, in order, each with its batch."""
+    workload = suite.get(entry.workload, **entry.options)
+    if entry.workload != "dcgan":
+        return workload.step(entry.batch), [("train", workload.batch(entry.batch))]
+    make, judge, (real, noise) = _gan(entry)
+    capture = Capture({"generator": make, "discriminator": judge}, 0)
+    capture.train(lambda b: dcgan.loss_d(make, judge, *b), sgd(judge), (real, noise), "d")
+    capture.train(lambda b: dcgan.loss_g(make, judge, *b), sgd(make), (noise,), "g")
+    return capture.step(), [("d", (real, noise)), ("g", (noise,))]
+
+
+@dataclass
+class Eager:
+    """The step in PyTorch: modules, their losses on host batches, their optimizers."""
+
+    models: list[torch.nn.Module]
+    losses: list[Callable[[], torch.Tensor]]
+    optimizers: list[torch.optim.Optimizer]
+
+    def step(self) -> torch.Tensor:
+        for loss, optimizer in zip(self.losses, self.optimizers):
+            optimizer.zero_grad()
+            value = loss()
+            value.backward()
+            optimizer.step()
+        return value
+
+
+def eager(entry: Entry, where: str = "cpu", compiled: bool = False) -> Eager:
+    """Batches start on the host, as they do for Handheld."""
+    wrap: Callable[[Any], Any] = torch.compile if compiled else lambda model: model
+    if entry.workload == "dcgan":
+        make, judge, (real, noise) = _gan(entry)
+        make.to(where), judge.to(where)
+        run_make, run_judge = wrap(make), wrap(judge)
+        return Eager(
+            [make, judge],
+            [lambda: dcgan.loss_d(run_make, run_judge, real.to(where), noise.to(where)),
+             lambda: dcgan.loss_g(run_make, run_judge, noise.to(where))],
+            [sgd(judge), sgd(make)],
+        )
+    workload = suite.get(entry.workload, **entry.options)
+    model, loss, optimizer = workload.make()
+    model.to(where)
+    run = wrap(model)
+    x, y = workload.batch(entry.batch)
+    return Eager([model], [lambda: loss(run(x.to(where)), y.to(where))], [optimizer])

@@ -1,0 +1,61 @@
+"""AlexNet (Krizhevsky, 2014: one tower) and the VGGs (Simonyan and Zisserman, 2015), with dropout.
+
+Images smaller than 224 meet the classifier through an adaptive pooling.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from handheld.suite.synthetic import images, seeded, sgd
+
+VGG = {
+    16: (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0),
+    19: (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512,
+         0),
+}
+
+
+def vgg(depth: int) -> list[nn.Module]:
+    """3x3 convolutions, and 0 for a pooling."""
+    layers: list[nn.Module] = []
+    inputs = 3
+    for width in VGG[depth]:
+        layers += [nn.Conv2d(inputs, width, 3, 1, 1), nn.ReLU()] if width else [nn.MaxPool2d(2)]
+        inputs = width or inputs
+    return [*layers, nn.AdaptiveAvgPool2d(7)]
+
+
+def alexnet() -> list[nn.Module]:
+    return [
+        nn.Conv2d(3, 64, 11, 4, 2), nn.ReLU(), nn.MaxPool2d(3, 2),
+        nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(3, 2),
+        nn.Conv2d(192, 384, 3, 1, 1), nn.ReLU(), nn.Conv2d(384, 256, 3, 1, 1), nn.ReLU(),
+        nn.Conv2d(256, 256, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(3, 2), nn.AdaptiveAvgPool2d(6),
+    ]
+
+
+def build(classes: int, depth: int) -> nn.Sequential:
+    """`depth` 8 is AlexNet."""
+    layers, pixels = (alexnet(), 256 * 36) if depth == 8 else (vgg(depth), 512 * 49)
+    model = nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(pixels, 4096), nn.ReLU(), nn.Dropout(),
+        nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, classes))
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+def make(*, seed: int = 0, size: int = 224, classes: int = 1000,
+         depth: int = 16) -> tuple[nn.Module, Any, Any]:
+    model = seeded(lambda: build(classes, depth), seed)
+    return model, F.cross_entropy, sgd(model.parameters())
+
+
+def batch(n: int, seed: int, *, size: int = 224, classes: int = 1000,
+          depth: int = 16) -> tuple[Tensor, Tensor]:
+    return images(n, seed, (3, size, size), classes)
