@@ -1,4 +1,4 @@
-"""Matrix products, convolutions and their gradients: nodes -> launches of contract.cl.
+"""Matrix products, convolutions and their gradients: nodes -> launches of contract_*.cl.
 
 Every op becomes a `Problem`: an implicit GEMM whose index maps are the kernel's integer arguments,
 so that one program text serves all layers of a model. Then the device decides the variant:
@@ -29,8 +29,10 @@ from handheld.kernels.base import (
 from handheld.kernels.expr import Epilogue, epilogue
 from handheld.kernels.reshape import OWN, few_batches, long_rows, unit, within, within_reach
 
-#: as in contract.cl
+#: as in contract_maps.cl
 MODES = {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}
+#: the file of a kernel, by a define that names it; contract_register.cl without
+FILES = {"COMBINE": "contract_combine.cl", "LOCAL": "contract_local.cl"}
 KC, KT = 256, 16
 PART = 128  # parts of k are multiples of this
 MOST_ROWS, MOST = 384, 32768  # rows and elements of a register block
@@ -52,7 +54,7 @@ class Problem:
     mode: str
     a: int
     b: int
-    #: MAP_PARAMS of contract.cl, in order
+    #: MAP_PARAMS of contract_maps.cl, in order
     maps: tuple[int, ...]
     #: strides of A along (m, k) and of B along (n, k): along the smaller, loads are contiguous
     a_steps: tuple[int, ...]
@@ -233,12 +235,14 @@ def _source(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> 
         defines["BATCH"] = problem.batch
     if problem.phased:
         defines["PHASED"] = 1
+    kernel = next((v for k, v in FILES.items() if k in tile), "contract_register.cl")
+    text = read_source("contract_maps.cl") + read_source(kernel)
     if end is None:
         defines["SPLIT"] = int("COMBINE" not in tile)
-        return with_defines(defines, read_source("contract.cl"))
+        return with_defines(defines, text)
     defines["EPILOGUE_PARAMS"] = end.params
     defines["EPILOGUE"] = end.body.replace("\n", " ")
-    return with_defines(defines, end.helpers + read_source("contract.cl"))
+    return with_defines(defines, end.helpers + text)
 
 
 def _tiles(problem: Problem, caps: DeviceCaps) -> Shape:

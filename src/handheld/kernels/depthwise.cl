@@ -6,7 +6,7 @@
 //                                * x[i, k/share, p*u + r*e + off, ..];  outside x is 0
 //
 // conv has count 1 and share = multiplier; conv_input has count = multiplier and share 1, and, as
-// in contract.cl, one phase for each residue of the pixel modulo the stride, with every `skip`-th
+// in contract_maps.cl, one phase for each residue of the pixel modulo the stride, with every `skip`-th
 // tap.
 //
 // PLANES (LOCAL 0, for CPUs): a work-item takes a block of `rows` x `cols` pixels of one plane.
@@ -107,7 +107,7 @@ inline void pack(const __global float *from, int x_h, int x_w, int H, int W, int
 
 #if MODE == CONV
 
-// Taps of one phase along one axis; see contract.cl.
+// Taps of one phase along one axis; see contract_maps.cl.
 inline int taps(int phase, int phases, int skip, int count,
                 int *off, int *step, int *w_tap, int *w_0) {
   int first = 0;

@@ -1,0 +1,326 @@
+// Contractions on CPUs: one work-item, one block of `rows` x `cols`; no local memory.
+//
+//                          cols (panels of NT)          for each chunk of KC terms
+//                       +----+----+----+----+             pack A of the block    [rows][KC]
+//                       | Bp |    |    |    | KC          for each panel
+//                       +----+----+----+----+               pack B               [KC][NT]
+//              KC         NT                                for each MR rows
+//            +----+     +----+----+----+----+                 MR accumulators of float16 += a*B[k]
+//         MR | Ap |     |acc |    |    |    |                 total += accumulators
+//            +----+     +----+----+----+----+
+//       rows |    |     |    |  total  |    |         chunk sums keep the error of long sums small
+//            +----+     +----+----+----+----+
+
+#ifndef KC     // terms packed, and added up, at a time
+#define KC 256
+#endif
+#ifndef MR     // the register tile has MR rows of NV float16; 6 of 1 fit 16 registers of
+#define MR 6   // 256 bits
+#endif
+#ifndef NV
+#define NV 1
+#endif
+#define NT (16 * NV)  // columns of a panel
+#ifndef ROWS   // most rows of a block, a multiple of MR
+#define ROWS 384
+#endif
+#ifndef TOTAL  // most elements of a block
+#define TOTAL 32768
+#endif
+
+#define PITCH (KC + 16)  // a row of the packed A; with KC alone rows would share cache sets
+
+// Wide loads and stores through pointers: the built-in vload16, vstore16 and select of 16 floats do
+// not survive PoCL 3.0's compiler on a CPU with AVX-512.
+typedef float16 __attribute__((aligned(4))) loose16;
+typedef int16 __attribute__((aligned(4))) loose_int16;
+#define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))
+#define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
+#define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
+
+// b[at .. at + 15*step], step 1 or 2, with 0 outside [first, stop); nothing outside the buffer is
+// read.
+inline float16 load_some(const __global float *b, int size, int at, int step, int first, int stop) {
+  if (first >= min(stop, 16) || stop <= 0) return (float16)(0.0f);
+  const int all = first <= 0 && stop >= 16;
+  if (step == 1 && all) return GLOAD(0, b + at);
+  float16 row;
+  if (at >= 0 && at + 16 * step <= size) {
+    row = GLOAD(0, b + at);
+    if (step == 2) row.lo = row.even, row.hi = GLOAD(1, b + at).even;
+    if (all) return row;
+  } else {
+    float some[16];
+    for (int j = 0; j < 16; ++j) some[j] = (j >= first && j < stop) ? b[at + j * step] : 0.0f;
+    row = PLOAD(0, some);
+  }
+  const int16 i = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return (i >= first && i < stop) ? row : (float16)(0.0f);
+}
+
+// to[i][j] = square[j][i], a square of 16; four times, interleave row i with row i + 8.
+inline void transpose(const float *square, float *to, int pitch) {
+  float16 row[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) row[i] = PLOAD(i, square);
+#pragma unroll
+  for (int turn = 0; turn < 4; ++turn) {
+    float16 mixed[16];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      mixed[2 * i].even = row[i].lo, mixed[2 * i].odd = row[i + 8].lo;
+      mixed[2 * i + 1].even = row[i].hi, mixed[2 * i + 1].odd = row[i + 8].hi;
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) row[i] = mixed[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 16; ++i) PSTORE(row[i], 0, to + i * pitch);
+}
+
+// Ap[row][PITCH] of `rows` rows from m_first; up to 15 rows and terms past the last are scratch.
+inline void pack_a(const Map *p, const __global float *a, float *pack, int m_first, int rows,
+                   int k, int end) {
+  while (k < end) {
+    const Run t = run_from(p, k, end);
+    const int from = p->a_0 + t.a + m_first * p->a_m;
+    if (p->a_m == 1 && t.a_step != 1) {
+      for (int i = 0; i < t.len; i += 16) {
+        for (int m = 0; m < rows; m += 16) {
+          float square[256];
+          for (int j = 0; j < 16; ++j)
+            PSTORE(load_some(a, p->a_size, from + m + (i + j) * t.a_step, 1, 0,
+                               i + j < t.len ? rows - m : 0), j, square);
+          transpose(square, pack + m * PITCH + i, PITCH);
+        }
+      }
+    } else {
+      for (int m = 0; m < rows; ++m) {
+        const __global float *line = a + from + m * p->a_m;
+        if (t.a_step == 1) {
+          int i = 0;
+          for (; i + 16 <= t.len; i += 16) PSTORE(GLOAD(0, line + i), 0, pack + m * PITCH + i);
+          for (; i < t.len; ++i) pack[m * PITCH + i] = line[i];
+        } else {
+          for (int i = 0; i < t.len; ++i) pack[m * PITCH + i] = line[i * t.a_step];
+        }
+      }
+    }
+    k += t.len, pack += t.len;
+  }
+}
+
+#define LANES16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
+
+#if MODE == CONV
+// Columns of a panel that lie in one row of the image: lanes [first, stop), as if the row went on
+// to both sides: `at`, `h`, `w` are those of lane 0.
+typedef struct { int first, stop, at, h, w; } Segment;
+
+// 16 columns, from n, of Bp[k][NT]. A row of the image is read as a vector, every pixel or every
+// second (gap 1 or 2), masked where the pixel is outside or in another row; a panel over few rows
+// is a blend of as many vectors. Else one by one.
+inline void pack_b(const Map *p, const __global float *b, float *pack, int n, int k, int end) {
+  Segment rows[16];
+  const int live = min(16, p->N - n), gap = p->u_w * p->b_w;
+  int count = 0, x = n % p->n_x, y = n / p->n_x % p->n_y, image = n / p->n_x / p->n_y;
+  for (int j = 0; j < live; ++count) {
+    Segment row;
+    row.first = j, row.stop = min(live, j + p->n_x - x);
+    row.h = y * p->u_h + p->off_h, row.w = (x - j) * p->u_w + p->off_w;
+    row.at = p->b_0 + image * p->b_n + row.h * p->b_h + row.w * p->b_w;
+    rows[count] = row;
+    j = row.stop, x = 0;
+    if (++y == p->n_y) y = 0, ++image;
+  }
+  const int vectors = (gap == 1 || (gap == 2 && p->u_w == 2)) && count <= 5;
+  while (k < end) {
+    const Run t = run_from(p, k, end);
+    const int last = (t.len - 1) * t.b_step;
+    int from[5], near = vectors, used = 0, whole = 0;
+    int16 mask[5];
+    if (vectors) {
+      for (int q = 0; q < count; ++q) {
+        const Segment row = rows[q];
+        if ((uint)(row.h + t.h) >= (uint)p->H) continue;
+        const int at = row.at + t.b, left = -(row.w + t.w), right = p->W + left;
+        // lanes whose pixel, u_w * lane - left, is in [0, W)
+        const int first = max(row.first, p->u_w == 1 ? left : (left + 1) >> 1);
+        const int stop = min(row.stop, p->u_w == 1 ? right : (right + 1) >> 1);
+        if (first >= stop) continue;
+        whole = first == 0 && stop == 16;
+        near &= at + min(last, 0) >= 0 && at + max(last, 0) + gap * 16 <= p->b_size;
+        from[used] = at, mask[used++] = LANES16 >= first && LANES16 < stop;
+      }
+    }
+    if (!near) {
+      for (int i = 0; i < t.len; ++i) PSTORE((float16)(0.0f), 0, pack + i * NT);
+      for (int q = 0; q < count; ++q) {
+        const Segment row = rows[q];
+        if ((uint)(row.h + t.h) >= (uint)p->H) continue;
+        for (int j = row.first; j < row.stop; ++j) {
+          const __global float *line = b + row.at + t.b + j * gap;
+          if ((uint)(row.w + t.w + j * p->u_w) < (uint)p->W)
+            for (int i = 0; i < t.len; ++i) pack[i * NT + j] = line[i * t.b_step];
+        }
+      }
+    } else if (gap == 1 && whole) {
+      const __global float *line = b + from[0];
+      for (int i = 0; i < t.len; ++i) PSTORE(GLOAD(0, line + i * t.b_step), 0, pack + i * NT);
+    } else if (gap == 1 && used == 1) {
+      const __global float *line = b + from[0];
+      const int16 inside = mask[0];
+      for (int i = 0; i < t.len; ++i)
+        PSTORE(inside ? GLOAD(0, line + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
+    } else if (gap == 1 && used == 2) {
+      const __global float *one = b + from[0], *two = b + from[1];
+      const int16 in_one = mask[0], in_two = mask[1];
+      for (int i = 0; i < t.len; ++i) {
+        const float16 rest = in_two ? GLOAD(0, two + i * t.b_step) : (float16)(0.0f);
+        PSTORE(in_one ? GLOAD(0, one + i * t.b_step) : rest, 0, pack + i * NT);
+      }
+    } else {
+      for (int i = 0; i < t.len; ++i) {
+        float16 all = (float16)(0.0f);
+        for (int q = 0; q < used; ++q) {
+          const __global float *line = b + from[q] + i * t.b_step;
+          float16 row = GLOAD(0, line);
+          if (gap == 2) row.lo = row.even, row.hi = GLOAD(1, line).even;
+          all = mask[q] ? row : all;
+        }
+        PSTORE(all, 0, pack + i * NT);
+      }
+    }
+    k += t.len, pack += t.len * NT;
+  }
+}
+
+#else
+// 16 columns, from n, of Bp[k][NT]; up to 15 rows past the last term are scratch. In order of
+// preference: columns side by side in memory come in vectors; terms side by side come in vectors,
+// masked where the pixel is outside, and are transposed; else one by one.
+inline void pack_b(const Map *p, const __global float *b, float *pack, int n, int k, int end) {
+  int at[16], h[16], low[16], high[16], first[16], stop[16];
+  const int live = min(16, p->N - n);
+  Column c = column(p, n);
+#if MODE == WEIGHT
+  int x = n % p->n_x, y = n / p->n_x % p->n_y, image = n / p->n_x / p->n_y;
+#endif
+  for (int j = 0; j < 16; ++j) {
+    at[j] = c.at, h[j] = c.h;
+#if MODE == MATMUL
+    c.at += p->b_n;
+#else
+    // the columns [low, high) of k for which this tap is inside
+    low[j] = (max(-c.w, 0) + p->e_w - 1) / p->e_w;
+    high[j] = (max(p->W - c.w, 0) + p->e_w - 1) / p->e_w;
+    if (++x == p->n_x) x = 0, ++y;
+    if (y == p->n_y) y = 0, ++image;
+    c.h = y * p->u_h + p->off_h, c.w = x * p->u_w + p->off_w;
+    c.at = p->b_0 + image * p->b_n + c.h * p->b_h + c.w * p->b_w;
+#endif
+  }
+  while (k < end) {
+    const Run t = run_from(p, k, end);
+    const int last = (t.len - 1) * t.b_step, start = at[0] + t.b;
+#if MODE == MATMUL
+    if (p->b_n == 1 && live == 16) {
+      const __global float *from = b + start;
+      for (int i = 0; i < t.len; ++i) PSTORE(GLOAD(0, from + i * t.b_step), 0, pack + i * NT);
+      return;
+    }
+    if (p->b_n == 1 && start + min(last, 0) >= 0 && start + max(last, 0) + 16 <= p->b_size) {
+      const __global float *from = b + start;
+      const int16 mask = LANES16 < live;
+      for (int i = 0; i < t.len; ++i)
+        PSTORE(mask ? GLOAD(0, from + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
+      return;
+    }
+#endif
+    for (int j = 0; j < 16; ++j) {
+      first[j] = 0, stop[j] = j < live ? t.len : 0;
+#if MODE == WEIGHT
+      const int s = t.w / p->e_w;
+      first[j] = max(low[j] - s, 0);
+      stop[j] = (uint)(h[j] + t.h) < (uint)p->H ? min(high[j] - s, stop[j]) : 0;
+#endif
+    }
+    if (t.b_step == 1 || t.b_step == 2) {
+      for (int i = 0; i < t.len; i += 16) {
+        float square[256];
+        for (int j = 0; j < 16; ++j)
+          PSTORE(load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step,
+                             first[j] - i, stop[j] - i), j, square);
+        transpose(square, pack + i * NT, NT);
+      }
+    } else {
+      for (int j = 0; j < 16; ++j) {
+        const __global float *from = b + at[j] + t.b;
+        const int begin = min(first[j], t.len), until = max(stop[j], begin);
+        for (int i = 0; i < begin; ++i) pack[i * NT + j] = 0.0f;
+        for (int i = begin; i < until; ++i) pack[i * NT + j] = from[i * t.b_step];
+        for (int i = until; i < t.len; ++i) pack[i * NT + j] = 0.0f;
+      }
+    }
+    k += t.len, pack += t.len * NT;
+  }
+}
+#endif
+
+// total[MR][NT], rows `cols` apart, += Ap[MR][terms] * Bp[terms][NT]
+inline void multiply(const float *pa, const float *pb, float *total, int cols, int terms) {
+  float16 sum[MR][NV];
+#pragma unroll
+  for (int i = 0; i < MR; ++i)
+#pragma unroll
+    for (int v = 0; v < NV; ++v) sum[i][v] = (float16)(0.0f);
+  for (int k = 0; k < terms; ++k) {
+    float16 row[NV];
+#pragma unroll
+    for (int v = 0; v < NV; ++v) row[v] = PLOAD(k * NV + v, pb);
+#pragma unroll
+    for (int i = 0; i < MR; ++i)
+#pragma unroll
+      for (int v = 0; v < NV; ++v) sum[i][v] += pa[i * PITCH + k] * row[v];
+  }
+#pragma unroll
+  for (int i = 0; i < MR; ++i)
+#pragma unroll
+    for (int v = 0; v < NV; ++v)
+      PSTORE(PLOAD(v, total + i * cols) + sum[i][v], v, total + i * cols);
+}
+
+__kernel void contract(const __global float *a, const __global float *b, MAP_PARAMS,
+                       int rows, int cols, int k_part OUT_PARAMS) {
+  float pa[(ROWS + 15) * PITCH], pb[(KC + 15) * NT], total[TOTAL];
+  const int z = get_global_id(2), split = z / sets;
+  MAP_OF(z % sets)
+  const int n_first = get_global_id(0) * cols, m_first = get_global_id(1) * rows;
+  const int n_count = min(cols, N - n_first), m_count = min(rows, M - m_first);
+  const int tiles = (m_count + MR - 1) / MR, k_stop = min(map.K, (split + 1) * k_part);
+  for (int m = 0; m < tiles * MR; ++m)
+    for (int n = 0; n < cols; n += 16) PSTORE((float16)(0.0f), 0, total + m * cols + n);
+  for (int k = split * k_part; k < k_stop; k += KC) {
+    const int end = min(k + KC, k_stop);
+    pack_a(&map, a, pa, m_first, m_count, k, end);
+    for (int n = 0; n < n_count; n += NT) {
+      for (int v = 0; v < NT; v += 16) pack_b(&map, b, pb + v, n_first + n + v, k, end);
+      for (int i = 0; i < tiles; ++i)
+        multiply(pa + i * MR * PITCH, pb, total + i * MR * cols + n, cols, end - k);
+    }
+  }
+  for (int m = 0; m < m_count; ++m) {
+    const float *from = total + m * cols;
+#if MODE == MATMUL || SPLIT
+    for (int n = 0; n < n_count; ++n) STORE(from[n], m_first + m, n_first + n)
+#else
+    int x = n_first % n_x, y = n_first / n_x % n_y, i = n_first / n_x / n_y;
+    for (int n = 0; n < n_count;) {
+      const int stop = min(n_x - x, n_count - n);  // the end of the image's row, or of the block
+      for (int j = 0; j < stop; ++j) STORE_AT(from[n + j], m_first + m, i, y, x + j)
+      n += stop, x = 0;
+      if (++y == n_y) y = 0, ++i;
+    }
+#endif
+  }
+}
