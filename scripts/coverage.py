@@ -2,7 +2,7 @@
 
     python scripts/coverage.py                       # every family that is installed
     python scripts/coverage.py --only gpt2,resnet    # names that contain one of these
-    python scripts/coverage.py --group hf --json out.json
+    python scripts/coverage.py --group hf --json out.json --jobs 4
 
 Each family is a small model with random weights. Its training step (forward, backward, SGD with
 momentum) is captured, planned on a device and run for a few steps. Loss, every parameter, every
@@ -27,8 +27,10 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,15 @@ class Result:
     baked: list[str] = field(default_factory=list)
     no_gradient: list[str] = field(default_factory=list)
     dropout: str = ""
+
+
+def unsettle(model: nn.Module) -> None:
+    """Noise on parameters whose elements are all equal. Zero biases and unit scales put means on
+    zero, and with them the corners of activations: there every rounding is another gradient."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dtype.is_floating_point and bool((p == p.reshape(-1)[:1]).all()):
+                p.add_(torch.randn_like(p), alpha=0.1)
 
 
 def still(task: Task, model: nn.Module) -> nn.Module:
@@ -183,6 +194,7 @@ def try_family(family: Family, device: str, steps: int) -> Result:
 
 def _try(task: Task, result: Result, device: str, steps: int) -> None:
     model = still(task, task.model)
+    unsettle(model)
     result.parameters = sum(p.numel() for p in model.parameters())
     twins = {torch.float64: copy.deepcopy(model), torch.float32: copy.deepcopy(model)}
 
@@ -302,12 +314,17 @@ def families(groups: Iterable[str]) -> list[Family]:
     """All families of the groups; a group whose package is missing gives none."""
     import coverage_hf
     import coverage_hf_more
+    import coverage_hf_wide
     import coverage_plain
     import coverage_vision
 
     sources: dict[str, Callable[[], list[Family]]] = {
         "plain": coverage_plain.families,
-        "hf": lambda: [*coverage_hf.families(), *coverage_hf_more.families()],
+        "hf": lambda: [
+            *coverage_hf.families(),
+            *coverage_hf_more.families(),
+            *coverage_hf_wide.families(),
+        ],
         "timm": coverage_vision.timm_families,
         "pytorchcv": coverage_vision.pytorchcv_families,
     }
@@ -315,6 +332,25 @@ def families(groups: Iterable[str]) -> list[Family]:
     for group in groups or sources:
         found += sources[group]()
     return found
+
+
+def results_of(chosen: list[Family], device: str, steps: int, jobs: int) -> Iterator[Result]:
+    """The families' results as they come, from so many processes."""
+    if jobs == 1:
+        yield from (try_family(family, device, steps) for family in chosen)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one_thread) as pool:
+        waiting = [pool.submit(try_named, f.group, f.name, device, steps) for f in chosen]
+        yield from (done.result() for done in as_completed(waiting))
+
+
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def try_named(group: str, name: str, device: str, steps: int) -> Result:
+    """As `try_family`, in another process."""
+    return try_family(next(f for f in families([group]) if f.name == name), device, steps)
 
 
 def row(result: Result) -> str:
@@ -345,6 +381,7 @@ def main() -> int:
     parser.add_argument("--group", default="", help="plain, hf, timm, pytorchcv; comma-separated")
     parser.add_argument("--on", default="opencl", help="the device")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--jobs", type=int, default=1, help="so many processes")
     parser.add_argument("--list", action="store_true", help="names only")
     parser.add_argument("--json", type=Path, help="also write every result here, as it comes")
     given = parser.parse_args()
@@ -359,9 +396,9 @@ def main() -> int:
         return 0
     results: list[Result] = []
     print(HEADER)
-    for family in chosen:
-        results.append(try_family(family, given.on, given.steps))
-        print(row(results[-1]), flush=True)
+    for result in results_of(chosen, given.on, given.steps, given.jobs):
+        results.append(result)
+        print(row(result), flush=True)
         if given.json:
             given.json.write_text(json.dumps([asdict(r) for r in results], indent=1))
     tried = [r for r in results if r.verdict != "skipped"]

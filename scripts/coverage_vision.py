@@ -6,15 +6,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from coverage_family import Batch, Family, Task, tensors_of, torchvision_stub
+from coverage_family import Batch, Family, Task, scalar_loss, tensors_of, torchvision_stub
 from torch import nn
 
 B, CLASSES = 2, 10
 
 
 def classify(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Cross entropy of every [batch, classes] output: auxiliary heads too."""
-    heads = [t for t in tensors_of(model(batch["x"])) if t.dim() == 2]
+    """Cross entropy of every [batch, classes] output: auxiliary heads too. What has none is a
+    segmentation or a pose."""
+    output = tensors_of(model(batch["x"]))
+    heads = [t for t in output if t.dim() == 2]
+    if not heads:
+        return scalar_loss(output)
     total = F.cross_entropy(heads[0], batch["y"])
     for head in heads[1:]:
         total = total + F.cross_entropy(head, batch["y"])
@@ -121,7 +125,7 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "fastvit_t8": (64, {}),
     "fasternet_t0": (64, {}),
     "hrnet_w18_small": (64, {}),
-    "inception_v3": (96, {}),
+    "inception_v3": (160, {}),
     "inception_v4": (96, {}),
     "inception_resnet_v2": (96, {}),
     "inception_next_tiny": (64, {"depths": (1, 1, 1, 1), "dims": (16, 24, 32, 48)}),
@@ -187,9 +191,9 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "gernet_s": (64, {}),
     "bat_resnext26ts": (256, {}),
     "botnet26t_256": (64, {"img_size": 64}),
-    "halonet26t": (64, {}),
+    "halonet26t": (256, {}),
     "lambda_resnet26t": (64, {}),
-    "haloregnetz_b": (64, {}),
+    "haloregnetz_b": (224, {}),
     "nasnetalarge": (
         96,
         {"num_features": 192 * 2 // 4 * 4, "channel_multiplier": 2, "stem_size": 8},
@@ -208,6 +212,33 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "mobilenetv5_base": (64, {}),
     "csatv2": (64, {"img_size": 64}),
     "sam2_hiera_tiny": (64, {}),
+    "cpubone_nano": (64, {}),
+    "efficientvim_m1": (64, {}),
+    "iformer_s": (64, {}),
+    "lcnetv2_small": (64, {}),
+    "lowformer_b0": (64, {}),
+    "vit_tiny_r_s16_p8_224": (64, {"img_size": 64, "depth": 2}),
+    "deepseek_vit_412m": (56, {"depth": 2, "embed_dim": 48, "num_heads": 4}),
+    "gemma4_vit_167m": (64, {"depth": 2, "embed_dim": 48, "num_heads": 4}),
+    "qwen3_vit_88m": (64, {"depth": 2, "embed_dim": 48, "num_heads": 4}),
+    "aimv2_large_patch14_224": (56, {"img_size": 56, "depth": 2, "embed_dim": 48, "num_heads": 4}),
+    "vit_base_patch16_siglip_224": (
+        64,
+        {"img_size": 64, "depth": 2, "embed_dim": 48, "num_heads": 4},
+    ),
+    "vit_wee_patch16_reg1_gap_256": (64, {"img_size": 64, "depth": 2}),
+    "vit_dpwee_patch16_reg1_gap_256": (64, {"img_size": 64, "depth": 2}),
+    "vit_small_patch14_reg4_dinov2": (56, {"img_size": 56, "depth": 2}),
+    "vit_small_patch16_dinov3": (64, {"img_size": 64, "depth": 2}),
+    "flexivit_small": (64, {"img_size": 64, "depth": 2}),
+    "vit_srelpos_small_patch16_224": (64, {"img_size": 64, "depth": 2}),
+    "crossvit_9_dagger_240": (240, {}),
+    "xcit_tiny_12_p8_224": (32, {"img_size": 32, "depth": 2}),
+    "pvt_v2_b2_li": (64, {"depths": (1, 1, 1, 1)}),
+    "convnext_zepto_rms": (64, {}),
+    "resnet50_gn": (64, {"layers": (1, 1, 1, 1)}),
+    "resnet51q": (64, {}),
+    "test_efficientnet_evos": (64, {}),
 }
 
 
@@ -215,55 +246,139 @@ def timm_families() -> list[Family]:
     return [timm_family(name, size, **change) for name, (size, change) in TIMM.items()]
 
 
+#: image size -> models
 PYTORCHCV = {
-    "resnet10": 64,
-    "preresnet18": 64,
-    "resnext14_16x4d": 64,
-    "seresnet10": 64,
-    "mobilenet_wd4": 64,
-    "mobilenetv2_wd4": 64,
-    "fdmobilenet_wd4": 64,
-    "mobilenetv3_small_w7d20": 64,
-    "shufflenet_g1_wd4": 64,
-    "shufflenetv2_wd2": 64,
-    "squeezenet_v1_1": 64,
-    "squeezeresnet_v1_1": 64,
-    "menet108_8x1_g3": 64,
-    "igcv3_wd4": 64,
-    "mnasnet_small": 64,
-    "darknet_tiny": 64,
-    "ghostnet": 64,
-    "hardnet39ds": 64,
-    "condensenet74_c4_g4": 64,
-    "sparsenet121": 64,
-    "peleenet": 64,
-    "proxylessnas_cpu": 64,
-    "fbnet_cb": 64,
-    "airnet50_1x64d_r2": 64,
-    "bam_resnet18": 64,
-    "cbam_resnet18": 64,
-    "diracnet18v2": 64,
-    "ibnresnet50": 64,
-    "resnetd50b": 64,
-    "scnet50": 64,
-    "sinet_cityscapes": 64,
-    "ntsnet_cub": 64,
-    "efficientnet_b0": 64,
-    "alexnet": 96,
-    "zfnet": 96,
-    "bninception": 64,
-    "dpn68": 64,
-    "nin_cifar10": 32,
-    "resnet20_cifar10": 32,
-    "wrn16_10_cifar10": 32,
-    "densenet40_k12_cifar10": 32,
-    "pyramidnet110_a48_cifar10": 32,
-    "shakeshakeresnet20_2x16d_cifar10": 32,
-    "ror3_56_cifar10": 32,
-    "rir_cifar10": 32,
-    "unet_cub": 64,
-    "lednet_cityscapes": 64,
-    "fastscnn_cityscapes": 64,
+    32: [
+        "resnet20_cifar10",
+        "preresnet20_cifar10",
+        "seresnet20_cifar10",
+        "sepreresnet20_cifar10",
+        "wrn16_10_cifar10",
+        "wrn20_10_1bit_cifar10",
+        "densenet40_k12_cifar10",
+        "xdensenet40_2_k24_bc_cifar10",
+        "pyramidnet110_a48_cifar10",
+        "resnext20_16x4d_cifar10",
+        "nin_cifar10",
+        "diaresnet20_cifar10",
+        "diapreresnet20_cifar10",
+        "fractalnet_cifar10",
+        "msdnet22_cifar10",
+        "shakeshakeresnet20_2x16d_cifar10",
+        "shakedropresnet20_cifar10",
+        "resdropresnet20_cifar10",
+        "ror3_56_cifar10",
+        "rir_cifar10",
+    ],
+    64: [
+        "unet_cityscapes",
+        "enet_cityscapes",
+        "erfnet_cityscapes",
+        "edanet_cityscapes",
+        "esnet_cityscapes",
+        "linknet_cityscapes",
+        "segnet_cityscapes",
+        "sqnet_cityscapes",
+        "cgnet_cityscapes",
+        "dabnet_cityscapes",
+        "fpenet_cityscapes",
+        "fastscnn_cityscapes",
+        "lednet_cityscapes",
+        "simplepose_mobile_resnet18_coco",
+        "centernet_resnet18_voc",
+        "bisenet_resnet18_celebamaskhq",
+    ],
+    128: [
+        "sinet_cityscapes",
+        "pspnet_resnetd50b_voc",
+        "deeplabv3_resnetd50b_voc",
+        "fcn8sd_resnetd50b_voc",
+        "icnet_resnetd50b_cityscapes",
+        "danet_resnetd50b_cityscapes",
+    ],
+    224: [
+        "alexnet",
+        "zfnet",
+        "vgg11",
+        "bninception",
+        "resnet10",
+        "preresnet18",
+        "resnext14_16x4d",
+        "seresnet10",
+        "sepreresnet10",
+        "senet16",
+        "resnesta18",
+        "ibn_resnet50",
+        "ibnb_resnet50",
+        "ibn_densenet121",
+        "airnet50_1x64d_r2",
+        "airnext50_32x4d_r2",
+        "bam_resnet18",
+        "cbam_resnet18",
+        "scnet50",
+        "resattnet56",
+        "sknet50",
+        "regnetx002",
+        "regnety002",
+        "diaresnet10",
+        "diapreresnet10",
+        "sharesnet18",
+        "pyramidnet101_a360",
+        "diracnet18v2",
+        "densenet121",
+        "condensenet74_c4_g4",
+        "sparsenet121",
+        "peleenet",
+        "wrn50_2",
+        "drnc26",
+        "drnd22",
+        "dpn68",
+        "darknet_tiny",
+        "darknet53",
+        "channelnet",
+        "irevnet301",
+        "bagnet9",
+        "dla34",
+        "msdnet22",
+        "fishnet99",
+        "espnetv2_wd2",
+        "dicenet_wd5",
+        "hrnet_w18_small_v1",
+        "vovnet27s",
+        "selecsls42b",
+        "hardnet39ds",
+        "xdensenet121_2",
+        "squeezenet_v1_1",
+        "squeezeresnet_v1_1",
+        "sqnxt23_w1",
+        "shufflenet_g1_wd4",
+        "shufflenetv2_wd2",
+        "shufflenetv2b_wd2",
+        "menet108_8x1_g3",
+        "mobilenet_wd4",
+        "mobilenetb_wd4",
+        "fdmobilenet_wd4",
+        "mobilenetv2_wd4",
+        "mobilenetv2b_wd4",
+        "mobilenetv3_small_w7d20",
+        "igcv3_wd4",
+        "ghostnet",
+        "mnasnet_small",
+        "proxylessnas_cpu",
+        "fbnet_cb",
+        "darts",
+        "spnasnet",
+        "efficientnet_b0",
+        "efficientnet_edge_small_b",
+        "mixnet_s",
+        "isqrtcovresnet18",
+        "resneta10",
+        "resnetd50b",
+        "fastseresnet101b",
+        "octresnet10_ad2",
+        "tresnet_m",
+    ],
+    299: ["inceptionv3", "xception", "inceptionresnetv1"],
 }
 
 
@@ -272,14 +387,13 @@ def pytorchcv_family(name: str, size: int) -> Family:
         torchvision_stub()
         from pytorchcv.model_provider import get_model
 
-        kwargs: dict[str, Any] = (
-            {} if name.endswith(("cifar10", "cityscapes", "cub")) else {"num_classes": CLASSES}
-        )
-        kwargs |= {"in_size": (size, size)}
+        kwargs: dict[str, Any] = {"in_size": (size, size)}
+        if size >= 224:
+            kwargs["num_classes"] = CLASSES
         return Task(get_model(name, **kwargs), images(size), classify, mode="train")
 
     return Family(f"pytorchcv {name}", "pytorchcv", make)
 
 
 def pytorchcv_families() -> list[Family]:
-    return [pytorchcv_family(name, size) for name, size in PYTORCHCV.items()]
+    return [pytorchcv_family(name, size) for size, names in PYTORCHCV.items() for name in names]

@@ -311,3 +311,41 @@ def test_nodes_know_their_module() -> None:
     assert all(n.origin.path for n in graph_of(step).nodes)
     backward = {n.origin.path for n in graph_of(step).nodes if n.origin.phase == "backward"}
     assert {"0", "4", "loss"} <= backward
+
+
+class Turned(nn.Module):
+    """Rotation by a table of complex numbers that is a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+        self.register_buffer("table", torch.polar(torch.ones(4, 3), torch.randn(4, 3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex(self.inner(x).unflatten(-1, (3, 2)))
+        return torch.view_as_real(pairs * self.table).flatten(-2)
+
+
+def test_a_complex_buffer_is_a_constant() -> None:
+    model, batch = Turned(), (torch.randn(2, 4, 6),)
+    twin = copy.deepcopy(model)
+
+    def loss(of: nn.Module) -> Any:
+        return lambda b: of(b[0]).square().mean() + of(b[0]).sum()
+
+    got = trained(step_of(model, loss(model), batch), batch)
+    want = eager(twin, loss(twin), batch)
+    np.testing.assert_allclose(got["inner.weight"], want["inner.weight"], rtol=1e-5)
+
+
+def test_a_complex_parameter_says_what_to_do() -> None:
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.randn(3, dtype=torch.cfloat))
+    with pytest.raises(CaptureError, match=r"weight is a complex parameter.*view_as_real"):
+        step_of(model, lambda b: (model.weight * b).abs().sum(), torch.randn(3))
+
+
+def test_a_system_that_is_too_large_is_an_error() -> None:
+    model = nn.Linear(200, 200)
+    with pytest.raises(UnsupportedOp, match="200 unknowns"):
+        step_of(model, lambda b: torch.linalg.inv(model(b)).sum(), torch.randn(200, 200))

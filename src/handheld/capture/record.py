@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from handheld.capture import complexes
 from handheld.capture.emit import Emitter
 from handheld.capture.layout import expand, is_dense, permute, physical_order
 from handheld.capture.reading import BAKED, READS, dependence
@@ -91,6 +92,8 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs))
         if name == "aten._unsafe_view.default":
             func = torch.ops.aten.view.default
+        if complexes.holds_complex(args, kwargs):
+            return self._complex(name, func, args, kwargs)
         if name in LOWERINGS:
             out = self._execute(func, args, kwargs)
             self.source = name
@@ -120,9 +123,35 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = apart(*args, **kwargs)
         if made is not NotImplemented:
             return self._laid_out(made, func, args, kwargs)
+        raise self._unsupported(name)
+
+    def _unsupported(self, name: str, what: str = "") -> UnsupportedOp:
         advice = ADVICE.get(name, "Replace it in the model, or add it to handheld/capture/")
         where = self._module() or "the closure"
-        raise UnsupportedOp(f"{name} has no lowering (in {where}). {advice}")
+        return UnsupportedOp(f"{name}{what} has no lowering (in {where}). {advice}")
+
+    def _complex(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op that reads or makes complex numbers."""
+        if name == "aten.copy_.default":
+            self.write(args[0], args[1])
+            return args[0]
+        if func._schema.is_mutable:
+            return self._mutate(func, args, kwargs)
+        if name not in complexes.COMPLEX:
+            if _composite(func):
+                with self:
+                    return func.decompose(*args, **kwargs)
+            if _is_view(func):
+                return self._execute(func, args, kwargs)
+        with self:
+            made = complexes.compute(name, func, args, kwargs)
+        if made is NotImplemented:
+            raise self._unsupported(name, " of complex numbers")
+        want = self._execute(func, args, kwargs)
+        if not want.is_complex() or want.is_conj() or want.stride() == made.stride():
+            return made
+        self.bind(torch.view_as_real(want), self.read(torch.view_as_real(made)))
+        return want
 
     def _laid_out(self, made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What an op was taken apart into, in the layout that the op itself gives its result:
@@ -294,6 +323,11 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
     def read(self, tensor: torch.Tensor) -> View:
         """How the graph reads a PyTorch tensor."""
         tensor = self._stand_in(tensor)
+        if tensor.is_complex():
+            raise CaptureError(
+                f"{self._module() or 'the closure'} needs a complex tensor as it is. "
+                "Try: torch.view_as_real before it is returned or written"
+            )
         found = self._storages.get(tensor.untyped_storage()._cdata)
         if found is None:
             raise CaptureError(
@@ -332,6 +366,10 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
     def write(self, target: torch.Tensor, value: Any) -> None:
         """An in-place write of `value` (a PyTorch tensor) into `target`."""
         value = self._stand_in(value)
+        if target.is_complex():
+            with self:
+                value = torch.view_as_real(value if value.is_complex() else value.to(target.dtype))
+            target = torch.view_as_real(target)
         if self.fake is None and not value.is_meta:
             with torch.utils._python_dispatch._disable_current_modes():
                 target.detach().copy_(value)  # later reads of values must see it

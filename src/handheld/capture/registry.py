@@ -27,7 +27,6 @@ IGNORED = frozenset(
     }
 )
 
-_REAL = "Complex numbers are not supported: use real convolutions or products"
 _OUTSIDE = "Matrix decompositions are not supported: compute it outside the step"
 _CTC = "Compute the CTC loss outside the step, or use cross entropy over frames"
 
@@ -36,12 +35,8 @@ ADVICE = {
     "aten._ctc_loss.default": _CTC,
     "aten._ctc_loss.Tensor": _CTC,
     "aten._pack_padded_sequence.default": "Give the recurrence padded sequences, and mask the loss",
-    "aten._fft_r2c.default": _REAL,
-    "aten._fft_c2c.default": _REAL,
-    "aten.linalg_inv_ex.default": _OUTSIDE,
     "aten._linalg_svd.default": _OUTSIDE,
     "aten._linalg_eigh.default": _OUTSIDE,
-    "aten._linalg_solve_ex.default": _OUTSIDE,
     "aten.linalg_qr.default": _OUTSIDE,
 }
 

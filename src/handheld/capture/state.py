@@ -37,14 +37,16 @@ def ir_dtype(dtype: torch.dtype) -> str:
 
 def _unsupported(dtype: torch.dtype) -> CaptureError:
     name = str(dtype).removeprefix("torch.")
-    hint = "" if dtype.is_complex else ". Try: model.float() before capture"
-    return CaptureError(f"tensors of type {name} are not supported{hint}")
+    hint = "torch.view_as_real of it" if dtype.is_complex else "model.float() before capture"
+    return CaptureError(f"tensors of type {name} are not supported. Try: {hint}")
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
     """A dense NumPy copy in the graph's type; integers that do not fit 32 bits are an error."""
     if tensor.dtype in _HALF:
         raise _unsupported(tensor.dtype)
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.detach().resolve_conj()).float()
     dtype = ir_dtype(tensor.dtype)
     with torch.utils._python_dispatch._disable_current_modes():
         array = tensor.detach().cpu().contiguous().numpy()
@@ -88,9 +90,15 @@ class StateBuilder:
         for name, child in module.named_modules():
             self.paths.setdefault(id(child), f"{dot}{name}".rstrip(".") or prefix or "model")
         for name, parameter in module.named_parameters(remove_duplicate=False):
+            if parameter.is_complex():
+                raise CaptureError(
+                    f"{dot}{name} is a complex parameter. Try: keep torch.view_as_real of it as "
+                    "the parameter, and use torch.view_as_complex in forward"
+                )
             self.add(dot + name, parameter, "parameter")
         for name, buffer in module.named_buffers(remove_duplicate=False):
-            self.add(dot + name, buffer, "buffer")
+            if not buffer.is_complex():  # a table: a constant where it is used
+                self.add(dot + name, buffer, "buffer")
 
     def add(self, name: str, tensor: torch.Tensor, role: str) -> str:
         """Registers a tensor; a second name of the same storage becomes an alias."""
@@ -107,12 +115,13 @@ class StateBuilder:
                     slot.torch_dtype,
                 )
             return slot.name
+        pair = (2,) if tensor.is_complex() else ()
         self.add_value(
             name,
             host_array(tensor),
             role,
-            str(tensor.dtype).removeprefix("torch."),
-            tuple(tensor.shape),
+            "float32" if pair else str(tensor.dtype).removeprefix("torch."),
+            (*tensor.shape, *pair),
         )
         self._by_key[key] = name
         self.tensors[name] = tensor
