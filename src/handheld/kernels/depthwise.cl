@@ -21,6 +21,10 @@
 // In WEIGHT a work-item takes a channel, walks its blocks in all images and keeps 16 partial sums
 // a tap.
 //
+// Planes of a few pixels would spend their time on the way to the block: there (conv_small,
+// weight_small) a work-item takes a channel of all images, and lists the terms of a pixel (of a
+// tap) once for all of them.
+//
 // PIXELS (LOCAL 1, for GPUs): CONV: one work-item a pixel; neighbours load neighbours. WEIGHT: one
 // work-group a tap of a channel, each item every ITEMS-th pixel; then a tree in local memory.
 
@@ -40,6 +44,9 @@
 #endif
 #ifndef TAPS   // PLANES, WEIGHT: most taps of a kernel
 #define TAPS 128
+#endif
+#ifndef SMALL  // PLANES: most pixels of a small plane
+#define SMALL 64
 #endif
 #ifndef ITEMS  // PIXELS, WEIGHT: work-items of a group, a power of 2
 #define ITEMS 64
@@ -167,6 +174,34 @@ __kernel void conv(CONV_PARAMS, int channels, int across, int rows, int cols EPI
     for (int c = 0; c < width; ++c) STORE(total[y * cols + c], i, o, y_first + y, x_first + c)
 }
 
+// get_global_id: channel and phase; count is 1
+__kernel void conv_small(CONV_PARAMS, int channels, int images EPILOGUE_PARAMS) {
+  float factor[TAPS];
+  int from[TAPS];
+  const int o = get_global_id(0) % channels;
+  PHASE(get_global_id(0) / channels)
+  const __global float *plane = x + x_0 + o / share * x_c;
+  for (int y = 0; y < n_y; ++y) {
+    for (int c = 0; c < n_x; ++c) {
+      int terms = 0;
+      for (int r = 0; r < k_r; ++r) {
+        const int h = y * u_h + off_h + r * e_h;
+        for (int s = 0; s < k_s && h >= 0 && h < H; ++s) {
+          const int at = c * u_w + off_w + s * e_w;
+          if (at < 0 || at >= W) continue;
+          factor[terms] = w[w_0 + o * w_k + r * w_r + s * w_s];
+          from[terms++] = h * x_h + at * x_w;
+        }
+      }
+      for (int i = 0; i < images; ++i) {
+        float sum = 0.0f;
+        for (int t = 0; t < terms; ++t) sum += factor[t] * plane[i * x_i + from[t]];
+        STORE(sum, i, o, y, c)
+      }
+    }
+  }
+}
+
 #else
 
 // get_global_id: pixel, image, channel and phase
@@ -240,6 +275,32 @@ __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global float *out) {
     float sum = 0.0f;
     for (int j = 0; j < 16; ++j) sum += total[tap * 16 + j];
     out[k * k_r * k_s + tap] = sum;
+  }
+}
+
+// get_global_id: channel of dy
+__kernel void weight_small(WEIGHT_PARAMS, __global float *out) {
+  int left[SMALL], right[SMALL];
+  const int k = get_global_id(0);
+  const __global float *grad = dy + dy_0 + k * dy_c, *plane = x + x_0 + k / share * x_c;
+  for (int tap = 0; tap < k_r * k_s; ++tap) {
+    int terms = 0;
+    for (int p = 0; p < n_y; ++p) {
+      const int h = p * u_h + off_h + tap / k_s * e_h;
+      for (int q = 0; q < n_x && h >= 0 && h < H; ++q) {
+        const int at = q * u_w + off_w + tap % k_s * e_w;
+        if (at < 0 || at >= W) continue;
+        left[terms] = p * dy_h + q * dy_w;
+        right[terms++] = h * x_h + at * x_w;
+      }
+    }
+    float total = 0.0f;
+    for (int i = 0; i < images; ++i) {
+      float sum = 0.0f;
+      for (int t = 0; t < terms; ++t) sum += grad[i * dy_i + left[t]] * plane[i * x_i + right[t]];
+      total += sum;
+    }
+    out[k * k_r * k_s + tap] = total;
   }
 }
 

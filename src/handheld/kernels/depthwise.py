@@ -16,7 +16,7 @@ from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_source, rou
 from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, long_rows, unit, within_reach
 
-TILE, BLOCK, TAPS = 8192, 4096, 128  # as in depthwise.cl
+TILE, BLOCK, TAPS, SMALL = 8192, 4096, 128, 64  # as in depthwise.cl
 VECTOR = 16
 Pair = tuple[int, int]
 
@@ -68,8 +68,11 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         launch = Launch("weight", source, (*args, Buffer(node.outputs[0])),
                         (items, out[2] * out[3], out[0]), (items, 1, 1))
         return Lowered((launch,), why="depthwise, a work-group for each tap")
-    block = _block(rows, stride, _span(out[2:], dilation))
     source = with_defines({"MODE": 2}, text)
+    if rows[0] * rows[1] <= SMALL:
+        launch = Launch("weight_small", source, (*args, Buffer(node.outputs[0])), (out[0],), (1,))
+        return Lowered((launch,), why="depthwise, small planes")
+    block = _block(rows, stride, _span(out[2:], dilation))
     args = (*args, *ints(*block), Buffer(node.outputs[0]))
     return Lowered((Launch("weight", source, args, (out[0],), (1,)),),
                    why=f"depthwise, planes in blocks of {block[0]}x{block[1]}")
@@ -107,11 +110,14 @@ def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: 
         source = with_defines({**defines, "LOCAL": 1}, text)
         return Lowered((Launch("conv", source, args + end.args, size, (items, 1, 1)),),
                        why="depthwise, a work-item for each pixel")
+    source = with_defines(defines, text)
+    if rows[0] * rows[1] <= SMALL and count == 1:
+        launch = Launch("conv_small", source, (*args, *ints(out[0]), *end.args), (planes,), (1,))
+        return Lowered((launch,), why="depthwise, small planes")
     span = _span(w.shape[2:], tap)
     block = _block(rows, unit_step, (span[0] // phases[0], span[1] // phases[1]))
     across = -(-rows[1] // block[1])
     size = (-(-rows[0] // block[0]) * across, out[0], planes)
-    source = with_defines(defines, text)
     args = (*args, *ints(across, *block), *end.args)
     return Lowered((Launch("conv", source, args, size, (1, 1, 1)),),
                    why=f"depthwise, planes in blocks of {block[0]}x{block[1]}")

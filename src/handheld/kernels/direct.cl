@@ -1,0 +1,293 @@
+// Convolutions and their two gradients on a CPU: no unfolding, one multiplication loop.
+//
+// Lanes are output channels, m; rows are 8 pixels at a time (or, for the gradient in the weights,
+// 8 of its columns n = channel, tap, tap). What a row needs is found by adding two offsets:
+//
+//     sum[row][lane] += region[row's offset + term's offset] * panel[term][lane]
+//
+//     MODE    rows                terms k                      panel[k][m]
+//     CONV    pixels              channel, tap, tap            the weights, transposed
+//     WEIGHT  channel, tap, tap   image, row, column           dy, transposed
+//
+// `region` is a small copy of the image with its padding as zeros: a few rows of a few channels,
+// copied once for all taps and all output channels, where unfolding would copy it for every tap.
+// `panel` is made by the launch before, the kernel `panels`: [set][panel][k][NT], zeros past M.
+//
+//     for a block of pixels (of columns)          total[rows of the block][lanes of the block]
+//       for a chunk of channels (of pixels)       region, offsets of its terms
+//         for a panel, for 8 rows                 NV float16 a row in registers, then total +=
+//       transpose 16 x 16, then the epilogue
+//
+// Index maps and stores are those of contract_maps.cl.
+
+#ifndef MR      // rows of the register tile, of NV float16 each
+#define MR 8
+#endif
+#ifndef NV
+#define NV 2
+#endif
+#define NT (16 * NV)
+#ifndef REGION  // most elements of the copy, of the terms of a chunk, of a block
+#define REGION 32768
+#endif
+#ifndef TERMS
+#define TERMS 256
+#endif
+#ifndef TOTAL
+#define TOTAL 65536
+#endif
+#define MOST_ROWS 512
+
+typedef float16 __attribute__((aligned(4))) loose16;
+#define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))
+#define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
+#define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
+
+// to[i][j] = square[j][i], a square of 16; four times, interleave row i with row i + 8.
+inline void turned(const float *square, float16 *row) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) row[i] = PLOAD(i, square);
+#pragma unroll
+  for (int turn = 0; turn < 4; ++turn) {
+    float16 mixed[16];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      mixed[2 * i].even = row[i].lo, mixed[2 * i].odd = row[i + 8].lo;
+      mixed[2 * i + 1].even = row[i].hi, mixed[2 * i + 1].odd = row[i + 8].hi;
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) row[i] = mixed[i];
+  }
+}
+
+// ------------------------------------------------------------------------------------- panels
+
+#define SLAB 64  // terms of a work-item
+
+__kernel void panels(const __global float *a, MAP_PARAMS, int k_most, __global float *panel) {
+  const int z = get_global_id(2), first = get_global_id(1) * NT;
+  MAP_OF(z)
+  __global float *to = panel + (z * get_global_size(1) + get_global_id(1)) * k_most * NT;
+  const int stop = min(((int)get_global_id(0) + 1) * SLAB, map.K);
+  for (int k = get_global_id(0) * SLAB; k < stop;) {
+    // terms whose last digit runs on: side by side in memory, for most tensors
+    const int line = k / map.k_s, s = k - line * map.k_s, c = line / map.k_r, r = line - c * map.k_r;
+    int len = min(map.k_s - s, stop - k);
+    const int from = map.a_0 + c * map.a_c + r * map.a_r + s * map.a_s;
+    if (map.a_s == 1 && map.a_r == map.k_s) {
+      len = map.a_c == map.k_r * map.k_s ? stop - k : min((map.k_r - r) * map.k_s - s, stop - k);
+    }
+    for (int lane = 0; lane < NT; lane += 16) {
+      const int live = map.M - first - lane;
+      int i = 0;
+      if (map.a_s == 1 && live >= 16) {
+        for (; i + 16 <= len; i += 16) {
+          float square[256];
+          float16 row[16];
+          for (int j = 0; j < 16; ++j)
+            PSTORE(GLOAD(0, a + from + (first + lane + j) * map.a_m + i), j, square);
+          turned(square, row);
+          for (int j = 0; j < 16; ++j)
+            *(__global loose16 *)(to + (k + i + j) * NT + lane) = row[j];
+        }
+      }
+      for (; i < len; ++i)
+        for (int j = 0; j < 16; ++j)
+          to[(k + i) * NT + lane + j] =
+              j < live ? a[from + (first + lane + j) * map.a_m + i * map.a_s] : 0.0f;
+    }
+    k += len;
+  }
+}
+
+// ------------------------------------------------------------------------------------- direct
+
+// Pixels P and taps T of the image: row P*step_h + T*tap_h + off_h, and so for columns.
+#if MODE == CONV
+#define PIXEL_ROWS map.n_y
+#define PIXEL_COLS map.n_x
+#define IMAGES (map.N / (map.n_y * map.n_x))
+#define TAP_ROWS map.k_r
+#define TAP_COLS map.k_s
+#define CHANNELS map.k_c
+#define STEP_H map.u_h
+#define STEP_W map.u_w
+#define TAP_H map.e_h
+#define TAP_W map.e_w
+#define IMAGE_STRIDE map.b_n
+#define CHANNEL_STRIDE map.b_c
+#else
+#define PIXEL_ROWS map.k_r
+#define PIXEL_COLS map.k_s
+#define IMAGES map.k_c
+#define TAP_ROWS map.n_y
+#define TAP_COLS map.n_x
+#define CHANNELS (map.N / (map.n_y * map.n_x))
+#define STEP_H map.e_h
+#define STEP_W map.e_w
+#define TAP_H map.u_h
+#define TAP_W map.u_w
+#define IMAGE_STRIDE map.b_c
+#define CHANNEL_STRIDE map.b_n
+#endif
+
+// What part of the image a region holds, and how far apart its rows, images and channels are.
+typedef struct { int image, images, row, rows, channel, channels; int top, left, high, wide, pitch; }
+    Region;
+
+inline Region region_of(const Map *p, int image, int images, int row, int rows, int channel,
+                        int channels) {
+  const Map map = *p;
+  Region own;
+  own.image = image, own.images = images, own.row = row, own.rows = rows;
+  own.channel = channel, own.channels = channels;
+  const int down = (TAP_ROWS - 1) * TAP_H, right = (TAP_COLS - 1) * TAP_W;
+  own.top = row * STEP_H + map.off_h + min(down, 0), own.left = map.off_w + min(right, 0);
+  own.high = (rows - 1) * STEP_H + abs(down) + 1;
+  own.wide = (PIXEL_COLS - 1) * STEP_W + abs(right) + 1;
+  own.pitch = images * own.high * own.wide;
+  own.pitch += own.pitch % 64 ? 0 : 16;  // channels must not share a set of the cache
+  return own;
+}
+
+inline int pixel_at(const Map *p, const Region *own, int image, int row, int col) {
+  const Map map = *p;
+  return ((image - own->image) * own->high + (row - own->row) * STEP_H) * own->wide + col * STEP_W;
+}
+
+inline int tap_at(const Map *p, const Region *own, int row, int col) {
+  const Map map = *p;
+  const int down = TAP_H < 0 ? row - (TAP_ROWS - 1) : row;
+  const int right = TAP_W < 0 ? col - (TAP_COLS - 1) : col;
+  return down * TAP_H * own->wide + right * TAP_W;
+}
+
+inline void copy_region(const Map *p, const Region *own, const __global float *b, float *to) {
+  const Map map = *p;
+  const int first = clamp(-own->left, 0, own->wide), stop = clamp(map.W - own->left, first, own->wide);
+  for (int c = 0; c < own->channels; ++c)
+    for (int i = 0; i < own->images; ++i)
+      for (int h = 0; h < own->high; ++h) {
+        float *line = to + c * own->pitch + (i * own->high + h) * own->wide;
+        const int y = own->top + h, inside = y >= 0 && y < map.H;
+        const int begin = inside ? first : own->wide, end = inside ? stop : own->wide;
+        const __global float *from = b + map.b_0 + (own->channel + c) * CHANNEL_STRIDE
+            + (own->image + i) * IMAGE_STRIDE + y * map.b_h + own->left * map.b_w;
+        int w = 0;
+        for (; w < begin; ++w) line[w] = 0.0f;
+        if (map.b_w == 1) {
+          for (; w + 16 <= end; w += 16) PSTORE(GLOAD(0, from + w), 0, line + w);
+          for (; w < end; ++w) line[w] = from[w];
+        } else {
+          for (; w < end; ++w) line[w] = from[w * map.b_w];
+        }
+        for (; w < own->wide; ++w) line[w] = 0.0f;
+      }
+}
+
+// total[MR][NT], rows `pitch` apart, += x[row + term] * panel[term]
+inline void multiply(const float *x, const int *rows, const int *terms, int count,
+                     const __global float *panel, float *total, int pitch) {
+  float16 sum[MR][NV];
+  int at[MR];
+#pragma unroll
+  for (int i = 0; i < MR; ++i) {
+    at[i] = rows[i];
+#pragma unroll
+    for (int v = 0; v < NV; ++v) sum[i][v] = (float16)(0.0f);
+  }
+  for (int k = 0; k < count; ++k) {
+    const float *from = x + terms[k];
+    float16 lanes[NV];
+#pragma unroll
+    for (int v = 0; v < NV; ++v) lanes[v] = GLOAD(k * NV + v, panel);
+#pragma unroll
+    for (int i = 0; i < MR; ++i)
+#pragma unroll
+      for (int v = 0; v < NV; ++v) sum[i][v] += from[at[i]] * lanes[v];
+  }
+#pragma unroll
+  for (int i = 0; i < MR; ++i)
+#pragma unroll
+    for (int v = 0; v < NV; ++v)
+      PSTORE(PLOAD(v, total + i * pitch) + sum[i][v], v, total + i * pitch);
+}
+
+// Blocks are `images` x `rows` of pixels, and for WEIGHT `channels` too; `lanes` output channels,
+// a multiple of NT. With SPLIT 1 the images are cut into parts of `part_images`.
+__kernel void direct(const __global float *b, const __global float *panel, MAP_PARAMS, int k_most,
+                     int images, int rows, int channels, int lanes, int part_images OUT_PARAMS) {
+  float x[REGION], total[TOTAL], turn[16 * MOST_ROWS];
+  int row_at[MOST_ROWS + MR], term_at[TERMS];
+  const int z = get_global_id(2), split = z / sets, m_first = get_global_id(1) * lanes;
+  MAP_OF(z % sets)
+  const int m_count = min(lanes, M - m_first), taps = TAP_ROWS * TAP_COLS;
+  const int all = (M + NT - 1) / NT;
+  panel += (z % sets * all + m_first / NT) * k_most * NT;
+#if MODE == CONV
+  const int strips = (PIXEL_ROWS + rows - 1) / rows;
+  const int image = (int)get_global_id(0) / strips * images;
+  const int row = (int)get_global_id(0) % strips * rows;
+  const int image_count = min(images, IMAGES - image), row_count = min(rows, PIXEL_ROWS - row);
+  const int count = image_count * row_count * PIXEL_COLS;
+#else
+  const int channel = get_global_id(0) * channels;
+  const int channel_count = min(channels, CHANNELS - channel), count = channel_count * taps;
+#endif
+  const int tiles = (count + MR - 1) / MR;
+  for (int i = 0; i < tiles * MR * lanes; i += 16) PSTORE((float16)(0.0f), 0, total + i);
+#if MODE == CONV
+  for (int c = 0; c < CHANNELS && taps; c += channels) {
+    const Region own = region_of(&map, image, image_count, row, row_count, c,
+                                 min(channels, CHANNELS - c));
+    const int terms = own.channels * taps, k_first = c * taps;
+    copy_region(&map, &own, b, x);
+    for (int i = 0, n = 0; i < image_count; ++i)
+      for (int y = 0; y < row_count; ++y)
+        for (int w = 0; w < PIXEL_COLS; ++w) row_at[n++] = pixel_at(&map, &own, image + i, row + y, w);
+    for (int d = 0, k = 0; d < own.channels; ++d)
+      for (int r = 0; r < TAP_ROWS; ++r)
+        for (int s = 0; s < TAP_COLS; ++s) term_at[k++] = d * own.pitch + tap_at(&map, &own, r, s);
+#else
+  const int i_stop = min(IMAGES, (split + 1) * part_images);
+  for (int i = split * part_images; i < i_stop; i += images)
+  for (int y = 0; y < PIXEL_ROWS; y += rows) {
+    const Region own = region_of(&map, i, min(images, i_stop - i), y, min(rows, PIXEL_ROWS - y),
+                                 channel, channel_count);
+    const int terms = own.images * own.rows * PIXEL_COLS, k_first = (i * PIXEL_ROWS + y) * PIXEL_COLS;
+    copy_region(&map, &own, b, x);
+    for (int d = 0, n = 0; d < channel_count; ++d)
+      for (int r = 0; r < TAP_ROWS; ++r)
+        for (int s = 0; s < TAP_COLS; ++s) row_at[n++] = d * own.pitch + tap_at(&map, &own, r, s);
+    for (int d = 0, k = 0; d < own.images; ++d)
+      for (int h = 0; h < own.rows; ++h)
+        for (int w = 0; w < PIXEL_COLS; ++w) term_at[k++] = pixel_at(&map, &own, i + d, y + h, w);
+#endif
+    for (int n = count; n < tiles * MR; ++n) row_at[n] = row_at[count - 1];
+    for (int m = 0; m < m_count; m += NT)
+      for (int n = 0; n < tiles; ++n)
+        multiply(x, row_at + n * MR, term_at, terms, panel + (m / NT * k_most + k_first) * NT,
+                 total + n * MR * lanes + m, lanes);
+  }
+  for (int m = 0; m < m_count; m += 16) {
+    for (int n = 0; n < count; n += 16) {
+      float square[256];
+      float16 line[16];
+      for (int j = 0; j < 16; ++j)
+        PSTORE(PLOAD(0, total + min(n + j, count - 1) * lanes + m), j, square);
+      turned(square, line);
+      for (int j = 0; j < 16; ++j) PSTORE(line[j], 0, turn + j * MOST_ROWS + n);
+    }
+    for (int j = 0; j < min(16, m_count - m); ++j) {
+      const float *from = turn + j * MOST_ROWS;
+#if MODE == CONV
+      for (int i = 0; i < image_count; ++i)
+        for (int y = 0; y < row_count; ++y, from += PIXEL_COLS)
+          for (int w = 0; w < PIXEL_COLS; ++w)
+            STORE_AT(from[w], m_first + m + j, image + i, row + y, w)
+#else
+      for (int n = 0; n < count; ++n) STORE(from[n], m_first + m + j, channel * taps + n)
+#endif
+    }
+  }
+}

@@ -1,0 +1,172 @@
+"""Convolutions and their gradients on a CPU: how direct.cl cuts them into blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from handheld.device import DeviceCaps
+from handheld.graph.graph import Graph, Node
+from handheld.kernels.args import ints, line
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, round_up
+from handheld.kernels.expr import Epilogue, epilogue
+from handheld.kernels.reshape import OWN, within
+
+if TYPE_CHECKING:
+    from handheld.kernels.contract_problem import Problem
+
+#: as in direct.cl
+MR, REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 8, 32768, 256, 65536, 512, 64
+
+Source = Callable[["Problem", Epilogue | None, Mapping[str, int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What a convolution is over, whichever of its three directions."""
+
+    images: int
+    rows: int
+    cols: int
+    channels: int
+    taps: tuple[int, int]
+    step: tuple[int, int]
+    tap_step: tuple[int, int]
+
+    @property
+    def all_taps(self) -> int:
+        return self.taps[0] * self.taps[1]
+
+    def pitch(self, images: int, rows: int) -> int:
+        """Elements of a channel in a region of so many images and rows of pixels."""
+        high = (rows - 1) * self.step[0] + (self.taps[0] - 1) * abs(self.tap_step[0]) + 1
+        wide = (self.cols - 1) * self.step[1] + (self.taps[1] - 1) * abs(self.tap_step[1]) + 1
+        return images * high * wide + 16
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A work-item: `images` x `rows` of pixels at a time, `channels`, `lanes` output channels."""
+
+    images: int
+    rows: int
+    channels: int
+    lanes: int
+    grid: tuple[int, int]
+    splits: int
+    part_images: int
+    vectors: int
+    k_most: int
+
+
+def side_of(problem: Problem) -> Side:
+    n_y, n_x, k_c, k_r, k_s, u_h, u_w, e_h, e_w = problem.maps[20:29]
+    if problem.mode == "WEIGHT":
+        return Side(k_c, k_r, k_s, problem.n // (n_y * n_x), (n_y, n_x), (e_h, e_w), (u_h, u_w))
+    skip_h, skip_w = problem.maps[35:37]
+    # the taps of one phase, and what is between them
+    taps = (-(-k_r // skip_h), -(-k_s // skip_w))
+    phase_h, phase_w = problem.maps[33:35]
+    step = (skip_h * e_h // phase_h, skip_w * e_w // phase_w)
+    return Side(problem.n // (n_y * n_x), n_y, n_x, k_c, taps, (u_h, u_w), step)
+
+
+def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
+    """How to cut a problem, or None where another kernel is better: a kernel of one tap is a
+    matrix product, few output channels leave lanes idle, and very long rows or large kernels do
+    not fit the region."""
+    if caps.kind != "cpu" or problem.mode == "MATMUL" or problem.m < 8 or problem.k == 0:
+        return None
+    side = side_of(problem)
+    if side.all_taps == 1:
+        return None
+    vectors = 2 if problem.m > 16 and caps.vector_width >= 16 else 1
+    width, units = 16 * vectors, caps.compute_units
+    all_lanes = round_up(problem.m, width)
+    if problem.mode == "WEIGHT":
+        return _weight(problem, side, vectors, all_lanes, units)
+    lanes = min(all_lanes, TOTAL // 64)
+    while lanes > width and side.cols > TOTAL // lanes:
+        lanes = round_up(lanes // 2, width)
+    room = min(MOST_ROWS, TOTAL // lanes) // MR * MR
+    if side.cols > room or side.all_taps > TERMS:
+        return None
+    rows = min(side.rows, room // side.cols)
+    images = max(min(side.images, room // (side.rows * side.cols)), 1) if rows == side.rows else 1
+
+    def count() -> int:
+        strips = -(-side.rows // rows) * -(-side.images // images)
+        return strips * -(-problem.m // lanes) * problem.sets
+
+    while count() < 4 * units and (images > 1 or (rows > 1 and rows * side.cols > 32)):
+        images, rows = (-(-images // 2), rows) if images > 1 else (1, -(-rows // 2))
+    while rows > 1 and side.pitch(images, rows) > REGION:
+        images, rows = (-(-images // 2), rows) if images > 1 else (1, -(-rows // 2))
+    while count() < 2 * units and lanes > width:
+        lanes = round_up(-(-lanes // 2), width)
+    rows = -(-side.rows // -(-side.rows // rows))
+    channels = min(side.channels, TERMS // side.all_taps, REGION // side.pitch(images, rows))
+    if channels < 1:
+        return None
+    grid = (-(-side.rows // rows) * -(-side.images // images), -(-problem.m // lanes))
+    return Blocks(images, rows, channels, lanes, grid, 1, side.images, vectors,
+                  side.channels * side.all_taps)
+
+
+def _weight(
+    problem: Problem, side: Side, vectors: int, all_lanes: int, units: int
+) -> Blocks | None:
+    width = 16 * vectors
+    if side.cols > TERMS or side.all_taps > MOST_ROWS:
+        return None
+    rows = min(side.rows, TERMS // side.cols)
+    images = max(TERMS // (side.rows * side.cols), 1) if rows == side.rows else 1
+    images = min(images, side.images)
+    lanes = min(all_lanes, TOTAL // 64)
+    while lanes > width and side.all_taps > TOTAL // lanes:
+        lanes = round_up(lanes // 2, width)
+    room = min(MOST_ROWS, TOTAL // lanes) // MR * MR
+    channels = min(side.channels, room // side.all_taps, REGION // side.pitch(images, rows))
+    if channels < 1:
+        return None
+    channels = -(-side.channels // -(-side.channels // channels))
+    blocks = -(-side.channels // channels) * -(-problem.m // lanes) * problem.sets
+    splits = 1 if blocks >= 2 * units else min(-(-2 * units // blocks), side.images)
+    part = round_up(-(-side.images // splits), images if side.images >= splits * images else 1)
+    splits = -(-side.images // part)
+    images = min(images, part)
+    grid = (-(-side.channels // channels), -(-problem.m // lanes))
+    return Blocks(images, rows, channels, lanes, grid, splits, part, vectors, problem.k)
+
+
+def lower(
+    problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceCaps, source: Source
+) -> Lowered:
+    """The launch that makes the panels, the one that multiplies, and, where k is cut, `combine`."""
+    size = problem.sets * problem.m * problem.n
+    width, maps = 16 * cut.vectors, ints(*problem.maps)
+    panels = -(-problem.m // width)
+    panel_size = problem.sets * panels * cut.k_most * width
+    within(node, max(cut.splits * size, panel_size), "partial sums or elements of its panels")
+    tile = {"DIRECT": 1, "NV": cut.vectors}
+    # only conv_weight has no epilogue: a single part is its output
+    end = epilogue(node, graph, OWN) if "program" in node.attrs else None
+    last: tuple[Arg, ...] = end.args if end else (Buffer(node.outputs[0]),)
+    text = source(problem, end if cut.splits == 1 else None, tile)
+    first = Launch("panels", text,
+                   (Buffer(problem.a), *maps, *ints(cut.k_most), Workspace(0)),
+                   (-(-cut.k_most // SLAB), panels, problem.sets), (1, 1, 1))
+    args: tuple[Arg, ...] = (
+        Buffer(problem.b), Workspace(0), *maps,
+        *ints(cut.k_most, cut.images, cut.rows, cut.channels, cut.lanes, cut.part_images))
+    wide = (*cut.grid, problem.sets * cut.splits)
+    why = f"direct, blocks of {cut.images}x{cut.rows}x{cut.channels}, {cut.lanes} lanes"
+    if cut.splits == 1:
+        second = Launch("direct", text, args + last, wide, (1, 1, 1))
+        return Lowered((first, second), (panel_size * 4,), why)
+    second = Launch("direct", text, (*args, Workspace(1)), wide, (1, 1, 1))
+    combine = line("combine", source(problem, None, {"COMBINE": 1}),
+                   (Workspace(1), *ints(cut.splits, size), *last), size, caps)
+    return Lowered((first, second, combine), (panel_size * 4, cut.splits * size * 4),
+                   f"{why}, images in {cut.splits} parts")
