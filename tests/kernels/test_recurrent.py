@@ -20,10 +20,10 @@ def draw(*shape: int) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64).float().double()  # exact in fp32
 
 
-def run(op, lower, inputs, outputs, *, reverse, kind="cpu"):
+def run(op, lower, inputs, outputs, *, reverse, kind="cpu", **change):
     arrays = [x.detach().float().numpy() for x in inputs]
     graph, data = make(op, arrays, None, [(s, "f32") for s in outputs], {"reverse": reverse})
-    return run_node(lower, graph, data, caps_of_kind(kind))
+    return run_node(lower, graph, data, caps_of_kind(kind, **change))
 
 
 def sequence(gx, step, state, reverse):
@@ -139,6 +139,42 @@ def test_empty():
     assert lower_lstm(graph.nodes[0], graph, caps_of_kind()).launches == ()
 
 
-@pytest.mark.parametrize("defines", ["", "-DLANES=1 -DROWS=4"])
+@pytest.mark.parametrize("b, h, items, local", [
+    (3, 5, 1, 32), (9, 37, 8, 8), (11, 72, 512, 48), (5, 13, 128, 1)])
+def test_small_and_large_devices(b, h, items, local):
+    """Work-groups of one item to as many as there is use for, and little local memory (KiB)."""
+    change = {"max_work_group": items, "local_mem_bytes": local << 10}
+    torch.manual_seed(4)
+    for gates, op, lower, grad in ((4, "lstm", lower_lstm, lower_lstm_grad),
+                                   (3, "gru", lower_gru, lower_gru_grad)):
+        gx, w, bias = draw(2, b, gates * h), draw(gates * h, h).div(h**0.5), draw(gates * h)
+        state, saved = [draw(b, h), draw(b, h)], draw(2, b, 4 * h)
+        inputs = [gx, w, *state] if gates == 4 else [gx, w, bias, state[0]]
+        shapes = [(2, b, h)] * (gates - 2) + [(2, b, 4 * h)]
+        back = [draw(2, b, h), *state, w, draw(2, b, h), saved, state[0]]
+        if gates == 3:
+            back = [back[0], state[0], w, draw(2, b, h), saved, state[1]]
+        found = [(b, h)] * 2 if gates == 4 else [(2, b, 3 * h), (b, h)]
+        for which, fn, args, out in ((op, lower, inputs, shapes),
+                                     (op + "_grad", grad, back, [(2, b, gates * h), *found])):
+            want = run(which, fn, args, out, reverse=False)
+            got = run(which, fn, args, out, reverse=False, kind="gpu", **change)
+            for mine, theirs in zip(got, want):
+                assert error(mine, theirs) < 1e-6
+
+
+def test_a_step_fills_a_large_gpu():
+    arrays = [np.zeros(s, np.float32) for s in ((2, 32, 1024), (1024, 256), (32, 256), (32, 256))]
+    outputs = [((2, 32, 256), "f32"), ((2, 32, 256), "f32"), ((2, 32, 1024), "f32")]
+    graph, _ = make("lstm", arrays, None, outputs, {"reverse": False})
+    caps = caps_of_kind("gpu", max_work_group=1024, local_mem_bytes=48 << 10, compute_units=132)
+    launch = lower_lstm(graph.nodes[0], graph, caps).launches[1]
+    assert launch.local_size == (1, 256) and launch.global_size == (4, 32 * 256)
+
+
+TILED = "-DLANES=1 -DROWS=1 -DUNITS=8 -DTILE=8 -DGATES=3 -DCOLUMNS=3 -DSLICES=8 -DQUADS=4 -DWHOLE=0"
+
+
+@pytest.mark.parametrize("defines", ["", TILED])
 def test_the_file_compiles_alone(defines):
     cl.Program(queue().context, read_source("recurrent.cl")).build(defines)

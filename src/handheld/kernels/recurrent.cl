@@ -20,8 +20,19 @@
 //      b  ROWS  |item |     |     |      A work-item makes ROWS x LANES of h (or dh), all gates:
 //         ROWS  |     |     |     |      each packed weight it loads serves ROWS rows of the batch.
 //
-// Work-items are (row block, lane block). A CPU takes groups of row blocks, which share a panel of
-// LANES columns in its cache; a GPU takes groups of lane blocks of 1 in one panel of all columns.
+// Work-items are (row block, lane block); groups of row blocks share a panel of LANES columns in
+// the cache. That is the CPU's way. A GPU (UNITS is defined) needs many work-items with little to
+// do each, so a work-group takes a tile and splits the sum over k between its items:
+//
+//            j: |UNITS of each gate| ...       item = (COLUMNS columns, slice of k):
+//      b  TILE  |      group       |              slice s takes quads s, s + SLICES, ... of four k
+//         TILE  |                  |           the rows of h (or d) wait in local memory; the
+//                                              slices are added up there, in order, at the end
+//
+//   packed[tile of units][quad of k][gate][unit][k % 4]       backward: one column a unit, k over
+//                                                             all gates; `panel` counts the quads
+// Items read neighbouring float4 of the weights, and one item makes one element of h (or dh): LANES
+// and ROWS are 1.
 // Parameters:
 
 #ifndef LANES  // columns of a work-item: 1, 4, 8 or 16
@@ -32,6 +43,25 @@
 #endif
 #ifndef CHUNK  // terms that are added up before they join the total
 #define CHUNK 256
+#endif
+#ifdef UNITS   // units of a group's tile; with it come
+//      TILE      rows of the batch of a tile; TILE * UNITS <= the items of a group
+//      GATES     columns of a unit: 4 or 3 forward, 1 backward
+//      COLUMNS   columns of an item, divides GATES * UNITS
+//      SLICES    of k, between as many items; divides the quads of the packed weights
+//      QUADS     that an item takes between two barriers
+//      WHOLE     1 if rows of h (or d) start at multiples of four floats
+#define WIDTH (GATES * UNITS)
+#define ITEMS (SLICES * WIDTH / COLUMNS)
+#define BLOCK (SLICES * QUADS)  // quads of a row in local memory
+#define POOL max_(TILE * BLOCK, (SLICES * TILE * WIDTH + 3) / 4)
+#define max_(a, b) ((a) > (b) ? (a) : (b))
+#define UNROLL _Pragma("unroll")  // arrays of an item are registers only if no index is left
+#define SHARED __local float4 pool[POOL];
+#define POOL_ARG , pool
+#else
+#define SHARED
+#define POOL_ARG
 #endif
 
 #define GLUE_(a, b) a##b
@@ -73,6 +103,116 @@ typedef struct {
     int col, cols;      // the first column, and how many of LANES
 } Tile;
 
+#ifdef UNITS
+Tile tile_of(int B, int H) {
+    int id = get_local_id(1);
+    Tile own;
+    own.row = get_group_id(0) * TILE + id / UNITS;
+    own.col = get_group_id(1) * UNITS + id % UNITS;
+    own.rows = id < TILE * UNITS && own.row < B && own.col < H;
+    own.cols = 1;
+    return own;
+}
+
+// Four k of row `row`, zeros where there are none.
+float4 quad_of(__global const float *a, int row, int B, int stride, int k, int K) {
+    if (row >= B || k >= K) return 0;
+    a += row * stride + k;
+#if WHOLE
+    return *(__global const float4 *)a;
+#else
+    return (float4)(a[0], k + 1 < K ? a[1] : 0, k + 2 < K ? a[2] : 0, k + 3 < K ? a[3] : 0);
+#endif
+}
+
+// All items of the group call this. sum[0] = what the item's own row and unit get, gate by gate
+// (backward: all in the first), with a[row][K] and `quads` quads of packed weights a column.
+void tile_dot(float sum[GATES], __global const float *a, int B, int stride, int K,
+              __global const float *packed, int quads, __local float4 *pool) {
+    const int id = get_local_id(1), first = id % (WIDTH / COLUMNS) * COLUMNS;
+    const int slice = id / (WIDTH / COLUMNS);
+    __global const float4 *weights =
+        (__global const float4 *)packed + (get_group_id(1) * quads + slice) * WIDTH + first;
+    float total[TILE][COLUMNS];
+    UNROLL
+    for (int r = 0; r < TILE; r++)
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) total[r][c] = 0;
+    for (int start = 0; start < quads; start += BLOCK) {
+        float4 w[QUADS][COLUMNS];  // on their way while the rows are
+        UNROLL
+        for (int q = 0; q < QUADS; q++)
+            UNROLL
+            for (int c = 0; c < COLUMNS; c++)
+                w[q][c] = start + q * SLICES < quads ? weights[q * SLICES * WIDTH + c] : 0;
+        weights += BLOCK * WIDTH;
+        if (start) barrier(CLK_LOCAL_MEM_FENCE);
+        for (int i = id; i < TILE * BLOCK; i += ITEMS)
+            pool[i] = quad_of(a, get_group_id(0) * TILE + i / BLOCK, B, stride,
+                              (start + i % BLOCK) * 4, K);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        UNROLL
+        for (int r = 0; r < TILE; r++) {
+            float part[COLUMNS];
+            UNROLL
+            for (int c = 0; c < COLUMNS; c++) part[c] = 0;
+            UNROLL
+            for (int q = 0; q < QUADS; q++) {
+                float4 x = pool[r * BLOCK + q * SLICES + slice];
+                UNROLL
+                for (int c = 0; c < COLUMNS; c++) {
+                    part[c] += x.x * w[q][c].x;
+                    part[c] += x.y * w[q][c].y;
+                    part[c] += x.z * w[q][c].z;
+                    part[c] += x.w * w[q][c].w;
+                }
+            }
+            UNROLL
+            for (int c = 0; c < COLUMNS; c++) total[r][c] += part[c];
+        }
+    }
+    // part[slice][row][column], the slices added up by one item an element
+    __local float *part = (__local float *)pool;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    UNROLL
+    for (int r = 0; r < TILE; r++)
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++)
+            part[(slice * TILE + r) * WIDTH + first + c] = total[r][c];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = id; i < TILE * WIDTH; i += ITEMS) {
+        float all = 0;
+        UNROLL
+        for (int s = 0; s < SLICES; s++) all += part[s * TILE * WIDTH + i];
+        part[i] = all;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (id < TILE * UNITS)
+        for (int g = 0; g < GATES; g++)
+            sum[g] = part[id / UNITS * WIDTH + g * UNITS + id % UNITS];
+}
+
+// sum[0][g] as below; backward the gates are in one sum, and the other sums are zero
+#define DEFINE_DOT(NAME, G)                                                                        \
+    void NAME(lanes sum[ROWS][G], __global const float *a, int B, int stride, int spread,          \
+              __global const float *packed, int H, int panel, Tile own, __local float4 *pool) {    \
+        float found[GATES];                                                                        \
+        tile_dot(found, a, B, stride, spread ? G * H : H, packed, panel, pool);                    \
+        for (int g = 0; g < G; g++) sum[0][g] = g < GATES ? found[min(g, GATES - 1)] : 0;          \
+    }
+
+// packed[tile][quad][gate][unit][k % 4] from w, (gate, unit, k) at gate*H*H + unit*su + k*sk
+__kernel void pack_tiles(__global const float *w, __global float *packed, int total, int H, int K,
+                         int quads, int su, int sk) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    int unit = id / 4 % UNITS, g = id / 4 / UNITS % GATES;
+    int k = id / 4 / WIDTH % quads * 4 + id % 4;
+    unit += id / 4 / WIDTH / quads * UNITS;
+    packed[id] = unit < H && k < K ? w[g * H * H + unit * su + k * sk] : 0;
+}
+
+#else
 Tile tile_of(int B, int H) {
     Tile own;
     own.row = get_global_id(0) * ROWS;
@@ -85,8 +225,9 @@ Tile tile_of(int B, int H) {
 // sum[r][g] = sum over k of a[row r][g*spread + k] * packed[k][g]; rows of a are `stride` long.
 // Rows past the end of the batch repeat the last one: same speed, and nothing to guard.
 #define DEFINE_DOT(NAME, G)                                                                        \
-    void NAME(lanes sum[ROWS][G], __global const float *a, int stride, int spread,                 \
+    void NAME(lanes sum[ROWS][G], __global const float *a, int B, int stride, int spread,          \
               __global const float *packed, int H, int panel, Tile own) {                          \
+        if (own.rows == 0) return;                                                                 \
         packed += own.col / panel * panel * H * G + own.col % panel;                               \
         __global const float *row[ROWS];                                                           \
         for (int r = 0; r < ROWS; r++) {                                                           \
@@ -108,6 +249,8 @@ Tile tile_of(int B, int H) {
                 for (int g = 0; g < G; g++) sum[r][g] += part[r][g];                               \
         }                                                                                          \
     }
+#endif
+
 DEFINE_DOT(dot4, 4)
 DEFINE_DOT(dot3, 3)
 
@@ -131,10 +274,11 @@ __kernel void lstm(__global const float *gx, __global const float *packed,
                    __global const float *near_h, __global const float *near_c, __global float *h,
                    __global float *c, __global float *gates, int at, int near, int B, int H,
                    int panel) {
+    SHARED
     Tile own = tile_of(B, H);
-    if (own.rows == 0) return;
     lanes sum[ROWS][4];
-    dot4(sum, near_h + near * H, H, 0, packed, H, panel, own);
+    dot4(sum, near_h + near * H, B, H, 0, packed, H, panel, own POOL_ARG);
+    if (own.rows == 0) return;
     for (int r = 0; r < ROWS && r < own.rows; r++) {
         int b = own.row + r, n = own.cols;
         int to = (at + b) * H + own.col, gate = (at + b) * 4 * H + own.col;
@@ -155,10 +299,11 @@ __kernel void lstm(__global const float *gx, __global const float *packed,
 __kernel void gru(__global const float *gx, __global const float *packed,
                   __global const float *bias, __global const float *near_h, __global float *h,
                   __global float *saved, int at, int near, int B, int H, int panel) {
+    SHARED
     Tile own = tile_of(B, H);
-    if (own.rows == 0) return;
     lanes sum[ROWS][3];
-    dot3(sum, near_h + near * H, H, 0, packed, H, panel, own);
+    dot3(sum, near_h + near * H, B, H, 0, packed, H, panel, own POOL_ARG);
+    if (own.rows == 0) return;
     int n = own.cols;
     lanes bias_r = load_some(bias + own.col, n), bias_z = load_some(bias + H + own.col, n);
     lanes bias_n = load_some(bias + 2 * H + own.col, n);
@@ -185,10 +330,11 @@ __kernel void lstm_grad(__global const float *dh, __global const float *dh_last,
                         __global const float *c, __global const float *gates,
                         __global const float *before_c, __global float *dgx, __global float *dc0,
                         int at, int near, int later, int B, int H, int panel) {
+    SHARED
     Tile own = tile_of(B, H);
-    if (own.rows == 0) return;
     lanes sum[ROWS][4];
-    if (later >= 0) dot4(sum, dgx + later * 4 * H, 4 * H, H, packed, H, panel, own);
+    if (later >= 0) dot4(sum, dgx + later * 4 * H, B, 4 * H, H, packed, H, panel, own POOL_ARG);
+    if (own.rows == 0) return;
     for (int r = 0; r < ROWS && r < own.rows; r++) {
         int b = own.row + r, n = own.cols, state = b * H + own.col;
         int here = (at + b) * H + own.col, gate = (at + b) * 4 * H + own.col;
@@ -213,10 +359,11 @@ __kernel void gru_grad(__global const float *dh, __global const float *carry,
                        __global const float *packed, __global const float *before_h,
                        __global const float *saved, __global float *dgx, __global float *dgh,
                        __global float *dh0, int at, int near, int later, int B, int H, int panel) {
+    SHARED
     Tile own = tile_of(B, H);
-    if (own.rows == 0) return;
     lanes sum[ROWS][3];
-    if (later >= 0) dot3(sum, dgh + later * 3 * H, 3 * H, H, packed, H, panel, own);
+    if (later >= 0) dot3(sum, dgh + later * 3 * H, B, 3 * H, H, packed, H, panel, own POOL_ARG);
+    if (own.rows == 0) return;
     for (int r = 0; r < ROWS && r < own.rows; r++) {
         int b = own.row + r, n = own.cols, state = b * H + own.col;
         int gate = (at + b) * 3 * H + own.col, save = (at + b) * 4 * H + own.col;
@@ -242,10 +389,11 @@ __kernel void gru_grad(__global const float *dh, __global const float *carry,
 // What the first step hands back to the state before it.
 __kernel void lstm_begin(__global const float *dgx, __global const float *packed,
                          __global float *dh0, int later, int B, int H, int panel) {
+    SHARED
     Tile own = tile_of(B, H);
-    if (own.rows == 0) return;
     lanes sum[ROWS][4];
-    dot4(sum, dgx + later * 4 * H, 4 * H, H, packed, H, panel, own);
+    dot4(sum, dgx + later * 4 * H, B, 4 * H, H, packed, H, panel, own POOL_ARG);
+    if (own.rows == 0) return;
     for (int r = 0; r < ROWS && r < own.rows; r++)
         store_some((sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]),
                    dh0 + (own.row + r) * H + own.col, own.cols);
@@ -253,10 +401,11 @@ __kernel void lstm_begin(__global const float *dgx, __global const float *packed
 
 __kernel void gru_begin(__global const float *dgh, __global const float *packed,
                         __global float *dh0, int later, int B, int H, int panel) {
+    SHARED
     Tile own = tile_of(B, H);
-    if (own.rows == 0) return;
     lanes sum[ROWS][3];
-    dot3(sum, dgh + later * 3 * H, 3 * H, H, packed, H, panel, own);
+    dot3(sum, dgh + later * 3 * H, B, 3 * H, H, packed, H, panel, own POOL_ARG);
+    if (own.rows == 0) return;
     for (int r = 0; r < ROWS && r < own.rows; r++) {
         __global float *to = dh0 + (own.row + r) * H + own.col;
         store_some(load_some(to, own.cols) + (sum[r][0] + sum[r][1] + sum[r][2]), to, own.cols);

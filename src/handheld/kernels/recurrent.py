@@ -18,6 +18,11 @@ from handheld.kernels.base import (
     with_defines,
 )
 
+#: on a GPU: rows of the batch and units of a work-group's tile, and its work-items
+TILE, UNITS, ITEMS = 8, 8, 256
+#: columns of a work-item, and the quads of k that it takes between two barriers
+COLUMNS, QUADS = 2, 4
+
 
 @dataclass(frozen=True)
 class _Cell:
@@ -31,26 +36,22 @@ class _Cell:
     gates: int
     panel: int
     grid: tuple[tuple[int, int], tuple[int, int]]
+    packed_size: int
+    why: str
 
     @staticmethod
-    def of(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int) -> _Cell:
-        on_gpu = caps.kind == "gpu"
-        # lanes * rows * gates sums stay in registers; a GPU's vector is its work-items
-        lanes, rows = (1, 4) if on_gpu else (8, 2)
-        row_blocks, lane_blocks = -(-batch // rows), -(-hidden // lanes)
-        if on_gpu:
-            local = (1, group(caps))
-        else:
-            local = (min(group(caps, 16), 1 << (row_blocks - 1).bit_length()), 1)
-        size = (round_up(row_blocks, local[0]), round_up(lane_blocks, local[1]))
-        source = with_defines({"LANES": lanes, "ROWS": rows}, read_source("recurrent.cl"))
-        panel = hidden if on_gpu else lanes
+    def of(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, *,
+           backward: bool = False) -> _Cell:
         ints(steps * batch * gates * hidden)
-        return _Cell(caps, source, steps, batch, hidden, gates, panel, (size, local))
-
-    @property
-    def packed_size(self) -> int:
-        return self.gates * self.hidden * round_up(self.hidden, self.panel)
+        if caps.kind == "gpu":
+            return _tiles(caps, steps, batch, hidden, gates, backward)
+        lanes, rows = 8, 2  # lanes * rows * gates sums stay in registers
+        row_blocks, lane_blocks = -(-batch // rows), -(-hidden // lanes)
+        local = (min(group(caps, 16), _power(row_blocks)), 1)
+        size = (round_up(row_blocks, local[0]), lane_blocks)
+        source = with_defines({"LANES": lanes, "ROWS": rows}, read_source("recurrent.cl"))
+        return _Cell(caps, source, steps, batch, hidden, gates, lanes, (size, local),
+                     gates * hidden * round_up(hidden, lanes), "vectors of columns")
 
     @property
     def sizes(self) -> tuple[Arg, ...]:
@@ -59,9 +60,12 @@ class _Cell:
     def pack(self, weights: int, *, transposed: bool) -> Launch:
         """The weights in the order that a step reads them; forward steps want them transposed."""
         strides = (self.hidden, 1) if transposed else (1, self.hidden)
-        sizes = ints(self.packed_size, self.gates, self.hidden, self.panel, *strides)
-        args: tuple[Arg, ...] = (Buffer(weights), Workspace(0), *sizes)
-        return line("pack", self.source, args, self.packed_size, self.caps)
+        kernel, sizes = "pack", ints(self.packed_size, self.gates, self.hidden, self.panel)
+        if self.caps.kind == "gpu":
+            terms = self.hidden if transposed else self.gates * self.hidden
+            kernel, sizes = "pack_tiles", ints(self.packed_size, self.hidden, terms, self.panel)
+        args: tuple[Arg, ...] = (Buffer(weights), Workspace(0), *sizes, *ints(*strides))
+        return line(kernel, self.source, args, self.packed_size, self.caps)
 
     def keep(self, source: int, target: int) -> Launch:
         """A plain copy: what a sequence of no steps does to its state."""
@@ -73,9 +77,51 @@ class _Cell:
         return Launch(kernel, self.source, (*args, *self.sizes), *self.grid)
 
     def lowered(self, launches: list[Launch]) -> Lowered:
-        where = "one work-item a column" if self.caps.kind == "gpu" else "vectors of columns"
         return Lowered(tuple(launches), (4 * self.packed_size,),
-                       f"{self.steps} steps of one launch, {where}, weights packed once")
+                       f"{self.steps} steps of one launch, {self.why}, weights packed once")
+
+
+def _power(value: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (value - 1).bit_length()
+
+
+def _shape(caps: DeviceCaps, batch: int, hidden: int, per_unit: int, terms: int) -> dict[str, int]:
+    """The tile of a work-group and how its items share it: the parameters of recurrent.cl. All but
+    GATES and QUADS are powers of two, but for an item that takes the three columns of a unit."""
+    items, room = group(caps, ITEMS), caps.local_mem_bytes * 3 // 4
+    tile = min(TILE, _power(batch), items)
+    while True:
+        units = min(UNITS, _power(hidden), items // tile)
+        width = per_unit * units
+        columns = per_unit if per_unit == 3 or width % COLUMNS else COLUMNS
+        if width // columns > items:
+            columns = per_unit
+        slices, quads = min(items * columns // width, _power(-(-terms // 4))), QUADS
+        least = -(-tile * units * columns // width)  # an item for each element of the tile
+        slices = max(slices, least)
+        while 4 * tile * slices * max(width, 4 * quads) > room and (quads > 1 or slices > least):
+            quads, slices = (quads - 1, slices) if quads > 1 else (quads, slices // 2)
+        if tile == 1 or 4 * tile * slices * max(width, 4 * quads) <= room:
+            return {"UNITS": units, "TILE": tile, "GATES": per_unit, "COLUMNS": columns,
+                    "SLICES": slices, "QUADS": quads}
+        tile //= 2
+
+
+def _tiles(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int,
+           backward: bool) -> _Cell:
+    """A GPU's cell: a work-group a tile, k in slices between the items of each."""
+    per_unit, terms = (1, gates * hidden) if backward else (gates, hidden)
+    shape = _shape(caps, batch, hidden, per_unit, terms)
+    units, slices, width = shape["UNITS"], shape["SLICES"], shape["UNITS"] * per_unit
+    quads, local = round_up(-(-terms // 4), slices), slices * width // shape["COLUMNS"]
+    row_tiles, unit_tiles = -(-batch // shape["TILE"]), -(-hidden // units)
+    packed = unit_tiles * quads * width * 4
+    ints(packed)
+    defines: dict[str, object] = {"LANES": 1, "ROWS": 1, **shape, "WHOLE": int(terms % 4 == 0)}
+    return _Cell(caps, with_defines(defines, read_source("recurrent.cl")), steps, batch, hidden,
+                 gates, quads, ((row_tiles, unit_tiles * local), (1, local)), packed,
+                 f"tiles of {shape['TILE']}x{units}, k in {slices} slices")
 
 
 def _order(steps: int, reverse: bool) -> list[int]:
@@ -128,7 +174,7 @@ def lower_lstm_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     steps, batch, hidden = node.inputs[0].shape
     if batch * hidden == 0:
         return Lowered(())
-    cell = _Cell.of(caps, steps, batch, hidden, 4)
+    cell = _Cell.of(caps, steps, batch, hidden, 4, backward=True)
     if steps == 0:
         return Lowered((cell.keep(dh_last, dh0), cell.keep(dc_last, dc0)))
     launches = [cell.pack(w, transposed=False)]
@@ -148,7 +194,7 @@ def lower_gru_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     steps, batch, hidden = node.inputs[0].shape
     if batch * hidden == 0:
         return Lowered(())
-    cell = _Cell.of(caps, steps, batch, hidden, 3)
+    cell = _Cell.of(caps, steps, batch, hidden, 3, backward=True)
     if steps == 0:
         return Lowered((cell.keep(dh_last, dh0),))
     launches = [cell.pack(w, transposed=False)]
