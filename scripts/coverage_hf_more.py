@@ -322,7 +322,7 @@ def _vision() -> list[Family]:
             stages,
             embed_dim=[8, 16, 32],
             num_heads=[1, 2, 4],
-            depth=[1, 1, 1],
+            depth=[1, 2, 3],
             drop_path_rate=[0.0, 0.0, 0.1],
         ),
         family(
@@ -356,8 +356,21 @@ def masked_image() -> Batch:
     return {"pixel_values": torch.randn(B, 3, 32, 32), "bool_masked_pos": torch.rand(B, 16) > 0.5}
 
 
-def segments() -> Batch:
-    return {"pixel_values": torch.randn(B, 3, 32, 32), "labels": torch.randint(0, 5, (B, 32, 32))}
+def series() -> Batch:
+    return {
+        "past_values": torch.randn(B, 10).exp(),
+        "past_time_features": torch.randn(B, 10, 2),
+        "past_observed_mask": torch.ones(B, 10),
+        "future_values": torch.randn(B, 4).exp(),
+        "future_time_features": torch.randn(B, 4, 2),
+    }
+
+
+def segments(size: int = 32) -> Batch:
+    return {
+        "pixel_values": torch.randn(B, 3, size, size),
+        "labels": torch.randint(0, 5, (B, size, size)),
+    }
 
 
 def speech(samples: int = 1600) -> Batch:
@@ -460,7 +473,18 @@ def _others() -> list[Family]:
             plain,
             {"vocab_size": V, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
         ),
-        family("time_series_transformer", "", plain, {}),
+        family(
+            "time_series_transformer",
+            "",
+            series,
+            {"d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "input_size": 1},
+            prediction_length=4,
+            context_length=8,
+            lags_sequence=[1, 2],
+            num_time_features=2,
+            encoder_layers=1,
+            decoder_layers=1,
+        ),
         family(
             "perceiver",
             "MaskedLM",

@@ -32,6 +32,8 @@ DECODER: dict[str, Any] = {
     "v_head_dim": 8,
     "first_k_dense_replace": 1,
     "num_dense_layers": 1,
+    "n_shared_experts": 1,
+    "num_kv_shared_layers": 0,
     "shared_expert_intermediate_size": 24,
     "sliding_window": 8,
 }
@@ -52,16 +54,13 @@ DECODERS = [
     "bitnet",
     "cohere2_moe",
     "cwm",
-    "deepseek_v2",
     "doge",
     "dots1",
     "ernie4_5_moe",
     "exaone_moe",
     "flex_olmo",
-    "gemma3n_text",
     "gemma4_text",
     "glm4_moe",
-    "glm4_moe_lite",
     "granite_swa",
     "granitemoe_swa",
     "granitemoeshared",
@@ -69,19 +68,13 @@ DECODERS = [
     "hy_v3",
     "jais2",
     "jetmoe",
-    "lfm2_moe",
     "llama4_text",
-    "longcat_flash",
     "mimo_v2_flash",
-    "minicpm3",
     "minimax",
     "minimax_m2",
     "ministral3",
-    "mistral4",
     "solar_open",
     "vaultgemma",
-    "youtu",
-    "zaya",
 ]
 HYBRIDS = [
     "bamba",
@@ -93,9 +86,8 @@ HYBRIDS = [
     "qwen3_5_text",
     "qwen3_5_moe_text",
     "qwen3_next",
-    "zamba",
-    "zamba2",
 ]
+LATENT = ["deepseek_v2", "glm4_moe_lite", "longcat_flash", "minicpm3", "youtu"]
 ENCODERS = ["roc_bert", "xlm-roberta-xl", "nomic_bert", "gte", "jina_embeddings_v3", "esmc"]
 DETECTOR = {
     "num_queries": 7,
@@ -149,7 +141,43 @@ def families() -> list[Family]:
     return [
         *(family(kind, "CausalLM", causal, DECODER) for kind in DECODERS),
         *(family(kind, "CausalLM", causal, {**DECODER, **MAMBA}) for kind in HYBRIDS),
-        *(family(kind, "MaskedLM", padded, TEXT) for kind in ENCODERS),
+        *(
+            family(kind, "CausalLM", causal, {**DECODER, "num_key_value_heads": 4})
+            for kind in LATENT
+        ),
+        family("zaya", "CausalLM", causal, DECODER, num_experts_per_tok=1),
+        family(
+            "gemma3n_text",
+            "CausalLM",
+            causal,
+            DECODER,
+            layer_types=["sliding_attention", "full_attention"],
+            vocab_size_per_layer_input=V,
+            hidden_size_per_layer_input=8,
+            laurel_rank=4,
+            altup_num_inputs=2,
+            intermediate_size=[48, 48],
+            activation_sparsity_pattern=[0.0, 0.0],
+        ),
+        family("lfm2_moe", "CausalLM", causal, DECODER, layer_types=["conv", "full_attention"]),
+        family(
+            "zamba2",
+            "CausalLM",
+            causal,
+            {**DECODER, **MAMBA},
+            layers_block_type=["mamba", "hybrid"],
+            mamba_ngroups=1,
+            n_mamba_heads=4,
+            mamba_headdim=16,
+            chunk_size=4,
+            num_mem_blocks=1,
+            attention_head_dim=16,
+            attention_hidden_size=64,
+        ),
+        *(
+            family(kind, "MaskedLM", padded, {**TEXT, "num_key_value_heads": 4})
+            for kind in ENCODERS
+        ),
         *(family(kind, "", pixels(64), DETECTOR) for kind in ("detr", "table-transformer")),
         *(family(kind, "", pixels(64), DETECTOR) for kind in ("conditional_detr", "dab-detr")),
         family("yolos", "", pixels(), VISION, num_detection_tokens=5, image_size=[32, 32]),
@@ -168,7 +196,12 @@ def families() -> list[Family]:
         ),
         family("t5gemma", "Seq2SeqLM", translate, {}, encoder=DECODER, decoder=DECODER),
         family(
-            "lilt", "SequenceClassification", boxes, {**TEXT, "type_vocab_size": 2}, num_labels=5
+            "lilt",
+            "SequenceClassification",
+            boxes,
+            {**TEXT, "type_vocab_size": 2},
+            hidden_size=48,
+            num_labels=5,
         ),
     ]
 

@@ -93,9 +93,9 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "densenet121": (64, {"block_config": (2, 2, 2, 2), "growth_rate": 8}),
     "repvgg_a0": (64, {}),
     "mobileone_s0": (64, {}),
-    "ghostnet_050": (64, {}),
-    "ghostnetv2_100": (64, {}),
-    "repghostnet_050": (64, {}),
+    "ghostnet_050": (64, {"drop_rate": 0.0}),
+    "ghostnetv2_100": (64, {"drop_rate": 0.0}),
+    "repghostnet_050": (64, {"drop_rate": 0.0}),
     "mobilevit_xxs": (64, {}),
     "mobilevitv2_050": (64, {}),
     "levit_128s": (64, {"img_size": 64}),
@@ -177,7 +177,7 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "rexnet_100": (64, {}),
     "selecsls42b": (64, {}),
     "semnasnet_075": (64, {}),
-    "legacy_seresnet18": (64, {}),
+    "legacy_seresnet18": (64, {"drop_rate": 0.0}),
     "sequencer2d_s": (
         224,
         {"layers": (1, 1, 1, 1), "embed_dims": (16, 32, 32, 32), "hidden_sizes": (8, 16, 16, 16)},
@@ -213,7 +213,7 @@ TIMM: dict[str, tuple[int, dict[str, Any]]] = {
     "csatv2": (64, {"img_size": 64}),
     "sam2_hiera_tiny": (64, {}),
     "cpubone_nano": (64, {}),
-    "efficientvim_m1": (64, {}),
+    "efficientvim_m1": (128, {}),
     "iformer_s": (64, {}),
     "lcnetv2_small": (64, {}),
     "lowformer_b0": (64, {}),
@@ -390,7 +390,7 @@ def pytorchcv_family(name: str, size: int) -> Family:
         kwargs: dict[str, Any] = {"in_size": (size, size)}
         if size >= 224:
             kwargs["num_classes"] = CLASSES
-        return Task(get_model(name, **kwargs), images(size), classify, mode="train")
+        return Task(get_model(name, **kwargs), images(size), classify)
 
     return Family(f"pytorchcv {name}", "pytorchcv", make)
 

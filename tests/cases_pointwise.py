@@ -82,6 +82,23 @@ def _unary() -> Iterator[Case]:
     yield of("unary sinc", torch.sinc, normal(*S))
     yield of("unary lgamma by parts", lambda x: torch.special.xlog1py(x, x), positive(*S))
     yield of("unary xlogy", torch.xlogy, positive(*S), positive(*S))
+    yield of(
+        "fake_quantize tensor",
+        lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -8, 7),
+        normal(*S),
+        rounded=True,
+    )
+    yield of(
+        "fake_quantize channels",
+        lambda x: torch.fake_quantize_per_channel_affine(
+            x, 0.1 + 0.1 * torch.arange(x.shape[1]), torch.arange(x.shape[1]).int() % 3, 1, -8, 7
+        ),
+        normal(*S),
+        rounded=True,
+    )
+    yield of(
+        "is all true", lambda x: torch._is_all_true(x > 0) | torch._is_any_true(x > 0), normal(*S)
+    )
     yield of("unary of int", lambda x: x.float().sqrt() + torch.sin(x), ints(9, *S), rounded=True)
     yield of(
         "unary nan_to_num",

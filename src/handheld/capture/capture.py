@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from handheld.capture.attributes import Attributes
+from handheld.capture.experts import dense_experts
 from handheld.capture.layout import permute, physical_order
 from handheld.capture.optimizers import Optimizer, clip_norm, clip_value
 from handheld.capture.reading import check_ranges, watched
@@ -151,6 +152,7 @@ class Capture:
             stack.enter_context(self._quiet())
             stack.enter_context(single_op_recurrence())
             stack.enter_context(replaced_functions())
+            stack.enter_context(dense_experts())
             attributes = Attributes(self.modules.values())
             stack.callback(attributes.restore)
             stack.enter_context(self._paths(rec))

@@ -79,6 +79,36 @@ def angle(x: T) -> T:
     return torch.where(torch.isnan(x), x, torch.where(x < 0, math.pi, 0.0))
 
 
+@decomposed("_is_all_true.default")
+def is_all_true(x: T) -> T:
+    return x.all()
+
+
+@decomposed("_is_any_true.default")
+def is_any_true(x: T) -> T:
+    return x.any()
+
+
+@decomposed("fake_quantize_per_tensor_affine_cachemask.default")
+def fake_quantize(x: T, scale: Any, zero: Any, low: int, high: int) -> tuple[T, T]:
+    """Rounded to the levels between `low` and `high`, and where that is not a clamp."""
+    level = (x * (1 / scale) + zero).round()
+    return (level.clamp(low, high) - zero) * scale, (level >= low) & (level <= high)
+
+
+@decomposed("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default")
+def fake_quantize_tensors(x: T, scale: T, zero: T, enabled: T, low: int, high: int) -> tuple[T, T]:
+    made, inside = fake_quantize(x, scale, zero, low, high)
+    on = enabled > 0
+    return torch.where(on, made, x), inside | ~on
+
+
+@decomposed("fake_quantize_per_channel_affine_cachemask.default")
+def fake_quantize_channels(x: T, scale: T, zero: T, axis: int, low: int, high: int) -> tuple[T, T]:
+    shape = [-1 if d == axis else 1 for d in range(x.dim())]
+    return fake_quantize(x, scale.view(shape), zero.view(shape), low, high)  # type: ignore[no-any-return]
+
+
 # ── products and distances ───────────────────────────────────────────────────────────────────────
 
 
