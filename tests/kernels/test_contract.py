@@ -360,7 +360,7 @@ def lower_random_layer(rng, kind: str) -> Lowered:
     return contract.lower_conv(graph.nodes[0], graph, device(kind))
 
 
-@pytest.mark.parametrize(("kind", "texts"), [("cpu", 1), ("gpu", 2)])
+@pytest.mark.parametrize(("kind", "texts"), [("cpu", 1), ("gpu", 8)])
 def test_one_text_serves_many_layers(kind, texts):
     rng = np.random.default_rng(0)
     lowered = [lower_random_layer(rng, kind) for _ in range(20)]

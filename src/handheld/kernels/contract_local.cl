@@ -1,133 +1,355 @@
-// Contractions on GPUs: one work-group of WX x WY, one tile of (WY*PM) x (WX*PN).
+// Contractions on GPUs: one work-group of WX*WY*SLICES items, one tile of TM x TN of the output.
 //
-//                 KT          x -> WX items, item x has columns x, x+WX, x+2*WX ...
-//               +----+     +-----------------+
-//            TM | As |  y  |  x  x  x  x     |   As, Bs in local memory, sums in registers; loads
-//               +----+  |  |  WX apart, PN   |   run along k or along m (n), whichever is contiguous
-//                       WY +-----------------+
+//                 +--------------+ - +--+       for each KT terms
+//                 |      Bs          |  | KT      fetch: the next KT terms, into registers
+//           KT    +--------------+ - +--+         multiply: sum += As * Bs; slice s of the items
+//         +----+  +----+----+ - +----+              takes the s-th part of the KT terms
+//         |    |  |4 x4|    |   |4 x4|            stash: what was fetched, into the other As, Bs
+//      TM | As |  +----+----+ - +----+            one barrier
+//         |    |  |    |    |   |    |
+//         +    +  +    +    +   +    +          An item has PM/4 x PN/4 blocks of 4x4, WY*4 rows and
+//         |    |  |4 x4|    |   |4 x4|          WX*4 columns apart: it reads As and Bs as float4,
+//         +----+  +----+----+ - +----+          and its neighbours read the float4s beside them.
+//                       TN
+//
+// A row of A and a column of B are a `Line`: an offset, and for B a pixel. Items load the same lines
+// in every tile, so that lines stay in registers. A term is an offset in each, and a pixel step; it
+// is k times a step where it can be (STEPS), else it comes from a table of the KT terms in local
+// memory. Loads run along the lines' axis or along k, whichever is contiguous in memory, in float4
+// where strides and offsets are multiples of four. Along k, neighbours take 8 terms of a line.
+//
+// At the end the sums go through local memory, where slices are added up, so that neighbours store
+// neighbours and the epilogue stands in the program once.
 
-#ifndef RUN    // terms added up before they join a larger sum: a dot product of n terms errs
-#define RUN 32 // like one of 32 + n/32, which is less than PyTorch's own float32 does
-#endif
-#ifndef WX     // work-items across
+#ifndef WX        // work-items across
 #define WX 16
 #endif
-#ifndef WY     // work-items down
+#ifndef WY        // work-items down
 #define WY 8
 #endif
-#ifndef PM     // rows of a work-item
+#ifndef PM        // rows of a work-item, 4 or 8
 #define PM 8
 #endif
-#ifndef PN     // columns of a work-item
+#ifndef PN        // columns of a work-item, 4 or 8
 #define PN 4
 #endif
-#ifndef KT     // terms of a tile, a divisor of RUN
+#ifndef KT        // terms of a tile, a multiple of 8 and of SLICES
 #define KT 16
+#endif
+#ifndef SLICES    // parts of a tile's terms, each with items of its own
+#define SLICES 1
+#endif
+#ifndef UNROLL    // terms multiplied in a row, a divisor of KT/SLICES: more hide the reading of As
+#define UNROLL 4  // and Bs, less leave registers for a second work-group on the compute unit
+#endif
+#ifndef BUFFERS   // 2: As and Bs twice; 1: once, for devices with little local memory
+#define BUFFERS 2
+#endif
+#ifndef RUN       // terms added up before they join a larger sum, a multiple of KT; 0: no second sum
+#define RUN 256
+#endif
+#ifndef A_ALONG_K // 1: neighbours load along k
+#define A_ALONG_K 0
+#endif
+#ifndef B_ALONG_K
+#define B_ALONG_K 0
+#endif
+#ifndef A_VEC     // elements of a load, 1 or 4
+#define A_VEC 1
+#endif
+#ifndef B_VEC
+#define B_VEC 1
+#endif
+#ifndef A_STEPS   // 1: the offset of term k is k*a_step
+#define A_STEPS (MODE == MATMUL)
+#endif
+#ifndef B_STEPS
+#define B_STEPS (MODE == MATMUL)
+#endif
+#ifndef B_CHECK   // 1: pixels may lie outside
+#define B_CHECK (MODE != MATMUL)
 #endif
 
 #define TM (WY * PM)
 #define TN (WX * PN)
-#define ITEMS (WX * WY)
+#define ITEMS (WX * WY * SLICES)
+#define A_PITCH (TM + 4)  // a row of As; 4 more, so that loads along k store to different banks
+#define B_PITCH (TN + 4)
+#define TABLE (!A_STEPS || !B_STEPS || B_CHECK)
 
-__kernel __attribute__((reqd_work_group_size(WX, WY, 1)))
-void contract(const __global float *a, const __global float *b, MAP_PARAMS,
-              int a_along_k, int b_along_k, int k_part OUT_PARAMS) {
-  __local float as[KT][TM + 1], bs[KT][TN + 1];
-#if MODE != MATMUL
-  __local Column columns[TN];
-  __local int4 terms[2][KT];  // offset in A, offset in B, h, w
+// Who loads what: neighbours take A_DEEP terms of a line, a turn of all items the A_ACROSS loads of
+// all lines. If those are more than there are items, an item loads A_LINES lines; if they are less,
+// the items reach A_TERMS terms down.
+#define A_DEEP (!A_ALONG_K ? 1 : ITEMS < 8 ? A_VEC : 8)
+#define B_DEEP (!B_ALONG_K ? 1 : ITEMS < 8 ? B_VEC : 8)
+#define A_ACROSS (TM * A_DEEP / A_VEC)
+#define B_ACROSS (TN * B_DEEP / B_VEC)
+#define A_LINES (A_ACROSS > ITEMS ? A_ACROSS / ITEMS : 1)
+#define B_LINES (B_ACROSS > ITEMS ? B_ACROSS / ITEMS : 1)
+#define A_TERMS ((A_ACROSS < ITEMS ? ITEMS / A_ACROSS : 1) * A_DEEP)
+#define B_TERMS ((B_ACROSS < ITEMS ? ITEMS / B_ACROSS : 1) * B_DEEP)
+#define A_TURNS (A_TERMS < KT ? KT / A_TERMS : 1)
+#define B_TURNS (B_TERMS < KT ? KT / B_TERMS : 1)
+
+#if A_VEC == 4
+#define A_VALUE float4
+#else
+#define A_VALUE float
 #endif
-  const int z = get_group_id(2), split = z / sets;
+#if B_VEC == 4
+#define B_VALUE float4
+#else
+#define B_VALUE float
+#endif
+
+// The first line and term that an item loads, and how far it is to its next line.
+#define FIRST_LINE(across, along_k, deep, vec) \
+  ((along_k) ? item % (across) / ((deep) / (vec)) : item % (across) * (vec))
+#define FIRST_TERM(across, along_k, deep, vec) \
+  (item / (across) * (deep) + ((along_k) ? item % ((deep) / (vec)) * (vec) : 0))
+#define A_APART (A_ALONG_K ? ITEMS * A_VEC / A_DEEP : ITEMS * A_VEC)
+#define B_APART (B_ALONG_K ? ITEMS * B_VEC / B_DEEP : ITEMS * B_VEC)
+
+// Rows of an item that the local memory holds at a time when sums go through it.
+#define ROOM (BUFFERS * KT * (A_PITCH + B_PITCH) / (SLICES * WY * TN))
+#if ROOM >= 4
+#define DOWN 4
+#elif ROOM >= 2
+#define DOWN 2
+#else
+#define DOWN 1
+#endif
+
+// 32 neighbouring items are a block of 8 x 4 items rather than a row: they read fewer float4s
+#define LX (WX < 8 ? WX : 8)
+#define LY (WY < 32 / LX ? WY : 32 / LX)
+
+inline void put_down(__local float *to, int pitch, float4 value) {
+  to[0] = value.x, to[pitch] = value.y, to[2 * pitch] = value.z, to[3 * pitch] = value.w;
+}
+
+#if A_ALONG_K && A_VEC == 4
+#define PUT_A(to, value) put_down(to, A_PITCH, value)
+#else
+#define PUT_A(to, value) *(__local A_VALUE *)(to) = (value)
+#endif
+#if B_ALONG_K && B_VEC == 4
+#define PUT_B(to, value) put_down(to, B_PITCH, value)
+#else
+#define PUT_B(to, value) *(__local B_VALUE *)(to) = (value)
+#endif
+
+#if MODE != MATMUL
+// Term k: offset in A, offset in B, h and w. CONV counts channel, tap, tap here, so that dense
+// weights are a row in memory.
+inline int4 term(const Map *p, int k) {
+  const int line = k / p->k_s, s = k - line * p->k_s, c = line / p->k_r, r = line - c * p->k_r;
+  const int h = r * p->e_h, w = s * p->e_w;
+  return (int4)(c * p->a_c + r * p->a_r + s * p->a_s, c * p->b_c + h * p->b_h + w * p->b_w, h, w);
+}
+#endif
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+void contract(const __global float *a, const __global float *b, MAP_PARAMS,
+              int a_step, int b_step, int k_part OUT_PARAMS) {
+  __local float4 pool4[BUFFERS * KT * (A_PITCH + B_PITCH) / 4];
+  __local float *pool = (__local float *)pool4;
+#if TABLE
+  __local int4 terms[2][KT];
+#endif
+  const int z = get_group_id(2), split = z / sets, item = get_local_id(0);
   MAP_OF(z % sets)
-  const int x0 = get_local_id(0), y0 = get_local_id(1), item = y0 * WX + x0;
   const int n_first = get_group_id(0) * TN, m_first = get_group_id(1) * TM;
   const int k_first = split * k_part, k_stop = min(map.K, (split + 1) * k_part);
-  float sum[PM][PN], total[PM][PN];
+  const int slice = item / (WX * WY), inner = item % (WX * WY);
+  const int lane = inner % (LX * LY), patch = inner / (LX * LY);
+  const int x0 = patch % (WX / LX) * LX + lane % LX, y0 = patch / (WX / LX) * LY + lane / LX;
+
+  // lines past the last are the last one once more; what comes of them is not stored
+  const int a_line = FIRST_LINE(A_ACROSS, A_ALONG_K, A_DEEP, A_VEC);
+  const int b_line = FIRST_LINE(B_ACROSS, B_ALONG_K, B_DEEP, B_VEC);
+  const int a_term = FIRST_TERM(A_ACROSS, A_ALONG_K, A_DEEP, A_VEC);
+  const int b_term = FIRST_TERM(B_ACROSS, B_ALONG_K, B_DEEP, B_VEC);
+  int a_at[A_LINES];
+  Column b_at[B_LINES];
+#pragma unroll
+  for (int i = 0; i < A_LINES; ++i) {
+    const int m = m_first + a_line + i * A_APART;
+    a_at[i] = map.a_0 + min(m, M - (A_ALONG_K ? 1 : A_VEC)) * map.a_m;
+  }
+#pragma unroll
+  for (int i = 0; i < B_LINES; ++i) {
+    const int n = n_first + b_line + i * B_APART;
+    b_at[i] = column(&map, min(n, N - (B_ALONG_K ? 1 : B_VEC)));
+  }
+
+  A_VALUE a_next[A_TURNS * A_LINES];
+  B_VALUE b_next[B_TURNS * B_LINES];
+  float4 sum[PM][PN / 4];
+#if RUN
+  float4 total[PM][PN / 4];
+#endif
 #pragma unroll
   for (int i = 0; i < PM; ++i)
 #pragma unroll
-    for (int j = 0; j < PN; ++j) sum[i][j] = total[i][j] = 0.0f;
-#if MODE != MATMUL
-  for (int j = item; j < TN; j += ITEMS) columns[j] = column(&map, min(n_first + j, N - 1));
+    for (int j = 0; j < PN / 4; ++j) {
+      sum[i][j] = (float4)(0.0f);
+#if RUN
+      total[i][j] = (float4)(0.0f);
+#endif
+    }
+#if TABLE
   // a phase may have no taps, and then no digits to count with
-  for (int k = item; k < KT && k_first < k_stop; k += ITEMS) {
-    const Run t = run_from(&map, min(k_first + k, k_stop - 1), k_stop);
-    terms[0][k] = (int4)(t.a, t.b, t.h, t.w);
-  }
+  for (int i = item; i < KT && k_first < k_stop; i += ITEMS)
+    terms[0][i] = term(&map, min(k_first + i, k_stop - 1));
   barrier(CLK_LOCAL_MEM_FENCE);
 #endif
-  for (int k = k_first, turn = 0; k < k_stop; k += KT, turn ^= 1) {
-    for (int e = item; e < KT * TM; e += ITEMS) {
-      const int kk = a_along_k ? e % KT : e / TM, mm = a_along_k ? e / KT : e % TM;
-      const int m = m_first + mm;
-      float value = 0.0f;
-      if (k + kk < k_stop && m < M) {
-#if MODE == MATMUL
-        value = a[map.a_0 + m * map.a_m + (k + kk) * map.a_c];
+
+  // each turn fetches the tile at `next` and multiplies the one before, if there is one
+  for (int next = k_first, turn = 0; next < k_stop + KT; next += KT, turn ^= 1) {
+    if (next < k_stop) {
+#pragma unroll
+      for (int t = 0; t < A_TURNS; ++t) {
+        const int kk = a_term + t * A_TERMS;
+#if A_STEPS
+        const int at = (next + kk) * a_step;
 #else
-        value = a[map.a_0 + m * map.a_m + terms[turn][kk].x];
+        const int at = terms[turn][kk % KT].x;
 #endif
+#pragma unroll
+        for (int i = 0; i < A_LINES; ++i) {
+          A_VALUE value = (A_VALUE)(0.0f);
+          if (next + kk < k_stop && (A_TERMS <= KT || kk < KT))
+            value = *(const __global A_VALUE *)(a + a_at[i] + at);
+          a_next[t * A_LINES + i] = value;
+        }
       }
-      as[kk][mm] = value;
-    }
-    for (int e = item; e < KT * TN; e += ITEMS) {
-      const int kk = b_along_k ? e % KT : e / TN, nn = b_along_k ? e / KT : e % TN;
-      float value = 0.0f;
-      if (k + kk < k_stop && n_first + nn < N) {
-#if MODE == MATMUL
-        value = b[map.b_0 + (n_first + nn) * map.b_n + (k + kk) * map.b_c];
+#pragma unroll
+      for (int t = 0; t < B_TURNS; ++t) {
+        const int kk = b_term + t * B_TERMS;
+#if !B_STEPS || B_CHECK
+        const int4 there = terms[turn][kk % KT];
+#endif
+#if B_STEPS
+        const int at = (next + kk) * b_step;
 #else
-        const int4 t = terms[turn][kk];
-        const Column c = columns[nn];
-        if ((uint)(c.h + t.z) < (uint)H && (uint)(c.w + t.w) < (uint)W) value = b[c.at + t.y];
+        const int at = there.y;
 #endif
+#pragma unroll
+        for (int i = 0; i < B_LINES; ++i) {
+          B_VALUE value = (B_VALUE)(0.0f);
+          int inside = next + kk < k_stop && (B_TERMS <= KT || kk < KT);
+#if B_CHECK
+          inside = inside && (uint)(b_at[i].h + there.z) < (uint)H &&
+                   (uint)(b_at[i].w + there.w) < (uint)W;
+#endif
+          if (inside) value = *(const __global B_VALUE *)(b + b_at[i].at + at);
+          b_next[t * B_LINES + i] = value;
+        }
       }
-      bs[kk][nn] = value;
-    }
-#if MODE != MATMUL
-    // the terms of the next tile, into the half that this one does not read
-    for (int i = item; i < KT; i += ITEMS) {
-      const Run t = run_from(&map, min(k + KT + i, k_stop - 1), k_stop);
-      terms[turn ^ 1][i] = (int4)(t.a, t.b, t.h, t.w);
-    }
+#if TABLE
+      // the terms of the tile after that, into the half that this turn does not read
+      for (int i = item; i < KT; i += ITEMS)
+        terms[turn ^ 1][i] = term(&map, min(next + KT + i, k_stop - 1));
 #endif
+    }
+
+    if (next > k_first) {
+      __local const float4 *from =
+          pool4 + (BUFFERS == 2 && !turn ? KT * (A_PITCH + B_PITCH) / 4 : 0);
+      __local const float4 *as = from + slice * (KT / SLICES) * (A_PITCH / 4) + y0;
+      __local const float4 *bs =
+          from + KT * A_PITCH / 4 + slice * (KT / SLICES) * (B_PITCH / 4) + x0;
+#pragma unroll 1
+      for (int kk = 0; kk < KT / SLICES; kk += UNROLL)
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+          float4 right[PN / 4];
+#pragma unroll
+          for (int j = 0; j < PN / 4; ++j) right[j] = bs[(kk + u) * (B_PITCH / 4) + j * WX];
+#pragma unroll
+          for (int i = 0; i < PM / 4; ++i) {
+            const float4 left = as[(kk + u) * (A_PITCH / 4) + i * WY];
+#pragma unroll
+            for (int j = 0; j < PN / 4; ++j) {
+              sum[4 * i][j] += left.x * right[j];
+              sum[4 * i + 1][j] += left.y * right[j];
+              sum[4 * i + 2][j] += left.z * right[j];
+              sum[4 * i + 3][j] += left.w * right[j];
+            }
+          }
+        }
+#if RUN
+      if ((next - k_first) % RUN == 0 || next >= k_stop) {
+#pragma unroll
+        for (int i = 0; i < PM; ++i)
+#pragma unroll
+          for (int j = 0; j < PN / 4; ++j)
+            total[i][j] += sum[i][j], sum[i][j] = (float4)(0.0f);
+      }
+#endif
+    }
+
+#if BUFFERS == 1
     barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll 4
-    for (int kk = 0; kk < KT; ++kk) {
-      float row[PN];
+#endif
+    if (next < k_stop) {
+      __local float *as = pool + (BUFFERS == 2 && turn ? KT * (A_PITCH + B_PITCH) : 0);
+      __local float *bs = as + KT * A_PITCH;
 #pragma unroll
-      for (int j = 0; j < PN; ++j) row[j] = bs[kk][x0 + j * WX];
+      for (int t = 0; t < A_TURNS; ++t)
 #pragma unroll
-      for (int i = 0; i < PM; ++i) {
-        const float left = as[kk][y0 + i * WY];
+        for (int i = 0; i < A_LINES; ++i)
+          if (A_TERMS <= KT || a_term < KT)
+            PUT_A(as + (a_term + t * A_TERMS) * A_PITCH + a_line + i * A_APART,
+                  a_next[t * A_LINES + i]);
 #pragma unroll
-        for (int j = 0; j < PN; ++j) sum[i][j] += left * row[j];
-      }
-    }
-    if ((k + KT - k_first) % RUN == 0 || k + KT >= k_stop) {
+      for (int t = 0; t < B_TURNS; ++t)
 #pragma unroll
-      for (int i = 0; i < PM; ++i)
-#pragma unroll
-        for (int j = 0; j < PN; ++j) total[i][j] += sum[i][j], sum[i][j] = 0.0f;
+        for (int i = 0; i < B_LINES; ++i)
+          if (B_TERMS <= KT || b_term < KT)
+            PUT_B(bs + (b_term + t * B_TERMS) * B_PITCH + b_line + i * B_APART,
+                  b_next[t * B_LINES + i]);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
   }
+
+  // DOWN rows of every item at a time through local memory, [slice][y][row][TN]
+#pragma unroll 1
+  for (int first = 0; first < PM; first += DOWN) {
 #pragma unroll
-  for (int j = 0; j < PN; ++j) {
-    const int n = n_first + x0 + j * WX;
-    if (n >= N) continue;
-#if MODE != MATMUL && !SPLIT
-    const int across = n / n_x, x = n - across * n_x, i_n = across / n_y, y = across - i_n * n_y;
-#endif
+    for (int i = 0; i < PM; ++i)
+      if (i / DOWN * DOWN == first) {
+        const int row = (slice * WY + y0) * DOWN + i % DOWN;
 #pragma unroll
-    for (int i = 0; i < PM; ++i) {
-      const int m = m_first + y0 + i * WY;
-      if (m >= M) continue;
-#if MODE != MATMUL && !SPLIT
-      STORE_AT(total[i][j], m, i_n, y, x)
+        for (int j = 0; j < PN / 4; ++j)
+#if RUN
+          pool4[row * (TN / 4) + j * WX + x0] = total[i][j];
 #else
-      STORE(total[i][j], m, n)
+          pool4[row * (TN / 4) + j * WX + x0] = sum[i][j];
 #endif
+      }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int across = item % TN; across < TN; across += ITEMS) {
+      const int n = n_first + across;
+      if (n >= N) break;
+#if MODE != MATMUL && !SPLIT
+      const int line = n / n_x, x = n - line * n_x, image = line / n_y, y = line - image * n_y;
+#endif
+      for (int row = item / TN; row < WY * DOWN; row += ITEMS < TN ? 1 : ITEMS / TN) {
+        const int i = first + row % DOWN;
+        const int m = m_first + i / 4 * (WY * 4) + row / DOWN * 4 + i % 4;
+        if (m >= M) continue;
+        float value = 0.0f;
+#pragma unroll
+        for (int s = 0; s < SLICES; ++s) value += pool[(s * WY * DOWN + row) * TN + across];
+#if MODE != MATMUL && !SPLIT
+        STORE_AT(value, m, image, y, x)
+#else
+        STORE(value, m, n)
+#endif
+      }
     }
+    barrier(CLK_LOCAL_MEM_FENCE);
   }
 }
