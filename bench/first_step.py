@@ -1,6 +1,6 @@
 """How long until the first step: capture, passes, plan, build, first run; then a second start.
 
-    python bench/first_step.py [--on opencl] [--only lenet5,mobilenet_v2]
+    python bench/first_step.py [--on opencl] [--only abc|small] [--json FILE]
 
 Each start is a process of its own; the cold one has empty caches, the warm one starts from the step
 file that the cold one wrote, with the caches it filled.
@@ -19,11 +19,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-MODELS = {"lenet5": 64, "mobilenet_v2": 32}
+from workloads import Entry, batches, captured, chosen
+
+import handheld
+
+Runs = list[tuple[str, Any]]
 
 
-def cold(name: str, device: str, file: str) -> dict[str, float]:
-    from handheld import suite
+def cold(entry: Entry, device: str, file: str) -> dict[str, float]:
     from handheld.capture import capture
 
     spent = {"passes": 0.0}
@@ -37,53 +40,53 @@ def cold(name: str, device: str, file: str) -> dict[str, float]:
             spent["passes"] += time.perf_counter() - started
 
     capture.optimize = timed  # type: ignore[assignment]
-    workload = suite.get(name)
-    workload.make()
-    batch = workload.batch(MODELS[name])
     started = time.perf_counter()
-    step = workload.step(MODELS[name])
+    step, runs = captured(entry)
     spent["capture"] = time.perf_counter() - started - spent["passes"]
     step.save(file)
-    return spent | start(step, device, batch)
+    return spent | start(step, device, runs)
 
 
-def start(step: Any, device: str, batch: Any) -> dict[str, float]:
-    """Plans and starts the training graph, and makes one step."""
+def start(step: handheld.Step, device: str, runs: Runs) -> dict[str, float]:
+    """Plans and starts the training graphs, and makes one step."""
     started = time.perf_counter()
-    plan = step.plan(device, graphs=["train"])
+    plan = step.plan(device, graphs=[name for name, _ in runs])
     spent = {"plan": time.perf_counter() - started}
     started = time.perf_counter()
     trainer = plan.start()
     spent["build"] = time.perf_counter() - started
     started = time.perf_counter()
-    float(trainer.step(*batch))
+    for name, batch in runs:
+        loss = trainer.run(name, *batch)
+    float(loss)
     spent["first run"] = time.perf_counter() - started
     trainer.close()
     return spent
 
 
-def warm(name: str, device: str, file: str) -> dict[str, float]:
-    from handheld import load, suite
-
-    batch = suite.get(name).batch(MODELS[name])
+def warm(entry: Entry, device: str, file: str) -> dict[str, float]:
+    runs = batches(entry)
     started = time.perf_counter()
-    step = load(file)
+    step = handheld.load(file)
     spent = {"load": time.perf_counter() - started}
-    return spent | start(step, device, batch)
+    return spent | start(step, device, runs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--on", default="opencl")
-    parser.add_argument("--only", default=",".join(MODELS))
+    parser.add_argument("--only", default="small", help="letters, or small")
+    parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         warnings.simplefilter("ignore")
-        kind, name, file = options.child
-        print(json.dumps((cold if kind == "cold" else warm)(name, options.on, file)))
+        kind, letter, file = options.child
+        (entry,) = chosen(letter)
+        print(json.dumps((cold if kind == "cold" else warm)(entry, options.on, file)))
         return
-    for name in options.only.split(","):
+    rows = []
+    for entry in chosen(options.only):
         with tempfile.TemporaryDirectory() as folder:
             for kind in ("cold", "warm"):
                 caches = {
@@ -100,7 +103,7 @@ def main() -> None:
                     options.on,
                     "--child",
                     kind,
-                    name,
+                    entry.letter,
                     f"{folder}/x.step",
                 ]
                 done = subprocess.run(
@@ -108,7 +111,11 @@ def main() -> None:
                 )
                 spent = json.loads(done.stdout.splitlines()[-1])
                 parts = "  ".join(f"{k} {v:.2f}" for k, v in spent.items())
-                print(f"{name:14} {kind}: {parts}  total {sum(spent.values()):.2f} s", flush=True)
+                total = sum(spent.values())
+                rows.append({"workload": entry.name, "start": kind, **spent, "total": total})
+                print(f"{entry.name:24} {kind}: {parts}  total {total:.2f} s", flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -72,16 +72,24 @@ def _gan(entry: Entry) -> tuple[Any, Any, tuple[Any, ...]]:
     return make, judge, dcgan.batch(entry.batch, 0)
 
 
-def captured(entry: Entry) -> tuple[handheld.Step, list[tuple[str, tuple[Any, ...]]]]:
-    """The step as Handheld runs it: its graphs, in order, each with its batch."""
-    workload = suite.get(entry.workload, **entry.options)
+def batches(entry: Entry) -> list[tuple[str, tuple[Any, ...]]]:
+    """The graphs of a step, in order, each with its batch."""
     if entry.workload != "dcgan":
-        return workload.step(entry.batch), [("train", workload.batch(entry.batch))]
-    make, judge, (real, noise) = _gan(entry)
+        return [("train", suite.get(entry.workload, **entry.options).batch(entry.batch))]
+    real, noise = dcgan.batch(entry.batch, 0)
+    return [("d", (real, noise)), ("g", (noise,))]
+
+
+def captured(entry: Entry) -> tuple[handheld.Step, list[tuple[str, tuple[Any, ...]]]]:
+    """The step as Handheld runs it, and what it runs on."""
+    runs = batches(entry)
+    if entry.workload != "dcgan":
+        return suite.get(entry.workload, **entry.options).step(entry.batch), runs
+    make, judge, _ = _gan(entry)
     capture = Capture({"generator": make, "discriminator": judge}, 0)
-    capture.train(lambda b: dcgan.loss_d(make, judge, *b), sgd(judge), (real, noise), "d")
-    capture.train(lambda b: dcgan.loss_g(make, judge, *b), sgd(make), (noise,), "g")
-    return capture.step(), [("d", (real, noise)), ("g", (noise,))]
+    capture.train(lambda b: dcgan.loss_d(make, judge, *b), sgd(judge), runs[0][1], "d")
+    capture.train(lambda b: dcgan.loss_g(make, judge, *b), sgd(make), runs[1][1], "g")
+    return capture.step(), runs
 
 
 @dataclass

@@ -28,6 +28,17 @@
 #define TOTAL 32768
 #endif
 
+#ifndef PACKED  // 1: B comes packed by the launch before, `pack`, as [set][panel][k][NT]
+#define PACKED 0
+#endif
+#if PACKED
+#define PANEL const __global float *
+#define PANEL_LOAD GLOAD
+#else
+#define PANEL const float *
+#define PANEL_LOAD PLOAD
+#endif
+
 #define PITCH (KC + 16)  // a row of the packed A; with KC alone rows would share cache sets
 
 // Wide loads and stores through pointers: the built-in vload16, vstore16 and select of 16 floats do
@@ -268,7 +279,7 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
 #endif
 
 // total[MR][NT], rows `cols` apart, += Ap[MR][terms] * Bp[terms][NT]
-inline void multiply(const float *pa, const float *pb, float *total, int cols, int terms) {
+inline void multiply(const float *pa, PANEL pb, float *total, int cols, int terms) {
   float16 sum[MR][NV];
 #pragma unroll
   for (int i = 0; i < MR; ++i)
@@ -277,7 +288,7 @@ inline void multiply(const float *pa, const float *pb, float *total, int cols, i
   for (int k = 0; k < terms; ++k) {
     float16 row[NV];
 #pragma unroll
-    for (int v = 0; v < NV; ++v) row[v] = PLOAD(k * NV + v, pb);
+    for (int v = 0; v < NV; ++v) row[v] = PANEL_LOAD(k * NV + v, pb);
 #pragma unroll
     for (int i = 0; i < MR; ++i)
 #pragma unroll
@@ -290,9 +301,25 @@ inline void multiply(const float *pa, const float *pb, float *total, int cols, i
       PSTORE(PLOAD(v, total + i * cols) + sum[i][v], v, total + i * cols);
 }
 
+#if PACKED
+// get_global_id: chunk of KC terms, panel, set
+__kernel void pack(const __global float *b, MAP_PARAMS, __global float *panel) {
+  float pb[(KC + 15) * NT];
+  const int k = get_global_id(0) * KC, n = get_global_id(1) * NT, z = get_global_id(2);
+  MAP_OF(z)
+  const int end = min(k + KC, map.K);
+  __global float *to = panel + ((z * get_global_size(1) + get_global_id(1)) * map.K + k) * NT;
+  for (int v = 0; v < NT; v += 16) pack_b(&map, b, pb + v, n + v, k, end);
+  for (int i = 0; i < (end - k) * NT; i += 16) *(__global loose16 *)(to + i) = PLOAD(0, pb + i);
+}
+#endif
+
 __kernel void contract(const __global float *a, const __global float *b, MAP_PARAMS,
                        int rows, int cols, int k_part OUT_PARAMS) {
-  float pa[(ROWS + 15) * PITCH], pb[(KC + 15) * NT], total[TOTAL];
+  float pa[(ROWS + 15) * PITCH], total[TOTAL];
+#if !PACKED
+  float pb[(KC + 15) * NT];
+#endif
   const int z = get_global_id(2), split = z / sets;
   MAP_OF(z % sets)
   const int n_first = get_global_id(0) * cols, m_first = get_global_id(1) * rows;
@@ -304,7 +331,12 @@ __kernel void contract(const __global float *a, const __global float *b, MAP_PAR
     const int end = min(k + KC, k_stop);
     pack_a(&map, a, pa, m_first, m_count, k, end);
     for (int n = 0; n < n_count; n += NT) {
+#if PACKED
+      const int panel = z % sets * ((N + NT - 1) / NT) + (n_first + n) / NT;
+      PANEL pb = b + (panel * map.K + k) * NT;
+#else
       for (int v = 0; v < NT; v += 16) pack_b(&map, b, pb + v, n_first + n + v, k, end);
+#endif
       for (int i = 0; i < tiles; ++i)
         multiply(pa + i * MR * PITCH, pb, total + i * MR * cols + n, cols, end - k);
     }

@@ -15,7 +15,7 @@
 //
 //     for a block of pixels (of columns)          total[rows of the block][lanes of the block]
 //       for a chunk of channels (of pixels)       region, offsets of its terms
-//         for a panel, for 8 rows                 NV float16 a row in registers, then total +=
+//         for 8 rows, for a panel                 NV float16 a row in registers, then total +=
 //       transpose 16 x 16, then the epilogue
 //
 // Index maps and stores are those of contract_maps.cl.
@@ -264,8 +264,8 @@ __kernel void direct(const __global float *b, const __global float *panel, MAP_P
         for (int w = 0; w < PIXEL_COLS; ++w) term_at[k++] = pixel_at(&map, &own, i + d, y + h, w);
 #endif
     for (int n = count; n < tiles * MR; ++n) row_at[n] = row_at[count - 1];
-    for (int m = 0; m < m_count; m += NT)
-      for (int n = 0; n < tiles; ++n)
+    for (int n = 0; n < tiles; ++n)
+      for (int m = 0; m < m_count; m += NT)
         multiply(x, row_at + n * MR, term_at, terms, panel + (m / NT * k_most + k_first) * NT,
                  total + n * MR * lanes + m, lanes);
   }
