@@ -218,6 +218,8 @@ def _lower(
     args: tuple[Arg, ...] = (Buffer(own[0]), right, *maps, *ints(*cut.extra, k_part))
     wide = (cut.grid[0] * cut.local[0], cut.grid[1] * cut.local[1], problem.sets * splits)
     if splits == 1:
+        if problem.phased and caps.kind == "cpu":  # as contract_register.cl counts
+            wide = (wide[2], wide[1], wide[0])
         launches.append(Launch("contract", text, args + last, wide, cut.local))
         return Lowered(tuple(launches), tuple(workspace), cut.why)
     parts = Workspace(len(workspace))

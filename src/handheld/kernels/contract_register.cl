@@ -320,9 +320,13 @@ __kernel void contract(const __global float *a, const __global float *b, MAP_PAR
 #if !PACKED
   float pb[(KC + 15) * NT];
 #endif
-  const int z = get_global_id(2), split = z / sets;
+#if PHASED && !SPLIT  // phases first: they have more or fewer taps, and neighbours go to one thread
+  const int z = get_global_id(0), n_first = get_global_id(2) * cols, split = 0;
+#else
+  const int z = get_global_id(2), n_first = get_global_id(0) * cols, split = z / sets;
+#endif
   MAP_OF(z % sets)
-  const int n_first = get_global_id(0) * cols, m_first = get_global_id(1) * rows;
+  const int m_first = get_global_id(1) * rows;
   const int n_count = min(cols, N - n_first), m_count = min(rows, M - m_first);
   const int tiles = (m_count + MR - 1) / MR, k_stop = min(map.K, (split + 1) * k_part);
   for (int m = 0; m < tiles * MR; ++m)

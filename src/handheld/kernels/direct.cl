@@ -219,19 +219,23 @@ __kernel void direct(const __global float *b, const __global float *panel, MAP_P
                      int images, int rows, int channels, int lanes, int part_images OUT_PARAMS) {
   float x[REGION], total[TOTAL], turn[16 * MOST_ROWS];
   int row_at[MOST_ROWS + MR], term_at[TERMS];
-  const int z = get_global_id(2), split = z / sets, m_first = get_global_id(1) * lanes;
+#if MODE == CONV  // sets first: phases have more or fewer taps, and neighbours go to one thread
+  const int z = get_global_id(0), block = get_global_id(2);
+#else
+  const int z = get_global_id(2), block = get_global_id(0), split = z / sets;
+#endif
+  const int m_first = get_global_id(1) * lanes;
   MAP_OF(z % sets)
   const int m_count = min(lanes, M - m_first), taps = TAP_ROWS * TAP_COLS;
   const int all = (M + NT - 1) / NT;
   panel += (z % sets * all + m_first / NT) * k_most * NT;
 #if MODE == CONV
   const int strips = (PIXEL_ROWS + rows - 1) / rows;
-  const int image = (int)get_global_id(0) / strips * images;
-  const int row = (int)get_global_id(0) % strips * rows;
+  const int image = block / strips * images, row = block % strips * rows;
   const int image_count = min(images, IMAGES - image), row_count = min(rows, PIXEL_ROWS - row);
   const int count = image_count * row_count * PIXEL_COLS;
 #else
-  const int channel = get_global_id(0) * channels;
+  const int channel = block * channels;
   const int channel_count = min(channels, CHANNELS - channel), count = channel_count * taps;
 #endif
   const int tiles = (count + MR - 1) / MR;

@@ -161,6 +161,8 @@ def lower(
         Buffer(problem.b), Workspace(0), *maps,
         *ints(cut.k_most, cut.images, cut.rows, cut.channels, cut.lanes, cut.part_images))
     wide = (*cut.grid, problem.sets * cut.splits)
+    if problem.mode == "CONV":
+        wide = (problem.sets, cut.grid[1], cut.grid[0])
     why = f"direct, blocks of {cut.images}x{cut.rows}x{cut.channels}, {cut.lanes} lanes"
     if cut.splits == 1:
         second = Launch("direct", text, args + last, wide, (1, 1, 1))
