@@ -11,7 +11,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.check import check as check_graph
 from handheld.graph.program import Instr
-from handheld.kernels import contract
+from handheld.kernels import contract, contract_local
 from handheld.kernels.base import Lowered, read_source
 from harness import caps_of_kind, error, make, queue, run_node, view
 
@@ -54,13 +54,17 @@ def as_view(look):
     return make_view
 
 
-def run_matmul(a, b, kind, look_a=None, look_b=None, limit=1e-5, **caps):
+def chosen(lower, choice):
+    return lambda node, graph, caps: lower(node, graph, caps, choice)
+
+
+def run_matmul(a, b, kind, look_a=None, look_b=None, limit=1e-5, choice=None, **caps):
     look_a, look_b = look_a or (lambda t: t), look_b or (lambda t: t)
     want = seen(a, look_a) @ seen(b, look_b)
     graph, data = make("matmul", [a, b], [as_view(look_a), as_view(look_b)],
                        [(want.shape, "f32")], {"shape": tuple(want.shape), **ACC})
     check_graph(graph)
-    (got,) = run_node(contract.lower_matmul, graph, data, device(kind, **caps))
+    (got,) = run_node(chosen(contract.lower_matmul, choice), graph, data, device(kind, **caps))
     close(got, want, limit)
 
 
@@ -124,7 +128,7 @@ def test_matmul_small_devices(work_group):
 
 
 def run_conv(kind, x, w, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, looks=None,
-             limit=1e-5, only=("conv", "conv_input", "conv_weight"), **caps):
+             limit=1e-5, only=("conv", "conv_input", "conv_weight"), choice=None, **caps):
     """A convolution and its two gradients; `looks` are views of x, w and dy."""
     look_x, look_w, look_y = looks or (lambda t: t,) * 3
     x64, w64 = seen(x, look_x), seen(w, look_w)
@@ -147,7 +151,7 @@ def run_conv(kind, x, w, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=
         graph, data = make(op, arrays, views, [(want.shape, "f32")],
                            {**geometry, "shape": tuple(want.shape), **extra})
         check_graph(graph)
-        lower = getattr(contract, f"lower_{op}")
+        lower = chosen(getattr(contract, f"lower_{op}"), choice)
         (got,) = run_node(lower, graph, data, device(kind, **caps))
         close(got, want, limit)
 
@@ -313,6 +317,100 @@ def test_conv_epilogue(kind, guarded, groups, kernel):
             plus[..., :2] = 0
             plus[..., 5:] = 0
         close(got, (want + plus).relu())
+
+
+# ------------------------------------------------------------------------------------- choices
+
+LARGE = {"max_work_group": 1024, "local_mem_bytes": 48 << 10}
+#: name: what it runs, given a choice; between them all ways to load A and B
+TILED = {
+    "scalars": lambda c: run_matmul(numbers(67, 45), numbers(45, 133, seed=1), "gpu", choice=c,
+                                    **LARGE),
+    "float4": lambda c: run_matmul(numbers(68, 84), numbers(84, 132, seed=1), "gpu", choice=c,
+                                   **LARGE),
+    "float4 across": lambda c: run_matmul(
+        numbers(2, 84, 36), numbers(2, 132, 84, seed=1), "gpu", lambda t: t.mT, lambda t: t.mT,
+        choice=c, **LARGE),
+    "scalars across": lambda c: run_matmul(
+        numbers(85, 37), numbers(131, 85, seed=1), "gpu", lambda t: t.mT, lambda t: t.mT,
+        choice=c, **LARGE),
+    "3x3": lambda c: run_conv("gpu", numbers(3, 10, 5, 7), numbers(19, 10, 3, 3, seed=1),
+                              padding=(1, 1), choice=c, **LARGE),
+    "3x3, stride 2": lambda c: run_conv("gpu", numbers(3, 10, 5, 7), numbers(19, 10, 3, 3, seed=1),
+                                        stride=(2, 2), padding=(1, 1), choice=c, **LARGE),
+    "1x1": lambda c: run_conv("gpu", numbers(2, 44, 2, 6), numbers(20, 44, 1, 1, seed=1), choice=c,
+                              **LARGE),
+    "1x1 of single pixels": lambda c: run_conv(
+        "gpu", numbers(20, 44, 1, 1), numbers(36, 44, 1, 1, seed=1), choice=c, **LARGE),
+    "4x4 without padding": lambda c: run_conv(
+        "gpu", numbers(4, 4, 8, 9), numbers(12, 4, 4, 4, seed=1), groups=1, choice=c, **LARGE),
+}
+
+
+@pytest.mark.parametrize("number", range(len(contract_local.TILES)))
+def test_every_tile(number, pytestconfig):
+    """Two ways of using each tile, one with k in parts; all ways with --all-cases."""
+    named = dict(zip(contract_local.NAMES, contract_local.TILES[number]))
+    names = list(TILED)
+    if not pytestconfig.getoption("--all-cases"):
+        names = [names[number % 4], names[4 + number % 5]]
+    for i, name in enumerate(names):
+        TILED[name]({**named, "splits": 1 + (number + i) % 2})
+
+
+@pytest.mark.parametrize("name", ["float4", "3x3"])
+def test_one_buffer_and_two_sums(name, monkeypatch):
+    """Little local memory, and sums that are too long for one variable."""
+    monkeypatch.setattr(contract_local, "LONG", 16)
+    monkeypatch.setattr(contract_local, "RUN", 16)
+    monkeypatch.setitem(LARGE, "local_mem_bytes", 7 << 10)
+    for tile in ((8, 8, 4, 4, 16, 1, 8), (8, 8, 8, 8, 8, 1, 2), (4, 4, 4, 4, 32, 4, 8)):
+        if tile in contract_local.TILES:
+            TILED[name]({**dict(zip(contract_local.NAMES, tile)), "splits": 1})
+
+
+def layer(x=(4, 24, 9, 9), w=(40, 24, 3, 3), y=(4, 40, 9, 9)):
+    attrs = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "shape": y}
+    arrays = [np.empty(x, np.float32), np.empty(w, np.float32)]
+    return make("conv", arrays, None, [(y, "f32")], {**attrs, **ACC})[0]
+
+
+DEVICES = [DeviceCaps.shipped(name) for name in ("adreno-740", "mali-g78", "minimal-embedded")]
+
+
+@pytest.mark.parametrize("caps", [
+    *DEVICES, caps_of_kind("gpu", compute_units=132, **LARGE),
+    caps_of_kind("gpu", max_work_group=1),
+    caps_of_kind("cpu"), caps_of_kind("cpu", vector_width=16),
+])
+def test_candidates_are_legal(caps):
+    graph = layer()
+    node = graph.nodes[0]
+    found = contract.candidates(node, graph, caps)
+    assert 1 <= len(found) <= 40 and len({tuple(c.items()) for c in found}) == len(found)
+    for choice in found:
+        lowered = contract.lower_conv(node, graph, caps, choice)
+        assert all(np.prod(launch.local_size) <= caps.max_work_group for launch in lowered.launches)
+    if caps.kind == "gpu":
+        assert contract.lower_conv(node, graph, caps, found[0]) == contract.lower_conv(
+            node, graph, caps)
+
+
+@pytest.mark.parametrize("change", [
+    {"WX": 3}, {"KT": 64}, {"splits": 0}, {"SLICES": 2, "UNROLL": 3}, {"MR": 6}, {"WY": None},
+])
+def test_illegal_choices(change):
+    graph, caps = layer(), caps_of_kind("gpu")
+    legal = dict(zip((*contract_local.NAMES, "splits"), (8, 8, 4, 4, 16, 1, 8, 1)))
+    contract.lower_conv(graph.nodes[0], graph, caps, legal)
+    wrong = {k: v for k, v in {**legal, **change}.items() if v is not None}
+    for choice in (wrong, {"MR": 6, "NV": 1, "rows": 7, "cols": 16, "splits": 1}):
+        for kind in ("gpu", "cpu"):
+            with pytest.raises(PlanError):
+                contract.lower_conv(graph.nodes[0], graph, caps_of_kind(kind), choice)
+    large = dict(zip((*contract_local.NAMES, "splits"), (16, 16, 8, 8, 16, 1, 8, 1)))
+    with pytest.raises(PlanError):
+        contract.lower_conv(graph.nodes[0], graph, caps, large)  # groups of 256 on 128
 
 
 # ------------------------------------------------------------------------------------- the rest

@@ -4,6 +4,7 @@ legal on a device, and an estimate of the time each takes."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
@@ -36,6 +37,8 @@ TILES = (
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 LONG = 4096  # terms that an item adds up in one sum: like PyTorch's own, 1e-6 of float64
 RUN = 256  # terms of the first of two sums, where there are more
+
+Tile = tuple[int, ...]
 
 # In cycles of a compute unit of 128 lanes; measured on desktop GPUs, and right enough elsewhere.
 LANES = 128
@@ -76,9 +79,14 @@ def choose(problem: Problem, caps: DeviceCaps) -> Choice:
 
 
 def choices(problem: Problem, caps: DeviceCaps, most: int) -> list[Choice]:
-    """The choices with the least estimated times, the least first."""
-    ranked = sorted(_costs(problem, caps), key=itemgetter(0))
-    return [_named(chosen) for _, chosen in ranked[:most]]
+    """The choices with the least estimated times, the least first, at most two of a tile."""
+    found: list[Tile] = []
+    seen: Counter[Tile] = Counter()
+    for _, chosen in sorted(_costs(problem, caps), key=itemgetter(0)):
+        seen[chosen[:-1]] += 1
+        if seen[chosen[:-1]] <= 2:
+            found.append(chosen)
+    return [_named(chosen) for chosen in found[:most]]
 
 
 def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
@@ -174,9 +182,6 @@ def _neighbours(digits: Digits) -> int:
 
 
 # ---------------------------------------------------------------------------------- tiles
-
-Tile = tuple[int, ...]
-
 
 def _named(chosen: Tile) -> Choice:
     return dict(zip((*NAMES, "splits"), chosen))

@@ -28,7 +28,7 @@ def choose(problem: Problem, caps: DeviceCaps) -> Choice:
 def choices(problem: Problem, caps: DeviceCaps, most: int) -> list[Choice]:
     """The cheapest choices, the cheapest first."""
     ranked = sorted(_costs(problem, caps), key=itemgetter(0))
-    return [dict(zip(NAMES, chosen)) for _, chosen in ranked[:most]]
+    return [dict(zip(NAMES, chosen)) for chosen in [*dict.fromkeys(c for _, c in ranked)][:most]]
 
 
 def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
