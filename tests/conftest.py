@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 import pytest
+
+# what was tuned on this machine must not decide which kernels are tested
+os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,6 +1,6 @@
 """Imports point one way, PyTorch stays where it belongs, and only the command line prints.
 
-    errors, device → graph → passes → kernels → plan → backends → run → cli
+    errors, device, cache → graph → passes → kernels → plan → backends → run → measure → cli
 
 Imports inside functions and for type checking are not counted: a plan may open its device when it
 is started, and a type may be named anywhere.
@@ -22,18 +22,21 @@ _STEP = _BASE | {"graph", "step"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "device": {"errors"},
+    "cache": set(),
     "graph": _BASE,
     "step": _BASE | {"graph"},
     "container": _BASE | {"graph"},
     "package": _STEP | {"container"},
     "passes": _BASE | {"graph"},
     "kernels": _BASE | {"graph", "passes"},
-    "plan": _STEP | {"passes", "kernels"},
-    "backends": _STEP | {"passes", "kernels", "plan"},
+    "plan": _STEP | {"cache", "passes", "kernels"},
+    "backends": _STEP | {"cache", "passes", "kernels", "plan"},
     "run": _STEP | {"container", "package", "passes", "kernels", "plan", "backends"},
+    "measure": _STEP | {"cache", "kernels", "plan", "backends", "run"},
     "capture": _STEP | {"passes"},
     "suite": _STEP | {"capture"},
-    "cli": _STEP | {"handheld", "container", "package", "plan", "backends", "run", "suite"},
+    "cli": _STEP | {"handheld", "container", "package", "plan", "backends", "run", "measure",
+                    "suite"},
     "handheld": _BASE | {"step"},
 }
 PRINTING = ("print", "sys.stdout.write", "sys.stderr.write")

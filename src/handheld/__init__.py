@@ -18,9 +18,10 @@ from handheld.step import Step
 
 if TYPE_CHECKING:
     from handheld.capture.capture import Capture
+    from handheld.measure.ceilings import Ceilings
 
 __version__ = "0.1.0"
-__all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "load"]
+__all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load"]
 
 
 def capture(*args: Any, **options: Any) -> Step:
@@ -36,6 +37,13 @@ def load(path: Any) -> Step:
     from handheld.package import load as run
 
     return run(path)
+
+
+def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
+    """What a device can do at most: as measured before, or measured now, which takes seconds."""
+    from handheld.measure.ceilings import ceilings as run
+
+    return run(device, fresh)
 
 
 def __getattr__(name: str) -> Any:

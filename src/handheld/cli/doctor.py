@@ -6,7 +6,7 @@ import importlib.util
 import platform
 import sys
 from importlib import metadata
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
 import typer
@@ -18,25 +18,39 @@ from handheld.backends import opencl
 from handheld.backends.base import available_memory
 from handheld.cli import probe, show
 from handheld.cli.options import Json
+from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
+from handheld.measure import ceilings
+from handheld.measure.timing import Measured
+from handheld.plan.tuning import load_tuning
 from handheld.run import guards
 
 _PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "torch",
              "scikit-learn", "pillow")
 
 
-def doctor(json: Json = False) -> None:
+def doctor(
+    measure: Annotated[bool, typer.Option("--ceilings", help=(
+        "Measure what each device can do at most, and keep it."))] = False,
+    on: Annotated[str | None, typer.Option("--on", metavar="DEVICE", help=(
+        "Only this device."))] = None,
+    json: Json = False,
+) -> None:
     """What this machine can do: each device computes something small.
 
     Devices have stable names: what is printed here works as --on everywhere. Memory is what the
     system has free now, not the driver's total. The exit code is 1 if no device passes.
 
+    With --ceilings also: arithmetic, bandwidth by working set, transfers and launches, as medians
+    with the range between their quartiles. That takes seconds, and doctor shows it from then on.
+
     \b
     Examples:
     handheld doctor
+    handheld doctor --ceilings --on opencl:pocl
     handheld doctor --json > machine.json
     """
-    report = examine()
+    report = examine(measure, on)
     if json:
         show.print_json(report)
     else:
@@ -45,9 +59,9 @@ def doctor(json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def examine() -> dict[str, Any]:
+def examine(measure: bool = False, on: str | None = None) -> dict[str, Any]:
     """Everything doctor knows, as plain data."""
-    devices, notes = _devices()
+    devices, notes = _devices(measure, on)
     battery, heat = guards.battery(), guards.temperature()
     return {
         "handheld": handheld.__version__,
@@ -63,21 +77,47 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _devices() -> tuple[list[dict[str, Any]], list[str]]:
+def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[str]]:
     try:
-        found = opencl.devices()
+        found = opencl.devices() if on is None else [opencl.find(on)]
     except DeviceError as error:
+        if on is not None:
+            raise
         return [], [str(error)]
     rows = []
     for device in found:
         name = f"opencl:{device.name}"
         with show.err.status(f"{name} computes something small …"):
             problem = probe.run_in_child(name)
+        if measure and not problem:
+            problem = _measure(name)
+        known = ceilings.stored(device.caps)
         rows.append({"name": name, "passed": not problem, "problem": problem,
-                     "caps": device.caps.to_json()})
+                     "caps": device.caps.to_json(), "tuning": _tuning(device.caps),
+                     "ceilings": known.to_json() if known else None})
     notes = [] if rows else ["no OpenCL device. Try: pip install pocl-binary-distribution (x86-64 "
                              "Linux), or install the GPU vendor's OpenCL driver"]
     return rows, notes
+
+
+def _measure(name: str) -> str:
+    """Empty, or why the ceilings could not be measured."""
+    with show.err.status("") as status:
+        try:
+            ceilings.measure(name, lambda what, part: status.update(
+                f"{name}: {what} … ({part:.0%})"))
+        except Exception as error:  # drivers have errors of their own: any is an answer
+            return f"the ceilings could not be measured: {type(error).__name__}: {error}"
+    return ""
+
+
+def _tuning(caps: DeviceCaps) -> dict[str, Any]:
+    """What the tuning records say of a device, and which of them are not used."""
+    found = load_tuning(caps)
+    failed = {why: sum(why == w for e in found.entries.values() for _, w in e.failed)
+              for e in found.entries.values() for _, why in e.failed}
+    return {"shapes": len(found.entries), "changed": len(found.choices), "failed": failed,
+            "records": [str(path) for path in found.used], "ignored": list(found.ignored)}
 
 
 def _version(package: str) -> str | None:
@@ -136,4 +176,42 @@ def _device(device: dict[str, Any]) -> Table:
                    f"{show.size(caps['max_alloc_bytes'])} in one piece, "
                    f"{show.size(caps['local_mem_bytes'])} local"),
         ("has", ", ".join(extras).replace("_", " ") or "nothing optional"),
+        ("tuning", _tuning_words(device["tuning"])),
+        *_ceilings_rows(device["ceilings"]),
     ])
+
+
+def _tuning_words(tuning: dict[str, Any]) -> str:
+    lines = list(tuning["ignored"])
+    if tuning["shapes"]:
+        lines.insert(0, f"{show.count(tuning['shapes'], 'shape')} tuned, {tuning['changed']} of "
+                        "them to other than the default")
+    lines += [f"left out {show.count(n, 'variant')}: {why}" for why, n in tuning["failed"].items()]
+    return "\n".join(lines) or "none. Try: handheld tune MODEL"
+
+
+def _ceilings_rows(data: dict[str, Any] | None) -> list[tuple[str, str]]:
+    if data is None:
+        return [("ceilings", "not measured. Try: handheld doctor --ceilings")]
+    found = ceilings.Ceilings.from_json(data)
+    half = f", fp16 {_rate(found.fp16, 'FLOP/s')}" if found.fp16 else ""
+    rows = [("ceilings", f"of {found.date}, medians (± half the range between quartiles)"),
+            ("  arithmetic", f"fp32 {_rate(found.fp32, 'FLOP/s')} in {found.fp32_type}{half}")]
+    rows += [(f"  {show.size(m.working_set_bytes)}",
+              f"read {_rate(m.read, 'B/s')}, copy {_rate(m.copy, 'B/s')}") for m in found.memory]
+    return [*rows,
+            ("  to device", f"{_rate(found.to_device, 'B/s')}, latency "
+                            f"{_micro(found.to_device_latency_s)}"),
+            ("  to host", f"{_rate(found.to_host, 'B/s')}, latency "
+                          f"{_micro(found.to_host_latency_s)}"),
+            ("  launch", f"{_micro(found.launch_enqueue_s)} to enqueue, "
+                         f"{_micro(found.launch_device_s)} one after another, "
+                         f"{_micro(found.launch_round_trip_s)} to wait for")]
+
+
+def _rate(found: Measured, unit: str) -> str:
+    return f"{found.median / 1e9:,.1f} G{unit} (±{found.spread / 2:.0%})"
+
+
+def _micro(found: Measured) -> str:
+    return f"{found.median * 1e6:.1f} µs (±{found.spread / 2:.0%})"

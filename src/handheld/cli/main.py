@@ -1,4 +1,4 @@
-"""The command line, assembled: `handheld doctor`, `train`, `package`, `verify`."""
+"""The command line, assembled: `handheld doctor`, `train`, `package`, `verify`, `tune`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import handheld
-from handheld.cli import doctor, package, show, train, verify
+from handheld.cli import doctor, package, show, train, tune, verify
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
 
@@ -80,6 +80,7 @@ app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
+app.command("tune")(tune.tune)
 
 
 def _version(wanted: bool) -> None:

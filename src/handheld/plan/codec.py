@@ -16,7 +16,7 @@ from handheld.plan.verify import verify
 if TYPE_CHECKING:
     from handheld.step import Step
 
-VERSION = 1
+VERSION = 2
 _KINDS: dict[str, Callable[[int], Arg]] = {"buffer": Buffer, "workspace": Workspace, "int": Int}
 
 
@@ -45,6 +45,7 @@ def _place(place: Place) -> list[int]:
 def _graph_to_json(graph: GraphPlan, sources: dict[str, int]) -> dict[str, Any]:
     return {
         "nodes": [_lowered_to_json(low, sources) for low in graph.lowered],
+        "tuned": [[n, dict(choice)] for n, choice in sorted(graph.tuned.items())],
         "places": [[t, *_place(p)] for t, p in sorted(graph.places.items())],
         "workspace": [[n, i, *_place(p)] for (n, i), p in sorted(graph.workspace.items())],
         "copies": [list(c) for c in graph.copies],
@@ -120,7 +121,8 @@ def _graph_from_json(data: dict[str, Any], step: Step, name: str, sources: list[
         (int(n), int(i)): Place(int(a), int(b), int(c)) for n, i, a, b, c in data["workspace"]
     }
     copies = tuple((int(a), int(b)) for a, b in data["copies"])
-    return GraphPlan(step.graphs[name], lowered, places, workspace, copies)
+    tuned = {int(n): {str(k): int(v) for k, v in choice.items()} for n, choice in data["tuned"]}
+    return GraphPlan(step.graphs[name], lowered, places, workspace, copies, tuned)
 
 
 def _lowered_from_json(data: dict[str, Any], sources: list[str]) -> Lowered:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from handheld.graph.graph import ROLES
 from handheld.graph.text import show_node
+from handheld.plan.lowering import Choice
 from handheld.plan.plan import GraphPlan, Plan
 
 MIB = 2**20
@@ -42,7 +43,7 @@ def _explain_graph(name: str, plan: GraphPlan) -> list[str]:
             )
             lines.append(
                 f"        {launch.kernel} {launch.global_size}/{launch.local_size}{more}; "
-                f"{lowered.why}"
+                f"{lowered.why}; {_variant(plan.tuned.get(i))}"
             )
         where = ", ".join(
             f"%{t} at {p.segment}:{p.offset}" for t in node.outputs if (p := plan.places.get(t))
@@ -51,3 +52,9 @@ def _explain_graph(name: str, plan: GraphPlan) -> list[str]:
     for source, target in plan.copies:
         lines.append(f"      copy %{source} into slot %{target}")
     return lines
+
+
+def _variant(choice: Choice | None) -> str:
+    if choice is None:
+        return "default"
+    return "tuned: " + ", ".join(f"{name} {value}" for name, value in choice.items())

@@ -1,15 +1,24 @@
-"""Which kernel family runs which op."""
+"""Which kernel family runs which op, and which variants of it there are.
+
+A family that has variants offers them by `candidates(node, graph, caps)`, its own choice first, and
+takes one as the fourth argument of its lowering.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType, ModuleType
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
 from handheld.kernels import contract, index, loops, order, pool, recurrent, rows
 from handheld.kernels.base import Lower, Lowered
+from handheld.plan.signature import signature
 
 FAMILIES: Mapping[str, Lower] = MappingProxyType(
     {
@@ -35,12 +44,69 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
 )
 
 
-def lower(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
-    """A node as launches, or an error that says where in the model it stands."""
+#: parameters of a variant
+Choice = Mapping[str, int]
+
+
+def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
+    """A node as launches, or an error that says where in the model it stands. Without a `choice`
+    the family makes its own."""
+    family: Callable[..., Lowered] = FAMILIES[node.op]
     try:
-        return FAMILIES[node.op](node, graph, caps)
+        return family(node, graph, caps, *(() if choice is None else (choice,)))
     except PlanError as error:
         origin = node.origin
         raise PlanError(
             f"{node.op} ({origin.phase} of {origin.path}, {origin.source}): {error}"
         ) from None
+
+
+def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
+    """All variants of a node that are legal and worth a try, the family's own choice first; none
+    where the family has no variants."""
+    offer = getattr(_family(node.op), "candidates", None)
+    return tuple(offer(node, graph, caps)) if offer else ()
+
+
+def tuned_choice(
+    node: Node, graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice]
+) -> Choice | None:
+    """What the tuning record says of a node, if its family offers that."""
+    if not choices or not hasattr(_family(node.op), "candidates"):
+        return None
+    choice = choices.get(signature(node, graph))
+    return choice if choice in candidates(node, graph, caps) else None
+
+
+def _family(op: str) -> ModuleType:
+    return sys.modules[FAMILIES[op].__module__]
+
+
+def tunable_sources() -> list[str]:
+    """The texts that decide what a choice means and how fast it is: the families with variants,
+    what they use of the other kernel modules, and their .cl files."""
+    found: dict[str, ModuleType] = {}
+    for op in FAMILIES:
+        if hasattr(_family(op), "candidates"):
+            _reach(_family(op), found)
+    texts = {name: inspect.getsource(module) for name, module in sorted(found.items())}
+    for name in sorted({n for text in texts.values() for n in re.findall(r"\w+\.cl\b", text)}):
+        path = Path(contract.__file__).with_name(name)
+        if path.is_file():
+            texts[name] = path.read_text(encoding="utf-8")
+    return list(texts.values())
+
+
+def _reach(module: ModuleType, found: dict[str, ModuleType]) -> None:
+    if module.__name__ not in found:
+        found[module.__name__] = module
+        for other in _mentioned(module):
+            _reach(other, found)
+
+
+def _mentioned(module: ModuleType) -> Iterator[ModuleType]:
+    """Other kernel modules that a module, or something in it, comes from."""
+    for value in vars(module).values():
+        name = getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None)
+        if isinstance(name, str) and name.startswith("handheld.kernels."):
+            yield sys.modules[name]

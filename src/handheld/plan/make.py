@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory, PlanError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Lowered
-from handheld.plan.lowering import lower
+from handheld.plan.lowering import Choice, lower, tuned_choice
 from handheld.plan.memory import GraphMemory, Segments, place_state
 from handheld.plan.plan import GraphPlan, Plan
+from handheld.plan.tuning import Tuning, load_tuning
 from handheld.plan.verify import verify
 
 if TYPE_CHECKING:
@@ -27,11 +30,13 @@ def plan_step(
     graphs: Sequence[str] | None = None,
     memory_limit_bytes: int | None = None,
     isolate: bool = False,
+    tuning: bool | str | Path = True,
 ) -> Plan:
     """A plan for a device in hand, or for a description (`caps`) of one that is not.
 
     `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger plan
-    an error; `isolate` gives every tensor memory of its own, for checking kernels.
+    an error; `isolate` gives every tensor memory of its own, for checking kernels; `tuning` says
+    whether measured variants are used where there are some, or names the one record to use.
     """
     if caps is None:
         from handheld.backends.base import describe
@@ -43,7 +48,18 @@ def plan_step(
         raise PlanError(
             f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}"
         )
-    return make_plan(step, device, caps, names, memory_limit_bytes, isolate)
+    return make_plan(step, device, caps, names, memory_limit_bytes, isolate, tuning)
+
+
+_told: set[str] = set()
+
+
+def _tell(tuning: Tuning) -> None:
+    """Once a process: which records are not used, if that leaves a device without any."""
+    for message in tuning.ignored if not tuning.used else ():
+        if message not in _told:
+            _told.add(message)
+            warnings.warn(message, stacklevel=5)
 
 
 def make_plan(
@@ -53,9 +69,14 @@ def make_plan(
     names: Sequence[str],
     limit: int | None,
     isolate: bool,
+    tuning: bool | str | Path,
 ) -> Plan:
     chosen = [step.graphs[n] for n in names]
-    lowered = [_lower_all(graph, caps) for graph in chosen]
+    found = load_tuning(caps, tuning)
+    _tell(found)
+    choices = found.choices
+    tuned = [_choose_all(graph, caps, choices) for graph in chosen]
+    lowered = [_lower_all(graph, caps, picked) for graph, picked in zip(chosen, tuned)]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
     state = place_state(step.slots, chosen, segments)
     memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered)]
@@ -63,8 +84,9 @@ def make_plan(
     for memory in memories:
         memory.place_arena(segments, arena)
     plans = {
-        name: GraphPlan(graph, tuple(low), memory.places, memory.workspace, tuple(memory.copies))
-        for name, graph, low, memory in zip(names, chosen, lowered, memories)
+        name: GraphPlan(graph, tuple(low), memory.places, memory.workspace, tuple(memory.copies),
+                        picked)
+        for name, graph, low, memory, picked in zip(names, chosen, lowered, memories, tuned)
     }
     plan = Plan(
         step,
@@ -74,17 +96,26 @@ def make_plan(
         state,
         tuple(segments.sizes),
         arena,
-        {"memory_limit_bytes": limit, "isolate": isolate},
+        {"memory_limit_bytes": limit, "isolate": isolate,
+         "tuning": str(tuning) if isinstance(tuning, Path) else tuning},
     )
     _check_memory(plan, limit)
     verify(plan)
     return plan
 
 
-def _lower_all(graph: Graph, caps: DeviceCaps) -> list[Lowered]:
+def _choose_all(
+    graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice]
+) -> dict[int, Choice]:
+    """Node -> its tuned variant, for the nodes that have one."""
+    found = {i: tuned_choice(node, graph, caps, choices) for i, node in enumerate(graph.nodes)}
+    return {i: choice for i, choice in found.items() if choice is not None}
+
+
+def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice]) -> list[Lowered]:
     if caps.kind in ("torch", "null"):
         return [Lowered((), (), "run by the backend") for _ in graph.nodes]
-    return [lower(node, graph, caps) for node in graph.nodes]
+    return [lower(node, graph, caps, tuned.get(i)) for i, node in enumerate(graph.nodes)]
 
 
 def _check_memory(plan: Plan, limit: int | None) -> None:
@@ -108,9 +139,16 @@ def _check_memory(plan: Plan, limit: int | None) -> None:
     )
 
 
-def other_variants(plan: Plan) -> Plan:
-    """The same plan with the kernels meant for the other kind of device; both run on any."""
-    caps = replace(plan.caps, kind="gpu" if plan.caps.kind == "cpu" else "cpu")
+def fallbacks(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Where the driver rejects a kernel: plans without it, by name. First without what was tuned,
+    then with the kernels meant for the other kind of device; both kinds run on any."""
+    if any(graph.tuned for graph in plan.graphs.values()):
+        yield "variants that were not tuned", _again(plan, plan.caps)
+    other = replace(plan.caps, kind="gpu" if plan.caps.kind == "cpu" else "cpu")
+    yield f"the {other.kind} variants", _again(plan, other)
+
+
+def _again(plan: Plan, caps: DeviceCaps) -> Plan:
     limit = plan.options.get("memory_limit_bytes")
     isolate = bool(plan.options.get("isolate", False))
-    return make_plan(plan.step, plan.device, caps, list(plan.graphs), limit, isolate)
+    return make_plan(plan.step, plan.device, caps, list(plan.graphs), limit, isolate, False)

@@ -11,6 +11,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import BuildError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Lowered
+from handheld.plan.lowering import Choice
 from handheld.plan.memory import Place
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class GraphPlan:
     workspace: Mapping[tuple[int, int], Place]
     #: values copied into their slots after the last launch: (from tensor, to tensor)
     copies: tuple[tuple[int, int], ...]
+    #: node -> the variant that its tuning record says, for the nodes that have one
+    tuned: Mapping[int, Choice] = field(default_factory=dict)
 
     @property
     def launches(self) -> int:
@@ -73,21 +76,23 @@ class Plan:
 
     def start(self, **options: Any) -> Trainer:
         """Opens the device, builds the kernels and uploads the state. Where the driver rejects a
-        kernel, the plan is made again with the other variants (those of a GPU on a CPU and the
-        other way round) and a warning says so."""
+        kernel, the plan is made again with other variants (those that were not tuned, then those
+        of a GPU on a CPU and the other way round) and a warning says so."""
         from handheld.run.trainer import Trainer
 
         try:
             return Trainer(self, **options)
         except BuildError as error:
-            from handheld.plan.make import other_variants
+            problem = error
+        from handheld.plan.make import fallbacks
 
-            other = other_variants(self)
-            text = str(error)
-            warnings.warn(
-                f"{text[:2000]}\nTrying the {other.caps.kind} variants instead", stacklevel=2
-            )
-            return Trainer(other, **options)
+        for what, other in fallbacks(self):
+            warnings.warn(f"{str(problem)[:2000]}\nTrying {what} instead", stacklevel=2)
+            try:
+                return Trainer(other, **options)
+            except BuildError as error:
+                problem = error
+        raise problem
 
     def explain(self, graph: str | None = None) -> str:
         """The schedule, the memory, each kernel and why it was chosen."""

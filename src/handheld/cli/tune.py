@@ -1,0 +1,197 @@
+"""`handheld tune`: the fastest variant of each kernel of a step, on this device."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from handheld.backends.base import describe
+from handheld.cli import show
+from handheld.cli.options import Json, Spec
+from handheld.cli.source import Source, open_source
+from handheld.errors import HandheldError, PlanError
+from handheld.measure.jobs import find_jobs
+from handheld.measure.tuner import Progress as Now
+from handheld.measure.tuner import Row, Tuner
+from handheld.plan.lowering import Choice
+from handheld.plan.tuning import Record, load_tuning
+from handheld.run.batch import batch_sizes
+from handheld.step import Step
+
+SHOWN = 20  # signatures in the table
+
+
+def tune(
+    what: Spec,
+    on: Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
+        "opencl, or opencl:NAME as doctor prints it."))] = "opencl",
+    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
+        "Batch size; the model's own if not given."))] = None,
+    budget: Annotated[float, typer.Option("--budget", min=1, metavar="SECONDS", help=(
+        "Time to spend; the next run goes on from there."))] = 120.0,
+    graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
+        "Only this graph; those that train if not given."))] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help=(
+        "Forget what is known of these shapes and start again."))] = False,
+    json: Json = False,
+) -> None:
+    """Find the fastest variant of each kernel for the shapes of a model.
+
+    Every candidate's result is checked before its time counts. Candidates run in a process of
+    their own: one that hangs or crashes the driver is remembered and left out. What is found is
+    written as it is found, and every plan for this device uses it. Ctrl-C stops; the next run goes
+    on.
+
+    \b
+    Examples:
+    handheld tune resnet18
+    handheld tune mine.py:make --on opencl:nvidia --budget 600
+    """
+    if on.partition(":")[0] != "opencl":
+        raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
+    caps = describe(on)
+    source = open_source(what)
+    size = batch or source.default_batch
+    step = source.step([size], 0)
+    names = _training(step, source, graph, size)
+    jobs = find_jobs((step.graphs[name] for name in names), caps)
+    record, path, notes = _record(Record.of(caps), [job.signature for job in jobs] if fresh else [])
+    notes = [*notes, *load_tuning(caps).ignored]
+    for note in notes if not json else ():
+        show.warn(note)
+    tuner = Tuner(on, caps, jobs, record, path)
+    started, stopped = time.monotonic(), False
+    with _bar(tuner, budget, json):
+        try:
+            tuner.run(budget)
+        except KeyboardInterrupt:
+            stopped = True
+    notes += tuner.notes
+    if json:
+        show.print_json(_as_json(tuner, notes, time.monotonic() - started, stopped))
+    else:
+        present(tuner, time.monotonic() - started)
+        for note in tuner.notes:
+            show.warn(note)
+    if stopped:
+        show.stopped("what was found so far is kept; the same command goes on")
+        raise typer.Exit(130)
+
+
+def _training(step: Step, source: Source, graph: str | None, size: int) -> list[str]:
+    """The graphs that change the state, of the batch size that was asked for."""
+    names = [n for n in step.graphs if step.graphs[n].writes]
+    if graph is not None:
+        names = [n for n in step.graphs if graph in (n, n.partition("@")[0])]
+        if not names:
+            raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
+    sizes = batch_sizes(step.graphs, "train")
+    if sizes and size not in sizes:
+        raise HandheldError(f"batch {size} is not packaged; there are "
+                            f"{', '.join(map(str, sizes))}")
+    found = [n for n in names if not sizes or n.partition("@")[2].partition(".")[0] == str(size)]
+    if not found:
+        raise HandheldError(f"{source.name} has the graphs {', '.join(step.graphs)}, and none of "
+                            "them trains. Try: --graph NAME")
+    return found
+
+
+def _record(new: Record, forget: list[str]) -> tuple[Record, Path, list[str]]:
+    """What is known of the device already, without what is to be forgotten."""
+    path, notes = new.path(), []
+    try:
+        record = Record.read(path) if path.exists() else new
+    except PlanError as error:
+        record = new
+        notes.append(f"{error}. It is replaced")
+    for key in forget:
+        record.entries.pop(key, None)
+    return record, path, notes
+
+
+@contextlib.contextmanager
+def _bar(tuner: Tuner, budget: float, quiet: bool) -> Iterator[None]:
+    """On a terminal: what is tried now, and the time that is left."""
+    bar = Progress(
+        TextColumn("{task.fields[place]}"), BarColumn(bar_width=20),
+        TextColumn("{task.fields[left]} left  {task.description}"), console=show.err,
+        transient=True, disable=quiet or not show.err.is_terminal)
+    task = bar.add_task("", total=budget, place="", left=show.duration(budget))
+
+    def on_progress(now: Now) -> None:
+        bar.update(task, completed=budget - now.seconds_left, left=show.duration(now.seconds_left),
+                   place=f"{now.position}/{now.jobs}",
+                   description=f"{now.signature}  ({now.tried} of {now.candidates})")
+
+    tuner.progress = on_progress
+    with bar:
+        yield
+
+
+def _as_json(tuner: Tuner, notes: list[str], seconds: float, stopped: bool) -> dict[str, Any]:
+    rows = tuner.rows()
+    before, after = _totals(rows)
+    return {
+        "device": tuner.device, "record": str(tuner.path), "seconds": seconds,
+        "interrupted": stopped, "default_ms": before, "best_ms": after, "notes": notes,
+        "signatures": [{"signature": row.signature, "count": row.count,
+                        **(row.entry.to_json() if row.entry else {})} for row in rows],
+    }
+
+
+def _totals(rows: list[Row]) -> tuple[float, float]:
+    """Milliseconds a step in all tuned nodes, with the defaults and with the best."""
+    after = sum(row.count * (row.entry.best_ms or 0.0) for row in rows if row.entry)
+    return after + sum(row.saved_ms for row in rows), after
+
+
+def present(tuner: Tuner, seconds: float) -> None:
+    """A table of what was found, and what it is worth for a step."""
+    rows = tuner.rows()
+    if not rows:
+        show.out.print("nothing to tune: no kernel of this step has variants")
+        return
+    known = [row for row in rows if row.entry is not None and row.entry.best_ms is not None]
+    show.out.print(_table(sorted(known, key=lambda row: -row.saved_ms)[:SHOWN]))
+    if len(known) > SHOWN:
+        show.out.print(f"and {len(known) - SHOWN} more, in {tuner.path}", style="dim")
+    before, after = _totals(rows)
+    done = sum(row.entry is not None and row.entry.done for row in rows)
+    failed = sum(len(row.entry.failed) for row in rows if row.entry)
+    show.out.print(show.grid([
+        ("step", f"about {before - after:.2f} ms less: these ops took {before:.2f} ms and "
+                 f"take {after:.2f} ms"),
+        ("tuned", f"{done} of {show.count(len(rows), 'shape')} in {show.duration(seconds)}"
+                  + ("" if done == len(rows) else "; run it again to go on")),
+        ("left out", f"{show.count(failed, 'variant')} that failed, crashed or gave wrong results"),
+        ("record", str(tuner.path)),
+    ]))
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table.add_column("signature", overflow="fold")
+    for name in ("a step", "default ms", "best ms", "gain"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("choice", overflow="fold")
+    for row in rows:
+        entry = row.entry
+        assert entry is not None and entry.best_ms is not None
+        own = entry.default_ms
+        gain = "" if own is None else f"{own / entry.best_ms:.2f}x"
+        table.add_row(row.signature, str(row.count), "failed" if own is None else f"{own:.3f}",
+                      f"{entry.best_ms:.3f}", gain, _words(entry.choice))
+    return table
+
+
+def _words(choice: Choice | None) -> str:
+    if choice is None:
+        return "default"
+    return " ".join(f"{name}={value}" for name, value in choice.items())

@@ -1,0 +1,290 @@
+"""What a device can do at most, measured: arithmetic, memory, transfers, launches.
+
+Rates are medians of several timings with the range between their quartiles. Everything is timed by
+the host's clock around kernels that run for milliseconds, so that no driver's event timer has to be
+trusted. Results are kept in the user's cache folder for the device and its driver.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from handheld import cache
+from handheld.backends import opencl
+from handheld.backends.base import describe
+from handheld.device import DeviceCaps
+from handheld.errors import DeviceError
+from handheld.kernels.base import with_defines
+from handheld.measure.timing import Measured
+
+VERSION = 1
+RUN_SECONDS = 0.012  # a timed run of a kernel, at least
+RUNS = 7
+SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of working set
+TRANSFER = 64 << 20  # bytes of a transfer
+LAUNCHES = 200
+#: types and sums of a work-item that are tried for arithmetic; the best counts
+WIDTHS, SUMS = ("", "4", "16"), (4, 8)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes a second at a working set; a copy counts what it reads and what it writes."""
+
+    working_set_bytes: int
+    read: Measured
+    copy: Measured
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Rates in FLOP/s (a multiplication and an addition are two) and B/s, latencies in seconds."""
+
+    device: str
+    driver: str
+    date: str
+    measuring_s: float
+    fp32: Measured
+    fp32_type: str
+    fp16: Measured | None
+    memory: tuple[Memory, ...]
+    to_device: Measured
+    to_device_latency_s: Measured
+    to_host: Measured
+    to_host_latency_s: Measured
+    #: what the host spends to enqueue a kernel; an empty kernel after another on the device; one
+    #: empty kernel, enqueued and waited for
+    launch_enqueue_s: Measured
+    launch_device_s: Measured
+    launch_round_trip_s: Measured
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second from and to memory that no cache holds."""
+        return self.memory[-1].copy.median
+
+    def to_json(self) -> dict[str, Any]:
+        return {"handheld": "ceilings", "version": VERSION, **asdict(self)}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Ceilings:
+        """Raises KeyError, TypeError or ValueError for what is something else."""
+        fields = dict(data)
+        if fields.pop("handheld") != "ceilings" or fields.pop("version") != VERSION:
+            raise ValueError("not the ceilings of a device, or of another version")
+        memory = tuple(
+            Memory(int(m["working_set_bytes"]), Measured(**m["read"]), Measured(**m["copy"]))
+            for m in fields.pop("memory"))
+        rest: dict[str, Any] = {
+            k: Measured(**v) if isinstance(v, dict) else v for k, v in fields.items()}
+        return Ceilings(memory=memory, **rest)
+
+
+def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
+    """Those that were measured before or, where there are none or `fresh` ones are asked for,
+    measured now: that takes some seconds."""
+    found = None if fresh else stored(describe(device))
+    return found or measure(device)
+
+
+def path_of(caps: DeviceCaps) -> Path:
+    key = hashlib.sha256(f"{caps.name}\n{caps.driver}".encode()).hexdigest()[:12]
+    return cache.folder() / "ceilings" / f"{cache.slug(caps.name)}-{key}.json"
+
+
+def stored(caps: DeviceCaps) -> Ceilings | None:
+    """None also for a file that cannot be understood: measuring again replaces it."""
+    try:
+        found = Ceilings.from_json(json.loads(path_of(caps).read_text(encoding="utf-8")))
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return found if (found.device, found.driver) == (caps.name, caps.driver) else None
+
+
+def measure(device: str, progress: Callable[[str, float], None] = lambda what, part: None
+            ) -> Ceilings:
+    """Measures and keeps. `progress` is told what comes next and which part of all is done."""
+    if device.partition(":")[0] != "opencl":
+        raise DeviceError(f"{device} has no ceilings of its own. Try: --on opencl")
+    started = time.perf_counter()
+    bench = _Bench(opencl.find(device))
+    caps = bench.caps
+    progress("arithmetic", 0.0)
+    fp32, kind = bench.flops("float")
+    fp16 = bench.flops("half")[0] if caps.fp16 else None
+    memory = []
+    sizes = list(working_sets(caps))
+    for i, size in enumerate(sizes):
+        progress(f"memory, {size >> 10} KiB", 0.4 + 0.4 * i / len(sizes))
+        memory.append(bench.memory(size))
+    progress("transfers", 0.8)
+    to_device, to_device_latency, to_host, to_host_latency = bench.transfers()
+    progress("launches", 0.95)
+    launches = bench.launches()
+    result = Ceilings(
+        caps.name, caps.driver, datetime.date.today().isoformat(), time.perf_counter() - started,
+        fp32, kind, fp16, tuple(memory), to_device, to_device_latency, to_host, to_host_latency,
+        *launches)
+    cache.write_json(path_of(caps), result.to_json())
+    return result
+
+
+def working_sets(caps: DeviceCaps) -> Iterator[int]:
+    """Powers of four, as far as a quarter of the memory goes and in one piece."""
+    size = SMALLEST
+    most = min(LARGEST, caps.global_mem_bytes // 4, caps.max_alloc_bytes)
+    while size <= most:
+        yield size
+        size *= 4
+
+
+class _Bench:
+    """An open device. Work-items are few and long on a CPU, many on a GPU."""
+
+    def __init__(self, found: opencl.Found) -> None:
+        import pyopencl as cl
+
+        self.cl, self.caps = cl, found.caps
+        self.queue = cl.CommandQueue(cl.Context([found.device]))
+        self.source = (Path(__file__).parent / "ceilings.cl").read_text(encoding="utf-8")
+        on_cpu = self.caps.kind == "cpu"
+        self.local = 1 if on_cpu else min(128, self.caps.max_work_group)
+        self.items = self.caps.compute_units * (4 if on_cpu else 16 * self.local)
+        self.vector = 16 if on_cpu else 4  # floats that an item moves at once
+
+    def _program(self, **defines: object) -> Any:
+        text = with_defines(dict(defines), self.source)
+        return self.cl.Program(self.queue.context, text).build(options=["-w"])
+
+    def _buffer(self, nbytes: int) -> Any:
+        buffer = self.cl.Buffer(self.queue.context, self.cl.mem_flags.READ_WRITE, nbytes)
+        zero = np.array(0, np.uint32)
+        self.cl.enqueue_fill_buffer(self.queue, buffer, zero, 0, nbytes)  # so that it exists
+        return buffer
+
+    def _rates(self, run: Callable[[int], None], per_round: float, rounds: int = 1) -> Measured:
+        """What a second holds, with at least so many rounds a run and enough of them to time."""
+        run(rounds)  # drivers compile at the first launch
+        while min(_clock(run, rounds), _clock(run, rounds)) < RUN_SECONDS and rounds < 2**28:
+            rounds *= 2
+        return Measured.of([per_round * rounds / _clock(run, rounds) for _ in range(RUNS)])
+
+    # ── arithmetic ────────────────────────────────────────────────────────────────────────────
+
+    def flops(self, scalar: str) -> tuple[Measured, str]:
+        """The best of several vector types and numbers of sums, and its type."""
+        local = min(64, self.caps.max_work_group)
+        items = local * self.caps.compute_units * (4 if self.caps.kind == "cpu" else 64)
+        best, kind = Measured(0.0, 0.0), ""
+        for width in WIDTHS:
+            y = self._buffer(4 * items * int(width or 1))
+            for sums, fused in itertools.product(SUMS, (True, False)):
+                options = {"FLOPS": 1, "T": scalar + width, "SCALAR": scalar, "WIDE": sums}
+                options |= {"FUSED": 1} if fused else {}
+                program = self._program(**options, **({"HALF": 1} if scalar == "half" else {}))
+                kernel = self.cl.Kernel(program, "flops")
+
+                def run(rounds: int, kernel: Any = kernel, y: Any = y) -> None:
+                    kernel.set_args(y, np.float32(0.5), np.float32(0.5), np.int32(rounds))
+                    self._launch(kernel, items, local)
+
+                found = self._rates(run, 2.0 * 16 * sums * int(width or 1) * items)
+                if found.median > best.median:
+                    best, kind = found, scalar + width
+            y.release()
+        return best, kind
+
+    def _launch(self, kernel: Any, items: int, local: int) -> None:
+        self.cl.enqueue_nd_range_kernel(self.queue, kernel, (items,), (local,))
+        self.queue.finish()
+
+    # ── memory ────────────────────────────────────────────────────────────────────────────────
+
+    def memory(self, nbytes: int) -> Memory:
+        """A read walks over all of the working set; a copy from one half of it to another."""
+        program = self._program(T=f"float{self.vector}")
+        out = self._buffer(4 * self.vector * self.items)
+        x, y = self._buffer(nbytes), self._buffer(nbytes // 2)
+        read = self._walk(self.cl.Kernel(program, "read"), x, out, nbytes)
+        copy = self._walk(self.cl.Kernel(program, "copy"), x, y, nbytes // 2)
+        for buffer in (out, x, y):
+            buffer.release()
+        return Memory(nbytes, read, copy)
+
+    def _walk(self, kernel: Any, x: Any, y: Any, nbytes: int) -> Measured:
+        count = nbytes // (4 * self.vector)  # elements
+        copies = kernel.function_name == "copy"
+        if self.local == 1:
+            items = min(self.items, count // 16)
+            part = 1 << (count // items).bit_length() - 1
+            walk = (part, 0, 1, part - 1)
+        else:  # no two items write one element
+            items = min(self.items, max(count // self.local, 1) * self.local if copies else 2**31)
+            walk = (0, 1, items, count - 1)
+
+        def run(rounds: int) -> None:
+            kernel.set_args(x, y, *(np.uint32(n) for n in (*walk, rounds)))
+            self._launch(kernel, items, self.local)
+
+        at_once = 4 * items  # elements of a round
+        # a run that covers less than the working set would measure a smaller one
+        least = max(count // at_once, 1)
+        return self._rates(run, 4.0 * self.vector * at_once * (1 + copies), least)
+
+    # ── transfers and launches ────────────────────────────────────────────────────────────────
+
+    def transfers(self) -> tuple[Measured, Measured, Measured, Measured]:
+        """To the device and back: bytes a second, and the time of four bytes."""
+        nbytes = min(TRANSFER, self.caps.max_alloc_bytes // 4)
+        device, host = self._buffer(nbytes), np.zeros(nbytes, np.uint8)
+        small, few = self._buffer(4), np.zeros(4, np.uint8)
+        copy, found = self.cl.enqueue_copy, []
+        for ends, tiny in (((device, host), (small, few)), ((host, device), (few, small))):
+            copy(self.queue, *ends, is_blocking=True)
+            seconds = [_clock(copy, self.queue, *ends) for _ in range(RUNS)]
+            found.append(Measured.of([nbytes / s for s in seconds]))
+            found.append(Measured.of([_clock(copy, self.queue, *tiny) for _ in range(LAUNCHES)]))
+        return found[0], found[1], found[2], found[3]
+
+    def launches(self) -> tuple[Measured, Measured, Measured]:
+        """Seconds to enqueue, to run after another, and to enqueue and wait for, a launch."""
+        kernel = self.cl.Kernel(self._program(T="float"), "nothing")
+        target = self._buffer(4)
+        kernel.set_args(target)
+
+        def enqueue() -> None:
+            self.cl.enqueue_nd_range_kernel(self.queue, kernel, (1,), (1,))
+
+        def many() -> None:
+            for _ in range(LAUNCHES):
+                enqueue()
+
+        def one() -> None:
+            enqueue()
+            self.queue.finish()
+
+        one()
+        host, device = [], []
+        for _ in range(RUNS):
+            started = time.perf_counter()
+            host.append(_clock(many) / LAUNCHES)
+            self.queue.finish()
+            device.append((time.perf_counter() - started) / LAUNCHES)
+        return (Measured.of(host), Measured.of(device),
+                Measured.of([_clock(one) for _ in range(LAUNCHES)]))
+
+
+def _clock(run: Callable[..., object], *args: Any) -> float:
+    started = time.perf_counter()
+    run(*args)
+    return time.perf_counter() - started

@@ -1,0 +1,69 @@
+"""What there is to tune in a step: its distinct signatures, the heaviest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from handheld.device import DeviceCaps
+from handheld.graph.graph import Graph, Node
+from handheld.kernels import contract
+from handheld.plan.lowering import Choice, candidates
+from handheld.plan.signature import signature
+
+FLOPS_PER_BYTE = 10  # what a device computes while it moves a byte, roughly: only for the order
+
+_TORCH = {"f32": "float32", "i32": "int32", "bool": "bool"}
+
+
+@dataclass
+class Job:
+    """One signature: a node that has it, alone in a graph, and how often a step runs its like."""
+
+    signature: str
+    graph: Graph
+    candidates: tuple[Choice, ...]
+    weight: float
+    count: int = 1
+
+    @property
+    def share(self) -> float:
+        """Of the step's time, in no unit."""
+        return self.weight * self.count
+
+
+def find_jobs(graphs: Iterable[Graph], caps: DeviceCaps) -> list[Job]:
+    """One job a signature whose family offers more than one variant."""
+    found: dict[str, Job] = {}
+    plain: set[str] = set()
+    for graph in graphs:
+        for node in graph.nodes:
+            key = signature(node, graph)
+            if key in found:
+                found[key].count += 1
+            elif key not in plain:
+                offered = candidates(node, graph, caps)
+                if len(offered) > 1:
+                    found[key] = Job(key, alone(node, graph), offered, _weight(node, graph))
+                else:
+                    plain.add(key)
+    return sorted(found.values(), key=lambda job: -job.share)
+
+
+def alone(node: Node, graph: Graph) -> Graph:
+    """A graph of one node: what it reads comes in, what it makes goes out."""
+    inputs = sorted({view.tensor for view in node.inputs})
+    tensors = {t: replace(graph.tensors[t], role="input", name="") for t in inputs}
+    tensors |= {t: replace(graph.tensors[t], role="activation", name="") for t in node.outputs}
+    return Graph(
+        "node", tensors, (node,),
+        tuple((f"x{t}", t, _TORCH[tensors[t].dtype]) for t in inputs), {}, (),
+        tuple((f"y{t}", graph.view(t), _TORCH[tensors[t].dtype]) for t in node.outputs),
+    )
+
+
+def _weight(node: Node, graph: Graph) -> float:
+    tensors = {view.tensor for view in node.inputs} | set(node.outputs)
+    nbytes = sum(graph.tensors[t].nbytes for t in tensors)
+    own = node.op == "matmul" or node.op.startswith("conv")
+    return max(nbytes, contract.flops(node, graph) / FLOPS_PER_BYTE if own else 0.0)

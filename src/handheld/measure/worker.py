@@ -1,0 +1,224 @@
+"""The process in which candidates run: a driver that hangs or crashes takes this down, not more.
+
+It reads a JSON object a line and answers with one:
+
+    {"do": "open", "device": "opencl:0", "graph": {...}}   a graph of one node becomes the subject
+    {"do": "try", "choice": {...}, "seconds": 0.03}        lowers, builds, runs and checks a variant
+                                                           the first time, and times it every time
+
+The first choice that runs is the reference of all others: it should be the family's own, null.
+A result is read from memory that held NaN before, so that what a kernel leaves out is seen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from handheld.backends import opencl
+from handheld.errors import HandheldError
+from handheld.graph.check import check
+from handheld.graph.codec import from_json
+from handheld.graph.graph import Graph
+from handheld.kernels.base import Buffer, Int, Launch, Lowered, Workspace
+from handheld.plan.lowering import Choice, lower
+from handheld.run.verify import relative_error
+
+TOLERANCE = 2e-5  # both sides are float32
+SAMPLE_SECONDS = 1e-3  # what a clock reading and a wait are small against
+GIVE_UP_SECONDS = 600  # for the case that nobody is left to end this process
+PERIOD = 1_000_003  # elements after which random inputs repeat; a prime, so no row equals another
+
+Bound = list[tuple[Any, tuple[int, ...], tuple[int, ...]]]
+
+
+class Subject:
+    """One node on a device, and the variants of it that have run."""
+
+    def __init__(self, found: opencl.Found, queue: Any, graph: Graph) -> None:
+        import pyopencl as cl
+
+        self.cl, self.found, self.queue, self.graph = cl, found, queue, graph
+        self.node = graph.nodes[0]
+        self.reference: dict[int, np.ndarray] = {}
+        self.bound: dict[str, Bound] = {}
+        self._lowered: dict[tuple[Launch, ...], str] = {}
+        self._scratch: list[Any] = []
+        self._all: list[Any] = []  # what is bound somewhere must live
+        self._buffers = {t: self._buffer(tensor.nbytes) for t, tensor in graph.tensors.items()}
+        random = np.random.default_rng(0)
+        for _, tensor, _ in graph.inputs:
+            data = _random(random, graph.tensors[tensor].size, graph.tensors[tensor].dtype)
+            if data.size:
+                cl.enqueue_copy(queue, self._buffers[tensor], data, is_blocking=True)
+
+    def _buffer(self, nbytes: int) -> Any:
+        flags = self.cl.mem_flags.READ_WRITE
+        self._all.append(self.cl.Buffer(self.queue.context, flags, max(nbytes, 4)))
+        return self._all[-1]
+
+    def attempt(self, choice: Choice | None, seconds: float) -> dict[str, Any]:
+        if _key(choice) in self.bound:
+            return {"seconds": self.time(choice, seconds)}
+        lowered = lower(self.node, self.graph, self.found.caps, choice)
+        twin = self._lowered.setdefault(lowered.launches, _key(choice))
+        if twin != _key(choice):
+            return {"same_as": json.loads(twin)}
+        bound = self._bind(lowered)
+        self._fill()
+        self._run(bound, 1)
+        error = self._error()
+        if error > TOLERANCE:
+            return {"failed": f"wrong result: off by {error:.1e}"}
+        self.bound[_key(choice)] = bound
+        return {"error": error, "seconds": self.time(choice, seconds)}
+
+    def _bind(self, lowered: Lowered) -> Bound:
+        for i, nbytes in enumerate(lowered.workspace):
+            if i == len(self._scratch) or self._scratch[i].size < nbytes:
+                self._scratch[i : i + 1] = [self._buffer(nbytes)]
+        bound, programs = [], dict[str, Any]()
+        for launch in lowered.launches:
+            if launch.source not in programs:
+                programs[launch.source] = self._build(launch)
+            kernel = self.cl.Kernel(programs[launch.source], launch.kernel)
+            kernel.set_args(*(self._argument(arg) for arg in launch.args))
+            bound.append((kernel, launch.global_size, launch.local_size))
+        return bound
+
+    def _build(self, launch: Launch) -> Any:
+        try:
+            return self.cl.Program(self.queue.context, launch.source).build(options=["-w"])
+        except self.cl.Error as error:
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            said = next((line for line in lines if "error" in line.lower()), lines[0])
+            raise HandheldError(f"the driver could not build it: {said.strip()}") from None
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, Buffer):
+            return self._buffers[arg.tensor]
+        if isinstance(arg, Workspace):
+            return self._scratch[arg.index]
+        return np.int32(arg.value) if isinstance(arg, Int) else np.float32(arg.value)
+
+    def _fill(self) -> None:
+        for buffer in (*(self._buffers[t] for t in self.node.outputs), *self._scratch):
+            self.cl.enqueue_fill_buffer(self.queue, buffer, np.array(255, np.uint8), 0, buffer.size)
+
+    def _run(self, bound: Bound, times: int) -> None:
+        for _ in range(times):
+            for kernel, global_size, local_size in bound:
+                self.cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
+        self.queue.finish()
+
+    def _error(self) -> float:
+        """The worst output's, against the reference; the first result becomes the reference."""
+        worst = 0.0
+        for t in self.node.outputs:
+            tensor = self.graph.tensors[t]
+            got: np.ndarray = np.empty(tensor.size, opencl.NUMPY[tensor.dtype])
+            if got.size:
+                self.cl.enqueue_copy(self.queue, got, self._buffers[t], is_blocking=True)
+            worst = max(worst, _difference(got, self.reference.setdefault(t, got)))
+        return worst
+
+    def time(self, choice: Choice | None, seconds: float) -> list[float]:
+        """Seconds a run, each sample over as many runs as a clock can tell apart."""
+        bound = self.bound[_key(choice)]
+        started = time.perf_counter()
+        self._run(bound, 1)
+        once = max(time.perf_counter() - started, 1e-7)
+        if once >= seconds:
+            return [once]
+        times, samples = max(1, math.ceil(SAMPLE_SECONDS / once)), list[float]()
+        while time.perf_counter() < started + seconds or not samples:
+            begun = time.perf_counter()
+            self._run(bound, times)
+            samples.append((time.perf_counter() - begun) / times)
+        return samples
+
+    def close(self) -> None:
+        self.bound.clear()
+        while self._all:
+            self._all.pop().release()
+
+
+def _key(choice: Choice | None) -> str:
+    return json.dumps(choice)
+
+
+def _random(random: np.random.Generator, size: int, dtype: str) -> np.ndarray:
+    few = min(size, PERIOD)
+    if dtype == "f32":
+        drawn: np.ndarray = random.standard_normal(few, np.float32)
+    else:  # an index of 0 or 1 exists in any tensor
+        drawn = random.integers(0, 2, few).astype(opencl.NUMPY[dtype])
+    return np.resize(drawn, size)
+
+
+def _difference(got: np.ndarray, want: np.ndarray) -> float:
+    """As relative_error, quickly where nothing is wrong: tensors may be large."""
+    if got.dtype == np.float32:
+        gap, scale = got - want, float(np.vdot(want, want))
+        square = float(np.vdot(gap, gap))
+        if scale > 0 and square <= (0.5 * TOLERANCE) ** 2 * scale < math.inf:
+            return math.sqrt(square / scale)
+    return relative_error(got, want)
+
+
+class Worker:
+    """Keeps the device open from one subject to the next."""
+
+    def __init__(self) -> None:
+        self.device = ""
+        self.queue: Any = None
+        self.subject: Subject | None = None
+
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if asked["do"] == "open":
+            return self._open(asked["device"], asked["graph"])
+        if self.subject is None:
+            raise HandheldError("nothing is open")
+        return self.subject.attempt(asked["choice"], asked["seconds"])
+
+    def _open(self, device: str, graph: dict[str, Any]) -> dict[str, Any]:
+        if self.subject is not None:
+            self.subject.close()
+            self.subject = None
+        found = opencl.find(device)
+        if self.device != device:
+            import pyopencl as cl
+
+            self.queue, self.device = cl.CommandQueue(cl.Context([found.device])), device
+        self.subject = Subject(found, self.queue, check(from_json(graph)))
+        return {}
+
+
+def main() -> None:
+    """Answers until its standard input ends."""
+    # drivers write to the standard output too: keep it for the answers
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    worker = Worker()
+    for line in sys.stdin:
+        signal.alarm(GIVE_UP_SECONDS)
+        try:
+            reply = worker.answer(json.loads(line))
+        except Exception as error:  # a driver has errors of its own: any is an answer
+            name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
+            reply = {"failed": f"{name}{error}"}
+        signal.alarm(0)
+        answers.write(json.dumps(reply) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What decides how fast a node runs, as a short text: the key of tuning records.
+
+    conv 32x64x8x8 64x64x3x3 > 32x64x8x8 padding=1x1 e2
+    matmul 128x1024/1x128 1024x784 > 128x784 e0
+
+The op, its own inputs (`/` and the strides where one is not dense, `+` where its start is not
+aligned), its output, attributes that are not their default, and the size of the epilogue as a power
+of two. Nodes that differ only in names, tensors or constants have the same signature.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from handheld.graph.graph import Graph, Node, View
+from handheld.graph.ops import OPS
+
+ALIGNED = 16  # elements: a vector of the widest registers
+
+_DEFAULTS: dict[str, Any] = {
+    "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "axes": (),
+}
+
+
+def signature(node: Node, graph: Graph) -> str:
+    op, attrs = OPS[node.op], node.attrs
+    words = [node.op, *(_view(view, graph) for view in node.inputs[: op.inputs])]
+    if "shape" in attrs:
+        words += [">", _sizes(attrs["shape"])]
+    for name in op.attrs:
+        if name not in ("shape", "program", "stores") and attrs[name] != _DEFAULTS.get(name):
+            words.append(f"{name}={_value(attrs[name])}")
+    if op.epilogue:
+        words.append(f"e{(len(attrs['program']) - 1).bit_length()}")
+    elif "program" in attrs:
+        text = repr([(i.op, i.dtype, i.args) for i in attrs["program"]] + list(attrs["stores"]))
+        words.append(f"p{zlib.crc32(text.encode()):08x}")
+    return " ".join(words)
+
+
+def _view(view: View, graph: Graph) -> str:
+    dtype = graph.tensors[view.tensor].dtype
+    text = _sizes(view.shape)
+    if not replace(view, offset=0).is_contiguous:
+        # the stride of a dimension of size 1 is never taken
+        text += "/" + _sizes([s if n > 1 else 0 for n, s in zip(view.shape, view.strides)])
+    return text + "+" * (view.offset % ALIGNED != 0) + (f":{dtype}" if dtype != "f32" else "")
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return "x".join(str(n) for n in sizes) or "1"
+
+
+def _value(value: Any) -> str:
+    return _sizes([int(n) for n in value]) if isinstance(value, (tuple, list)) else str(value)

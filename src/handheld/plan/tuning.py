@@ -1,0 +1,184 @@
+"""Tuning records: which variant of a kernel is fastest for which shape, as measured.
+
+A record is a JSON file for one device, driver and text of the kernels: numbers measured with
+another of the three say nothing, so such a record is ignored, and a message says so. Records ship
+in plan/tuned/; those that `handheld tune` writes into the user's cache folder come after them and
+win. An entry that says nothing about a node, or a choice that its family would not offer today,
+leaves the family's own choice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from handheld import cache
+from handheld.device import DeviceCaps
+from handheld.errors import PlanError
+from handheld.plan.lowering import Choice, tunable_sources
+
+VERSION = 1
+SHIPPED = Path(__file__).parent / "tuned"
+
+
+@dataclass
+class Entry:
+    """What is known of one signature. `choice` None: the family's own is the best."""
+
+    choice: Choice | None = None
+    default_ms: float | None = None
+    best_ms: float | None = None
+    #: candidates there are, and whether all of them have been tried
+    candidates: int = 0
+    done: bool = False
+    #: until it is done: what has been timed, so that a tuner that was stopped goes on
+    timed: list[tuple[Choice, float]] = field(default_factory=list)
+    #: never tried again, never chosen: (choice, why); None is the family's own
+    failed: list[tuple[Choice | None, str]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        rows: dict[str, Any] = {
+            "choice": self.choice and dict(self.choice), "default_ms": self.default_ms,
+            "best_ms": self.best_ms, "candidates": self.candidates, "done": self.done,
+        }
+        if self.timed:
+            rows["timed"] = [[dict(choice), ms] for choice, ms in self.timed]
+        if self.failed:
+            rows["failed"] = [[choice and dict(choice), why] for choice, why in self.failed]
+        return rows
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Entry:
+        return Entry(
+            None if data["choice"] is None else _choice(data["choice"]),
+            _ms(data["default_ms"]), _ms(data["best_ms"]),
+            int(data["candidates"]), bool(data["done"]),
+            [(_choice(choice), float(ms)) for choice, ms in data.get("timed", ())],
+            [(None if choice is None else _choice(choice), str(why))
+             for choice, why in data.get("failed", ())],
+        )
+
+
+def _choice(data: Any) -> Choice:
+    if not isinstance(data, dict) or not all(type(v) is int for v in data.values()):
+        raise ValueError(f"{data!r} is not a choice")
+    return data
+
+
+def _ms(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a time")
+    return float(value)
+
+
+@dataclass
+class Record:
+    """One file. Devices, drivers and kernels are compared as texts."""
+
+    device: str
+    driver: str
+    kernels: str
+    date: str = ""
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    @staticmethod
+    def of(caps: DeviceCaps) -> Record:
+        return Record(caps.name, caps.driver, kernels_hash())
+
+    def path(self) -> Path:
+        """Its place in the user's cache."""
+        key = hashlib.sha256("\n".join((self.device, self.driver, self.kernels)).encode())
+        name = f"{cache.slug(self.device)}-{key.hexdigest()[:12]}.json"
+        return cache.folder() / "tuning" / name
+
+    def mismatch(self, caps: DeviceCaps) -> str:
+        """Empty if the record is for this device as it is now."""
+        if self.device != caps.name:
+            return f"it is for {self.device}, and this is {caps.name}"
+        if self.driver != caps.driver:
+            return f"it is for the driver {self.driver}, and this is {caps.driver}"
+        if self.kernels != kernels_hash():
+            return "the kernels have changed since"
+        return ""
+
+    def write(self, path: Path) -> None:
+        cache.write_json(path, {
+            "handheld": "tuning", "version": VERSION, "device": self.device,
+            "driver": self.driver, "kernels": self.kernels, "date": self.date,
+            "entries": {key: entry.to_json() for key, entry in sorted(self.entries.items())},
+        })
+
+    @staticmethod
+    def read(path: Path) -> Record:
+        """Raises PlanError for a file that is no record."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["handheld"] != "tuning" or data["version"] != VERSION:
+                raise ValueError(f"version {data['version']!r}; this Handheld reads {VERSION}")
+            return Record(
+                str(data["device"]), str(data["driver"]), str(data["kernels"]), str(data["date"]),
+                {str(key): Entry.from_json(row) for key, row in data["entries"].items()},
+            )
+        except OSError as error:
+            raise PlanError(f"{path} cannot be read: {error.strerror}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PlanError(f"{path} is not a tuning record: {type(error).__name__}: {error}. "
+                            "Try: delete it and tune again") from None
+
+
+def kernels_hash() -> str:
+    """The text of every kernel that has variants, and of the code that offers them."""
+    return hashlib.sha256("\n".join(tunable_sources()).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The records that hold for a device, merged."""
+
+    entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    #: files that are used, and a message for each that is not
+    used: tuple[Path, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        return {key: e.choice for key, e in self.entries.items() if e.choice is not None}
+
+
+def load_tuning(caps: DeviceCaps, source: bool | str | Path = True) -> Tuning:
+    """What is known of a device: shipped, then the user's own; or one file; or nothing."""
+    if source is False or caps.kind in ("torch", "null"):
+        return Tuning()
+    entries: dict[str, Entry] = {}
+    used, ignored = [], []
+    for path in _files(caps) if source is True else [Path(source)]:
+        try:
+            record = Record.read(path)
+        except PlanError as error:
+            if source is not True:
+                raise
+            ignored.append(f"{error}. It is ignored")
+            continue
+        reason = record.mismatch(caps)
+        if not reason:
+            entries.update(record.entries)
+            used.append(path)
+        elif record.device == caps.name or source is not True:
+            ignored.append(f"the tuning record {path.name} is ignored: {reason}. "
+                           "Try: handheld tune MODEL")
+    return Tuning(entries, tuple(used), tuple(ignored))
+
+
+def _files(caps: DeviceCaps) -> list[Path]:
+    """Records that may be for this device, shipped ones first."""
+    pattern = f"{cache.slug(caps.name)}-*.json"
+    own = cache.folder() / "tuning"
+    return [*sorted(SHIPPED.glob(pattern)), *sorted(own.glob(pattern))]

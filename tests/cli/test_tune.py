@@ -1,0 +1,163 @@
+"""`handheld tune` and what `doctor` says of tuning and ceilings, as a user meets them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fake_family
+from handheld.backends import opencl
+from handheld.cli import probe, show, tune
+from handheld.cli.main import app
+from handheld.measure import ceilings
+from handheld.measure.child import Child
+from handheld.measure.tuner import Tuner
+from handheld.plan import lowering
+from handheld.plan.tuning import Record
+
+FACTORY = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def make():
+    model = nn.Sequential(nn.Linear(40, 24), nn.ReLU(), nn.Linear(24, 3))
+    batch = torch.randn(32, 40), torch.zeros(32, dtype=torch.int64)
+    return model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.2), batch
+"""
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs a command beside a user's file, with the fake family and a cache of its own."""
+    (tmp_path / "mine.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FAKE_VARIANTS", "own empty fast")
+    monkeypatch.setattr(lowering, "FAMILIES",
+                        {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
+    child = functools.partial(Child, fake_family.COMMAND)
+    monkeypatch.setattr(tune, "Tuner", lambda *args: Tuner(*args, child()))
+    for console in (show.out, show.err):
+        monkeypatch.setattr(console, "_width", 80)
+
+    def call(*words: str):
+        return CliRunner().invoke(app, list(words), prog_name="handheld")
+
+    return call
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    found = opencl.devices()[:1]
+    monkeypatch.setattr(opencl, "devices", lambda: found)
+    monkeypatch.setattr(probe, "run_in_child", lambda device: "")
+    return found[0]
+
+
+def test_tune_and_go_on(run, one_device, tmp_path):
+    result = run("tune", "mine.py:make", "--json", "--budget", "60")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["signatures"] and not report["interrupted"] and not report["notes"]
+    assert report["best_ms"] < report["default_ms"]
+    products = [row for row in report["signatures"] if row["signature"].startswith("matmul")]
+    assert products and all(row["done"] for row in products)
+    assert {"VARIANT": fake_family.FAST} in [row["choice"] for row in products]
+    assert all("wrong result" in why for row in products for _, why in row["failed"])
+    assert list(Record.read(Path(report["record"])).entries)
+    again = run("tune", "mine.py:make")
+    assert again.exit_code == 0 and again.stderr == ""
+    lines = again.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and "default ms" in lines[0]
+    assert f"{len(products)} of {len(products)} shapes" in again.stdout
+    assert "ms less" in again.stdout and "VARIANT=1" in again.stdout
+    doctor = run("doctor").stdout
+    assert f"{len(products)} shapes tuned" in doctor and "wrong result" in doctor
+
+
+def test_ctrl_c_keeps_what_was_found(run, one_device, monkeypatch):
+    seen = []
+
+    def stop(self, budget: float) -> None:
+        seen.append(budget)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tuner, "run", stop)
+    result = run("tune", "mine.py:make", "--budget", "7")
+    assert result.exit_code == 130 and seen == [7.0]
+    assert "the same command goes on" in result.stderr
+    result = run("tune", "mine.py:make", "--json")
+    assert result.exit_code == 130 and json.loads(result.stdout)["interrupted"]
+
+
+def test_a_foreign_record_is_named_by_tune_and_doctor(run, one_device):
+    record = Record.of(one_device.caps)
+    record.driver = "an older one"
+    record.write(record.path())
+    result = run("tune", "mine.py:make", "--budget", "1")
+    assert "is for the driver an older one" in result.stderr.replace("\n", " ")
+    assert "an older one" in run("doctor").stdout
+
+
+def test_a_damaged_record_is_replaced(run, one_device):
+    path = Record.of(one_device.caps).path()
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    result = run("tune", "mine.py:make", "--budget", "60")
+    assert result.exit_code == 0 and "It is replaced" in result.stderr
+    assert Record.read(path).entries
+
+
+def test_fresh_forgets(run, one_device, monkeypatch):
+    record = run("tune", "mine.py:make", "--json", "--budget", "60")
+    path = Path(json.loads(record.stdout)["record"])
+    monkeypatch.setattr(Tuner, "run", lambda self, budget: self.save())
+    run("tune", "mine.py:make")
+    assert Record.read(path).entries
+    run("tune", "mine.py:make", "--fresh")
+    assert not Record.read(path).entries
+
+
+@pytest.mark.parametrize("words, said", [
+    (("lenet5", "--on", "torch:cpu"), "has no variants"),
+    (("mine.py:make", "--graph", "fly"), "no graph 'fly'"),
+    (("no-such-model",), "no-such-model"),
+])
+def test_what_cannot_be_tuned(run, words, said):
+    result = run("tune", *words)
+    assert result.exit_code == 1 and said in result.stderr and not result.stdout
+
+
+def test_a_model_without_variants(run, one_device, monkeypatch):
+    monkeypatch.setenv("FAKE_VARIANTS", "own")
+    monkeypatch.setattr(tune, "find_jobs", lambda graphs, caps: [])
+    assert "nothing to tune" in run("tune", "mine.py:make").stdout
+
+
+def test_doctor_measures_and_shows_ceilings(run, one_device, monkeypatch):
+    assert "not measured. Try: handheld doctor --ceilings" in run("doctor").stdout
+    for name, value in (("RUN_SECONDS", 1e-4), ("LARGEST", 64 << 10), ("TRANSFER", 1 << 20),
+                        ("LAUNCHES", 20), ("WIDTHS", ("4",)), ("SUMS", (4,))):
+        monkeypatch.setattr(ceilings, name, value)
+    result = run("doctor", "--ceilings", "--on", "opencl")
+    assert result.exit_code == 0 and max(map(len, result.stdout.splitlines())) <= 80
+    for shown in (run("doctor").stdout, result.stdout):
+        for words in ("GFLOP/s (±", "64.0 KiB", "to device", "µs", "one after another"):
+            assert words in shown
+    (device,) = json.loads(run("doctor", "--json").stdout)["devices"]
+    assert device["ceilings"]["fp32"]["median"] > 0
+
+
+def test_ceilings_that_fail_are_said(run, one_device, monkeypatch):
+    def broken(device: str, progress: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(ceilings, "measure", broken)
+    result = run("doctor", "--ceilings")
+    assert result.exit_code == 1 and "could not be measured: MemoryError" in result.stdout
+    assert run("doctor", "--on", "opencl:no-such-device").exit_code == 1

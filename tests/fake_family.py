@@ -1,0 +1,74 @@
+"""A kernel family for the tests of the tuner: matrix products with variants that misbehave.
+
+VARIANT 0 is the family's own and does its work eight times; 1 does it once and is the fastest.
+As a program this is the tuner's worker with the family in the place of the real one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from handheld.errors import PlanError
+from handheld.kernels import contract
+from handheld.kernels.base import Lowered
+from handheld.measure import worker
+from handheld.plan import lowering
+
+OWN, FAST, EMPTY, PARTIAL, RAISES, HANGS, DIES, UNBUILT, TWIN = range(9)
+NAMES = {"own": OWN, "fast": FAST, "empty": EMPTY, "partial": PARTIAL, "raises": RAISES,
+         "hangs": HANGS, "dies": DIES, "unbuilt": UNBUILT, "twin": TWIN}
+
+
+def offered() -> list[int]:
+    """By name in the environment, so that parent and child agree."""
+    return [NAMES[n] for n in os.environ.get("FAKE_VARIANTS", "own fast").split()]
+
+
+def candidates(node, graph, caps) -> tuple[Mapping[str, int], ...]:
+    return tuple({"VARIANT": v} for v in offered())
+
+
+def lower_matmul(node, graph, caps, choice: Mapping[str, int] | None = None) -> Lowered:
+    right = contract.lower_matmul(node, graph, caps)
+    variant = offered()[0] if choice is None else choice["VARIANT"]
+    if variant in (OWN, TWIN):
+        return dataclasses.replace(right, launches=right.launches * 8)
+    if variant == EMPTY:  # leaves its output as it was
+        return Lowered(())
+    if variant == PARTIAL:  # half of the rows
+        launch = dataclasses.replace(right.launches[0], global_size=_half(right.launches[0]))
+        return dataclasses.replace(right, launches=(launch,))
+    if variant == RAISES:
+        raise PlanError("not on this device")
+    if variant == UNBUILT:
+        launch = dataclasses.replace(right.launches[0], source="__kernel void contract( {")
+        return dataclasses.replace(right, launches=(launch,))
+    if variant == HANGS:
+        time.sleep(1000)
+    if variant == DIES:
+        os.abort()
+    return right
+
+
+def _half(launch) -> tuple[int, ...]:
+    sizes = list(launch.global_size)
+    axis = max(range(len(sizes)), key=lambda i: sizes[i] // launch.local_size[i])
+    sizes[axis] = max(sizes[axis] // launch.local_size[axis] // 2, 1) * launch.local_size[axis]
+    return tuple(sizes)
+
+
+def install() -> None:
+    lowering.FAMILIES = {**lowering.FAMILIES, "matmul": lower_matmul}
+
+
+COMMAND = (sys.executable, "-W", "ignore", __file__)
+
+if __name__ == "__main__":
+    import fake_family  # under its own name, where lowering looks for `candidates`
+
+    fake_family.install()
+    worker.main()
