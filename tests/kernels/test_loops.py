@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from handheld.backends.torch_ops import run_node as reference
+from handheld.device import DeviceCaps
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
 from handheld.graph.program import Builder
+from handheld.kernels import rows_shape
+from handheld.kernels.base import Buffer
 from handheld.plan.lowering import lower
-from harness import caps_of_kind, error, run_node
+from harness import caps_of_kind, error, make, run_node
 
 SIZES = (1, 2, 3, 5, 7, 13, 17, 31)
 SMOOTH = ("exp", "tanh", "sigmoid", "sin", "erf", "neg", "abs")
@@ -134,16 +137,19 @@ def _guards(rng: np.random.Generator, shape: tuple[int, ...]):
     return (((d, low, high),), -1.5)
 
 
-def run_case(seed: int, kind: str, work_group: int = 128) -> None:
+def run_case(seed: int, kind: str, work_group: int = 128, **change: int) -> int:
+    """How many launches it took."""
     rng = np.random.default_rng(seed)
     graph, data = random_node(rng)
     node = graph.nodes[0]
     values = {i: torch.from_numpy(a).double() for i, a in data.items()}
     want = reference(node, graph, values, torch.float64)
-    got = run_node(lower, graph, data, caps_of_kind(kind, max_work_group=work_group))
+    caps = caps_of_kind(kind, max_work_group=work_group, **change)
+    got = run_node(lower, graph, data, caps)
     for g, w in zip(got, want):
         assert g.shape == tuple(w.shape)
         assert error(g, w.numpy()) < 1e-5, (seed, kind)
+    return len(lower(node, graph, caps).launches)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
@@ -152,13 +158,101 @@ def test_random_programs(seed: int, kind: str) -> None:
     run_case(seed, kind)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_small_work_groups(seed: int) -> None:
-    run_case(1000 + seed, "gpu", work_group=8)
+    run_case(1000 + seed, "gpu", work_group=(8, 1)[seed % 2])
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Rows of a few elements are split between work-groups."""
+    for name, value in (("SPLIT_WORK", 1), ("SPLIT_CHAIN", 2), ("SPLIT_TERMS", 1)):
+        monkeypatch.setattr(rows_shape, name, value)
+    return {"compute_units": 1000}
+
+
+def test_random_programs_in_chunks(chunks: dict[str, int]) -> None:
+    launches = [run_case(seed, "gpu", (8, 2, 32)[seed % 3], **chunks) for seed in range(2000, 2030)]
+    assert sum(n > 1 for n in launches) > 10 and max(launches) > 2
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_extremes_in_chunks(axes: tuple[int, ...], chunks: dict[str, int]) -> None:
+    array = np.random.default_rng(0).integers(0, 4, (37, 41)).astype(np.float32)
+    array[5, 7] = np.nan
+    flat = np.moveaxis(array, axes, range(-len(axes), 0)).reshape(
+        *(n for d, n in enumerate(array.shape) if d not in axes), -1
+    )
+    got = one_reduction("arg_max", array, axes, "gpu", max_work_group=8, **chunks)
+    assert (got == flat.argmax(-1)).all()
+
+
+def big_gpu() -> DeviceCaps:
+    return caps_of_kind("gpu", max_work_group=1024, local_mem_bytes=48 << 10, compute_units=132)
+
+
+def norm_gradient(n: int, c: int, m: int) -> Graph:
+    """Batch norm backward over [n, c, m]: dx of every element, dgamma and dbeta of every row."""
+    shape, axes, builder = (n, c, m), (0, 2), Builder()
+    dy, x, mean, scale = (builder.load(k, "f32") for k in range(4))
+    hat = builder.op("mul", "f32", builder.op("sub", "f32", x, mean), scale)
+    dbeta = builder.op("sum", "f32", dy)
+    dgamma = builder.op("sum", "f32", builder.op("mul", "f32", dy, hat))
+    dx = builder.op("sub", "f32", dy, builder.op("mul", "f32", hat, dgamma))
+    dx = builder.op("mul", "f32", builder.op("sub", "f32", dx, dbeta), scale)
+    tensors = {i: Tensor(i, shape if i in (0, 1, 4) else (c,), "f32", "input") for i in range(7)}
+    dense = contiguous_strides(shape)
+    views = tuple(View(k, shape, dense if k < 2 else (0, 1, 0)) for k in range(4))
+    attrs = {"shape": shape, "axes": axes, "program": builder.program,
+             "stores": ((dx, True), (dgamma, False), (dbeta, False))}
+    node = Node("reduce", views, (4, 5, 6), attrs, Origin("backward", "t", "t"))
+    inputs = tuple((f"x{i}", i, "float32") for i in range(4))
+    return Graph("t", tensors, (node,), inputs, {}, (), ())
+
+
+def test_long_rows_of_many_stages_are_split() -> None:
+    graph = norm_gradient(32, 8, 1024)
+    rng = np.random.default_rng(2)
+    data = {i: rng.standard_normal(graph.tensors[i].shape).astype(np.float32) for i in range(4)}
+    want = run_node(lower, graph, data, caps_of_kind("cpu"))
+    got = run_node(lower, graph, data, big_gpu())
+    assert max(error(g, w) for g, w in zip(got, want)) < 1e-5
+    launches = lower(graph.nodes[0], graph, big_gpu()).launches
+    assert len(launches) == 2 and launches[0].global_size == (8 * 512, 8)
+
+
+def test_a_last_walk_reads_no_operand_of_a_row() -> None:
+    """Its memory may be that of a result of the row, which another group may have stored."""
+    graph = norm_gradient(32, 8, 1024)
+    first, last = lower(graph.nodes[0], graph, big_gpu()).launches
+    assert {Buffer(k) for k in range(4)} <= set(first.args)
+    assert set(last.args) & {Buffer(k) for k in range(4)} == {Buffer(0), Buffer(1)}
+
+
+def test_rows_that_fill_the_gpu_are_not_split() -> None:
+    for n, c, m in ((32, 96, 256), (32, 512, 16), (32, 384, 4)):
+        graph = norm_gradient(n, c, m)
+        assert len(lower(graph.nodes[0], graph, big_gpu()).launches) == 1
+
+
+def test_column_sums_are_split() -> None:
+    """Two launches; what depends on no sum is stored by the first."""
+    shape, builder = (2048, 256), Builder()
+    y = builder.op("tanh", "f32", builder.load(0, "f32"))
+    stores = ((y, True), (builder.op("sum", "f32", y), False))
+    attrs = {"shape": shape, "axes": (0,), "program": builder.program, "stores": stores}
+    array = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    graph, data = make("reduce", [array], None, [(shape, "f32"), ((256,), "f32")], attrs)
+    got = run_node(lower, graph, data, big_gpu())
+    want = np.tanh(array.astype(np.float64))
+    assert error(got[0], want) < 1e-6 and error(got[1], want.sum(0)) < 1e-6
+    first, last = lower(graph.nodes[0], graph, big_gpu()).launches
+    assert first.global_size[0] * first.global_size[1] // first.local_size[0] == 128
+    assert Buffer(1) in first.args and Buffer(1) not in last.args
 
 
 def one_reduction(
-    op: str, array: np.ndarray, axes: tuple[int, ...], kind: str, dtype: str = "f32"
+    op: str, array: np.ndarray, axes: tuple[int, ...], kind: str, dtype: str = "f32", **change: int
 ) -> np.ndarray:
     shape = array.shape
     builder = Builder()
@@ -182,7 +276,7 @@ def one_reduction(
         (),
         (),
     )
-    return run_node(lower, graph, {0: array}, caps_of_kind(kind))[0]
+    return run_node(lower, graph, {0: array}, caps_of_kind(kind, **change))[0]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])

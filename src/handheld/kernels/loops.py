@@ -75,10 +75,11 @@ class Body:
                 lines.append(f"{pointer}[{self._indices[key]}] = {cast}{self.name(position)};")
         return lines
 
-    def kernel(self, name: str, lines: list[str]) -> str:
+    def kernel(self, name: str, lines: list[str], attributes: str = "") -> str:
         params = ", ".join(self.code.params)
         text = "\n".join(f"  {line}" for line in lines)
-        return f"{self.code.helpers}\n__kernel void {name}({params}) {{\n{text}\n}}\n"
+        head = f"__kernel {attributes}\nvoid" if attributes else "__kernel void"
+        return f"{self.code.helpers}\n{head} {name}({params}) {{\n{text}\n}}\n"
 
     def split(self, linear: str, dims: list[int]) -> list[str]:
         """Coordinates of `dims` from a linear index, the last dimension fastest."""

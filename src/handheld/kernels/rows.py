@@ -1,17 +1,10 @@
-"""reduce: generated kernels, three ways to walk the rows of a space.
+"""reduce: generated kernels, and two ways to walk the rows of a space on a CPU.
 
-    lanes    (on a CPU)   a work-item takes one row; 16 partial results run along it
-    columns               a work-item takes 16 (CPU) or 1 (GPU) neighbouring rows, so that memory is
-                          read in order where rows, not elements, are adjacent
-    group    (on a GPU)   a work-group takes one row and folds in local memory
+    lanes      a work-item takes one row; 16 partial results run along it
+    columns    a work-item takes 16 or 128 neighbouring rows, so that memory is read in order where
+               rows, not elements, are adjacent
 
-A kernel runs in stages: each stage walks the row once and ends in reductions; what later stages
-need of a row is computed again rather than stored. The last walk writes the full outputs:
-
-    x ──► stage 1: sum(x) ──► stage 2: sum((x - mean)^2) ──► walk: y = (x - mean) * rstd
-
-Sums are kept in two levels (a run of at most 64 terms, then the total), so that a sum of a
-million terms errs like one of a thousand.
+What a GPU does is in rows_gpu.py, and what both share in stages.py.
 """
 
 from __future__ import annotations
@@ -21,76 +14,30 @@ from collections.abc import Callable
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
-from handheld.graph.program import REDUCTIONS, Instr, Program
+from handheld.graph.program import REDUCTIONS
 from handheld.kernels.base import Lowered, round_up
 from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body, cpu_group, launch, loop
+from handheld.kernels.rows_gpu import lower_groups
 from handheld.kernels.space import Space, collapse
+from handheld.kernels.stages import RUN, Stages, fold_of, is_arg, reductions_of, start_of, update
 
 LANES = 16
-RUN = 64  # terms added up before they join a larger sum
-NEUTRAL = {
-    "sum": {"f32": "0.0f", "i32": "0"},
-    "prod": {"f32": "1.0f", "i32": "1"},
-    "max_of": {"f32": "-INFINITY", "i32": "INT_MIN", "bool": "0"},
-    "min_of": {"f32": "INFINITY", "i32": "INT_MAX", "bool": "1"},
-    "arg_max": {"f32": "-INFINITY", "i32": "INT_MIN", "bool": "0"},
-    "arg_min": {"f32": "INFINITY", "i32": "INT_MAX", "bool": "1"},
-    "any_of": {"bool": "0"},
-    "all_of": {"bool": "1"},
-}
-
-
-class Stages:
-    """Which instruction runs where: per row or per element, and in which stage."""
-
-    def __init__(self, body: Body) -> None:
-        program, space, node = body.program, body.space, body.node
-        self.inner: list[bool] = []
-        self.stage: list[int] = []  # the stage whose end makes the value available
-        for instr in program:
-            stage = max((self.stage[a] for a in instr.args), default=0)
-            inner = any(self.inner[a] for a in instr.args)
-            if instr.op == "load":
-                walk = space.operands[instr.params[0]]
-                inner = any(s for s, is_inner in zip(walk, space.inner) if is_inner)
-                inner |= any(space.inner[space.keep[d]] for d, _, _ in instr.params[1])
-            elif instr.op == "index":
-                inner = any(s for s, is_inner in zip(space.linear, space.inner) if is_inner)
-            elif instr.op == "iota":
-                inner = space.inner[space.keep[instr.params[0]]]
-            elif instr.op in REDUCTIONS:
-                stage, inner = stage + 1, False
-            self.inner.append(inner)
-            self.stage.append(stage)
-        self.last = max(self.stage, default=0)
-        self.has_full = any(full for _, full in node.attrs["stores"])
-
-    def needed(self, program: Program, roots: list[int]) -> list[int]:
-        """Inner instructions that `roots` need, in order."""
-        found: set[int] = set()
-        stack = list(roots)
-        while stack:
-            i = stack.pop()
-            if i not in found and self.inner[i]:
-                found.add(i)
-                stack.extend(program[i].args)
-        return sorted(found)
 
 
 def lower_reduce(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     space = collapse(node, graph)
     if not any(graph.tensors[out].size for out in node.outputs):
         return Lowered(())
+    if caps.kind == "gpu":
+        return lower_groups(node, graph, space, caps)
     body = Body(node, graph, space)
     stages = Stages(body)
     outer = [d for d, inner in enumerate(space.inner) if not inner]
     rows = math.prod(space.sizes[d] for d in outer)
     if _adjacent_rows(space, outer):
         return _columns(body, stages, outer, rows, caps)
-    if caps.kind == "cpu":
-        return _lanes(body, stages, outer, rows, caps)
-    return _group(body, stages, outer, rows, caps)
+    return _lanes(body, stages, outer, rows, caps)
 
 
 def _adjacent_rows(space: Space, outer: list[int]) -> bool:
@@ -117,49 +64,6 @@ def _available(body: Body, stages: Stages, stage: int, done: set[int]) -> list[i
     ]
     done.update(ready)
     return ready
-
-
-def _reductions(stages: Stages, program: Program, stage: int) -> list[int]:
-    return [i for i, n in enumerate(program) if n.op in REDUCTIONS and stages.stage[i] == stage]
-
-
-def _update(instr: Instr, kind: str, into: str, value: str, where: str, at: str) -> str:
-    """One step of a reduction."""
-    if instr.op in ("sum", "prod"):
-        return f"{into} {'+' if instr.op == 'sum' else '*'}= {value};"
-    if instr.op in ("any_of", "all_of"):
-        return f"{into} {'|' if instr.op == 'any_of' else '&'}= ({value} != 0);"
-    largest = instr.op in ("max_of", "arg_max")
-    if instr.op in ("arg_max", "arg_min"):
-        better = _better(largest, kind, value, into)
-        # `where` starts at INT_MAX, so that a row of neutral elements still names its first one
-        tie = f"({value} == {into} && {at} < {where})"
-        return f"if ({better} || {tie}) {{ {into} = {value}; {where} = {at}; }}"
-    call = ("f_max" if largest else "f_min") if kind == "f32" else ("max" if largest else "min")
-    return f"{into} = {call}({into}, {value});"
-
-
-def _better(largest: bool, kind: str, value: str, into: str) -> str:
-    compare = f"{value} {'>' if largest else '<'} {into}"
-    if kind != "f32":
-        return f"({compare})"
-    return f"(({compare}) || (isnan({value}) && !isnan({into})))"
-
-
-def _fold(body: Body, i: int, a: str, b: str, wa: str, wb: str) -> str:
-    """Joins partial result b into a."""
-    instr = body.program[i]
-    return _update(instr, body.kinds[instr.args[0]], a, b, wa, wb)
-
-
-def _neutral(body: Body, i: int) -> tuple[str, str]:
-    """C type and start value of reduction i."""
-    kind = body.kinds[body.program[i].args[0]]
-    return REGISTER[kind], NEUTRAL[body.program[i].op][kind]
-
-
-def _is_arg(instr: Instr) -> bool:
-    return instr.op in ("arg_max", "arg_min")
 
 
 def _linear(body: Body) -> str:
@@ -192,7 +96,7 @@ def _lanes(body: Body, stages: Stages, outer: list[int], rows: int, caps: Device
     last = inner[-1] if inner else None
     for stage in range(stages.last + 1):
         lines += [body.declare(i) for i in _available(body, stages, stage, done)]
-        todo = _reductions(stages, body.program, stage + 1)
+        todo = reductions_of(stages, body.program, stage + 1)
         if todo:
             lines += _lane_stage(body, stages, todo, inner[:-1], last)
     if stages.has_full:
@@ -212,13 +116,13 @@ def _lane_stage(
     at = _linear(body)
     for i in todo:
         instr = body.program[i]
-        kind, neutral = _neutral(body, i)
+        kind, neutral = start_of(body, i)
         two_level = instr.op == "sum" and kind == "float"
-        where = f"w{i}[l]" if _is_arg(instr) else ""
+        where = f"w{i}[l]" if is_arg(instr) else ""
         lines.append(
             f"{kind} p{i}[{LANES}]; for (int l = 0; l < {LANES}; ++l) p{i}[l] = {neutral};"
         )
-        if _is_arg(instr):
+        if is_arg(instr):
             lines.append(f"int w{i}[{LANES}]; for (int l = 0; l < {LANES}; ++l) w{i}[l] = INT_MAX;")
         if two_level:
             lines.append(f"float q{i}[{LANES}]; for (int l = 0; l < {LANES}; ++l) q{i}[l] = 0.0f;")
@@ -226,7 +130,7 @@ def _lane_stage(
             start.append(f"for (int l = 0; l < {LANES}; ++l) q{i}[l] = 0.0f;")
         into = f"q{i}[l]" if two_level else f"p{i}[l]"
         value = body.name(instr.args[0])
-        updates.append(_update(instr, body.kinds[instr.args[0]], into, value, where, at))
+        updates.append(update(instr, body.kinds[instr.args[0]], into, value, where, at))
     roots = [a for i in todo for a in body.program[i].args]
     text = [body.declare(i) for i in stages.needed(body.program, roots)] + updates
     if last is None:
@@ -251,12 +155,12 @@ def _lane_stage(
         ]
         lines += _nest(body, outer_loops, walk)
     for i in todo:
-        kind, _ = _neutral(body, i)
-        fold = _fold(body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
+        kind, _ = start_of(body, i)
+        fold = fold_of(body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
         lines.append(
             f"for (int h = {LANES // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {fold} }}"
         )
-        source = "w" if _is_arg(body.program[i]) else "p"
+        source = "w" if is_arg(body.program[i]) else "p"
         lines.append(f"const {REGISTER[body.kinds[i]]} v{i} = {source}{i}[0];")
     return lines
 
@@ -265,9 +169,7 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
     inner = [d for d, i in enumerate(body.space.inner) if i]
     column, size = outer[-1], body.space.sizes[outer[-1]]
     # neighbouring rows come in runs that are long for the memory, but leave work for every unit
-    width = 1
-    if caps.kind == "cpu":
-        width = 8 * LANES if rows >= 8 * LANES * caps.compute_units else LANES
+    width = 8 * LANES if rows >= 8 * LANES * caps.compute_units else LANES
     tiles = -(-size // width)
     work = rows // size * tiles
     bound, count = body.code.integer(work), body.code.integer(tiles)
@@ -294,7 +196,7 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
         if ready:
             lines += [f"{REGISTER[body.kinds[i]]} v{i}[{width}];" for i in ready]
             lines += lanes([f"v{i}[l] = {body.value(i)};" for i in ready])
-        todo = _reductions(stages, body.program, stage + 1)
+        todo = reductions_of(stages, body.program, stage + 1)
         if todo:
             lines += _column_stage(body, stages, todo, inner, width, lanes)
     if stages.has_full:
@@ -304,9 +206,7 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
     partial = body.stores(False)
     if partial:
         lines += lanes(partial)
-    local = min(64, caps.max_work_group)
-    if caps.kind == "cpu":
-        local = cpu_group(work, caps)
+    local = cpu_group(work, caps)
     return launch(body, "reduce_columns", lines, round_up(work, local), local, body.node)
 
 
@@ -322,19 +222,19 @@ def _column_stage(
     at = _linear(body)
     for i in todo:
         instr = body.program[i]
-        kind, neutral = _neutral(body, i)
+        kind, neutral = start_of(body, i)
         two_level = instr.op == "sum" and kind == "float"
         every = f"for (int l = 0; l < {width}; ++l)"
-        result = f"m{i}" if _is_arg(instr) else f"v{i}"
+        result = f"m{i}" if is_arg(instr) else f"v{i}"
         lines.append(f"{kind} {result}[{width}]; {every} {result}[l] = {neutral};")
-        if _is_arg(instr):
+        if is_arg(instr):
             lines.append(f"int v{i}[{width}]; {every} v{i}[l] = INT_MAX;")
         if two_level:
             lines.append(f"float q{i}[{width}]; {every} q{i}[l] = 0.0f;")
             flush.append(f"{every} {{ v{i}[l] += q{i}[l]; q{i}[l] = 0.0f; }}")
         into = f"q{i}[l]" if two_level else f"{result}[l]"
         value = body.name(instr.args[0])
-        updates.append(_update(instr, body.kinds[instr.args[0]], into, value, f"v{i}[l]", at))
+        updates.append(update(instr, body.kinds[instr.args[0]], into, value, f"v{i}[l]", at))
     roots = [a for i in todo for a in body.program[i].args]
     text = [body.declare(i) for i in stages.needed(body.program, roots)] + updates
     walk = lanes(text)
@@ -343,89 +243,3 @@ def _column_stage(
         lines.append(f"int {count} = 0;")
         walk = [*walk, f"if (++{count} == {RUN}) {{ {count} = 0; {' '.join(flush)} }}"]
     return [*lines, *_nest(body, inner, walk), *flush]
-
-
-def _group(body: Body, stages: Stages, outer: list[int], rows: int, caps: DeviceCaps) -> Lowered:
-    inner = [d for d, i in enumerate(body.space.inner) if i]
-    length = math.prod(body.space.sizes[d] for d in inner)
-    size = 1
-    while size * 2 <= min(128, caps.max_work_group) and size < length:
-        size *= 2
-    n = body.code.integer(length)
-    lines = [
-        f"__local float scratch_[{size}];",
-        f"__local int places_[{size}];",
-        "const int g = get_group_id(0), l = get_local_id(0);",
-    ]
-    lines += body.split("g", outer) if outer else []
-    done: set[int] = set()
-    for stage in range(stages.last + 1):
-        lines += [body.declare(i) for i in _available(body, stages, stage, done)]
-        todo = _reductions(stages, body.program, stage + 1)
-        if todo:
-            lines += _group_stage(body, stages, todo, inner, n, size)
-    if stages.has_full:
-        roots = [p for p, full in body.node.attrs["stores"] if full]
-        text = [body.declare(i) for i in stages.needed(body.program, roots)] + body.stores(True)
-        lines += [
-            f"for (int i_ = l; i_ < {n}; i_ += {size}) {{",
-            *body.split("i_", inner),
-            *text,
-            "}",
-        ]
-    partial = body.stores(False)
-    if partial:
-        lines += ["if (l == 0) {", *partial, "}"]
-    return launch(body, "reduce_group", lines, rows * size, size, body.node)
-
-
-def _group_stage(
-    body: Body, stages: Stages, todo: list[int], inner: list[int], n: str, size: int
-) -> list[str]:
-    lines, updates, flush = [], [], []
-    for i in todo:
-        instr = body.program[i]
-        kind, neutral = _neutral(body, i)
-        two_level = instr.op == "sum" and kind == "float"
-        lines.append(f"{kind} p{i} = {neutral};")
-        if _is_arg(instr):
-            lines.append(f"int w{i} = INT_MAX;")
-        if two_level:
-            lines.append(f"float q{i} = 0.0f;")
-            flush.append(f"p{i} += q{i}; q{i} = 0.0f;")
-        into = f"q{i}" if two_level else f"p{i}"
-        value = body.name(instr.args[0])
-        updates.append(_update(instr, body.kinds[instr.args[0]], into, value, f"w{i}", "i_"))
-    roots = [a for i in todo for a in body.program[i].args]
-    text = [body.declare(i) for i in stages.needed(body.program, roots)] + updates
-    lines += [
-        f"for (int c_ = l; c_ < {n}; c_ += {RUN * size}) {{",
-        f"  for (int i_ = c_; i_ < min({n}, c_ + {RUN * size}); i_ += {size}) {{",
-        *(f"    {t}" for t in (*body.split("i_", inner), *text)),
-        "  }",
-        *(f"  {t}" for t in flush),
-        "}",
-    ]
-    for i in todo:
-        lines += _tree(body, i, size)
-    return lines
-
-
-def _tree(body: Body, i: int, size: int) -> list[str]:
-    """Folds the work-group's partial results; every work-item gets the result."""
-    instr = body.program[i]
-    kind, _ = _neutral(body, i)
-    scratch = "scratch_" if kind == "float" else f"((__local {kind} *)scratch_)"
-    fold = _fold(body, i, f"{scratch}[l]", f"{scratch}[l + h]", "places_[l]", "places_[l + h]")
-    result = "places_" if _is_arg(instr) else scratch
-    lines = [f"{scratch}[l] = p{i};"]
-    if _is_arg(instr):
-        lines.append(f"places_[l] = w{i};")
-    lines += [
-        "barrier(CLK_LOCAL_MEM_FENCE);",
-        f"for (int h = {size // 2}; h; h >>= 1) {{ "
-        f"if (l < h) {{ {fold} }} barrier(CLK_LOCAL_MEM_FENCE); }}",
-        f"const {REGISTER[body.kinds[i]]} v{i} = {result}[0];",
-        "barrier(CLK_LOCAL_MEM_FENCE);",
-    ]
-    return lines

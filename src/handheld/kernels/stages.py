@@ -1,0 +1,108 @@
+"""What the walks of a reduction share: which instruction runs where, and how results are joined.
+
+A kernel runs in stages: each stage walks the row once and ends in reductions; what later stages
+need of a row is computed again rather than stored. The last walk writes the full outputs:
+
+    x ──► stage 1: sum(x) ──► stage 2: sum((x - mean)^2) ──► walk: y = (x - mean) * rstd
+
+Sums are kept in two levels (a run of at most RUN terms, then the total), so that a sum of a
+million terms errs like one of a thousand.
+"""
+
+from __future__ import annotations
+
+from handheld.graph.program import REDUCTIONS, Instr, Program
+from handheld.kernels.expr import REGISTER
+from handheld.kernels.loops import Body
+
+RUN = 64  # terms added up before they join a larger sum
+NEUTRAL = {
+    "sum": {"f32": "0.0f", "i32": "0"},
+    "prod": {"f32": "1.0f", "i32": "1"},
+    "max_of": {"f32": "-INFINITY", "i32": "INT_MIN", "bool": "0"},
+    "min_of": {"f32": "INFINITY", "i32": "INT_MAX", "bool": "1"},
+    "arg_max": {"f32": "-INFINITY", "i32": "INT_MIN", "bool": "0"},
+    "arg_min": {"f32": "INFINITY", "i32": "INT_MAX", "bool": "1"},
+    "any_of": {"bool": "0"},
+    "all_of": {"bool": "1"},
+}
+
+
+class Stages:
+    """Which instruction runs where: per row or per element, and in which stage."""
+
+    def __init__(self, body: Body) -> None:
+        program, space, node = body.program, body.space, body.node
+        self.inner: list[bool] = []
+        self.stage: list[int] = []  # the stage whose end makes the value available
+        for instr in program:
+            stage = max((self.stage[a] for a in instr.args), default=0)
+            inner = any(self.inner[a] for a in instr.args)
+            if instr.op == "load":
+                walk = space.operands[instr.params[0]]
+                inner = any(s for s, is_inner in zip(walk, space.inner) if is_inner)
+                inner |= any(space.inner[space.keep[d]] for d, _, _ in instr.params[1])
+            elif instr.op == "index":
+                inner = any(s for s, is_inner in zip(space.linear, space.inner) if is_inner)
+            elif instr.op == "iota":
+                inner = space.inner[space.keep[instr.params[0]]]
+            elif instr.op in REDUCTIONS:
+                stage, inner = stage + 1, False
+            self.inner.append(inner)
+            self.stage.append(stage)
+        self.last = max(self.stage, default=0)
+        self.has_full = any(full for _, full in node.attrs["stores"])
+
+    def needed(self, program: Program, roots: list[int]) -> list[int]:
+        """Inner instructions that `roots` need, in order."""
+        found: set[int] = set()
+        stack = list(roots)
+        while stack:
+            i = stack.pop()
+            if i not in found and self.inner[i]:
+                found.add(i)
+                stack.extend(program[i].args)
+        return sorted(found)
+
+
+def reductions_of(stages: Stages, program: Program, stage: int) -> list[int]:
+    return [i for i, n in enumerate(program) if n.op in REDUCTIONS and stages.stage[i] == stage]
+
+
+def update(instr: Instr, kind: str, into: str, value: str, where: str, at: str) -> str:
+    """One step of a reduction."""
+    if instr.op in ("sum", "prod"):
+        return f"{into} {'+' if instr.op == 'sum' else '*'}= {value};"
+    if instr.op in ("any_of", "all_of"):
+        return f"{into} {'|' if instr.op == 'any_of' else '&'}= ({value} != 0);"
+    largest = instr.op in ("max_of", "arg_max")
+    if instr.op in ("arg_max", "arg_min"):
+        better = _better(largest, kind, value, into)
+        # `where` starts at INT_MAX, so that a row of neutral elements still names its first one
+        tie = f"({value} == {into} && {at} < {where})"
+        return f"if ({better} || {tie}) {{ {into} = {value}; {where} = {at}; }}"
+    call = ("f_max" if largest else "f_min") if kind == "f32" else ("max" if largest else "min")
+    return f"{into} = {call}({into}, {value});"
+
+
+def _better(largest: bool, kind: str, value: str, into: str) -> str:
+    compare = f"{value} {'>' if largest else '<'} {into}"
+    if kind != "f32":
+        return f"({compare})"
+    return f"(({compare}) || (isnan({value}) && !isnan({into})))"
+
+
+def fold_of(body: Body, i: int, a: str, b: str, wa: str, wb: str) -> str:
+    """Joins partial result b into a."""
+    instr = body.program[i]
+    return update(instr, body.kinds[instr.args[0]], a, b, wa, wb)
+
+
+def start_of(body: Body, i: int) -> tuple[str, str]:
+    """C type and start value of reduction i."""
+    kind = body.kinds[body.program[i].args[0]]
+    return REGISTER[kind], NEUTRAL[body.program[i].op][kind]
+
+
+def is_arg(instr: Instr) -> bool:
+    return instr.op in ("arg_max", "arg_min")
