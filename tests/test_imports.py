@@ -22,7 +22,7 @@ _STEP = _BASE | {"graph", "step"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "device": {"errors"},
-    "cache": set(),
+    "cache": {"errors"},
     "graph": _BASE,
     "step": _BASE | {"graph"},
     "container": _BASE | {"graph"},

@@ -14,6 +14,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from handheld.errors import HandheldError
+
 
 def folder() -> Path:
     own = os.environ.get("HANDHELD_CACHE")
@@ -30,12 +32,14 @@ def slug(text: str) -> str:
 
 def write_json(path: Path, data: Any) -> None:
     """Whoever opens `path`, also after a kill in the middle, finds the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(temporary, path)
-    except BaseException:  # Ctrl-C too leaves nothing behind
+    except OSError as error:
+        raise HandheldError(f"{path} could not be written: {error.strerror}. Try: HANDHELD_CACHE="
+                            "a folder that can be written") from error
+    finally:  # Ctrl-C too leaves nothing behind
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import fake_family
 from handheld import cache
 from handheld.backends.base import describe
-from handheld.errors import PlanError
+from handheld.errors import HandheldError, PlanError
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View
 from handheld.graph.program import Instr
@@ -145,6 +149,38 @@ def test_a_stopped_search_goes_on(variants):
     assert next(now.tried for now in tried) == 2  # what failed is not tried again
     entry = only(again)
     assert entry.done and entry.choice == {"VARIANT": fake_family.FAST}
+
+
+KILLED = """
+import sys
+sys.path[:0] = {paths!r}
+import fake_family
+from test_tuner import products, tuner_for
+fake_family.install()
+tuner_for(products(64)).run(60)
+"""
+
+
+def test_a_killed_tuner_loses_one_candidate(variants):
+    variants("own empty hangs fast")
+    here = Path(__file__).parent
+    code = KILLED.format(paths=[str(here), str(here.parent)])
+    path = Record.of(describe("opencl")).path()
+    with subprocess.Popen([sys.executable, "-W", "ignore", "-c", code]) as process:
+        while not path.exists() or not any(e.failed for e in Record.read(path).entries.values()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.5)  # it is in the one that hangs now
+        (child,) = psutil.Process(process.pid).children()
+        process.kill()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running()
+    (entry,) = Record.read(path).entries.values()
+    assert list(reasons(entry)) == [fake_family.EMPTY] and not entry.done
+    variants("own empty fast")
+    tuner = tuner_for(products(64))
+    tuner.run(60)
+    assert only(tuner).choice == {"VARIANT": fake_family.FAST}
 
 
 def test_a_budget_leaves_the_rest_for_later(variants):
@@ -327,6 +363,8 @@ def test_the_cache_folder(monkeypatch, tmp_path):
         cache.write_json(tmp_path / "deep" / "file.json", {"a": float("nan")})
     assert json.loads((tmp_path / "deep" / "file.json").read_text()) == {"a": 1}
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["file.json"]
+    with pytest.raises(HandheldError, match=r"could not be written.*HANDHELD_CACHE"):
+        cache.write_json(tmp_path / "deep" / "file.json" / "below.json", {})
 
 
 def test_a_child_that_sleeps_with_its_parent_is_not_late(monkeypatch):

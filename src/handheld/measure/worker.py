@@ -12,6 +12,8 @@ A result is read from memory that held NaN before, so that what a kernel leaves 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import math
 import os
@@ -33,7 +35,7 @@ from handheld.run.verify import relative_error
 
 TOLERANCE = 2e-5  # both sides are float32
 SAMPLE_SECONDS = 1e-3  # what a clock reading and a wait are small against
-GIVE_UP_SECONDS = 600  # for the case that nobody is left to end this process
+PR_SET_PDEATHSIG = 1  # of Linux
 PERIOD = 1_000_003  # elements after which random inputs repeat; a prime, so no row equals another
 
 Bound = list[tuple[Any, tuple[int, ...], tuple[int, ...]]]
@@ -42,10 +44,13 @@ Bound = list[tuple[Any, tuple[int, ...], tuple[int, ...]]]
 class Subject:
     """One node on a device, and the variants of it that have run."""
 
-    def __init__(self, found: opencl.Found, queue: Any, graph: Graph) -> None:
+    def __init__(
+        self, found: opencl.Found, queue: Any, graph: Graph, programs: dict[str, Any]
+    ) -> None:
         import pyopencl as cl
 
         self.cl, self.found, self.queue, self.graph = cl, found, queue, graph
+        self.programs = programs  # by their text; many choices are arguments only
         self.node = graph.nodes[0]
         self.reference: dict[int, np.ndarray] = {}
         self.bound: dict[str, Bound] = {}
@@ -84,11 +89,11 @@ class Subject:
         for i, nbytes in enumerate(lowered.workspace):
             if i == len(self._scratch) or self._scratch[i].size < nbytes:
                 self._scratch[i : i + 1] = [self._buffer(nbytes)]
-        bound, programs = [], dict[str, Any]()
+        bound = []
         for launch in lowered.launches:
-            if launch.source not in programs:
-                programs[launch.source] = self._build(launch)
-            kernel = self.cl.Kernel(programs[launch.source], launch.kernel)
+            if launch.source not in self.programs:
+                self.programs[launch.source] = self._build(launch)
+            kernel = self.cl.Kernel(self.programs[launch.source], launch.kernel)
             kernel.set_args(*(self._argument(arg) for arg in launch.args))
             bound.append((kernel, launch.global_size, launch.local_size))
         return bound
@@ -179,6 +184,7 @@ class Worker:
     def __init__(self) -> None:
         self.device = ""
         self.queue: Any = None
+        self.programs: dict[str, Any] = {}
         self.subject: Subject | None = None
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +203,8 @@ class Worker:
             import pyopencl as cl
 
             self.queue, self.device = cl.CommandQueue(cl.Context([found.device])), device
-        self.subject = Subject(found, self.queue, check(from_json(graph)))
+            self.programs.clear()
+        self.subject = Subject(found, self.queue, check(from_json(graph)), self.programs)
         return {}
 
 
@@ -207,15 +214,15 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    with contextlib.suppress(OSError, AttributeError):  # a hanging driver must not outlive it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     worker = Worker()
     for line in sys.stdin:
-        signal.alarm(GIVE_UP_SECONDS)
         try:
             reply = worker.answer(json.loads(line))
         except Exception as error:  # a driver has errors of its own: any is an answer
             name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
             reply = {"failed": f"{name}{error}"}
-        signal.alarm(0)
         answers.write(json.dumps(reply) + "\n")
         answers.flush()
 
