@@ -14,6 +14,7 @@ from handheld.passes.epilogue import fuse_epilogues
 from handheld.passes.fuse import fuse_loops
 from handheld.passes.pack import pack_updates
 from handheld.passes.recompute import recompute
+from handheld.passes.remake import remake
 
 Pass = Callable[[Graph], Graph]
 
@@ -24,6 +25,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_loops,
     recompute,
     fuse_epilogues,
+    remake,
     remove_dead,
 )
 

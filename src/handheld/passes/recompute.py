@@ -9,6 +9,7 @@ the masks of dropout disappear from memory this way.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from handheld.graph.graph import Graph, Node, View
 from handheld.graph.program import REDUCTIONS, Builder, Instr, Program
@@ -21,7 +22,7 @@ _ALWAYS = ("parameter", "buffer", "optimizer", "control", "constant", "input")
 
 
 @dataclass
-class _Recipe:
+class Recipe:
     """How to make a value: instructions over views of the producer's space."""
 
     program: Program
@@ -52,7 +53,7 @@ def _try(
     users = readers.get(tensor, [])
     if not users or any(not _can_take(nodes[u], nodes[producer], tensor) for u in users):
         return
-    recipe = _recipe(graph, nodes[producer], tensor, readers, users)
+    recipe = recipe_of(graph, nodes[producer], tensor, readers, users)
     if recipe is None:
         return
     new = {u: _insert(nodes[u], tensor, recipe) for u in users}
@@ -83,10 +84,12 @@ def _can_take(user: Node, producer: Node, tensor: int) -> bool:
     return True
 
 
-def _recipe(
-    graph: Graph, node: Node, tensor: int, readers: dict[int, list[int]], users: list[int]
-) -> _Recipe | None:
-    """Instructions from what is there anyway to the value, or None if there are too many."""
+def recipe_of(
+    graph: Graph, node: Node, tensor: int, readers: dict[int, list[int]], users: list[int],
+    same_space: bool = False,
+) -> Recipe | None:
+    """Instructions from what is there anyway, until the last of `users`, to the value; None if
+    there are too many. In the `same_space` as its producer's a value may depend on its place."""
     shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs["axes"])
     program = node.attrs["program"]
     stored = {
@@ -100,10 +103,11 @@ def _recipe(
     views: list[View] = []
     where: dict[int, int] = {}
 
-    def load(view: View) -> int:
+    def load(view: View, guards: tuple[Any, ...] = (), fill: float = 0) -> int:
         if view not in views:
             views.append(view)
-        return builder.load(views.index(view), graph.tensors[view.tensor].dtype)
+        dtype = graph.tensors[view.tensor].dtype
+        return builder.add(Instr("load", dtype, (), (views.index(view), guards, fill)))
 
     def alive(t: int) -> bool:
         return graph.tensors[t].role in _ALWAYS or max(readers.get(t, ()), default=-1) >= last
@@ -117,13 +121,16 @@ def _recipe(
             if not full or alive(out):
                 where[i] = load(View(out, shape, store_strides(shape, axes, full), 0))
                 return where[i]
-        if instr.op in REDUCTIONS or instr.op in ("gather", "iota"):
+        if instr.op in REDUCTIONS or instr.op == "gather":
+            return None
+        if instr.op == "iota" and not same_space:
             return None
         if instr.op == "load":
-            view = node.inputs[instr.params[0]]
-            if instr.params[1] or not alive(view.tensor):
+            operand, guards, fill = instr.params
+            view = node.inputs[operand]
+            if (guards and not same_space) or not alive(view.tensor):
                 return None
-            where[i] = load(view)
+            where[i] = load(view, guards, fill)
             return where[i]
         args = [visit(a) for a in instr.args]
         if any(a is None for a in args) or len(builder.instrs) > MAX_INSTRUCTIONS:
@@ -136,10 +143,10 @@ def _recipe(
     result = visit(target)
     if result is None or len(builder.instrs) > MAX_INSTRUCTIONS:
         return None
-    return _Recipe(builder.program, result, views)
+    return Recipe(builder.program, result, views)
 
 
-def _insert(user: Node, tensor: int, recipe: _Recipe) -> Node | None:
+def _insert(user: Node, tensor: int, recipe: Recipe) -> Node | None:
     """The user with loads of the tensor replaced by the recipe."""
     shape = tuple(user.attrs["shape"])
     views = [reshape_view(v, shape) for v in recipe.views]

@@ -1,0 +1,64 @@
+"""Large activations are made again in the backward pass rather than kept from the forward pass.
+
+What a convolution read (the rectified, normalised output of the one before) is needed again for its
+weights' gradient. It follows pointwise from the output of that convolution and a few statistics,
+which the backward pass of the normalisation reads anyway: so it is dropped after the forward pass
+and made again, by a launch of its own, before its first reader in the backward pass.
+
+         forward                                     backward
+    x ──► conv ──► y ──► norm, relu ──► z ──► conv ·····  z' ──► gradients ──► norm's gradient
+                   └───────────── kept ────────────────────┴──────────────────────┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from handheld.graph.graph import Graph, Node, Tensor, View
+from handheld.passes.recompute import recipe_of
+
+LARGE = 1 << 20  # bytes: smaller tensors do not pay for the launch
+FAR = 16  # nodes between the last reader in the forward pass and the first in the backward pass
+
+
+def remake(graph: Graph) -> Graph:
+    readers: dict[int, list[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        for tensor in {v.tensor for v in node.inputs}:
+            readers.setdefault(tensor, []).append(i)
+    kept = {v.tensor for _, v, _ in graph.outputs} | {t for _, t in graph.writes}
+    tensors, nodes = dict(graph.tensors), list(graph.nodes)
+    made: dict[int, list[Node]] = {}  # nodes to insert, by the node they come before
+    for node in graph.nodes:
+        if node.op not in ("map", "reduce") or node.origin.phase != "forward":
+            continue
+        for tensor, (_, full) in zip(node.outputs, node.attrs["stores"]):
+            if not full or tensor in kept or tensors[tensor].nbytes < LARGE:
+                continue
+            later = [r for r in readers.get(tensor, ()) if nodes[r].origin.phase != "forward"]
+            before = [r for r in readers.get(tensor, ()) if nodes[r].origin.phase == "forward"]
+            if not later or not before or min(later) - max(before) < FAR:
+                continue
+            recipe = recipe_of(graph, node, tensor, readers, [min(later)], same_space=True)
+            if recipe is None:
+                continue
+            old = tensors[tensor]
+            new = Tensor(max(tensors) + 1, old.shape, old.dtype, old.role, old.name)
+            tensors[new.id] = new
+            attrs = {"shape": node.attrs["shape"], "axes": (), "program": recipe.program,
+                     "stores": ((recipe.result, True),)}
+            origin = replace(node.origin, phase=nodes[min(later)].origin.phase)
+            again = Node("map", tuple(recipe.views), (new.id,), attrs, origin)
+            made.setdefault(min(later), []).append(again)
+            for view in recipe.views:
+                readers.setdefault(view.tensor, []).append(min(later))
+            for r in later:
+                nodes[r] = _reading(nodes[r], tensor, new.id)
+            readers[tensor], readers[new.id] = before, later
+    ordered = [n for i, node in enumerate(nodes) for n in (*made.get(i, ()), node)]
+    return replace(graph, tensors=tensors).with_nodes(ordered)
+
+
+def _reading(node: Node, old: int, new: int) -> Node:
+    views = (View(new, v.shape, v.strides, v.offset) if v.tensor == old else v for v in node.inputs)
+    return replace(node, inputs=tuple(views))
