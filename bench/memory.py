@@ -20,6 +20,7 @@ from workloads import Entry, captured, chosen, eager
 import handheld
 from handheld.device import DeviceCaps
 
+
 def held(tensors: list[torch.Tensor]) -> int:
     return sum(t.untyped_storage().nbytes() for t in tensors)
 

@@ -99,7 +99,7 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
         strips = -(-side.rows // rows) * -(-side.images // images)
         return strips * -(-problem.m // lanes) * problem.sets
 
-    while count() < 4 * units and (images > 1 or (rows > 1 and rows * side.cols > 32)):
+    while count() < 2 * units and (images > 1 or (rows > 1 and rows * side.cols > 32)):
         images, rows = (-(-images // 2), rows) if images > 1 else (1, -(-rows // 2))
     while rows > 1 and side.pitch(images, rows) > REGION:
         images, rows = (-(-images // 2), rows) if images > 1 else (1, -(-rows // 2))
@@ -149,7 +149,7 @@ def lower(
     panels = -(-problem.m // width)
     panel_size = problem.sets * panels * cut.k_most * width
     within(node, max(cut.splits * size, panel_size), "partial sums or elements of its panels")
-    tile = {"DIRECT": 1, "NV": cut.vectors}
+    tile = {"DIRECT": 1, "NV": cut.vectors, "FMA": int(caps.fma)}
     # only conv_weight has no epilogue: a single part is its output
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last: tuple[Arg, ...] = end.args if end else (Buffer(node.outputs[0]),)
