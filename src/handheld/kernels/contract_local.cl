@@ -139,13 +139,30 @@ inline void put_down(__local float *to, int pitch, float4 value) {
 #define PUT_B(to, value) *(__local B_VALUE *)(to) = (value)
 #endif
 
-#if MODE != MATMUL
-// Term k: offset in A, offset in B, h and w. CONV counts channel, tap, tap here, so that dense
-// weights are a row in memory.
-inline int4 term(const Map *p, int k) {
-  const int line = k / p->k_s, s = k - line * p->k_s, c = line / p->k_r, r = line - c * p->k_r;
-  const int h = r * p->e_h, w = s * p->e_w;
-  return (int4)(c * p->a_c + r * p->a_r + s * p->a_s, c * p->b_c + h * p->b_h + w * p->b_w, h, w);
+#if TABLE
+// Term k counts channel (or image), row and column: here so in CONV too, so that dense weights are
+// a row in memory.
+typedef struct { int c, r, s; } Digits;
+
+inline Digits digits(const Map *p, int k) {
+  Digits d;
+  const int line = k / p->k_s;
+  d.s = k - line * p->k_s, d.c = line / p->k_r, d.r = line - d.c * p->k_r;
+  return d;
+}
+
+inline Digits plus(const Map *p, Digits d, Digits more) {  // dividing takes longer
+  d.s += more.s, d.r += more.r, d.c += more.c;
+  if (d.s >= p->k_s) d.s -= p->k_s, ++d.r;
+  if (d.r >= p->k_r) d.r -= p->k_r, ++d.c;
+  return d;
+}
+
+// Offset in A, offset in B, h and w.
+inline int4 term(const Map *p, Digits d) {
+  const int h = d.r * p->e_h, w = d.s * p->e_w;
+  return (int4)(d.c * p->a_c + d.r * p->a_r + d.s * p->a_s,
+                d.c * p->b_c + h * p->b_h + w * p->b_w, h, w);
 }
 #endif
 
@@ -156,6 +173,7 @@ void contract(const __global float *a, const __global float *b, MAP_PARAMS,
   __local float *pool = (__local float *)pool4;
 #if TABLE
   __local int4 terms[2][KT];
+  __local Digits place[KT], tile;  // of the terms that were written last, and from tile to tile
 #endif
   const int z = get_group_id(2), split = z / sets, item = get_local_id(0);
   MAP_OF(z % sets)
@@ -199,9 +217,13 @@ void contract(const __global float *a, const __global float *b, MAP_PARAMS,
 #endif
     }
 #if TABLE
-  // a phase may have no taps, and then no digits to count with
-  for (int i = item; i < KT && k_first < k_stop; i += ITEMS)
-    terms[0][i] = term(&map, min(k_first + i, k_stop - 1));
+  if (k_first < k_stop) {  // a phase may have no taps, and then no digits to count with
+    if (item == 0) tile = digits(&map, KT);
+    for (int i = item; i < KT; i += ITEMS) {
+      place[i] = digits(&map, k_first + i);
+      terms[0][i] = term(&map, place[i]);
+    }
+  }
   barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 
@@ -249,8 +271,11 @@ void contract(const __global float *a, const __global float *b, MAP_PARAMS,
       }
 #if TABLE
       // the terms of the tile after that, into the half that this turn does not read
-      for (int i = item; i < KT; i += ITEMS)
-        terms[turn ^ 1][i] = term(&map, min(next + KT + i, k_stop - 1));
+      for (int i = item; i < KT; i += ITEMS) {
+        const Digits d = plus(&map, place[i], tile);
+        place[i] = d;
+        terms[turn ^ 1][i] = term(&map, d);
+      }
 #endif
     }
 

@@ -32,6 +32,7 @@ TILES = (
     (16, 4, 4, 4, 16, 1, 8), (16, 4, 4, 4, 32, 4, 8),  # 16 x 64
     (4, 16, 4, 4, 16, 1, 8), (4, 16, 4, 4, 32, 4, 8),  # 64 x 16
     (4, 4, 4, 4, 16, 1, 8), (4, 4, 4, 4, 32, 4, 8), (4, 4, 4, 4, 64, 16, 4),  # 16 x 16
+    (32, 1, 4, 4, 32, 4, 8),  # 4 x 128
     (1, 1, 4, 4, 8, 1, 8),  # 4 x 4
 )
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -49,7 +50,7 @@ FILE = 65536  # registers of a compute unit
 LATENCY = 700  # of a tile that is fetched, stored and waited for
 START = 2000  # of a work-group: first fetch, last stores
 LAUNCH = 8500  # of a second launch
-BYTES = 24  # of partial sums that a compute unit writes or reads in a cycle
+BYTES = 24  # that a compute unit loads or stores in a cycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ def _named(chosen: Tile) -> Choice:
 
 def _local_bytes(tile: Tile, buffers: int) -> int:
     wx, wy, pm, pn, kt, *_ = tile
-    return 4 * buffers * kt * (wy * pm + wx * pn + 8) + 32 * kt
+    return 4 * buffers * kt * (wy * pm + wx * pn + 8) + 44 * kt + 12
 
 
 def _buffers(tile: Tile, caps: DeviceCaps) -> int:
@@ -229,7 +230,8 @@ def _cost(
     loads = rows * load_a + cols * load_b
     term = (rows * cols / RATE[pm * pn] + loads) * warps * 32 / items / LANES
     alone = pm * pn / slices + loads / items  # instructions of an item, a term
-    step = max(at_once * kt * term / busy, 1.5 * kt * alone, LATENCY)
+    moved = (rows + cols) * 4 / BYTES
+    step = max(at_once * kt * max(term / busy, moved), 1.5 * kt * alone, LATENCY)
     each = START + math.ceil(problem.depth / splits / kt) * step + at_once * rows * cols * 4 / LANES
     cost = math.ceil(groups / (units * at_once)) * each
     if splits > 1:
