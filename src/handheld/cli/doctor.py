@@ -41,8 +41,8 @@ def doctor(
     Devices have stable names: what is printed here works as --on everywhere. Memory is what the
     system has free now, not the driver's total. The exit code is 1 if no device passes.
 
-    With --ceilings also: arithmetic, bandwidth by working set, transfers and launches, as medians of
-    the faster half of several runs. That takes seconds, and doctor shows it from then on.
+    With --ceilings also: arithmetic, bandwidth by working set, transfers and launches, as medians
+    of the faster half of several runs. That takes seconds, and doctor shows it from then on.
 
     \b
     Examples:
