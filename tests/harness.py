@@ -8,9 +8,10 @@ from functools import cache
 import numpy as np
 import pyopencl as cl
 
+from handheld.backends.opencl import texture
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
-from handheld.kernels.base import Buffer, Float, Int, Lower, Workspace
+from handheld.kernels.base import Buffer, Float, Int, Lower, Start, Texture, Workspace
 
 NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.uint8}
 
@@ -105,6 +106,11 @@ def run_node(
         for k, arg in enumerate(launch.args):
             if isinstance(arg, Buffer):
                 kernel.set_arg(k, buffers.get(arg.tensor, empty))
+            elif isinstance(arg, Texture):
+                scratch.append(texture(q.context, buffers[arg.tensor], arg.floats))  # keeps it
+                kernel.set_arg(k, scratch[-1])
+            elif isinstance(arg, Start):
+                kernel.set_arg(k, np.int32(0))
             elif isinstance(arg, Workspace):
                 kernel.set_arg(k, scratch[arg.index])
             elif isinstance(arg, Int):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyopencl as cl
 import pytest
 import torch
 
+import handheld
+from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.check import check as check_graph
 from handheld.graph.program import Instr
 from handheld.kernels import contract, contract_local
 from handheld.kernels.base import Lowered, read_source
+from handheld.plan.codec import from_json
 from harness import caps_of_kind, error, make, queue, run_node, view
 
 #: `small` is a GPU with small work-groups; its tiles compile in half the time
@@ -367,6 +372,30 @@ def test_one_buffer_and_two_sums(name, monkeypatch):
     for tile in ((8, 8, 4, 4, 16, 1, 8), (8, 8, 8, 8, 8, 1, 2), (4, 4, 4, 4, 32, 4, 8)):
         if tile in contract_local.TILES:
             TILED[name]({**dict(zip(contract_local.NAMES, tile)), "splits": 1})
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_textures(name, monkeypatch):
+    monkeypatch.setitem(LARGE, "images", True)
+    tile = dict(zip(contract_local.NAMES, (8, 8, 4, 4, 16, 1, 8)))
+    TILED[name]({**tile, "splits": 1, "TEXTURE": 1})
+
+
+def test_textures_run_whole_steps(monkeypatch):
+    """Textures lie over whole segments: tensors begin anywhere in them."""
+    monkeypatch.setattr(contract_local, "_likes_textures", lambda caps: True)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Linear(8 * 36, 5))
+    batch = torch.randn(4, 3, 6, 6), torch.tensor([0, 1, 2, 4])
+    step = handheld.capture(model, torch.nn.functional.cross_entropy,
+                            torch.optim.SGD(model.parameters(), 0.1), batch, evaluate=False)
+    want = torch.nn.functional.cross_entropy(model(batch[0]), batch[1]).item()
+    plan = step.plan("opencl", caps=replace(describe("opencl"), kind="gpu"))
+    assert "textures" in plan.explain()
+    with from_json(plan.to_json(), step).start() as trainer:
+        assert abs(float(trainer.step(*batch)) - want) < 1e-5
 
 
 def layer(x=(4, 24, 9, 9), w=(40, 24, 3, 3), y=(4, 40, 9, 9)):

@@ -16,7 +16,7 @@ import numpy as np
 from handheld.backends.base import Counters, available_memory
 from handheld.device import DeviceCaps
 from handheld.errors import BuildError, DeviceError, OutOfMemory
-from handheld.kernels.base import Arg, Buffer, Float, Int, Workspace
+from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
 from handheld.plan.memory import Place
 
 if TYPE_CHECKING:
@@ -200,9 +200,12 @@ class OpenCLSession:
             ) from None
         self.counters.allocations += len(self._segments)
         self._regions: dict[tuple[int, int, int], Any] = {}
+        self._textures: dict[tuple[int, int], Any] = {}
         # also when a session is dropped without being closed, and at exit
         self._launches: dict[str, list[list[Bound]]] = {}
-        self._release = weakref.finalize(self, _free, self._launches, self._regions, self._segments)
+        self._release = weakref.finalize(
+            self, _free, self._launches, self._textures, self._regions, self._segments
+        )
 
     def _region(self, place: Place) -> Any:
         key = (place.segment, place.offset, max(place.nbytes, 4))
@@ -259,12 +262,28 @@ class OpenCLSession:
     def _argument(self, graph: GraphPlan, node: int, arg: Arg) -> Any:
         if isinstance(arg, Buffer):
             return self._region(graph.places[arg.tensor])
+        if isinstance(arg, Texture):
+            return self._texture(graph.places[arg.tensor].segment, arg.floats)
+        if isinstance(arg, Start):
+            return np.int32(graph.places[arg.tensor].offset // 4)
         if isinstance(arg, Workspace):
             return self._region(graph.workspace[node, arg.index])
         if isinstance(arg, Int):
             return np.int32(arg.value)
         assert isinstance(arg, Float)
         return np.float32(arg.value)
+
+    def _texture(self, segment: int, floats: int) -> Any:
+        key = (segment, floats)
+        if key not in self._textures:
+            try:
+                self._textures[key] = texture(self.context, self._segments[segment], floats)
+            except self._cl.Error as error:
+                raise BuildError(
+                    f"{self.plan.device} makes no texture of {self.plan.segments[segment]:,} "
+                    f"bytes: {error}"
+                ) from None
+        return self._textures[key]
 
     # ── running ───────────────────────────────────────────────────────────────────────────────
 
@@ -376,13 +395,24 @@ class OpenCLSession:
         self._release()
 
 
+def texture(context: Any, buffer: Any, floats: int) -> Any:
+    """A buffer as an image1d_buffer_t of texels of 1 or 4 floats."""
+    cl = _cl()
+    order = cl.channel_order.RGBA if floats == 4 else cl.channel_order.R
+    make = getattr(cl, "create_image", cl.Image)  # pyopencl before 2024.3 has no create_image
+    return make(context, cl.mem_flags.READ_ONLY, cl.ImageFormat(order, cl.channel_type.FLOAT),
+                shape=(buffer.size // (4 * floats),), buffer=buffer)
+
+
 def _free(
     launches: dict[str, list[list[Bound]]],
+    textures: dict[tuple[int, int], Any],
     regions: dict[tuple[int, int, int], Any],
     segments: list[Any],
 ) -> None:
     """Newest first: NVIDIA's driver crashes when sub-buffers are released in another order."""
     launches.clear()
+    textures.clear()
     while regions:
         regions.popitem()
     while segments:

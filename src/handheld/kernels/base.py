@@ -25,6 +25,22 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Texture:
+    """A kernel argument: the memory that a tensor lies in, as an image1d_buffer_t of texels of so
+    many floats, 1 or 4. The tensor begins at element `Start` of it."""
+
+    tensor: int
+    floats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A kernel argument: the element of its segment at which a tensor begins."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workspace:
     """A kernel argument: a pointer to the node's i-th scratch buffer, alive in the node only."""
 
@@ -41,7 +57,7 @@ class Float:
     value: float
 
 
-Arg = Buffer | Workspace | Int | Float
+Arg = Buffer | Texture | Start | Workspace | Int | Float
 
 
 @dataclass(frozen=True, slots=True)

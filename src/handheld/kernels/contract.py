@@ -21,6 +21,8 @@ from handheld.kernels.base import (
     Buffer,
     Launch,
     Lowered,
+    Start,
+    Texture,
     Workspace,
     read_source,
     round_up,
@@ -215,7 +217,10 @@ def _lower(
         launches.append(Launch("pack", text, (Buffer(own[1]), *maps, right),
                                (chunks, panels, problem.sets), (1, 1, 1)))
         workspace.append(elements * 4)
-    args: tuple[Arg, ...] = (Buffer(own[0]), right, *maps, *ints(*cut.extra, k_part))
+    inputs: tuple[Arg, ...] = (Buffer(own[0]), right)
+    if cut.textures:
+        inputs = (*map(Texture, own, cut.textures), *map(Start, own))
+    args: tuple[Arg, ...] = (*inputs, *maps, *ints(*cut.extra, k_part))
     wide = (cut.grid[0] * cut.local[0], cut.grid[1] * cut.local[1], problem.sets * splits)
     if splits == 1:
         if problem.phased and caps.kind == "cpu":  # as contract_register.cl counts

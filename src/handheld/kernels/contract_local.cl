@@ -70,6 +70,19 @@
 #define B_CHECK (MODE != MATMUL)
 #endif
 
+#ifndef TEXTURE   // 1: A and B are read through textures, which some GPUs cache better
+#define TEXTURE 0
+#endif
+#if TEXTURE
+#define INPUTS __read_only image1d_buffer_t a, __read_only image1d_buffer_t b, int a_start, int b_start
+#define LOAD_1(image, start, at) read_imagef(image, (start) + (at)).x
+#define LOAD_4(image, start, at) read_imagef(image, ((start) + (at)) / 4)
+#else
+#define INPUTS const __global float *a, const __global float *b
+#define LOAD_1(from, start, at) (from)[at]
+#define LOAD_4(from, start, at) (*(const __global float4 *)((from) + (at)))
+#endif
+
 #define TM (WY * PM)
 #define TN (WX * PN)
 #define ITEMS (WX * WY * SLICES)
@@ -93,13 +106,17 @@
 
 #if A_VEC == 4
 #define A_VALUE float4
+#define LOAD_A(at) LOAD_4(a, a_start, at)
 #else
 #define A_VALUE float
+#define LOAD_A(at) LOAD_1(a, a_start, at)
 #endif
 #if B_VEC == 4
 #define B_VALUE float4
+#define LOAD_B(at) LOAD_4(b, b_start, at)
 #else
 #define B_VALUE float
+#define LOAD_B(at) LOAD_1(b, b_start, at)
 #endif
 
 // The first line and term that an item loads, and how far it is to its next line.
@@ -167,7 +184,7 @@ inline int4 term(const Map *p, Digits d) {
 #endif
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-void contract(const __global float *a, const __global float *b, MAP_PARAMS,
+void contract(INPUTS, MAP_PARAMS,
               int a_step, int b_step, int k_part OUT_PARAMS) {
   __local float4 pool4[BUFFERS * KT * (A_PITCH + B_PITCH) / 4];
   __local float *pool = (__local float *)pool4;
@@ -242,7 +259,7 @@ void contract(const __global float *a, const __global float *b, MAP_PARAMS,
         for (int i = 0; i < A_LINES; ++i) {
           A_VALUE value = (A_VALUE)(0.0f);
           if (next + kk < k_stop && (A_TERMS <= KT || kk < KT))
-            value = *(const __global A_VALUE *)(a + a_at[i] + at);
+            value = LOAD_A(a_at[i] + at);
           a_next[t * A_LINES + i] = value;
         }
       }
@@ -265,7 +282,7 @@ void contract(const __global float *a, const __global float *b, MAP_PARAMS,
           inside = inside && (uint)(b_at[i].h + there.z) < (uint)H &&
                    (uint)(b_at[i].w + there.w) < (uint)W;
 #endif
-          if (inside) value = *(const __global B_VALUE *)(b + b_at[i].at + at);
+          if (inside) value = LOAD_B(b_at[i].at + at);
           b_next[t * B_LINES + i] = value;
         }
       }

@@ -76,7 +76,7 @@ def choose(problem: Problem, caps: DeviceCaps) -> Choice:
         smallest = min(_local_bytes(tile, 1) for tile in TILES)
         raise PlanError(f"a contraction on {caps.name} needs {smallest} bytes of local memory and "
                         f"the device has {caps.local_mem_bytes}. Try: another device")
-    return _named(best[1])
+    return _named(best[1], _likes_textures(caps))
 
 
 def choices(problem: Problem, caps: DeviceCaps, most: int) -> list[Choice]:
@@ -87,14 +87,20 @@ def choices(problem: Problem, caps: DeviceCaps, most: int) -> list[Choice]:
         seen[chosen[:-1]] += 1
         if seen[chosen[:-1]] <= 2:
             found.append(chosen)
-    return [_named(chosen) for chosen in found[:most]]
+    if _likes_textures(caps):
+        return [_named(chosen, on) for chosen in found[: most // 2] for on in (True, False)]
+    return [_named(chosen, False) for chosen in found[:most]]
 
 
 def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
-    if set(choice) != {*NAMES, "splits"}:
+    if {*choice} - {"TEXTURE"} != {*NAMES, "splits"}:
         raise PlanError(f"a local tile is chosen by {', '.join(NAMES)} and splits, not "
                         f"{sorted(choice)}")
     tile, splits = tuple(choice[name] for name in NAMES), choice["splits"]
+    texture = choice.get("TEXTURE", 0)
+    if texture not in (0, 1) or (texture and not caps.images):
+        raise PlanError(f"{caps.name} has no textures")
+    texture = texture and problem.k  # without terms there is nothing to read
     buffers = _buffers(tile, caps) if tile in TILES else 0
     if not buffers or splits < 1:
         raise PlanError(f"no local tile of {caps.name} is {dict(choice)}")
@@ -107,10 +113,13 @@ def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
         "A_VEC": a.vec, "B_VEC": b.vec, "A_STEPS": int(a.step is not None),
         "B_STEPS": int(b.step is not None), "B_CHECK": int(b.check),
     }
+    if texture:
+        defines["TEXTURE"] = 1
     grid = -(-problem.n // (wx * pn)), -(-problem.m // (wy * pm))
     sliced = f" in {slices} slices" if slices > 1 else ""
     return Shape(grid, (wx * wy * slices, 1, 1), splits, kt, (a.step or 0, b.step or 0), defines,
-                 f"local tiles of {wy * pm}x{wx * pn}{sliced}")
+                 f"local tiles of {wy * pm}x{wx * pn}{sliced}{', textures' if texture else ''}",
+                 textures=(a.vec, b.vec) if texture else None)
 
 
 # ---------------------------------------------------------------------------------- loads
@@ -184,8 +193,13 @@ def _neighbours(digits: Digits) -> int:
 
 # ---------------------------------------------------------------------------------- tiles
 
-def _named(chosen: Tile) -> Choice:
-    return dict(zip((*NAMES, "splits"), chosen))
+def _named(chosen: Tile, texture: bool) -> Choice:
+    return dict(zip((*NAMES, "splits"), chosen)) | ({"TEXTURE": 1} if texture else {})
+
+
+def _likes_textures(caps: DeviceCaps) -> bool:
+    """Adreno GPUs cache textures, and plain memory hardly."""
+    return caps.images and "qualcomm" in caps.vendor.lower()
 
 
 def _local_bytes(tile: Tile, buffers: int) -> int:

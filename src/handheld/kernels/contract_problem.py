@@ -56,7 +56,8 @@ class Problem:
 class Shape:
     """How a problem is cut: work-groups across n and m, their size, parts of k, each a multiple of
     `part` terms; `extra` are the two arguments of the variant, `defines` its tile. `panel`: columns
-    and terms of the panels that B is packed into by a launch of its own, if it is."""
+    and terms of the panels that B is packed into by a launch of its own, if it is. `textures`:
+    floats of a texel of A and of B, if they are read through textures."""
 
     grid: tuple[int, int]
     local: tuple[int, int, int]
@@ -66,3 +67,4 @@ class Shape:
     defines: Mapping[str, int]
     why: str
     panel: tuple[int, int] | None = None
+    textures: tuple[int, int] | None = None

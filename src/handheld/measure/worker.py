@@ -29,7 +29,7 @@ from handheld.errors import HandheldError
 from handheld.graph.check import check
 from handheld.graph.codec import from_json
 from handheld.graph.graph import Graph
-from handheld.kernels.base import Buffer, Int, Launch, Lowered, Workspace
+from handheld.kernels.base import Buffer, Int, Launch, Lowered, Start, Texture, Workspace
 from handheld.plan.lowering import Choice, lower
 from handheld.run.verify import relative_error
 
@@ -109,6 +109,12 @@ class Subject:
     def _argument(self, arg: Any) -> Any:
         if isinstance(arg, Buffer):
             return self._buffers[arg.tensor]
+        if isinstance(arg, Texture):
+            self._all.append(
+                opencl.texture(self.queue.context, self._buffers[arg.tensor], arg.floats))
+            return self._all[-1]
+        if isinstance(arg, Start):
+            return np.int32(0)
         if isinstance(arg, Workspace):
             return self._scratch[arg.index]
         return np.int32(arg.value) if isinstance(arg, Int) else np.float32(arg.value)

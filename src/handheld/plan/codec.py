@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError, PlanError
-from handheld.kernels.base import Arg, Buffer, Float, Int, Launch, Lowered, Workspace
+from handheld.kernels.base import (
+    Arg,
+    Buffer,
+    Float,
+    Int,
+    Launch,
+    Lowered,
+    Start,
+    Texture,
+    Workspace,
+)
 from handheld.plan.memory import Place
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.verify import verify
@@ -17,7 +27,8 @@ if TYPE_CHECKING:
     from handheld.step import Step
 
 VERSION = 2
-_KINDS: dict[str, Callable[[int], Arg]] = {"buffer": Buffer, "workspace": Workspace, "int": Int}
+_KINDS: dict[str, Callable[[int], Arg]] = {
+    "buffer": Buffer, "start": Start, "workspace": Workspace, "int": Int}
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -72,6 +83,10 @@ def _lowered_to_json(lowered: Lowered, sources: dict[str, int]) -> dict[str, Any
 def _arg_to_json(arg: Arg) -> list[Any]:
     if isinstance(arg, Buffer):
         return ["buffer", arg.tensor]
+    if isinstance(arg, Texture):
+        return ["texture", arg.tensor, arg.floats]
+    if isinstance(arg, Start):
+        return ["start", arg.tensor]
     if isinstance(arg, Workspace):
         return ["workspace", arg.index]
     if isinstance(arg, Int):
@@ -140,6 +155,8 @@ def _lowered_from_json(data: dict[str, Any], sources: list[str]) -> Lowered:
 
 
 def _arg_from_json(data: list[Any]) -> Arg:
+    if data[0] == "texture":
+        return Texture(int(data[1]), int(data[2]))
     kind, value = data
     if kind == "float":
         return Float(float(value))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from handheld.errors import PlanError
 from handheld.graph.graph import DTYPES, Graph, pack_offsets
-from handheld.kernels.base import Buffer
+from handheld.kernels.base import Buffer, Start, Texture
 from handheld.plan.memory import Place
 from handheld.plan.plan import GraphPlan, Plan
 
@@ -104,7 +104,7 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
         allowed = {v.tensor for v in node.inputs} | set(node.outputs)
         for launch in lowered.launches:
             for arg in launch.args:
-                if isinstance(arg, Buffer) and arg.tensor not in allowed:
+                if isinstance(arg, Buffer | Texture | Start) and arg.tensor not in allowed:
                     raise PlanError(
                         f"node {i} ({node.op}) binds tensor {arg.tensor}, which is not its own"
                     )
