@@ -11,8 +11,11 @@
 //       rows |    |     |    |  total  |    |         chunk sums keep the error of long sums small
 //            +----+     +----+----+----+----+
 
-#ifndef KC     // terms packed, and added up, at a time
+#ifndef KC     // terms packed at a time
 #define KC 256
+#endif
+#ifndef RUN    // terms of a sum in registers: many short sums err less than a long one
+#define RUN 64
 #endif
 #ifndef MR     // the register tile has MR rows of NV float16; 6 of 1 fit 16 registers of
 #define MR 6   // 256 bits
@@ -347,7 +350,9 @@ __kernel void contract(const __global float *a, const __global float *b, MAP_PAR
       for (int v = 0; v < NT; v += 16) pack_b(&map, b, pb + v, n_first + n + v, k, end);
 #endif
       for (int i = 0; i < tiles; ++i)
-        multiply(pa + i * MR * PITCH, pb, total + i * MR * cols + n, cols, end - k);
+        for (int r = 0; r < end - k; r += RUN)
+          multiply(pa + i * MR * PITCH + r, pb + r * NT, total + i * MR * cols + n, cols,
+                   min(RUN, end - k - r));
     }
   }
   for (int m = 0; m < m_count; ++m) {

@@ -33,6 +33,9 @@
 #ifndef TERMS
 #define TERMS 256
 #endif
+#ifndef RUN     // terms of a sum in registers: many short sums err less than a long one
+#define RUN 64
+#endif
 #ifndef TOTAL
 #define TOTAL 65536
 #endif
@@ -275,8 +278,9 @@ __kernel void direct(const __global float *b, const __global float *panel, MAP_P
     for (int n = count; n < tiles * MR; ++n) row_at[n] = row_at[count - 1];
     for (int n = 0; n < tiles; ++n)
       for (int m = 0; m < m_count; m += NT)
-        multiply(x, row_at + n * MR, term_at, terms, panel + (m / NT * k_most + k_first) * NT,
-                 total + n * MR * lanes + m, lanes);
+        for (int k = 0; k < terms; k += RUN)
+          multiply(x, row_at + n * MR, term_at + k, min(RUN, terms - k),
+                   panel + (m / NT * k_most + k_first + k) * NT, total + n * MR * lanes + m, lanes);
   }
   for (int m = 0; m < m_count; m += 16) {
     for (int n = 0; n < count; n += 16) {
