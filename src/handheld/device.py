@@ -34,7 +34,6 @@ class DeviceCaps:
     fp16: bool = False
     fp64: bool = False
     vector_width: int = 4  # floats in a register
-    fma: bool = False  # a product and a sum in one instruction
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -42,7 +41,7 @@ class DeviceCaps:
     @staticmethod
     def from_json(data: dict[str, Any]) -> DeviceCaps:
         fields = {f.name for f in dataclasses.fields(DeviceCaps)}
-        required = fields - {"images", "fp16", "fp64", "vector_width", "fma"}
+        required = fields - {"images", "fp16", "fp64", "vector_width"}
         if not isinstance(data, dict) or not required <= set(data) <= fields:
             raise DeviceError(f"a device description must have the fields {sorted(fields)}")
         return DeviceCaps(**data)

@@ -104,7 +104,6 @@ def caps_of(device: Any) -> DeviceCaps:
         fp16="cl_khr_fp16" in extensions,
         fp64="cl_khr_fp64" in extensions,
         vector_width=max(int(device.native_vector_width_float), 1),
-        fma=bool(device.single_fp_config & cl.device_fp_config.FMA),
     )
 
 

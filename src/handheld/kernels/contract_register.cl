@@ -31,11 +31,6 @@
 #define TOTAL 32768
 #endif
 
-#if FMA  // not every compiler fuses a product and a sum, and not every device can
-#define MAD(a, b, c) fma((float16)(a), b, c)
-#else
-#define MAD(a, b, c) ((a) * (b) + (c))
-#endif
 #ifndef PACKED  // 1: B comes packed by the launch before, `pack`, as [set][panel][k][NT]
 #define PACKED 0
 #endif
@@ -300,7 +295,7 @@ inline void multiply(const float *pa, PANEL pb, float *total, int cols, int term
 #pragma unroll
     for (int i = 0; i < MR; ++i)
 #pragma unroll
-      for (int v = 0; v < NV; ++v) sum[i][v] = MAD(pa[i * PITCH + k], row[v], sum[i][v]);
+      for (int v = 0; v < NV; ++v) sum[i][v] += pa[i * PITCH + k] * row[v];
   }
 #pragma unroll
   for (int i = 0; i < MR; ++i)

@@ -40,8 +40,7 @@ def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
             or packed not in ((0, 1) if problem.mode == "MATMUL" else (0,))):
         raise PlanError(f"no register block is {dict(choice)}")
     grid = -(-problem.n // cols), -(-problem.m // rows)
-    defines = {"MR": tile_rows, "NV": vectors, "FMA": int(caps.fma)}
-    defines |= {"PACKED": 1} if packed else {}
+    defines = {"MR": tile_rows, "NV": vectors} | ({"PACKED": 1} if packed else {})
     return Shape(grid, (1, 1, 1), splits, PART, (rows, cols), defines,
                  f"register blocks of {rows}x{cols}, tiles of {tile_rows}x{16 * vectors}"
                  + (", packed before" if packed else ""), (16 * vectors, KC) if packed else None)

@@ -40,11 +40,6 @@
 #define TOTAL 65536
 #endif
 #define MOST_ROWS 512
-#if FMA  // not every compiler fuses a product and a sum, and not every device can
-#define MAD(a, b, c) fma((float16)(a), b, c)
-#else
-#define MAD(a, b, c) ((a) * (b) + (c))
-#endif
 
 typedef float16 __attribute__((aligned(4))) loose16;
 #define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))
@@ -212,7 +207,7 @@ inline void multiply(const float *x, const int *rows, const int *terms, int coun
 #pragma unroll
     for (int i = 0; i < MR; ++i)
 #pragma unroll
-      for (int v = 0; v < NV; ++v) sum[i][v] = MAD(from[at[i]], lanes[v], sum[i][v]);
+      for (int v = 0; v < NV; ++v) sum[i][v] += from[at[i]] * lanes[v];
   }
 #pragma unroll
   for (int i = 0; i < MR; ++i)

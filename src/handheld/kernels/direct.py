@@ -149,7 +149,7 @@ def lower(
     panels = -(-problem.m // width)
     panel_size = problem.sets * panels * cut.k_most * width
     within(node, max(cut.splits * size, panel_size), "partial sums or elements of its panels")
-    tile = {"DIRECT": 1, "NV": cut.vectors, "FMA": int(caps.fma)}
+    tile = {"DIRECT": 1, "NV": cut.vectors}
     # only conv_weight has no epilogue: a single part is its output
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last: tuple[Arg, ...] = end.args if end else (Buffer(node.outputs[0]),)
