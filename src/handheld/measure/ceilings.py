@@ -191,7 +191,8 @@ class _Bench:
         for width in WIDTHS:
             y = self._buffer(4 * items * int(width or 1))
             # PoCL 3.0's compiler does not survive fma of 16 floats
-            for sums, fused in itertools.product(SUMS, (True, False) if width != "16" else (False,)):
+            ways = (False,) if width == "16" else (True, False)
+            for sums, fused in itertools.product(SUMS, ways):
                 options = {"FLOPS": 1, "T": scalar + width, "SCALAR": scalar, "WIDE": sums}
                 options |= {"FUSED": 1} if fused else {}
                 program = self._program(**options, **({"HALF": 1} if scalar == "half" else {}))
