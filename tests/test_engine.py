@@ -265,6 +265,8 @@ def test_a_rate_changes_without_a_new_plan(device: str) -> None:
         trainer.set_rate(0.25)
         trainer.step(torch.ones(1, 3))
         assert trainer.rates() == [0.25]
+        with pytest.raises(HandheldError, match="no optimizer 'adam'; there are: optimizer"):
+            trainer.rates("adam")
         assert np.allclose(trainer.state()["weight"], start - 1.25)
 
 
@@ -452,3 +454,21 @@ def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatc
         trainer = plan.start()
     with trainer:
         assert np.isfinite(float(trainer.step(*batch())))
+
+
+def test_a_dictionary_of_modules_is_copied_back() -> None:
+    """The same dictionary that was captured brings every module back."""
+    torch.manual_seed(0)
+    parts = {"a": nn.Linear(3, 4), "b": nn.Linear(4, 2)}
+    both = [*parts["a"].parameters(), *parts["b"].parameters()]
+    builder = handheld.Capture(parts)
+    x = torch.randn(5, 3)
+    builder.train(lambda b: parts["b"](parts["a"](b[0])).square().mean(),
+                  torch.optim.SGD(both, 0.1), (x,), "train")
+    step = builder.step()
+    before = parts["a"].weight.detach().clone()
+    with step.plan("torch:cpu").start() as trainer:
+        trainer.step(x)
+    step.copy_to(parts)
+    assert not torch.equal(parts["a"].weight, before)
+    np.testing.assert_array_equal(parts["b"].bias.detach().numpy(), step.state()["b.bias"])

@@ -63,10 +63,16 @@ class Step:
             self._trainer.sync()
 
     def copy_to(self, model: Any) -> None:
-        """Puts the trained parameters and buffers back into the PyTorch module."""
+        """Puts the trained parameters and buffers back into the PyTorch module, or into all modules
+        of the dictionary that was captured."""
         state = self.state()
-        own = dict(model.named_parameters(remove_duplicate=False))
-        own.update(model.named_buffers(remove_duplicate=False))
+        modules = {f"{name}.": part for name, part in model.items()} if isinstance(
+            model, dict) else {"": model}
+        own: dict[str, Any] = {}
+        for prefix, part in modules.items():
+            for name, tensor in (*part.named_parameters(remove_duplicate=False),
+                                 *part.named_buffers(remove_duplicate=False)):
+                own[prefix + name] = tensor
         missing = [name for name in own if name not in state]
         if missing:
             raise HandheldError(

@@ -145,6 +145,10 @@ class Trainer:
 
     def rates(self, optimizer: str = "optimizer") -> list[float]:
         names = [n for n in self.plan.step.slots if n.startswith(f"{optimizer}.lr.")]
+        if not names:
+            known = sorted({n.partition(".lr.")[0] for n in self.plan.step.slots if ".lr." in n})
+            raise HandheldError(f"there is no optimizer {optimizer!r}; there are: "
+                                f"{', '.join(known) or 'none'}")
         return [float(self.session.read_slot(n)) for n in sorted(names)]
 
     # ── the rest ──────────────────────────────────────────────────────────────────────────────
