@@ -75,8 +75,10 @@ class Verification:
         worst = max(within, key=lambda r: r.error, default=None)
         most = f"; the largest error is {worst.error:.1e} in {worst.where}" if worst else ""
         rest = len(self.rows) - len(within)
-        also = f"; {rest} err no more than PyTorch's own float32" if rest else ""
-        return f"{head}: all {len(self.rows)} ops equal PyTorch{most}{also}"
+        errs = "1 op errs" if rest == 1 else f"{rest} ops err"
+        also = f"; {errs} by more, but no more than PyTorch's own float32" if rest else ""
+        ops = "its op equals" if len(self.rows) == 1 else f"all {len(self.rows)} ops equal"
+        return f"{head}: {ops} PyTorch{most}{also}"
 
 
 def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train",
