@@ -446,13 +446,15 @@ def test_illegal_choices(change):
 
 
 def test_compiles_alone():
-    cl.Program(queue().context, read_source("depthwise.cl")).build()
+    cl.Program(queue().context, read_source("wide.cl") + read_source("depthwise.cl")).build()
 
 
 @pytest.mark.parametrize("mode", ["MATMUL", "CONV", "WEIGHT"])
 @pytest.mark.parametrize("part", ["register", "local", "combine"])
 def test_every_mode_compiles_alone(mode, part):
     text = read_source("contract_maps.cl") + read_source(f"contract_{part}.cl")
+    if part == "register":
+        text = read_source("wide.cl") + text
     for split in (0, 1) if mode != "WEIGHT" and part != "combine" else (int(part != "combine"),):
         cl.Program(queue().context, text).build([f"-DMODE={mode}", f"-DSPLIT={split}"])
 

@@ -27,7 +27,7 @@ from handheld.measure.tuner import Tuner
 from handheld.plan import lowering, make
 from handheld.plan.codec import from_json, to_json
 from handheld.plan.signature import signature
-from handheld.plan.tuning import SHIPPED, Entry, Record, kernels_hash, load_tuning
+from handheld.plan.tuning import Entry, Record, load_tuning
 from handheld.step import Step
 
 SIZES = (97, 64, 161)  # no work-group divides them evenly
@@ -306,15 +306,6 @@ def test_a_tuned_kernel_that_does_not_build_falls_back(variants):
         np.testing.assert_array_equal(trainer.outputs()["y2"], batch[0])
 
 
-def test_shipped_records_can_be_read():
-    found = [(path, Record.read(path)) for path in sorted(SHIPPED.glob("*.json"))]
-    for path, record in found:
-        assert path.name.startswith(f"{cache.slug(record.device)}-")
-    stale = [path.name for path, record in found if record.kernels != kernels_hash()]
-    if stale:
-        pytest.skip(f"made for other kernels, so not used. Tune again: {', '.join(stale)}")
-
-
 # ── small parts ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -348,7 +339,7 @@ def test_the_hash_follows_the_families_with_variants(variants):
     texts = "\n".join(lowering.tunable_sources())
     assert "VARIANT 0 is the family's own" in texts  # the fake family, and what it is made of
     assert "lower_conv_weight" in texts and "__kernel" in texts
-    assert kernels_hash() == kernels_hash()
+    assert "loose16" in texts  # what the .cl files share counts too
 
 
 def test_the_cache_folder(monkeypatch, tmp_path):

@@ -40,6 +40,11 @@ def _shape4(t: torch.Tensor) -> tuple[int, ...]:
     return tuple(t.shape) if t.dim() == 4 else (1, *t.shape)
 
 
+def _max_window(kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
+    return {"kernel": _two(kernel), "stride": _two(stride, kernel), "padding": _two(padding),
+            "dilation": _two(dilation), "adaptive": False}
+
+
 @lowering("max_pool2d_with_indices.default")
 def max_pool(
     rec: Recorder,
@@ -52,14 +57,7 @@ def max_pool(
     ceil_mode: bool = False,
 ) -> None:
     shape = _shape4(out[0])
-    attrs = {
-        "kernel": _two(kernel),
-        "stride": _two(stride, kernel),
-        "padding": _two(padding),
-        "dilation": _two(dilation),
-        "adaptive": False,
-        "shape": shape,
-    }
+    attrs = _max_window(kernel, stride, padding, dilation) | {"shape": shape}
     made = rec.emit("max_pool", [_image(rec, x)], [(shape, "f32"), (shape, "i32")], attrs)
     bind_image(rec, out[0], made[0])
     bind_image(rec, out[1], made[1])
@@ -79,14 +77,7 @@ def max_pool_backward(
     index: torch.Tensor,
 ) -> None:
     shape = _shape4(x)
-    attrs = {
-        "kernel": _two(kernel),
-        "stride": _two(stride, kernel),
-        "padding": _two(padding),
-        "dilation": _two(dilation),
-        "adaptive": False,
-        "shape": shape,
-    }
+    attrs = _max_window(kernel, stride, padding, dilation) | {"shape": shape}
     bind_image(
         rec,
         out,

@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-from handheld.capture import (
-    activations,
-    attention,
-    complexes,
-    contractions,
-    creation,
-    decomposed,
-    indexing,
-    joining,
-    linalg,
-    losses,
-    norms,
-    ordering,
-    pointwise,
-    pooling,
-    randomness,
-    recurrent,
-    reductions,
-    resizing,
-    scattering,
-    volumes,
-)
+from importlib import import_module
+
 from handheld.capture.registry import LOWERINGS
 
-MODULES = (
-    activations,
-    attention,
-    complexes,
-    contractions,
-    creation,
-    decomposed,
-    indexing,
-    joining,
-    linalg,
-    losses,
-    norms,
-    ordering,
-    pointwise,
-    pooling,
-    randomness,
-    recurrent,
-    reductions,
-    resizing,
-    scattering,
-    volumes,
+NAMES = (
+    "activations",
+    "attention",
+    "complexes",
+    "contractions",
+    "creation",
+    "decomposed",
+    "indexing",
+    "joining",
+    "linalg",
+    "losses",
+    "norms",
+    "ordering",
+    "pointwise",
+    "pooling",
+    "randomness",
+    "recurrent",
+    "reductions",
+    "resizing",
+    "scattering",
+    "volumes",
 )
+for _name in NAMES:
+    import_module(f"handheld.capture.{_name}")
 
-__all__ = ["LOWERINGS", "MODULES"]
+__all__ = ["LOWERINGS"]

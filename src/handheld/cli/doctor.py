@@ -42,7 +42,7 @@ def doctor(
     system has free now, not the driver's total. The exit code is 1 if no device passes.
 
     With --ceilings also: arithmetic, bandwidth by working set, transfers and launches, as medians
-    of the faster half of several runs. That takes seconds, and doctor shows it from then on.
+    with the range between quartiles. That takes seconds, and doctor shows it from then on.
 
     \b
     Examples:
@@ -195,7 +195,7 @@ def _ceilings_rows(data: dict[str, Any] | None) -> list[tuple[str, str]]:
         return [("ceilings", "not measured. Try: handheld doctor --ceilings")]
     found = ceilings.Ceilings.from_json(data)
     half = f", fp16 {_rate(found.fp16, 'FLOP/s')}" if found.fp16 else ""
-    rows = [("ceilings", f"of {found.date}, medians of the faster runs (± half their quartiles)"),
+    rows = [("ceilings", f"of {found.date}, medians (± half the range between quartiles)"),
             ("  arithmetic", f"fp32 {_rate(found.fp32, 'FLOP/s')} in {found.fp32_type}{half}")]
     rows += [(f"  {show.size(m.working_set_bytes)}",
               f"read {_rate(m.read, 'B/s')}, copy {_rate(m.copy, 'B/s')}") for m in found.memory]

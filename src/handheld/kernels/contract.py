@@ -144,8 +144,9 @@ def _conv_weight(node: Node, graph: Graph) -> tuple[Problem, Node]:
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
-    """Choices for a node that are legal and worth trying on a device, first the one that lowering
-    takes itself; none where there is nothing to choose."""
+    """Choices for a node that are legal and worth trying on a device, first the one that the cost
+    model takes; none where there is nothing to choose. Without a choice a CPU runs a convolution of
+    several taps through `direct` instead, which has no variants."""
     if node.op != "matmul" and depthwise.applies(node):
         return ()
     make = {"matmul": _matmul, "conv": _conv, "conv_input": _conv_input,
@@ -250,6 +251,8 @@ def _source(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> 
         defines["PHASED"] = 1
     kernel = next((v for k, v in FILES.items() if k in tile), "contract_register.cl")
     text = read_source("contract_maps.cl") + read_source(kernel)
+    if kernel in ("contract_register.cl", "direct.cl"):
+        text = read_source("wide.cl") + text
     if end is None:
         defines["SPLIT"] = int("COMBINE" not in tile)
         return with_defines(defines, text)

@@ -44,14 +44,6 @@
 
 #define PITCH (KC + 16)  // a row of the packed A; with KC alone rows would share cache sets
 
-// Wide loads and stores through pointers: the built-in vload16, vstore16 and select of 16 floats do
-// not survive PoCL 3.0's compiler on a CPU with AVX-512.
-typedef float16 __attribute__((aligned(4))) loose16;
-typedef int16 __attribute__((aligned(4))) loose_int16;
-#define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))
-#define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
-#define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
-
 // b[at .. at + 15*step], step 1 or 2, with 0 outside [first, stop); nothing outside the buffer is
 // read.
 inline float16 load_some(const __global float *b, int size, int at, int step, int first, int stop) {
@@ -68,26 +60,13 @@ inline float16 load_some(const __global float *b, int size, int at, int step, in
     for (int j = 0; j < 16; ++j) some[j] = (j >= first && j < stop) ? b[at + j * step] : 0.0f;
     row = PLOAD(0, some);
   }
-  const int16 i = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  return (i >= first && i < stop) ? row : (float16)(0.0f);
+  return (LANES16 >= first && LANES16 < stop) ? row : (float16)(0.0f);
 }
 
-// to[i][j] = square[j][i], a square of 16; four times, interleave row i with row i + 8.
+// to[i][j] = square[j][i], rows of `to` a pitch apart
 inline void transpose(const float *square, float *to, int pitch) {
   float16 row[16];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) row[i] = PLOAD(i, square);
-#pragma unroll
-  for (int turn = 0; turn < 4; ++turn) {
-    float16 mixed[16];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      mixed[2 * i].even = row[i].lo, mixed[2 * i].odd = row[i + 8].lo;
-      mixed[2 * i + 1].even = row[i].hi, mixed[2 * i + 1].odd = row[i + 8].hi;
-    }
-#pragma unroll
-    for (int i = 0; i < 16; ++i) row[i] = mixed[i];
-  }
+  turned(square, row);
 #pragma unroll
   for (int i = 0; i < 16; ++i) PSTORE(row[i], 0, to + i * pitch);
 }
@@ -123,8 +102,6 @@ inline void pack_a(const Map *p, const __global float *a, float *pack, int m_fir
     k += t.len, pack += t.len;
   }
 }
-
-#define LANES16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 
 #if MODE == CONV
 // Columns of a panel that lie in one row of the image: lanes [first, stop), as if the row went on

@@ -69,12 +69,6 @@
 #if !LOCAL
 
 // Which part of x a block of outputs needs, and how the tile holds it.
-// Wide loads and stores through pointers: the built-in vload16 and vstore16 do not
-// survive PoCL 3.0's compiler on a CPU with AVX-512.
-typedef float16 __attribute__((aligned(4))) loose16;
-#define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
-#define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
-
 typedef struct { int top, left, height, width, pitch, low_h, low_w; } Window;
 
 inline Window window_of(int y, int x, int rows, int cols, int k_r, int k_s,

@@ -61,7 +61,7 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
                  out[0] // node.attrs["groups"], 1)
     images = 0 if empty else dy.shape[0]
     args: tuple[Arg, ...] = (first, *plane, second, *ints(dy.offset, *dy.strides, images))
-    text = read_source("depthwise.cl")
+    text = read_source("wide.cl") + read_source("depthwise.cl")
     if caps.kind == "gpu":
         items = group(caps, 128)
         source = with_defines({"MODE": 2, "LOCAL": 1, "ITEMS": items}, text)
@@ -102,7 +102,7 @@ def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: 
         *ints(w.offset, w.strides[0], *w.strides[2:], *out[2:], *phases, *skip, out[1]))
     defines: dict[str, object] = {"MODE": 1, "EPILOGUE_PARAMS": end.params,
                                   "EPILOGUE": end.body.replace("\n", " ")}
-    text = end.helpers + read_source("depthwise.cl")
+    text = end.helpers + read_source("wide.cl") + read_source("depthwise.cl")
     planes = out[1] * phases[0] * phases[1]
     if caps.kind == "gpu":
         items = group(caps)

@@ -18,7 +18,7 @@
 //         for 8 rows, for a panel                 NV float16 a row in registers, then total +=
 //       transpose 16 x 16, then the epilogue
 //
-// Index maps and stores are those of contract_maps.cl.
+// Index maps and stores are those of contract_maps.cl, vectors those of wide.cl.
 
 #ifndef MR      // rows of the register tile, of NV float16 each
 #define MR 8
@@ -40,28 +40,6 @@
 #define TOTAL 65536
 #endif
 #define MOST_ROWS 512
-
-typedef float16 __attribute__((aligned(4))) loose16;
-#define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))
-#define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
-#define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
-
-// to[i][j] = square[j][i], a square of 16; four times, interleave row i with row i + 8.
-inline void turned(const float *square, float16 *row) {
-#pragma unroll
-  for (int i = 0; i < 16; ++i) row[i] = PLOAD(i, square);
-#pragma unroll
-  for (int turn = 0; turn < 4; ++turn) {
-    float16 mixed[16];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      mixed[2 * i].even = row[i].lo, mixed[2 * i].odd = row[i + 8].lo;
-      mixed[2 * i + 1].even = row[i].hi, mixed[2 * i + 1].odd = row[i + 8].hi;
-    }
-#pragma unroll
-    for (int i = 0; i < 16; ++i) row[i] = mixed[i];
-  }
-}
 
 // ------------------------------------------------------------------------------------- panels
 

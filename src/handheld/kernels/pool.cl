@@ -103,10 +103,6 @@ __kernel void max_pool(__global const float *x, __global float *y, __global int 
 }
 
 #ifdef STEP  // pixels from one window to the next, 1 or 2
-typedef float16 __attribute__((aligned(4))) loose16;
-typedef int16 __attribute__((aligned(4))) loose_int16;
-#define LANES16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
-
 __kernel void max_pool_rows(__global const float *x, __global float *y, __global int *index,
                             int total, int run, int offset, int xn, int xc, int xh, int xw,
                             int C, int H, int W, int P, int Q,

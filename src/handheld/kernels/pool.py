@@ -63,7 +63,8 @@ def _pool(node: Node, caps: DeviceCaps, window: list[int], *, image: tuple[int, 
         args += strided(view)
     args += ints(*image[1:], *windows[2:], *window)
     why = f"{kernel}: one work-item {'an element' if run == 1 else 'a row or plane'}"
-    source = with_defines(defines, read_source("pool.cl"))
+    text = read_source("pool.cl")
+    source = with_defines(defines, read_source("wide.cl") + text if "STEP" in defines else text)
     return Lowered((line(kernel, source, args, items, caps),), why=why)
 
 

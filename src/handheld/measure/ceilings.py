@@ -1,7 +1,7 @@
 """What a device can do at most, measured: arithmetic, memory, transfers, launches.
 
-Rates are medians of the faster half of several timings, with the range between its quartiles: what
-else a machine does only ever makes a run slower. Everything is timed by
+Rates of arithmetic and memory are medians of the faster half of several timings, with the range
+between its quartiles: what else a machine does only ever makes a run slower. Everything is timed by
 the host's clock around kernels that run for milliseconds, so that no driver's event timer has to be
 trusted. Results are kept in the user's cache folder for the device and its driver.
 """

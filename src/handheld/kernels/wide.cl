@@ -1,0 +1,26 @@
+// Vectors of 16 floats for CPUs, loaded and stored through pointers: the built-in vload16, vstore16,
+// select and fma of 16 floats do not survive PoCL 3.0's compiler on a CPU with AVX-512.
+
+typedef float16 __attribute__((aligned(4))) loose16;
+typedef int16 __attribute__((aligned(4))) loose_int16;
+#define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))
+#define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
+#define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
+#define LANES16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
+
+// row[i][j] = square[j][i], a square of 16; four times, interleave row i with row i + 8.
+inline void turned(const float *square, float16 *row) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) row[i] = PLOAD(i, square);
+#pragma unroll
+  for (int turn = 0; turn < 4; ++turn) {
+    float16 mixed[16];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      mixed[2 * i].even = row[i].lo, mixed[2 * i].odd = row[i + 8].lo;
+      mixed[2 * i + 1].even = row[i].hi, mixed[2 * i + 1].odd = row[i + 8].hi;
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) row[i] = mixed[i];
+  }
+}
