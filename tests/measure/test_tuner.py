@@ -243,8 +243,8 @@ def test_tuned_and_plain_plans_compute_the_same(variants):
     rng = np.random.default_rng(0)
     batch = [rng.standard_normal((n, n)).astype(np.float32) for n in SIZES for _ in range(2)]
     results = []
-    for tuning in (True, False):
-        with step.plan("opencl", tuning=tuning).start() as trainer:
+    for tuned in (True, False):
+        with step.plan("opencl", tuning=tuned).start() as trainer:
             trainer.run("train", *batch)
             results.append(trainer.outputs())
     for name, want in results[1].items():

@@ -4,8 +4,8 @@ A record is a JSON file for one device, driver and text of the kernels: numbers 
 another of the three say nothing, so such a record is ignored, and a message says so. Records ship
 in plan/tuned/; those that `handheld tune` writes into the user's cache folder come after them and
 win. A shipped record of one CPU also holds for others with the same driver and vectors of the same
-width: their variants are the same, and far better than a guess. An entry that says nothing about a node, or a choice that its family would not offer today,
-leaves the family's own choice.
+width: their variants are the same, and far better than a guess. An entry that says nothing about a
+node, or a choice that its family would not offer today, leaves the family's own choice.
 """
 
 from __future__ import annotations
