@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from handheld.errors import HandheldError
+from handheld.errors import SensorError
 from handheld.sensors.base import Sensor, Value, Where
 from handheld.sensors.counters import Rising
 from handheld.sensors.sink import Cost, Gap, Reading, Sink
@@ -56,9 +56,7 @@ class Worker(threading.Thread):
         self.number, self.source, self.where = number, source, where
         self.sensor: Sensor | None = source.probe(where)
         self.channels = self.sensor.channels
-        begun = time.monotonic()
-        self.sensor.read()
-        self.period_s = max(period_s or self.sensor.period_s, (time.monotonic() - begun) / _BUSY)
+        self.period_s = max(period_s or self.sensor.period_s, _quickest(self.sensor) / _BUSY)
         self.readings: collections.deque[Reading] = collections.deque()
         self.gaps: collections.deque[Gap] = collections.deque()
         self.stop = threading.Event()
@@ -69,7 +67,7 @@ class Worker(threading.Thread):
         self._rising = [Rising(channel) if channel.counter else None for channel in self.channels]
         self._last: list[tuple[float, int] | None] = [None] * len(self.channels)
         self._changes: list[list[int]] = [[] for _ in self.channels]
-        self._t_ns = 0
+        self._t_ns = self._done_ns = 0  # the last reading's time, and when it had come back
 
     # ── the thread ────────────────────────────────────────────────────────────────────────
 
@@ -96,9 +94,6 @@ class Worker(threading.Thread):
             skipped = int((now - due) / self.period_s) + 1
             self._missed += skipped
             due += skipped * self.period_s
-            if skipped * self.period_s > SILENT_S:
-                self._gap(None, self._t_ns, "the sampler was not running (a suspended machine, or "
-                          "a stopped process)")
         if due - now > _NAP_S:
             self.stop.wait(due - now)
         else:  # half the cost of waiting for an event
@@ -106,18 +101,24 @@ class Worker(threading.Thread):
         return due
 
     def _read(self, sensor: Sensor) -> None:
-        begun = self.since_ns = time.monotonic_ns()
+        begun = time.monotonic_ns()
+        if (begun - self._done_ns > (self.period_s + SILENT_S) * 1e9 and self._done_ns
+                and None not in self._open):
+            self._gap(None, self._t_ns, "the sampler did not run: its process was stopped, or the "
+                      "machine was too busy")
+        self.since_ns = begun
         try:
             values = sensor.read()
             if len(values) != len(self.channels):
-                raise HandheldError(f"it gives {len(values)} values for {len(self.channels)} "
+                raise SensorError(f"it gives {len(values)} values for {len(self.channels)} "
                                     "channels")
         except Exception as error:  # a plug-in's too: this source is lost, the others go on
             self._lose(begun, str(error) or type(error).__name__)
             return
         finally:
             self.since_ns = None
-        took = time.monotonic_ns() - begun
+            self._done_ns = time.monotonic_ns()
+        took = self._done_ns - begun
         self._count += 1
         self._wall_ns += took
         self._max_ns = max(self._max_ns, took)
@@ -236,6 +237,16 @@ class Writer:
         self._gaps.clear()
 
 
+def _quickest(sensor: Sensor) -> float:
+    """What a reading takes at least: the first are slow for reasons of their own."""
+    times = []
+    for _ in range(3):
+        begun = time.monotonic()
+        sensor.read()
+        times.append(time.monotonic() - begun)
+    return min(times)
+
+
 def _drained(queue: collections.deque[Any]) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue))]
 
@@ -303,7 +314,8 @@ def say(message: dict[str, Any]) -> None:
 
 def main() -> None:
     stop = threading.Event()
-    job = json.loads(io.FileIO(0, closefd=False).readline())  # unbuffered: what follows is waited for
+    # unbuffered, so that `select` sees what follows
+    job = json.loads(io.FileIO(0, closefd=False).readline())
     die_with(job["parent"], stop)
     sys.setswitchinterval(5e-4)  # a reader need not wait 5 ms for the one that packs
     try:
