@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from handheld.errors import SensorError
 from handheld.sensors.base import Sensor, Where
 from handheld.sensors.sink import Sink, SqliteSink
 
-_START_S, _ANSWER_S, _END_S = 60.0, 10.0, 10.0  # patience, in seconds
+_START_S, _ANSWER_S, _END_S, _TICK_S = 60.0, 10.0, 10.0, 0.25  # patience, in seconds
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,21 @@ class Sampler:
         answer = None
         with contextlib.suppress(OSError, queue.Empty):
             self._process.stdin.write(line.encode() + b"\n")
-            answer = self._answers.get(timeout=timeout)
+            answer = self._next(timeout)
         if answer is not None:
             return answer
         self._answers.put(None)  # for who asks next
         return {"error": self._how_it_ended(self._process)}
+
+    def _next(self, timeout: float) -> dict[str, Any] | None:
+        """What it says next, None at its end. Time in which this process slept does not count."""
+        waited = 0.0
+        while waited < timeout:
+            begun = time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                return self._answers.get(timeout=_TICK_S)
+            waited += min(time.monotonic() - begun, 2 * _TICK_S)
+        raise queue.Empty
 
     def _end(self) -> None:
         """Lets it write what it has; one that does not end is ended."""
@@ -140,7 +151,7 @@ class Sampler:
             process.stdin.close()
         last: dict[str, Any] | None = None
         with contextlib.suppress(queue.Empty):
-            while (answer := self._answers.get(timeout=_END_S)) is not None:
+            while (answer := self._next(_END_S)) is not None:
                 last = answer
         try:
             process.wait(_END_S)
