@@ -94,10 +94,14 @@ class Sampler:
                "sensors": [{"class": _name(one), "period_s": self.periods_s.get(one.name)}
                            for one in self.sources]}
         self._said = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            (sys.executable, "-W", "ignore", "-m", "handheld.sensors.child"), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._said, bufsize=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        try:
+            self._process = subprocess.Popen(
+                (sys.executable, "-W", "ignore", "-m", "handheld.sensors.child"),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        except OSError as error:
+            raise SensorError(f"the sampler does not start: {sys.executable}: {error.strerror}"
+                              ) from None
         threading.Thread(target=_pump, args=(self._process.stdout, self._answers),
                          daemon=True).start()
         try:
