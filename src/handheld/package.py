@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from handheld import container
+from handheld.collector import paused
 from handheld.errors import CheckpointError, GraphError, StepFileError
 from handheld.graph.check import TORCH_DTYPES, check
 from handheld.graph.codec import from_json, slot_from_json, slot_to_json, to_json, value_to_json
@@ -43,6 +44,7 @@ def save(step: Step, path: str | Path) -> Path:
     return container.write(Path(path), step.values, _metadata("step", content))
 
 
+@paused()
 def load(path: str | Path) -> Step:
     """The step that `save` wrote, or StepFileError. Needs no PyTorch, runs nothing."""
     path = Path(path)

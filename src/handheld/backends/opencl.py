@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import warnings
 import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld.backends.base import Counters, available_memory
+from handheld.backends.merge import merge, renamed
 from handheld.device import DeviceCaps
 from handheld.errors import BuildError, DeviceError, OutOfMemory
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
+from handheld.plan.lowering import family
 from handheld.plan.memory import Place
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver never ends one of
 
 #: a kernel with its arguments, its global and its local size
 Bound = tuple[Any, tuple[int, ...], tuple[int, ...]]
+#: the program that a text is in, and its number there if it is not alone
+Built = tuple[Any, int | None]
 
 
 def _cl() -> Any:
@@ -165,14 +170,18 @@ class OpenCLSession:
         started = time.perf_counter()
         self._allocate()
         self.timings["allocate"] = time.perf_counter() - started
+        # the device takes in the state while the host builds
+        writes = [self._write(name, value, False) for name, value in plan.step.values.items()]
+        self.queue.flush()
         started = time.perf_counter()
         self._programs = self._build(build_threads)
         self.timings["build"] = time.perf_counter() - started
         started = time.perf_counter()
         self._launches.update({name: self._bind(graph) for name, graph in plan.graphs.items()})
         self.timings["bind"] = time.perf_counter() - started
-        for name, value in plan.step.values.items():
-            self.write_slot(name, value)
+        for event, _ in writes:
+            if event is not None:
+                event.wait()
 
     def _check_device(self) -> None:
         have, want = self.found.caps, self.plan.caps
@@ -219,27 +228,47 @@ class OpenCLSession:
 
     # ── programs ──────────────────────────────────────────────────────────────────────────────
 
-    def _build(self, threads: int | None) -> dict[str, Any]:
-        """Builds every distinct program text once, several at a time."""
-        first: dict[str, Launch] = {}
+    def _build(self, threads: int | None) -> dict[str, Built]:
+        """Builds every distinct program text once, several at a time. On a CPU the texts of a
+        family are one program: its compiler takes longer for many (merge.py)."""
+        families: dict[str, dict[str, Launch]] = {}
         for graph in self.plan.graphs.values():
-            for lowered in graph.lowered:
+            for node, lowered in zip(graph.graph.nodes, graph.lowered):
                 for launch in lowered.launches:
-                    first.setdefault(launch.source, launch)
+                    whose = family(node.op) if self.plan.caps.kind == "cpu" else launch.source
+                    families.setdefault(whose, {}).setdefault(launch.source, launch)
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
-            built = dict(zip(first, pool.map(self._build_one, first.values())))
-        self.counters.builds += len(built)
+            parts = list(pool.map(self._build_family, families.values()))
+        programs = {source: built for part in parts for source, built in part.items()}
+        self.counters.builds += len({id(program) for program, _ in programs.values()})
+        return programs
+
+    def _build_family(self, first: dict[str, Launch]) -> dict[str, Built]:
+        texts = sorted(first)  # whatever the order of launches, the program is the same
+        if len(texts) == 1:
+            return {texts[0]: (self._build_one(first[texts[0]]), None)}
+        try:
+            whole = self._program(merge(texts))
+            return {text: (whole, i) for i, text in enumerate(texts)}
+        except self._cl.Error as error:  # is it one of them, or their being together?
+            problem = str(error)[:1000]
+        built: dict[str, Built] = {text: (self._build_one(first[text]), None) for text in texts}
+        warnings.warn(f"{self.plan.device} built {len(texts)} programs apart that it did not "
+                      f"build as one: {problem}", stacklevel=2)
         return built
 
     def _build_one(self, launch: Launch) -> Any:
         cl = self._cl
         try:
-            return cl.Program(self.context, launch.source).build(options=["-w"])
+            return self._program(launch.source)
         except cl.Error as error:
             raise BuildError(
                 f"{self.plan.device} could not build kernel {launch.kernel}:\n{error}\n"
                 f"--- source ---\n{launch.source}"
             ) from None
+
+    def _program(self, text: str) -> Any:
+        return self._cl.Program(self.context, text).build(options=["-w"])
 
     def _bind(self, graph: GraphPlan) -> list[list[Bound]]:
         bound = []
@@ -254,8 +283,10 @@ class OpenCLSession:
         return bound
 
     def _kernel(self, launch: Launch) -> Any:
+        program, i = self._programs[launch.source]
         try:
-            return self._cl.Kernel(self._programs[launch.source], launch.kernel)
+            return self._cl.Kernel(program, launch.kernel if i is None else
+                                   renamed(launch.kernel, i))
         except self._cl.Error as error:
             raise BuildError(
                 f"{self.plan.device} built a program without kernel {launch.kernel}: {error}. "
@@ -377,16 +408,20 @@ class OpenCLSession:
         return host
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
+        # a learning rate changes between steps without emptying the queue
+        small = array.nbytes <= 4096
+        event, data = self._write(name, np.array(array) if small else array, not small)
+        if small and event is not None:
+            self._flight.append((event, data))
+
+    def _write(self, name: str, array: np.ndarray, wait: bool) -> tuple[Any, np.ndarray]:
+        """The copy's event, and what it reads until it is over."""
         slot = self.plan.step.slots[name]
-        data: np.ndarray = np.ascontiguousarray(array.astype(NUMPY[slot.dtype]).reshape(slot.shape))
-        if data.size:
-            # a learning rate changes between steps without emptying the queue
-            wait = data.nbytes > 4096
-            event = self._cl.enqueue_copy(
-                self.queue, self._region(self.plan.state[name]), data, is_blocking=wait
-            )
-            if not wait:
-                self._flight.append((event, data))
+        data: np.ndarray = np.ascontiguousarray(array, NUMPY[slot.dtype]).reshape(slot.shape)
+        if not data.size:
+            return None, data
+        region = self._region(self.plan.state[name])
+        return self._cl.enqueue_copy(self.queue, region, data, is_blocking=wait), data
 
     def finish(self) -> None:
         self.queue.finish()
