@@ -23,6 +23,7 @@ import warm_start
 from warm_start import first_step, save_batches
 from workloads import Entry, captured, chosen
 
+
 def cold(entry: Entry, device: str, folder: str) -> dict[str, float]:
     from handheld.capture import capture
 

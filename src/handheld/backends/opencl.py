@@ -174,11 +174,8 @@ class OpenCLSession:
         writes = [self._write(name, value, False) for name, value in plan.step.values.items()]
         self.queue.flush()
         started = time.perf_counter()
-        self._programs = self._build(build_threads)
+        self._prepare(build_threads)
         self.timings["build"] = time.perf_counter() - started
-        started = time.perf_counter()
-        self._launches.update({name: self._bind(graph) for name, graph in plan.graphs.items()})
-        self.timings["bind"] = time.perf_counter() - started
         for event, _ in writes:
             if event is not None:
                 event.wait()
@@ -228,9 +225,10 @@ class OpenCLSession:
 
     # ── programs ──────────────────────────────────────────────────────────────────────────────
 
-    def _build(self, threads: int | None) -> dict[str, Built]:
-        """Builds every distinct program text once, several at a time. On a CPU the texts of a
-        family are one program: its compiler takes longer for many (merge.py)."""
+    def _prepare(self, threads: int | None) -> None:
+        """Builds every distinct program text once, several at a time, and binds each launch as soon
+        as its program is there. On a CPU the texts of a family are one program: its compiler takes
+        longer for many (merge.py)."""
         families: dict[str, dict[str, Launch]] = {}
         for graph in self.plan.graphs.values():
             for node, lowered in zip(graph.graph.nodes, graph.lowered):
@@ -238,10 +236,22 @@ class OpenCLSession:
                     whose = family(node.op) if self.plan.caps.kind == "cpu" else launch.source
                     families.setdefault(whose, {}).setdefault(launch.source, launch)
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
-            parts = list(pool.map(self._build_family, families.values()))
-        programs = {source: built for part in parts for source, built in part.items()}
-        self.counters.builds += len({id(program) for program, _ in programs.values()})
-        return programs
+            building = {}
+            for texts in families.values():
+                building.update(dict.fromkeys(texts, pool.submit(self._build_family, texts)))
+            turn = {text: n for n, text in enumerate(building)}
+            for name, graph in self.plan.graphs.items():
+                self._launches[name] = [[] for _ in graph.lowered]
+            nodes = [(max((turn[launch.source] for launch in lowered.launches), default=0), name, i)
+                     for name, graph in self.plan.graphs.items()
+                     for i, lowered in enumerate(graph.lowered)]
+            for _, name, i in sorted(nodes):
+                self._launches[name][i] = [
+                    self._bind(self.plan.graphs[name], i, launch,
+                               building[launch.source].result()[launch.source])
+                    for launch in self.plan.graphs[name].lowered[i].launches]
+        self.counters.builds += len({id(built[text][0]) for text, future in building.items()
+                                     for built in [future.result()]})
 
     def _build_family(self, first: dict[str, Launch]) -> dict[str, Built]:
         texts = sorted(first)  # whatever the order of launches, the program is the same
@@ -270,28 +280,19 @@ class OpenCLSession:
     def _program(self, text: str) -> Any:
         return self._cl.Program(self.context, text).build(options=["-w"])
 
-    def _bind(self, graph: GraphPlan) -> list[list[Bound]]:
-        bound = []
-        for i, lowered in enumerate(graph.lowered):
-            rows = []
-            for launch in lowered.launches:
-                kernel = self._kernel(launch)
-                kernel.set_args(*(self._argument(graph, i, arg) for arg in launch.args))
-                self.counters.bindings += 1
-                rows.append((kernel, launch.global_size, launch.local_size))
-            bound.append(rows)
-        return bound
-
-    def _kernel(self, launch: Launch) -> Any:
-        program, i = self._programs[launch.source]
+    def _bind(self, graph: GraphPlan, node: int, launch: Launch, built: Built) -> Bound:
+        program, i = built
+        name = launch.kernel if i is None else renamed(launch.kernel, i)
         try:
-            return self._cl.Kernel(program, launch.kernel if i is None else
-                                   renamed(launch.kernel, i))
+            kernel = self._cl.Kernel(program, name)
         except self._cl.Error as error:
             raise BuildError(
-                f"{self.plan.device} built a program without kernel {launch.kernel}: {error}. "
+                f"{self.plan.device} built a program without kernel {name}: {error}. "
                 "A damaged cache of the driver can do that; try emptying it"
             ) from None
+        kernel.set_args(*(self._argument(graph, node, arg) for arg in launch.args))
+        self.counters.bindings += 1
+        return kernel, launch.global_size, launch.local_size
 
     def _argument(self, graph: GraphPlan, node: int, arg: Arg) -> Any:
         if isinstance(arg, Buffer):
