@@ -155,8 +155,10 @@ class OpenCLSession:
     """Buffers, programs and bound kernels of one plan."""
 
     def __init__(
-        self, plan: Plan, profiling: bool = False, build_threads: int | None = None
+        self, plan: Plan, profiling: bool = False, build_threads: int | None = None,
+        merged: bool = True,
     ) -> None:
+        """Not `merged`: each program is built by itself, for when many plans share some."""
         cl = self._cl = _cl()
         self.plan, self.counters = plan, Counters()
         self.timings: dict[str, float] = {}
@@ -174,7 +176,7 @@ class OpenCLSession:
         writes = [self._write(name, value, False) for name, value in plan.step.values.items()]
         self.queue.flush()
         started = time.perf_counter()
-        self._prepare(build_threads)
+        self._prepare(build_threads, merged and plan.caps.kind == "cpu")
         self.timings["build"] = time.perf_counter() - started
         for event, _ in writes:
             if event is not None:
@@ -225,15 +227,15 @@ class OpenCLSession:
 
     # ── programs ──────────────────────────────────────────────────────────────────────────────
 
-    def _prepare(self, threads: int | None) -> None:
+    def _prepare(self, threads: int | None, merged: bool) -> None:
         """Builds every distinct program text once, several at a time, and binds each launch as soon
-        as its program is there. On a CPU the texts of a family are one program: its compiler takes
-        longer for many (merge.py)."""
+        as its program is there. `merged`, the texts of a family are one program: compilers for CPUs
+        take longer for many (merge.py)."""
         families: dict[str, dict[str, Launch]] = {}
         for graph in self.plan.graphs.values():
             for node, lowered in zip(graph.graph.nodes, graph.lowered):
                 for launch in lowered.launches:
-                    whose = family(node.op) if self.plan.caps.kind == "cpu" else launch.source
+                    whose = family(node.op) if merged else launch.source
                     families.setdefault(whose, {}).setdefault(launch.source, launch)
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
             building = {}
