@@ -18,7 +18,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         shard = metafunc.config.getoption("--shard")
         every = metafunc.config.getoption("--all-variants")
         metafunc.parametrize("variant", [
-            (name, kind) for name in CASES for kind in DESCRIPTIONS if in_shard(name, shard)
+            pytest.param((name, kind), id=f"{kind} {name}")
+            for name in CASES for kind in DESCRIPTIONS if in_shard(name, shard)
         ] if every else [])
 
 

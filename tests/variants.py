@@ -15,6 +15,7 @@ from typing import Any
 
 from case import Case
 from casework import Held, captured, differences, limit_of, reference, run_plan
+from handheld.backends.opencl import Kept
 from handheld.device import DeviceCaps
 from handheld.plan.lowering import Choice, candidates
 from handheld.plan.signature import signature
@@ -47,6 +48,7 @@ class Variants:
 
     def __init__(self, case: Case, device: str, caps: DeviceCaps, **options: Any) -> None:
         self.case, self.device, self.caps, self.options = case, device, caps, options
+        self.kept = Kept(device)
         self.held = Held(case)
         self.step: Step = captured(self.held, case.name)
         graph = self.step.graphs["case"]
@@ -78,7 +80,7 @@ class Variants:
         tuned = {signature(graph.nodes[i], graph): choice
                  for i, choice in plan.graphs["case"].tuned.items()}
         assert tuned == choices, "the plan does not take the choices that its families offer"
-        return run_plan(plan, self.held, merged=False)
+        return run_plan(plan, self.held, kept=self.kept)
 
 
 def in_shard(name: str, shard: str) -> bool:

@@ -151,14 +151,21 @@ class _Download:
         return self.host
 
 
+class Kept:
+    """A context and what was built in it, for those who start many plans that share programs."""
+
+    def __init__(self, device: str) -> None:
+        self.context: Any = _cl().Context([find(device).device])
+        self.programs: dict[str, Any] = {}
+
+
 class OpenCLSession:
     """Buffers, programs and bound kernels of one plan."""
 
     def __init__(
         self, plan: Plan, profiling: bool = False, build_threads: int | None = None,
-        merged: bool = True,
+        kept: Kept | None = None,
     ) -> None:
-        """Not `merged`: each program is built by itself, for when many plans share some."""
         cl = self._cl = _cl()
         self.plan, self.counters = plan, Counters()
         self.timings: dict[str, float] = {}
@@ -166,7 +173,8 @@ class OpenCLSession:
         self.found = find(plan.device)
         device = self.found.device
         self._check_device()
-        self.context = cl.Context([device])
+        self.context = kept.context if kept else cl.Context([device])
+        self._kept = kept
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         self.queue = cl.CommandQueue(self.context, properties=properties)
         started = time.perf_counter()
@@ -176,7 +184,7 @@ class OpenCLSession:
         writes = [self._write(name, value, False) for name, value in plan.step.values.items()]
         self.queue.flush()
         started = time.perf_counter()
-        self._prepare(build_threads, merged and plan.caps.kind == "cpu")
+        self._prepare(build_threads, plan.caps.kind == "cpu" and kept is None)
         self.timings["build"] = time.perf_counter() - started
         for event, _ in writes:
             if event is not None:
@@ -280,7 +288,10 @@ class OpenCLSession:
             ) from None
 
     def _program(self, text: str) -> Any:
-        return self._cl.Program(self.context, text).build(options=["-w"])
+        known = self._kept.programs if self._kept else {}
+        if text not in known:
+            known[text] = self._cl.Program(self.context, text).build(options=["-w"])
+        return known[text]
 
     def _bind(self, graph: GraphPlan, node: int, launch: Launch, built: Built) -> Bound:
         program, i = built
