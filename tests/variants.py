@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,10 @@ def described(caps: DeviceCaps, name: str) -> DeviceCaps:
 class Variants:
     """A case on a device, and its turns."""
 
-    def __init__(self, case: Case, device: str, caps: DeviceCaps, **options: Any) -> None:
-        self.case, self.device, self.caps, self.options = case, device, caps, options
+    def __init__(self, case: Case, device: str, caps: DeviceCaps, isolate: bool = False,
+                 limit: float | None = None) -> None:
+        self.case, self.device, self.caps, self.isolate = case, device, caps, isolate
+        self.limit = limit_of(case, exact=False) if limit is None else limit
         self.kept = Kept(device)
         self.held = Held(case)
         self.step: Step = captured(self.held, case.name)
@@ -59,13 +61,13 @@ class Variants:
                 self.offered[signature(node, graph)] = found
         self.turns = max((len(found) for found in self.offered.values()), default=0)
 
-    def wrong(self, turns: Iterator[int] | range) -> list[str]:
+    def wrong(self, turns: Iterable[int]) -> list[str]:
         """What differs from float64, with the choices that made it."""
         want, start, found = reference(self.held), dict(self.step.values), []
         for turn in turns:
             self.step.values.update(start)
             choices = {key: offer[turn % len(offer)] for key, offer in self.offered.items()}
-            for gap in differences(self._run(choices), want, limit_of(self.case, exact=False)):
+            for gap in differences(self._run(choices), want, self.limit):
                 found.append(f"turn {turn}: {gap}; {list(map(dict, choices.values()))}")
         return found
 
@@ -75,12 +77,13 @@ class Variants:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "record.json"
             record.write(path)
-            plan = self.step.plan(self.device, caps=self.caps, tuning=path, **self.options)
+            plan = self.step.plan(self.device, caps=self.caps, tuning=path,
+                                  isolate=self.isolate)
         graph = self.step.graphs["case"]
         tuned = {signature(graph.nodes[i], graph): choice
                  for i, choice in plan.graphs["case"].tuned.items()}
         assert tuned == choices, "the plan does not take the choices that its families offer"
-        return run_plan(plan, self.held, kept=self.kept)
+        return run_plan(plan, self.held, kept=self.kept, build_threads=1)
 
 
 def in_shard(name: str, shard: str) -> bool:
