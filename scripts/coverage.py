@@ -227,7 +227,7 @@ def _try(task: Task, result: Result, device: str, steps: int) -> None:
     graph = step.graphs["train"]
     result.nodes = len(graph.nodes)
     result.paths = path_share(graph)
-    result.baked = list(graph.notes.get("baked", ()))
+    result.baked = list(graph.notes.get("frozen", ()))
     result.no_gradient = step.no_gradient()
 
     start = dict(step.values)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from handheld.errors import HandheldError
+from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
 
 if TYPE_CHECKING:
@@ -89,7 +89,31 @@ class Step:
             names += [n for n in graph.notes.get("no_gradient", ()) if n not in names]
         return names
 
-    def warn(self) -> None:
+    def frozen(self) -> dict[str, list[str]]:
+        """Values that Python code read while the step was captured, and that it can never read
+        again: the line of code with what it read -> the graphs that hold it."""
+        found: dict[str, list[str]] = {}
+        for graph in self.graphs.values():
+            for what in graph.notes.get("frozen", ()):
+                found.setdefault(what, []).append(graph.name)
+        return found
+
+    def check_frozen(self, accept: str) -> None:
+        """An error if there is a frozen value; `accept` is how to go on all the same."""
+        if self.frozen():
+            raise ValueRead(f"{self.frozen_text()}. To train with that: {accept}")
+
+    def frozen_text(self) -> str:
+        """The same in a few sentences."""
+        found = self.frozen()
+        shown = "; ".join(list(found)[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3
+                                              else "")
+        graphs = ", ".join(dict.fromkeys(name for names in found.values() for name in names))
+        return (f"Python code read values while the step was captured, and what it decided then is "
+                f"frozen now, in {graphs}: {shown}. Every step goes the same way, whatever its "
+                "batch. Try: torch.where in the place of if")
+
+    def warn(self, frozen: bool = True) -> None:
         """Says what a user must know about the capture."""
         unreached = self.no_gradient()
         if unreached:
@@ -99,15 +123,8 @@ class Step:
                 f"values: {shown}",
                 stacklevel=3,
             )
-        baked: dict[str, list[str]] = {}  # what was read -> the graphs that did
-        for graph in self.graphs.values():
-            for what in graph.notes.get("baked", ()):
-                baked.setdefault(what, []).append(graph.name)
-        if baked:
-            shown = "; ".join(list(baked)[:5]) + (" …" if len(baked) > 5 else "")
-            names = ", ".join(dict.fromkeys(n for found in baked.values() for n in found))
-            warnings.warn(f"values read during capture are fixed now, in {names}: {shown}",
-                          stacklevel=3)
+        if frozen and self.frozen():
+            warnings.warn(self.frozen_text(), stacklevel=3)
         double = sum(s.role == "parameter" and s.torch_dtype == "float64"
                      for s in self.slots.values())
         if double:

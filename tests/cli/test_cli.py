@@ -41,6 +41,21 @@ def broken():
 def wrong():
     return make()[0]
 
+class Branch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(6, 3)
+
+    def forward(self, x):
+        if x.mean() > 0:
+            return self.line(x)
+        return -self.line(x)
+
+def branch():
+    model = Branch()
+    return (model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.2),
+            (torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)))
+
 constant = 3
 """
 
@@ -205,6 +220,35 @@ def test_verify_names_the_first_op_that_differs(run, work):
     assert result.exit_code == 1
     text = " ".join(result.stdout.split())
     assert "FAIL predict on null: op 0 of" in text and "differs first: matmul (forward of 0" in text
+
+
+def test_verify_names_a_frozen_decision_and_the_batch_that_decides_otherwise(run, work):
+    result = run("verify", "mine.py:branch", "--graph", "train", "--on", "torch:cpu")
+    assert result.exit_code == 1 and result.stdout.startswith("FROZEN  train on torch:cpu: ")
+    assert "`if x.mean() > 0:` read True, from input 0" in " ".join(result.stdout.split())
+    assert "decides otherwise: it is False in " in " ".join(result.stdout.split())
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    words = ("verify", "mine.py:branch", "--graph", "train", "--on", "torch:cpu", "--json")
+    (train,) = json.loads(run(*words).stdout)
+    assert not train["passed"] and train["first"] is None and train["frozen"][0]["changed"]
+    result = run(*words, "--accept-frozen")
+    assert result.exit_code == 0 and json.loads(result.stdout)[0]["passed"]
+
+
+def test_a_frozen_decision_is_accepted_or_an_error(run, work):
+    train = ("train", "mine.py:branch", "--data", "data.npz", "--epochs", "1", "--on", "torch:cpu")
+    package = ("package", "mine.py:branch", "--out", "branch.step")
+    for words in (train, package):
+        fails(run(*words), "mine.py:", "`if x.mean() > 0:`", "--accept-frozen")
+    assert not (work / "branch.step").exists()
+    for words in (train, package):
+        result = run(*words, "--accept-frozen")
+        assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
+    file = ("branch.step", *train[2:], "--batch", "8")  # was accepted when it was packaged
+    result = run("train", *file)
+    assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
+    result = run("verify", "branch.step", "--graph", "train", "--on", "torch:cpu")
+    assert result.exit_code == 1 and "there is no code to run" in result.stdout
 
 
 def test_checkpoint_and_resume(run, work):

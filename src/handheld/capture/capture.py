@@ -23,7 +23,7 @@ from handheld.capture.attributes import Attributes
 from handheld.capture.experts import dense_experts
 from handheld.capture.layout import permute, physical_order
 from handheld.capture.optimizers import Optimizer, clip_norm, clip_value
-from handheld.capture.reading import check_ranges, watched
+from handheld.capture.reading import Frozen, check_ranges, watched
 from handheld.capture.record import Recorder, graph_of
 from handheld.capture.recurrent import single_op_recurrence
 from handheld.capture.replaced import replaced_functions
@@ -37,6 +37,10 @@ from handheld.passes.pipeline import optimize
 from handheld.step import Step
 
 
+#: what may follow if Python code reads values that change from step to step
+FROZEN = ("warn", "error", "accept")
+
+
 class Capture:
     """Records closures over one state; `step()` gives what was recorded."""
 
@@ -46,6 +50,8 @@ class Capture:
         self.state.add_value("handheld.seed", np.array(seed, np.int32), "control", "int64")
         self.state.add_value("handheld.step", np.array(0, np.int32), "control", "int64")
         self.graphs: dict[str, Graph] = {}
+        #: graph -> the values that Python read while it was recorded
+        self.frozen: dict[str, tuple[Frozen, ...]] = {}
         self._unfused: dict[str, Graph] = {}
         self._optimizers: dict[int, Optimizer] = {}
 
@@ -98,8 +104,11 @@ class Capture:
         self._finish(name, rec, [], [], writes, {})
         return self
 
-    def step(self, **meta: Any) -> Step:
-        """What was recorded so far."""
+    def step(self, *, frozen: str = "warn", **meta: Any) -> Step:
+        """What was recorded so far. `frozen` says what follows if Python code read values that
+        change from step to step: warn, error or accept."""
+        if frozen not in FROZEN:
+            raise CaptureError(f"frozen={frozen!r} is none of {', '.join(FROZEN)}")
         used = {s for g in self.graphs.values() for s in g.slots}
         keep = {
             n: s
@@ -111,7 +120,9 @@ class Capture:
         rest = {n: v for n, v in self.state.values.items()
                 if n not in keep or keep[n].role == "constant"}
         step.unfused = Step(self.state.slots, rest, self._unfused)
-        step.warn()
+        if frozen == "error":
+            step.check_frozen("capture(..., frozen='accept')")
+        step.warn(frozen == "warn")
         return step
 
     # ── recording one closure ─────────────────────────────────────────────────────────────────
@@ -191,8 +202,9 @@ class Capture:
         if rec.ranges:
             notes["ranges"] = tuple(rec.ranges.values())
             check_ranges(rec.ranges, dict(zip(_leaf_names(batch), leaves)))
-        if rec.baked:
-            notes["baked"] = tuple(dict.fromkeys(rec.baked))
+        self.frozen[name] = tuple(rec.frozen)
+        if rec.frozen:
+            notes["frozen"] = tuple(dict.fromkeys(map(str, rec.frozen)))
         self._finish(name, rec, inputs, named, writes, notes)
 
     def _backward(
@@ -412,13 +424,18 @@ def capture(
     evaluate: bool = True,
     seed: int = 0,
     name: str = "",
-    **options: Any,
+    frozen: str = "warn",
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int = 1,
 ) -> Step:
     """Captures a training step, an evaluation pass and a prediction.
 
     `model` is an nn.Module and `loss(output, *targets)` a scalar; the first `inputs` tensors of
     `batch` go to the model and the rest to the loss. Or `model` is a closure `fn(batch) -> loss` or
-    `(loss, outputs)` over `modules`. Options: clip_norm, clip_value, accumulate.
+    `(loss, outputs)` over `modules`. Without an optimizer only the last two are captured; with
+    `evaluate=False` only the first. Python code that reads a tensor's value (`if x.sum() > 0`) runs
+    once, here: `frozen` says what follows, `warn` (with the line of code), `error` or `accept`.
     """
     _check_batch(batch)
     if loss is not None and not callable(loss):
@@ -437,12 +454,13 @@ def capture(
         builder = Capture(model, seed)
         fn = _closure(model, loss, inputs)
     if optimizer is not None:
-        builder.train(fn, optimizer, batch, **options)
+        builder.train(fn, optimizer, batch, clip_norm=clip_norm, clip_value=clip_value,
+                      accumulate=accumulate)
     if evaluate:
         builder.evaluate(fn, batch)
         if isinstance(model, nn.Module) and isinstance(batch, (tuple, list)):
             builder.evaluate(lambda b: (None, model(*b)), tuple(batch[:inputs]), "predict")
-    return builder.step(name=name or type(model).__name__)
+    return builder.step(frozen=frozen, name=name or type(model).__name__)
 
 
 def _check_batch(batch: Any) -> None:

@@ -13,5 +13,7 @@ On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
     "opencl, opencl:NAME as doctor prints it, torch:cpu, torch:cuda."))]
 Json = Annotated[bool, typer.Option("--json", help=(
     'Print one JSON document: the result, or {"error": ...}.'))]
+AcceptFrozen = Annotated[bool, typer.Option("--accept-frozen", help=(
+    "Go on although Python code read values while the step was captured."))]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help=(
     "Same seed, same device: same bits."))]

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from handheld.cli import show
-from handheld.cli.options import Json, Seed, Spec
-from handheld.cli.prepare import check_writable
+from handheld.cli.options import AcceptFrozen, Json, Seed, Spec
+from handheld.cli.prepare import check_frozen, check_writable
 from handheld.cli.source import StepFile, open_source
 from handheld.errors import HandheldError
 
@@ -22,6 +22,7 @@ def package(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.step", help=(
         "Where to write; NAME.step if not given."))] = None,
     seed: Seed = 0,
+    accept_frozen: AcceptFrozen = False,
     json: Json = False,
 ) -> None:
     """Capture a model to a step file.
@@ -42,6 +43,9 @@ def package(
     check_writable(path)
     sizes = parse_sizes(batch) if batch else [source.default_batch]
     step = source.step(sizes, seed)
+    frozen = check_frozen(step, source, accept_frozen)
+    if frozen:
+        show.warn(frozen)
     step.save(path)
     result = {
         "path": str(path), "bytes": path.stat().st_size, "model": source.name, "batch": sizes,

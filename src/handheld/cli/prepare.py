@@ -89,6 +89,16 @@ def check_writable(path: Path) -> None:
                             f"({error.strerror})") from error
 
 
+def check_frozen(step: Step, source: Source, accept: bool) -> str:
+    """An error if Python code decided something once, unless that was accepted (of a step file:
+    when it was packaged); then what to say about it."""
+    if not step.frozen():
+        return ""
+    if not accept and not isinstance(source, StepFile):
+        step.check_frozen("--accept-frozen. handheld verify tries other batches")
+    return step.frozen_text()
+
+
 def graphs_for(step: Step, size: int) -> list[str]:
     """Of a step packaged for several batch sizes, those that this run needs."""
     sizes = batch_sizes(step.graphs, "train")

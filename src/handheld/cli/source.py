@@ -37,6 +37,11 @@ class Source(ABC):
              classes: int | None = None) -> Step:
         """The step for these batch sizes; `batch` and `classes` are what the data has."""
 
+    def decisions(self, batch: Any, seed: int) -> list[Any]:
+        """What Python code decided once, and whether it decides otherwise on other batches; empty
+        where there is no code to run again. See capture/trial.py."""
+        return []
+
     def shape(self) -> tuple[int, ...]:
         """The shape of the first input at batch size 1, empty if it is not known."""
         example = self.example(1)
@@ -135,6 +140,18 @@ class Factory(Source):
                                "(model, loss, optimizer, batch)")
         return capture_sizes(parts, examples, seed, self.name)
 
+    def decisions(self, batch: Any, seed: int) -> list[Any]:
+        import torch
+
+        from handheld.capture.capture import _closure
+        from handheld.capture.trial import other_batches, try_batches
+
+        torch.manual_seed(seed)
+        (model, loss, _), own = self._call()
+        fresh = [("another batch of the factory", own(_rows(batch)))] if callable(own) else []
+        return list(try_batches(model, _closure(model, loss, 1), batch,
+                                [*fresh, *other_batches(batch)]))
+
     def _parts(self) -> tuple[Parts, Any]:
         if self._made is None:
             self._made = self._call()
@@ -204,14 +221,15 @@ def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: s
 
     model, loss, optimizer = parts
     if len(examples) == 1:
-        return capture(model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name)
+        return capture(model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name,
+                       frozen="accept")  # each command says what follows
     builder, fn = Capture(model, seed), _closure(model, loss, 1)
     for size, batch in examples.items():
         builder.train(fn, optimizer, batch, f"train@{size}")
         builder.evaluate(fn, batch, f"evaluate@{size}")
         if isinstance(batch, (tuple, list)):
             builder.evaluate(lambda b: (None, model(*b)), tuple(batch[:1]), f"predict@{size}")
-    return builder.step(name=name)
+    return builder.step(name=name, frozen="accept")
 
 
 def resized(batch: Any, size: int) -> Any:

@@ -15,10 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from handheld.cli import show
-from handheld.cli.options import Json, On, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Json, On, Seed, Spec
 from handheld.cli.prepare import (
     capture,
     check_fit,
+    check_frozen,
     check_rates,
     check_writable,
     graphs_for,
@@ -67,6 +68,7 @@ def train(
         "Wait when the device is hotter."))] = None,
     find_nan: Annotated[bool, typer.Option("--find-nan", help=(
         "Name the op that makes a NaN loss (slower)."))] = False,
+    accept_frozen: AcceptFrozen = False,
     json: Json = False,
 ) -> None:
     """Train a model and print what it learned.
@@ -89,6 +91,7 @@ def train(
     size = batch or source.default_batch
     found = load(data, size, seed, source)
     step = capture(source, size, seed, found)
+    frozen = check_frozen(step, source, accept_frozen)
     graphs = graphs_for(step, size)
     check_fit(step.graphs[batch_sizes(graphs, "train").get(size, "train")], found, source.name)
     if resume and checkpoint is not None:
@@ -100,8 +103,8 @@ def train(
     with step.plan(on, graphs=graphs).start() as trainer:
         own = trainer.rates()
         rates = schedule_of(schedule, lr, own, epochs)
-        if found.note:
-            show.warn(found.note)
+        for note in filter(None, (found.note, frozen)):
+            show.warn(note)
         if not json:
             _introduce(source.name, found, trainer, size, captured)
         with Bar(found.train, epochs, quiet=json) as bar, _rescue(trainer, checkpoint):
