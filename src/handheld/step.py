@@ -58,6 +58,14 @@ class Step:
         self._sync()
         return named_state(self.slots, self.values)
 
+    def copy(self) -> Step:
+        """The same graphs over a state of its own, to train twice from here."""
+        self._sync()
+        values = {name: value.copy() for name, value in self.values.items()}
+        other = Step(self.slots, values, self.graphs, self.meta)
+        other.unfused = self.unfused
+        return other
+
     def _sync(self) -> None:
         if self._trainer is not None and not self._trainer.closed:
             self._trainer.sync()

@@ -425,25 +425,32 @@ def test_battery_that_is_not_there(run, monkeypatch):
 
 
 def process(work: Path, *words: str, torch: bool = True) -> subprocess.Popen[str]:
-    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": "" if torch else str(work)}
+    own = str(Path(handheld.__file__).parents[1])
+    path = own if torch else f"{work}{os.pathsep}{own}"  # the first holds what blocks torch
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": path}
     command = [sys.executable, "-m", "handheld.cli.main", *words]
     return subprocess.Popen(command, cwd=work, text=True, env=environment,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_ctrl_c_in_the_middle_of_training(work):
+@pytest.mark.parametrize(("number", "word"), [
+    (signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_in_the_middle_of_training(work, number, word):
+    kept = work / f"{word}.checkpoint"
     child = process(work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000",
-                    "--checkpoint", "stopped.checkpoint", "--json")
+                    "--checkpoint", kept.name, "--json")
     until = time.monotonic() + 60
-    while not (work / "stopped.checkpoint").exists() and time.monotonic() < until:
+    while not kept.exists() and time.monotonic() < until:
         time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
+    written = kept.stat().st_mtime_ns
+    child.send_signal(number)
     out, err = child.communicate(timeout=60)
-    assert child.returncode == 130 and "Traceback" not in err
-    assert "stopped: interrupted in epoch" in err
-    assert "To go on from stopped.checkpoint: the same command with --resume" in err
+    assert child.returncode == 128 + number and "Traceback" not in err
+    assert f"stopped: {word} in epoch" in err
+    assert f"To go on from {kept.name}: the same command with --resume" in err
     assert json.loads(out)["error"]["type"] == "Interrupted"
-    state, meta = load_state(work / "stopped.checkpoint")
+    assert kept.stat().st_mtime_ns > written
+    state, meta = load_state(kept)
     assert meta["history"]["steps"] == int(state["handheld.step"]) > 0
 
 

@@ -36,7 +36,6 @@ from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes.pipeline import optimize
 from handheld.step import Step
 
-
 #: what may follow if Python code reads values that change from step to step
 FROZEN = ("warn", "error", "accept")
 

@@ -207,9 +207,8 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         names = dict.fromkeys(
             f"input {name}" if role == "input" else name or role for role, name in found
         )
-        self.frozen.append(
-            Frozen(user_line(), "" if where in ("loss", "model") else where, what, tuple(names), value)
-        )
+        module = "" if where in ("loss", "model") else where
+        self.frozen.append(Frozen(user_line(), module, what, tuple(names), value))
 
     def _bake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A result whose size depends on values: computed once, a constant from then on."""

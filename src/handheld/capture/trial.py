@@ -36,7 +36,8 @@ def try_batches(model: nn.Module, fn: Callable[[Any], Any], batch: Any,
     for evaluate in (False, True):
         runs = [(name, _reads(model, fn, given, evaluate, number))
                 for number, (name, given) in enumerate(trials)]
-        first, rest = runs[0][1] or (), [(name, read) for name, read in runs[1:] if read is not None]
+        first = runs[0][1] or ()
+        rest = [(name, read) for name, read in runs[1:] if read is not None]
         for n, frozen in enumerate(first):
             changed = next((f"{words} in {name}" for name, read in rest
                             if (words := _otherwise(first, n, read))), "")

@@ -55,7 +55,7 @@ def train(
         "cosine (down to zero at the end) or constant."))] = "cosine",
     seed: Seed = 0,
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", metavar="FILE", help=(
-        "Written after every epoch, and on Ctrl-C."))] = None,
+        "Written after every epoch, and on Ctrl-C or SIGTERM."))] = None,
     every: Annotated[int | None, typer.Option("--every", min=1, metavar="N", help=(
         "Also write the checkpoint every N steps."))] = None,
     resume: Annotated[bool, typer.Option("--resume", help=(
@@ -73,9 +73,9 @@ def train(
 ) -> None:
     """Train a model and print what it learned.
 
-    Ctrl-C finishes the step under way, writes the checkpoint if there is one, and says how to go
-    on. From a step file no PyTorch is needed. A factory returns (model, loss, optimizer),
-    or these and an example batch, which package and verify need.
+    Ctrl-C and SIGTERM finish the step under way, write the checkpoint if there is one, and say how
+    to go on; a second one stops at once. From a step file no PyTorch is needed. A factory returns
+    (model, loss, optimizer), or these and an example batch.
 
     \b
     Examples:
@@ -101,7 +101,7 @@ def train(
                       "asks for no more")
     captured = time.perf_counter() - started
     with step.plan(on, graphs=graphs).start() as trainer:
-        own = trainer.rates()
+        own = trainer.rates("train")
         rates = schedule_of(schedule, lr, own, epochs)
         for note in filter(None, (found.note, frozen)):
             show.warn(note)
@@ -115,7 +115,7 @@ def train(
                 rate=rates)
         result = _result(source.name, found, trainer, size, history)
         for group, rate in enumerate(own):  # the next training starts from the optimizer's rate
-            trainer.set_rate(rate, group)
+            trainer.set_rate(rate, group, "train")
     result["seconds"] = time.perf_counter() - started
     if export is not None:
         try:
@@ -130,13 +130,13 @@ def train(
 
 @contextmanager
 def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
-    """Says how to go on after Ctrl-C. What a checkpoint could not keep goes to the folder for
-    temporary files, if that has room."""
+    """Says how to go on after Ctrl-C or SIGTERM. What a checkpoint could not keep goes to the
+    folder for temporary files, if that has room."""
     try:
         yield
     except Interrupted as stop:
         raise Interrupted(f"{stop.history.stopped}. {_how_to_go_on(checkpoint)}",
-                          stop.history) from None
+                          stop.history, stop.signal) from None
     except CheckpointError as error:
         if not isinstance(error.__cause__, CheckpointError):
             raise  # nothing was trained yet

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from handheld import package
 from handheld.errors import CheckpointError, DataError, HandheldError, NonFiniteLoss
+from handheld.run.batch import batch_sizes
 from handheld.run.batches import Batch, Data, IterableData
 from handheld.run.checkpoint import data_facts, read_checkpoint
 from handheld.run.evaluate import evaluate
@@ -61,16 +62,20 @@ def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
 
     `data` and `test` are `Data` (arrays, images, text) or any iterable of batches. A callback has
     any of `on_step(Progress)`, `on_epoch(Epoch)`, `on_message(str)`; if one returns False training
-    ends. `checkpoint` is written after every epoch and every `every` steps, and on Ctrl-C, which
-    ends in `Interrupted`; `resume` goes on from it to the same bits. Below `battery_floor` percent
-    training ends, above `thermal_limit` °C it waits. `find_nan` names the op that made the first
-    NaN, at the price of reading the state now and then and the loss of every step; the trainer is
-    then back in the state before the step at fault.
+    ends. `checkpoint` is written after every epoch and every `every` steps, and on Ctrl-C or
+    SIGTERM, which end in `Interrupted`; `resume` goes on from it to the same bits. Below
+    `battery_floor` percent training ends, above `thermal_limit` °C it waits. `find_nan` names the
+    op that made the first NaN, at the price of reading the state now and then and the loss of every
+    step; the trainer is then back in the state before the step at fault.
     """
     if epochs < 0 or (every is not None and every < 1):
         raise HandheldError(f"epochs={epochs}, every={every}: count from 0, and from 1")
     if resume and checkpoint is None:
         raise CheckpointError("resume needs the checkpoint to resume from: checkpoint=PATH")
+    graphs = trainer.plan.graphs
+    if "train" not in graphs and not batch_sizes(graphs, "train"):
+        raise HandheldError(f"fit runs the graph 'train', and this plan has {', '.join(graphs)}. "
+                            "Several updates are run by name: trainer.run(name, *batch)")
     guards = Guards(battery_floor, thermal_limit)
     loop = _Loop(trainer, _as_data(data, epochs), epochs, callbacks, rate)
     loop.test = None if test is None else _as_data(test, epochs)
@@ -117,7 +122,7 @@ class _Loop:
         self.epoch = self.position = 0
         count = getattr(data, "__len__", None)
         self.batches: int | None = None if count is None else int(count())
-        self.rates: list[float] = trainer.rates()
+        self.rates: list[float] = trainer.rates("train")
         self.pending: deque[tuple[int, int, Loss]] = deque()
         self.latest: tuple[float | None, int] = (None, 0)
         self.saved = ""
@@ -138,9 +143,10 @@ class _Loop:
         except _Stop as stop:
             self._end_early(str(stop))
         except KeyboardInterrupt:  # the second one
-            self.history.stopped = self._where("interrupted twice: stopped at once")
+            self.history.stopped = self._where(f"{self.interrupt.word} twice: stopped at once")
             kept = f". The last checkpoint is of {self.saved}" if self.saved else ""
-            raise Interrupted(self.history.stopped + kept, self.history) from None
+            raise Interrupted(self.history.stopped + kept, self.history,
+                              self.interrupt.signal) from None
         return self.history
 
     def _step(self, batch: Batch) -> None:
@@ -168,7 +174,7 @@ class _Loop:
         self.started += paused  # waiting is not training
         self.history.paused_seconds += paused
         if self.interrupt() or reason:
-            raise _Stop(reason or "interrupted")
+            raise _Stop(reason or self.interrupt.word)
 
     def _end_epoch(self) -> None:
         self._drain(0)
@@ -189,10 +195,11 @@ class _Loop:
         self._drain(0)
         self._save()
         self.history.stopped = self._where(reason)
-        if reason == "interrupted":
+        if reason == self.interrupt.word:
             kept = f"{self.path} holds the state: resume=True goes on from it" \
                 if self.path is not None else "The trainer holds the state"
-            raise Interrupted(f"{self.history.stopped}. {kept}", self.history)
+            raise Interrupted(f"{self.history.stopped}. {kept}", self.history,
+                              self.interrupt.signal)
 
     def _where(self, reason: str) -> str:
         return (f"{reason} in epoch {self.epoch + 1} of {self.epochs}, "
@@ -236,7 +243,7 @@ class _Loop:
         if rates == self.rates:
             return None
         for group, rate in enumerate(rates):
-            self.trainer.set_rate(rate, group)
+            self.trainer.set_rate(rate, group, "train")
         self.rates = rates
         return rates
 
@@ -269,6 +276,6 @@ class _Loop:
         found = read_checkpoint(self.path, self.data, self.trainer.plan.step.slots)
         self.trainer.load(found.state)
         self.epoch, self.position, self.trainer.micro = found.epoch, found.position, found.micro
-        self.history, self.rates = found.history, self.trainer.rates()
+        self.history, self.rates = found.history, self.trainer.rates("train")
         self.loss_sum, self.losses, self.samples, self.seconds = found.partial
         self.saved = f"epoch {found.epoch + 1}, batch {found.position}: {self.path}"
