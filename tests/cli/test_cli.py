@@ -264,6 +264,50 @@ def test_checkpoint_and_resume(run, work):
     assert losses[0] == losses[1] and resumed["test"] == straight["test"]
 
 
+def test_resume_says_what_changed(run, work):
+    words = ("train", "mine.py:make", "--checkpoint", "changed.ck", "--on", "torch:cpu")
+    data = ("--data", "data.npz")
+    assert run(*words, *data, "--epochs", "1").exit_code == 0
+    result = run(*words, *data, "--epochs", "2", "--lr", "0.3", "--resume")
+    assert result.exit_code == 0
+    assert "epochs were 1 and are 2" in result.stderr
+    assert "the rate of its last step was" in result.stderr
+    np.savez(work / "other.npz", **{k: v[::-1] for k, v in np.load(work / "data.npz").items()})
+    fails(run(*words, "--data", "other.npz", "--epochs", "3", "--resume"),
+          "changed.ck is of other data", "--export")
+    fails(run(*words, *data, "--seed", "1", "--epochs", "3", "--resume"), "seed 0 of the data")
+
+
+def test_a_step_file_is_replaced_only_if_asked_for(run, work):
+    words = ("package", "mine.py:with_batch", "--out", "twice.step")
+    assert run(*words).exit_code == 0
+    before = (work / "twice.step").read_bytes()
+    fails(run(*words, "--seed", "1"), "twice.step exists. Add --force")
+    fails(run("train", "mine.py:make", "--data", "data.npz", "--export", "twice.step"), "--force")
+    assert (work / "twice.step").read_bytes() == before
+    assert run(*words, "--seed", "1", "--force").exit_code == 0
+    assert (work / "twice.step").read_bytes() != before
+
+
+def test_example_batches_come_from_data_too(run, work):
+    for words in (("verify", "mine.py:make", "--on", "torch:cpu"), ("package", "mine.py:make")):
+        fails(run(*words), "gives no example batch", "--data DATA")
+    fails(run("tune", "mine.py:make"), "--data DATA")
+    result = run("verify", "mine.py:make", "--data", "data.npz", "--on", "torch:cpu")
+    assert result.exit_code == 0 and result.stdout.count("PASS") == 3
+    made = run("package", "mine.py:make", "--data", "data.npz", "--batch", "2,4", "--out",
+               "data.step", "--json")
+    assert set(json.loads(made.stdout)["graphs"]) >= {"train@2", "train@4"}
+    assert run("train", "data.step", "--data", "data.npz", "--epochs", "1", "--on",
+               "torch:cpu").exit_code == 0
+    result = run("verify", "mine.py:branch", "--data", "data.npz", "--on", "torch:cpu")
+    assert "decides otherwise: it is" in result.stdout and "of the data" in result.stdout
+
+
+def test_several_updates_are_for_python(run):
+    fails(run("train", "dcgan", "--data", "digits"), "the graphs d, g", "docs/api.md")
+
+
 def test_a_full_disk_does_not_lose_the_trained_model(run, work, tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise CheckpointError("full.checkpoint could not be written: No space left on device")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 from collections.abc import Sequence
@@ -33,18 +34,38 @@ def capture(source: Source, size: int, seed: int, found: DataSet) -> Step:
     if isinstance(source, StepFile):
         step = source.step([size], seed)
     else:
-        import torch
-
-        first = next(iter(found.train.epoch(0)))
-        batch = tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in first)
-        try:
-            step = source.step([size], seed, batch, len(found.classes) or None)
-        except BatchError as error:
-            raise DataError(f"{found.name} does not fit {source.name}: {error}") from None
+        step = _capture(source, [size], seed, found, _examples(found, 1)[0])
     if "train" not in step.graphs and not batch_sizes(step.graphs, "train"):
         raise HandheldError(f"{source.name} has the graphs {', '.join(step.graphs)} and no single "
-                            "training step. Train it from Python: trainer.run(name, ...)")
+                            "training step: updates take turns as only your code can say. "
+                            "Train it from Python; docs/api.md has a GAN as an example")
     return step
+
+
+def capture_example(source: Source, sizes: list[int], seed: int,
+                    data: str | None) -> tuple[Step, list[Any]]:
+    """The step from the source's own example or, with `data`, from its first batch; and the first
+    few batches of the data."""
+    if data is None:
+        return source.step(sizes, seed), []
+    found = load(data, max(sizes), seed, source)
+    batches = _examples(found, 4)
+    return _capture(source, sizes, seed, found, batches[0]), batches
+
+
+def _capture(source: Source, sizes: list[int], seed: int, found: DataSet, batch: Any) -> Step:
+    try:
+        return source.step(sizes, seed, batch, len(found.classes) or None)
+    except BatchError as error:
+        raise DataError(f"{found.name} does not fit {source.name}: {error}") from None
+
+
+def _examples(found: DataSet, count: int) -> list[Any]:
+    """The first batches, as PyTorch's tensors."""
+    import torch
+
+    return [tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
+            for batch in itertools.islice(found.train.epoch(0), count)]
 
 
 def check_fit(graph: Graph, found: DataSet, model: str) -> None:
@@ -72,6 +93,12 @@ def _held(data: Data) -> tuple[Any, ...]:
     if isinstance(data, ImageData):
         return None, data.labels
     return data.arrays if isinstance(data, ArrayData) else ()
+
+
+def check_new(path: Path, force: bool) -> None:
+    """A step file that is there already is replaced only if that was asked for."""
+    if path.exists() and not path.is_dir() and not force:
+        raise HandheldError(f"{path} exists. Add --force to replace it, or choose another name")
 
 
 def check_writable(path: Path) -> None:

@@ -37,9 +37,9 @@ class Source(ABC):
              classes: int | None = None) -> Step:
         """The step for these batch sizes; `batch` and `classes` are what the data has."""
 
-    def decisions(self, batch: Any, seed: int) -> list[Any]:
-        """What Python code decided once, and whether it decides otherwise on other batches; empty
-        where there is no code to run again. See capture/trial.py."""
+    def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
+        """What Python code decided once on the first batch, and whether it decides otherwise on the
+        others and those of capture/trial.py; empty where there is no code to run again."""
         return []
 
     def shape(self) -> tuple[int, ...]:
@@ -105,7 +105,8 @@ class Suite(Source):
             parts = workload.make(seed)
         except HandheldError:
             return workload.step(sizes[0], seed)  # several updates: recorded by the family
-        examples = {n: batch if batch is not None else workload.batch(n, seed) for n in sizes}
+        examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed)
+                    for n in sizes}
         return capture_sizes(parts, examples, seed, self.name)
 
 
@@ -134,13 +135,13 @@ class Factory(Source):
 
         torch.manual_seed(seed)
         parts = self._call()[0]
-        examples = {n: batch if batch is not None else self.example(n) for n in sizes}
+        examples = {n: resized(batch, n) if batch is not None else self.example(n) for n in sizes}
         if any(example is None for example in examples.values()):
-            raise CaptureError(f"{self.path}:{self.function} gives no example batch. Let it return "
-                               "(model, loss, optimizer, batch)")
+            raise CaptureError(f"{self.path}:{self.function} gives no example batch. Try: --data "
+                               "DATA, or let it return (model, loss, optimizer, batch)")
         return capture_sizes(parts, examples, seed, self.name)
 
-    def decisions(self, batch: Any, seed: int) -> list[Any]:
+    def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
         import torch
 
         from handheld.capture.capture import _closure
@@ -148,9 +149,12 @@ class Factory(Source):
 
         torch.manual_seed(seed)
         (model, loss, _), own = self._call()
-        fresh = [("another batch of the factory", own(_rows(batch)))] if callable(own) else []
-        return list(try_batches(model, _closure(model, loss, 1), batch,
-                                [*fresh, *other_batches(batch)]))
+        first, *rest = batches
+        others = [(f"batch {n + 2} of the data", batch) for n, batch in enumerate(rest)]
+        if callable(own):
+            others.append(("another batch of the factory", own(_rows(first))))
+        return list(try_batches(model, _closure(model, loss, 1), first,
+                                [*others, *other_batches(first)]))
 
     def _parts(self) -> tuple[Parts, Any]:
         if self._made is None:

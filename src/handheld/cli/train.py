@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import typer
 
 from handheld.cli import show
-from handheld.cli.options import AcceptFrozen, Json, On, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Force, Json, On, Seed, Spec
 from handheld.cli.prepare import (
     capture,
     check_fit,
     check_frozen,
+    check_new,
     check_rates,
     check_writable,
     graphs_for,
@@ -44,7 +45,8 @@ from handheld.step import Step
 def train(
     what: Spec,
     data: Annotated[str, typer.Option("--data", metavar="DATA", show_default=False, help=(
-        "digits, a .npz file, a folder of images (a sub-folder a class), or a .txt file."))],
+        "digits, a .npz file, a folder of images (a sub-folder a class), or a .txt file; see below."
+    ))],
     on: On = "opencl",
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N")] = 20,
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
@@ -62,6 +64,7 @@ def train(
         "Go on from the checkpoint, to the same bits."))] = False,
     export: Annotated[Path | None, typer.Option("--export", metavar="FILE.step", help=(
         "Write the trained model as a step file."))] = None,
+    force: Force = False,
     battery_floor: Annotated[float | None, typer.Option("--battery-floor", metavar="PERCENT", help=(
         "End in good order when the battery is lower."))] = None,
     thermal_limit: Annotated[float | None, typer.Option("--thermal-limit", metavar="CELSIUS", help=(
@@ -78,13 +81,21 @@ def train(
     (model, loss, optimizer), or these and an example batch.
 
     \b
+    Data, one row a sample, batches shuffled by the seed, a fifth held out:
+    file.npz   arrays x and y; or x_train, y_train, x_test, y_test; or all of
+               its arrays in their order, the labels last. Floats become
+               float32, integers int64, bytes of images [0, 1]
+    folder/    class/picture.png, or train/class/… and test/class/…; resized
+    file.txt   bytes as tokens; the last fifth of the text is for testing
+
+    \b
     Examples:
     handheld train lenet5 --data digits
     handheld train mine.py:make --data photos/ --epochs 5 --lr 0.01
     handheld train model.step --data photos/ --checkpoint run.checkpoint
     """
     started = time.perf_counter()
-    _check_paths(checkpoint, every, resume, export)
+    _check_paths(checkpoint, every, resume, export, force)
     check_rates(schedule, lr)
     Guards(battery_floor, thermal_limit)  # a sensor that is not there is known before the capture
     source = open_source(what)
@@ -161,13 +172,15 @@ def _how_to_go_on(checkpoint: Path | None) -> str:
 
 
 def _check_paths(checkpoint: Path | None, every: int | None, resume: bool,
-                 export: Path | None) -> None:
+                 export: Path | None, force: bool) -> None:
     """Paths that cannot be written are known before the first step, not after the last."""
     if every is not None and checkpoint is None:
         raise CheckpointError("--every needs a checkpoint to write: --checkpoint FILE")
     if resume and (checkpoint is None or not checkpoint.exists()):
         missing = f"there is no {checkpoint}" if checkpoint else "--checkpoint FILE"
         raise CheckpointError(f"--resume needs a checkpoint to go on from: {missing}")
+    if export is not None:
+        check_new(export, force)
     for path in (checkpoint, export):
         if path is not None:
             check_writable(path)

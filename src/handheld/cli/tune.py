@@ -14,7 +14,8 @@ from rich.table import Table
 
 from handheld.backends.base import describe
 from handheld.cli import show
-from handheld.cli.options import Json, Spec
+from handheld.cli.options import Data, Json, Spec
+from handheld.cli.prepare import capture_example
 from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError, PlanError
 from handheld.measure.jobs import find_jobs
@@ -38,6 +39,7 @@ def tune(
         "Time to spend; the next run goes on from there."))] = 120.0,
     graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
         "Only this graph; those that train if not given."))] = None,
+    data: Data = None,
     fresh: Annotated[bool, typer.Option("--fresh", help=(
         "Forget what is known of these shapes and start again."))] = False,
     json: Json = False,
@@ -52,14 +54,14 @@ def tune(
     \b
     Examples:
     handheld tune resnet18
-    handheld tune mine.py:make --on opencl:nvidia --budget 600
+    handheld tune mine.py:make --data photos/ --on opencl:nvidia --budget 600
     """
     if on.partition(":")[0] != "opencl":
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
     caps = describe(on)
     source = open_source(what)
     size = batch or source.default_batch
-    step = source.step([size], 0)
+    step, _ = capture_example(source, [size], 0, data)
     names = _training(step, source, graph, size)
     jobs = find_jobs((step.graphs[name] for name in names), caps)
     record, path, notes = _record(Record.of(caps), [job.signature for job in jobs] if fresh else [])

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from handheld.cli import show
-from handheld.cli.options import AcceptFrozen, Json, On, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Data, Json, On, Seed, Spec
+from handheld.cli.prepare import capture_example
 from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError
 from handheld.graph.graph import Graph
@@ -32,6 +33,7 @@ def verify(
         "Only this graph: train, evaluate, predict."))] = None,
     tolerance: Annotated[float, typer.Option("--tolerance", min=0, metavar="ERROR", help=(
         "Largest relative error that passes."))] = TOLERANCE,
+    data: Data = None,
     everything: Annotated[bool, typer.Option("--all", help="List every op.")] = False,
     seed: Seed = 0,
     accept_frozen: AcceptFrozen = False,
@@ -57,13 +59,15 @@ def verify(
 
     source = open_source(what)
     size = batch or min(source.default_batch, 4)
-    step = source.step([size], seed)
+    step, batches = capture_example(source, [size], seed, data)
+    if not batches and (example := source.example(size)) is not None:
+        batches = [example]
     results = []
     for name in _chosen(step, graph, batch):
-        inputs = _inputs(source, step.graphs[name], size, seed)
+        inputs = _inputs(batches, step.graphs[name], seed)
         results.append(verify_plan(step.plan(on, graphs=[name], isolate=True), inputs, name,
                                    tolerance))
-    frozen = _frozen(step, source, size, seed, [result.graph for result in results])
+    frozen = _frozen(step, source, batches, seed, [result.graph for result in results])
     if json:
         show.print_json([_as_json(r, frozen, accept_frozen) for r in results])
     else:
@@ -90,10 +94,10 @@ def _chosen(step: Step, graph: str | None, batch: int | None) -> list[str]:
     return names
 
 
-def _inputs(source: Source, graph: Graph, size: int, seed: int) -> tuple[Any, ...]:
-    """The source's own example where it fits the graph, else random values of its shapes."""
+def _inputs(batches: list[Any], graph: Graph, seed: int) -> tuple[Any, ...]:
+    """The example where there is one and it fits the graph, else random values of its shapes."""
     wanted = [graph.tensors[t].shape for _, t, _ in graph.inputs]
-    example = source.example(size)
+    example = batches[0] if batches else None
     if isinstance(example, Mapping):
         return (example,)
     if isinstance(example, Sequence):
@@ -124,10 +128,10 @@ class Frozen:
     tried: int
 
 
-def _frozen(step: Step, source: Source, size: int, seed: int, graphs: list[str]) -> list[Frozen]:
+def _frozen(step: Step, source: Source, batches: list[Any], seed: int,
+            graphs: list[str]) -> list[Frozen]:
     found = {what: names for what, names in step.frozen().items() if set(names) & set(graphs)}
-    example = source.example(size) if found else None
-    tried = {d.text: d for d in source.decisions(example, seed)} if example is not None else {}
+    tried = {d.text: d for d in source.decisions(batches, seed)} if found and batches else {}
     return [Frozen(what, tuple(names), tried[what].changed if what in tried else "",
                    tried[what].tried if what in tried else 0) for what, names in found.items()]
 

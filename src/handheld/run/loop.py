@@ -10,16 +10,18 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from handheld import package
 from handheld.errors import CheckpointError, DataError, HandheldError, NonFiniteLoss
 from handheld.run.batch import batch_sizes
 from handheld.run.batches import Batch, Data, IterableData
-from handheld.run.checkpoint import data_facts, read_checkpoint
+from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint
 from handheld.run.evaluate import evaluate
 from handheld.run.guards import Guards
 from handheld.run.history import Epoch, History
@@ -63,7 +65,8 @@ def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
     `data` and `test` are `Data` (arrays, images, text) or any iterable of batches. A callback has
     any of `on_step(Progress)`, `on_epoch(Epoch)`, `on_message(str)`; if one returns False training
     ends. `checkpoint` is written after every epoch and every `every` steps, and on Ctrl-C or
-    SIGTERM, which end in `Interrupted`; `resume` goes on from it to the same bits. Below
+    SIGTERM, which end in `Interrupted`; `resume` goes on from it to the same bits. Then other
+    data is an error; other epochs, rates or another device are told by a message. Below
     `battery_floor` percent training ends, above `thermal_limit` °C it waits. `find_nan` names the
     op that made the first NaN, at the price of reading the state now and then and the loss of every
     step; the trainer is then back in the state before the step at fault.
@@ -233,10 +236,7 @@ class _Loop:
         """The schedule's rates for this step, if they differ from the last one's."""
         if self.schedule is None:
             return None
-        part = self.position / self.batches if self.batches else 0.0
-        found = self.schedule(self.epoch + part)
-        rates = [float(found)] * len(self.rates) if isinstance(found, (int, float)) \
-            else [float(rate) for rate in found]
+        rates = self._scheduled(self.schedule, self.epoch, self.position)
         if len(rates) != len(self.rates):
             raise HandheldError(f"the schedule gave {len(rates)} rates; the optimizer has "
                                 f"{len(self.rates)} groups")
@@ -246,6 +246,12 @@ class _Loop:
             self.trainer.set_rate(rate, group, "train")
         self.rates = rates
         return rates
+
+    def _scheduled(self, schedule: Schedule, epoch: int, position: int) -> list[float]:
+        """The schedule's rates for the batch at this position."""
+        found = schedule(epoch + (position / self.batches if self.batches else 0.0))
+        return [float(found)] * len(self.rates) if isinstance(found, (int, float)) \
+            else [float(rate) for rate in found]
 
     def _tell(self, method: str, what: Any) -> None:
         for callback in self.callbacks:
@@ -261,6 +267,7 @@ class _Loop:
         self._drain(0)  # a state that made a NaN never replaces a good one
         seconds = self.seconds + time.perf_counter() - self.started
         meta = {"epoch": self.epoch, "position": self.position, "micro": self.trainer.micro,
+                "epochs": self.epochs, "device": self.trainer.plan.caps.name,
                 "data": data_facts(self.data), "history": self.history.to_json(),
                 "partial": [self.loss_sum, self.losses, self.samples, seconds]}
         try:
@@ -274,8 +281,31 @@ class _Loop:
         """Goes back to where the checkpoint was written, or CheckpointError."""
         assert self.path is not None
         found = read_checkpoint(self.path, self.data, self.trainer.plan.step.slots)
+        before = self.trainer.rates("train")
         self.trainer.load(found.state)
         self.epoch, self.position, self.trainer.micro = found.epoch, found.position, found.micro
         self.history, self.rates = found.history, self.trainer.rates("train")
         self.loss_sum, self.losses, self.samples, self.seconds = found.partial
         self.saved = f"epoch {found.epoch + 1}, batch {found.position}: {self.path}"
+        changes = list(self._changes(found, before))
+        if changes:
+            self._tell("on_message", f"not all is as it was for {self.path}: {'; '.join(changes)}")
+
+    def _changes(self, found: Checkpoint, before: list[float]) -> Iterator[str]:
+        """What is not as it was when the checkpoint was written, and can be meant."""
+        if found.epochs not in (0, self.epochs):
+            yield f"epochs were {found.epochs} and are {self.epochs}"
+        device = self.trainer.plan.caps.name
+        if found.device not in ("", device):
+            yield f"the device was {found.device} and is {device}, so that last bits differ"
+        if self.schedule is None:
+            if before != self.rates:
+                held, own = (", ".join(f"{r:.3g}" for r in found) for found in (self.rates, before))
+                yield f"its rate {held} is used, not the step's {own}"
+        elif self.history.steps:
+            back = (found.epoch, found.position - 1) if found.position else \
+                (found.epoch - 1, (self.batches or 1) - 1)
+            now = np.asarray(self._scheduled(self.schedule, *back), np.float32).tolist()
+            if now != self.rates:
+                yield (f"the rate of its last step was {self.rates[0]:.3g}, and would be "
+                       f"{now[0]:.3g} now")
