@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handheld.device import DeviceCaps
@@ -17,6 +19,7 @@ from handheld.errors import HandheldError
 from handheld.step import Step
 
 if TYPE_CHECKING:
+    from handheld.capture import call as capture
     from handheld.capture.capture import Capture
     from handheld.measure.ceilings import Ceilings
 
@@ -24,16 +27,9 @@ __version__ = "0.1.0"
 __all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load"]
 
 
-def capture(*args: Any, **options: Any) -> Step:
-    """See handheld.capture.capture.capture: PyTorch is imported only when something is captured."""
-    from handheld.capture import call
-
-    step: Step = call(*args, **options)
-    return step
-
-
-def load(path: Any) -> Step:
-    """Reads a step file."""
+def load(path: str | Path) -> Step:
+    """The step that `Step.save` or `handheld package` wrote. Needs no PyTorch; runs no code of the
+    file's."""
     from handheld.package import load as run
 
     return run(path)
@@ -47,6 +43,8 @@ def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "capture":  # a package that can be called; PyTorch is imported only then
+        return importlib.import_module("handheld.capture")
     if name == "Capture":
         from handheld.capture.capture import Capture as found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
 
 if TYPE_CHECKING:
+    from handheld.device import DeviceCaps
     from handheld.plan.plan import Plan
     from handheld.run.trainer import Trainer
 
@@ -40,11 +41,20 @@ class Step:
         count = sum(s.role == "parameter" for s in self.slots.values())
         return f"<Step {self.meta.get('name', '')}: {', '.join(self.graphs)}; {count} parameters>"
 
-    def plan(self, device: str = "opencl", **options: Any) -> Plan:
-        """Decides everything about running this step on a device."""
+    def plan(self, device: str = "opencl", *, caps: DeviceCaps | None = None,
+             graphs: Sequence[str] | None = None, memory_limit_bytes: int | None = None,
+             isolate: bool = False, tuning: bool | str | Path = True) -> Plan:
+        """Decides everything about running this step on a device, in hand or described by `caps`.
+
+        `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger
+        plan an error; `isolate` gives every tensor memory of its own, for checking kernels;
+        `tuning` says whether measured variants are used where there are some, or names the one
+        record to use.
+        """
         from handheld.plan.make import plan_step
 
-        return plan_step(self, device, **options)
+        return plan_step(self, device, caps=caps, graphs=graphs, isolate=isolate, tuning=tuning,
+                         memory_limit_bytes=memory_limit_bytes)
 
     def save(self, path: str | Path) -> Path:
         """Writes a step file, whole or not at all; what a running trainer has learned is in it."""

@@ -7,7 +7,6 @@ over one state: a GAN's two updates, an evaluation pass, a target network's copy
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from handheld.capture import arguments
 from handheld.capture.attributes import Attributes
 from handheld.capture.experts import dense_experts
 from handheld.capture.layout import permute, physical_order
@@ -36,14 +36,13 @@ from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes.pipeline import optimize
 from handheld.step import Step
 
-#: what may follow if Python code reads values that change from step to step
-FROZEN = ("warn", "error", "accept")
-
 
 class Capture:
     """Records closures over one state; `step()` gives what was recorded."""
 
     def __init__(self, modules: nn.Module | Mapping[str, nn.Module], seed: int = 0) -> None:
+        arguments.check_modules(modules)
+        arguments.check_seed(seed)
         self.modules = {"": modules} if isinstance(modules, nn.Module) else dict(modules)
         self.state = StateBuilder(self.modules)
         self.state.add_value("handheld.seed", np.array(seed, np.int32), "control", "int64")
@@ -66,6 +65,9 @@ class Capture:
         accumulate: int = 1,
     ) -> Capture:
         """A training step. With `accumulate` k, the mean gradient of k batches makes one update."""
+        arguments.check_optimizer(optimizer)
+        arguments.check_clipping(clip_norm, clip_value, accumulate)
+        arguments.check_batch(batch, 1)
         owner = self._optimizer(optimizer, name)
         options = {"clip_norm": clip_norm, "clip_value": clip_value}
         if accumulate > 1:
@@ -106,8 +108,7 @@ class Capture:
     def step(self, *, frozen: str = "warn", **meta: Any) -> Step:
         """What was recorded so far. `frozen` says what follows if Python code read values that
         change from step to step: warn, error or accept."""
-        if frozen not in FROZEN:
-            raise CaptureError(f"frozen={frozen!r} is none of {', '.join(FROZEN)}")
+        arguments.check_frozen(frozen)
         used = {s for g in self.graphs.values() for s in g.slots}
         keep = {
             n: s
@@ -414,8 +415,8 @@ def _read(rec: Recorder, tensor: torch.Tensor) -> View:
 
 def capture(
     model: Any,
-    loss: Callable[..., torch.Tensor] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    loss: Any = None,
+    optimizer: Any = None,
     batch: Any = None,
     *,
     modules: Any = None,
@@ -428,25 +429,12 @@ def capture(
     clip_value: float | None = None,
     accumulate: int = 1,
 ) -> Step:
-    """Captures a training step, an evaluation pass and a prediction.
-
-    `model` is an nn.Module and `loss(output, *targets)` a scalar; the first `inputs` tensors of
-    `batch` go to the model and the rest to the loss. Or `model` is a closure `fn(batch) -> loss` or
-    `(loss, outputs)` over `modules`. Without an optimizer only the last two are captured; with
-    `evaluate=False` only the first. Python code that reads a tensor's value (`if x.sum() > 0`) runs
-    once, here: `frozen` says what follows, `warn` (with the line of code), `error` or `accept`.
-    """
-    _check_batch(batch)
-    if loss is not None and not callable(loss):
-        raise CaptureError(
-            f"the loss is a {type(loss).__name__}; it should be a function loss(output, *targets) "
-            "of a scalar, such as torch.nn.functional.cross_entropy"
-        )
+    """What `handheld.capture` does: see capture/__init__.py."""
+    arguments.check_model(model, modules)
+    arguments.check_loss(loss)
+    arguments.check_batch(batch, inputs)
+    arguments.check_frozen(frozen)
     if not isinstance(model, nn.Module):
-        if modules is None:
-            raise CaptureError(
-                "capture of a closure needs modules=: the nn.Module (or a dict of them) it uses"
-            )
         builder = Capture(modules, seed)
         fn: Callable[[Any], Any] = model
     else:
@@ -460,33 +448,6 @@ def capture(
         if isinstance(model, nn.Module) and isinstance(batch, (tuple, list)):
             builder.evaluate(lambda b: (None, model(*b)), tuple(batch[:inputs]), "predict")
     return builder.step(frozen=frozen, name=name or type(model).__name__)
-
-
-def _check_batch(batch: Any) -> None:
-    tensors = [t for t in pytree.tree_leaves(batch) if hasattr(t, "shape")]
-    if not tensors:
-        raise CaptureError("capture needs an example batch of tensors, for their shapes and types")
-    empty = [list(t.shape) for t in tensors if t.ndim and not t.shape[0]]
-    if empty:
-        raise CaptureError(
-            f"the example batch has a tensor of shape {empty[0]}, without a sample. "
-            "Try: a batch of the size to train with"
-        )
-
-
-def _check_call(loss: Callable[..., torch.Tensor], targets: tuple[Any, ...], inputs: int) -> None:
-    """A loss that takes another number of arguments than the batch has is not PyTorch's error."""
-    call = loss.forward if isinstance(loss, nn.Module) else loss
-    try:
-        inspect.signature(call).bind(None, *targets)
-    except TypeError as error:
-        raise CaptureError(
-            f"the loss gets the model's output and {len(targets)} targets, which does not fit: "
-            f"{error}. The first {inputs} of the batch go to the model (inputs=), "
-            "the rest to the loss"
-        ) from None
-    except ValueError:
-        pass  # a function of C tells nothing about its arguments
 
 
 def _closure(
@@ -505,7 +466,7 @@ def _closure(
                 output, Mapping
             ) else None
         targets = () if isinstance(batch, (Mapping, torch.Tensor)) else tuple(batch[inputs:])
-        _check_call(loss, targets, inputs)
+        arguments.check_call(loss, targets, inputs)
         return loss(output, *targets), output
 
     return fn

@@ -22,4 +22,4 @@ Force = Annotated[bool, typer.Option("--force", help=(
 Data = Annotated[str | None, typer.Option("--data", metavar="DATA", show_default=False, help=(
     "Data to take example batches from, as in train."))]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help=(
-    "Same seed, same device: same bits."))]
+    "Same seed, device and tuning: same bits."))]

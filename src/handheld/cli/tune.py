@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from handheld.backends.base import describe
 from handheld.cli import show
@@ -49,7 +50,7 @@ def tune(
     Every candidate's result is checked before its time counts. Candidates run in a process of
     their own: one that hangs or crashes the driver is remembered and left out. What is found is
     written as it is found, and every plan for this device uses it. Ctrl-C stops; the next run goes
-    on.
+    on. Variants add in another order: results before and after differ in their last bits.
 
     \b
     Examples:
@@ -130,7 +131,8 @@ def _bar(tuner: Tuner, budget: float, quiet: bool) -> Iterator[None]:
     def on_progress(now: Now) -> None:
         bar.update(task, completed=budget - now.seconds_left, left=show.duration(now.seconds_left),
                    place=f"{now.position}/{now.jobs}",
-                   description=f"{now.signature}  ({now.tried} of {now.candidates})")
+                   description=f"{show.middle(now.signature, 24)}  "
+                               f"({now.tried} of {now.candidates})")
 
     tuner.progress = on_progress
     with bar:
@@ -163,7 +165,7 @@ def present(tuner: Tuner, seconds: float) -> None:
     known = [row for row in rows if row.entry is not None and row.entry.best_ms is not None]
     show.out.print(_table(sorted(known, key=lambda row: -row.saved_ms)[:SHOWN]))
     if len(known) > SHOWN:
-        show.out.print(f"and {len(known) - SHOWN} more, in {tuner.path}", style="dim")
+        show.out.print(f"and {len(known) - SHOWN} more, in the record", style="dim")
     before, after = _totals(rows)
     done = sum(row.entry is not None and row.entry.done for row in rows)
     failed = sum(len(row.entry.failed) for row in rows if row.entry)
@@ -173,27 +175,29 @@ def present(tuner: Tuner, seconds: float) -> None:
         ("tuned", f"{done} of {show.count(len(rows), 'shape')} in {show.duration(seconds)}"
                   + ("" if done == len(rows) else "; run it again to go on")),
         ("left out", f"{show.count(failed, 'variant')} that failed, crashed or gave wrong results"),
-        ("record", str(tuner.path)),
+        ("record", show.path(tuner.path)),
     ]))
 
 
 def _table(rows: list[Row]) -> Table:
+    """A line a signature, and one below it for a choice that is not the default."""
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    table.add_column("signature", overflow="fold")
+    table.add_column("signature", no_wrap=True)
     for name in ("a step", "default ms", "best ms", "gain"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("choice", overflow="fold")
+    width = show.out.width - 42  # what the numbers leave
     for row in rows:
         entry = row.entry
         assert entry is not None and entry.best_ms is not None
         own = entry.default_ms
         gain = "" if own is None else f"{own / entry.best_ms:.2f}x"
-        table.add_row(row.signature, str(row.count), "failed" if own is None else f"{own:.3f}",
-                      f"{entry.best_ms:.3f}", gain, _words(entry.choice))
+        shown = Text(show.middle(row.signature, width))
+        if entry.choice is not None:
+            shown.append(f"\n  {show.middle(_words(entry.choice), width - 2)}", style="dim")
+        table.add_row(shown, str(row.count), "failed" if own is None else f"{own:.3f}",
+                      f"{entry.best_ms:.3f}", gain)
     return table
 
 
-def _words(choice: Choice | None) -> str:
-    if choice is None:
-        return "default"
+def _words(choice: Choice) -> str:
     return " ".join(f"{name}={value}" for name, value in choice.items())

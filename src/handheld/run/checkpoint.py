@@ -47,8 +47,9 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
         partial = float(loss_sum), int(losses), int(samples), float(seconds)
         facts, history = dict(meta["data"]), History.from_json(meta["history"])
         epochs, device = int(meta.get("epochs", 0)), str(meta.get("device", ""))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} is no checkpoint of a training loop: {error!r}") from None
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{path} is no checkpoint of a training loop: a part of it is "
+                              "missing or malformed") from None
     for name, value in data_facts(data).items():
         if facts.get(name, value) != value:
             what = "is of other data: the samples are not the same" if name == "content" else \

@@ -71,8 +71,13 @@ def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
     op that made the first NaN, at the price of reading the state now and then and the loss of every
     step; the trainer is then back in the state before the step at fault.
     """
-    if epochs < 0 or (every is not None and every < 1):
-        raise HandheldError(f"epochs={epochs}, every={every}: count from 0, and from 1")
+    if type(epochs) is not int or epochs < 0:
+        raise HandheldError(f"epochs={epochs!r:.40} should be a whole number, 0 or more")
+    if every is not None and (type(every) is not int or every < 1):
+        raise HandheldError(f"every={every!r:.40} should be a whole number of steps from 1 on")
+    if rate is not None and not callable(rate):
+        raise HandheldError(f"rate={rate!r:.40} should be a function of the epochs done, such as "
+                            "lambda epoch: 0.1 * 0.9**epoch. For one rate: trainer.set_rate(rate)")
     if resume and checkpoint is None:
         raise CheckpointError("resume needs the checkpoint to resume from: checkpoint=PATH")
     graphs = trainer.plan.graphs

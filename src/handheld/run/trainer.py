@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from numbers import Real
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,11 @@ from handheld.backends.base import Counters, Pending, Session, open_session
 from handheld.errors import HandheldError
 from handheld.run.batch import NUMPY, check_batch, choose_graph
 from handheld.run.checkpoint import by_slot
+from handheld.run.loop import fit
 from handheld.step import named_state
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
-    from handheld.run.history import History
 
 
 class Loss:
@@ -114,11 +115,7 @@ class Trainer:
         found = self.outputs()
         return next(iter(found.values())) if len(found) == 1 else found
 
-    def fit(self, data: Any, **options: Any) -> History:
-        """Trains for `epochs=`; see handheld.run.loop.fit for all it can do."""
-        from handheld.run.loop import fit
-
-        return fit(self, data, **options)
+    fit = fit
 
     # ── state ─────────────────────────────────────────────────────────────────────────────────
 
@@ -137,6 +134,10 @@ class Trainer:
     def load(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Puts values (of `state()`, or of a PyTorch state dict) onto the device."""
         self._open()
+        if not isinstance(state, Mapping):
+            raise HandheldError(f"load takes a dictionary of values by name, not a "
+                                f"{type(state).__name__}. Files: handheld.load, or "
+                                "fit(..., checkpoint=, resume=True)")
         arrays = by_slot(state, self.plan.step.slots, strict)
         for name, array in arrays.items():  # only once everything is known to fit
             self.session.write_slot(name, array)
@@ -155,8 +156,8 @@ class Trainer:
             raise HandheldError(f"the optimizer has no group {group}: they are counted from 0 to "
                                 f"{len(slots) - 1}")
         name = slots[group or 0]
-        if not 0 <= rate <= float(np.finfo(np.float32).max):
-            raise HandheldError(f"a learning rate of {rate:g} makes no sense: it should be a "
+        if not isinstance(rate, Real) or not 0 <= rate <= float(np.finfo(np.float32).max):
+            raise HandheldError(f"a learning rate of {rate!r:.40} makes no sense: it should be a "
                                 "finite number, 0 or more")
         self.session.write_slot(name, np.array(rate, np.float32))
 
