@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     from handheld.capture import call as capture
     from handheld.capture.capture import Capture
     from handheld.measure.ceilings import Ceilings
+    from handheld.plan.plan import Plan
+    from handheld.run.verify import Verification
 
 __version__ = "0.1.0"
-__all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load"]
+__all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load", "tune",
+           "verify"]
 
 
 def load(path: str | Path) -> Step:
@@ -40,6 +44,23 @@ def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
     from handheld.measure.ceilings import ceilings as run
 
     return run(device, fresh)
+
+
+def verify(plan: Plan, batch: Sequence[Any], graph: str = "train",
+           tolerance: float = 1e-5) -> Verification:
+    """Every op of a graph on the plan's device against PyTorch in float64; `print` shows the first
+    that differs. Needs PyTorch, changes no state."""
+    from handheld.run.verify import verify_plan
+
+    return verify_plan(plan, batch, graph, tolerance)
+
+
+def tune(step: Step, device: str = "opencl", seconds: float = 120.0) -> Path:
+    """Finds the fastest variant of each kernel of the graphs that train, and returns the record it
+    was written to. Every later plan for the device uses it; the next call goes on."""
+    from handheld.measure.tuner import tune as run
+
+    return run(step, device, seconds)
 
 
 def __getattr__(name: str) -> Any:

@@ -116,38 +116,39 @@ class Step:
                 found.setdefault(what, []).append(graph.name)
         return found
 
-    def check_frozen(self, accept: str) -> None:
-        """An error if there is a frozen value; `accept` is how to go on all the same."""
-        if self.frozen():
-            raise ValueRead(f"{self.frozen_text()}. To train with that: {accept}")
 
-    def frozen_text(self) -> str:
-        """The same in a few sentences."""
-        found = self.frozen()
-        shown = "; ".join(list(found)[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3
-                                              else "")
-        graphs = ", ".join(dict.fromkeys(name for names in found.values() for name in names))
-        return (f"Python code read values while the step was captured, and what it decided then is "
-                f"frozen now, in {graphs}: {shown}. Every step goes the same way, whatever its "
-                "batch. Try: torch.where in the place of if")
+def frozen_text(step: Step) -> str:
+    """What `Step.frozen` found, in a few sentences."""
+    found = step.frozen()
+    shown = "; ".join(list(found)[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+    graphs = ", ".join(dict.fromkeys(name for names in found.values() for name in names))
+    return (f"Python code read values while the step was captured, and what it decided then is "
+            f"frozen now, in {graphs}: {shown}. Every step goes the same way, whatever its "
+            "batch. Try: torch.where in the place of if")
 
-    def warn(self, frozen: bool = True) -> None:
-        """Says what a user must know about the capture."""
-        unreached = self.no_gradient()
-        if unreached:
-            shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
-            warnings.warn(
-                f"no gradient reaches {len(unreached)} parameters, which keep their "
-                f"values: {shown}",
-                stacklevel=3,
-            )
-        if frozen and self.frozen():
-            warnings.warn(self.frozen_text(), stacklevel=3)
-        double = sum(s.role == "parameter" and s.torch_dtype == "float64"
-                     for s in self.slots.values())
-        if double:
-            warnings.warn(f"{double} parameters are float64 in PyTorch and float32 here: results "
-                          "are as of model.float()", stacklevel=3)
+
+def check_frozen(step: Step, accept: str) -> None:
+    """An error if there is a frozen value; `accept` is how to go on all the same."""
+    if step.frozen():
+        raise ValueRead(f"{frozen_text(step)}. To train with that: {accept}")
+
+
+def warn(step: Step, frozen: bool = True) -> None:
+    """Says what a user must know about the capture."""
+    unreached = step.no_gradient()
+    if unreached:
+        shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
+        warnings.warn(
+            f"no gradient reaches {len(unreached)} parameters, which keep their "
+            f"values: {shown}",
+            stacklevel=4,
+        )
+    if frozen and step.frozen():
+        warnings.warn(frozen_text(step), stacklevel=4)
+    double = sum(s.role == "parameter" and s.torch_dtype == "float64" for s in step.slots.values())
+    if double:
+        warnings.warn(f"{double} parameters are float64 in PyTorch and float32 here: results "
+                      "are as of model.float()", stacklevel=4)
 
 
 def named_state(

@@ -87,9 +87,9 @@ def test_long_signatures_and_paths_lose_their_middle(run, one_device, monkeypatc
     with show.out.capture() as taken:
         show.out.print(shown)
     lines = taken.get().splitlines()
-    assert len(lines) == 3 and max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= 80
     assert "matmul 64x" in lines[1] and "…" in lines[1] and "x7 e3" in lines[1]
-    assert lines[2].strip().startswith("VARIANT=1") and "PARAMETER8=8" in lines[2]
+    assert " ".join(" ".join(lines[2:]).split()).endswith("PARAMETER7=7 PARAMETER8=8")
     result = run("tune", "mine.py:make", "--budget", "1")
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("record")]
     assert "…" in line and line.rstrip().endswith(".json") and len(line) <= 80

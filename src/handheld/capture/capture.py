@@ -34,7 +34,7 @@ from handheld.errors import CaptureError, ValueRead
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes.pipeline import optimize
-from handheld.step import Step
+from handheld.step import Step, check_frozen, warn
 
 
 class Capture:
@@ -121,8 +121,8 @@ class Capture:
                 if n not in keep or keep[n].role == "constant"}
         step.unfused = Step(self.state.slots, rest, self._unfused)
         if frozen == "error":
-            step.check_frozen("capture(..., frozen='accept')")
-        step.warn(frozen == "warn")
+            check_frozen(step, "capture(..., frozen='accept')")
+        warn(step, frozen == "warn")
         return step
 
     # ── recording one closure ─────────────────────────────────────────────────────────────────

@@ -17,7 +17,8 @@ from handheld.graph.graph import Graph
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData, load_data
 from handheld.run.loop import Schedule
-from handheld.step import Step
+from handheld.step import Step, frozen_text
+from handheld.step import check_frozen as refuse_frozen
 
 
 def load(spec: str, size: int, seed: int, source: Source) -> DataSet:
@@ -122,8 +123,8 @@ def check_frozen(step: Step, source: Source, accept: bool) -> str:
     if not step.frozen():
         return ""
     if not accept and not isinstance(source, StepFile):
-        step.check_frozen("--accept-frozen. handheld verify tries other batches")
-    return step.frozen_text()
+        refuse_frozen(step, "--accept-frozen. handheld verify tries other batches")
+    return frozen_text(step)
 
 
 def graphs_for(step: Step, size: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,10 @@ from handheld.cli import show
 from handheld.cli.options import Data, Json, Spec
 from handheld.cli.prepare import capture_example
 from handheld.cli.source import Source, open_source
-from handheld.errors import HandheldError, PlanError
+from handheld.errors import HandheldError
 from handheld.measure.jobs import find_jobs
 from handheld.measure.tuner import Progress as Now
-from handheld.measure.tuner import Row, Tuner
+from handheld.measure.tuner import Row, Tuner, known_record
 from handheld.plan.lowering import Choice
 from handheld.plan.tuning import Record, load_tuning
 from handheld.run.batch import batch_sizes
@@ -108,12 +109,7 @@ def _training(step: Step, source: Source, graph: str | None, size: int) -> list[
 
 def _record(new: Record, forget: list[str]) -> tuple[Record, Path, list[str]]:
     """What is known of the device already, without what is to be forgotten."""
-    path, notes = new.path(), []
-    try:
-        record = Record.read(path) if path.exists() else new
-    except PlanError as error:
-        record = new
-        notes.append(f"{error}. It is replaced")
+    record, path, notes = known_record(new)
     for key in forget:
         record.entries.pop(key, None)
     return record, path, notes
@@ -192,8 +188,8 @@ def _table(rows: list[Row]) -> Table:
         own = entry.default_ms
         gain = "" if own is None else f"{own / entry.best_ms:.2f}x"
         shown = Text(show.middle(row.signature, width))
-        if entry.choice is not None:
-            shown.append(f"\n  {show.middle(_words(entry.choice), width - 2)}", style="dim")
+        for line in textwrap.wrap(_words(entry.choice or {}), width - 2):
+            shown.append(f"\n  {line}", style="dim")
         table.add_row(shown, str(row.count), "failed" if own is None else f"{own:.3f}",
                       f"{entry.best_ms:.3f}", gain)
     return table
