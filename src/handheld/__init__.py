@@ -10,6 +10,9 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handheld.device import DeviceCaps
@@ -17,23 +20,20 @@ from handheld.errors import HandheldError
 from handheld.step import Step
 
 if TYPE_CHECKING:
+    from handheld.capture import call as capture
     from handheld.capture.capture import Capture
     from handheld.measure.ceilings import Ceilings
+    from handheld.plan.plan import Plan
+    from handheld.run.verify import Verification
 
 __version__ = "0.1.0"
-__all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load"]
+__all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load", "tune",
+           "verify"]
 
 
-def capture(*args: Any, **options: Any) -> Step:
-    """See handheld.capture.capture.capture: PyTorch is imported only when something is captured."""
-    from handheld.capture import call
-
-    step: Step = call(*args, **options)
-    return step
-
-
-def load(path: Any) -> Step:
-    """Reads a step file."""
+def load(path: str | Path) -> Step:
+    """The step that `Step.save` or `handheld package` wrote. Needs no PyTorch; runs no code of the
+    file's."""
     from handheld.package import load as run
 
     return run(path)
@@ -46,7 +46,26 @@ def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
     return run(device, fresh)
 
 
+def verify(plan: Plan, batch: Sequence[Any], graph: str = "train",
+           tolerance: float = 1e-5) -> Verification:
+    """Every op of a graph on the plan's device against PyTorch in float64; `print` shows the first
+    that differs. Needs PyTorch, changes no state."""
+    from handheld.run.verify import verify_plan
+
+    return verify_plan(plan, batch, graph, tolerance)
+
+
+def tune(step: Step, device: str = "opencl", seconds: float = 120.0) -> Path:
+    """Finds the fastest variant of each kernel of the graphs that train, and returns the record it
+    was written to. Every later plan for the device uses it; the next call goes on."""
+    from handheld.measure.tuner import tune as run
+
+    return run(step, device, seconds)
+
+
 def __getattr__(name: str) -> Any:
+    if name == "capture":  # a package that can be called; PyTorch is imported only then
+        return importlib.import_module("handheld.capture")
     if name == "Capture":
         from handheld.capture.capture import Capture as found
 

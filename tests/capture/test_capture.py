@@ -97,10 +97,11 @@ def test_a_value_of_the_batch_that_is_read_is_told() -> None:
     def fn(b: Any) -> torch.Tensor:
         return model(b[0]).sum() * (2.0 if b[0].sum() > 0 else 3.0)
 
-    with pytest.warns(UserWarning, match="values read during capture are fixed"):
+    with pytest.warns(UserWarning, match="read values while the step was captured"):
         step = step_of(model, fn, (torch.ones(4, 3),))
-    (note,) = graph_of(step).notes["baked"]
-    assert "from 0" in note and "True" in note
+    (note,) = graph_of(step).notes["frozen"]
+    assert "from input 0" in note and "read True" in note
+    assert "test_capture.py:" in note and "`return model(b[0]).sum() * (2.0 if" in note
 
 
 @pytest.mark.parametrize("read", [
@@ -109,7 +110,7 @@ def test_a_value_of_the_batch_that_is_read_is_told() -> None:
 ])  # fmt: skip
 def test_every_way_to_read_is_told(read: Any) -> None:
     model = nn.Linear(3, 2)
-    with pytest.warns(UserWarning, match="fixed now"):
+    with pytest.warns(UserWarning, match="frozen now"):
         step_of(model, lambda b: model(b[0]).sum() * float(read(b[0])), (torch.ones(4, 3),))
 
 
@@ -124,7 +125,7 @@ def test_a_constant_that_is_read_is_not_told() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         step = step_of(model, fn, (torch.ones(4, 3),))
-    assert "baked" not in graph_of(step).notes
+    assert "frozen" not in graph_of(step).notes
 
 
 def test_selection_by_the_batch_is_fixed_and_told() -> None:

@@ -376,7 +376,7 @@ GRAPH_RULES = [
     ("constant", retyped(1, role="constant")),
     ("becomes", replace(retyped(1, shape=(6, 2)), nodes=(), outputs=(), writes=(("w", 0),))),
     # notes that are more than text
-    ("'baked'", replace(trained(), notes={"baked": (1,)})),
+    ("'frozen'", replace(trained(), notes={"frozen": (1,)})),
     ("'no_gradient'", replace(trained(), notes={"no_gradient": "w"})),
     ("'accumulate'", replace(trained(), notes={"accumulate": 0})),
     ("'accumulate'", replace(trained(), notes={"accumulate": True})),
@@ -409,7 +409,7 @@ def test_rules_of_graphs(match, graph):
 
 
 def test_notes_for_people_are_free():
-    notes = {"baked": ("a: 3",), "ranges": (("x0", 0, 9, -100), ("x0", 0, 9, None)),
+    notes = {"frozen": ("a: 3",), "ranges": (("x0", 0, 9, -100), ("x0", 0, 9, None)),
              "accumulate": 4, "batch": 2, "anything": [None]}
     check(replace(trained(), notes=notes))
 

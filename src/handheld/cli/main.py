@@ -32,10 +32,12 @@ class _Commands(TyperGroup):
             raise
         except KeyboardInterrupt as stop:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
+            found = _cause(stop)
+            text = str(found) or "interrupted"
             if as_json:
-                show.print_error("Interrupted", _reason(stop))
-            show.stopped(_reason(stop))
-            raise typer.Exit(130) from None
+                show.print_error("Interrupted", text)
+            show.stopped(text)
+            raise typer.Exit(128 + getattr(found, "signal", signal.SIGINT)) from None
         except Exception as error:
             if as_json:
                 show.print_error(type(error).__name__, _text(error))
@@ -47,12 +49,12 @@ class _Commands(TyperGroup):
             raise typer.Exit(1) from None
 
 
-def _reason(stop: BaseException) -> str:
+def _cause(stop: BaseException) -> BaseException:
     """What the first Ctrl-C led to, also where a second one fell into its end."""
     found: BaseException | None = stop
     while found is not None and not isinstance(found, Interrupted):
         found = found.__context__
-    return str(found or stop) or "interrupted"
+    return found or stop
 
 
 def _expected(error: Exception) -> bool:

@@ -37,6 +37,11 @@ class Source(ABC):
              classes: int | None = None) -> Step:
         """The step for these batch sizes; `batch` and `classes` are what the data has."""
 
+    def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
+        """What Python code decided once on the first batch, and whether it decides otherwise on the
+        others and those of capture/trial.py; empty where there is no code to run again."""
+        return []
+
     def shape(self) -> tuple[int, ...]:
         """The shape of the first input at batch size 1, empty if it is not known."""
         example = self.example(1)
@@ -100,7 +105,8 @@ class Suite(Source):
             parts = workload.make(seed)
         except HandheldError:
             return workload.step(sizes[0], seed)  # several updates: recorded by the family
-        examples = {n: batch if batch is not None else workload.batch(n, seed) for n in sizes}
+        examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed)
+                    for n in sizes}
         return capture_sizes(parts, examples, seed, self.name)
 
 
@@ -129,11 +135,26 @@ class Factory(Source):
 
         torch.manual_seed(seed)
         parts = self._call()[0]
-        examples = {n: batch if batch is not None else self.example(n) for n in sizes}
+        examples = {n: resized(batch, n) if batch is not None else self.example(n) for n in sizes}
         if any(example is None for example in examples.values()):
-            raise CaptureError(f"{self.path}:{self.function} gives no example batch. Let it return "
-                               "(model, loss, optimizer, batch)")
+            raise CaptureError(f"{self.path}:{self.function} gives no example batch. Try: --data "
+                               "DATA, or let it return (model, loss, optimizer, batch)")
         return capture_sizes(parts, examples, seed, self.name)
+
+    def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
+        import torch
+
+        from handheld.capture.capture import _closure
+        from handheld.capture.trial import other_batches, try_batches
+
+        torch.manual_seed(seed)
+        (model, loss, _), own = self._call()
+        first, *rest = batches
+        others = [(f"batch {n + 2} of the data", batch) for n, batch in enumerate(rest)]
+        if callable(own):
+            others.append(("another batch of the factory", own(_rows(first))))
+        return list(try_batches(model, _closure(model, loss, 1), first,
+                                [*others, *other_batches(first)]))
 
     def _parts(self) -> tuple[Parts, Any]:
         if self._made is None:
@@ -204,14 +225,15 @@ def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: s
 
     model, loss, optimizer = parts
     if len(examples) == 1:
-        return capture(model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name)
+        return capture(model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name,
+                       frozen="accept")  # each command says what follows
     builder, fn = Capture(model, seed), _closure(model, loss, 1)
     for size, batch in examples.items():
         builder.train(fn, optimizer, batch, f"train@{size}")
         builder.evaluate(fn, batch, f"evaluate@{size}")
         if isinstance(batch, (tuple, list)):
             builder.evaluate(lambda b: (None, model(*b)), tuple(batch[:1]), f"predict@{size}")
-    return builder.step(name=name)
+    return builder.step(name=name, frozen="accept")
 
 
 def resized(batch: Any, size: int) -> Any:
