@@ -359,8 +359,8 @@ def plot(results: list[dict[str, Any]], title: str, path: str) -> None:
                                            sharey=True, width_ratios=(3, 2))
     for y, family in enumerate(families):
         rows = [r for r in shown if r["family"] == family]
-        for key, colour, up, label in (("torch_share", plots.COLOURS[1], 0.16, "PyTorch"),
-                                       ("share", plots.COLOURS[0], -0.16, "Handheld")):
+        for key, colour, up, label in (("share", plots.COLOURS[0], -0.16, "Handheld"),
+                                       ("torch_share", plots.COLOURS[1], 0.16, "PyTorch")):
             values = [100 * r[key] for r in rows]
             axes[0].scatter(values, [y + up] * len(rows), 16, colour, alpha=0.55, linewidths=0,
                             label=label if y == 0 else None)
@@ -377,8 +377,9 @@ def plot(results: list[dict[str, Any]], title: str, path: str) -> None:
     axes[0].set_title(title)
     axes[1].set_xscale("log")
     axes[1].axvline(1, color=plots.INK, linewidth=0.8)
-    ticks = (0.25, 0.5, 1, 2, 4, 8, 16)
-    axes[1].set_xticks(ticks, [f"{t:g}×" for t in ticks])
+    low, high = axes[1].get_xlim()
+    ticks = [2.0**n for n in range(-8, 9) if low <= 2.0**n <= high]
+    axes[1].set_xticks(ticks, [f"{t:g}×" if t >= 1 else f"1/{1 / t:g}" for t in ticks])
     axes[1].minorticks_off()
     axes[1].set_xlabel("PyTorch's time / Handheld's")
     for part in axes:
