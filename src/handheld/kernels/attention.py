@@ -1,0 +1,152 @@
+"""Attention and its gradient: nodes -> launches of attention_register.cl and attention_local.cl."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from handheld.device import DeviceCaps
+from handheld.errors import PlanError
+from handheld.graph.graph import Graph, Node, View
+from handheld.kernels.args import group, ints, line, strided
+from handheld.kernels.base import (
+    Arg,
+    Buffer,
+    Float,
+    Launch,
+    Lowered,
+    Workspace,
+    read_source,
+    round_up,
+    with_defines,
+)
+from handheld.kernels.expr import PHILOX
+
+Choice = Mapping[str, int]
+
+#: on a CPU: register tiles and blocks, for 16 registers and for 32 of 512 bits
+TILES = {False: (6, 1, 48), True: (8, 2, 64)}
+WIDE = 128  # wider heads have blocks of half the size, so that they fit the cache
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """An attention node and what its kernels are told."""
+
+    batch: int
+    heads: int
+    groups: int
+    rows: int
+    keys: int
+    depth: int
+    width: int
+    #: parameters INPUTS of attention.cl, then GRADIENTS if the node is a gradient
+    args: tuple[Arg, ...]
+    flags: dict[str, object]
+
+    @staticmethod
+    def of(node: Node, graph: Graph) -> _Problem:
+        grad = node.op == "attention_grad"
+        q, k, v = node.inputs[1:4] if grad else node.inputs[:3]
+        batch, heads, rows, depth = q.shape
+        groups, keys, width = k.shape[1], k.shape[2], v.shape[3]
+        ints(batch * heads * rows * max(depth, width), batch * groups * keys * max(depth, width))
+        attrs, rest = node.attrs, list(node.inputs[6 if grad else 3 :])
+        args: list[Arg] = [*_view(q), *_view(k), *_view(v)]
+        args += ints(heads, heads // max(groups, 1), rows, keys, depth, width)
+        args.append(Float(attrs["scale"]))
+        flags: dict[str, object] = {"CAUSAL": int(attrs["causal"])}
+        if attrs["masked"]:
+            mask = rest.pop(0)
+            flags["MASK"] = 2 if graph.tensors[mask.tensor].dtype == "bool" else 1
+            args += _view(mask)
+        if attrs["dropout"] > 0:
+            drop = attrs["dropout"]
+            flags["DROPOUT"] = 1
+            args += [Buffer(rest[0].tensor), Buffer(rest[1].tensor), *ints(attrs["key"]),
+                     Float(drop), Float(0.0 if drop >= 1 else 1 / (1 - drop))]
+        if grad:
+            args += [*_view(node.inputs[0]), *_view(node.inputs[4]), Buffer(node.inputs[5].tensor)]
+        return _Problem(batch, heads, groups, rows, keys, depth, width, tuple(args), flags)
+
+    @property
+    def empty(self) -> bool:
+        return 0 in (self.batch, self.heads, self.rows)
+
+
+def _view(view: View) -> tuple[Arg, ...]:
+    return (Buffer(view.tensor), *strided(view))
+
+
+def flops(node: Node, graph: Graph) -> int:
+    """Multiplications and additions of the products: two forward; backward five, of which one
+    makes the scores again."""
+    grad = node.op == "attention_grad"
+    (b, h, n, d), s, e = node.inputs[int(grad)].shape, node.inputs[1 + grad].shape[2], (
+        node.inputs[2 + grad].shape[3])
+    return 2 * b * h * n * s * ((3 * d + 2 * e) if grad else (d + e))
+
+
+def lower_attention(
+    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
+) -> Lowered:
+    problem = _Problem.of(node, graph)
+    if problem.empty:
+        return Lowered((), why="empty output")
+    return _register(problem, node, caps)
+
+
+def lower_attention_grad(
+    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
+) -> Lowered:
+    problem = _Problem.of(node, graph)
+    if problem.empty:
+        return Lowered((), why="empty output")
+    return _register_grad(problem, node, caps)
+
+
+def _blocks(problem: _Problem, caps: DeviceCaps) -> tuple[int, str]:
+    """Rows of a block, and the program."""
+    tile_rows, vectors, block = TILES[caps.vector_width >= 16]
+    wide = max(problem.depth, problem.width)
+    if wide <= 16:
+        vectors = 1
+    block = block // 2 if wide > WIDE and block // 2 % (16 * vectors) == 0 else block
+    step = 16 * vectors
+    defines = {"MR": tile_rows, "NV": vectors, "BQ": block, "BK": block,
+               "DP": round_up(max(problem.depth, 1), step),
+               "EP": round_up(max(problem.width, 1), step), **problem.flags}
+    parts = ["math.cl", "wide.cl", "attention.cl", "attention_register.cl"]
+    text = (PHILOX if "DROPOUT" in problem.flags else "") + "".join(map(read_source, parts))
+    return block, with_defines(defines, text)
+
+
+def _register(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
+    block, source = _blocks(problem, caps)
+    grid = (-(-problem.rows // block), problem.batch * problem.heads)
+    args = (*problem.args, *map(Buffer, node.outputs))
+    return Lowered((Launch("attention", source, args, grid, (1, 1)),), (),
+                   f"blocks of {block} queries and keys")
+
+
+def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
+    """Heads go to the compute units whole; where they are too few, keys are cut in parts, each with
+    a dq of its own that a second launch adds up."""
+    block, source = _blocks(problem, caps)
+    heads, blocks = problem.batch * problem.groups, max(-(-problem.keys // block), 1)
+    parts = min(blocks, max(2 * caps.compute_units // max(heads, 1), 1))
+    part = -(-blocks // parts) * block
+    parts = -(-max(problem.keys, 1) // part)
+    dq, dk, dv = node.outputs
+    size = problem.batch * problem.heads * problem.rows * problem.depth
+    ints(parts * size)
+    first: Arg = Buffer(dq) if parts == 1 else Workspace(0)
+    args = (*problem.args, first, Buffer(dk), Buffer(dv), *ints(part))
+    launches = [Launch("attention_grad", source, args, (parts, heads), (1, 1))]
+    why = f"blocks of {block} queries and keys"
+    if parts == 1:
+        return Lowered(tuple(launches), (), why)
+    launches.append(line("attention_sum", source,
+                         (first, Buffer(dq), *ints(size, parts)), size, caps))
+    return Lowered(tuple(launches), (4 * parts * size,), f"{why}, keys in {parts} parts")
