@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,6 +23,9 @@ from handheld.kernels.base import (
 from handheld.kernels.expr import PHILOX
 
 Choice = Mapping[str, int]
+
+#: on a GPU: columns of a chunk, as in attention_local.cl; most work-items across and down
+KT, MOST_ACROSS, MOST_DOWN = 16, 16, 16
 
 #: on a CPU: register tiles and blocks, for 16 registers and for 32 of 512 bits
 TILES = {False: (6, 1, 48), True: (8, 2, 64)}
@@ -94,6 +96,8 @@ def lower_attention(
     problem = _Problem.of(node, graph)
     if problem.empty:
         return Lowered((), why="empty output")
+    if caps.kind == "gpu":
+        return _local(problem, node, caps, choice)
     return _register(problem, node, caps)
 
 
@@ -103,11 +107,13 @@ def lower_attention_grad(
     problem = _Problem.of(node, graph)
     if problem.empty:
         return Lowered((), why="empty output")
+    if caps.kind == "gpu":
+        return _local_grad(problem, node, caps, choice)
     return _register_grad(problem, node, caps)
 
 
 def _blocks(problem: _Problem, caps: DeviceCaps) -> tuple[int, str]:
-    """Rows of a block, and the program."""
+    """Queries, and keys, of a block; the program."""
     tile_rows, vectors, block = TILES[caps.vector_width >= 16]
     wide = max(problem.depth, problem.width)
     if wide <= 16:
@@ -150,3 +156,87 @@ def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
     launches.append(line("attention_sum", source,
                          (first, Buffer(dq), *ints(size, parts)), size, caps))
     return Lowered(tuple(launches), (4 * parts * size,), f"{why}, keys in {parts} parts")
+
+
+def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
+    """Work-groups of a GPU that are legal, the family's own first; on a CPU there is no choice."""
+    problem = _Problem.of(node, graph)
+    if caps.kind != "gpu" or problem.empty:
+        return ()
+    return tuple(dict(zip(("WX", "WY"), shape)) for shape in _shapes(problem, caps))
+
+
+def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
+    """Work-items across and down a work-group that the device can run, the best guess first: the
+    largest of which there are two for each compute unit, else the one that makes most."""
+    sizes = [1 << n for n in range(5)]
+    legal = [(x, y) for x in sizes for y in sizes
+             if x * y <= group(caps, MOST_ACROSS * MOST_DOWN)
+             and 4 * sum(_memory(problem, x, y)[:2]) <= caps.local_mem_bytes]
+    if not legal:
+        raise PlanError(f"attention with heads of {max(problem.depth, problem.width)} columns needs "
+                        f"more than the {caps.local_mem_bytes} bytes of local memory there are")
+
+    def groups(shape: tuple[int, int]) -> int:
+        return -(-problem.rows // (4 * shape[1])) * problem.batch * problem.heads
+
+    most = max(x * y for x, y in legal)
+    worth = [s for s in legal if s[0] * s[1] * 8 >= most and s[0] >= min(s[1], 4)]
+    full = [s for s in worth if groups(s) >= 2 * caps.compute_units]
+    best = max(full, key=lambda s: (s[0] * s[1], s[0])) if full else max(
+        worth, key=lambda s: (groups(s), s[0]))
+    return [best, *(s for s in worth if s != best)]
+
+
+def _memory(problem: _Problem, across: int, down: int) -> tuple[int, int, int, int]:
+    """Floats of chunks and of the tile in local memory; rows of a chunk; columns side by side."""
+    tall, wide = 4 * down + 4, 4 * across + 4
+    widest = max(problem.depth, problem.width)
+    side = 4 if widest >= 4 * across else 2 if widest >= 2 * across else 1
+    columns = round_up(widest, across * side)
+    room, deep = max(KT * (tall + wide), columns), min(KT, 4 * across)
+    while deep * columns > room:
+        deep //= 2
+    return round_up(room, 4), 4 * across * tall, deep, side
+
+
+def _groups(
+    problem: _Problem, caps: DeviceCaps, choice: Choice | None
+) -> tuple[int, int, str]:
+    """Work-items of a group, its rows, and the program."""
+    shapes = _shapes(problem, caps)
+    across, down = (choice["WX"], choice["WY"]) if choice else shapes[0]
+    if (across, down) not in shapes:
+        raise PlanError(f"no work-group for attention is {dict(choice or {})}")
+    room, _, deep, side = _memory(problem, across, down)
+    defines = {"WX": across, "WY": down, "CV": side, "DEEP": deep, "ROOM": room,
+               "DN": -(-problem.depth // (across * side)),
+               "EN": -(-problem.width // (across * side)), **problem.flags}
+    text = "".join(map(read_source, ("attention.cl", "attention_local.cl")))
+    return across * down, 4 * down, with_defines(
+        defines, (PHILOX if "DROPOUT" in problem.flags else "") + text)
+
+
+def _local(
+    problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None
+) -> Lowered:
+    items, block, source = _groups(problem, caps, choice)
+    grid = (-(-problem.rows // block) * items, problem.batch * problem.heads)
+    args = (*problem.args, *map(Buffer, node.outputs))
+    return Lowered((Launch("attention", source, args, grid, (items, 1)),), (),
+                   f"groups of {items} items, {block} queries")
+
+
+def _local_grad(
+    problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None
+) -> Lowered:
+    items, block, source = _groups(problem, caps, choice)
+    dq, dk, dv = map(Buffer, node.outputs)
+    queries = (-(-problem.rows // block) * items, problem.batch * problem.heads)
+    keys = (-(-problem.keys // block) * items, problem.batch * problem.groups)
+    launches = (
+        Launch("attention_queries", source, (*problem.args, dq, Workspace(0)), queries, (items, 1)),
+        Launch("attention_keys", source, (*problem.args, Workspace(0), dk, dv), keys, (items, 1)),
+    )
+    return Lowered(launches, (4 * problem.batch * problem.heads * problem.rows,),
+                   f"groups of {items} items, {block} queries, then {block} keys")

@@ -122,6 +122,16 @@ inline void turned_rows(const __global float *from, int row_step, int step, int 
     }
 }
 
+// a row to memory, times `factor`, added to what is there if `more`
+inline void stored(const float *row, __global float *to, int columns, float factor, int more) {
+  int j = 0;
+  for (; j + 16 <= columns; j += 16) {
+    const float16 x = PLOAD(0, row + j) * factor;
+    *(__global loose16 *)(to + j) = more ? GLOAD(0, to + j) + x : x;
+  }
+  for (; j < columns; ++j) to[j] = row[j] * factor + (more ? to[j] : 0.0f);
+}
+
 // x[j] += mask, or -inf where it hides a key
 #if MASK
 inline void masked(float *x, const __global MASK_TYPE *from, int step, int count) {
@@ -215,8 +225,7 @@ __kernel void attention(INPUTS, __global float *out, __global float *lse) {
   }
   for (int i = 0; i < count; ++i) {
     const float sum = total_of(total[i]), inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-    __global float *to = out + ((b * rows + first + i) * heads + h) * width;
-    for (int j = 0; j < width; ++j) to[j] = o[i * EP + j] * inverse;
+    stored(o + i * EP, out + ((b * rows + first + i) * heads + h) * width, width, inverse, 0);
     lse[z * rows + first + i] = sum == 0.0f ? UNSEEN : most[i] + f_log(sum);
   }
 }
@@ -275,14 +284,13 @@ __kernel void attention_grad(INPUTS, GRADIENTS, __global float *dq, __global flo
         product(t, 1, BK, qs, DP, dks, DP, deep, WHOLE(depth, NT), count, 0);
         product(t, BK, 1, ks, DP, qs, DP, tall, WHOLE(depth, NT), here, 1);
         for (int i = 0; i < count; ++i)
-          for (int j = 0; j < depth; ++j)
-            to[i * heads * depth + j] = qs[i * DP + j] + (key0 == from ? 0.0f : to[i * heads * depth + j]);
+          stored(qs + i * DP, to + i * heads * depth, depth, 1.0f, key0 != from);
       }
     }
     for (int i = 0; i < here; ++i) {
       const int at = (b * keys + key0 + i) * groups + kh;
-      for (int j = 0; j < depth; ++j) dk[at * depth + j] = dks[i * DP + j];
-      for (int j = 0; j < width; ++j) dv[at * width + j] = dvs[i * EP + j];
+      stored(dks + i * DP, dk + at * depth, depth, 1.0f, 0);
+      stored(dvs + i * EP, dv + at * width, width, 1.0f, 0);
     }
   }
 }
