@@ -344,11 +344,11 @@ def _whole_attention() -> Iterator[Case]:
              *(normal(1, 2, 70, 8) for _ in "qkv"))
     yield of("attention whole causal more keys", lambda q, k, v: _attend(q, k, v, is_causal=True),
              q, k, v)
-    yield of("attention whole bool mask", lambda q, k, v, m: _attend(q, k, v, m), q, k, v,
+    yield of("attention whole bool mask", _attend, q, k, v,
              mask(2, 1, 5, 7))
-    yield of("attention whole padding", lambda q, k, v, m: _attend(q, k, v, m), q, k, v,
+    yield of("attention whole padding", _attend, q, k, v,
              lambda: torch.arange(7) < torch.tensor([3, 7]).view(2, 1, 1, 1))
-    yield of("attention whole rows masked", lambda q, k, v, m: _attend(q, k, v, m), q, k, v,
+    yield of("attention whole rows masked", _attend, q, k, v,
              lambda: torch.arange(35).reshape(5, 7) % 14 >= 7)
     yield of("attention whole float mask", lambda q, k, v, m: _attend(q, k, v, m.detach()), q, k, v,
              normal(3, 5, 7))

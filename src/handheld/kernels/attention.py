@@ -46,6 +46,8 @@ class _Problem:
     #: parameters INPUTS of attention.cl, then GRADIENTS if the node is a gradient
     args: tuple[Arg, ...]
     flags: dict[str, object]
+    #: whether all rows can be read in float4
+    quads: bool
 
     @staticmethod
     def of(node: Node, graph: Graph) -> _Problem:
@@ -70,11 +72,19 @@ class _Problem:
                      Float(drop), Float(0.0 if drop >= 1 else 1 / (1 - drop))]
         if grad:
             args += [*_view(node.inputs[0]), *_view(node.inputs[4]), Buffer(node.inputs[5].tensor)]
-        return _Problem(batch, heads, groups, rows, keys, depth, width, tuple(args), flags)
+        read = [q, k, v, *([node.inputs[0]] if grad else ())]
+        return _Problem(batch, heads, groups, rows, keys, depth, width, tuple(args), flags,
+                        all(map(_in_quads, read)))
 
     @property
     def empty(self) -> bool:
         return 0 in (self.batch, self.heads, self.rows)
+
+
+def _in_quads(view: View) -> bool:
+    """Whether columns are side by side and every row begins at a multiple of four."""
+    *steps, step = (0 if n == 1 else s for n, s in zip(view.shape, view.strides))
+    return step == 1 and not any(n % 4 for n in (view.shape[3], view.offset, *steps))
 
 
 def _view(view: View) -> tuple[Arg, ...]:
@@ -168,7 +178,7 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
 
 def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
     """Work-items across and down a work-group that the device can run, the best guess first: the
-    largest of which there are two for each compute unit, else the one that makes most."""
+    largest of which there is one for each compute unit, else the one that makes most."""
     sizes = [1 << n for n in range(5)]
     legal = [(x, y) for x in sizes for y in sizes
              if x * y <= group(caps, MOST_ACROSS * MOST_DOWN)
@@ -182,7 +192,7 @@ def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
 
     most = max(x * y for x, y in legal)
     worth = [s for s in legal if s[0] * s[1] * 8 >= most and s[0] >= min(s[1], 4)]
-    full = [s for s in worth if groups(s) >= 2 * caps.compute_units]
+    full = [s for s in worth if groups(s) >= caps.compute_units]
     best = max(full, key=lambda s: (s[0] * s[1], s[0])) if full else max(
         worth, key=lambda s: (groups(s), s[0]))
     return [best, *(s for s in worth if s != best)]
@@ -210,6 +220,7 @@ def _groups(
         raise PlanError(f"no work-group for attention is {dict(choice or {})}")
     room, _, deep, side = _memory(problem, across, down)
     defines = {"WX": across, "WY": down, "CV": side, "DEEP": deep, "ROOM": room,
+               "VEC": 4 if problem.quads else 1,
                "DN": -(-problem.depth // (across * side)),
                "EN": -(-problem.width // (across * side)), **problem.flags}
     text = "".join(map(read_source, ("attention.cl", "attention_local.cl")))

@@ -9,6 +9,9 @@
 //        +---+   +-----------+    |   O   |          DEEP rows at a time
 //                                 +-------+
 //
+// All loops with barriers run at least once and say so: compilers that turn work-items into loops
+// would otherwise copy what follows for the case that they do not.
+//
 // dq: S and T = G V^T, P and T -> dT, dQ += dT K. dk, dv: the same turned, with keys as rows;
 // dV += P^T G, then dK += dT^T Q. Each makes S again: nothing is added up across work-groups.
 
@@ -33,6 +36,10 @@
 #ifndef ROOM   // floats that chunks share: KT * (A_PITCH + B_PITCH), and DEEP rows of all columns
 #define ROOM 1664
 #endif
+#ifndef VEC    // floats of a load: 4 where all strides and offsets are multiples of four, and 1
+#define VEC 1
+#endif
+#define UNROLL 8
 #define KT 16
 #define ITEMS (WX * WY)
 #define BR (4 * WY)
@@ -69,10 +76,17 @@ inline void taken_apart(float4 v, float *x) { x[0] = v.x, x[1] = v.y, x[2] = v.z
 // to[column][pitch], KT columns from `k` of `all` rows: what lies outside is 0
 inline void chunk(const __global float *from, int row_step, int step, int count, int k, int columns,
                   __local float *to, int all, int pitch, int item) {
-  for (int i = item; i < all * KT; i += ITEMS) {
-    const int row = i / KT, c = i % KT;
-    to[c * pitch + row] = row < count && k + c < columns ? from[row * row_step + (k + c) * step]
-                                                         : 0.0f;
+  for (int i = item; i < all * KT / VEC; i += ITEMS) {
+    const int row = i / (KT / VEC), c = i % (KT / VEC) * VEC;
+    const int inside = row < count && k + c < columns;
+    __local float *at = to + c * pitch + row;
+#if VEC == 4
+    const float4 x = inside ? *(const __global float4 *)(from + row * row_step + k + c)
+                            : (float4)(0.0f);
+    at[0] = x.x, at[pitch] = x.y, at[2 * pitch] = x.z, at[3 * pitch] = x.w;
+#else
+    at[0] = inside ? from[row * row_step + (k + c) * step] : 0.0f;
+#endif
   }
 }
 
@@ -85,12 +99,13 @@ inline void scores(const __global float *a, int a_r, int a_c, int a_count, const
   for (int i = 0; i < 4; ++i)
 #pragma unroll
     for (int j = 0; j < 4; ++j) sum[i][j] = 0.0f;
-  for (int k = 0; k < columns; k += KT) {
+  int k = 0;
+  do {
     barrier(CLK_LOCAL_MEM_FENCE);
     chunk(a, a_r, a_c, a_count, k, columns, as, BR, A_PITCH, item);
     chunk(b, b_r, b_c, b_count, k, columns, bs, BC, B_PITCH, item);
     barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
+#pragma unroll UNROLL
     for (int c = 0; c < KT; ++c) {
       float x[4], y[4];
       taken_apart(*(const __local float4 *)(as + c * A_PITCH + 4 * ty), x);
@@ -100,21 +115,29 @@ inline void scores(const __global float *a, int a_r, int a_c, int a_count, const
 #pragma unroll
         for (int j = 0; j < 4; ++j) sum[i][j] += x[i] * y[j];
     }
-  }
+    k += KT;
+  } while (k < columns);
 }
 
 // out[i][n] += row 4*ty + i of the tile times `count` rows of m; `n_count` vectors of columns
 inline void apply(const __local float *tile, const __global float *m, int m_r, int m_c, int count,
                   int columns, __local float *room, int item, int tx, int ty, const int n_count,
                   vec *out) {
-  for (int k = 0; k < count; k += DEEP) {
+  int k = 0;
+  do {
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (int i = item; i < DEEP * COLUMNS(n_count); i += ITEMS) {
-      const int row = k + i / COLUMNS(n_count), c = i % COLUMNS(n_count);
-      room[i] = row < count && c < columns ? m[row * m_r + c * m_c] : 0.0f;
+    for (int i = item; i < DEEP * COLUMNS(n_count) / VEC; i += ITEMS) {
+      const int row = k + i / (COLUMNS(n_count) / VEC), c = i % (COLUMNS(n_count) / VEC) * VEC;
+      const int inside = row < count && c < columns;
+#if VEC == 4
+      *(__local float4 *)(room + 4 * i) =
+          inside ? *(const __global float4 *)(m + row * m_r + c) : (float4)(0.0f);
+#else
+      room[i] = inside ? m[row * m_r + c * m_c] : 0.0f;
+#endif
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll 4
+#pragma unroll UNROLL
     for (int r = 0; r < DEEP; ++r) {
       float x[4];
       taken_apart(*(const __local float4 *)(tile + (k + r) * A_PITCH + 4 * ty), x);
@@ -125,7 +148,8 @@ inline void apply(const __local float *tile, const __global float *m, int m_r, i
         for (int i = 0; i < 4; ++i) out[i * n_count + n] += x[i] * y;
       }
     }
-  }
+    k += DEEP;
+  } while (k < count);
 }
 
 // an item's columns of `row` to memory
@@ -193,7 +217,8 @@ __kernel void attention(INPUTS, __global float *out, __global float *lse) {
   vec o[4 * EN];
   CLEARED(o, EN)
   for (int i = 0; i < 4; ++i) most[i] = -INFINITY, total[i] = 0.0f;
-  for (int key0 = 0; key0 < stop; key0 += BC) {
+  int key0 = 0;
+  do {
     const int here = min(BC, stop - key0);
     float s[4][4], peak[4];
     scores(HEAD(q, b, h) + first * q_r, q_r, q_c, count, HEAD(k, b, kh) + key0 * k_r, k_r, k_c, here,
@@ -225,7 +250,8 @@ __kernel void attention(INPUTS, __global float *out, __global float *lse) {
     }
     laid_down(s, tile, tx, ty);
     apply(tile, HEAD(v, b, kh) + key0 * v_r, v_r, v_c, here, width, room, item, tx, ty, EN, o);
-  }
+    key0 += BC;
+  } while (key0 < stop);
   barrier(CLK_LOCAL_MEM_FENCE);
   folded(total, 1, tile, tx, ty);
 #pragma unroll
@@ -261,7 +287,8 @@ __kernel void attention_queries(INPUTS, GRADIENTS, __global float *dq, __global 
   folded(both, 1, tile, tx, ty);
   for (int i = 0; i < 4; ++i)
     if (tx == 0 && first + 4 * ty + i < rows) delta[z * rows + first + 4 * ty + i] = both[i];
-  for (int key0 = 0; key0 < stop; key0 += BC) {
+  int key0 = 0;
+  do {
     const int here = min(BC, stop - key0);
     float s[4][4], t[4][4];
     scores(HEAD(q, b, h) + first * q_r, q_r, q_c, count, HEAD(k, b, kh) + key0 * k_r, k_r, k_c, here,
@@ -278,7 +305,8 @@ __kernel void attention_queries(INPUTS, GRADIENTS, __global float *dq, __global 
       }
     laid_down(t, tile, tx, ty);
     apply(tile, HEAD(k, b, kh) + key0 * k_r, k_r, k_c, here, depth, room, item, tx, ty, DN, o);
-  }
+    key0 += BC;
+  } while (key0 < stop);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = first + 4 * ty + i;
@@ -296,8 +324,10 @@ __kernel void attention_keys(INPUTS, GRADIENTS, const __global float *delta, __g
   vec ok[4 * DN], ov[4 * EN];
   CLEARED(ok, DN)
   CLEARED(ov, EN)
-  for (int h = kh * shared; h < (kh + 1) * shared; ++h)
-    for (int row0 = CAUSAL ? first / BC * BC : 0; row0 < rows; row0 += BC) {
+  int h = kh * shared;
+  do {
+    int row0 = CAUSAL ? min(first, rows - 1) / BC * BC : 0;
+    do {
       const int here = min(BC, rows - row0);
       float s[4][4], t[4][4];
       scores(HEAD(k, b, kh) + first * k_r, k_r, k_c, count, HEAD(q, b, h) + row0 * q_r, q_r, q_c,
@@ -321,7 +351,9 @@ __kernel void attention_keys(INPUTS, GRADIENTS, const __global float *delta, __g
       barrier(CLK_LOCAL_MEM_FENCE);
       laid_down(t, tile, tx, ty);
       apply(tile, HEAD(q, b, h) + row0 * q_r, q_r, q_c, here, depth, room, item, tx, ty, DN, ok);
-    }
+      row0 += BC;
+    } while (row0 < rows);
+  } while (++h < (kh + 1) * shared);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int key = first + 4 * ty + i, at = (b * keys + key) * groups + kh;
