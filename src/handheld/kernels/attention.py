@@ -184,8 +184,10 @@ def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
              if x * y <= group(caps, MOST_ACROSS * MOST_DOWN)
              and 4 * sum(_memory(problem, x, y)[:2]) <= caps.local_mem_bytes]
     if not legal:
-        raise PlanError(f"attention with heads of {max(problem.depth, problem.width)} columns needs "
-                        f"more than the {caps.local_mem_bytes} bytes of local memory there are")
+        wide = max(problem.depth, problem.width)
+        raise PlanError(f"attention with heads of {wide} columns needs more than the "
+                        f"{caps.local_mem_bytes} bytes of local memory there are. Try: narrower "
+                        "heads")
 
     def groups(shape: tuple[int, int]) -> int:
         return -(-problem.rows // (4 * shape[1])) * problem.batch * problem.heads
