@@ -1,9 +1,11 @@
 """How long until the first step: capture, passes, plan, build, first run; then a second start.
 
     python bench/first_step.py [--on opencl] [--only abc|small] [--json FILE] [--plot FILE]
+    python bench/first_step.py [--on opencl] [--only abc|small] [--warm N] [--json FILE]
 
 Each start is a process of its own; the cold one has empty caches and its imports are not counted;
-the warm one starts from the step file that the cold one wrote, with the caches it filled.
+the warm ones start from the step file that the cold one wrote, with the caches it filled. Of N
+warm starts the median is shown, and the range.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def cold(entry: Entry, device: str, folder: str) -> dict[str, float]:
 def plot(rows: list[dict[str, Any]], title: str, path: str) -> None:
     """A bar a start, from left to right what its time went into."""
     names = list(dict.fromkeys(row["workload"] for row in rows))
-    found = {k for row in rows for k in row} - {"workload", "start", "total"}
+    found = {k for row in rows for k in row} - {"workload", "start", "total", "totals"}
     parts = [p for p in PARTS if p in found] + sorted(found - set(PARTS))
     ys = [names.index(r["workload"]) + (-0.2 if r["start"] == "cold" else 0.2) for r in rows]
     figure, axes = plots.pyplot().subplots(figsize=(8, 1.5 + 0.5 * len(names)))
@@ -76,12 +78,19 @@ def plot(rows: list[dict[str, Any]], title: str, path: str) -> None:
     plots.save(figure, path)
 
 
+def timed_process(command: list[str], environment: dict[str, str]) -> dict[str, float]:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    spent: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return spent
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="small", help="letters, or small")
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
+    parser.add_argument("--warm", type=int, default=5, help="warm starts, 5 unless told")
     parser.add_argument("--cold", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cold:
@@ -107,13 +116,17 @@ def main() -> None:
                 "warm": [warm_start.__file__, options.on, f"{folder}/x.step", f"{folder}/x.npz"],
             }
             for kind, command in starts.items():
-                done = subprocess.run([sys.executable, *command], env=os.environ | caches,
-                                      capture_output=True, text=True, check=True)
-                spent = json.loads(done.stdout.splitlines()[-1])
+                tries = sorted(
+                    (timed_process([sys.executable, *command], os.environ | caches)
+                     for _ in range(options.warm if kind == "warm" else 1)),
+                    key=lambda spent: sum(spent.values()))
+                spent, totals = tries[len(tries) // 2], [sum(t.values()) for t in tries]
                 parts = "  ".join(f"{k} {v:.2f}" for k, v in spent.items())
                 total = sum(spent.values())
-                rows.append({"workload": entry.name, "start": kind, **spent, "total": total})
-                print(f"{entry.name:24} {kind}: {parts}  total {total:.2f} s", flush=True)
+                rows.append({"workload": entry.name, "start": kind, **spent, "total": total,
+                             "totals": totals})
+                spread = f" ({totals[0]:.2f} to {totals[-1]:.2f})" if len(tries) > 1 else ""
+                print(f"{entry.name:24} {kind}: {parts}  total {total:.2f} s{spread}", flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
     if options.plot:

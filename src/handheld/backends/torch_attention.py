@@ -31,7 +31,8 @@ def _scores(attrs: Attrs, q: T, k: T, rest: Sequence[T]) -> T:
     if attrs["causal"]:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
-    return scores
+    made: T = scores
+    return made
 
 
 def _kept(attrs: Attrs, like: T, rest: Sequence[T]) -> T | None:
@@ -43,7 +44,8 @@ def _kept(attrs: Attrs, like: T, rest: Sequence[T]) -> T | None:
     index = torch.arange(like.numel(), device=like.device).reshape(like.shape) & _WORD
     word, _ = philox((index, step), random_key(seed, attrs["key"]))
     number = (word >> 8).to(torch.float32) * 2.0**-24
-    return (number >= p).to(like.dtype) * (0.0 if p >= 1 else 1 / (1 - p))
+    kept: T = (number >= p).to(like.dtype) * (0.0 if p >= 1 else 1 / (1 - p))
+    return kept
 
 
 def attention(attrs: Attrs, q: T, k: T, v: T, *rest: T) -> tuple[T, T]:
