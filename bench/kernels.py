@@ -166,6 +166,11 @@ class Bound:
             return self.scratch[arg.index]
         return np.float32(arg.value) if isinstance(arg, Float) else np.int32(arg.value)
 
+    def close(self) -> None:
+        """Also what keeps the buffers alive until then: a kernel does not."""
+        for buffer in (*self.buffers, *self.scratch):
+            buffer.release()
+
     def result(self) -> np.ndarray:
         self.seconds(1)
         cl.enqueue_copy(self.queue, self.out, self.buffers[2])
@@ -196,11 +201,12 @@ def contraction(row: Contraction, device: Device, options: argparse.Namespace) -
             tried.append({"choice": dict(other), "failed": str(problem)[:200]})
             continue
         (spent,) = medians([one.seconds], options)
+        one.close()
         tried.append({"choice": dict(other), "why": one.why, "us": spent * 1e6, "error": wrong})
     return Subject(
         row.op, row.name, ours.seconds, pytorch(lambda: run(*inputs), device.where), error,
         ours.why, standing, len(ours.launches), sum(t.nbytes for t in host), want.nbytes,
-        flops=contract.flops(node, graph),
+        flops=contract.flops(node, graph), close=ours.close,
         candidates=sorted(tried, key=lambda t: t.get("us", math.inf)))
 
 
