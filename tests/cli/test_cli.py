@@ -505,6 +505,20 @@ def test_a_signal_in_the_middle_of_training(work, number, word):
     assert meta["history"]["steps"] == int(state["handheld.step"]) > 0
 
 
+def test_ctrl_c_while_python_still_imports(work):
+    code = ("import sys, handheld\n"
+            "class Stop:\n"
+            "    def find_spec(self, name, *rest):\n"
+            "        if name == 'typer': raise KeyboardInterrupt\n"
+            "sys.meta_path.insert(0, Stop())\n"
+            "sys.modules.pop('handheld.cli.main', None)\n"
+            "import runpy; runpy.run_module('handheld', run_name='__main__')\n")
+    own = str(Path(handheld.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code], cwd=work, text=True, capture_output=True,
+                          env={**os.environ, "PYTHONPATH": own}, check=False)
+    assert (done.returncode, done.stderr) == (130, "stopped: interrupted\n")
+
+
 def test_ctrl_c_again_and_again(work):
     child = process(work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000")
     assert child.stdout is not None
