@@ -88,6 +88,9 @@ class Step:
             model, dict) else {"": model}
         own: dict[str, Any] = {}
         for prefix, part in modules.items():
+            if not hasattr(part, "named_parameters"):
+                raise HandheldError(f"copy_to takes the module that was captured, or a dictionary "
+                                    f"of them, not a {type(part).__name__}")
             for name, tensor in (*part.named_parameters(remove_duplicate=False),
                                  *part.named_buffers(remove_duplicate=False)):
                 own[prefix + name] = tensor
@@ -97,6 +100,11 @@ class Step:
                 f"the step has no values for {', '.join(missing[:5])}: "
                 "is this the module that was captured?"
             )
+        other = [name for name, tensor in own.items() if tuple(tensor.shape) != state[name].shape]
+        if other:
+            raise HandheldError(f"{other[0]} has shape {tuple(own[other[0]].shape)} in the module "
+                                f"and {state[other[0]].shape} in the step: is this the module that "
+                                "was captured?")
         for name, tensor in own.items():
             tensor.data.copy_(tensor.data.new_tensor(state[name]))
 

@@ -22,6 +22,9 @@ BATCH = (torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
     ({"model": lambda b: b[0].sum(), "modules": [nn.Linear(3, 2)]}, "a list is none"),
     ({"loss": "mse"}, "the loss is a str"),
     ({"loss": nn.CrossEntropyLoss}, "the class CrossEntropyLoss itself"),
+    ({"model": lambda b: b[0].sum(), "modules": torch.jit.ScriptModule()},
+     "TorchScript modules cannot be captured"),
+    ({"loss": lambda y, t: y}, r"it returned a tensor of shape \(4, 2\)"),
     ({"loss": lambda y: y.sum()}, "1 targets, which does not fit"),
     ({"optimizer": "adam"}, "the optimizer is a str"),
     ({"optimizer": torch.optim.SGD}, "the class SGD itself"),
@@ -61,6 +64,14 @@ def test_what_is_documented_is_what_runs() -> None:
     (lambda t: t.fit([BATCH], epochs="3"), "epochs='3' should be a whole number"),
     (lambda t: t.fit([BATCH], epochs=1, every=0), "every=0 should be"),
     (lambda t: t.fit([BATCH], epochs=1, rate=0.1), "should be a function of the epochs done"),
+    (lambda t: t.fit([BATCH], epochs=1, callbacks=[print]), "would never be called"),
+    (lambda t: t.fit([BATCH], epochs=1, callbacks=print), "callbacks should be a list"),
+    (lambda t: t.fit([BATCH], epochs=1, metrics=["accuracy"]), "metrics should be a dictionary"),
+    (lambda t: t.fit([BATCH], epochs=1, checkpoint="."), "cannot be written: it is a folder"),
+    (lambda t: t.fit([BATCH], epochs=1, checkpoint="no/x"), "there is no folder no"),
+    (lambda t: t.outputs(), "nothing was run yet"),
+    (lambda t: t.plan.step.copy_to(None), "takes the module that was captured"),
+    (lambda t: t.plan.step.copy_to(nn.Linear(5, 2)), r"weight has shape \(2, 5\) in the module"),
     (lambda t: t.load("run.checkpoint"), "a dictionary of values by name, not a str"),
     (lambda t: t.set_rate("0.1"), "a learning rate of '0.1' makes no sense"),
     (lambda t: t.run("tarin", *BATCH), "no graph 'tarin'; it has train"),
@@ -70,3 +81,21 @@ def test_calls_of_a_trainer_that_make_no_sense(call, said: str) -> None:
     step = handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), 0.1), BATCH)
     with step.plan("null").start() as trainer, pytest.raises(HandheldError, match=said):
         call(trainer)
+
+
+def test_what_a_wrong_batch_raises_is_all_that_is_said(caplog) -> None:
+    model = nn.Linear(3, 2)
+    with pytest.raises(RuntimeError, match="Expected dtype int"):
+        handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), 0.1),
+                         (BATCH[0], torch.ones(4)))
+    assert not caplog.records  # PyTorch's log has pages on it
+
+
+def test_a_compiled_model_is_captured_as_it_was_written() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    steps = [handheld.capture(made, F.cross_entropy, optimizer, BATCH)
+             for made in (model, torch.compile(model))]
+    ops = [[(node.op, node.origin.source) for node in step.graphs["train"].nodes] for step in steps]
+    assert ops[0] == ops[1]

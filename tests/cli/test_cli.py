@@ -304,6 +304,13 @@ def test_example_batches_come_from_data_too(run, work):
     assert "decides otherwise: it is" in result.stdout and "of the data" in result.stdout
 
 
+def test_a_factory_that_is_not_there_or_cannot_be_imported(run, work):
+    fails(run("train", "mine.py:mkae", "--data", "data.npz"), "no function 'mkae'", "it has: make,")
+    (work / "needs.py").write_text("import torch\nimport nowhere_to_be_found.inside\n")
+    fails(run("verify", "needs.py:make"), "needs.py:make raised ModuleNotFoundError in line 2",
+          "Try: pip install nowhere_to_be_found")
+
+
 def test_several_updates_are_for_python(run):
     fails(run("train", "dcgan", "--data", "digits"), "the graphs d, g", "docs/api.md")
 
@@ -496,6 +503,20 @@ def test_a_signal_in_the_middle_of_training(work, number, word):
     assert kept.stat().st_mtime_ns > written
     state, meta = load_state(kept)
     assert meta["history"]["steps"] == int(state["handheld.step"]) > 0
+
+
+def test_ctrl_c_while_python_still_imports(work):
+    code = ("import sys, handheld\n"
+            "class Stop:\n"
+            "    def find_spec(self, name, *rest):\n"
+            "        if name == 'typer': raise KeyboardInterrupt\n"
+            "sys.meta_path.insert(0, Stop())\n"
+            "sys.modules.pop('handheld.cli.main', None)\n"
+            "import runpy; runpy.run_module('handheld', run_name='__main__')\n")
+    own = str(Path(handheld.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code], cwd=work, text=True, capture_output=True,
+                          env={**os.environ, "PYTHONPATH": own}, check=False)
+    assert (done.returncode, done.stderr) == (130, "stopped: interrupted\n")
 
 
 def test_ctrl_c_again_and_again(work):

@@ -36,6 +36,9 @@ def check_modules(modules: Any) -> None:
     if wrong:
         raise CaptureError(f"modules should be an nn.Module or a dictionary of them; "
                            f"{_what(wrong[0])} is none")
+    if any(isinstance(part, torch.jit.ScriptModule) for m in found for part in m.modules()):
+        raise CaptureError("TorchScript modules cannot be captured. Try: the nn.Module that it was "
+                           "made from")
 
 
 def check_loss(loss: Any) -> None:

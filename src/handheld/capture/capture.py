@@ -7,9 +7,11 @@ over one state: a GAN's two updates, an evaluation pass, a target network's copy
 
 from __future__ import annotations
 
+import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -293,10 +295,16 @@ class Capture:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """The user's random state is left as it was; fake-tensor chatter is not theirs to read."""
+        """The user's random state is left as it was; fake-tensor chatter is not theirs to read;
+        what they compiled with torch.compile runs as it was written."""
         fast = torch.backends.mha.get_fastpath_enabled()
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        chatter = logging.getLogger("torch._subclasses.fake_tensor")
+        level = chatter.level
+        compiled = "torch._dynamo" in sys.modules  # importing it takes seconds
+        eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), eager:
             warnings.simplefilter("ignore")
+            chatter.setLevel(logging.CRITICAL)  # PyTorch logs what it then raises
             torch.manual_seed(0)  # keys of random ops come from here: the same at every capture
             # PyTorch's fused inference path of a transformer layer is one opaque op
             torch.backends.mha.set_fastpath_enabled(False)
@@ -304,6 +312,7 @@ class Capture:
                 yield
             finally:
                 torch.backends.mha.set_fastpath_enabled(fast)
+                chatter.setLevel(level)
 
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
@@ -383,8 +392,8 @@ def _loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise CaptureError(
             "the closure must return a scalar loss, or (loss, outputs); "
-            f"it returned {type(loss).__name__}"
-            + (f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else "")
+            "it returned " + (f"a tensor of shape {tuple(loss.shape)}"
+                              if isinstance(loss, torch.Tensor) else type(loss).__name__)
         )
     return loss, outputs
 

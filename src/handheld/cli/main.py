@@ -72,7 +72,8 @@ def _text(error: Exception) -> str:
     if (error.name or "").partition(".")[0] == "torch":
         return ("this needs PyTorch, which is not installed here. Try: pip install "
                 "'handheld[capture]', or use a step file packaged elsewhere")
-    return f"{error}. Try: pip install {(error.name or 'the missing package').partition('.')[0]}"
+    hint = f". Try: pip install {error.name.partition('.')[0]}" if error.name else ""
+    return f"{str(error).rstrip('.')}{hint}"
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False,

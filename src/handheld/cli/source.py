@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
+import inspect
 import sys
 import traceback
 from abc import ABC, abstractmethod
@@ -161,21 +161,30 @@ class Factory(Source):
             self._made = self._call()
         return self._made
 
+    def _functions(self) -> list[str]:
+        """Functions that the user's file itself defines."""
+        module = sys.modules[_module_name(self.path)]
+        return [name for name, value in vars(module).items()
+                if inspect.isfunction(value) and value.__module__ == module.__name__]
+
     def _call(self) -> tuple[Parts, Any]:
         where = f"{self.path}:{self.function}"
         try:
             function = getattr(_import_file(self.path), self.function, None)
             made = function() if callable(function) else None
-        except ImportError:
-            raise
         except Exception as error:
+            if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
+                raise
             frames = traceback.extract_tb(error.__traceback__)
             line = next((f.lineno for f in reversed(frames)
                          if Path(f.filename) == self.path.resolve()), "?")
-            raise CaptureError(f"{where} raised {type(error).__name__} in line {line}: {error}") \
-                from error
+            hint = f". Try: pip install {error.name.partition('.')[0]}" \
+                if isinstance(error, ModuleNotFoundError) and error.name else ""
+            raise CaptureError(f"{where} raised {type(error).__name__} in line {line}: "
+                               f"{str(error).rstrip('.')}{hint}") from error
         if not callable(function):
-            raise CaptureError(f"{self.path} has no function {self.function!r}")
+            has = ", ".join(self._functions()) or "none"
+            raise CaptureError(f"{self.path} has no function {self.function!r}; it has: {has}")
         if not isinstance(made, tuple) or len(made) not in (3, 4):
             raise CaptureError(f"{where} returned {_describe(made)}. It should return "
                                "(model, loss, optimizer) or (model, loss, optimizer, batch)")
@@ -207,8 +216,6 @@ class StepFile(Source):
 
 def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
     """Train, evaluate and predict, plainly named for one batch size, `train@4` for several."""
-    # PyTorch logs what it then raises
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     try:
         return _capture_sizes(parts, examples, seed, name)
     except (HandheldError, ImportError):
@@ -263,10 +270,14 @@ def _describe(value: Any) -> str:
     return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
 
 
+def _module_name(path: Path) -> str:
+    return f"handheld_user_{path.stem}"
+
+
 def _import_file(path: Path) -> ModuleType:
     """The user's file as a module; what lies beside it can be imported too."""
     path = path.resolve()
-    spec = importlib.util.spec_from_file_location(f"handheld_user_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
     if spec is None or spec.loader is None:
         raise HandheldError(f"{path} cannot be imported")
     if str(path.parent) not in sys.path:

@@ -17,7 +17,7 @@ from rich.text import Text
 from handheld.backends.base import describe
 from handheld.cli import show
 from handheld.cli.options import Data, Json, Spec
-from handheld.cli.prepare import capture_example
+from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError
 from handheld.measure.jobs import find_jobs
@@ -67,7 +67,8 @@ def tune(
     names = _training(step, source, graph, size)
     jobs = find_jobs((step.graphs[name] for name in names), caps)
     record, path, notes = _record(Record.of(caps), [job.signature for job in jobs] if fresh else [])
-    notes = [*notes, *load_tuning(caps).ignored]
+    frozen = check_frozen(step, source, accept=True)  # speed does not depend on it
+    notes = [*notes, *load_tuning(caps).ignored, *([frozen] if frozen else [])]
     for note in notes if not json else ():
         show.warn(note)
     tuner = Tuner(on, caps, jobs, record, path)

@@ -75,6 +75,10 @@ def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
         raise HandheldError(f"epochs={epochs!r:.40} should be a whole number, 0 or more")
     if every is not None and (type(every) is not int or every < 1):
         raise HandheldError(f"every={every!r:.40} should be a whole number of steps from 1 on")
+    _check_callbacks(callbacks)
+    if metrics is not None and not (isinstance(metrics, Mapping)
+                                    and all(map(callable, metrics.values()))):
+        raise HandheldError("metrics should be a dictionary of functions f(outputs, batch) by name")
     if rate is not None and not callable(rate):
         raise HandheldError(f"rate={rate!r:.40} should be a function of the epochs done, such as "
                             "lambda epoch: 0.1 * 0.9**epoch. For one rate: trainer.set_rate(rate)")
@@ -90,11 +94,30 @@ def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
     loop.metrics, loop.guards, loop.every = metrics, guards, every
     loop.stop_on_nan = stop_on_nan or find_nan
     loop.replay = Replay(trainer) if find_nan else None
-    loop.path = None if checkpoint is None else Path(checkpoint)
+    loop.path = None if checkpoint is None else _place(Path(checkpoint))
     if resume:
         loop.resume()
     with loop.interrupt:
         return loop.run()
+
+
+def _place(path: Path) -> Path:
+    """A place that cannot be written is known before the first step."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise CheckpointError(f"{path} cannot be written: {why}")
+    return path
+
+
+def _check_callbacks(callbacks: Any) -> None:
+    """A callback that would never be called is a mistake."""
+    if not isinstance(callbacks, Sequence):
+        raise HandheldError("callbacks should be a list of objects with on_step, on_epoch or "
+                            "on_message")
+    for callback in callbacks:
+        if not any(hasattr(callback, name) for name in ("on_step", "on_epoch", "on_message")):
+            raise HandheldError(f"the callback {callback!r:.60} has none of on_step, on_epoch and "
+                                "on_message, and would never be called")
 
 
 def _as_data(data: Any, epochs: int) -> Data:

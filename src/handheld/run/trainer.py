@@ -102,6 +102,9 @@ class Trainer:
     def outputs(self) -> dict[str, np.ndarray]:
         """What the last run gave out besides its loss, under the names of the model's outputs."""
         self._open()
+        if not self._last:
+            raise HandheldError("nothing was run yet, so that there are no outputs. Try: "
+                                "trainer.evaluate(*batch), or trainer.run(graph, *batch)")
         graph = self.plan.graphs[self._last].graph
         return {name: self.session.read_tensor(self._last, view.tensor).reshape(view.shape)
                 for name, view, _ in graph.outputs if name != "loss"}
