@@ -13,7 +13,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
 from handheld.kernels.base import Buffer, Float, Int, Lower, Start, Texture, Workspace
 
-NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.uint8}
+NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.uint8, "f16": np.float16}
 
 
 @cache
@@ -59,6 +59,7 @@ def make(
     tensors, data, inputs = {}, {}, []
     for i, array in enumerate(arrays):
         dtype = {"f": "f32", "i": "i32", "b": "bool"}[array.dtype.kind]
+        dtype = "f16" if array.dtype == np.float16 else dtype
         tensors[i] = Tensor(i, array.shape, dtype, "input")
         data[i] = np.ascontiguousarray(array.astype(NUMPY[dtype]))
         inputs.append(
@@ -93,7 +94,7 @@ def run_node(
     for i in node.outputs:
         tensor = graph.tensors[i]
         host[i] = np.full(
-            tensor.shape, np.nan if tensor.dtype == "f32" else 77, NUMPY[tensor.dtype]
+            tensor.shape, np.nan if tensor.dtype in ("f32", "f16") else 77, NUMPY[tensor.dtype]
         )
     buffers = {i: cl.Buffer(q.context, flags, hostbuf=a) for i, a in host.items() if a.size}
     scratch = [
@@ -107,7 +108,8 @@ def run_node(
             if isinstance(arg, Buffer):
                 kernel.set_arg(k, buffers.get(arg.tensor, empty))
             elif isinstance(arg, Texture):
-                scratch.append(texture(q.context, buffers[arg.tensor], arg.floats))  # keeps it
+                scratch.append(texture(q.context, buffers[arg.tensor], arg.floats,
+                                       graph.tensors[arg.tensor].dtype))  # keeps it
                 kernel.set_arg(k, scratch[-1])
             elif isinstance(arg, Start):
                 kernel.set_arg(k, np.int32(0))

@@ -8,8 +8,11 @@ import pytest
 
 from cases import CASES
 from casework import Held, captured, differences, limit_of, reference, run
+from handheld.passes import half
+from handheld.run.verify import verify_plan
 
 SAMPLE = 60  # on OpenCL, unless --all-cases: building kernels takes most of the time
+HALF_SAMPLE = 20
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -26,12 +29,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if not metafunc.config.getoption("--all-cases"):
             names = sorted(random.Random(0).sample(names, SAMPLE))
         metafunc.parametrize("case", names)
+    if "half_case" in metafunc.fixturenames:
+        names = list(CASES)
+        if not metafunc.config.getoption("--all-cases"):
+            names = sorted(random.Random(1).sample(names, HALF_SAMPLE))
+        metafunc.parametrize("half_case", names)
 
 
 def test_opencl(case: str) -> None:
     held = Held(CASES[case])
     got = run(captured(held), held, "opencl")
     assert not differences(got, reference(held), limit_of(CASES[case], exact=False))
+
+
+def test_halves(half_case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every node with all its tensors in halves, however small, against PyTorch in float64 on the
+    same halves: results that are stored in halves within 2^-11, others within float32."""
+    monkeypatch.setattr(half, "LEAST", 1)
+    held = Held(CASES[half_case])
+    plan = captured(held).plan("opencl", precision="half", isolate=True)
+    result = verify_plan(plan, held.batch, "case", limit_of(CASES[half_case], exact=False))
+    assert result.passed, str(result)
 
 
 def test_there_are_enough() -> None:

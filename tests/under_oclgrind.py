@@ -1,6 +1,6 @@
 """Runs op cases on Oclgrind, each tensor in memory of its own. Started by scripts/oclgrind.
 
-    python tests/under_oclgrind.py [--sample N] [--seed S] [--only TEXT]
+    python tests/under_oclgrind.py [--sample N] [--seed S] [--only TEXT] [--halves]
                                    [--variants N] [--shard I/N]
 
 Oclgrind writes invalid accesses and data races to its log; this prints what it ran and exits with
@@ -20,12 +20,14 @@ from cases import CASES
 from casework import Held, captured, differences, reference, run_plan
 from handheld.backends.base import describe
 from handheld.backends.opencl import OpenCLSession
+from handheld.passes import half
 from variants import DESCRIPTIONS, Variants, described, in_shard
 
 #: too long for a simulator that runs one instruction at a time
 LIMIT = 60_000
 #: what a result may differ by: the simulator's own functions are less exact
 LOOSE = 1e-3
+HALF_LOOSE = 2e-2  # some roundings of 2^-11, one after the other
 
 
 def work(step) -> int:
@@ -59,10 +61,13 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
+    parser.add_argument("--halves", action="store_true", help="everything between nodes as f16")
     parser.add_argument("--variants", type=int, default=0, metavar="N",
                         help="also N variants a case and description, drawn by the seed")
     parser.add_argument("--shard", default="1/1", help="which part of how many, as 1/4")
     options = parser.parse_args()
+    half.LEAST = 1
+    precision, limit = ("half", HALF_LOOSE) if options.halves else ("float32", LOOSE)
     chance = random.Random(options.seed)
     names = [n for n in CASES if options.only in n and in_shard(n, options.shard)]
     if options.sample:
@@ -80,9 +85,10 @@ def main() -> None:
         for kind in ("cpu", "gpu"):
             step.values.update(start)
             plan = step.plan(
-                "opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True
+                "opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True,
+                precision=precision,
             )
-            for found in differences(run_plan(plan, held, build_threads=1), want, LOOSE):
+            for found in differences(run_plan(plan, held, build_threads=1), want, limit):
                 wrong += 1
                 print(f"WRONG {name} ({kind}): {found}")
         for kind in DESCRIPTIONS if options.variants else ():

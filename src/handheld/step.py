@@ -11,6 +11,7 @@ import numpy as np
 
 from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
+from handheld.passes.scale import GROWTH
 
 if TYPE_CHECKING:
     from handheld.device import DeviceCaps
@@ -43,18 +44,21 @@ class Step:
 
     def plan(self, device: str = "opencl", *, caps: DeviceCaps | None = None,
              graphs: Sequence[str] | None = None, memory_limit_bytes: int | None = None,
-             isolate: bool = False, tuning: bool | str | Path = True) -> Plan:
+             isolate: bool = False, tuning: bool | str | Path = True,
+             precision: str = "float32", growth_steps: int = GROWTH) -> Plan:
         """Decides everything about running this step on a device, in hand or described by `caps`.
 
         `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger
         plan an error; `isolate` gives every tensor memory of its own, for checking kernels;
         `tuning` says whether measured variants are used where there are some, or names the one
-        record to use.
+        record to use. `precision` "half" stores what lives between nodes in 16 bits and scales the
+        loss; the scale doubles after `growth_steps` steps without an overflow.
         """
         from handheld.plan.make import plan_step
 
         return plan_step(self, device, caps=caps, graphs=graphs, isolate=isolate, tuning=tuning,
-                         memory_limit_bytes=memory_limit_bytes)
+                         memory_limit_bytes=memory_limit_bytes, precision=precision,
+                         growth_steps=growth_steps)
 
     def save(self, path: str | Path) -> Path:
         """Writes a step file, whole or not at all; what a running trainer has learned is in it."""

@@ -17,7 +17,7 @@ class _Nothing:
         self.shape, self.dtype = shape, dtype
 
     def read(self) -> np.ndarray:
-        if self.dtype == "f32":
+        if self.dtype in ("f32", "f16"):
             return np.full(self.shape, np.nan, np.float32)
         return np.zeros(self.shape, np.int32 if self.dtype == "i32" else np.bool_)
 
@@ -29,7 +29,7 @@ class NullSession:
         self.plan = plan
         self.counters = Counters()
         self.timings: dict[str, float] = {}
-        self._slots = {name: value.copy() for name, value in plan.step.values.items()}
+        self._slots = {name: value.copy() for name, value in plan.values.items()}
 
     def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:
         self.counters.uploads += 1

@@ -18,6 +18,7 @@ from handheld.backends.base import Counters, available_memory
 from handheld.backends.merge import merge, renamed
 from handheld.device import DeviceCaps
 from handheld.errors import BuildError, DeviceError, OutOfMemory
+from handheld.graph.graph import DTYPES
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
 from handheld.plan.lowering import family
 from handheld.plan.memory import Place
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from handheld.kernels.base import Launch
     from handheld.plan.plan import GraphPlan, Plan
 
-NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
+NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_, "f16": np.float16}
 IN_FLIGHT = 2  # steps the host may be ahead of the device
 FLUSH_EVERY = 48
 FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver counts them in 32 bits
@@ -168,6 +169,7 @@ class OpenCLSession:
     ) -> None:
         cl = self._cl = _cl()
         self.plan, self.counters = plan, Counters()
+        self._slots = plan.slots
         self.timings: dict[str, float] = {}
         self._flight: deque[Any] = deque()
         self.found = find(plan.device)
@@ -181,7 +183,7 @@ class OpenCLSession:
         self._allocate()
         self.timings["allocate"] = time.perf_counter() - started
         # the device takes in the state while the host builds
-        writes = [self._write(name, value, False) for name, value in plan.step.values.items()]
+        writes = [self._write(name, value, False) for name, value in plan.values.items()]
         self.queue.flush()
         started = time.perf_counter()
         self._prepare(build_threads, plan.caps.kind == "cpu" and kept is None)
@@ -220,7 +222,7 @@ class OpenCLSession:
             ) from None
         self.counters.allocations += len(self._segments)
         self._regions: dict[tuple[int, int, int], Any] = {}
-        self._textures: dict[tuple[int, int], Any] = {}
+        self._textures: dict[tuple[int, int, str], Any] = {}
         # also when a session is dropped without being closed, and at exit
         self._launches: dict[str, list[list[Bound]]] = {}
         self._release = weakref.finalize(
@@ -312,9 +314,11 @@ class OpenCLSession:
         if isinstance(arg, Buffer):
             return self._region(graph.places[arg.tensor])
         if isinstance(arg, Texture):
-            return self._texture(graph.places[arg.tensor].segment, arg.floats)
+            kind = graph.graph.tensors[arg.tensor].dtype
+            return self._texture(graph.places[arg.tensor].segment, arg.floats, kind)
         if isinstance(arg, Start):
-            return np.int32(graph.places[arg.tensor].offset // 4)
+            width = DTYPES[graph.graph.tensors[arg.tensor].dtype]
+            return np.int32(graph.places[arg.tensor].offset // width)
         if isinstance(arg, Workspace):
             return self._region(graph.workspace[node, arg.index])
         if isinstance(arg, Int):
@@ -322,11 +326,11 @@ class OpenCLSession:
         assert isinstance(arg, Float)
         return np.float32(arg.value)
 
-    def _texture(self, segment: int, floats: int) -> Any:
-        key = (segment, floats)
+    def _texture(self, segment: int, floats: int, kind: str) -> Any:
+        key = (segment, floats, kind)
         if key not in self._textures:
             try:
-                self._textures[key] = texture(self.context, self._segments[segment], floats)
+                self._textures[key] = texture(self.context, self._segments[segment], floats, kind)
             except self._cl.Error as error:
                 raise BuildError(
                     f"{self.plan.device} makes no texture of {self.plan.segments[segment]:,} "
@@ -414,7 +418,7 @@ class OpenCLSession:
             self._cl.enqueue_copy(self.queue, region, data, is_blocking=True)
 
     def read_slot(self, name: str) -> np.ndarray:
-        slot = self.plan.step.slots[name]
+        slot = self._slots[name]
         host: np.ndarray = np.empty(slot.shape, NUMPY[slot.dtype])
         if host.size:
             self._cl.enqueue_copy(
@@ -431,7 +435,7 @@ class OpenCLSession:
 
     def _write(self, name: str, array: np.ndarray, wait: bool) -> tuple[Any, np.ndarray]:
         """The copy's event, and what it reads until it is over."""
-        slot = self.plan.step.slots[name]
+        slot = self._slots[name]
         data: np.ndarray = np.ascontiguousarray(array, NUMPY[slot.dtype]).reshape(slot.shape)
         if not data.size:
             return None, data
@@ -448,18 +452,19 @@ class OpenCLSession:
         self._release()
 
 
-def texture(context: Any, buffer: Any, floats: int) -> Any:
-    """A buffer as an image1d_buffer_t of texels of 1 or 4 floats."""
+def texture(context: Any, buffer: Any, floats: int, kind: str = "f32") -> Any:
+    """A buffer as an image1d_buffer_t of texels of 1 or 4 floats or halves."""
     cl = _cl()
+    channel = cl.channel_type.HALF_FLOAT if kind == "f16" else cl.channel_type.FLOAT
     order = cl.channel_order.RGBA if floats == 4 else cl.channel_order.R
     make = getattr(cl, "create_image", cl.Image)  # pyopencl before 2024.3 has no create_image
-    return make(context, cl.mem_flags.READ_ONLY, cl.ImageFormat(order, cl.channel_type.FLOAT),
-                shape=(buffer.size // (4 * floats),), buffer=buffer)
+    return make(context, cl.mem_flags.READ_ONLY, cl.ImageFormat(order, channel),
+                shape=(buffer.size // (DTYPES[kind] * floats),), buffer=buffer)
 
 
 def _free(
     launches: dict[str, list[list[Bound]]],
-    textures: dict[tuple[int, int], Any],
+    textures: dict[tuple[int, int, str], Any],
     regions: dict[tuple[int, int, int], Any],
     segments: list[Any],
 ) -> None:

@@ -60,7 +60,7 @@ class TorchSession:
         self.timings: dict[str, float] = {}
         self.where = _where(plan.device)
         self.float_dtype = torch.float64 if float64 else torch.float32
-        self._slots = {n: self._to(v) for n, v in plan.step.values.items()}
+        self._slots = {n: self._to(v) for n, v in plan.values.items()}
         self._values: dict[str, dict[int, torch.Tensor]] = {name: {} for name in plan.graphs}
 
     def _to(self, array: np.ndarray) -> torch.Tensor:

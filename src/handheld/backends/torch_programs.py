@@ -19,11 +19,13 @@ class TorchArrays(interpret.Arrays):
     ) -> None:
         self.values = values
         self.device = device
-        self.dtypes = {"f32": float_dtype, "i32": torch.int32, "bool": torch.bool}
+        self.dtypes = {"f32": float_dtype, "i32": torch.int32, "bool": torch.bool,
+                       "f16": torch.float16}
 
     def view(self, view: View) -> torch.Tensor:
         """The elements that a view names; may share memory with its tensor."""
-        return self.strided(view.tensor, view.shape, view.strides, view.offset)
+        found = self.strided(view.tensor, view.shape, view.strides, view.offset)
+        return self.cast(found, "f32") if found.dtype is torch.float16 else found
 
     def strided(
         self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int

@@ -36,6 +36,7 @@ from handheld.errors import CaptureError, ValueRead
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes.pipeline import optimize
+from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
 from handheld.step import Step, check_frozen, warn
 
 
@@ -49,6 +50,10 @@ class Capture:
         self.state = StateBuilder(self.modules)
         self.state.add_value("handheld.seed", np.array(seed, np.int32), "control", "int64")
         self.state.add_value("handheld.step", np.array(0, np.int32), "control", "int64")
+        # what a plan in halves scales its gradients by, and what became of its steps
+        self.state.add_value(SCALE, np.array(START, np.float32), "control")
+        for name in (GOOD, SKIPPED):
+            self.state.add_value(name, np.array(0, np.int32), "control", "int64")
         self.graphs: dict[str, Graph] = {}
         #: graph -> the values that Python read while it was recorded
         self.frozen: dict[str, tuple[Frozen, ...]] = {}
@@ -228,7 +233,9 @@ class Capture:
             )
         if not loss.requires_grad:
             raise CaptureError("the loss does not depend on any parameter of the optimizer")
-        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        # the gradient of the loss is a slot: 1 in float32, see passes/scale.py
+        seed = rec.stand_in_of(SCALE, torch.tensor(1.0)).reshape(loss.shape).to(loss.dtype)
+        found = torch.autograd.grad(loss, parameters, seed, allow_unused=True)
         # functions that run a backward pass of their own (reversible layers) leave gradients behind
         grads = [
             p.grad if g is None else g if p.grad is None else g + p.grad
@@ -269,7 +276,7 @@ class Capture:
         for p in parameters:
             if id(p) not in views:
                 continue
-            slot = f"accumulated.{self.state.find(p)}"
+            slot = f"{ACCUMULATED}{self.state.find(p)}"
             if slot not in self.state.slots:
                 self.state.add_value(slot, np.zeros(tuple(p.shape), np.float32), "optimizer")
             held = rec.slot_view(slot)

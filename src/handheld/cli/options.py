@@ -13,6 +13,8 @@ SPEC_HELP = ("A workload (lenet5), a step file, or file.py:factory: a function t
 Spec = Annotated[str, typer.Argument(metavar="WHAT", help=SPEC_HELP, show_default=False)]
 On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
     "opencl, opencl:NAME as doctor prints it, torch:cpu, torch:cuda."))]
+Precision = Annotated[str, typer.Option("--precision", metavar="NAME", help=(
+    "float32, or half: 16 bits in memory, and a scaled loss."))]
 Json = Annotated[bool, typer.Option("--json", help=(
     'Print one JSON document: the result, or {"error": ...}.'))]
 AcceptFrozen = Annotated[bool, typer.Option("--accept-frozen", help=(

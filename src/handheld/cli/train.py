@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from handheld.cli import show
-from handheld.cli.options import AcceptFrozen, Force, Json, On, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Force, Json, On, Precision, Seed, Spec
 from handheld.cli.prepare import (
     capture,
     check_fit,
@@ -48,6 +48,7 @@ def train(
         "digits, a .npz file, a folder of images (a sub-folder a class), or a .txt file; see above."
     ))],
     on: On = "opencl",
+    precision: Precision = "float32",
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N")] = 20,
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
         "Samples a step; the model's own if not given."))] = None,
@@ -93,6 +94,7 @@ def train(
     handheld train lenet5 --data digits
     handheld train mine.py:make --data photos/ --epochs 5 --lr 0.01
     handheld train model.step --data photos/ --checkpoint run.checkpoint
+    handheld train resnet18 --data photos/ --precision half
     """
     started = time.perf_counter()
     _check_paths(checkpoint, every, resume, export, force)
@@ -111,7 +113,7 @@ def train(
             show.warn(f"{checkpoint} is of {show.count(done, 'epoch')}, and --epochs {epochs} "
                       "asks for no more")
     captured = time.perf_counter() - started
-    with step.plan(on, graphs=graphs).start() as trainer:
+    with step.plan(on, graphs=graphs, precision=precision).start() as trainer:
         own = trainer.rates("train")
         rates = schedule_of(schedule, lr, own, epochs)
         for note in filter(None, (found.note, frozen)):
@@ -220,7 +222,8 @@ def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured:
         ("data", f"{found.name}: {_samples(found.train)} to train, {held}"),
         ("device", f"{device_name(trainer)} ({plan.caps.kind}, "
                    f"{plan.caps.compute_units} units)"),
-        ("step", f"{_work(graph)}, {show.size(plan.bytes)} on the device; ready after "
+        ("step", f"{_work(graph)}, {show.size(plan.bytes)} on the device"
+                 f"{', in halves' if trainer.loss_scale() else ''}; ready after "
                  f"{captured + sum(trainer.session.timings.values()):.1f} s"),
     ]))
     show.out.print()
@@ -230,11 +233,13 @@ def _result(name: str, found: DataSet, trainer: Trainer, size: int,
             history: History) -> dict[str, Any]:
     plan = trainer.plan
     graph = plan.graphs[_train_graph(plan)]
+    scale = trainer.loss_scale()
     rows = [{**dataclasses.asdict(e), "samples_per_second": e.samples_per_second}
             for e in history.epochs]
     return {
         "model": name, "data": found.name, "batch": size, "device": device_name(trainer),
-        "device_name": plan.caps.name,
+        "device_name": plan.caps.name, "precision": plan.options["precision"],
+        "loss_scale": scale and dataclasses.asdict(scale),
         "launches_per_step": graph.launches, "ops_per_step": len(graph.graph.nodes),
         "device_bytes": plan.bytes, "steps": history.steps, "test": dict(history.test),
         "dropped_per_epoch": found.train.dropped, "stopped": history.stopped, "epochs": rows,
@@ -266,6 +271,10 @@ def _conclude(result: Mapping[str, Any], history: History, found: DataSet,
               f"{show.count(result['steps'], 'step')}"),
              ("time", show.duration(result["seconds"])
               + (f", {last.samples_per_second:,.0f} samples/s in the last epoch" if last else ""))]
+    scale = result["loss_scale"]
+    if scale:
+        skipped = show.count(scale["skipped_steps"], "step")
+        rows.append(("halves", f"{skipped} skipped; the loss is scaled by {scale['scale']:,g}"))
     if result["dropped_per_epoch"]:
         rows.append(("dropped", f"{show.count(result['dropped_per_epoch'], 'sample')} an epoch: "
                                 "the last batch was short"))

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from handheld.backends.base import describe
 from handheld.cli import show
-from handheld.cli.options import Data, Json, Spec
+from handheld.cli.options import Data, Json, Precision, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError
@@ -24,6 +24,7 @@ from handheld.measure.jobs import find_jobs
 from handheld.measure.tuner import Progress as Now
 from handheld.measure.tuner import Row, Tuner, known_record
 from handheld.plan.lowering import Choice
+from handheld.plan.precision import prepare
 from handheld.plan.tuning import Record, load_tuning
 from handheld.run.batch import batch_sizes
 from handheld.step import Step
@@ -35,6 +36,7 @@ def tune(
     what: Spec,
     on: Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
         "opencl, or opencl:NAME as doctor prints it."))] = "opencl",
+    precision: Precision = "float32",
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
         "Batch size; the model's own if not given."))] = None,
     budget: Annotated[float, typer.Option("--budget", min=1, metavar="SECONDS", help=(
@@ -57,6 +59,7 @@ def tune(
     Examples:
     handheld tune resnet18
     handheld tune mine.py:make --data photos/ --on opencl:nvidia --budget 600
+    handheld tune resnet18 --precision half
     """
     if on.partition(":")[0] != "opencl":
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
@@ -65,7 +68,7 @@ def tune(
     size = batch or source.default_batch
     step, _ = capture_example(source, [size], 0, data)
     names = _training(step, source, graph, size)
-    jobs = find_jobs((step.graphs[name] for name in names), caps)
+    jobs = find_jobs(prepare(step, names, precision, align_bytes=caps.base_align_bytes)[0], caps)
     record, path, notes = _record(Record.of(caps), [job.signature for job in jobs] if fresh else [])
     frozen = check_frozen(step, source, accept=True)  # speed does not depend on it
     notes = [*notes, *load_tuning(caps).ignored, *([frozen] if frozen else [])]

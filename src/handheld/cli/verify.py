@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from handheld.cli import show
-from handheld.cli.options import AcceptFrozen, Data, Json, On, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Data, Json, On, Precision, Seed, Spec
 from handheld.cli.prepare import capture_example
 from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError
@@ -27,6 +27,7 @@ SHOWN = 10  # ops that differ, unless all are asked for
 def verify(
     what: Spec,
     on: On = "opencl",
+    precision: Precision = "float32",
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
         "Batch size; a small one if not given."))] = None,
     graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
@@ -42,7 +43,7 @@ def verify(
     """Compare every op with PyTorch and name the first that differs.
 
     PyTorch computes in float64, and both sides get the same inputs for each op: an error is
-    charged to the op that makes it. Needs PyTorch.
+    charged to the op that makes it. What is stored in halves may differ by 2^-11. Needs PyTorch.
 
     A step cannot repeat what Python code decides from values (if x.sum() > 0): it is frozen as it
     was in the example batch. Such lines are named, and run again on other batches to see whether
@@ -65,8 +66,8 @@ def verify(
     results = []
     for name in _chosen(step, graph, batch):
         inputs = _inputs(batches, step.graphs[name], seed)
-        results.append(verify_plan(step.plan(on, graphs=[name], isolate=True), inputs, name,
-                                   tolerance))
+        plan = step.plan(on, graphs=[name], isolate=True, precision=precision)
+        results.append(verify_plan(plan, inputs, name, tolerance))
     frozen = _frozen(step, source, batches, seed, [result.graph for result in results])
     if json:
         show.print_json([_as_json(r, frozen, accept_frozen) for r in results])

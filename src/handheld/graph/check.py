@@ -163,6 +163,11 @@ def _check_state(graph: Graph, slots: Mapping[str, Slot]) -> None:
         need((tensor.shape, tensor.dtype) == (slot.shape, slot.dtype),
              f"slot {name!r} is {slot.dtype}{slot.shape} in the state "
              f"and {tensor.dtype}{tensor.shape} in the graph")
+        need(slot.dtype != "f16", f"slot {name!r} is kept as f16, and state is not")
+    ends = {name: t for name, t, _ in graph.inputs} | {n: v.tensor for n, v, _ in graph.outputs}
+    for name, tensor_id in ends.items():
+        need(tensor_id not in graph.tensors or graph.tensors[tensor_id].dtype != "f16",
+             f"{name!r} is f16, and what comes in or goes out is not")
 
 
 def _check_results(graph: Graph, known: set[int]) -> None:

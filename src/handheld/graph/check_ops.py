@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from handheld.errors import GraphError
-from handheld.graph.graph import Graph, Node, View
+from handheld.graph.graph import VALUES, Graph, Node, View
 
 LIMIT = 2**31 - 1  # kernels index with 32-bit integers
 
@@ -42,12 +42,14 @@ def well_formed(view: View) -> None:
 
 
 def _types(graph: Graph, node: Node, inputs: str, outputs: str) -> None:
-    """Types of the op's own inputs and of its outputs, space-separated; `?` is any."""
+    """Types of the op's own inputs and of its outputs, space-separated; `?` is any,
+    `float` f32 or f16."""
     tensors = [view.tensor for view in node.inputs], node.outputs
     for what, found, wanted in zip(("input", "output"), tensors, (inputs, outputs)):
         for i, (tensor, want) in enumerate(zip(found, wanted.split())):
             dtype = graph.tensors[tensor].dtype
-            need(want in ("?", dtype), f"{what} {i} is {dtype}, not {want}")
+            right = VALUES[dtype] == "f32" if want == "float" else want in ("?", dtype)
+            need(right, f"{what} {i} is {dtype}, not {want.replace('float', 'f32')}")
 
 
 def _dense(node: Node) -> None:
@@ -82,7 +84,7 @@ def _mode(node: Node, *known: str) -> None:
 
 
 def _matmul(graph: Graph, node: Node) -> None:
-    _types(graph, node, "f32 f32", "")
+    _types(graph, node, "float float", "")
     a, b, shape = node.inputs[0].shape, node.inputs[1].shape, tuple(node.attrs["shape"])
     need(len(a) == len(b) == len(shape) >= 2, "operands of different rank")
     need(a[:-1] == shape[:-1] and b[:-2] == shape[:-2] and b[-1] == shape[-1] and a[-1] == b[-2],
@@ -90,7 +92,7 @@ def _matmul(graph: Graph, node: Node) -> None:
 
 
 def _conv(graph: Graph, node: Node) -> None:
-    _types(graph, node, "f32 f32", "f32" if node.op == "conv_weight" else "")
+    _types(graph, node, "float float", "float" if node.op == "conv_weight" else "")
     _pairs(node, stride=1, padding=0, dilation=1)
     a, b, out = node.inputs[0].shape, node.inputs[1].shape, _shape(node, 4)
     need(len(a) == len(b) == 4, "convolution operands must have four dimensions")
@@ -109,9 +111,9 @@ def _conv(graph: Graph, node: Node) -> None:
 def _pool(graph: Graph, node: Node) -> None:
     largest, forward = node.op.startswith("max"), not node.op.endswith("grad")
     if forward:
-        _types(graph, node, "f32", "f32 i32")
+        _types(graph, node, "float", "float i32")
     else:
-        _types(graph, node, "f32 i32", "f32")
+        _types(graph, node, "float i32", "float")
     attrs, shape = node.attrs, _shape(node, 4)
     given = node.inputs[0].shape
     for view in node.inputs:
@@ -140,6 +142,7 @@ def _scatter(graph: Graph, node: Node) -> None:
     count = 3 if node.attrs["base"] else 2
     need(len(node.inputs) == count, f"has {len(node.inputs)} inputs and needs {count}")
     dtype = graph.tensors[node.outputs[0]].dtype
+    need(dtype != "f16", "a scatter of f16 is not defined")
     _types(graph, node, f"i32 {dtype} {dtype}", dtype)
     shape = outer, _, inner = _shape(node, 3)
     index, src = node.inputs[0].shape, node.inputs[1].shape

@@ -6,7 +6,7 @@ import math
 
 from handheld.errors import GraphError
 from handheld.graph.check_ops import LIMIT, check_view, need, well_formed
-from handheld.graph.graph import DTYPES, Graph, Node, View
+from handheld.graph.graph import VALUES, Graph, Node, View
 from handheld.graph.ops import OPS
 from handheld.graph.program import ARITY, REDUCTIONS, Guard, Instr, Program
 
@@ -44,7 +44,7 @@ def check_program(graph: Graph, node: Node) -> None:
     varies: list[bool] = []  # along axes
     for i, instr in enumerate(program):
         # no text is made unless it is needed: this runs for every instruction of a step
-        if instr.op not in ARITY or instr.dtype not in DTYPES:
+        if instr.op not in ARITY or instr.dtype not in _NOT:
             raise GraphError(f"unknown instruction {instr}")
         if len(instr.args) != ARITY[instr.op] or not all(0 <= a < i for a in instr.args):
             raise GraphError(f"instruction {i} ({instr.op}) has bad arguments {instr.args}")
@@ -98,7 +98,7 @@ def _check_read(graph: Graph, node: Node, i: int, instr: Instr) -> None:
     need(own <= operand < len(node.inputs), f"instruction {i} reads operand {operand}")
     view = node.inputs[operand]
     tensor = graph.tensors[view.tensor]
-    need(tensor.dtype == instr.dtype,
+    need(VALUES[tensor.dtype] == instr.dtype,
          f"instruction {i} reads {tensor.dtype} as {instr.dtype}")
     if instr.op == "gather":
         need(view.is_contiguous and view.size == tensor.size, "gather from part of a tensor")
@@ -157,4 +157,4 @@ def _check_stores(graph: Graph, node: Node, varies: list[bool]) -> None:
         need(full or not varies[position], f"stores instruction {position} once a row, "
                                            "but it differs along the row")
         need(tensor.size == math.prod(shape if full else outer), f"output {out} has a wrong size")
-        need(tensor.dtype == program[position].dtype, f"output {out} has a wrong type")
+        need(VALUES[tensor.dtype] == program[position].dtype, f"output {out} has a wrong type")

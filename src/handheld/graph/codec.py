@@ -32,7 +32,18 @@ from handheld.graph.decode import (
     text,
     word,
 )
-from handheld.graph.graph import DTYPES, PHASES, ROLES, Graph, Node, Origin, Slot, Tensor, View
+from handheld.graph.graph import (
+    DTYPES,
+    PHASES,
+    ROLES,
+    VALUES,
+    Graph,
+    Node,
+    Origin,
+    Slot,
+    Tensor,
+    View,
+)
 from handheld.graph.ops import OPS
 from handheld.graph.program import ARITY, Instr, Program
 
@@ -41,6 +52,8 @@ MAX_TENSORS = 4_000_000
 
 
 # Writing
+#: what is computed and kept; f16 is only how a plan stores what is between
+_COMPUTED = tuple(dict.fromkeys(VALUES.values()))
 
 
 def to_json(graph: Graph) -> dict[str, Any]:
@@ -134,7 +147,7 @@ def slot_from_json(data: Any) -> Slot:
     keys = ("name", "shape", "dtype", "role", "names", "torch_dtype")
     name, shape, dtype, role, names, torch_dtype = fields(data, keys, "slot")
     return Slot(
-        text(name, "slot name"), a_shape(shape, "slot shape"), word(dtype, DTYPES, "slot type"),
+        text(name, "slot name"), a_shape(shape, "slot shape"), word(dtype, _COMPUTED, "slot type"),
         word(role, ROLES, "slot role"), a_list(names, text, "slot names"),
         text(torch_dtype, "slot torch_dtype"),
     )
@@ -225,7 +238,7 @@ def _instr(data: Any, where: str) -> Instr:
     kinds: tuple[Item[Any], ...] = _PARAMS.get(op, ())
     values = row(params, len(kinds), f"the parameters of {op} in {where}")
     return Instr(
-        op, word(dtype, DTYPES, f"the type of {op} in {where}"),
+        op, word(dtype, _COMPUTED, f"the type of {op} in {where}"),
         a_list(args, an_int, f"the arguments of {op} in {where}", 8),
         tuple(kind(value, f"a parameter of {op} in {where}") for kind, value in zip(kinds, values)),
     )

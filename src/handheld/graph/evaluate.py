@@ -19,7 +19,8 @@ from handheld.graph.graph import Graph, Node
 
 Array = npt.NDArray[Any]
 
-_NUMPY: dict[str, Any] = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
+_NUMPY: dict[str, Any] = {"f32": np.float32, "i32": np.int32, "bool": np.bool_,
+                           "f16": np.float16}
 
 
 def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Array]:

@@ -27,7 +27,7 @@ class Buffer:
 @dataclass(frozen=True, slots=True)
 class Texture:
     """A kernel argument: the memory that a tensor lies in, as an image1d_buffer_t of texels of so
-    many floats, 1 or 4. The tensor begins at element `Start` of it."""
+    many elements, 1 or 4, floats or halves. The tensor begins at element `Start` of it."""
 
     tensor: int
     floats: int

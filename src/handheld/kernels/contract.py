@@ -30,7 +30,15 @@ from handheld.kernels.base import (
 )
 from handheld.kernels.contract_problem import Choice, Problem
 from handheld.kernels.expr import Epilogue, epilogue
-from handheld.kernels.reshape import OWN, few_batches, long_rows, unit, within, within_reach
+from handheld.kernels.reshape import (
+    OWN,
+    few_batches,
+    half_output,
+    long_rows,
+    unit,
+    within,
+    within_reach,
+)
 
 #: as in contract_maps.cl
 MODES = {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}
@@ -64,7 +72,8 @@ def _matmul(node: Node, graph: Graph) -> tuple[Problem, Node]:
     maps = (sets, m, n, k, a.offset, *a.strides[-2:], graph.tensors[a.tensor].size,
             b.offset, b.strides[-1], b.strides[-2], graph.tensors[b.tensor].size,
             sizes[1], sizes[2], *a_batch, *b_batch)
-    problem = Problem("MATMUL", a.tensor, b.tensor, maps, a.strides[-2:], batch=lead)
+    problem = Problem("MATMUL", a.tensor, b.tensor, maps, a.strides[-2:], _halves(graph, a, b),
+                      batch=lead)
     return problem, node
 
 
@@ -88,7 +97,7 @@ def _conv(node: Node, graph: Graph) -> tuple[Problem, Node]:
         b=x, b_steps=(c * x.strides[1], *x.strides), taps=(c, *w.shape[2:]), unit_step=stride,
         step=dilation, off=(-padding[0], -padding[1]), phases=(1, 1),
     )
-    problem = Problem("CONV", w.tensor, x.tensor, maps, w.strides[:2])
+    problem = Problem("CONV", w.tensor, x.tensor, maps, w.strides[:2], _halves(graph, w, x))
     return problem, node
 
 
@@ -114,7 +123,7 @@ def _conv_input(node: Node, graph: Graph) -> tuple[Problem, Node]:
         step=(-dilation[0], -dilation[1]), off=tuple(padding), phases=tuple(stride),
     )
     problem = Problem("CONV", w.tensor, dy.tensor, maps, (w.strides[1], w.strides[0]),
-                      phased=max(stride) > 1)
+                      _halves(graph, w, dy), phased=max(stride) > 1)
     return problem, node
 
 
@@ -139,8 +148,12 @@ def _conv_weight(node: Node, graph: Graph) -> tuple[Problem, Node]:
         b=x, b_steps=(c * sx[1], sx[1], sx[0], *sx[2:]), taps=(dy.shape[0], *dy.shape[2:]),
         unit_step=dilation, step=stride, off=(-padding[0], -padding[1]), phases=(1, 1),
     )
-    problem = Problem("WEIGHT", dy.tensor, x.tensor, maps, (0, 1))
+    problem = Problem("WEIGHT", dy.tensor, x.tensor, maps, (0, 1), _halves(graph, dy, x))
     return problem, node
+
+
+def _halves(graph: Graph, a: View, b: View) -> tuple[bool, bool]:
+    return graph.tensors[a.tensor].dtype == "f16", graph.tensors[b.tensor].dtype == "f16"
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
@@ -206,7 +219,9 @@ def _lower(
     # only conv_weight has no epilogue: a single part is its output
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last = end.args if end else (Buffer(node.outputs[0]),)
-    text = _source(problem, end if splits == 1 else None, cut.defines)
+    half = half_output(node, graph)
+    text = _source(problem, end if splits == 1 else None,
+                   {**cut.defines, **(half if splits == 1 else {})})
     launches: list[Launch] = []
     workspace: list[int] = []
     right: Arg = Buffer(own[1])
@@ -232,7 +247,7 @@ def _lower(
     workspace.append(splits * size * 4)
     launches.append(Launch("contract", text, (*args, parts), wide, cut.local))
     head: tuple[Arg, ...] = (parts, *ints(splits), *(() if end else ints(size)))
-    launches.append(line("combine", _source(problem, end, {"COMBINE": 1}),
+    launches.append(line("combine", _source(problem, end, {"COMBINE": 1, **half}),
                          (*(maps if end else ()), *head, *last), size, caps))
     return Lowered(tuple(launches), tuple(workspace), f"{cut.why}, k in {splits} parts")
 
@@ -253,6 +268,10 @@ def _source(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> 
     text = read_source("contract_maps.cl") + read_source(kernel)
     if kernel in ("contract_register.cl", "direct.cl"):
         text = read_source("wide.cl") + text
+    if "COMBINE" not in tile:
+        defines |= {f"{name}_HALF": 1 for name, half in zip("AB", problem.halves) if half}
+    if any(name.endswith("_HALF") for name in defines):
+        text = read_source("half.cl") + text
     if end is None:
         defines["SPLIT"] = int("COMBINE" not in tile)
         return with_defines(defines, text)

@@ -1,12 +1,12 @@
 // The sum of the parts of k, in order: one work-item a point of the output.
 
 #if MODE == WEIGHT
-__kernel void combine(const __global float *part, int splits, int all, __global float *out) {
+__kernel void combine(const __global float *part, int splits, int all, __global OUT_TYPE *out) {
   const int at = get_global_id(0);
   if (at >= all) return;
   float sum = 0.0f;
   for (int s = 0; s < splits; ++s) sum += part[s * all + at];
-  out[at] = sum;
+  PUT(sum, at, out);
 }
 #else
 __kernel void combine(MAP_PARAMS, const __global float *part, int splits EPILOGUE_PARAMS) {

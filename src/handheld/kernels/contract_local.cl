@@ -75,12 +75,26 @@
 #endif
 #if TEXTURE
 #define INPUTS __read_only image1d_buffer_t a, __read_only image1d_buffer_t b, int a_start, int b_start
-#define LOAD_1(image, start, at) read_imagef(image, (start) + (at)).x
-#define LOAD_4(image, start, at) read_imagef(image, ((start) + (at)) / 4)
+#define A_1(at) read_imagef(a, a_start + (at)).x
+#define A_4(at) read_imagef(a, (a_start + (at)) / 4)
+#define B_1(at) read_imagef(b, b_start + (at)).x
+#define B_4(at) read_imagef(b, (b_start + (at)) / 4)
 #else
-#define INPUTS const __global float *a, const __global float *b
-#define LOAD_1(from, start, at) (from)[at]
-#define LOAD_4(from, start, at) (*(const __global float4 *)((from) + (at)))
+#define INPUTS const __global A_TYPE *a, const __global B_TYPE *b
+#define A_1(at) A_GET(a, at)
+#define B_1(at) B_GET(b, at)
+#define FLOAT_4(p) (*(const __global float4 *)(p))
+#define HALF_4(p) vload_half4(0, (const __global half *)(p))
+#if A_HALF
+#define A_4(at) HALF_4(a + (at))
+#else
+#define A_4(at) FLOAT_4(a + (at))
+#endif
+#if B_HALF
+#define B_4(at) HALF_4(b + (at))
+#else
+#define B_4(at) FLOAT_4(b + (at))
+#endif
 #endif
 
 #define TM (WY * PM)
@@ -106,17 +120,17 @@
 
 #if A_VEC == 4
 #define A_VALUE float4
-#define LOAD_A(at) LOAD_4(a, a_start, at)
+#define LOAD_A(at) A_4(at)
 #else
 #define A_VALUE float
-#define LOAD_A(at) LOAD_1(a, a_start, at)
+#define LOAD_A(at) A_1(at)
 #endif
 #if B_VEC == 4
 #define B_VALUE float4
-#define LOAD_B(at) LOAD_4(b, b_start, at)
+#define LOAD_B(at) B_4(at)
 #else
 #define B_VALUE float
-#define LOAD_B(at) LOAD_1(b, b_start, at)
+#define LOAD_B(at) B_1(at)
 #endif
 
 // The first line and term that an item loads, and how far it is to its next line.

@@ -52,6 +52,31 @@
 #endif
 #endif
 
+#ifndef A_HALF  // 1: A is stored in halves (half.cl comes before this file)
+#define A_HALF 0
+#endif
+#ifndef B_HALF
+#define B_HALF 0
+#endif
+#if A_HALF
+#define A_TYPE HALF
+#define A_GET(p, i) GET_HALF(p, i)
+#define A_GET16(p) HLOAD(0, p)
+#else
+#define A_TYPE float
+#define A_GET(p, i) (p)[i]
+#define A_GET16(p) GLOAD(0, p)
+#endif
+#if B_HALF
+#define B_TYPE HALF
+#define B_GET(p, i) GET_HALF(p, i)
+#define B_GET16(p) HLOAD(0, p)
+#else
+#define B_TYPE float
+#define B_GET(p, i) (p)[i]
+#define B_GET16(p) GLOAD(0, p)
+#endif
+
 // ---------------------------------------------------------------------------------- index maps
 
 #if MODE == MATMUL
@@ -195,10 +220,21 @@ inline int taps(int phase, int phases, int skip, int count,
   { const int line_ = (n) / n_x; STORE_AT(value, m, line_ / n_y, line_ % n_y, (n) - line_ * n_x) }
 #endif
 
+#ifndef OUT_HALF  // 1: WEIGHT: the output is stored in halves
+#define OUT_HALF 0
+#endif
+#if OUT_HALF
+#define OUT_TYPE HALF
+#define PUT(value, i, p) PUT_HALF(value, i, p)
+#else
+#define OUT_TYPE float
+#define PUT(value, i, p) (p)[i] = (value)
+#endif
+
 #if SPLIT
 #undef STORE
-#define STORE(value, m, n) part[(get_global_id(2) * M + (m)) * N + (n)] = (value);
-#define OUT_PARAMS , __global float *part
+#define STORE(value, m, n) PUT(value, (get_global_id(2) * M + (m)) * N + (n), part);
+#define OUT_PARAMS , __global OUT_TYPE *part
 #else
 #define OUT_PARAMS EPILOGUE_PARAMS
 #endif

@@ -23,6 +23,8 @@ class Problem:
     maps: tuple[int, ...]
     #: strides of A along (m, k): along the smaller, loads are contiguous
     a_steps: tuple[int, ...]
+    #: whether A and B are stored in halves
+    halves: tuple[bool, bool] = (False, False)
     batch: int = 0
     phased: bool = False
 

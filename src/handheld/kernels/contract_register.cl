@@ -37,7 +37,9 @@
 #if PACKED
 #define PANEL const __global float *
 #define PANEL_LOAD GLOAD
+#define B_ARG float
 #else
+#define B_ARG B_TYPE
 #define PANEL const float *
 #define PANEL_LOAD PLOAD
 #endif
@@ -46,18 +48,20 @@
 
 // b[at .. at + 15*step], step 1 or 2, with 0 outside [first, stop); nothing outside the buffer is
 // read.
-inline float16 load_some(const __global float *b, int size, int at, int step, int first, int stop) {
+inline float16 load_some(const __global void *b, int halves, int size, int at, int step,
+                         int first, int stop) {
   if (first >= min(stop, 16) || stop <= 0) return (float16)(0.0f);
   const int all = first <= 0 && stop >= 16;
-  if (step == 1 && all) return GLOAD(0, b + at);
+  if (step == 1 && all) return load16(b, halves, at);
   float16 row;
   if (at >= 0 && at + 16 * step <= size) {
-    row = GLOAD(0, b + at);
-    if (step == 2) row.lo = row.even, row.hi = GLOAD(1, b + at).even;
+    row = load16(b, halves, at);
+    if (step == 2) row.lo = row.even, row.hi = load16(b, halves, at + 16).even;
     if (all) return row;
   } else {
     float some[16];
-    for (int j = 0; j < 16; ++j) some[j] = (j >= first && j < stop) ? b[at + j * step] : 0.0f;
+    for (int j = 0; j < 16; ++j)
+      some[j] = (j >= first && j < stop) ? load1(b, halves, at + j * step) : 0.0f;
     row = PLOAD(0, some);
   }
   return (LANES16 >= first && LANES16 < stop) ? row : (float16)(0.0f);
@@ -72,7 +76,7 @@ inline void transpose(const float *square, float *to, int pitch) {
 }
 
 // Ap[row][PITCH] of `rows` rows from m_first; up to 15 rows and terms past the last are scratch.
-inline void pack_a(const Map *p, const __global float *a, float *pack, int m_first, int rows,
+inline void pack_a(const Map *p, const __global A_TYPE *a, float *pack, int m_first, int rows,
                    int k, int end) {
   while (k < end) {
     const Run t = run_from(p, k, end);
@@ -82,20 +86,20 @@ inline void pack_a(const Map *p, const __global float *a, float *pack, int m_fir
         for (int m = 0; m < rows; m += 16) {
           float square[256];
           for (int j = 0; j < 16; ++j)
-            PSTORE(load_some(a, p->a_size, from + m + (i + j) * t.a_step, 1, 0,
+            PSTORE(load_some(a, A_HALF, p->a_size, from + m + (i + j) * t.a_step, 1, 0,
                                i + j < t.len ? rows - m : 0), j, square);
           transpose(square, pack + m * PITCH + i, PITCH);
         }
       }
     } else {
       for (int m = 0; m < rows; ++m) {
-        const __global float *line = a + from + m * p->a_m;
+        const __global A_TYPE *line = a + from + m * p->a_m;
         if (t.a_step == 1) {
           int i = 0;
-          for (; i + 16 <= t.len; i += 16) PSTORE(GLOAD(0, line + i), 0, pack + m * PITCH + i);
-          for (; i < t.len; ++i) pack[m * PITCH + i] = line[i];
+          for (; i + 16 <= t.len; i += 16) PSTORE(A_GET16(line + i), 0, pack + m * PITCH + i);
+          for (; i < t.len; ++i) pack[m * PITCH + i] = A_GET(line, i);
         } else {
-          for (int i = 0; i < t.len; ++i) pack[m * PITCH + i] = line[i * t.a_step];
+          for (int i = 0; i < t.len; ++i) pack[m * PITCH + i] = A_GET(line, i * t.a_step);
         }
       }
     }
@@ -111,7 +115,7 @@ typedef struct { int first, stop, at, h, w; } Segment;
 // 16 columns, from n, of Bp[k][NT]. A row of the image is read as a vector, every pixel or every
 // second (gap 1 or 2), masked where the pixel is outside or in another row; a panel over few rows
 // is a blend of as many vectors. Else one by one.
-inline void pack_b(const Map *p, const __global float *b, float *pack, int n, int k, int end) {
+inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, int k, int end) {
   Segment rows[16];
   const int live = min(16, p->N - n), gap = p->u_w * p->b_w;
   int count = 0, x = n % p->n_x, y = n / p->n_x % p->n_y, image = n / p->n_x / p->n_y;
@@ -150,33 +154,33 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
         const Segment row = rows[q];
         if ((uint)(row.h + t.h) >= (uint)p->H) continue;
         for (int j = row.first; j < row.stop; ++j) {
-          const __global float *line = b + row.at + t.b + j * gap;
+          const __global B_TYPE *line = b + row.at + t.b + j * gap;
           if ((uint)(row.w + t.w + j * p->u_w) < (uint)p->W)
-            for (int i = 0; i < t.len; ++i) pack[i * NT + j] = line[i * t.b_step];
+            for (int i = 0; i < t.len; ++i) pack[i * NT + j] = B_GET(line, i * t.b_step);
         }
       }
     } else if (gap == 1 && whole) {
-      const __global float *line = b + from[0];
-      for (int i = 0; i < t.len; ++i) PSTORE(GLOAD(0, line + i * t.b_step), 0, pack + i * NT);
+      const __global B_TYPE *line = b + from[0];
+      for (int i = 0; i < t.len; ++i) PSTORE(B_GET16(line + i * t.b_step), 0, pack + i * NT);
     } else if (gap == 1 && used == 1) {
-      const __global float *line = b + from[0];
+      const __global B_TYPE *line = b + from[0];
       const int16 inside = mask[0];
       for (int i = 0; i < t.len; ++i)
-        PSTORE(inside ? GLOAD(0, line + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
+        PSTORE(inside ? B_GET16(line + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
     } else if (gap == 1 && used == 2) {
-      const __global float *one = b + from[0], *two = b + from[1];
+      const __global B_TYPE *one = b + from[0], *two = b + from[1];
       const int16 in_one = mask[0], in_two = mask[1];
       for (int i = 0; i < t.len; ++i) {
-        const float16 rest = in_two ? GLOAD(0, two + i * t.b_step) : (float16)(0.0f);
-        PSTORE(in_one ? GLOAD(0, one + i * t.b_step) : rest, 0, pack + i * NT);
+        const float16 rest = in_two ? B_GET16(two + i * t.b_step) : (float16)(0.0f);
+        PSTORE(in_one ? B_GET16(one + i * t.b_step) : rest, 0, pack + i * NT);
       }
     } else {
       for (int i = 0; i < t.len; ++i) {
         float16 all = (float16)(0.0f);
         for (int q = 0; q < used; ++q) {
-          const __global float *line = b + from[q] + i * t.b_step;
-          float16 row = GLOAD(0, line);
-          if (gap == 2) row.lo = row.even, row.hi = GLOAD(1, line).even;
+          const __global B_TYPE *line = b + from[q] + i * t.b_step;
+          float16 row = B_GET16(line);
+          if (gap == 2) row.lo = row.even, row.hi = B_GET16(line + 16).even;
           all = mask[q] ? row : all;
         }
         PSTORE(all, 0, pack + i * NT);
@@ -190,7 +194,7 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
 // 16 columns, from n, of Bp[k][NT]; up to 15 rows past the last term are scratch. In order of
 // preference: columns side by side in memory come in vectors; terms side by side come in vectors,
 // masked where the pixel is outside, and are transposed; else one by one.
-inline void pack_b(const Map *p, const __global float *b, float *pack, int n, int k, int end) {
+inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, int k, int end) {
   int at[16], h[16], low[16], high[16], first[16], stop[16];
   const int live = min(16, p->N - n);
   Column c = column(p, n);
@@ -216,15 +220,15 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
     const int last = (t.len - 1) * t.b_step, start = at[0] + t.b;
 #if MODE == MATMUL
     if (p->b_n == 1 && live == 16) {
-      const __global float *from = b + start;
-      for (int i = 0; i < t.len; ++i) PSTORE(GLOAD(0, from + i * t.b_step), 0, pack + i * NT);
+      const __global B_TYPE *from = b + start;
+      for (int i = 0; i < t.len; ++i) PSTORE(B_GET16(from + i * t.b_step), 0, pack + i * NT);
       return;
     }
     if (p->b_n == 1 && start + min(last, 0) >= 0 && start + max(last, 0) + 16 <= p->b_size) {
-      const __global float *from = b + start;
+      const __global B_TYPE *from = b + start;
       const int16 mask = LANES16 < live;
       for (int i = 0; i < t.len; ++i)
-        PSTORE(mask ? GLOAD(0, from + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
+        PSTORE(mask ? B_GET16(from + i * t.b_step) : (float16)(0.0f), 0, pack + i * NT);
       return;
     }
 #endif
@@ -240,16 +244,16 @@ inline void pack_b(const Map *p, const __global float *b, float *pack, int n, in
       for (int i = 0; i < t.len; i += 16) {
         float square[256];
         for (int j = 0; j < 16; ++j)
-          PSTORE(load_some(b, p->b_size, at[j] + t.b + i * t.b_step, t.b_step,
+          PSTORE(load_some(b, B_HALF, p->b_size, at[j] + t.b + i * t.b_step, t.b_step,
                              first[j] - i, stop[j] - i), j, square);
         transpose(square, pack + i * NT, NT);
       }
     } else {
       for (int j = 0; j < 16; ++j) {
-        const __global float *from = b + at[j] + t.b;
+        const __global B_TYPE *from = b + at[j] + t.b;
         const int begin = min(first[j], t.len), until = max(stop[j], begin);
         for (int i = 0; i < begin; ++i) pack[i * NT + j] = 0.0f;
-        for (int i = begin; i < until; ++i) pack[i * NT + j] = from[i * t.b_step];
+        for (int i = begin; i < until; ++i) pack[i * NT + j] = B_GET(from, i * t.b_step);
         for (int i = until; i < t.len; ++i) pack[i * NT + j] = 0.0f;
       }
     }
@@ -283,7 +287,7 @@ inline void multiply(const float *pa, PANEL pb, float *total, int cols, int term
 
 #if PACKED
 // get_global_id: chunk of KC terms, panel, set
-__kernel void pack(const __global float *b, MAP_PARAMS, __global float *panel) {
+__kernel void pack(const __global B_TYPE *b, MAP_PARAMS, __global float *panel) {
   float pb[(KC + 15) * NT];
   const int k = get_global_id(0) * KC, n = get_global_id(1) * NT, z = get_global_id(2);
   MAP_OF(z)
@@ -294,7 +298,7 @@ __kernel void pack(const __global float *b, MAP_PARAMS, __global float *panel) {
 }
 #endif
 
-__kernel void contract(const __global float *a, const __global float *b, MAP_PARAMS,
+__kernel void contract(const __global A_TYPE *a, const __global B_ARG *b, MAP_PARAMS,
                        int rows, int cols, int k_part OUT_PARAMS) {
   float pa[(ROWS + 15) * PITCH], total[TOTAL];
 #if !PACKED

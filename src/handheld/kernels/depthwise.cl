@@ -50,6 +50,9 @@
 #ifndef SMALL  // PLANES: most pixels of a small plane
 #define SMALL 64
 #endif
+#ifndef WIDENED  // PLANES: floats of small planes that were halves
+#define WIDENED 4096
+#endif
 #ifndef ITEMS  // STRIPS, WEIGHT: work-items of a group, a power of 2
 #define ITEMS 64
 #endif
@@ -65,9 +68,60 @@
 #define EPILOGUE out[d0 * e0 + d1 * e1 + d2 * e2 + d3] = acc;
 #endif
 
+#ifndef X_HALF     // 1: x is stored in halves (half.cl comes before this file); so for dy and w
+#define X_HALF 0
+#endif
+#ifndef Y_HALF
+#define Y_HALF 0
+#endif
+#ifndef W_HALF
+#define W_HALF 0
+#endif
+#if X_HALF
+#define X_TYPE HALF
+#define X_GET(p, i) GET_HALF(p, i)
+#else
+#define X_TYPE float
+#define X_GET(p, i) (p)[i]
+#endif
+#if Y_HALF
+#define Y_TYPE HALF
+#define Y_GET(p, i) GET_HALF(p, i)
+#else
+#define Y_TYPE float
+#define Y_GET(p, i) (p)[i]
+#endif
+#if W_HALF
+#define W_TYPE HALF
+#define W_GET(p, i) GET_HALF(p, i)
+#else
+#define W_TYPE float
+#define W_GET(p, i) (p)[i]
+#endif
+#ifndef OUT_HALF   // 1: WEIGHT: the output is stored in halves
+#define OUT_HALF 0
+#endif
+#if OUT_HALF
+#define OUT_TYPE HALF
+#define PUT(value, i, p) PUT_HALF(value, i, p)
+#else
+#define OUT_TYPE float
+#define PUT(value, i, p) (p)[i] = (value)
+#endif
+#ifndef PARTS      // STRIPS, WEIGHT: 1: `weight` leaves parts of sums, always floats, to `combine`
+#define PARTS 0
+#endif
+#if PARTS
+#define SUM_TYPE float
+#define PUT_SUM(value, i, p) (p)[i] = (value)
+#else
+#define SUM_TYPE OUT_TYPE
+#define PUT_SUM(value, i, p) PUT(value, i, p)
+#endif
+
 // x: offset and strides of image, channel, row, column, and its size H x W; the output plane of
 // one phase is n_y x n_x; y is at pixel y*u + off, and tap r is r*e further.
-#define PLANE_PARAMS const __global float *x, \
+#define PLANE_PARAMS const __global X_TYPE *x, \
     int x_0, int x_i, int x_c, int x_h, int x_w, int H, int W, \
     int n_y, int n_x, int k_r, int k_s, int u_h, int u_w, int e_h, int e_w, int off_h, int off_w, \
     int share, int count
@@ -90,8 +144,16 @@ inline Window window_of(int y, int x, int rows, int cols, int k_r, int k_s,
   return t;
 }
 
-inline void pack(const __global float *from, int x_h, int x_w, int H, int W, int u_w,
-                 const Window *t, float *tile) {
+#if X_HALF || Y_HALF
+// A small plane of halves, dense: each is widened once for all taps.
+inline void widen(const __global HALF *from, int x_h, int x_w, int H, int W, float *to) {
+  for (int h = 0; h < H; ++h)
+    for (int c = 0; c < W; ++c) to[h * W + c] = GET_HALF(from, h * x_h + c * x_w);
+}
+#endif
+
+inline void pack(const __global void *from, int halves, int start, int x_h, int x_w, int H, int W,
+                 int u_w, const Window *t, float *tile) {
   for (int r = 0; r < t->height; ++r) {
     const int h = t->top + r;
     for (int lane = 0; lane < u_w; ++lane) {
@@ -101,12 +163,12 @@ inline void pack(const __global float *from, int x_h, int x_w, int H, int W, int
       int stop = min((max(W - w, 0) + u_w - 1) / u_w, t->width);
       if (h < 0 || h >= H) first = stop = t->width;
       const int step = u_w * x_w;
-      const __global float *row = from + h * x_h + w * x_w;
+      const int at = start + h * x_h + w * x_w;
       for (int j = 0; j < first; ++j) to[j] = 0.0f;
       if (step == 1) {
-        for (int j = first; j < stop; ++j) to[j] = row[j];
+        for (int j = first; j < stop; ++j) to[j] = load1(from, halves, at + j);
       } else {
-        for (int j = first; j < stop; ++j) to[j] = row[j * step];
+        for (int j = first; j < stop; ++j) to[j] = load1(from, halves, at + j * step);
       }
       for (int j = max(first, stop); j < t->width; ++j) to[j] = 0.0f;
     }
@@ -129,7 +191,7 @@ inline int taps(int phase, int phases, int skip, int count,
   return (count - 1 - first) / skip + 1;
 }
 
-#define CONV_PARAMS PLANE_PARAMS, const __global float *w, int w_0, int w_k, int w_r, int w_s, \
+#define CONV_PARAMS PLANE_PARAMS, const __global W_TYPE *w, int w_0, int w_k, int w_r, int w_s, \
     int out_h, int out_w, int phase_h, int phase_w, int skip_h, int skip_w
 #define PHASE(p) \
   const int py = (p) / phase_w, px = (p) % phase_w; \
@@ -155,8 +217,8 @@ __kernel void conv(CONV_PARAMS, int channels, int across, int rows, int cols EPI
   for (int j = 0; j < count * (k_r > 0 && k_s > 0); ++j) {
     const Window t = window_of(y_first, x_first, height, wide, k_r, k_s, u_h, u_w, e_h, e_w,
                                off_h, off_w);
-    pack(x + x_0 + i * x_i + (o / share * count + j) * x_c, x_h, x_w, H, W, u_w, &t, tile);
-    const __global float *kernel_ = w + w_0 + (o * count + j) * w_k;
+    pack(x, X_HALF, x_0 + i * x_i + (o / share * count + j) * x_c, x_h, x_w, H, W, u_w, &t, tile);
+    const __global W_TYPE *kernel_ = w + w_0 + (o * count + j) * w_k;
     for (int y = 0; y < height; ++y) {
       for (int c = 0; c < width; c += 16) {
         float16 sum = PLOAD(0, total + y * cols + c);
@@ -165,7 +227,7 @@ __kernel void conv(CONV_PARAMS, int channels, int across, int rows, int cols EPI
           for (int s = 0; s < k_s; ++s) {
             const int right = s * e_w - t.low_w;
             const float *from = row + right % u_w * t.width + right / u_w;
-            sum += kernel_[r * w_r + s * w_s] * PLOAD(0, from);
+            sum += W_GET(kernel_, r * w_r + s * w_s) * PLOAD(0, from);
           }
         }
         PSTORE(sum, 0, total + y * cols + c);
@@ -182,23 +244,38 @@ __kernel void conv_small(CONV_PARAMS, int channels, int images EPILOGUE_PARAMS) 
   int from[TAPS];
   const int o = get_global_id(0) % channels;
   PHASE(get_global_id(0) / channels)
-  const __global float *plane = x + x_0 + o / share * x_c;
-  for (int y = 0; y < n_y; ++y) {
-    for (int c = 0; c < n_x; ++c) {
-      int terms = 0;
-      for (int r = 0; r < k_r; ++r) {
-        const int h = y * u_h + off_h + r * e_h;
-        for (int s = 0; s < k_s && h >= 0 && h < H; ++s) {
-          const int at = c * u_w + off_w + s * e_w;
-          if (at < 0 || at >= W) continue;
-          factor[terms] = w[w_0 + o * w_k + r * w_r + s * w_s];
-          from[terms++] = h * x_h + at * x_w;
+  const __global X_TYPE *whole = x + x_0 + o / share * x_c;
+#if X_HALF
+  float plane[WIDENED];
+  const int some = WIDENED / (H * W), down = W, right = 1, apart = H * W;
+#else
+  const int some = max(images, 1), down = x_h, right = x_w, apart = x_i;
+#endif
+  for (int first = 0; first < images; first += some) {
+    const int stop = min(images, first + some);
+#if X_HALF
+    for (int i = first; i < stop; ++i)
+      widen(whole + i * x_i, x_h, x_w, H, W, plane + (i - first) * apart);
+#else
+    const __global float *plane = whole + first * x_i;
+#endif
+    for (int y = 0; y < n_y; ++y) {
+      for (int c = 0; c < n_x; ++c) {
+        int terms = 0;
+        for (int r = 0; r < k_r; ++r) {
+          const int h = y * u_h + off_h + r * e_h;
+          for (int s = 0; s < k_s && h >= 0 && h < H; ++s) {
+            const int at = c * u_w + off_w + s * e_w;
+            if (at < 0 || at >= W) continue;
+            factor[terms] = W_GET(w, w_0 + o * w_k + r * w_r + s * w_s);
+            from[terms++] = h * down + at * right;
+          }
         }
-      }
-      for (int i = 0; i < images; ++i) {
-        float sum = 0.0f;
-        for (int t = 0; t < terms; ++t) sum += factor[t] * plane[i * x_i + from[t]];
-        STORE(sum, i, o, y, c)
+        for (int i = first; i < stop; ++i) {
+          float sum = 0.0f;
+          for (int t = 0; t < terms; ++t) sum += factor[t] * plane[(i - first) * apart + from[t]];
+          STORE(sum, i, o, y, c)
+        }
       }
     }
   }
@@ -218,18 +295,18 @@ __kernel void conv(CONV_PARAMS, int channels EPILOGUE_PARAMS) {
 #pragma unroll
   for (int n = 0; n < STRIP; ++n) total[n] = 0.0f;
   for (int j = 0; j < count; ++j) {
-    const __global float *from = x + x_0 + i * x_i + (o / share * count + j) * x_c;
-    const __global float *kernel_ = w + w_0 + (o * count + j) * w_k;
+    const __global X_TYPE *from = x + x_0 + i * x_i + (o / share * count + j) * x_c;
+    const __global W_TYPE *kernel_ = w + w_0 + (o * count + j) * w_k;
     for (int r = 0; r < k_r; ++r) {
       const int h_first = y * u_h + off_h + r * e_h;
       for (int s = 0; s < k_s; ++s) {
         const int at = w_first + s * e_w;
         if ((uint)at >= (uint)W) continue;
-        const float factor = kernel_[r * w_r + s * w_s];
+        const float factor = W_GET(kernel_, r * w_r + s * w_s);
 #pragma unroll
         for (int n = 0; n < STRIP; ++n) {
           const int h = h_first + n * u_h;
-          if ((uint)h < (uint)H) total[n] += factor * from[h * x_h + at * x_w];
+          if ((uint)h < (uint)H) total[n] += factor * X_GET(from, h * x_h + at * x_w);
         }
       }
     }
@@ -244,13 +321,13 @@ __kernel void conv(CONV_PARAMS, int channels EPILOGUE_PARAMS) {
 
 // ---------------------------------------------------------------------------------- WEIGHT
 
-#define WEIGHT_PARAMS PLANE_PARAMS, const __global float *dy, \
+#define WEIGHT_PARAMS PLANE_PARAMS, const __global Y_TYPE *dy, \
     int dy_0, int dy_i, int dy_c, int dy_h, int dy_w, int images
 
 #if !LOCAL
 
 // get_global_id: channel of dy
-__kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global float *out) {
+__kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global OUT_TYPE *out) {
   float tile[TILE], block[BLOCK], total[TAPS * 16];
   const int k = get_global_id(0);
   for (int at = 0; at < k_r * k_s; ++at) PSTORE((float16)(0.0f), at, total);
@@ -259,10 +336,10 @@ __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global float *out) {
       for (int c = 0; c < n_x; c += cols) {
         const int height = min(rows, n_y - y), wide = (min(cols, n_x - c) + 15) / 16 * 16;
         const Window t = window_of(y, c, height, wide, k_r, k_s, u_h, u_w, e_h, e_w, off_h, off_w);
-        pack(x + x_0 + i * x_i + k / share * x_c, x_h, x_w, H, W, u_w, &t, tile);
+        pack(x, X_HALF, x_0 + i * x_i + k / share * x_c, x_h, x_w, H, W, u_w, &t, tile);
         Window whole;
         whole.top = y, whole.left = c, whole.height = height, whole.width = whole.pitch = wide;
-        pack(dy + dy_0 + i * dy_i + k * dy_c, dy_h, dy_w, n_y, n_x, 1, &whole, block);
+        pack(dy, Y_HALF, dy_0 + i * dy_i + k * dy_c, dy_h, dy_w, n_y, n_x, 1, &whole, block);
         for (int r = 0; r < k_r; ++r) {
           for (int s = 0; s < k_s; ++s) {
             const int right = s * e_w - t.low_w;
@@ -283,48 +360,81 @@ __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global float *out) {
   for (int tap = 0; tap < k_r * k_s; ++tap) {
     float sum = 0.0f;
     for (int j = 0; j < 16; ++j) sum += total[tap * 16 + j];
-    out[k * k_r * k_s + tap] = sum;
+    PUT(sum, k * k_r * k_s + tap, out);
   }
 }
 
 // get_global_id: channel of dy
-__kernel void weight_small(WEIGHT_PARAMS, __global float *out) {
+__kernel void weight_small(WEIGHT_PARAMS, __global OUT_TYPE *out) {
   int left[SMALL], right[SMALL];
+  float total[TAPS];
   const int k = get_global_id(0);
-  const __global float *grad = dy + dy_0 + k * dy_c, *plane = x + x_0 + k / share * x_c;
-  for (int tap = 0; tap < k_r * k_s; ++tap) {
-    int terms = 0;
-    for (int p = 0; p < n_y; ++p) {
-      const int h = p * u_h + off_h + tap / k_s * e_h;
-      for (int q = 0; q < n_x && h >= 0 && h < H; ++q) {
-        const int at = q * u_w + off_w + tap % k_s * e_w;
-        if (at < 0 || at >= W) continue;
-        left[terms] = p * dy_h + q * dy_w;
-        right[terms++] = h * x_h + at * x_w;
+  const __global Y_TYPE *whole_y = dy + dy_0 + k * dy_c;
+  const __global X_TYPE *whole_x = x + x_0 + k / share * x_c;
+  int some = max(images, 1);
+#if X_HALF
+  float plane[WIDENED];
+  const int x_down = W, x_right = 1, x_apart = H * W;
+  some = min(some, WIDENED / x_apart);
+#else
+  const int x_down = x_h, x_right = x_w, x_apart = x_i;
+#endif
+#if Y_HALF
+  float grad[WIDENED];
+  const int y_down = n_x, y_right = 1, y_apart = n_y * n_x;
+  some = min(some, WIDENED / y_apart);
+#else
+  const int y_down = dy_h, y_right = dy_w, y_apart = dy_i;
+#endif
+  for (int tap = 0; tap < k_r * k_s; ++tap) total[tap] = 0.0f;
+  for (int first = 0; first < images; first += some) {
+    const int stop = min(images, first + some);
+#if X_HALF
+    for (int i = first; i < stop; ++i)
+      widen(whole_x + i * x_i, x_h, x_w, H, W, plane + (i - first) * x_apart);
+#else
+    const __global float *plane = whole_x + first * x_i;
+#endif
+#if Y_HALF
+    for (int i = first; i < stop; ++i)
+      widen(whole_y + i * dy_i, dy_h, dy_w, n_y, n_x, grad + (i - first) * y_apart);
+#else
+    const __global float *grad = whole_y + first * dy_i;
+#endif
+    for (int tap = 0; tap < k_r * k_s; ++tap) {
+      int terms = 0;
+      for (int p = 0; p < n_y; ++p) {
+        const int h = p * u_h + off_h + tap / k_s * e_h;
+        for (int q = 0; q < n_x && h >= 0 && h < H; ++q) {
+          const int at = q * u_w + off_w + tap % k_s * e_w;
+          if (at < 0 || at >= W) continue;
+          left[terms] = p * y_down + q * y_right;
+          right[terms++] = h * x_down + at * x_right;
+        }
+      }
+      for (int i = 0; i < stop - first; ++i) {
+        float sum = 0.0f;
+        for (int t = 0; t < terms; ++t)
+          sum += grad[i * y_apart + left[t]] * plane[i * x_apart + right[t]];
+        total[tap] += sum;
       }
     }
-    float total = 0.0f;
-    for (int i = 0; i < images; ++i) {
-      float sum = 0.0f;
-      for (int t = 0; t < terms; ++t) sum += grad[i * dy_i + left[t]] * plane[i * x_i + right[t]];
-      total += sum;
-    }
-    out[k * k_r * k_s + tap] = total;
   }
+  for (int tap = 0; tap < k_r * k_s; ++tap) PUT(total[tap], k * k_r * k_s + tap, out);
 }
 
 #else
 
 // get_group_id: turn of taps, part of the pixels, channel of dy
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-void weight(WEIGHT_PARAMS, int parts, __global float *out) {
+void weight(WEIGHT_PARAMS, int parts, __global SUM_TYPE *out) {
   __local float sums[ITEMS];
   const int item = get_local_id(0), part = get_group_id(1), k = get_group_id(2);
   const int taps_ = k_r * k_s, first = get_group_id(0) * HELD, plane = n_y * n_x;
   const int all = images * plane, size = (all + parts - 1) / parts;
   const int stop = min(all, (part + 1) * size);
-  const __global float *from = x + x_0 + k / share * x_c;
-  const __global float *grad = dy + dy_0 + k * dy_c;
+  const __global X_TYPE *from = x + x_0 + k / share * x_c;
+  const __global Y_TYPE *grad = dy + dy_0 + k * dy_c;
   float total[HELD];
   int down[HELD], right[HELD];
 #pragma unroll
@@ -338,12 +448,12 @@ void weight(WEIGHT_PARAMS, int parts, __global float *out) {
     for (int t = 0; t < HELD; ++t) sum[t] = 0.0f;
     for (int at = start; at < min(stop, start + ITEMS * CHUNK); at += ITEMS) {
       const int i = at / plane, pixel = at - i * plane, p = pixel / n_x, q = pixel - p * n_x;
-      const float g = grad[i * dy_i + p * dy_h + q * dy_w];
-      const __global float *image = from + i * x_i;
+      const float g = Y_GET(grad, i * dy_i + p * dy_h + q * dy_w);
+      const __global X_TYPE *image = from + i * x_i;
 #pragma unroll
       for (int t = 0; t < HELD; ++t) {
         const int h = p * u_h + down[t], c = q * u_w + right[t];
-        if ((uint)h < (uint)H && (uint)c < (uint)W) sum[t] += g * image[h * x_h + c * x_w];
+        if ((uint)h < (uint)H && (uint)c < (uint)W) sum[t] += g * X_GET(image, h * x_h + c * x_w);
       }
     }
 #pragma unroll
@@ -358,17 +468,17 @@ void weight(WEIGHT_PARAMS, int parts, __global float *out) {
       barrier(CLK_LOCAL_MEM_FENCE);
     }
     if (item == 0 && first + t < taps_)
-      out[(part * get_num_groups(2) + k) * taps_ + first + t] = sums[0];
+      PUT_SUM(sums[0], (part * get_num_groups(2) + k) * taps_ + first + t, out);
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 }
 
-__kernel void combine(const __global float *part, int parts, int all, __global float *out) {
+__kernel void combine(const __global float *part, int parts, int all, __global OUT_TYPE *out) {
   const int at = get_global_id(0);
   if (at >= all) return;
   float sum = 0.0f;
   for (int s = 0; s < parts; ++s) sum += part[s * all + at];
-  out[at] = sum;
+  PUT(sum, at, out);
 }
 #endif
 #endif

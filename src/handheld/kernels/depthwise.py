@@ -10,7 +10,7 @@ import math
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
-from handheld.graph.graph import Graph, Node
+from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import group, ints, line
 from handheld.kernels.base import (
     Arg,
@@ -23,9 +23,9 @@ from handheld.kernels.base import (
     with_defines,
 )
 from handheld.kernels.expr import epilogue
-from handheld.kernels.reshape import OWN, long_rows, unit, within_reach
+from handheld.kernels.reshape import OWN, half_output, long_rows, unit, within_reach
 
-TILE, BLOCK, TAPS, SMALL = 8192, 4096, 128, 64  # as in depthwise.cl
+TILE, BLOCK, TAPS, SMALL, WIDENED = 8192, 4096, 128, 64, 4096  # as in depthwise.cl
 VECTOR = 16
 STRIP, HELD = 4, 9  # on GPUs: pixels of a work-item; taps that a group keeps sums of
 PART_TERMS = 32  # on GPUs: pixels of an item, from which on a channel's pixels are shared out, and
@@ -73,11 +73,11 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
                  out[0] // node.attrs["groups"], 1)
     images = 0 if empty else dy.shape[0]
     args: tuple[Arg, ...] = (first, *plane, second, *ints(dy.offset, *dy.strides, images))
-    text = read_source("wide.cl") + read_source("depthwise.cl")
+    halves, text = _source(node, graph, X=x, Y=dy)
     if caps.kind == "gpu":
-        return _weight_groups(node, caps, args, text, images * rows[0] * rows[1])
-    source = with_defines({"MODE": 2}, text)
-    if rows[0] * rows[1] <= SMALL:
+        return _weight_groups(node, caps, args, halves, text, images * rows[0] * rows[1])
+    source = with_defines({**halves, "MODE": 2}, text)
+    if rows[0] * rows[1] <= SMALL and (not halves or math.prod(x.shape[2:]) <= WIDENED):
         launch = Launch("weight_small", source, (*args, Buffer(node.outputs[0])), (out[0],), (1,))
         return Lowered((launch,), why="depthwise, small planes")
     block = _block(rows, stride, _span(out[2:], dilation))
@@ -87,16 +87,18 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
 
 
 def _weight_groups(
-    node: Node, caps: DeviceCaps, args: tuple[Arg, ...], text: str, pixels: int
+    node: Node, caps: DeviceCaps, args: tuple[Arg, ...], halves: dict[str, object], text: str,
+    pixels: int,
 ) -> Lowered:
     """conv_weight on a GPU: a channel's pixels are shared out until the device is busy."""
     out = tuple(node.attrs["shape"])
     items, taps, all_ = group(caps, 128), out[2] * out[3], math.prod(out)
-    source = with_defines({"MODE": 2, "LOCAL": 1, "ITEMS": items, "HELD": HELD}, text)
     turns = -(-taps // HELD)
     parts = min(-(-pixels // (items * PART_TERMS)),
                 -(-PART_GROUPS * caps.compute_units // (turns * out[0])))
     parts = max(parts, 1)
+    defines = {**halves, "MODE": 2, "LOCAL": 1, "ITEMS": items, "HELD": HELD}
+    source = with_defines(defines | ({"PARTS": 1} if parts > 1 else {}), text)
     size = (items * turns, parts, out[0])
     to: Arg = Workspace(0) if parts > 1 else Buffer(node.outputs[0])
     launches = [Launch("weight", source, (*args, *ints(parts), to), size, (items, 1, 1))]
@@ -129,9 +131,10 @@ def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: 
               share, count),
         Buffer(node.outputs[0] if empty else w.tensor),
         *ints(w.offset, w.strides[0], *w.strides[2:], *out[2:], *phases, *skip, out[1]))
-    defines: dict[str, object] = {"MODE": 1, "EPILOGUE_PARAMS": end.params,
+    halves, text = _source(node, graph, X=x, W=w)
+    defines: dict[str, object] = {**halves, "MODE": 1, "EPILOGUE_PARAMS": end.params,
                                   "EPILOGUE": end.body.replace("\n", " ")}
-    text = end.helpers + read_source("wide.cl") + read_source("depthwise.cl")
+    text = end.helpers + text
     planes = out[1] * phases[0] * phases[1]
     if caps.kind == "gpu":
         items = group(caps)
@@ -140,7 +143,8 @@ def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: 
         return Lowered((Launch("conv", source, args + end.args, size, (items, 1, 1)),),
                        why=f"depthwise, a work-item for {STRIP} pixels")
     source = with_defines(defines, text)
-    if rows[0] * rows[1] <= SMALL and count == 1:
+    fits = not halves or math.prod(x.shape[2:]) <= WIDENED
+    if rows[0] * rows[1] <= SMALL and count == 1 and fits:
         launch = Launch("conv_small", source, (*args, *ints(out[0]), *end.args), (planes,), (1,))
         return Lowered((launch,), why="depthwise, small planes")
     span = _span(w.shape[2:], tap)
@@ -150,6 +154,15 @@ def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: 
     args = (*args, *ints(across, *block), *end.args)
     return Lowered((Launch("conv", source, args, size, (1, 1, 1)),),
                    why=f"depthwise, planes in blocks of {block[0]}x{block[1]}")
+
+
+def _source(node: Node, graph: Graph, **views: View) -> tuple[dict[str, object], str]:
+    """What is stored in halves, and the program text."""
+    halves: dict[str, object] = {f"{name}_HALF": 1 for name, view in views.items()
+                                 if graph.tensors[view.tensor].dtype == "f16"}
+    halves |= half_output(node, graph)
+    text = read_source("wide.cl") + read_source("depthwise.cl")
+    return halves, read_source("half.cl") + text if halves else text
 
 
 def _pair(node: Node, name: str) -> Pair:

@@ -45,7 +45,7 @@
 
 #define SLAB 64  // terms of a work-item
 
-__kernel void panels(const __global float *a, MAP_PARAMS, int k_most, __global float *panel) {
+__kernel void panels(const __global A_TYPE *a, MAP_PARAMS, int k_most, __global float *panel) {
   const int z = get_global_id(2), first = get_global_id(1) * NT;
   MAP_OF(z)
   __global float *to = panel + (z * get_global_size(1) + get_global_id(1)) * k_most * NT;
@@ -66,7 +66,7 @@ __kernel void panels(const __global float *a, MAP_PARAMS, int k_most, __global f
           float square[256];
           float16 row[16];
           for (int j = 0; j < 16; ++j)
-            PSTORE(GLOAD(0, a + from + (first + lane + j) * map.a_m + i), j, square);
+            PSTORE(A_GET16(a + from + (first + lane + j) * map.a_m + i), j, square);
           turned(square, row);
           for (int j = 0; j < 16; ++j)
             *(__global loose16 *)(to + (k + i + j) * NT + lane) = row[j];
@@ -75,7 +75,7 @@ __kernel void panels(const __global float *a, MAP_PARAMS, int k_most, __global f
       for (; i < len; ++i)
         for (int j = 0; j < 16; ++j)
           to[(k + i) * NT + lane + j] =
-              j < live ? a[from + (first + lane + j) * map.a_m + i * map.a_s] : 0.0f;
+              j < live ? A_GET(a, from + (first + lane + j) * map.a_m + i * map.a_s) : 0.0f;
     }
     k += len;
   }
@@ -143,7 +143,7 @@ inline int tap_at(const Map *p, const Region *own, int row, int col) {
   return down * TAP_H * own->wide + right * TAP_W;
 }
 
-inline void copy_region(const Map *p, const Region *own, const __global float *b, float *to) {
+inline void copy_region(const Map *p, const Region *own, const __global B_TYPE *b, float *to) {
   const Map map = *p;
   const int first = clamp(-own->left, 0, own->wide), stop = clamp(map.W - own->left, first, own->wide);
   for (int c = 0; c < own->channels; ++c)
@@ -152,15 +152,15 @@ inline void copy_region(const Map *p, const Region *own, const __global float *b
         float *line = to + c * own->pitch + (i * own->high + h) * own->wide;
         const int y = own->top + h, inside = y >= 0 && y < map.H;
         const int begin = inside ? first : own->wide, end = inside ? stop : own->wide;
-        const __global float *from = b + map.b_0 + (own->channel + c) * CHANNEL_STRIDE
+        const __global B_TYPE *from = b + map.b_0 + (own->channel + c) * CHANNEL_STRIDE
             + (own->image + i) * IMAGE_STRIDE + y * map.b_h + own->left * map.b_w;
         int w = 0;
         for (; w < begin; ++w) line[w] = 0.0f;
         if (map.b_w == 1) {
-          for (; w + 16 <= end; w += 16) PSTORE(GLOAD(0, from + w), 0, line + w);
-          for (; w < end; ++w) line[w] = from[w];
+          for (; w + 16 <= end; w += 16) PSTORE(B_GET16(from + w), 0, line + w);
+          for (; w < end; ++w) line[w] = B_GET(from, w);
         } else {
-          for (; w < end; ++w) line[w] = from[w * map.b_w];
+          for (; w < end; ++w) line[w] = B_GET(from, w * map.b_w);
         }
         for (; w < own->wide; ++w) line[w] = 0.0f;
       }
@@ -196,7 +196,7 @@ inline void multiply(const float *x, const int *rows, const int *terms, int coun
 
 // Blocks are `images` x `rows` of pixels, and for WEIGHT `channels` too; `lanes` output channels,
 // a multiple of NT. With SPLIT 1 the images are cut into parts of `part_images`.
-__kernel void direct(const __global float *b, const __global float *panel, MAP_PARAMS, int k_most,
+__kernel void direct(const __global B_TYPE *b, const __global float *panel, MAP_PARAMS, int k_most,
                      int images, int rows, int channels, int lanes, int part_images OUT_PARAMS) {
   float x[REGION], total[TOTAL], turn[16 * MOST_ROWS];
   int row_at[MOST_ROWS + MR], term_at[TERMS];

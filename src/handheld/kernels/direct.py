@@ -11,7 +11,7 @@ from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, round_up
 from handheld.kernels.expr import Epilogue, epilogue
-from handheld.kernels.reshape import OWN, within
+from handheld.kernels.reshape import OWN, half_output, within
 
 if TYPE_CHECKING:
     from handheld.kernels.contract_problem import Problem
@@ -153,7 +153,9 @@ def lower(
     # only conv_weight has no epilogue: a single part is its output
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last: tuple[Arg, ...] = end.args if end else (Buffer(node.outputs[0]),)
-    text = source(problem, end if cut.splits == 1 else None, tile)
+    half = half_output(node, graph)
+    text = source(problem, end if cut.splits == 1 else None,
+                  {**tile, **(half if cut.splits == 1 else {})})
     first = Launch("panels", text,
                    (Buffer(problem.a), *maps, *ints(cut.k_most), Workspace(0)),
                    (-(-cut.k_most // SLAB), panels, problem.sets), (1, 1, 1))
@@ -168,7 +170,7 @@ def lower(
         second = Launch("direct", text, args + last, wide, (1, 1, 1))
         return Lowered((first, second), (panel_size * 4,), why)
     second = Launch("direct", text, (*args, Workspace(1)), wide, (1, 1, 1))
-    combine = line("combine", source(problem, None, {"COMBINE": 1}),
+    combine = line("combine", source(problem, None, {"COMBINE": 1, **half}),
                    (Workspace(1), *ints(cut.splits, size), *last), size, caps)
     return Lowered((first, second, combine), (panel_size * 4, cut.splits * size * 4),
                    f"{why}, images in {cut.splits} parts")

@@ -16,7 +16,7 @@ from handheld.kernels.base import Arg, Buffer, Float, Int, read_source
 
 #: type of a value in a register, and in memory
 REGISTER = {"f32": "float", "i32": "int", "bool": "int"}
-MEMORY = {"f32": "float", "i32": "int", "bool": "uchar"}
+MEMORY = {"f32": "float", "i32": "int", "bool": "uchar", "f16": "HALF"}
 
 #: constants that are written into the text; all others are arguments
 _INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
@@ -194,8 +194,10 @@ class Code:
     args: list[Arg] = field(default_factory=list)
     pointers: dict[int, str] = field(default_factory=dict)
     uses_philox: bool = False
+    uses_half: bool = False
 
     def pointer(self, tensor: Tensor, written: bool = False) -> str:
+        self.uses_half |= tensor.dtype == "f16"
         if tensor.id not in self.pointers:
             name = f"t{len(self.pointers)}"
             self.pointers[tensor.id] = name
@@ -203,6 +205,18 @@ class Code:
             self.params.append(f"{const}__global {MEMORY[tensor.dtype]} *{name}")
             self.args.append(Buffer(tensor.id))
         return self.pointers[tensor.id]
+
+    def element(self, tensor: Tensor, index: str) -> str:
+        """An element as it is in a register."""
+        pointer = self.pointer(tensor)
+        return f"GET_HALF({pointer}, {index})" if tensor.dtype == "f16" else f"{pointer}[{index}]"
+
+    def store(self, tensor: Tensor, index: str, value: str) -> str:
+        """The statement that writes an element."""
+        pointer = self.pointer(tensor, written=True)
+        if tensor.dtype == "f16":
+            return f"PUT_HALF({value}, {index}, {pointer});"
+        return f"{pointer}[{index}] = {'(uchar)' if tensor.dtype == 'bool' else ''}{value};"
 
     def integer(self, value: int) -> str:
         """A hoisted integer argument."""
@@ -242,7 +256,8 @@ class Code:
 
     @property
     def helpers(self) -> str:
-        return HELPERS + (PHILOX if self.uses_philox else "")
+        half = read_source("half.cl") if self.uses_half else ""
+        return half + HELPERS + (PHILOX if self.uses_philox else "")
 
 
 def statement(
@@ -271,11 +286,12 @@ def statement(
         return f"philox((uint){args[0]}, (uint){args[1]}, (uint){args[2]}, (uint){key})"
     if instr.op in ("load", "gather"):
         tensor = code.graph.tensors[node.inputs[instr.params[0]].tensor]
-        pointer = code.pointer(tensor)
+        code.pointer(tensor)
         if instr.op == "gather":
             # positions are data: whatever they are, nothing outside the buffer is read
-            return f"{pointer}[clamp({args[0]}, 0, {code.integer(max(tensor.size - 1, 0))})]"
-        return guarded(code, instr, f"{pointer}[{index_of(instr.params[0])}]", coord)
+            last = code.integer(max(tensor.size - 1, 0))
+            return code.element(tensor, f"clamp({args[0]}, 0, {last})")
+        return guarded(code, instr, code.element(tensor, index_of(instr.params[0])), coord)
     return expression(instr, args, [kinds[a] for a in instr.args])
 
 
@@ -325,8 +341,6 @@ def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
         )
         lines.append(f"const {REGISTER[instr.dtype]} v{i} = {value};")
     for position, out in zip(node.attrs["stores"], node.outputs):
-        pointer = code.pointer(graph.tensors[out], written=True)
-        cast = "(uchar)" if graph.tensors[out].dtype == "bool" else ""
-        lines.append(f"{pointer}[o_] = {cast}v{position};")
+        lines.append(code.store(graph.tensors[out], "o_", f"v{position}"))
     params = "".join(f", {p}" for p in code.params)
     return Epilogue(params, tuple(code.args), code.helpers, "\n".join(lines))

@@ -67,12 +67,11 @@ class Body:
         ):
             if is_full == full:
                 tensor = self.code.graph.tensors[out]
-                pointer = self.code.pointer(tensor, written=True)
+                self.code.pointer(tensor, written=True)
                 key = -2 - out
                 if key not in self._indices:
                     self._indices[key] = self.code.index(walk, 0, self.coords)
-                cast = "(uchar)" if tensor.dtype == "bool" else ""
-                lines.append(f"{pointer}[{self._indices[key]}] = {cast}{self.name(position)};")
+                lines.append(self.code.store(tensor, self._indices[key], self.name(position)))
         return lines
 
     def kernel(self, name: str, lines: list[str], attributes: str = "") -> str:

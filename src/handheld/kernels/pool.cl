@@ -50,6 +50,27 @@
 #define CHUNK 256
 #endif
 
+#ifndef IN_HALF    // 1: what is pooled, or its gradient, is stored in halves (half.cl comes first)
+#define IN_HALF 0
+#endif
+#ifndef OUT_HALF   // 1: so is the result
+#define OUT_HALF 0
+#endif
+#if IN_HALF
+#define IN HALF
+#define GET(p, i) GET_HALF(p, i)
+#else
+#define IN float
+#define GET(p, i) (p)[i]
+#endif
+#if OUT_HALF
+#define OUT HALF
+#define PUT(value, i, p) PUT_HALF(value, i, p)
+#else
+#define OUT float
+#define PUT(value, i, p) (p)[i] = (value)
+#endif
+
 // The first window that may hold pixel `at`, and the one after the last.
 int first_window(int at, int size, int count, int kernel_, int stride, int pad, int dilation) {
 #if ADAPTIVE
@@ -98,12 +119,12 @@ Run run_of(int id, int run, int C, int high, int wide) {
     Run own = run_of(id_, run, C, high, wide);
 #endif
 
-__kernel void max_pool(__global const float *x, __global float *y, __global int *index, int total,
+__kernel void max_pool(__global const IN *x, __global OUT *y, __global int *index, int total,
                        int run, int offset, int xn, int xc, int xh, int xw,
                        int C, int H, int W, int P, int Q) {
     OWN(P, Q)
     int p = own.row;
-    __global const float *plane = x + offset + own.n * xn + own.c * xc;
+    __global const IN *plane = x + offset + own.n * xn + own.c * xc;
 #if ADAPTIVE
     int h0 = p * H / P, h1 = ((p + 1) * H + P - 1) / P;
 #else
@@ -121,18 +142,18 @@ __kernel void max_pool(__global const float *x, __global float *y, __global int 
         int where = h0 < h1 && w0 < w1 ? h0 * W + w0 : -1;  // a window of -inf still has a place
         for (int h = h0; h < h1; h += DH)
             for (int w = w0; w < w1; w += DW) {
-                float value = plane[h * xh + w * xw];
+                float value = GET(plane, h * xh + w * xw);
                 int better = (value > best) | (value != value);  // as PyTorch: the last NaN stays
                 best = better ? value : best;  // selects: which pixel wins no branch can predict
                 where = better ? h * W + w : where;
             }
-        y[own.at] = best;
+        PUT(best, own.at, y);
         index[own.at] = where;
     }
 }
 
 #ifdef STEP  // pixels from one window to the next, 1 or 2
-__kernel void max_pool_rows(__global const float *x, __global float *y, __global int *index,
+__kernel void max_pool_rows(__global const IN *x, __global OUT *y, __global int *index,
                             int total, int run, int offset, int xn, int xc, int xh, int xw,
                             int C, int H, int W, int P, int Q) {
     OWN(P, Q)
@@ -143,23 +164,23 @@ __kernel void max_pool_rows(__global const float *x, __global float *y, __global
         for (int r = 0; r < KH; r++) {
             int h = own.row * SH - PH + r * DH;
             if (h < 0 || h >= H) continue;
-            __global const float *line = x + offset + own.n * xn + own.c * xc + h * xh;
+            __global const IN *line = x + offset + own.n * xn + own.c * xc + h * xh;
             for (int s = 0; s < KW; s++) {
                 int w = start * STEP - PW + s * DW;  // the pixel of the first window
                 float16 value;
                 int16 inside = (int16)(-1);
                 if (w >= 0 && w + 16 * STEP <= W) {
 #if STEP == 1
-                    value = *(__global const loose16 *)(line + w);
+                    value = load16(line, IN_HALF, w);
 #else
-                    value.lo = (*(__global const loose16 *)(line + w)).even;
-                    value.hi = (*(__global const loose16 *)(line + w + 16)).even;
+                    value.lo = load16(line, IN_HALF, w).even;
+                    value.hi = load16(line, IN_HALF, w + 16).even;
 #endif
                 } else {
                     float some[16];
                     for (int q = 0; q < 16; q++) {
                         int at = w + q * STEP;
-                        some[q] = q < count && at >= 0 && at < W ? line[at] : 0.0f;
+                        some[q] = q < count && at >= 0 && at < W ? GET(line, at) : 0.0f;
                     }
                     value = *(const loose16 *)some;
                     inside = w + LANES16 * STEP >= 0 && w + LANES16 * STEP < W;
@@ -170,7 +191,7 @@ __kernel void max_pool_rows(__global const float *x, __global float *y, __global
             }
         }
         int at = own.at + start;
-        if (count == 16) {
+        if (count == 16 && !OUT_HALF) {
             *(__global loose16 *)(y + at) = best;
             *(__global loose_int16 *)(index + at) = where;
         } else {
@@ -178,13 +199,15 @@ __kernel void max_pool_rows(__global const float *x, __global float *y, __global
             int places[16];
             *(loose16 *)values = best;
             *(loose_int16 *)places = where;
-            for (int q = 0; q < count; q++) y[at + q] = values[q], index[at + q] = places[q];
+            for (int q = 0; q < count; q++) index[at + q] = places[q];
+            for (int q = 0; q < count; q++) PUT(values[q], at + q, y);
         }
     }
 }
 #endif
 
-__kernel void max_pool_grad_planes(__global const float *dy, __global const int *index,
+#if !OUT_HALF  // sums are kept in dx itself
+__kernel void max_pool_grad_planes(__global const IN *dy, __global const int *index,
                                    __global float *dx, int total, int run,
                                    int y0, int yn, int yc, int yp, int yq,
                                    int i0, int in, int ic, int ip, int iq,
@@ -198,11 +221,12 @@ __kernel void max_pool_grad_planes(__global const float *dy, __global const int 
     for (int p = 0; p < P; p++)
         for (int q = 0; q < Q; q++) {
             int at = index[i0 + p * ip + q * iq];  // data: whatever it is, the plane is not left
-            if (at >= 0 && at < H * W) plane[at] += dy[y0 + p * yp + q * yq];
+            if (at >= 0 && at < H * W) plane[at] += GET(dy, y0 + p * yp + q * yq);
         }
 }
+#endif
 
-__kernel void max_pool_grad(__global const float *dy, __global const int *index, __global float *dx,
+__kernel void max_pool_grad(__global const IN *dy, __global const int *index, __global OUT *dx,
                             int total, int run, int y0, int yn, int yc, int yp, int yq,
                             int i0, int in, int ic, int ip, int iq,
                             int C, int H, int W, int P, int Q) {
@@ -218,12 +242,12 @@ __kernel void max_pool_grad(__global const float *dy, __global const int *index,
             for (int start = q0; start < q1; start += CHUNK) {
                 float part = 0;
                 for (int q = start; q < min(start + CHUNK, q1); q++) {
-                    float term = dy[y0 + p * yp + q * yq];  // read always: a select, no branch
+                    float term = GET(dy, y0 + p * yp + q * yq);  // read always: a select, no branch
                     part += index[i0 + p * ip + q * iq] == h * W + w ? term : 0;
                 }
                 sum += part;
             }
-        dx[own.at] = sum;
+        PUT(sum, own.at, dx);
     }
 }
 
@@ -235,11 +259,11 @@ int side(int i, int size, int kernel_, int stride, int pad, int count_pad, int *
     return count_pad ? high - low : *end - *start;
 }
 
-__kernel void avg_pool(__global const float *x, __global float *y, int total, int run,
+__kernel void avg_pool(__global const IN *x, __global OUT *y, int total, int run,
                        int offset, int xn, int xc, int xh, int xw,
                        int C, int H, int W, int P, int Q) {
     OWN(P, Q)
-    __global const float *plane = x + offset + own.n * xn + own.c * xc;
+    __global const IN *plane = x + offset + own.n * xn + own.c * xc;
     int h0, h1, w0, w1, high = side(own.row, H, KH, SH, PH, COUNT_PAD, &h0, &h1);
     for (int q = own.col; q < own.end; q++, own.at++) {
         int wide = side(q, W, KW, SW, PW, COUNT_PAD, &w0, &w1);
@@ -247,19 +271,20 @@ __kernel void avg_pool(__global const float *x, __global float *y, int total, in
         for (int h = h0; h < h1; h++)
             for (int start = w0; start < w1; start += CHUNK) {
                 float part = 0;
-                for (int w = start; w < min(start + CHUNK, w1); w++) part += plane[h * xh + w * xw];
+                for (int w = start; w < min(start + CHUNK, w1); w++)
+                    part += GET(plane, h * xh + w * xw);
                 sum += part;
             }
         // a window that lies wholly outside the image is 0, whatever it would be divided by
-        y[own.at] = h0 < h1 && w0 < w1 ? sum / (DIVISOR ? DIVISOR : high * wide) : 0;
+        PUT(h0 < h1 && w0 < w1 ? sum / (DIVISOR ? DIVISOR : high * wide) : 0, own.at, y);
     }
 }
 
-__kernel void avg_pool_grad(__global const float *dy, __global float *dx, int total, int run,
+__kernel void avg_pool_grad(__global const IN *dy, __global OUT *dx, int total, int run,
                             int offset, int yn, int yc, int yp, int yq,
                             int C, int H, int W, int P, int Q) {
     OWN(H, W)
-    __global const float *plane = dy + offset + own.n * yn + own.c * yc;
+    __global const IN *plane = dy + offset + own.n * yn + own.c * yc;
     int p0 = first_window(own.row, H, P, KH, SH, PH, 1), p1 = end_window(own.row, H, P, SH, PH);
     int start, end;
     for (int w = own.col; w < own.end; w++, own.at++) {
@@ -270,13 +295,13 @@ __kernel void avg_pool_grad(__global const float *dy, __global float *dx, int to
             for (int begin = q0; begin < q1; begin += CHUNK) {
                 float part = 0;
                 for (int q = begin; q < min(begin + CHUNK, q1); q++) {
-                    float term = plane[p * yp + q * yq];
+                    float term = GET(plane, p * yp + q * yq);
                     if (!DIVISOR) term /= high * side(q, W, KW, SW, PW, COUNT_PAD, &start, &end);
                     part += term;
                 }
                 sum += part;
             }
         }
-        dx[own.at] = DIVISOR ? sum / DIVISOR : sum;
+        PUT(DIVISOR ? sum / DIVISOR : sum, own.at, dx);
     }
 }

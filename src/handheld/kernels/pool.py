@@ -24,35 +24,38 @@ MOST_PLANES = 32768  # work-groups along the third dimension that every GPU can 
 
 
 def lower_max_pool(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
-    return _forward(node, caps, _max_window(node.attrs))
+    return _forward(node, graph, caps, _max_window(node.attrs))
 
 
 def lower_avg_pool(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
-    return _forward(node, caps, _avg_window(node.attrs, node.inputs[0].shape, node.attrs["shape"]))
+    window = _avg_window(node.attrs, node.inputs[0].shape, node.attrs["shape"])
+    return _forward(node, graph, caps, window)
 
 
 def lower_max_pool_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
-    return _backward(node, caps, _max_window(node.attrs))
+    return _backward(node, graph, caps, _max_window(node.attrs))
 
 
 def lower_avg_pool_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
-    return _backward(node, caps, _avg_window(node.attrs, node.attrs["shape"], node.inputs[0].shape))
+    window = _avg_window(node.attrs, node.attrs["shape"], node.inputs[0].shape)
+    return _backward(node, graph, caps, window)
 
 
-def _forward(node: Node, caps: DeviceCaps, window: dict[str, int]) -> Lowered:
+def _forward(node: Node, graph: Graph, caps: DeviceCaps, window: dict[str, int]) -> Lowered:
     (x,) = node.inputs
     shape: tuple[int, ...] = tuple(node.attrs["shape"])
-    return _pool(node, caps, window, image=x.shape, windows=shape, total=math.prod(shape))
+    return _pool(node, graph, caps, window, image=x.shape, windows=shape, total=math.prod(shape))
 
 
-def _backward(node: Node, caps: DeviceCaps, window: dict[str, int]) -> Lowered:
+def _backward(node: Node, graph: Graph, caps: DeviceCaps, window: dict[str, int]) -> Lowered:
     shape: tuple[int, ...] = tuple(node.attrs["shape"])
     windows = node.inputs[0].shape
-    return _pool(node, caps, window, image=shape, windows=windows, total=math.prod(shape))
+    return _pool(node, graph, caps, window, image=shape, windows=windows,
+                 total=math.prod(shape))
 
 
-def _pool(node: Node, caps: DeviceCaps, window: dict[str, int], *, image: tuple[int, ...],
-          windows: tuple[int, ...], total: int) -> Lowered:
+def _pool(node: Node, graph: Graph, caps: DeviceCaps, window: dict[str, int], *,
+          image: tuple[int, ...], windows: tuple[int, ...], total: int) -> Lowered:
     if total == 0:
         return Lowered(())
     _check_range(node.attrs, image[2:], windows[2:])
@@ -60,12 +63,13 @@ def _pool(node: Node, caps: DeviceCaps, window: dict[str, int], *, image: tuple[
     tensors = [v.tensor if v.size else node.outputs[0] for v in node.inputs]
     wide = (windows if node.op in ("max_pool", "avg_pool") else image)[3]
     kernel, run = node.op, wide if caps.kind == "cpu" else 1
+    half = [graph.tensors[t].dtype == "f16" for t in (node.inputs[0].tensor, node.outputs[0])]
     defines: dict[str, object] = {"ADAPTIVE": int(node.attrs.get("adaptive", False)), **window}
     if caps.kind == "cpu" and not defines["ADAPTIVE"]:
         step = node.attrs["stride"][1]
         if node.op == "max_pool" and node.inputs[0].strides[3] == 1 and step <= 2:
             kernel, defines["STEP"] = "max_pool_rows", step
-        elif node.op == "max_pool_grad":
+        elif node.op == "max_pool_grad" and not half[1]:
             kernel, run = "max_pool_grad_planes", image[2] * image[3]
     items = total // run
     args: tuple[Arg, ...] = (*map(Buffer, tensors), *map(Buffer, node.outputs), *ints(items, run))
@@ -77,7 +81,12 @@ def _pool(node: Node, caps: DeviceCaps, window: dict[str, int], *, image: tuple[
         defines["GRID"] = 1
     why = f"{kernel}: one work-item {'an element' if run == 1 else 'a row or plane'}"
     text = read_source("pool.cl")
-    source = with_defines(defines, read_source("wide.cl") + text if "STEP" in defines else text)
+    if "STEP" in defines:
+        text = read_source("wide.cl") + text
+    if any(half):
+        defines |= {f"{name}_HALF": 1 for name, on in zip(("IN", "OUT"), half) if on}
+        text = read_source("half.cl") + text
+    source = with_defines(defines, text)
     if "GRID" not in defines:
         return Lowered((line(kernel, source, args, items, caps),), why=why)
     local = _grid(wide, group(caps, 128))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from handheld.errors import PlanError
-from handheld.graph.graph import Node, View
+from handheld.graph.graph import Graph, Node, View
 
 OWN = 2  # inputs of a contraction; those after them are operands of its epilogue
 LIMIT = 2**31 - 1  # kernels index with 32-bit integers
@@ -107,6 +107,12 @@ def unit(view: View) -> View:
     """Strides of dimensions of size 1 are arbitrary: 0 keeps every partial index small."""
     strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides))
     return View(view.tensor, view.shape, strides, view.offset)
+
+
+def half_output(node: Node, graph: Graph) -> dict[str, int]:
+    """The define of an output that is stored in halves, for an op without an epilogue."""
+    half = "program" not in node.attrs and graph.tensors[node.outputs[0]].dtype == "f16"
+    return {"OUT_HALF": 1} if half else {}
 
 
 def within(node: Node, value: int, what: str) -> None:

@@ -6,6 +6,30 @@ typedef int16 __attribute__((aligned(4))) loose_int16;
 #define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))
 #define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
 #define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
+// 16 halves, see half.cl
+typedef ushort16 __attribute__((aligned(2))) loose_half16;
+inline float16 half_values(ushort16 bits) {
+  const uint16 all = convert_uint16(bits), size = (all & 0x7fffu) << 13;
+  const uint16 most = size >= 0x0f800000u ? (uint16)(0x7f800000u) : (uint16)(0u);
+  return as_float16(as_uint16(as_float16(size) * 0x1p112f) | most | (all & 0x8000u) << 16);
+}
+#define HLOAD(i, p) half_values(*(const __global loose_half16 *)((p) + 16 * (i)))
+
+// b[at] and b[at .. at + 15], whether b holds floats or halves; which, the compiler knows.
+inline float load1(const __global void *b, int halves, int at) {
+#ifdef HALF
+  if (halves) return GET_HALF((const __global HALF *)b, at);
+#endif
+  return ((const __global float *)b)[at];
+}
+
+inline float16 load16(const __global void *b, int halves, int at) {
+#ifdef HALF
+  if (halves) return HLOAD(0, (const __global HALF *)b + at);
+#endif
+  return GLOAD(0, (const __global float *)b + at);
+}
+
 #define LANES16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 
 // row[i][j] = square[j][i], a square of 16; four times, interleave row i with row i + 8.

@@ -13,7 +13,7 @@ from handheld.plan.signature import signature
 
 FLOPS_PER_BYTE = 10  # what a device computes while it moves a byte, roughly: only for the order
 
-_TORCH = {"f32": "float32", "i32": "int32", "bool": "bool"}
+_TORCH = {"f32": "float32", "i32": "int32", "bool": "bool", "f16": "float32"}
 
 
 @dataclass

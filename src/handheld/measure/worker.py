@@ -34,6 +34,7 @@ from handheld.plan.lowering import Choice, lower
 from handheld.run.verify import relative_error
 
 TOLERANCE = 2e-5  # both sides are float32
+HALF_TOLERANCE = 2.0**-11  # both are rounded to halves, perhaps to neighbouring ones
 SAMPLE_SECONDS = 1e-3  # what a clock reading and a wait are small against
 PR_SET_PDEATHSIG = 1  # of Linux
 PERIOD = 1_000_003  # elements after which random inputs repeat; a prime, so no row equals another
@@ -80,7 +81,8 @@ class Subject:
         self._fill()
         self._run(bound, 1)
         error = self._error()
-        if error > TOLERANCE:
+        halves = any(self.graph.tensors[t].dtype == "f16" for t in self.node.outputs)
+        if error > (HALF_TOLERANCE if halves else TOLERANCE):
             return {"failed": f"wrong result: off by {error:.1e}"}
         self.bound[_key(choice)] = bound
         return {"error": error, "seconds": self.time(choice, seconds)}
@@ -111,7 +113,8 @@ class Subject:
             return self._buffers[arg.tensor]
         if isinstance(arg, Texture):
             self._all.append(
-                opencl.texture(self.queue.context, self._buffers[arg.tensor], arg.floats))
+                opencl.texture(self.queue.context, self._buffers[arg.tensor], arg.floats,
+                               self.graph.tensors[arg.tensor].dtype))
             return self._all[-1]
         if isinstance(arg, Start):
             return np.int32(0)
@@ -167,8 +170,8 @@ def _key(choice: Choice | None) -> str:
 
 def _random(random: np.random.Generator, size: int, dtype: str) -> np.ndarray:
     few = min(size, PERIOD)
-    if dtype == "f32":
-        drawn: np.ndarray = random.standard_normal(few, np.float32)
+    if dtype in ("f32", "f16"):
+        drawn: np.ndarray = random.standard_normal(few, np.float32).astype(opencl.NUMPY[dtype])
     else:  # an index of 0 or 1 exists in any tensor
         drawn = random.integers(0, 2, few).astype(opencl.NUMPY[dtype])
     return np.resize(drawn, size)

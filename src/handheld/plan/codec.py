@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError, PlanError
+from handheld.graph.graph import Graph
 from handheld.kernels.base import (
     Arg,
     Buffer,
@@ -21,12 +22,13 @@ from handheld.kernels.base import (
 )
 from handheld.plan.memory import Place
 from handheld.plan.plan import GraphPlan, Plan
+from handheld.plan.precision import prepare
 from handheld.plan.verify import verify
 
 if TYPE_CHECKING:
     from handheld.step import Step
 
-VERSION = 2
+VERSION = 3
 _KINDS: dict[str, Callable[[int], Arg]] = {
     "buffer": Buffer, "start": Start, "workspace": Workspace, "int": Int}
 
@@ -103,18 +105,28 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
     try:
         sources = [str(s) for s in data["sources"]]
         state = {str(k): Place(*map(int, p)) for k, p in data["state"].items()}
+        options = dict(data["options"])
+        names = [str(n) for n in data["graphs"]]
+        missing = [n for n in names if n not in step.graphs]
+        if missing:
+            raise PlanError(f"the plan is for a graph {missing[0]!r} that the step does not have")
+        caps = DeviceCaps.from_json(data["caps"])
+        prepared, tables = prepare(step, names, options["precision"], options["growth_steps"],
+                                   caps.base_align_bytes)
         graphs = {
-            str(n): _graph_from_json(g, step, str(n), sources) for n, g in data["graphs"].items()
+            graph.name: _graph_from_json(g, graph, sources)
+            for graph, g in zip(prepared, data["graphs"].values())
         }
         plan = Plan(
             step,
             str(data["device"]),
-            DeviceCaps.from_json(data["caps"]),
+            caps,
             graphs,
             state,
             tuple(int(n) for n in data["segments"]),
             int(data["arena"]),
-            dict(data["options"]),
+            options,
+            tables,
         )
         for name, graph in graphs.items():
             if len(graph.lowered) != len(graph.graph.nodes):
@@ -127,9 +139,7 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
     return plan
 
 
-def _graph_from_json(data: dict[str, Any], step: Step, name: str, sources: list[str]) -> GraphPlan:
-    if name not in step.graphs:
-        raise PlanError(f"the plan is for a graph {name!r} that the step does not have")
+def _graph_from_json(data: dict[str, Any], graph: Graph, sources: list[str]) -> GraphPlan:
     lowered = tuple(_lowered_from_json(n, sources) for n in data["nodes"])
     places = {int(t): Place(int(a), int(b), int(c)) for t, a, b, c in data["places"]}
     workspace = {
@@ -137,7 +147,7 @@ def _graph_from_json(data: dict[str, Any], step: Step, name: str, sources: list[
     }
     copies = tuple((int(a), int(b)) for a, b in data["copies"])
     tuned = {int(n): {str(k): int(v) for k, v in choice.items()} for n, choice in data["tuned"]}
-    return GraphPlan(step.graphs[name], lowered, places, workspace, copies, tuned)
+    return GraphPlan(graph, lowered, places, workspace, copies, tuned)
 
 
 def _lowered_from_json(data: dict[str, Any], sources: list[str]) -> Lowered:

@@ -6,16 +6,18 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from handheld.collector import paused
 from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory, PlanError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Lowered
+from handheld.passes.scale import GROWTH
 from handheld.plan.lowering import Choice, lower, tuned_choice
 from handheld.plan.memory import GraphMemory, Segments, place_state
 from handheld.plan.plan import GraphPlan, Plan
+from handheld.plan.precision import prepare, table_slots
 from handheld.plan.tuning import Tuning, load_tuning
 from handheld.plan.verify import verify
 
@@ -33,6 +35,8 @@ def plan_step(
     memory_limit_bytes: int | None = None,
     isolate: bool = False,
     tuning: bool | str | Path = True,
+    precision: str = "float32",
+    growth_steps: int = GROWTH,
 ) -> Plan:
     """A plan for a device in hand, or for a description (`caps`) of one that is not: Step.plan."""
     _check_options(device, caps, graphs, memory_limit_bytes, tuning)
@@ -46,7 +50,10 @@ def plan_step(
         raise PlanError(
             f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}"
         )
-    return make_plan(step, device, caps, names, memory_limit_bytes, isolate, tuning)
+    options = {"memory_limit_bytes": memory_limit_bytes, "isolate": isolate,
+               "tuning": str(tuning) if isinstance(tuning, Path) else tuning,
+               "precision": precision, "growth_steps": growth_steps}
+    return make_plan(step, device, caps, names, options)
 
 
 def _check_options(device: object, caps: object, graphs: object, limit: object,
@@ -81,18 +88,18 @@ def make_plan(
     device: str,
     caps: DeviceCaps,
     names: Sequence[str],
-    limit: int | None,
-    isolate: bool,
-    tuning: bool | str | Path,
+    options: Mapping[str, Any],
 ) -> Plan:
-    chosen = [step.graphs[n] for n in names]
-    found = load_tuning(caps, tuning)
+    chosen, tables = prepare(step, names, options["precision"], options["growth_steps"],
+                             caps.base_align_bytes)
+    limit, isolate = options["memory_limit_bytes"], options["isolate"]
+    found = load_tuning(caps, options["tuning"])
     _tell(found)
     choices = found.choices
     tuned = [_choose_all(graph, caps, choices) for graph in chosen]
     lowered = [_lower_all(graph, caps, picked) for graph, picked in zip(chosen, tuned)]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
-    state = place_state(step.slots, chosen, segments)
+    state = place_state({**step.slots, **table_slots(tables)}, chosen, segments)
     memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered)]
     arena = len(segments.sizes)
     for memory in memories:
@@ -110,8 +117,8 @@ def make_plan(
         state,
         tuple(segments.sizes),
         arena,
-        {"memory_limit_bytes": limit, "isolate": isolate,
-         "tuning": str(tuning) if isinstance(tuning, Path) else tuning},
+        dict(options),
+        tables,
     )
     _check_memory(plan, limit)
     verify(plan)
@@ -163,6 +170,5 @@ def fallbacks(plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 def _again(plan: Plan, caps: DeviceCaps) -> Plan:
-    limit = plan.options.get("memory_limit_bytes")
-    isolate = bool(plan.options.get("isolate", False))
-    return make_plan(plan.step, plan.device, caps, list(plan.graphs), limit, isolate, False)
+    options = {**plan.options, "tuning": False}
+    return make_plan(plan.step, plan.device, caps, list(plan.graphs), options)

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from handheld.device import DeviceCaps
 from handheld.errors import BuildError
-from handheld.graph.graph import Graph
+from handheld.graph.graph import Graph, Slot
 from handheld.kernels.base import Lowered
 from handheld.plan.lowering import Choice
 from handheld.plan.memory import Place
+from handheld.plan.precision import table_slots
 
 if TYPE_CHECKING:
     from handheld.run.trainer import Trainer
@@ -64,6 +67,23 @@ class Plan:
     #: the first segment that holds no slots, inputs or outputs
     arena: int
     options: Mapping[str, Any] = field(default_factory=dict)
+    #: constants that planning made, by slot
+    tables: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> dict[str, Slot]:
+        """The step's slots and those of `tables`."""
+        return {**self.step.slots, **table_slots(self.tables)}
+
+    @property
+    def values(self) -> dict[str, np.ndarray]:
+        """What the slots hold at the start."""
+        return {**self.step.values, **self.tables}
+
+    @property
+    def arithmetic(self) -> dict[str, Any]:
+        """The options that decide what is computed, for another plan of the same."""
+        return {k: self.options[k] for k in ("precision", "growth_steps") if k in self.options}
 
     @property
     def bytes(self) -> int:

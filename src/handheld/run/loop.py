@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: steps whose loss is not read yet; the session itself lets the host be as far ahead
 LAG = 2
+#: in halves: losses in a row that may be no number. Such a step changes no parameter.
+PATIENCE = 16
 
 #: epochs done, with the fraction of the present one -> the rate, or one for each group
 Schedule = Callable[[float], "float | Sequence[float]"]
@@ -157,6 +159,8 @@ class _Loop:
         self.pending: deque[tuple[int, int, Loss]] = deque()
         self.latest: tuple[float | None, int] = (None, 0)
         self.saved = ""
+        self.bad = 0
+        self.patience = PATIENCE if trainer.plan.options.get("precision") == "half" else 0
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
@@ -244,13 +248,17 @@ class _Loop:
             step, position, loss = self.pending.popleft()
             value = float(loss)
             self.latest = (value, step)
-            self.loss_sum, self.losses = self.loss_sum + value, self.losses + 1
-            if self.stop_on_nan and not math.isfinite(value):
+            self.bad = 0 if math.isfinite(value) else self.bad + 1
+            if not 0 < self.bad <= self.patience:
+                self.loss_sum, self.losses = self.loss_sum + value, self.losses + 1
+            if self.stop_on_nan and self.bad > self.patience:
                 self.pending.clear()
                 raise NonFiniteLoss(self._explain(value, step, position))
 
     def _explain(self, value: float, step: int, position: int) -> str:
         text = f"the loss became {value} at step {step} (epoch {self.epoch + 1}, batch {position})"
+        if self.patience:
+            text += ", and was no number in the steps before: activations that halves cannot hold"
         if self.replay is None:
             text += ". Try: a lower rate, or find_nan=True (--find-nan) to see which op made it"
         else:

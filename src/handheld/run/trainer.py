@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 from handheld.backends.base import Counters, Pending, Session, open_session
 from handheld.collector import paused
 from handheld.errors import HandheldError
+from handheld.passes.scale import GOOD, SCALE, SKIPPED
 from handheld.run.batch import NUMPY, check_batch, choose_graph
 from handheld.run.checkpoint import by_slot
 from handheld.run.loop import fit
@@ -43,6 +45,16 @@ class Loss:
 
     def __format__(self, spec: str) -> str:
         return format(float(self), spec)
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """Where loss scaling stands: the scale, good steps since it last changed, and steps that were
+    skipped so far because their gradients overflowed."""
+
+    scale: float
+    good_steps: int
+    skipped_steps: int
 
 
 class Trainer:
@@ -190,6 +202,13 @@ class Trainer:
                 f"there is no optimizer {optimizer or ''}".rstrip()
             raise HandheldError(f"{wrong}; there are: {known or 'none'}")
         return sorted(owners[chosen[0]], key=lambda name: int(name.rpartition(".")[2]))
+
+    def loss_scale(self) -> LossScale | None:
+        """The scale of the loss and the steps it made skip, in a plan in halves; else nothing."""
+        if self.plan.options.get("precision") != "half" or SCALE not in self.plan.step.slots:
+            return None
+        scale, good, skipped = (self.session.read_slot(n) for n in (SCALE, GOOD, SKIPPED))
+        return LossScale(float(scale), int(good), int(skipped))
 
     # ── the rest ──────────────────────────────────────────────────────────────────────────────
 

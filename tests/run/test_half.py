@@ -1,0 +1,290 @@
+"""Training in halves: loss scaling, skipped steps, state, and what it saves."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import handheld
+from handheld import package, suite
+from handheld.capture.capture import Capture
+from handheld.errors import NonFiniteLoss, PlanError
+from handheld.plan.codec import from_json
+from handheld.run.data import load_data
+from handheld.run.loop import PATIENCE, fit
+from handheld.run.verify import verify_plan
+from handheld.step import Step
+
+DEVICES = ("opencl", "torch:cpu")
+#: rounding to 11 bits, some ten times in a row and partly cancelling
+CLOSE = 2.0**-9
+
+
+def network(norm: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    middle = [nn.BatchNorm1d(128)] if norm else []
+    return nn.Sequential(nn.Linear(48, 128), *middle, nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
+                         nn.Linear(128, 10))
+
+
+def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(32, 48, generator=g), torch.randint(0, 10, (32,), generator=g)
+
+
+def captured(model: nn.Module, optimizer: torch.optim.Optimizer, **options) -> Step:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return handheld.capture(model, nn.CrossEntropyLoss(), optimizer, batch(), **options)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    """With an eps that keeps the first step from being the sign of the gradient."""
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-2)
+
+
+def parameters(state: dict[str, np.ndarray], model: nn.Module) -> np.ndarray:
+    return np.concatenate([state[n].ravel() for n, _ in model.named_parameters()])
+
+
+def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray], but: tuple[str, ...]) -> bool:
+    return all(np.array_equal(a[n], b[n]) for n in a if n not in but)
+
+
+COUNTERS = ("handheld.scale", "handheld.good_steps", "handheld.skipped_steps")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("make", [sgd, adam])
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1}, {"clip_value": 0.01},
+                                     {"accumulate": 2}])
+def test_trains_like_pytorch(device, make, options):
+    """One update from the same state: the change of all parameters, against PyTorch in float32."""
+    model = network()
+    step = captured(model, make(model), **options)
+    start = parameters(step.state(), model)
+    optimizer = make(model)
+    count = options.get("accumulate", 1)
+    optimizer.zero_grad()
+    for n in range(count):
+        (nn.functional.cross_entropy(model(batch(n)[0]), batch(n)[1]) / count).backward()
+    if "clip_norm" in options:
+        nn.utils.clip_grad_norm_(model.parameters(), options["clip_norm"])
+    if "clip_value" in options:
+        nn.utils.clip_grad_value_(model.parameters(), options["clip_value"])
+    optimizer.step()
+    want = np.concatenate([p.detach().numpy().ravel() for p in model.parameters()]) - start
+    with step.plan(device, precision="half").start() as trainer:
+        for n in range(count):
+            trainer.step(*batch(n))
+        got = parameters(trainer.state(), model) - start
+        scale = trainer.loss_scale()
+    assert scale is not None and (scale.good_steps, scale.skipped_steps) == (1, 0)
+    assert np.linalg.norm(got - want) < CLOSE * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("make", [sgd, adam])
+def test_an_overflow_is_skipped(device, make):
+    """A scale that is too large: nothing is learned, statistics are those of the forward pass, the
+    scale halves, and the next step is what it would have been."""
+    model = network(norm=True)
+    step = captured(model, make(model))
+    running = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+    with step.plan(device, precision="half").start() as trainer:
+        trainer.step(*batch())
+        trainer.load({"handheld.scale": np.float32(2.0**24)}, strict=False)
+        before = trainer.state()
+        loss = float(trainer.step(*batch(1)))
+        after, scale = trainer.state(), trainer.loss_scale()
+        assert np.isfinite(loss)  # the forward pass is not scaled
+        assert same(before, after, COUNTERS + running)
+        assert not np.array_equal(before["1.running_mean"], after["1.running_mean"])
+        assert scale == type(scale)(2.0**23, 0, 1)
+        trainer.load({"handheld.scale": np.float32(1024)}, strict=False)
+        trainer.step(*batch(1))
+        assert trainer.loss_scale() == type(scale)(1024, 1, 1)
+        assert not same(after, trainer.state(), COUNTERS + running)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_nan_in_the_batch_is_skipped(device):
+    model = network()
+    step = captured(model, adam(model), clip_norm=1.0)
+    x, y = batch()
+    x[3, 5] = float("nan")
+    with step.plan(device, precision="half").start() as trainer:
+        before = trainer.state()
+        assert np.isnan(float(trainer.step(x, y)))
+        assert same(before, trainer.state(), COUNTERS)
+        assert trainer.loss_scale().scale == 2.0**15
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_overflow_among_accumulated_batches(device):
+    """A bad batch spoils the update it is part of, and no other."""
+    model = network()
+    step = captured(model, sgd(model), accumulate=2)
+    x, y = batch()
+    bad = x.clone()
+    bad[0, 0] = float("inf")
+    with step.plan(device, precision="half").start() as trainer:
+        before = trainer.state()
+        trainer.step(bad, y)
+        trainer.step(x, y)
+        after = trainer.state()
+        assert same(before, after, (*COUNTERS, "handheld.step"))  # the sums too: they are zero
+        assert trainer.loss_scale().skipped_steps == 1
+        trainer.step(x, y)
+        trainer.step(x, y)
+        assert not same(after, trainer.state(), (*COUNTERS, "handheld.step"))
+        assert trainer.loss_scale().skipped_steps == 1
+
+
+def test_the_scale_grows_and_has_ends():
+    model = network()
+    step = captured(model, sgd(model))
+    with step.plan("opencl", precision="half", growth_steps=3).start() as trainer:
+        scales = []
+        for n in range(7):
+            trainer.step(*batch(n))
+            scales.append(trainer.loss_scale().scale / 2**16)
+        assert scales == [1, 1, 2, 2, 2, 4, 4]
+        x, y = batch()
+        trainer.load({"handheld.scale": np.float32(2.0**-23)}, strict=False)
+        for _ in range(3):
+            trainer.step(x * float("nan"), y)
+        assert trainer.loss_scale().scale == 2.0**-24
+
+
+def test_a_scale_as_gradient():
+    """The gradient of a sum is the scale itself, wherever a kernel reads it."""
+    model = nn.Linear(3, 3, bias=True)
+    capture = Capture(model)
+    capture.train(lambda b: (model(b[0]).sum() * 0 + model.bias.sum() + model.weight.sum()),
+                  torch.optim.SGD(model.parameters(), lr=0.5), (torch.randn(4, 3),))
+    step = capture.step()
+    start = step.state()
+    for precision in ("float32", "half"):
+        step.values.update({n: start[n] for n in ("weight", "bias")})
+        with step.plan("opencl", precision=precision).start() as trainer:
+            trainer.step(torch.randn(4, 3))
+            assert np.allclose(trainer.state()["bias"], start["bias"] - 0.5, atol=1e-6)
+            assert np.allclose(trainer.state()["weight"], start["weight"] - 0.5, atol=1e-6)
+
+
+def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
+    """What goes on from a checkpoint, or from a step file, goes on to the same bits."""
+    model = network()
+    step = captured(model, adam(model))
+    with step.plan("opencl", precision="half", growth_steps=4).start() as trainer:
+        for n in range(6):
+            trainer.step(*batch(n))
+        trainer.step(batch()[0] * float("nan"), batch()[1])
+        assert trainer.loss_scale() == type(trainer.loss_scale())(2.0**16, 0, 1)
+        package.save_state(tmp_path / "a.checkpoint", trainer.state(), {})
+        step.save(tmp_path / "a.step")
+        trainer.step(*batch(7))
+        want = trainer.state()
+    loaded = package.load(tmp_path / "a.step")
+    with loaded.plan("opencl", precision="half", growth_steps=4).start() as trainer:
+        trainer.step(*(t.numpy() for t in batch(7)))
+        assert same(want, trainer.state(), ())
+        trainer.load(package.load_state(tmp_path / "a.checkpoint")[0])
+        assert trainer.loss_scale().skipped_steps == 1
+        trainer.step(*batch(7))
+        assert same(want, trainer.state(), ())
+    # float32 knows nothing of the scale that is in the file
+    first = batch(7)
+    with loaded.plan("opencl").start() as trainer:
+        trainer.load(package.load_state(tmp_path / "a.checkpoint")[0])
+        trainer.step(*first)
+        assert trainer.loss_scale() is None
+        got, start = trainer.state(), package.load_state(tmp_path / "a.checkpoint")[0]
+    moved = parameters(got, model) - parameters(start, model)
+    assert np.linalg.norm(parameters(want, model) - parameters(got, model)) < (
+        0.05 * np.linalg.norm(moved))
+
+
+def test_a_gan_shares_the_scale():
+    torch.manual_seed(0)
+    one, two = nn.Linear(40, 40), nn.Linear(40, 40)
+    capture = Capture({"one": one, "two": two})
+    x = torch.randn(32, 40)
+    capture.train(lambda b: two(one(b[0])).square().mean(), sgd(one), (x,), "a")
+    capture.train(lambda b: two(one(b[0])).abs().mean(), sgd(two), (x,), "b")
+    with capture.step().plan("opencl", precision="half").start() as trainer:
+        trainer.run("a", x)
+        trainer.run("b", x * float("inf"))
+        assert trainer.loss_scale() == type(trainer.loss_scale())(2.0**15, 0, 1)
+
+
+def test_losses_that_are_no_number():
+    """The loop goes over them, as nothing is learned from such a step, but not without end."""
+    model = network()
+    step = captured(model, sgd(model))
+    x, y = (t.numpy() for t in batch())
+    bad = (x * np.nan, y)
+    with step.plan("opencl", precision="half").start() as trainer:
+        history = fit(trainer, [(x, y), bad, bad, (x, y)], epochs=1)
+        assert np.isfinite(history.epochs[0].loss)
+        assert trainer.loss_scale().skipped_steps == 2
+        with pytest.raises(NonFiniteLoss, match="halves cannot hold"):
+            fit(trainer, [bad] * (PATIENCE + 1), epochs=1)
+    with step.plan("opencl").start() as trainer, pytest.raises(NonFiniteLoss):
+        fit(trainer, [bad], epochs=1)
+
+
+def test_lenet_learns_digits():
+    workload = suite.get("lenet5")
+    data = load_data("digits", 32, seed=0, size=28, gray=True)
+    step = workload.step(32)
+    with step.plan("opencl", precision="half").start() as trainer:
+        rates = trainer.rates()
+        history = fit(trainer, data.train, epochs=12, test=data.test,
+                      rate=lambda epoch: rates[0] * 0.5 * (1 + np.cos(np.pi * epoch / 12)))
+        assert trainer.loss_scale().skipped_steps < 20
+    assert history.test["accuracy"] >= 0.97
+
+
+@pytest.mark.parametrize("name", ["lenet5", "mobilenet_v2"])
+def test_every_op_equals_the_reference(name):
+    workload = suite.get(name)
+    step = workload.step(2)
+    plan = step.plan("opencl", precision="half", graphs=["train"], isolate=True)
+    stored = [t for t in plan.graphs["train"].graph.tensors.values() if t.dtype == "f16"]
+    assert stored
+    result = verify_plan(plan, workload.batch(2), "train")
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize(("name", "size", "options", "most"), [
+    ("mobilenet_v2", 32, {}, 0.8), ("resnet18", 32, {"small_stem": True}, 0.87),
+    ("squeezenet", 8, {"size": 224}, 0.7),
+])
+def test_memory(name, size, options, most):
+    """Activations and gradients are half as large; parameters and their state are not."""
+    step = suite.get(name, **options).step(size)
+    caps = handheld.device.DeviceCaps.shipped("adreno-740")
+    whole, halves = (step.plan("opencl", caps=caps, precision=p, graphs=["train"])
+                     for p in ("float32", "half"))
+    assert halves.bytes < most * whole.bytes
+    assert from_json(halves.to_json(), step).to_json() == halves.to_json()
+
+
+def test_what_it_does_not_take():
+    model = network()
+    step = captured(model, sgd(model))
+    with pytest.raises(PlanError, match="no precision is called 'bf16'; there are float32, half"):
+        step.plan("null", precision="bf16")
+    with pytest.raises(PlanError, match="growth_steps=0 should be"):
+        step.plan("null", precision="half", growth_steps=0)
