@@ -213,6 +213,9 @@ class _Loop:
 
     def _end_epoch(self) -> None:
         self._drain(0)
+        if self.bad and not self.losses and self.stop_on_nan:
+            value, step = self.latest
+            raise NonFiniteLoss(self._explain(value or math.nan, step, self.position))
         seconds = self.seconds + time.perf_counter() - self.started
         row = Epoch(self.epoch + 1, self.loss_sum / max(self.losses, 1),
                     self.rates[0] if self.rates else math.nan, self.samples, seconds)
