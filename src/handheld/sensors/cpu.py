@@ -1,0 +1,112 @@
+"""Processor cores: busy time, clock, idle time.
+
+Busy time is a counter of seconds, core by core, as /proc/stat has it (in ticks of 10 ms on most
+kernels): its rise over a window is the utilisation in that window. Time that a hypervisor took
+away (steal) is not busy time. Clocks and idle time cost a file a core, and are read less often.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Value, Where
+from handheld.sensors.files import File, opened, unless_all_missing
+
+_HINT = "Android hides it from apps. Try: adb shell (as the shell user)"
+_CPU = "/sys/devices/system/cpu"
+
+
+class CpuBusy(Sensor):
+    name = "cpu"
+    about = "busy time of each core (/proc/stat)"
+    period_s = 0.01
+
+    def __init__(self, stat: File) -> None:
+        self._stat = stat
+        self._tick = 1.0 / os.sysconf("SC_CLK_TCK")
+        self._cores = list(self._busy())
+        self.channels = tuple(Channel(f"{core} busy", "time", counter=True, covers=("cpu",))
+                              for core in self._cores)
+
+    @classmethod
+    def probe(cls, where: Where) -> CpuBusy:
+        sensor = cls(opened(where, "/proc/stat", _HINT))
+        if not sensor.channels:
+            raise Unavailable("/proc/stat names no core: this system hides them")
+        return sensor
+
+    def _busy(self) -> dict[str, float]:
+        """Seconds of user, nice, system, irq and softirq, by core. Guests are in user already."""
+        found = {}
+        for line in self._stat.text().partition("\nintr")[0].splitlines():
+            words = line.split()
+            if words[0] != "cpu":
+                user, nice, system, _, _, irq, softirq = (int(word) for word in words[1:8])
+                found[words[0]] = (user + nice + system + irq + softirq) * self._tick
+        return found
+
+    def read(self) -> Sequence[Value]:
+        try:
+            busy = self._busy()
+        except (OSError, ValueError) as error:
+            raise SensorLost(f"{self._stat.path}: {error}") from None
+        return [busy.get(core, f"{core} is offline") for core in self._cores]
+
+
+class CpuClock(Sensor):
+    name = "cpu-clock"
+    about = "clock of each core (cpufreq)"
+    period_s = 0.1
+
+    def __init__(self, files: dict[str, File]) -> None:
+        self._files = list(files.values())
+        self.channels = tuple(Channel(f"{core} clock", "frequency", covers=("cpu",))
+                              for core in files)
+
+    @classmethod
+    def probe(cls, where: Where) -> CpuClock:
+        paths = where.glob(f"{_CPU}/cpu[0-9]*/cpufreq/scaling_cur_freq")
+        if not paths:
+            raise Unavailable(f"there is no {_CPU}/cpu*/cpufreq: a fixed clock, or a virtual "
+                              "machine")
+        return cls({path.parts[-3]: opened(where, path, "Try: sudo") for path in paths})
+
+    def read(self) -> Sequence[Value]:
+        return unless_all_missing([file.value(1e3) for file in self._files])
+
+
+class CpuIdle(Sensor):
+    """The sum over a core's idle states of the time it was in them."""
+
+    name = "cpu-idle"
+    about = "idle time of each core (cpuidle)"
+    period_s = 0.25
+
+    def __init__(self, files: dict[str, list[File]]) -> None:
+        self._files = list(files.values())
+        self.channels = tuple(Channel(f"{core} idle", "time", counter=True, covers=("cpu",))
+                              for core in files)
+
+    @classmethod
+    def probe(cls, where: Where) -> CpuIdle:
+        cores: dict[str, list[File]] = {}
+        for path in where.glob(f"{_CPU}/cpu[0-9]*/cpuidle/state*/time"):
+            cores.setdefault(path.parts[-4], []).append(File(path, keep=False))
+        if not cores:
+            raise Unavailable(f"there is no {_CPU}/cpu*/cpuidle/state*/time")
+        opened(where, next(iter(cores.values()))[0].path, "Try: sudo")
+        return cls(cores)
+
+    def read(self) -> Sequence[Value]:
+        return unless_all_missing([_sum(files) for files in self._files])
+
+
+def _sum(files: list[File]) -> Value:
+    total = 0.0
+    for file in files:
+        value = file.value(1e-6)
+        if isinstance(value, str):
+            return value
+        total += value
+    return total

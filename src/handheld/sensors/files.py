@@ -1,0 +1,121 @@
+"""Files of /sys and /proc that are read again and again.
+
+A file is opened once and read from its start each time, which makes the kernel write it anew and
+costs a third of opening it. Numbers are strict: garbage is a ValueError that quotes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from handheld.sensors.base import SensorLost, Unavailable, Value, Where
+
+_SIZE = 1 << 16
+
+
+class File:
+    """One file. `keep=False` opens it for each reading, for those who have hundreds."""
+
+    def __init__(self, path: Path, keep: bool = True) -> None:
+        self.path, self.keep = path, keep
+        self._fd = -1
+
+    def text(self) -> str:
+        """All of it, stripped. OSError where it cannot be read, or is not there any more."""
+        if not self.keep:
+            return self.path.read_bytes().decode("utf-8", "replace").strip()
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        elif not os.fstat(self._fd).st_nlink:  # removed: what is still open would never change
+            self.close()
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+        parts = [os.pread(self._fd, _SIZE, 0)]
+        while len(parts[-1]) == _SIZE:
+            parts.append(os.pread(self._fd, _SIZE, sum(map(len, parts))))
+        return b"".join(parts).decode("utf-8", "replace").strip()
+
+    def number(self, scale: float = 1.0) -> float:
+        """The number that the file holds, times `scale`."""
+        text = self.text()
+        try:
+            return int(text) * scale
+        except ValueError:
+            raise ValueError(f"{self.path} holds {quoted(text)}, not a number") from None
+
+    def value(self, scale: float = 1.0) -> Value:
+        """The number, or why there is none: for a source whose other files still count."""
+        try:
+            return self.number(scale)
+        except OSError as error:
+            return f"{self.path}: {error.strerror}"
+        except ValueError as error:
+            return str(error)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def quoted(text: str) -> str:
+    """What a file held, short enough for a message."""
+    return repr(text if len(text) <= 40 else text[:37] + "…") if text else "nothing"
+
+
+def leading(text: str) -> float:
+    """The number that a text begins with: `37 %`, `37%`, `12 0 88`."""
+    words = text.replace("%", " ").split()
+    if not words:
+        raise ValueError("it is empty")
+    return float(words[0])
+
+
+def opened(where: Where, path: Path | str, hint: str) -> File:
+    """A file that could be read just now; Unavailable says which could not, why, and the hint."""
+    full = where.path(path) if isinstance(path, str) else path
+    file = File(full)
+    try:
+        file.text()
+    except PermissionError:
+        raise Unavailable(f"no permission to read {where.shown(full)}. {hint}") from None
+    except FileNotFoundError:
+        raise Unavailable(f"there is no {where.shown(full)}") from None
+    except OSError as error:
+        raise Unavailable(f"{where.shown(full)}: {error.strerror}") from None
+    return file
+
+
+def absent(where: Where, folder: str, text: str, hint: str = "Try: sudo") -> Unavailable:
+    """Why nothing was found in a folder: it may be there and closed to us."""
+    path = where.path(folder)
+    if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+        return Unavailable(f"no permission to list {folder}. {hint}")
+    return Unavailable(text)
+
+
+def optional(where: Where, path: Path | str) -> File | None:
+    """The file if it can be read, for what a source may lack."""
+    try:
+        return opened(where, path, "")
+    except Unavailable:
+        return None
+
+
+def label(path: Path, default: str = "") -> str:
+    """A name that the kernel gives, or the default."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or default
+    except OSError:
+        return default
+
+
+def unless_all_missing(values: list[Value]) -> list[Value]:
+    """The values; but a source of which nothing at all can be read is lost."""
+    if values and all(isinstance(value, str) for value in values):
+        raise SensorLost(str(values[0]))
+    return values

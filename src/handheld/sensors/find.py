@@ -1,0 +1,120 @@
+"""Every source there is: here, or not here and why. Plug-ins are found by entry point.
+
+A plug-in's package says in its pyproject.toml
+
+    [project.entry-points."handheld.sensors"]
+    my-meter = "my_package.meter:Meter"
+
+and Meter is a Sensor. One that fails is reported like a sensor that is not here.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+
+from handheld.sensors import (
+    adreno,
+    amd,
+    battery,
+    cpu,
+    hwmon,
+    jetson,
+    mali,
+    memory,
+    nvidia,
+    pixel,
+    rapl,
+    raspberry,
+    thermal,
+)
+from handheld.sensors.base import Sensor, SensorLost, Unavailable, Value, Where
+
+GROUP = "handheld.sensors"
+SOURCES: tuple[type[Sensor], ...] = (
+    nvidia.NvidiaPower, nvidia.NvidiaState, rapl.Rapl, jetson.JetsonPower, jetson.JetsonGpu,
+    jetson.JetsonMemory, adreno.Adreno, adreno.QualcommMemory, mali.MaliExynos, mali.MaliPixel,
+    mali.MaliMediatek, pixel.PixelRails, amd.AmdGpu, raspberry.RaspberryPi, battery.Battery,
+    hwmon.Hwmon, thermal.Thermal, cpu.CpuBusy, cpu.CpuClock, cpu.CpuIdle, memory.ProcessUse,
+    memory.ProcessShares, memory.SystemMemory,
+)
+_READS, _ENOUGH_S = 7, 0.05  # readings to time at most, and when to stop before that
+
+
+@dataclass(frozen=True)
+class Found:
+    """A source that was looked for: its sensor, or the reason that there is none."""
+
+    name: str
+    about: str
+    reason: str = ""
+    sensor: Sensor | None = None
+    first: tuple[Value, ...] = ()  # a reading
+    t_s: float = 0.0  # when it was taken, on the monotonic clock
+    cost_s: float = 0.0  # what one takes: the median of a few
+
+
+def find(where: Where | None = None) -> list[Found]:
+    """All sources, those that are here first. Who asks closes the sensors."""
+    where = where or Where()
+    found = [_probed(source, source.name, source.about, where) for source in SOURCES]
+    found += [_plugged(point, where) for point in _points()]
+    return sorted(found, key=lambda one: one.sensor is None)
+
+
+def available(where: Where | None = None) -> list[Sensor]:
+    """The sensors that are here."""
+    return [found.sensor for found in find(where) if found.sensor is not None]
+
+
+def _points() -> Iterator[metadata.EntryPoint]:
+    yield from sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)
+
+
+def _plugged(point: metadata.EntryPoint, where: Where) -> Found:
+    about = f"plug-in {point.value}"
+    try:
+        source = point.load()
+    except Exception as error:  # a plug-in may fail in any way, and is not ours to judge
+        return Found(point.name, about, f"it cannot be imported: {_said(error)}")
+    if not (isinstance(source, type) and issubclass(source, Sensor)):
+        return Found(point.name, about, "it is not a subclass of handheld.sensors.Sensor")
+    return _probed(source, getattr(source, "name", point.name), getattr(source, "about", about),
+                   where)
+
+
+def _probed(source: type[Sensor], name: str, about: str, where: Where) -> Found:
+    try:
+        sensor = source.probe(where)
+    except Unavailable as error:
+        return Found(name, about, str(error))
+    except Exception as error:  # whatever is in those files, the other sensors are still there
+        return Found(name, about, f"it cannot be opened: {_said(error)}")
+    try:
+        return _timed(sensor, name, about)
+    except SensorLost as error:
+        reason = str(error)
+    except Exception as error:
+        reason = f"it cannot be read: {_said(error)}"
+    sensor.close()
+    return Found(name, about, reason)
+
+
+def _timed(sensor: Sensor, name: str, about: str) -> Found:
+    times: list[float] = []
+    while len(times) < _READS and sum(times) < _ENOUGH_S:
+        begun = time.monotonic()
+        values = tuple(sensor.read())
+        times.append(time.monotonic() - begun)
+        if not times[1:]:
+            first, first_t = values, begun
+    if len(first) != len(sensor.channels) or not first:
+        raise SensorLost(f"it has {len(sensor.channels)} channels and gives {len(first)} values")
+    return Found(name, about, "", sensor, first, first_t, statistics.median(times))
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

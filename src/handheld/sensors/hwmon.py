@@ -1,0 +1,57 @@
+"""Any other chip of the kernel's hwmon class: power, energy, temperature, by the chip's labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from handheld.sensors.base import Channel, Sensor, Unavailable, Value, Where, distinct
+from handheld.sensors.files import File, label, optional, unless_all_missing
+
+#: chips that have a sensor of their own here
+_ELSEWHERE = {"ina3221", "amdgpu"}
+_KINDS = (("power*_input", "power", 1e-6), ("power*_average", "power", 1e-6),
+          ("energy*_input", "energy", 1e-6), ("temp*_input", "temperature", 1e-3))
+
+
+class Hwmon(Sensor):
+    name = "hwmon"
+    about = "power, energy and temperature of other chips (hwmon)"
+    period_s = 0.1
+
+    def __init__(self, found: list[tuple[File, str, str, float]]) -> None:
+        self._files = [(file, scale) for file, _, _, scale in found]
+        self.channels = tuple(Channel(name, quantity, counter=quantity == "energy")
+                              for name, (_, _, quantity, _) in zip(
+                                  distinct([name for _, name, _, _ in found]), found))
+
+    @classmethod
+    def probe(cls, where: Where) -> Hwmon:
+        chips = where.glob("/sys/class/hwmon/hwmon*")
+        if not chips:
+            raise Unavailable("there is no chip in /sys/class/hwmon")
+        found = [entry for chip in chips for entry in _chip(where, chip)]
+        if not found:
+            raise Unavailable("no chip of /sys/class/hwmon reports power, energy or temperature, "
+                              "but for those with a sensor of their own")
+        return cls(found)
+
+    def read(self) -> Sequence[Value]:
+        return unless_all_missing([file.value(scale) for file, scale in self._files])
+
+
+def _chip(where: Where, chip: Path) -> list[tuple[File, str, str, float]]:
+    own = label(chip / "name", chip.name)
+    if own in _ELSEWHERE or where.path(f"/sys/class/power_supply/{own}").exists():
+        return []
+    found = []
+    for pattern, quantity, scale in _KINDS:
+        for path in sorted(chip.glob(pattern)):
+            stem, _, kind = path.name.partition("_")
+            if kind == "average" and (chip / f"{stem}_input").exists():
+                continue
+            file = optional(where, path)
+            if file is not None:
+                found.append((file, f"{own} {label(chip / f'{stem}_label', stem)}", quantity,
+                              scale))
+    return found

@@ -1,0 +1,104 @@
+"""Memory of the process under study and of the whole system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Value, Where
+from handheld.sensors.files import File, opened
+
+_HINT = "The process belongs to someone else. Try: sudo"
+_SYSTEM = {"MemAvailable": "available", "MemFree": "free", "Cached": "cached",
+           "SwapFree": "swap free"}
+_SHARES = {"Rss": "resident", "Pss": "proportional", "Private_Dirty": "private dirty",
+           "Swap": "swapped"}
+
+
+class ProcessUse(Sensor):
+    """What the process has in memory, and the processor time it has had."""
+
+    name = "process"
+    about = "resident memory and processor time of the process"
+    period_s = 0.01
+
+    def __init__(self, statm: File, stat: File) -> None:
+        self._statm, self._stat = statm, stat
+        self._page, self._tick = os.sysconf("SC_PAGE_SIZE"), 1.0 / os.sysconf("SC_CLK_TCK")
+        self.channels = (Channel("resident", "memory", covers=("process",)),
+                         Channel("shared", "memory", covers=("process",), part_of="resident"),
+                         Channel("cpu time", "time", counter=True, covers=("process",)))
+
+    @classmethod
+    def probe(cls, where: Where) -> ProcessUse:
+        sensor = cls(opened(where, f"/proc/{where.pid}/statm", _HINT),
+                     opened(where, f"/proc/{where.pid}/stat", _HINT))
+        try:
+            sensor.read()
+        except SensorLost as error:
+            raise Unavailable(str(error)) from None
+        return sensor
+
+    def read(self) -> Sequence[Value]:
+        try:
+            _, resident, shared = (int(word) for word in self._statm.text().split()[:3])
+            # the command's name may hold anything, brackets too: what counts follows the last one
+            words = self._stat.text().rpartition(")")[2].split()
+            user, system = int(words[11]), int(words[12])
+        except (OSError, ValueError, IndexError) as error:
+            raise SensorLost(f"{self._statm.path.parent}: {error}") from None
+        return [float(resident * self._page), float(shared * self._page),
+                (user + system) * self._tick]
+
+
+class _Lines(Sensor):
+    """Lines of `Name:  123 kB`."""
+
+    def __init__(self, file: File, names: dict[str, str], covers: str) -> None:
+        self._file = file
+        found = self._lines()
+        self._keys = [key for key in names if key in found]
+        self.channels = tuple(Channel(names[key], "memory", covers=(covers,))
+                              for key in self._keys)
+        if not self.channels:
+            raise Unavailable(f"{file.path} has none of {', '.join(names)}")
+
+    def _lines(self) -> dict[str, float]:
+        found = {}
+        for line in self._file.text().splitlines():
+            key, colon, rest = line.partition(":")
+            words = rest.split()
+            if colon and len(words) == 2 and words[1] == "kB" and words[0].isdigit():
+                found[key] = int(words[0]) * 1024.0
+        return found
+
+    def read(self) -> Sequence[Value]:
+        try:
+            found = self._lines()
+        except OSError as error:
+            raise SensorLost(f"{self._file.path}: {error.strerror}") from None
+        if not found:
+            raise SensorLost(f"{self._file.path} is empty")
+        return [found.get(key, f"{self._file.path} has no {key}") for key in self._keys]
+
+
+class SystemMemory(_Lines):
+    name = "memory"
+    about = "memory of the system (/proc/meminfo)"
+    period_s = 0.05
+
+    @classmethod
+    def probe(cls, where: Where) -> SystemMemory:
+        return cls(opened(where, "/proc/meminfo", ""), _SYSTEM, "system")
+
+
+class ProcessShares(_Lines):
+    """Costs milliseconds and holds the process's memory lock meanwhile: read seldom."""
+
+    name = "process-shares"
+    about = "memory of the process by kind (smaps_rollup)"
+    period_s = 5.0
+
+    @classmethod
+    def probe(cls, where: Where) -> ProcessShares:
+        return cls(opened(where, f"/proc/{where.pid}/smaps_rollup", _HINT), _SHARES, "process")

@@ -1,0 +1,33 @@
+"""Folders like those of devices, made from sensors/trees/: each cites what it reproduces."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from handheld.sensors.base import Sensor, Value, Where
+
+FOLDER = Path(__file__).parent / "sensors" / "trees"
+
+
+def grow(name: str, root: Path) -> Where:
+    """Writes a tree's files under a folder, and looks there for process 4242."""
+    text = (FOLDER / f"{name}.tree").read_text(encoding="utf-8")
+    for part in re.split(r"^=== ", text, flags=re.MULTILINE)[1:]:
+        path, _, content = part.partition("\n")
+        put(root, path, content)
+    return Where(root, pid=4242)
+
+
+def put(root: Path, path: str, content: str) -> Path:
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(content, encoding="utf-8")
+    if target.parent.name == "bin":
+        target.chmod(0o755)
+    return target
+
+
+def values(sensor: Sensor) -> dict[str, Value]:
+    """A reading by the channels' names."""
+    return dict(zip((channel.name for channel in sensor.channels), sensor.read(), strict=True))

@@ -1,0 +1,78 @@
+"""NVML through a library with its interface, compiled here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from handheld.sensors.base import SensorLost, Unavailable, Where
+from handheld.sensors.nvidia import NvidiaPower, NvidiaState
+from sensor_trees import values
+
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory) -> Where:
+    root = tmp_path_factory.mktemp("nvidia")
+    library = root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    library.parent.mkdir(parents=True)
+    source = Path(__file__).parent / "fake_nvml.c"
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-w", "-o", library, source], check=True)
+    return Where(root)
+
+
+@pytest.fixture
+def plays(monkeypatch):
+    return lambda role: monkeypatch.setenv("FAKE_NVML", role)
+
+
+def test_power_by_scope_and_energy(machine, plays):
+    plays("h200")
+    sensor = NvidiaPower.probe(machine)
+    first, second = values(sensor), values(sensor)
+    assert list(first) == ["gpu0 energy", "gpu0 power", "gpu0 memory power"]
+    assert first["gpu0 power"] == 149.0 and first["gpu0 memory power"] == pytest.approx(35.7)
+    assert second["gpu0 energy"] - first["gpu0 energy"] == pytest.approx(1.49)
+    energy, _, memory = sensor.channels
+    assert energy.counter and energy.unit == "J" and energy.wraps_at is None
+    assert memory.covers == ("memory",) and memory.part_of == "gpu0 power"
+    sensor.close()
+
+
+def test_a_card_without_memory_power_has_an_average(machine, plays):
+    plays("a10")
+    sensor = NvidiaPower.probe(machine)
+    assert [c.name for c in sensor.channels] == ["gpu0 energy", "gpu0 power (1 s average)"]
+    assert values(sensor)["gpu0 power (1 s average)"] == 149.0
+    assert "gpu0 temperature" not in values(NvidiaState.probe(machine))
+
+
+def test_load_memory_clocks_and_temperature(machine, plays):
+    plays("h200")
+    assert values(NvidiaState.probe(machine)) == {
+        "gpu0 load": 97.0, "gpu0 memory load": 41.0, "gpu0 memory used": 5368709120.0,
+        "gpu0 clock": 1.98e9, "gpu0 memory clock": 3.201e9, "gpu0 temperature": 44.0}
+
+
+@pytest.mark.parametrize(("role", "reason"), [
+    ("orin", "jetson"), ("none", "knows no GPU"), ("broken", "Driver Not Loaded.*nvidia-smi")])
+@pytest.mark.parametrize("source", [NvidiaPower, NvidiaState])
+def test_reasons(machine, plays, source, role, reason):
+    plays(role)
+    with pytest.raises(Unavailable, match=reason):
+        source.probe(machine)
+
+
+@pytest.mark.parametrize("source", [NvidiaPower, NvidiaState])
+def test_a_gpu_that_is_lost_is_a_lost_sensor(machine, plays, source):
+    plays("h200")
+    sensor = source.probe(machine)
+    plays("lost")
+    with pytest.raises(SensorLost, match="GPU is lost"):
+        for _ in range(20):
+            sensor.read()
