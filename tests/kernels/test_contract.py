@@ -238,6 +238,8 @@ def test_conv_weight_long_sum(kind):
     x, w = np.abs(numbers(8, 3, 33, 31)), numbers(5, 3, 3, 3)
     run_conv(kind, x, w, padding=(1, 1), limit=1e-4, only=("conv_weight",))
     run_conv(kind, x, w, padding=(1, 1), limit=1e-4, only=("conv_weight",), compute_units=32)
+    x, w = np.abs(numbers(8, 3, 63, 31)), numbers(3, 1, 5, 4)
+    run_conv(kind, x, w, groups=3, limit=1e-5, only=("conv_weight",), compute_units=32)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
 IN_FLIGHT = 2  # steps the host may be ahead of the device
 FLUSH_EVERY = 48
+FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver never ends one of 2 to 4 GiB
 
 #: a kernel with its arguments, its global and its local size
 Bound = tuple[Any, tuple[int, ...], tuple[int, ...]]
@@ -191,7 +192,10 @@ class OpenCLSession:
             self._segments = [cl.Buffer(self.context, flags, max(n, 4)) for n in self.plan.segments]
             for buffer, size in zip(self._segments, self.plan.segments):
                 # packs are read with their gaps: start from zeros, so that nothing is undefined
-                cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(0), 0, max(size, 4) // 4 * 4)
+                whole = max(size, 4) // 4 * 4
+                for start in range(0, whole, FILL):
+                    part = min(FILL, whole - start)
+                    cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(0), start, part)
         except cl.Error as error:
             raise OutOfMemory(
                 f"{self.plan.device} refused {sum(self.plan.segments):,} bytes in "

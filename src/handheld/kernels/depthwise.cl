@@ -25,8 +25,10 @@
 // weight_small) a work-item takes a channel of all images, and lists the terms of a pixel (of a
 // tap) once for all of them.
 //
-// PIXELS (LOCAL 1, for GPUs): CONV: one work-item a pixel; neighbours load neighbours. WEIGHT: one
-// work-group a tap of a channel, each item every ITEMS-th pixel; then a tree in local memory.
+// STRIPS (LOCAL 1, for GPUs): CONV: a work-item takes STRIP pixels above each other, so that finding
+// its place is paid once for all of them; neighbours load neighbours. WEIGHT: a work-group takes a
+// channel, or a share of its images' pixels; each item keeps a sum a tap over every ITEMS-th pixel;
+// then a tree in local memory. Kernels of many taps have a group for each HELD of them.
 
 #define CONV 1
 #define WEIGHT 2
@@ -48,10 +50,16 @@
 #ifndef SMALL  // PLANES: most pixels of a small plane
 #define SMALL 64
 #endif
-#ifndef ITEMS  // PIXELS, WEIGHT: work-items of a group, a power of 2
+#ifndef ITEMS  // STRIPS, WEIGHT: work-items of a group, a power of 2
 #define ITEMS 64
 #endif
-#define CHUNK 256  // terms of one chunk sum, which keeps the error of long sums small
+#ifndef STRIP  // STRIPS, CONV: pixels of a work-item
+#define STRIP 4
+#endif
+#ifndef HELD   // STRIPS, WEIGHT: taps that a group keeps sums of
+#define HELD 9
+#endif
+#define CHUNK 64   // terms of one chunk sum, which keeps the error of long sums small
 #ifndef EPILOGUE   // statements that use acc and d0 to d3; its parameters begin with a comma
 #define EPILOGUE_PARAMS , __global float *out, int e0, int e1, int e2
 #define EPILOGUE out[d0 * e0 + d1 * e1 + d2 * e2 + d3] = acc;
@@ -198,30 +206,37 @@ __kernel void conv_small(CONV_PARAMS, int channels, int images EPILOGUE_PARAMS) 
 
 #else
 
-// get_global_id: pixel, image, channel and phase
+// get_global_id: strip of a plane, image, channel and phase
 __kernel void conv(CONV_PARAMS, int channels EPILOGUE_PARAMS) {
   const int i = get_global_id(1), o = get_global_id(2) % channels;
   PHASE(get_global_id(2) / channels)
-  const int pixel = get_global_id(0);
-  if (pixel >= n_y * n_x) return;
-  const int y = pixel / n_x, c = pixel - y * n_x;
-  const int h_first = y * u_h + off_h, w_first = c * u_w + off_w;
-  float total = 0.0f;
+  if (n_x <= 0) return;
+  const int strip = get_global_id(0) / n_x, c = get_global_id(0) - strip * n_x;
+  const int y = strip * STRIP, w_first = c * u_w + off_w;
+  if (y >= n_y) return;
+  float total[STRIP];
+#pragma unroll
+  for (int n = 0; n < STRIP; ++n) total[n] = 0.0f;
   for (int j = 0; j < count; ++j) {
     const __global float *from = x + x_0 + i * x_i + (o / share * count + j) * x_c;
     const __global float *kernel_ = w + w_0 + (o * count + j) * w_k;
-    float sum = 0.0f;
     for (int r = 0; r < k_r; ++r) {
-      const int h = h_first + r * e_h;
-      if ((uint)h >= (uint)H) continue;
+      const int h_first = y * u_h + off_h + r * e_h;
       for (int s = 0; s < k_s; ++s) {
         const int at = w_first + s * e_w;
-        if ((uint)at < (uint)W) sum += kernel_[r * w_r + s * w_s] * from[h * x_h + at * x_w];
+        if ((uint)at >= (uint)W) continue;
+        const float factor = kernel_[r * w_r + s * w_s];
+#pragma unroll
+        for (int n = 0; n < STRIP; ++n) {
+          const int h = h_first + n * u_h;
+          if ((uint)h < (uint)H) total[n] += factor * from[h * x_h + at * x_w];
+        }
       }
     }
-    total += sum;
   }
-  STORE(total, i, o, y, c)
+#pragma unroll
+  for (int n = 0; n < STRIP; ++n)
+    if (y + n < n_y) STORE(total[n], i, o, y + n, c)
 }
 #endif
 
@@ -300,32 +315,60 @@ __kernel void weight_small(WEIGHT_PARAMS, __global float *out) {
 
 #else
 
-// get_group_id: (0, tap, channel of dy)
+// get_group_id: turn of taps, part of the pixels, channel of dy
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-void weight(WEIGHT_PARAMS, __global float *out) {
+void weight(WEIGHT_PARAMS, int parts, __global float *out) {
   __local float sums[ITEMS];
-  const int item = get_local_id(0), tap = get_group_id(1), k = get_group_id(2);
-  const int r = tap / k_s, s = tap % k_s, plane = n_y * n_x, all = images * plane;
+  const int item = get_local_id(0), part = get_group_id(1), k = get_group_id(2);
+  const int taps_ = k_r * k_s, first = get_group_id(0) * HELD, plane = n_y * n_x;
+  const int all = images * plane, size = (all + parts - 1) / parts;
+  const int stop = min(all, (part + 1) * size);
   const __global float *from = x + x_0 + k / share * x_c;
   const __global float *grad = dy + dy_0 + k * dy_c;
-  float total = 0.0f;
-  for (int start = item; start < all; start += ITEMS * CHUNK) {
-    float sum = 0.0f;
-    for (int at = start; at < min(all, start + ITEMS * CHUNK); at += ITEMS) {
-      const int i = at / plane, pixel = at - i * plane, p = pixel / n_x, q = pixel - p * n_x;
-      const int h = p * u_h + off_h + r * e_h, c = q * u_w + off_w + s * e_w;
-      if ((uint)h < (uint)H && (uint)c < (uint)W)
-        sum += grad[i * dy_i + p * dy_h + q * dy_w] * from[i * x_i + h * x_h + c * x_w];
-    }
-    total += sum;
+  float total[HELD];
+  int down[HELD], right[HELD];
+#pragma unroll
+  for (int t = 0; t < HELD; ++t) {
+    const int tap = min(first + t, taps_ - 1);
+    total[t] = 0.0f, down[t] = off_h + tap / k_s * e_h, right[t] = off_w + tap % k_s * e_w;
   }
-  sums[item] = total;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int half_ = ITEMS / 2; half_ > 0; half_ /= 2) {
-    if (item < half_) sums[item] += sums[item + half_];
+  for (int start = part * size + item; start < stop; start += ITEMS * CHUNK) {
+    float sum[HELD];
+#pragma unroll
+    for (int t = 0; t < HELD; ++t) sum[t] = 0.0f;
+    for (int at = start; at < min(stop, start + ITEMS * CHUNK); at += ITEMS) {
+      const int i = at / plane, pixel = at - i * plane, p = pixel / n_x, q = pixel - p * n_x;
+      const float g = grad[i * dy_i + p * dy_h + q * dy_w];
+      const __global float *image = from + i * x_i;
+#pragma unroll
+      for (int t = 0; t < HELD; ++t) {
+        const int h = p * u_h + down[t], c = q * u_w + right[t];
+        if ((uint)h < (uint)H && (uint)c < (uint)W) sum[t] += g * image[h * x_h + c * x_w];
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < HELD; ++t) total[t] += sum[t];
+  }
+#pragma unroll
+  for (int t = 0; t < HELD; ++t) {
+    sums[item] = total[t];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int half_ = ITEMS / 2; half_ > 0; half_ /= 2) {
+      if (item < half_) sums[item] += sums[item + half_];
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    if (item == 0 && first + t < taps_)
+      out[(part * get_num_groups(2) + k) * taps_ + first + t] = sums[0];
     barrier(CLK_LOCAL_MEM_FENCE);
   }
-  if (item == 0) out[k * k_r * k_s + tap] = sums[0];
+}
+
+__kernel void combine(const __global float *part, int parts, int all, __global float *out) {
+  const int at = get_global_id(0);
+  if (at >= all) return;
+  float sum = 0.0f;
+  for (int s = 0; s < parts; ++s) sum += part[s * all + at];
+  out[at] = sum;
 }
 #endif
 #endif

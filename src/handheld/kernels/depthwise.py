@@ -11,13 +11,25 @@ import math
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
-from handheld.kernels.args import group, ints
-from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_source, round_up, with_defines
+from handheld.kernels.args import group, ints, line
+from handheld.kernels.base import (
+    Arg,
+    Buffer,
+    Launch,
+    Lowered,
+    Workspace,
+    read_source,
+    round_up,
+    with_defines,
+)
 from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, long_rows, unit, within_reach
 
 TILE, BLOCK, TAPS, SMALL = 8192, 4096, 128, 64  # as in depthwise.cl
 VECTOR = 16
+STRIP, HELD = 4, 9  # on GPUs: pixels of a work-item; taps that a group keeps sums of
+PART_TERMS = 32  # on GPUs: pixels of an item, from which on a channel's pixels are shared out, and
+PART_GROUPS = 16  # for how many groups a compute unit
 Pair = tuple[int, int]
 
 
@@ -63,11 +75,7 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     args: tuple[Arg, ...] = (first, *plane, second, *ints(dy.offset, *dy.strides, images))
     text = read_source("wide.cl") + read_source("depthwise.cl")
     if caps.kind == "gpu":
-        items = group(caps, 128)
-        source = with_defines({"MODE": 2, "LOCAL": 1, "ITEMS": items}, text)
-        launch = Launch("weight", source, (*args, Buffer(node.outputs[0])),
-                        (items, out[2] * out[3], out[0]), (items, 1, 1))
-        return Lowered((launch,), why="depthwise, a work-group for each tap")
+        return _weight_groups(node, caps, args, text, images * rows[0] * rows[1])
     source = with_defines({"MODE": 2}, text)
     if rows[0] * rows[1] <= SMALL:
         launch = Launch("weight_small", source, (*args, Buffer(node.outputs[0])), (out[0],), (1,))
@@ -76,6 +84,27 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     args = (*args, *ints(*block), Buffer(node.outputs[0]))
     return Lowered((Launch("weight", source, args, (out[0],), (1,)),),
                    why=f"depthwise, planes in blocks of {block[0]}x{block[1]}")
+
+
+def _weight_groups(
+    node: Node, caps: DeviceCaps, args: tuple[Arg, ...], text: str, pixels: int
+) -> Lowered:
+    """conv_weight on a GPU: a channel's pixels are shared out until the device is busy."""
+    out = tuple(node.attrs["shape"])
+    items, taps, all_ = group(caps, 128), out[2] * out[3], math.prod(out)
+    source = with_defines({"MODE": 2, "LOCAL": 1, "ITEMS": items, "HELD": HELD}, text)
+    turns = -(-taps // HELD)
+    parts = min(-(-pixels // (items * PART_TERMS)),
+                -(-PART_GROUPS * caps.compute_units // (turns * out[0])))
+    parts = max(parts, 1)
+    size = (items * turns, parts, out[0])
+    to: Arg = Workspace(0) if parts > 1 else Buffer(node.outputs[0])
+    launches = [Launch("weight", source, (*args, *ints(parts), to), size, (items, 1, 1))]
+    if parts > 1:
+        sums: tuple[Arg, ...] = (Workspace(0), *ints(parts, all_), Buffer(node.outputs[0]))
+        launches.append(line("combine", source, sums, all_, caps))
+    return Lowered(tuple(launches), (4 * parts * all_,) if parts > 1 else (),
+                   why=f"depthwise, {parts} work-groups a channel")
 
 
 def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: Pair, off: Pair,
@@ -106,10 +135,10 @@ def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: 
     planes = out[1] * phases[0] * phases[1]
     if caps.kind == "gpu":
         items = group(caps)
-        size = (round_up(rows[0] * rows[1], items), out[0], planes)
-        source = with_defines({**defines, "LOCAL": 1}, text)
+        size = (round_up(-(-rows[0] // STRIP) * rows[1], items), out[0], planes)
+        source = with_defines({**defines, "LOCAL": 1, "STRIP": STRIP}, text)
         return Lowered((Launch("conv", source, args + end.args, size, (items, 1, 1)),),
-                       why="depthwise, a work-item for each pixel")
+                       why=f"depthwise, a work-item for {STRIP} pixels")
     source = with_defines(defines, text)
     if rows[0] * rows[1] <= SMALL and count == 1:
         launch = Launch("conv_small", source, (*args, *ints(out[0]), *end.args), (planes,), (1,))

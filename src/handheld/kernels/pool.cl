@@ -8,7 +8,8 @@
 //
 // Layout: inputs are views (an offset and four strides), outputs are dense. Both directions gather:
 // a work-item owns `run` output elements side by side and nobody else writes them, so that sums
-// have one order. A run is a whole row for a CPU, which finds its place once a row; 1 for a GPU.
+// have one order. A run is a whole row for a CPU, which finds its place once a row; 1 for a GPU,
+// where (GRID) the item's ids are column, row and plane: no division finds them.
 //
 //      forward: element (p, q)          backward: element (h, w)
 //      x +-----------------+            dy +---------------+
@@ -19,11 +20,31 @@
 //
 // Windows may run past the padded image (ceil_mode): everything is clipped.
 //
-// A CPU has its own max pooling: forward, 16 windows at a time; backward, a work-item owns a plane of dx and scatters.
+// A CPU has its own max pooling: forward, 16 windows at a time; backward, a work-item owns a plane
+// of dx and scatters.
 // Parameters:
 
 #ifndef ADAPTIVE   // 1: window i of size -> count is [floor(i*size/count), ceil((i+1)*size/count))
 #define ADAPTIVE 0
+#endif
+#ifndef GRID       // 1: ids are column, row and plane of an element; 0: the first is that of a run
+#define GRID 0
+#endif
+#ifndef KH         // the window: kernel, stride and padding
+#define KH 1
+#define KW 1
+#define SH 1
+#define SW 1
+#define PH 0
+#define PW 0
+#endif
+#ifndef DH         // max_pool: dilation
+#define DH 1
+#define DW 1
+#endif
+#ifndef DIVISOR    // avg_pool: what to divide by; 0: the size of the window, perhaps with padding
+#define DIVISOR 0
+#define COUNT_PAD 0
 #endif
 #ifndef CHUNK      // terms that are added up before they join the total: keeps long fp32 sums exact
 #define CHUNK 256
@@ -65,33 +86,41 @@ Run run_of(int id, int run, int C, int high, int wide) {
     return own;
 }
 
+#if GRID
+#define OWN(high, wide) \
+    const int col_ = get_global_id(0), row_ = get_global_id(1), plane_ = get_global_id(2); \
+    if (col_ >= wide || row_ >= high) return; \
+    Run own = {plane_ / C, plane_ % C, row_, col_, col_ + 1, (plane_ * high + row_) * wide + col_};
+#else
+#define OWN(high, wide) \
+    const int id_ = get_global_id(0); \
+    if (id_ >= total) return; \
+    Run own = run_of(id_, run, C, high, wide);
+#endif
+
 __kernel void max_pool(__global const float *x, __global float *y, __global int *index, int total,
                        int run, int offset, int xn, int xc, int xh, int xw,
-                       int C, int H, int W, int P, int Q,
-                       int kh, int kw, int sh, int sw, int ph, int pw, int dh, int dw) {
-    int id = get_global_id(0);
-    if (id >= total) return;
-    Run own = run_of(id, run, C, P, Q);
+                       int C, int H, int W, int P, int Q) {
+    OWN(P, Q)
     int p = own.row;
     __global const float *plane = x + offset + own.n * xn + own.c * xc;
 #if ADAPTIVE
     int h0 = p * H / P, h1 = ((p + 1) * H + P - 1) / P;
-    dh = dw = 1;
 #else
-    int h0 = p * sh - ph, h1 = min(h0 + (kh - 1) * dh + 1, H);
-    if (h0 < 0) h0 += (-h0 + dh - 1) / dh * dh;  // the first tap inside the image
+    int h0 = p * SH - PH, h1 = min(h0 + (KH - 1) * DH + 1, H);
+    if (h0 < 0) h0 += (-h0 + DH - 1) / DH * DH;  // the first tap inside the image
 #endif
     for (int q = own.col; q < own.end; q++, own.at++) {
 #if ADAPTIVE
         int w0 = q * W / Q, w1 = ((q + 1) * W + Q - 1) / Q;
 #else
-        int w0 = q * sw - pw, w1 = min(w0 + (kw - 1) * dw + 1, W);
-        if (w0 < 0) w0 += (-w0 + dw - 1) / dw * dw;
+        int w0 = q * SW - PW, w1 = min(w0 + (KW - 1) * DW + 1, W);
+        if (w0 < 0) w0 += (-w0 + DW - 1) / DW * DW;
 #endif
         float best = -INFINITY;
         int where = h0 < h1 && w0 < w1 ? h0 * W + w0 : -1;  // a window of -inf still has a place
-        for (int h = h0; h < h1; h += dh)
-            for (int w = w0; w < w1; w += dw) {
+        for (int h = h0; h < h1; h += DH)
+            for (int w = w0; w < w1; w += DW) {
                 float value = plane[h * xh + w * xw];
                 int better = (value > best) | (value != value);  // as PyTorch: the last NaN stays
                 best = better ? value : best;  // selects: which pixel wins no branch can predict
@@ -105,21 +134,18 @@ __kernel void max_pool(__global const float *x, __global float *y, __global int 
 #ifdef STEP  // pixels from one window to the next, 1 or 2
 __kernel void max_pool_rows(__global const float *x, __global float *y, __global int *index,
                             int total, int run, int offset, int xn, int xc, int xh, int xw,
-                            int C, int H, int W, int P, int Q,
-                            int kh, int kw, int sh, int sw, int ph, int pw, int dh, int dw) {
-    int id = get_global_id(0);
-    if (id >= total) return;
-    Run own = run_of(id, run, C, P, Q);
+                            int C, int H, int W, int P, int Q) {
+    OWN(P, Q)
     for (int next = 0; next < Q; next += 16) {
         int start = Q < 16 ? 0 : min(next, Q - 16), count = min(Q, 16);  // the last two may overlap
         float16 best = (float16)(-INFINITY);
         int16 where = (int16)(-1);
-        for (int r = 0; r < kh; r++) {
-            int h = own.row * sh - ph + r * dh;
+        for (int r = 0; r < KH; r++) {
+            int h = own.row * SH - PH + r * DH;
             if (h < 0 || h >= H) continue;
             __global const float *line = x + offset + own.n * xn + own.c * xc + h * xh;
-            for (int s = 0; s < kw; s++) {
-                int w = start * STEP - pw + s * dw;  // the pixel of the first window
+            for (int s = 0; s < KW; s++) {
+                int w = start * STEP - PW + s * DW;  // the pixel of the first window
                 float16 value;
                 int16 inside = (int16)(-1);
                 if (w >= 0 && w + 16 * STEP <= W) {
@@ -162,8 +188,7 @@ __kernel void max_pool_grad_planes(__global const float *dy, __global const int 
                                    __global float *dx, int total, int run,
                                    int y0, int yn, int yc, int yp, int yq,
                                    int i0, int in, int ic, int ip, int iq,
-                                   int C, int H, int W, int P, int Q, int kh, int kw,
-                                   int sh, int sw, int ph, int pw, int dh, int dw) {
+                                   int C, int H, int W, int P, int Q) {
     int id = get_global_id(0);
     if (id >= total) return;
     __global float *plane = dx + id * H * W;
@@ -180,17 +205,14 @@ __kernel void max_pool_grad_planes(__global const float *dy, __global const int 
 __kernel void max_pool_grad(__global const float *dy, __global const int *index, __global float *dx,
                             int total, int run, int y0, int yn, int yc, int yp, int yq,
                             int i0, int in, int ic, int ip, int iq,
-                            int C, int H, int W, int P, int Q, int kh, int kw, int sh, int sw,
-                            int ph, int pw, int dh, int dw) {
-    int id = get_global_id(0);
-    if (id >= total) return;
-    Run own = run_of(id, run, C, H, W);
+                            int C, int H, int W, int P, int Q) {
+    OWN(H, W)
     int h = own.row;
-    int p0 = first_window(h, H, P, kh, sh, ph, dh), p1 = end_window(h, H, P, sh, ph);
+    int p0 = first_window(h, H, P, KH, SH, PH, DH), p1 = end_window(h, H, P, SH, PH);
     y0 += own.n * yn + own.c * yc;
     i0 += own.n * in + own.c * ic;
     for (int w = own.col; w < own.end; w++, own.at++) {
-        int q0 = first_window(w, W, Q, kw, sw, pw, dw), q1 = end_window(w, W, Q, sw, pw);
+        int q0 = first_window(w, W, Q, KW, SW, PW, DW), q1 = end_window(w, W, Q, SW, PW);
         float sum = 0;
         for (int p = p0; p < p1; p++)
             for (int start = q0; start < q1; start += CHUNK) {
@@ -215,15 +237,12 @@ int side(int i, int size, int kernel_, int stride, int pad, int count_pad, int *
 
 __kernel void avg_pool(__global const float *x, __global float *y, int total, int run,
                        int offset, int xn, int xc, int xh, int xw,
-                       int C, int H, int W, int P, int Q,
-                       int kh, int kw, int sh, int sw, int ph, int pw, int count_pad, int divisor) {
-    int id = get_global_id(0);
-    if (id >= total) return;
-    Run own = run_of(id, run, C, P, Q);
+                       int C, int H, int W, int P, int Q) {
+    OWN(P, Q)
     __global const float *plane = x + offset + own.n * xn + own.c * xc;
-    int h0, h1, w0, w1, high = side(own.row, H, kh, sh, ph, count_pad, &h0, &h1);
+    int h0, h1, w0, w1, high = side(own.row, H, KH, SH, PH, COUNT_PAD, &h0, &h1);
     for (int q = own.col; q < own.end; q++, own.at++) {
-        int wide = side(q, W, kw, sw, pw, count_pad, &w0, &w1);
+        int wide = side(q, W, KW, SW, PW, COUNT_PAD, &w0, &w1);
         float sum = 0;
         for (int h = h0; h < h1; h++)
             for (int start = w0; start < w1; start += CHUNK) {
@@ -232,36 +251,32 @@ __kernel void avg_pool(__global const float *x, __global float *y, int total, in
                 sum += part;
             }
         // a window that lies wholly outside the image is 0, whatever it would be divided by
-        y[own.at] = h0 < h1 && w0 < w1 ? sum / (divisor ? divisor : high * wide) : 0;
+        y[own.at] = h0 < h1 && w0 < w1 ? sum / (DIVISOR ? DIVISOR : high * wide) : 0;
     }
 }
 
 __kernel void avg_pool_grad(__global const float *dy, __global float *dx, int total, int run,
                             int offset, int yn, int yc, int yp, int yq,
-                            int C, int H, int W, int P, int Q,
-                            int kh, int kw, int sh, int sw, int ph, int pw,
-                            int count_pad, int divisor) {
-    int id = get_global_id(0);
-    if (id >= total) return;
-    Run own = run_of(id, run, C, H, W);
+                            int C, int H, int W, int P, int Q) {
+    OWN(H, W)
     __global const float *plane = dy + offset + own.n * yn + own.c * yc;
-    int p0 = first_window(own.row, H, P, kh, sh, ph, 1), p1 = end_window(own.row, H, P, sh, ph);
+    int p0 = first_window(own.row, H, P, KH, SH, PH, 1), p1 = end_window(own.row, H, P, SH, PH);
     int start, end;
     for (int w = own.col; w < own.end; w++, own.at++) {
-        int q0 = first_window(w, W, Q, kw, sw, pw, 1), q1 = end_window(w, W, Q, sw, pw);
+        int q0 = first_window(w, W, Q, KW, SW, PW, 1), q1 = end_window(w, W, Q, SW, PW);
         float sum = 0;
         for (int p = p0; p < p1; p++) {
-            int high = side(p, H, kh, sh, ph, count_pad, &start, &end);
+            int high = side(p, H, KH, SH, PH, COUNT_PAD, &start, &end);
             for (int begin = q0; begin < q1; begin += CHUNK) {
                 float part = 0;
                 for (int q = begin; q < min(begin + CHUNK, q1); q++) {
                     float term = plane[p * yp + q * yq];
-                    if (!divisor) term /= high * side(q, W, kw, sw, pw, count_pad, &start, &end);
+                    if (!DIVISOR) term /= high * side(q, W, KW, SW, PW, COUNT_PAD, &start, &end);
                     part += term;
                 }
                 sum += part;
             }
         }
-        dx[own.at] = divisor ? sum / divisor : sum;
+        dx[own.at] = DIVISOR ? sum / DIVISOR : sum;
     }
 }

@@ -9,8 +9,18 @@ from typing import Any
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
-from handheld.kernels.args import ints, line, strided
-from handheld.kernels.base import Arg, Buffer, Lowered, read_source, with_defines
+from handheld.kernels.args import group, ints, line, strided
+from handheld.kernels.base import (
+    Arg,
+    Buffer,
+    Launch,
+    Lowered,
+    read_source,
+    round_up,
+    with_defines,
+)
+
+MOST_PLANES = 32768  # work-groups along the third dimension that every GPU can run
 
 
 def lower_max_pool(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -29,19 +39,19 @@ def lower_avg_pool_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     return _backward(node, caps, _avg_window(node.attrs, node.attrs["shape"], node.inputs[0].shape))
 
 
-def _forward(node: Node, caps: DeviceCaps, window: list[int]) -> Lowered:
+def _forward(node: Node, caps: DeviceCaps, window: dict[str, int]) -> Lowered:
     (x,) = node.inputs
     shape: tuple[int, ...] = tuple(node.attrs["shape"])
     return _pool(node, caps, window, image=x.shape, windows=shape, total=math.prod(shape))
 
 
-def _backward(node: Node, caps: DeviceCaps, window: list[int]) -> Lowered:
+def _backward(node: Node, caps: DeviceCaps, window: dict[str, int]) -> Lowered:
     shape: tuple[int, ...] = tuple(node.attrs["shape"])
     windows = node.inputs[0].shape
     return _pool(node, caps, window, image=shape, windows=windows, total=math.prod(shape))
 
 
-def _pool(node: Node, caps: DeviceCaps, window: list[int], *, image: tuple[int, ...],
+def _pool(node: Node, caps: DeviceCaps, window: dict[str, int], *, image: tuple[int, ...],
           windows: tuple[int, ...], total: int) -> Lowered:
     if total == 0:
         return Lowered(())
@@ -50,7 +60,7 @@ def _pool(node: Node, caps: DeviceCaps, window: list[int], *, image: tuple[int, 
     tensors = [v.tensor if v.size else node.outputs[0] for v in node.inputs]
     wide = (windows if node.op in ("max_pool", "avg_pool") else image)[3]
     kernel, run = node.op, wide if caps.kind == "cpu" else 1
-    defines: dict[str, object] = {"ADAPTIVE": int(node.attrs.get("adaptive", False))}
+    defines: dict[str, object] = {"ADAPTIVE": int(node.attrs.get("adaptive", False)), **window}
     if caps.kind == "cpu" and not defines["ADAPTIVE"]:
         step = node.attrs["stride"][1]
         if node.op == "max_pool" and node.inputs[0].strides[3] == 1 and step <= 2:
@@ -61,23 +71,43 @@ def _pool(node: Node, caps: DeviceCaps, window: list[int], *, image: tuple[int, 
     args: tuple[Arg, ...] = (*map(Buffer, tensors), *map(Buffer, node.outputs), *ints(items, run))
     for view in node.inputs:
         args += strided(view)
-    args += ints(*image[1:], *windows[2:], *window)
+    args += ints(*image[1:], *windows[2:])
+    planes = image[0] * image[1]
+    if caps.kind == "gpu" and planes <= MOST_PLANES:
+        defines["GRID"] = 1
     why = f"{kernel}: one work-item {'an element' if run == 1 else 'a row or plane'}"
     text = read_source("pool.cl")
     source = with_defines(defines, read_source("wide.cl") + text if "STEP" in defines else text)
-    return Lowered((line(kernel, source, args, items, caps),), why=why)
+    if "GRID" not in defines:
+        return Lowered((line(kernel, source, args, items, caps),), why=why)
+    local = _grid(wide, group(caps, 128))
+    size = (round_up(wide, local[0]), round_up(total // planes // wide, local[1]), planes)
+    return Lowered((Launch(kernel, source, args, size, local),), why=why)
 
 
-def _max_window(attrs: Mapping[str, Any]) -> list[int]:
-    if attrs["adaptive"]:
-        return [1, 1, 1, 1, 0, 0, 1, 1]
-    return [n for key in ("kernel", "stride", "padding", "dilation") for n in attrs[key]]
+def _grid(wide: int, items: int) -> tuple[int, int, int]:
+    """A group of neighbouring pixels: long along a row, but not much longer than the row."""
+    across = 1
+    while across < min(wide, 32, items):
+        across *= 2
+    return across, items // across, 1
+
+
+def _sides(attrs: Mapping[str, Any]) -> dict[str, int]:
+    """The names that pool.cl has for them."""
+    keys = {"K": "kernel", "S": "stride", "P": "padding", "D": "dilation"}
+    return {letter + side: attrs[key][n] for letter, key in keys.items() if key in attrs
+            for n, side in enumerate("HW")}
+
+
+def _max_window(attrs: Mapping[str, Any]) -> dict[str, int]:
+    sides = dict.fromkeys(("KH", "KW", "SH", "SW", "DH", "DW"), 1) | {"PH": 0, "PW": 0}
+    return sides if attrs["adaptive"] else _sides(attrs)
 
 
 def _avg_window(attrs: Mapping[str, Any], image: tuple[int, ...],
-                windows: tuple[int, ...]) -> list[int]:
+                windows: tuple[int, ...]) -> dict[str, int]:
     """Where every window has the same size, that is the divisor: one division an output."""
-    sides = [n for key in ("kernel", "stride", "padding") for n in attrs[key]]
     kernel, stride, pad = (attrs[key] for key in ("kernel", "stride", "padding"))
     even = all(
         (attrs["count_pad"] or pad[i] == 0)
@@ -85,7 +115,7 @@ def _avg_window(attrs: Mapping[str, Any], image: tuple[int, ...],
         for i in (0, 1)
     )
     divisor = attrs["divisor"] or (kernel[0] * kernel[1] if even else 0)
-    return [*sides, int(attrs["count_pad"]), int(divisor)]
+    return {**_sides(attrs), "COUNT_PAD": int(attrs["count_pad"]), "DIVISOR": int(divisor)}
 
 
 def _check_range(attrs: Mapping[str, Any], image: tuple[int, ...],
