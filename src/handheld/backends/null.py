@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from handheld.backends.base import Counters
+from handheld.errors import DeviceError
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
@@ -56,6 +57,12 @@ class NullSession:
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
         self._slots[name] = array.copy()
+
+    def record(self) -> Any:
+        raise DeviceError("null computes nothing: there are no times to record")
+
+    def clock_mark(self) -> tuple[int, int, int]:
+        raise DeviceError("null has no clock")
 
     def close(self) -> None:
         self._slots.clear()

@@ -1,0 +1,61 @@
+"""Distributions, where warm-up ends, which steps are slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+LIKE_THE_REST = 0.1  # of the usual time: a step that is no further off belongs to the rest
+IN_A_ROW = 3
+SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # beyond the median: in usual deviations, and of the median
+
+
+def distribution(values: np.ndarray) -> dict[str, float]:
+    """Of at least one value, in its unit."""
+    low, quarter, middle, high, top = np.percentile(values, (5, 25, 50, 75, 95))
+    mean = float(values.mean())
+    return {"n": len(values), "median": float(middle), "mean": mean, "p5": float(low),
+            "p25": float(quarter), "p75": float(high), "p95": float(top),
+            "min": float(values.min()), "max": float(values.max()),
+            "cv": float(values.std(ddof=1) / mean) if len(values) > 1 and mean else 0.0}
+
+
+def step_times(steps: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """(step, ns) of steps that were not recorded and follow another such: from the end of the one
+    to the end of the other, which in the steady state is what the device needs."""
+    found = [(b["id"], b["end_ns"] - a["end_ns"]) for a, b in zip(steps, steps[1:])
+             if a["window"] is None and b["window"] is None and b["id"] == a["id"] + 1]
+    ids, times = zip(*found) if found else ((), ())
+    return np.array(ids, np.int64), np.array(times, np.int64)
+
+
+def warm_up_end(times: np.ndarray) -> int:
+    """How many steps are not like the rest: up to the first IN_A_ROW within a tenth of the median
+    of the second half."""
+    if len(times) < 2 * IN_A_ROW:
+        return 0
+    usual = np.median(times[len(times) // 2:])
+    near = np.abs(times - usual) <= LIKE_THE_REST * usual
+    for first in range(len(times) - IN_A_ROW + 1):
+        if near[first:first + IN_A_ROW].all():
+            return first
+    return 0
+
+
+def slow(times: np.ndarray) -> np.ndarray:
+    """Positions of values far above the others."""
+    if len(times) < 5:
+        return np.zeros(0, np.int64)
+    usual = np.median(times)
+    spread = 1.4826 * np.median(np.abs(times - usual))
+    return np.flatnonzero(times > usual + max(SLOW_SPREADS * spread, SLOW_SHARE * usual))
+
+
+def drift(times: np.ndarray) -> float:
+    """How much longer the last fifth's median is than the first fifth's, as a share."""
+    fifth = len(times) // 5
+    if fifth < 3:
+        return 0.0
+    first = np.median(times[:fifth])
+    return float((np.median(times[-fifth:]) - first) / first)

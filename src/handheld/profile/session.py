@@ -1,0 +1,123 @@
+"""A loop of steps under a profiler, with the machine's sensors sampled beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from handheld.errors import HandheldError
+from handheld.plan.plan import Plan
+from handheld.profile.profiler import Profiler
+from handheld.run.batch import check_batch
+from handheld.run.trainer import Trainer
+from handheld.sensors.find import find
+from handheld.sensors.sampler import Sampler
+from handheld.sensors.sink import RunSink
+from handheld.analyse.run import Run, open_run
+
+IDLE_S = 1.0  # of nothing before the first step: what the machine takes when it has nothing to do
+STEPS = 50
+
+Batch = Sequence[Any]
+
+
+def profile(
+    plan: Plan, batches: Batch | Iterable[Batch], path: str | Path, *, steps: int = STEPS,
+    graph: str | None = None, sensors: bool = True, idle_s: float = IDLE_S,
+    progress: Callable[[int, int], None] | None = None, **settings: Any,
+) -> Run:
+    """Runs `steps` steps of a graph and measures them. `batches`: one batch (a tuple of arrays)
+    that every step gets, or an iterable of them, whose time to make the next one counts too.
+    Leaves the step's state as it was."""
+    name = graph or next((n for n in plan.graphs if n.partition("@")[0] == "train"),
+                         next(iter(plan.graphs)))
+    if name not in plan.graphs:
+        raise HandheldError(f"the plan has no graph {name!r}; it has {', '.join(plan.graphs)}")
+    if steps < 1:
+        raise HandheldError(f"a profile of {steps} steps measures nothing")
+    with contextlib.ExitStack() as stack:
+        profiler = stack.enter_context(Profiler(path, steps=steps, graph=name, **settings))
+        before = {n: v.copy() for n, v in plan.step.values.items()}
+        trainer = plan.start()
+        stack.callback(_leave, trainer, before)
+        profiler.attach(trainer)
+        if sensors:
+            sampler = sample(profiler)
+            if sampler is not None:
+                stack.callback(_sampled, profiler, sampler)
+                stack.enter_context(sampler)
+            idle(profiler, idle_s)
+        source = _source(plan, name, batches)
+        for done in range(steps):
+            loss = trainer.run(name, *source())
+            if progress:
+                progress(done + 1, steps)
+        float(loss)
+    return open_run(path)
+
+
+def _leave(trainer: Trainer, before: dict[str, Any]) -> None:
+    """Frees the device; the step has the values that it had."""
+    trainer.close()
+    trainer.plan.step.values.update(before)
+
+
+def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
+    """The next batch each time: the same one, or the iterable's next."""
+    made = plan.graphs[graph].graph
+    if isinstance(batches, (tuple, list)) and len(batches) == len(made.inputs):
+        with contextlib.suppress(HandheldError):
+            check_batch(made, batches)
+            return lambda: batches
+    if isinstance(batches, (tuple, list)) and not isinstance(batches[0], (tuple, list)):
+        check_batch(made, batches)  # says what is wrong
+    iterator = iter(batches)
+
+    def take() -> Batch:
+        nonlocal iterator
+        try:
+            return tuple(next(iterator))
+        except StopIteration:
+            iterator = iter(batches)
+        try:
+            return tuple(next(iterator))
+        except StopIteration:
+            raise HandheldError("the data ended before the profile did, and starts again with "
+                                "nothing. Try: fewer steps, or a list of batches") from None
+
+    return take
+
+
+def sample(profiler: Profiler) -> Sampler | None:
+    """A sampler of all sensors that are here; those that are not are in the run with the reason."""
+    profiler.writer.commit()
+    here, absent = [], {}
+    for found in find():
+        if found.sensor is None:
+            absent[found.name] = found.reason
+        else:
+            here.append(found.sensor)
+    profiler.writer.meta(sensors_absent=absent)
+    return Sampler(here, RunSink(str(profiler.path))) if here else None
+
+
+def _sampled(profiler: Profiler, sampler: Sampler) -> None:
+    """What sampling took, once it has ended."""
+    summary = sampler.summary()
+    profiler.writer.meta(sampler={
+        "elapsed_s": summary.elapsed_s, "cpu_share": summary.cpu_share, "lost": summary.lost,
+        "sources": {one.name: {"period_s": one.period_s, "readings": one.readings,
+                               "missed": one.missed, "mean_s": one.mean_s,
+                               "cpu_share": one.cpu_share} for one in summary.sources}})
+    if summary.problem:
+        profiler.writer.note("sampler", summary.problem)
+
+
+def idle(profiler: Profiler, seconds: float) -> None:
+    """Does nothing for a while, so that the run knows what nothing takes."""
+    begun = time.monotonic_ns()
+    time.sleep(seconds)
+    profiler.writer.meta(idle_ns=[begun, time.monotonic_ns()])
