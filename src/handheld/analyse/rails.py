@@ -78,4 +78,4 @@ def rails(channels: list[Series]) -> list[Series]:
     reports as power, the counter."""
     counted = {(s.source, s.covers) for s in channels if s.quantity == "energy"}
     return [s for s in channels if s.quantity == "energy"
-            or s.quantity == "power" and (s.source, s.covers) not in counted]
+            or (s.quantity == "power" and (s.source, s.covers) not in counted)]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from handheld.analyse import stats, timeline
+from handheld.analyse.energy import op_energy, step_energy
 from handheld.analyse.rails import Series, rails, series
 from handheld.store.reader import RunFile
 
@@ -188,17 +189,22 @@ class Run:
                 continue
             seconds = (end - begin) * 1e-9
             still = one.joules(*idle) if idle else None
+            quiet = (idle[1] - idle[0]) * 1e-9 if idle else 0.0
             rows.append({
                 "rail": one.rail, "covers": one.covers, "part_of": one.part_of, "joules": joules,
                 "watts": joules / seconds if seconds else None,
-                "idle_watts": still / ((idle[1] - idle[0]) * 1e-9) if still is not None else None,
+                "idle_watts": still / quiet if still is not None and quiet else None,
                 "joules_step": joules / steps if steps else None,
                 "ticks": one.ticks(begin, end), "seconds": seconds})
         return rows
 
     def op_energy(self) -> list[Row]:
-        """Energy of each op signature by each method that was asked for; empty: not measured."""
-        return self.file.table("SELECT * FROM energy ORDER BY joules DESC")
+        """Energy of each op signature by each method, rail by rail; empty: not measured."""
+        return op_energy(self.file, self.channels)
+
+    def step_energy(self) -> list[Row]:
+        """A row a rail: joules of a step, beside the sum over its ops by each method."""
+        return step_energy(self.file, self.channels)
 
     def variance(self) -> Row:
         """The distribution of step times in ms, where warm-up ended, and drift."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def distribution(values: np.ndarray) -> dict[str, float]:
 def step_times(steps: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     """(step, ns) of steps that were not recorded and follow another such: from the end of the one
     to the end of the other, which in the steady state is what the device needs."""
-    found = [(b["id"], b["end_ns"] - a["end_ns"]) for a, b in zip(steps, steps[1:])
+    found = [(b["id"], b["end_ns"] - a["end_ns"]) for a, b in itertools.pairwise(steps)
              if a["window"] is None and b["window"] is None and b["id"] == a["id"] + 1]
     ids, times = zip(*found) if found else ((), ())
     return np.array(ids, np.int64), np.array(times, np.int64)

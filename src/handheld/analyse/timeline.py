@@ -13,6 +13,7 @@ window: no moment is counted twice or left out. On the device's own timeline it 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,7 +47,8 @@ class Clock:
 
     def host(self, device_ns: np.ndarray) -> np.ndarray:
         shift = np.interp(device_ns, self.device, self.offset.astype(np.float64))
-        return device_ns + np.rint(shift).astype(np.int64)
+        placed: np.ndarray = device_ns + np.rint(shift).astype(np.int64)
+        return placed
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def timed_steps(file: RunFile) -> list[Timed]:
 def op_times(steps: list[Timed]) -> dict[int, np.ndarray]:
     """Nanoseconds that each op ran, one value a recorded step; the first of a window aside."""
     found: dict[int, list[int]] = {}
-    for before, one in zip(steps, steps[1:]):
+    for before, one in itertools.pairwise(steps):
         if before.window != one.window:
             continue
         for op, ns in _by_op(one).items():

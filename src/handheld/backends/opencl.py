@@ -8,7 +8,7 @@ import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -364,6 +364,20 @@ class OpenCLSession:
                 if len(notes) % FLUSH_EVERY == 0:
                     queue.flush()
         return event, sum(map(len, self._launches[graph]))
+
+    def run_repeated(self, graph: str, repeats: Mapping[int, int]) -> None:
+        """A step in which some nodes run more than once (node -> how often); 0: not at all."""
+        enqueue, queue, event, count = self._cl.enqueue_nd_range_kernel, self.queue, None, 0
+        for node, rows in enumerate(self._launches[graph]):
+            for _ in range(repeats.get(node, 1)):
+                for kernel, global_size, local_size in rows:
+                    event = enqueue(queue, kernel, global_size, local_size)
+                    count += 1
+                    if count % FLUSH_EVERY == 0:
+                        queue.flush()
+        queue.flush()
+        self.counters.launches += count
+        self._throttle(event)
 
     def run_node(self, graph: str, index: int) -> None:
         for kernel, global_size, local_size in self._launches[graph][index]:

@@ -65,7 +65,7 @@ class TorchRecording:
             self.base_event, self.base_ns = self._event(), time.monotonic_ns()
 
     def _event(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 

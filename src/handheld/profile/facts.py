@@ -46,7 +46,7 @@ def code_state(folder: Path) -> dict[str, Any]:
     def ask(*words: str) -> str | None:
         try:
             done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True,
-                                  text=True, timeout=5)
+                                  text=True, timeout=5, check=False)
         except (OSError, subprocess.SubprocessError):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

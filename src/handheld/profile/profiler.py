@@ -64,6 +64,7 @@ class Profiler:
         self._times: list[int] = []  # of steps that were not recorded
         self._last_end = 0
         self._no_times = False
+        self._energy_windows = 0
         self.writer.meta(status="running", begun_unix_ns=time.time_ns(),
                          begun_monotonic_ns=self._begun_ns, settings=settings,
                          schedule={"wait": wait, "warmup": warmup, "active": active})
@@ -186,20 +187,37 @@ class Profiler:
             apart = self._cost_ns / max(self.windows, 1) / (SHARE * usual)
             self._next = self.steps + int(min(max(apart, 1.0), MOST_APART))
 
+    # ── energy ────────────────────────────────────────────────────────────────────────────────
+
+    def first_op(self, graph: str) -> int:
+        """The id of a graph's first op."""
+        return self._op_ids[graph]
+
+    def energy_window(self, method: str, signature: str, ops: list[int], extra: int, runs: int,
+                      begin_ns: int, end_ns: int) -> None:
+        self.writer.put("energy_window", self._energy_windows, method, signature, json.dumps(ops),
+                        extra, runs, begin_ns, end_ns)
+        self._energy_windows += 1
+
     # ── the end ───────────────────────────────────────────────────────────────────────────────
+
+    def flush(self) -> None:
+        """Ends an open window, and writes all there is."""
+        if self._window is not None:
+            self._window.close()
+            assert self._recording is not None
+            self._unread.append((self._recording, self._recorded))
+            self._window, self._recording, self._recorded = None, None, []
+        while self._unread:
+            self._read_one()
+        self.writer.commit()
 
     def close(self, status: str = "complete") -> None:
         for trainer in self._trainers:
             if trainer.observer is self:
                 trainer.observer = None
         try:
-            if self._window is not None:
-                self._window.close()
-                assert self._recording is not None
-                self._unread.append((self._recording, self._recorded))
-                self._window = None
-            while self._unread:
-                self._read_one()
+            self.flush()
         finally:
             elapsed = time.monotonic_ns() - self._begun_ns
             self.writer.meta(status=status, ended_monotonic_ns=time.monotonic_ns(),

@@ -8,16 +8,21 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from handheld.analyse.rails import Series, rails
+from handheld.analyse.run import Run, open_run
 from handheld.errors import HandheldError
 from handheld.plan.plan import Plan
+from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure
 from handheld.profile.profiler import Profiler
 from handheld.run.batch import check_batch
 from handheld.run.trainer import Trainer
 from handheld.sensors.find import find
 from handheld.sensors.sampler import Sampler
 from handheld.sensors.sink import RunSink
-from handheld.analyse.run import Run, open_run
 
+POWER_SOURCES = ("nvidia-power", "rapl", "battery", "hwmon")
 IDLE_S = 1.0  # of nothing before the first step: what the machine takes when it has nothing to do
 STEPS = 50
 
@@ -26,11 +31,12 @@ Batch = Sequence[Any]
 
 def profile(
     plan: Plan, batches: Batch | Iterable[Batch], path: str | Path, *, steps: int = STEPS,
-    graph: str | None = None, sensors: bool = True, idle_s: float = IDLE_S,
-    progress: Callable[[int, int], None] | None = None, **settings: Any,
+    graph: str | None = None, sensors: bool = True, energy: bool = False, idle_s: float = IDLE_S,
+    progress: Callable[[int, int, str], None] | None = None, **settings: Any,
 ) -> Run:
     """Runs `steps` steps of a graph and measures them. `batches`: one batch (a tuple of arrays)
     that every step gets, or an iterable of them, whose time to make the next one counts too.
+    `energy`: then also windows that tell the energy of each op (takes minutes, and a sensor).
     Leaves the step's state as it was."""
     name = graph or next((n for n in plan.graphs if n.partition("@")[0] == "train"),
                          next(iter(plan.graphs)))
@@ -41,10 +47,13 @@ def profile(
     with contextlib.ExitStack() as stack:
         profiler = stack.enter_context(Profiler(path, steps=steps, graph=name, **settings))
         before = {n: v.copy() for n, v in plan.step.values.items()}
+        if energy:
+            # nothing that an op reads may be overwritten by running it again
+            plan = plan.step.plan(plan.device, **{**plan.options, "isolate": True})
         trainer = plan.start()
         stack.callback(_leave, trainer, before)
         profiler.attach(trainer)
-        if sensors:
+        if sensors or energy:
             sampler = sample(profiler)
             if sampler is not None:
                 stack.callback(_sampled, profiler, sampler)
@@ -54,9 +63,30 @@ def profile(
         for done in range(steps):
             loss = trainer.run(name, *source())
             if progress:
-                progress(done + 1, steps)
+                progress(done + 1, steps, "step")
         float(loss)
+        if energy:
+            profiler.flush()
+            measure(profiler, trainer, name, _window_s(profiler), progress=progress)
     return open_run(path)
+
+
+def _window_s(profiler: Profiler) -> float:
+    """Long enough for TICKS updates of the slowest rail; an error if there is no rail."""
+    with open_run(profiler.path) as run:
+        found = {one.rail: one for one in rails(run.channels)}
+        if not found:
+            absent = "; ".join(f"{k}: {v}" for k, v in run.meta["sensors_absent"].items()
+                               if k in POWER_SOURCES)
+            raise HandheldError("energy is not measured: no sensor of power is here. " + absent)
+        slowest = max(_update_s(one) for one in found.values())
+    return min(max(TICKS * slowest, LEAST_S), MOST_S)
+
+
+def _update_s(one: Series) -> float:
+    """The usual time between two values of a channel."""
+    at = one.t_ns[1:][np.diff(one.values) != 0]
+    return float(np.median(np.diff(at))) * 1e-9 if len(at) > 3 else 0.1
 
 
 def _leave(trainer: Trainer, before: dict[str, Any]) -> None:
@@ -70,10 +100,10 @@ def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
     made = plan.graphs[graph].graph
     if isinstance(batches, (tuple, list)) and len(batches) == len(made.inputs):
         with contextlib.suppress(HandheldError):
-            check_batch(made, batches)
+            check_batch(made, tuple(batches))
             return lambda: batches
     if isinstance(batches, (tuple, list)) and not isinstance(batches[0], (tuple, list)):
-        check_batch(made, batches)  # says what is wrong
+        check_batch(made, tuple(batches))  # says what is wrong
     iterator = iter(batches)
 
     def take() -> Batch:

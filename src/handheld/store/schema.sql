@@ -31,10 +31,14 @@ CREATE TABLE clock (         -- pairs that tie the device's clock to the host's
   device_ns INTEGER, host_ns INTEGER, error_ns INTEGER  -- host_ns is right to ± error_ns
 );
 
-CREATE TABLE energy (        -- energy of an op signature, one row a method and rail
-  signature TEXT, method TEXT, rail TEXT,
-  joules REAL, low_joules REAL, high_joules REAL,  -- of one run of the op; 95% interval
-  ticks INTEGER, repeats INTEGER, seconds REAL     -- sensor ticks, runs and time it rests on
+CREATE TABLE energy_window (  -- a stretch of equal work, for the energy of ops
+  id INTEGER PRIMARY KEY,
+  method TEXT,               -- `slope`: normal steps with `extra` more runs of these ops each;
+                             -- `alone`: these ops alone
+  signature TEXT,            -- of the ops; empty: steps as they are; `rest`: all ops not named
+  ops TEXT,                  -- JSON: their ids
+  extra INTEGER, runs INTEGER,  -- more runs a step of each op; steps (or rounds of these ops)
+  begin_ns INTEGER, end_ns INTEGER
 );
 
 CREATE TABLE note (t_ns INTEGER, kind TEXT, text TEXT);  -- what happened besides

@@ -25,7 +25,6 @@ VERSION = 1
 COMMIT_S = 0.5
 MOST_ROWS = 100_000  # kept in memory while the disk refuses them
 
-TABLES = {"op": 13, "step": 7, "command": 3, "clock": 3, "energy": 9, "note": 3}
 
 
 class RunWriter:
