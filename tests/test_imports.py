@@ -33,10 +33,14 @@ ALLOWED: dict[str, set[str]] = {
     "backends": _STEP | {"cache", "passes", "kernels", "plan"},
     "run": _STEP | {"container", "package", "passes", "kernels", "plan", "backends"},
     "measure": _STEP | {"cache", "kernels", "plan", "backends", "run"},
+    "sensors": {"errors"},
+    "store": {"errors", "sensors"},
+    "analyse": {"errors", "graph", "backends", "store"},
+    "profile": _STEP | {"kernels", "plan", "backends", "run", "sensors", "store", "analyse"},
     "capture": _STEP | {"passes"},
     "suite": _STEP | {"capture"},
     "cli": _STEP | {"handheld", "container", "package", "plan", "backends", "run", "measure",
-                    "suite"},
+                    "suite", "sensors", "analyse", "profile"},
     "handheld": _BASE | {"step"},
 }
 PRINTING = ("print", "sys.stdout.write", "sys.stderr.write")

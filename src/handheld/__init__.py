@@ -17,11 +17,14 @@ from handheld.errors import HandheldError
 from handheld.step import Step
 
 if TYPE_CHECKING:
+    from handheld.analyse.run import Run
     from handheld.capture.capture import Capture
     from handheld.measure.ceilings import Ceilings
 
 __version__ = "0.1.0"
-__all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load"]
+__all__ = [
+    "Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load", "open_run",
+]
 
 
 def capture(*args: Any, **options: Any) -> Step:
@@ -44,6 +47,13 @@ def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
     from handheld.measure.ceilings import ceilings as run
 
     return run(device, fresh)
+
+
+def open_run(path: Any) -> Run:
+    """Opens what `plan.profile`, `handheld profile` or a `Profiler` has written."""
+    from handheld.analyse.run import open_run as run
+
+    return run(path)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 from handheld.analyse import stats, timeline
 from handheld.analyse.energy import op_energy, step_energy
 from handheld.analyse.rails import Series, rails, series
+from handheld.graph.graph import PHASES
 from handheld.store.reader import RunFile
 
 Row = dict[str, Any]
@@ -126,13 +127,20 @@ class Run:
         return sorted(groups.values(), key=lambda r: -r["ms"])
 
     def parts(self) -> Row | None:
-        """Where the time of a step goes (analyse/timeline.py says what the parts are), in ms: the
-        means over recorded steps, which add up. None if no step was recorded whole."""
+        """Where the time of a step goes (analyse/timeline.py says what the parts are; the ops by
+        phase), in ms: the means over recorded steps, which add up. None if no step was recorded
+        whole."""
         if not self.periods:
             return None
-        found = {part: float(np.mean([p.parts[part] for p in self.periods])) * 1e-6
-                 for part in timeline.PARTS}
-        return {"ms": sum(found.values()), **found, "steps": len(self.periods)}
+        count = len(self.periods)
+        phase = {row["id"]: row["phase"] for row in self._op_rows}
+        found = dict.fromkeys(PHASES, 0.0)
+        for period in self.periods:
+            for op, ns in period.ops.items():
+                found[phase[op]] += ns * 1e-6 / count
+        found.update({part: float(np.mean([p.parts[part] for p in self.periods])) * 1e-6
+                      for part in timeline.PARTS if part != "ops"})
+        return {"ms": sum(found.values()), **found, "steps": count}
 
     def memory(self, graph: str | None = None) -> list[Row]:
         """Bytes alive while each op runs, by category, in the order of ops."""

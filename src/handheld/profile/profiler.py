@@ -2,8 +2,8 @@
 
 Every step costs two readings of the host's clock. Now and then a window of WINDOW steps in a row is
 recorded: its commands go through a queue that keeps times. The first of them starts on an empty
-device; the others run as steps do. How often depends on what a window costs: so that all of them
-together take at most SHARE of the run.
+device; the others run as steps do. The next window opens when all of them together, with it, have
+cost no more than SHARE of the time since the first.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from handheld.backends.base import LAUNCH, Recording
 from handheld.errors import DeviceError, HandheldError
@@ -30,7 +28,6 @@ from handheld.store.writer import RunWriter
 WINDOW = 4
 SHARE = 0.03  # of a run's time that recording may cost
 FIRST = 2  # steps before the first window: the first ones are never like the others
-MOST_APART = 500  # steps from one window to the next, at most
 
 
 class Profiler:
@@ -57,12 +54,11 @@ class Profiler:
         self._recording: Recording | None = None
         self._recorded: list[tuple[int, str, int]] = []  # step, graph, commands up to its end
         self._unread: list[tuple[Recording, list[tuple[int, str, int]]]] = []
-        self._next = 0  # noted step at which the next window opens
+        self._next = 0  # noted step from which on the next window may open
         self._left = 0  # steps of the window that is open
         self._begun_ns = time.monotonic_ns()
         self._cost_ns = 0  # of recording, so far
-        self._times: list[int] = []  # of steps that were not recorded
-        self._last_end = 0
+        self._first_ns = 0  # when the first window opened
         self._no_times = False
         self._energy_windows = 0
         self.writer.meta(status="running", begun_unix_ns=time.time_ns(),
@@ -124,9 +120,6 @@ class Profiler:
         batch = shape[0] if shape else 0
         self.writer.put("step", step, graph, batch, begin, end, window, None)
         if window is None:
-            if self._last_end:
-                self._times.append(end - self._last_end)
-            self._last_end = end
             self._read_one()
             return
         self._recorded.append((step, graph, len(getattr(self._recording, "notes", ()))))
@@ -138,7 +131,12 @@ class Profiler:
         return self.active is not None and self.steps >= self.warmup + self.active
 
     def _due(self) -> bool:
-        return not self._no_times and self.steps >= max(self.warmup, self._next)
+        if self._no_times or self._unread or self.steps < max(self.warmup, self._next):
+            return False
+        if not self.windows:
+            return True
+        cost = self._cost_ns * (self.windows + 1) / self.windows
+        return cost <= SHARE * (time.monotonic_ns() - self._first_ns)
 
     def _open(self, trainer: Trainer) -> None:
         begun = time.monotonic_ns()
@@ -152,6 +150,7 @@ class Profiler:
             self.writer.note("no op times", str(error))
             return
         self._window, self._left = stack, WINDOW
+        self._first_ns = self._first_ns or begun
         self._cost_ns += time.monotonic_ns() - begun
 
     def _close(self, trainer: Trainer) -> None:
@@ -164,11 +163,10 @@ class Profiler:
         self._window, self._recording, self._recorded = None, None, []
         self.windows += 1
         self._cost_ns += time.monotonic_ns() - begun
-        self._last_end = 0
-        self._next = self.steps + 1
+        self._next = self.steps + WINDOW
 
     def _read_one(self) -> None:
-        """Reads the times of a finished window, and decides when the next one may be."""
+        """Reads the times of a finished window."""
         if not self._unread:
             return
         begun = time.monotonic_ns()
@@ -182,10 +180,6 @@ class Profiler:
             self.writer.put("command", step, len(part), part.T.astype("<i8").tobytes())
             start = stop
         self._cost_ns += time.monotonic_ns() - begun
-        usual = float(np.median(self._times)) if self._times else 0.0
-        if usual:
-            apart = self._cost_ns / max(self.windows, 1) / (SHARE * usual)
-            self._next = self.steps + int(min(max(apart, 1.0), MOST_APART))
 
     # ── energy ────────────────────────────────────────────────────────────────────────────────
 
