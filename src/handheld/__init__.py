@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from handheld.analyse.run import Run
     from handheld.capture.capture import Capture
     from handheld.measure.ceilings import Ceilings
+    from handheld.profile.profiler import Profiler
+    from handheld.profile.watch import Watch
 
 __version__ = "0.1.0"
 __all__ = [
-    "Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load", "open_run",
+    "Capture", "DeviceCaps", "HandheldError", "Profiler", "Step", "capture", "ceilings", "load",
+    "open_run", "watch",
 ]
 
 
@@ -56,7 +59,18 @@ def open_run(path: Any) -> Run:
     return run(path)
 
 
+def watch(model: Any, path: Any, **options: Any) -> Watch:
+    """Profiles plain PyTorch, which Handheld does not run; see handheld.profile.watch."""
+    from handheld.profile.watch import Watch as found
+
+    return found(model, path, **options)
+
+
 def __getattr__(name: str) -> Any:
+    if name == "Profiler":
+        from handheld.profile.profiler import Profiler as profiler
+
+        return profiler
     if name == "Capture":
         from handheld.capture.capture import Capture as found
 

@@ -9,6 +9,7 @@ import numpy as np
 
 LIKE_THE_REST = 0.1  # of the usual time: a step that is no further off belongs to the rest
 IN_A_ROW = 3
+AHEAD = 3  # steps that the host may be ahead of the device, and one more
 SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # beyond the median: in usual deviations, and of the median
 
 
@@ -23,21 +24,27 @@ def distribution(values: np.ndarray) -> dict[str, float]:
 
 
 def step_times(steps: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """(step, ns) of steps that were not recorded and follow another such: from the end of the one
-    to the end of the other, which in the steady state is what the device needs."""
-    found = [(b["id"], b["end_ns"] - a["end_ns"]) for a, b in itertools.pairwise(steps)
-             if a["window"] is None and b["window"] is None and b["id"] == a["id"] + 1]
+    """(step, ns) of steps that were not recorded: from the end of the one before to its own end.
+    After a window the device is empty, and the host runs ahead for AHEAD steps: these say nothing
+    about the device, and are left out."""
+    found, since = [], AHEAD
+    for before, one in itertools.pairwise(steps):
+        since = 0 if one["window"] is not None else since + 1
+        if since > AHEAD:
+            found.append((one["id"], one["end_ns"] - before["end_ns"]))
     ids, times = zip(*found) if found else ((), ())
     return np.array(ids, np.int64), np.array(times, np.int64)
 
 
 def warm_up_end(times: np.ndarray) -> int:
-    """How many steps are not like the rest: up to the first IN_A_ROW within a tenth of the median
-    of the second half."""
+    """How many steps are not like the rest: up to the first IN_A_ROW that are near the median of
+    the second half, by a tenth of it or what is usual there."""
     if len(times) < 2 * IN_A_ROW:
         return 0
-    usual = np.median(times[len(times) // 2:])
-    near = np.abs(times - usual) <= LIKE_THE_REST * usual
+    late = times[len(times) // 2:]
+    usual = np.median(late)
+    noise = 3 * np.median(np.abs(late - usual))
+    near = np.abs(times - usual) <= max(LIKE_THE_REST * usual, noise)
     for first in range(len(times) - IN_A_ROW + 1):
         if near[first:first + IN_A_ROW].all():
             return first

@@ -64,5 +64,8 @@ class NullSession:
     def clock_mark(self) -> tuple[int, int, int]:
         raise DeviceError("null has no clock")
 
+    def finish(self) -> None:
+        self.counters.finishes += 1
+
     def close(self) -> None:
         self._slots.clear()

@@ -173,6 +173,10 @@ class OpenCLRecording:
         self.notes.clear()
         return Recorded(rows)
 
+    def __len__(self) -> int:
+        """Commands so far."""
+        return len(self.notes)
+
 
 class OpenCLSession:
     """Buffers, programs and bound kernels of one plan."""

@@ -89,6 +89,10 @@ class TorchRecording:
         self.notes.clear()
         return Recorded(rows)
 
+    def __len__(self) -> int:
+        """Ops and transfers so far."""
+        return len(self.notes)
+
 
 class TorchSession:
     """Values by tensor number; a fresh PyTorch tensor for every result."""
@@ -232,6 +236,11 @@ class TorchSession:
         recording, whose host time is taken when the GPU has nothing to do."""
         now = time.monotonic_ns()
         return now, now, 0
+
+    def finish(self) -> None:
+        if self.where == "cuda":
+            torch.cuda.synchronize()
+        self.counters.finishes += 1
 
     def close(self) -> None:
         self._slots.clear()

@@ -149,7 +149,8 @@ def _head(run: Run) -> Table:
     variance = one["variance"]
     rows: list[tuple[str, str | Text]] = [
         ("device", f"{one['device']} ({one['name']})"),
-        ("step", f"{one['graph']}, batch {one['batch']}; {one['steps']} steps, "
+        ("step", f"{one['graph']}" + (f", batch {one['batch']}" if one["batch"] else "")
+                 + f"; {one['steps']} steps, "
                  f"{one['recorded']} with op times")]
     if variance.get("n"):
         rows.append(("time", f"{variance['median']:.3f} ms a step (5% {variance['p5']:.3f}, 95% "

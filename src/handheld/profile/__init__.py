@@ -3,6 +3,10 @@
     work       what an op has to do at least: floating point operations, bytes
     memory     what is alive while an op runs, by category
     facts      what a run was measured on: device, versions, settings, the user's code
+    windows    which steps are recorded
+    sampling   sensors beside the steps
     profiler   sees a trainer's steps, records some of them, writes the run file
-    session    plan.profile(): a loop of steps under a profiler, sensors sampled beside it
+    energy     windows of equal work, for the energy of each op
+    session    plan.profile(): a loop of steps under a profiler, with sensors
+    watch      the same for plain PyTorch, which Handheld does not run
 """

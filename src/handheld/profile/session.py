@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,11 @@ from handheld.errors import HandheldError
 from handheld.plan.plan import Plan
 from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure
 from handheld.profile.profiler import Profiler
+from handheld.profile.sampling import IDLE_S, idle, sampled
 from handheld.run.batch import check_batch
 from handheld.run.trainer import Trainer
-from handheld.sensors.find import find
-from handheld.sensors.sampler import Sampler
-from handheld.sensors.sink import RunSink
 
 POWER_SOURCES = ("nvidia-power", "rapl", "battery", "hwmon")
-IDLE_S = 1.0  # of nothing before the first step: what the machine takes when it has nothing to do
 STEPS = 50
 
 Batch = Sequence[Any]
@@ -54,11 +50,8 @@ def profile(
         stack.callback(_leave, trainer, before)
         profiler.attach(trainer)
         if sensors or energy:
-            sampler = sample(profiler)
-            if sampler is not None:
-                stack.callback(_sampled, profiler, sampler)
-                stack.enter_context(sampler)
-            idle(profiler, idle_s)
+            stack.enter_context(sampled(profiler.writer))
+            idle(profiler.writer, idle_s)
         source = _source(plan, name, batches)
         for done in range(steps):
             loss = trainer.run(name, *source())
@@ -119,35 +112,3 @@ def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
                                 "nothing. Try: fewer steps, or a list of batches") from None
 
     return take
-
-
-def sample(profiler: Profiler) -> Sampler | None:
-    """A sampler of all sensors that are here; those that are not are in the run with the reason."""
-    profiler.writer.commit()
-    here, absent = [], {}
-    for found in find():
-        if found.sensor is None:
-            absent[found.name] = found.reason
-        else:
-            here.append(found.sensor)
-    profiler.writer.meta(sensors_absent=absent)
-    return Sampler(here, RunSink(str(profiler.path))) if here else None
-
-
-def _sampled(profiler: Profiler, sampler: Sampler) -> None:
-    """What sampling took, once it has ended."""
-    summary = sampler.summary()
-    profiler.writer.meta(sampler={
-        "elapsed_s": summary.elapsed_s, "cpu_share": summary.cpu_share, "lost": summary.lost,
-        "sources": {one.name: {"period_s": one.period_s, "readings": one.readings,
-                               "missed": one.missed, "mean_s": one.mean_s,
-                               "cpu_share": one.cpu_share} for one in summary.sources}})
-    if summary.problem:
-        profiler.writer.note("sampler", summary.problem)
-
-
-def idle(profiler: Profiler, seconds: float) -> None:
-    """Does nothing for a while, so that the run knows what nothing takes."""
-    begun = time.monotonic_ns()
-    time.sleep(seconds)
-    profiler.writer.meta(idle_ns=[begun, time.monotonic_ns()])
