@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from handheld.analyse import stats
+from handheld.analyse import timeline
 from handheld.analyse.rails import Series
 from handheld.backends.base import LAUNCH
 
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from handheld.analyse.run import Row, Run
 
 BIN_S = 0.1  # over which loads are averaged
-CORES, CORES_S = 0.5, 0.5  # more cores than usual, for so long: someone else's work
-CLOCK_SHARE, CLOCK_S = 0.9, 0.1  # a clock below that share of what it was, for so long
-WARMER = 5.0  # °C above the start
-OUTSIDE_SHARE = 0.1  # of a step's time between the calls of two steps
+CORES, CORES_S = 0.5, 0.5  # more cores than usual, for so long: work besides the steps
+AT_WORK = 0.5  # a core's clock counts while it is busy for this share of the time
+CLOCK_SHARE, CLOCK_S = 0.85, 0.3  # a clock below that share of what it was, for so long
+WARMER_C = 5.0  # above the start
+CALLER_SHARE = 0.05  # of the run's time that the device had nothing to do between calls
+CALLER_STEP = 0.1  # of a step's time: less than that is no wait
 LAUNCHING_SHARE = 0.2  # of a step's time that the device waits for the host's launches
+OP_SHARE, OP_SHOWN = 0.2, 5  # how much slower an op is, to be touched; how many are named
+DRIFT_SHARE, DRIFT_S = 0.1, 5.0  # longer or shorter steps at the end of a run of at least so long
 
 Interval = tuple[int, int]
 
@@ -51,6 +55,17 @@ def _touched(run: Run, intervals: list[Interval]) -> list[int]:
     return found
 
 
+def _slower(run: Run, steps: list[int]) -> list[int]:
+    """Ops that took longer in these steps, of those that were recorded, than in the others."""
+    inside = set(steps)
+    apart = [timeline.op_times([one for one in run.timed if (one.step in inside) == hit])
+             for hit in (True, False)]
+    mine, others = ({op: float(np.median(ns)) for op, ns in part.items()} for part in apart)
+    more = {op: ns - others[op] for op, ns in mine.items()
+            if op in others and ns > (1 + OP_SHARE) * others[op]}
+    return sorted(more, key=lambda op: -more[op])[:OP_SHOWN]
+
+
 def _seconds(intervals: list[Interval]) -> float:
     return sum(b - a for a, b in intervals) * 1e-9
 
@@ -76,23 +91,29 @@ def _bins(run: Run) -> np.ndarray:
     return np.arange(begin, end, int(BIN_S * 1e9), dtype=np.int64)
 
 
+def _busy(run: Run, source: str, at: np.ndarray) -> np.ndarray | None:
+    """Cores that a source's counters of time have kept busy, in each bin."""
+    rates = [_rate(s, at) for s in run.channels
+             if s.source == source and s.quantity == "time" and s.counter]
+    return np.sum(rates, axis=0) if rates else None
+
+
 def _loads(run: Run) -> list[Row]:
     """Cores that something besides the usual work of a step kept busy."""
     at = _bins(run)
     if len(at) < 3:
         return []
-    cores = [_rate(s, at) for s in run.channels
-             if s.source == "cpu" and s.quantity == "time" and s.counter]
-    mine = [_rate(s, at) for s in run.channels
-            if s.source == "process" and s.quantity == "time" and s.counter]
+    own, cores, threads = (_busy(run, name, at) for name in ("process", "cpu", "process-threads"))
     rows = []
-    if mine:
-        own = np.sum(mine, axis=0)
+    if threads is not None:
+        rows += _more(run, at, threads, "own load", "threads that this process started kept "
+                      "{:.1f} cores busy besides its steps")
+    if own is not None and not rows:
         rows += _more(run, at, own, "own load", "this process kept {:.1f} cores more busy than in "
                       "its other steps")
-        if cores:
-            rows += _more(run, at, np.sum(cores, axis=0) - own, "other load",
-                          "other processes kept {:.1f} cores more busy than before")
+    if own is not None and cores is not None:
+        rows += _more(run, at, cores - own, "other load",
+                      "other processes kept {:.1f} cores more busy than at other times")
     return rows
 
 
@@ -103,31 +124,48 @@ def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str) -> l
         return []
     inside = np.any([(at[:-1] >= a) & (at[:-1] < b) for a, b in where], axis=0)
     extra = float(load[inside].mean()) - usual
-    seconds = _seconds(where)
-    return [_finding(kind, f"{text.format(extra)}, for {seconds:.1f} s", _touched(run, where),
-                     cores=extra, seconds=seconds, intervals=where)]
+    seconds, steps = _seconds(where), _touched(run, where)
+    return [_finding(kind, f"{text.format(extra)}, for {seconds:.1f} s", steps,
+                     _slower(run, steps), cores=extra, seconds=seconds, intervals=where)]
 
 
 def _clocks(run: Run) -> list[Row]:
-    """Clocks that fell while steps ran."""
+    """Clocks that fell while steps ran; a core's own only while that core was at work."""
     rows = []
     begin, end = run.warm()
-    for one in run.channels:
-        if one.quantity != "frequency":
+    for source, group in itertools.groupby(
+            (s for s in run.channels if s.quantity == "frequency"), lambda s: s.source):
+        fallen = {}
+        for one in group:
+            inside = (one.t_ns >= begin) & (one.t_ns <= end)
+            at, values = np.append(one.t_ns[inside], end), one.values[inside]
+            low = _low(run, one, at, values) if len(values) > 2 else np.zeros(0, bool)
+            where = _where(at, low, CLOCK_S) if low.any() else []
+            if where:
+                usual = float(np.percentile(values, 90))
+                fallen[one.name] = (where, usual, float(values[low].mean()))
+        if not fallen:
             continue
-        inside = (one.t_ns >= begin) & (one.t_ns <= end)
-        at, values = one.t_ns[inside], one.values[inside]
-        if len(values) < 3:
-            continue
-        usual = float(np.percentile(values, 90))
-        where = _where(np.append(at, end), values < CLOCK_SHARE * usual, CLOCK_S)
-        if where:
-            least = float(values[values < CLOCK_SHARE * usual].mean())
-            rows.append(_finding(
-                "clock", f"{one.rail} fell to {least / 1e6:.0f} of {usual / 1e6:.0f} MHz for "
-                f"{_seconds(where):.1f} s", _touched(run, where), from_hz=usual, to_hz=least,
-                seconds=_seconds(where), intervals=where))
+        name, (_, usual, least) = min(fallen.items(), key=lambda item: item[1][2] / item[1][1])
+        where = sorted(one for intervals, _, _ in fallen.values() for one in intervals)
+        steps = _touched(run, where)
+        longest = max(_seconds(intervals) for intervals, _, _ in fallen.values())
+        others = f" and {len(fallen) - 1} more" if len(fallen) > 1 else ""
+        rows.append(_finding(
+            "clock", f"{source}/{name}{others} fell to {least / 1e6:.0f} of {usual / 1e6:.0f} MHz "
+            f"for {longest:.1f} s", steps, _slower(run, steps), clocks=list(fallen), from_hz=usual,
+            to_hz=least, seconds=longest, intervals=where))
     return rows
+
+
+def _low(run: Run, one: Series, at: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Which of a clock's values are low while there is work."""
+    low: np.ndarray = values < CLOCK_SHARE * np.percentile(values, 90)
+    core = one.name.partition(" ")[0]
+    work = [s for s in run.channels if s.source == "cpu" and s.name.partition(" ")[0] == core]
+    if one.source == "cpu-clock" and work:
+        low &= _rate(work[0], at) >= AT_WORK
+    return low
 
 
 def _heat(run: Run) -> list[Row]:
@@ -135,10 +173,12 @@ def _heat(run: Run) -> list[Row]:
     begin, end = run.warm()
     for one in run.channels:
         values = one.within(begin, end) if one.quantity == "temperature" else np.zeros(0)
-        if len(values) > 4 and values[-1] - values[0] > WARMER:
+        if len(values) > 4 and values[-1] - values[0] > WARMER_C:
+            hot = one.t_ns[(one.t_ns >= begin) & (one.values > values[0] + WARMER_C)]
             rows.append(_finding(
-                "heat", f"{one.rail} rose from {values[0]:.0f} to {values[-1]:.0f} °C", [],
-                from_c=float(values[0]), to_c=float(values[-1])))
+                "heat", f"{one.rail} rose from {values[0]:.0f} to {values[-1]:.0f} °C",
+                _touched(run, [(int(hot[0]), end)]), from_c=float(values[0]),
+                to_c=float(values[-1])))
     return rows
 
 
@@ -146,25 +186,44 @@ def _heat(run: Run) -> list[Row]:
 
 
 def _caller(run: Run) -> list[Row]:
-    """Time between the calls of two steps: a data loader, the user's own code."""
+    """Time between the calls of two steps (a data loader, the user's own code) in which the device
+    had nothing to do: what a step took longer than the device needs, as far as that was outside."""
     steps = [s for s in run.steps() if s["begin_ns"] >= run.warm()[0]]
     if len(steps) < 3:
         return []
-    outside = np.array([b["begin_ns"] - a["end_ns"] for a, b in itertools.pairwise(steps)])
-    whole = np.array([b["end_ns"] - a["end_ns"] for a, b in itertools.pairwise(steps)])
-    usual = float(np.median(whole))
-    long = outside > OUTSIDE_SHARE * usual
-    # a profiler's own window ends with work between steps
-    long &= np.array([not (a["recorded"] and not b["recorded"])
-                      for a, b in itertools.pairwise(steps)])
-    if not long.any():
+    pairs = list(itertools.pairwise(steps))
+    outside = np.array([b["begin_ns"] - a["end_ns"] for a, b in pairs])
+    whole = np.array([b["end_ns"] - a["end_ns"] for a, b in pairs])
+    need = {graph: _needed(run, graph) for graph in run.graphs}
+    needed = np.array([need[b["graph"]] for _, b in pairs])
+    lost = np.minimum(outside, np.maximum(whole - needed, 0))
+    # a profiler's own window ends, and opens, with work between steps
+    lost[[a["window"] != b["window"] for a, b in pairs]] = 0
+    long = lost > CALLER_STEP * np.maximum(needed, 1)
+    share = float(lost[long].sum() / whole.sum()) if long.any() else 0.0
+    if share < CALLER_SHARE:
         return []
-    ids = [s["id"] for s, hit in zip(steps[1:], long) if hit]
-    share = float(outside[long].sum() / whole.sum())
-    each = float(np.median(outside[long])) * 1e-6
-    return [_finding("caller", f"{each:.2f} ms between the end of a step and the beginning of the "
-                     f"next in {len(ids)} steps: data, or the caller's own code; "
-                     f"{share:.0%} of the time", ids, ms=each, share=share)]
+    ids = [b["id"] for (_, b), hit in zip(pairs, long) if hit]
+    each = float(np.median(lost[long])) * 1e-6
+    return [_finding("caller", f"the device waits {each:.2f} ms between the end of a step and the "
+                     f"beginning of the next in {len(ids)} steps, {share:.0%} of the time: for "
+                     "data, or the caller's own code", ids, _first_ops(run), ms=each, share=share)]
+
+
+def _needed(run: Run, graph: str) -> float:
+    """ns that the device needs for a step, without waiting for the caller; 0: not known, so that
+    all time outside counts."""
+    parts = run.parts(graph)
+    return (parts["ms"] - parts["caller"]) * 1e6 if parts else 0.0
+
+
+def _first_ops(run: Run) -> list[int]:
+    """The op of each graph that waits for the batch."""
+    first: dict[str, int] = {}
+    for row in run._op_rows:
+        if row["launches"]:
+            first.setdefault(row["graph"], row["id"])
+    return [first[name] for name in run.graphs if name in first]
 
 
 def _launching(run: Run) -> list[Row]:
@@ -174,52 +233,52 @@ def _launching(run: Run) -> list[Row]:
     share = parts["launching"] / parts["ms"]
     return [_finding("launching", f"the device waits {parts['launching']:.2f} ms of a step "
                      f"({share:.0%}) for the host to launch its kernels",
-                     [p.step for p in run.periods], ms=parts["launching"], share=share)]
+                     [p.step for p in run.periods if p.graph == run.graph],
+                     ms=parts["launching"], share=share)]
 
 
 def _transfers(run: Run) -> list[Row]:
     """Transfers with launches before and after them in their step."""
-    hits: dict[tuple[str, int], list[tuple[int, int, float]]] = {}
+    hits: dict[tuple[str, int, int], list[tuple[int, int, float]]] = {}
     for one in run.timed:
-        kinds, launches = one.commands["kind"], np.flatnonzero(one.commands["kind"] == LAUNCH)
-        if not len(launches):
-            continue
-        for at in np.flatnonzero(kinds != LAUNCH):
+        c = one.commands
+        launches = np.flatnonzero(c["kind"] == LAUNCH)
+        for at in np.flatnonzero(c["kind"] != LAUNCH) if len(launches) else ():
             if not launches[0] < at < launches[-1]:
                 continue
-            before = int(one.commands["op"][launches[launches < at][-1]])
-            after = launches[launches > at][0]
-            stall = (one.commands["started"][after]
-                     - one.commands["ended"][launches[launches < at][-1]]) * 1e-6
-            name = {1: "upload", 2: "download", 3: "copy"}[int(kinds[at])]
-            hits.setdefault((name, before), []).append(
-                (one.step, int(one.commands["bytes"][at]), float(stall)))
+            before, after = launches[launches < at][-1], launches[launches > at][0]
+            stall = float(c["started"][after] - c["ended"][before]) * 1e-6
+            name = timeline.TRANSFERS[int(c["kind"][at])]
+            hits.setdefault((name, int(c["op"][before]), int(c["op"][after])), []).append(
+                (one.step, int(c["bytes"][at]), stall))
+    ops = {row["id"]: f"{row['path'] or '(model)'} {row['op']}" for row in run._op_rows}
     rows = []
-    for (name, op), found in hits.items():
+    for (name, before, after), found in hits.items():
         stall = float(np.median([ms for _, _, ms in found]))
         rows.append(_finding(
-            "transfer", f"a {name} of {found[0][1]:,} bytes in the middle of the step, after op "
-            f"{op}: the device stands still for {stall:.2f} ms",
-            sorted({step for step, _, _ in found}), [op], bytes=found[0][1], ms=stall))
+            "transfer", f"a {name} of {found[0][1]:,} bytes in the middle of the step, after "
+            f"{ops.get(before, before)}: the device does no other work for {stall:.2f} ms",
+            sorted({step for step, _, _ in found}), [before, after], bytes=found[0][1], ms=stall))
     return rows
 
 
 def _drift(run: Run) -> list[Row]:
-    variance = run.variance()
-    if abs(variance.get("drift", 0.0)) < stats.LIKE_THE_REST:
+    share = run.variance().get("drift") or 0.0
+    begin, end = run.warm()
+    if abs(share) < DRIFT_SHARE or end - begin < DRIFT_S * 1e9:
         return []
-    word = "longer" if variance["drift"] > 0 else "shorter"
-    return [_finding("drift", f"the last steps took {abs(variance['drift']):.0%} {word} than the "
-                     "first ones", [], share=variance["drift"])]
+    word = "longer" if share > 0 else "shorter"
+    return [_finding("drift", f"steps got {word} throughout: the last ones took {abs(share):.0%} "
+                     f"{word} than the first ones", [], share=share)]
 
 
 def _slow(run: Run, found: list[Row]) -> list[Row]:
     """Steps that took far longer than the others, with what else is known of them."""
-    ids = run.variance().get("slow_steps", [])
     causes: dict[str, list[int]] = {}
-    for step in ids:
+    for step in sorted(itertools.chain.from_iterable(
+            run.variance(graph).get("slow_steps", []) for graph in run.graphs)):
         named = sorted({one["kind"] for one in found if step in one["steps"]})
         causes.setdefault(", ".join(named) or "unexplained", []).append(step)
     return [_finding("slow steps", f"{len(steps)} of {len(run.steps())} steps were far slower than "
-                     f"the others: {cause}", steps, cause=cause)
+                     f"the others: {cause}", steps, _slower(run, steps), cause=cause)
             for cause, steps in sorted(causes.items())]

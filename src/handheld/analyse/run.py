@@ -8,15 +8,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from handheld.analyse import stats, timeline
-from handheld.analyse.energy import op_energy, step_energy
+from handheld.analyse import commands, stats, timeline
+from handheld.analyse.energy import idle_watts, op_energy, step_energy
+from handheld.analyse.estimate import op_estimate, step_estimate
+from handheld.analyse.memory import memory_summary
 from handheld.analyse.rails import Series, rails, series
 from handheld.graph.graph import PHASES
 from handheld.store.reader import RunFile
@@ -103,18 +105,19 @@ class Run:
 
         return self._grouped(key, "path", True)
 
-    def phases(self) -> list[Row]:
-        """Time by phase: forward, backward, update."""
-        return self._grouped(lambda row: row["phase"], "phase", False)
+    def phases(self, graph: str | None = None) -> list[Row]:
+        """Time by phase: forward, backward, update; of one graph, or of all."""
+        return self._grouped(lambda row: row["phase"], "phase", False, graph)
 
     def kinds(self) -> list[Row]:
         """Time by kind of op."""
         return self._grouped(lambda row: row["op"], "op", False)
 
-    def _grouped(self, key: Callable[[Row], str], name: str, by_phase: bool) -> list[Row]:
+    def _grouped(self, key: Callable[[Row], str], name: str, by_phase: bool,
+                 graph: str | None = None) -> list[Row]:
         groups: dict[str, Row] = {}
         for row in self.ops():
-            if row["ms"] is None:
+            if row["ms"] is None or graph not in (None, row["graph"]):
                 continue
             one = groups.setdefault(key(row), {name: key(row), "ms": 0.0, "share": 0.0, "ops": 0,
                                                "launches": 0, "flops": 0, "bytes": 0})
@@ -126,36 +129,60 @@ class Run:
                 one[phase] = one.get(phase, 0.0) + row["ms"]
         return sorted(groups.values(), key=lambda r: -r["ms"])
 
-    def parts(self) -> Row | None:
+    def parts(self, graph: str | None = None) -> Row | None:
         """Where the time of a step goes (analyse/timeline.py says what the parts are; the ops by
-        phase), in ms: the means over recorded steps, which add up. None if no step was recorded
-        whole."""
-        if not self.periods:
+        phase), in ms: the means over recorded steps of a graph, which add up. None if no step was
+        recorded whole."""
+        periods = [p for p in self.periods if p.graph == (graph or self.graph)]
+        if not periods:
             return None
-        count = len(self.periods)
+        count = len(periods)
         phase = {row["id"]: row["phase"] for row in self._op_rows}
         found = dict.fromkeys(PHASES, 0.0)
-        for period in self.periods:
+        for period in periods:
             for op, ns in period.ops.items():
                 found[phase[op]] += ns * 1e-6 / count
-        found.update({part: float(np.mean([p.parts[part] for p in self.periods])) * 1e-6
+        found.update({part: float(np.mean([p.parts[part] for p in periods])) * 1e-6
                       for part in timeline.PARTS if part != "ops"})
         return {"ms": sum(found.values()), **found, "steps": count}
 
+    def transfers(self) -> list[Row]:
+        """A row a kind and size of transfer: its time, and latency and bandwidth apart, with where
+        those come from."""
+        return commands.transfers(self.timed, self.meta.get("ceilings"))
+
+    def launches(self) -> Row | None:
+        """What a launch costs: the host to enqueue it, an idle device to begin it, and a busy one
+        between two. None if no step was recorded."""
+        return commands.launches(self.timed)
+
+    def host(self) -> Row | None:
+        """The host's time of a recorded step in ms: enqueueing, waiting for the device, the rest of
+        the call, and outside of it."""
+        return commands.host(self.timed)
+
     def memory(self, graph: str | None = None) -> list[Row]:
-        """Bytes alive while each op runs, by category, in the order of ops."""
+        """Bytes alive while each op runs, by category, in the order of ops; empty: not known."""
         graph = graph or self.graph
         return [{"id": row["id"], "op": row["op"], "path": row["path"], "phase": row["phase"],
                  "bytes": sum(alive.values()), **alive}
                 for row in self._op_rows if row["graph"] == graph
-                for alive in [json.loads(row["live"])]]
+                for alive in [json.loads(row["live"])] if alive]
+
+    def memory_summary(self) -> Row:
+        """Planned peak, what was allocated, what the process grew by, and what explains it."""
+        return memory_summary(self)
+
+    @cached_property
+    def graphs(self) -> list[str]:
+        """The graphs that were run, the one that was run most first."""
+        names = [row["graph"] for row in self._steps]
+        return sorted(dict.fromkeys(names), key=lambda name: -names.count(name))
 
     @property
     def graph(self) -> str:
         """The graph that was run most."""
-        names = [row["graph"] for row in self._steps]
-        return max(set(names), key=names.count) if names else next(
-            (row["graph"] for row in self._op_rows), "")
+        return next(iter(self.graphs), next((row["graph"] for row in self._op_rows), ""))
 
     def samples(self) -> list[Row]:
         """A row a sensor channel: how many readings, and their range over the steps."""
@@ -179,44 +206,42 @@ class Run:
 
     def warm(self) -> tuple[int, int]:
         """The span without what was found to be warm-up."""
-        ids, times = stats.step_times(self._steps)
-        first = int(ids[stats.warm_up_end(times)]) if len(ids) else 0
+        first = self.variance()["warm_up"]
         steps = [s for s in self._steps if s["id"] >= first]
         return (steps[0]["begin_ns"], steps[-1]["end_ns"]) if steps else self.span()
 
     def energy(self) -> list[Row]:
         """A row a rail over the warm steps: joules, watts, the idle watts before the run, joules a
-        step, and how many ticks of the sensor that rests on. Empty: not measured."""
+        step, and how many ticks of the sensor that rests on; and, only if one was asked for, an
+        estimate, marked as one. Empty: not measured."""
         begin, end = self.warm()
-        steps = sum(s["begin_ns"] >= begin for s in self._steps)
-        idle = self.meta.get("idle_ns")
+        steps = sum(s["begin_ns"] >= begin and s["graph"] == self.graph for s in self._steps)
         rows = []
         for one in rails(self.channels):
             joules = one.joules(begin, end)
             if joules is None:
                 continue
             seconds = (end - begin) * 1e-9
-            still = one.joules(*idle) if idle else None
-            quiet = (idle[1] - idle[0]) * 1e-9 if idle else 0.0
             rows.append({
                 "rail": one.rail, "covers": one.covers, "part_of": one.part_of, "joules": joules,
                 "watts": joules / seconds if seconds else None,
-                "idle_watts": still / quiet if still is not None and quiet else None,
+                "idle_watts": idle_watts(self.file, one),
                 "joules_step": joules / steps if steps else None,
-                "ticks": one.ticks(begin, end), "seconds": seconds})
-        return rows
+                "ticks": one.ticks(begin, end), "seconds": seconds, "estimate": False})
+        return rows + step_estimate(self)
 
     def op_energy(self) -> list[Row]:
-        """Energy of each op signature by each method, rail by rail; empty: not measured."""
-        return op_energy(self.file, self.channels)
+        """Energy of each op signature by each method, rail by rail, and estimates, marked, if they
+        were asked for; empty: not measured."""
+        return op_energy(self.file, self.channels) + op_estimate(self)
 
     def step_energy(self) -> list[Row]:
         """A row a rail: joules of a step, beside the sum over its ops by each method."""
         return step_energy(self.file, self.channels)
 
-    def variance(self) -> Row:
-        """The distribution of step times in ms, where warm-up ended, and drift."""
-        ids, times = stats.step_times(self._steps)
+    def variance(self, graph: str | None = None) -> Row:
+        """The distribution of a graph's step times in ms, where warm-up ended, and drift."""
+        ids, times = stats.step_times(self._steps, graph or self.graph)
         if not len(times):
             return {"warm_up": 0, "n": 0}
         warm = stats.warm_up_end(times)
@@ -239,6 +264,10 @@ class Run:
             found["gbytes_s"] = moved / (length * 1e-9) * 1e-9
             found["gflops"] = (sum(sizes[op][1] for p in self.periods for op in p.ops)
                                / (length * 1e-9) * 1e-9)
+            ceilings = self.meta.get("ceilings")
+            if ceilings:
+                found["bandwidth_share"] = found["gbytes_s"] * 1e9 / ceilings["bytes_s"]
+                found["flops_share"] = found["gflops"] * 1e9 / ceilings["flops"]
         begin, end = self.warm()
         cores = {}
         for one in self.channels:
@@ -268,7 +297,6 @@ class Run:
 
     def summary(self) -> Row:
         """The run in a few numbers."""
-        memory = self.meta.get(f"memory.{self.graph}", {})
         return {
             "path": str(self.path), "status": self.meta.get("status", "unknown"),
             "device": self.meta.get("device"), "name": (self.meta.get("caps") or {}).get("name"),
@@ -276,7 +304,11 @@ class Run:
             "steps": len(self._steps), "recorded": len(self.timed),
             "step_ms": self.variance().get("median"), "variance": self.variance(),
             "parts": self.parts(), "phases": self.phases(), "utilisation": self.utilisation(),
-            "memory": {**memory, "allocated_bytes": self.meta.get("plan_bytes")},
+            "launches": self.launches(), "transfers": self.transfers(), "host": self.host(),
+            "graphs": {name: {"steps": sum(s["graph"] == name for s in self._steps),
+                              "variance": self.variance(name), "parts": self.parts(name)}
+                       for name in self.graphs},
+            "memory": self.memory_summary(),
             "energy": self.energy(), "clock_error_us": self.clock.error_ns * 1e-3,
             "clock_drift_ppm": self.clock.drift_ppm,
             "overhead": {"recording_share": self.meta.get("recording_share"),
@@ -292,7 +324,3 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def total(rows: Iterable[Row], field: str) -> float:
-    return float(sum(row[field] or 0.0 for row in rows))

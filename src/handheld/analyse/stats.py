@@ -23,14 +23,15 @@ def distribution(values: np.ndarray) -> dict[str, float]:
             "cv": float(values.std(ddof=1) / mean) if len(values) > 1 and mean else 0.0}
 
 
-def step_times(steps: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """(step, ns) of steps that were not recorded: from the end of the one before to its own end.
+def step_times(steps: list[dict[str, Any]], graph: str) -> tuple[np.ndarray, np.ndarray]:
+    """(step, ns) of a graph's steps that were not recorded: from the end of the one before to its
+    own end.
     After a window the device is empty, and the host runs ahead for AHEAD steps: these say nothing
     about the device, and are left out."""
     found, since = [], AHEAD
     for before, one in itertools.pairwise(steps):
         since = 0 if one["window"] is not None else since + 1
-        if since > AHEAD:
+        if since > AHEAD and one["graph"] == graph:
             found.append((one["id"], one["end_ns"] - before["end_ns"]))
     ids, times = zip(*found) if found else ((), ())
     return np.array(ids, np.int64), np.array(times, np.int64)
@@ -60,10 +61,18 @@ def slow(times: np.ndarray) -> np.ndarray:
     return np.flatnonzero(times > usual + max(SLOW_SPREADS * spread, SLOW_SHARE * usual))
 
 
-def drift(times: np.ndarray) -> float:
-    """How much longer the last fifth's median is than the first fifth's, as a share."""
+def drift(times: np.ndarray) -> float | None:
+    """How much longer the last fifth's median is than the first fifth's, as a share, if the fifths
+    rise or fall one after the other, and by more than their steps differ; 0 if not; None: too few.
+    """
     fifth = len(times) // 5
-    if fifth < 3:
-        return 0.0
-    first = np.median(times[:fifth])
-    return float((np.median(times[-fifth:]) - first) / first)
+    if fifth < 5:
+        return None
+    parts = [times[i * fifth:(i + 1) * fifth] for i in range(4)] + [times[-fifth:]]
+    middles = np.array([np.median(part) for part in parts])
+    rises = np.diff(middles)
+    whole = middles[-1] - middles[0]
+    noise = np.median([np.median(np.abs(part - np.median(part))) for part in parts])
+    steady = (rises * np.sign(whole) >= -0.1 * abs(whole)).all() and (
+        np.abs(rises).max() < 0.8 * abs(whole))
+    return float(whole / middles[0]) if steady and abs(whole) > 2 * noise else 0.0

@@ -78,6 +78,7 @@ class Session(Protocol):
 
     counters: Counters
     timings: dict[str, float]
+    allocated_bytes: int | None  # what was asked of the device for the plan; None: not known
 
     def upload(self, graph: str, tensor: int, array: np.ndarray) -> None: ...
     def run(self, graph: str) -> None: ...

@@ -30,6 +30,7 @@ class NullSession:
         self.plan = plan
         self.counters = Counters()
         self.timings: dict[str, float] = {}
+        self.allocated_bytes: int | None = None
         self._slots = {name: value.copy() for name, value in plan.step.values.items()}
 
     def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:

@@ -237,6 +237,7 @@ class OpenCLSession:
                 f"{len(self.plan.segments)} pieces: {error}. Try a smaller batch"
             ) from None
         self.counters.allocations += len(self._segments)
+        self.allocated_bytes: int | None = sum(int(buffer.size) for buffer in self._segments)
         self._regions: dict[tuple[int, int, int], Any] = {}
         self._textures: dict[tuple[int, int], Any] = {}
         # also when a session is dropped without being closed, and at exit

@@ -101,6 +101,7 @@ class TorchSession:
         self.plan = plan
         self.counters = Counters()
         self.timings: dict[str, float] = {}
+        self.allocated_bytes: int | None = None  # as PyTorch sees fit, op by op
         self.where = _where(plan.device)
         self.float_dtype = torch.float64 if float64 else torch.float32
         self._slots = {n: self._to(v) for n, v in plan.step.values.items()}

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from handheld.analyse.run import Row, Run, open_run
 from handheld.cli import show
+from handheld.cli.live import watching
 from handheld.cli.options import Json, On, Seed, Spec
+from handheld.cli.run_tables import SHOWN, present
 from handheld.cli.source import open_source
-from handheld.errors import HandheldError, RunFileError
-from handheld.profile.session import STEPS
+from handheld.errors import HandheldError
+from handheld.graph.graph import Graph
+from handheld.profile.estimate import Estimate
+from handheld.profile.sampling import sources
+from handheld.profile.session import STEPS, Progress, default_graphs
 from handheld.profile.session import profile as measure
-from handheld.run.batch import batch_sizes
+from handheld.run.batch import NUMPY, batch_sizes
 
-SHOWN = 12  # rows of a table
-LIVE_S = 0.5  # between two looks at the run
+SAY_S = 0.25  # between two looks at how far it is
 
 
 def profile(
@@ -36,11 +37,21 @@ def profile(
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help=(
         "Steps to run."))] = STEPS,
     graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
-        "The graph to run; the one that trains if not given."))] = None,
+        "The graph to run; if not given the one that trains, or several updates in turn."))] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.run", help=(
         "Where to write the run; NAME-N.run if not given."))] = None,
     energy: Annotated[bool, typer.Option("--energy", help=(
         "Measure the energy of each op, too: takes minutes, and a sensor of power."))] = False,
+    energy_seconds: Annotated[float | None, typer.Option(
+        "--energy-seconds", min=1, metavar="S", help=(
+            "How long that may take, about; fewer ops are told apart in less time."))] = None,
+    estimate_energy: Annotated[bool, typer.Option("--estimate-energy", help=(
+        "Estimate energy as --watts-busy times busy time and --watts-idle times the rest; marked "
+        "as an estimate wherever it appears."))] = False,
+    watts_busy: Annotated[float | None, typer.Option("--watts-busy", metavar="W", help=(
+        "For the estimate: what the device takes while it works."))] = None,
+    watts_idle: Annotated[float, typer.Option("--watts-idle", metavar="W", help=(
+        "For the estimate: what it takes while it does not."))] = 0.0,
     live: Annotated[bool, typer.Option("--live", help=(
         "Show the run in the terminal while it goes on."))] = False,
     seed: Seed = 0,
@@ -58,33 +69,78 @@ def profile(
     handheld profile mine.py:make --on opencl:0 --batch 16 --steps 200
     handheld profile resnet18 --energy --out resnet18.run
     """
+    estimate = _estimate(estimate_energy, watts_busy, watts_idle)
+    if energy:
+        sources().need_power()  # before anything is captured
     source = open_source(what)
     size = batch or source.default_batch
     step = source.step([size], seed)
-    name = graph or next(iter(batch_sizes(step.graphs, "train").values()), None) or next(
-        (n for n in step.graphs if step.graphs[n].writes), next(iter(step.graphs)))
-    if name not in step.graphs:
-        raise HandheldError(f"there is no graph {name!r}; there are {', '.join(step.graphs)}")
-    inputs = _inputs(source.example(size), step.graphs[name].inputs, name)
+    names = [graph] if graph else _graphs(step.graphs, size)
+    if names[0] not in step.graphs:
+        raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
+    example = source.example(size)
+    given = {name: _inputs(example, step.graphs[name], seed) for name in names}
     path = out or _free(source.name)
-    plan = step.plan(on, graphs=[name])
-    with _watched(path, steps, live and not json, json) as progress:
-        run = measure(plan, inputs, path, steps=steps, graph=name, energy=energy,
-                      progress=progress, what=source.name, batch=size, seed=seed)
+    plan = step.plan(on, graphs=names)
+    with _shown(path, live and not json, json) as progress:
+        run = measure(plan, given[names[0]] if len(names) == 1 else given, path, steps=steps,
+                      graph=names, energy=energy, energy_s=energy_seconds, estimate=estimate,
+                      progress=progress, what=source.name, batch=size, seed=seed,
+                      data="random" if example is None else "example")
     with run:
         if json:
             show.print_json({**run.summary(), "ops": run.ops()[:SHOWN],
-                             "findings": run.findings(), "op_energy": run.op_energy()})
+                             "findings": run.findings(), "op_energy": run.op_energy(),
+                             "notes": run.notes()})
         else:
             present(run)
 
 
-def _inputs(example: Any, wanted: Any, name: str) -> tuple[Any, ...]:
-    arrays = tuple(np.asarray(one) for one in example)
-    if len(arrays) < len(wanted):
-        raise HandheldError(f"graph {name} takes {len(wanted)} inputs and there is data for "
-                            f"{len(arrays)}")
-    return arrays[: len(wanted)]
+def _estimate(wanted: bool, busy: float | None, idle: float) -> Estimate | None:
+    if not wanted:
+        if busy is not None or idle:
+            raise HandheldError("--watts-busy and --watts-idle are for --estimate-energy")
+        return None
+    if busy is None:
+        raise HandheldError("an estimate needs to know what the device takes: give --watts-busy W, "
+                            "and --watts-idle W if you know it")
+    return Estimate(busy, idle)
+
+
+def _graphs(graphs: Mapping[str, Graph], size: int) -> list[str]:
+    """The graph that trains on this batch size, or all updates of a step that has several."""
+    sizes = batch_sizes(graphs, "train")
+    return [sizes.get(size, next(iter(sizes.values())))] if sizes else default_graphs(graphs)
+
+
+def _inputs(example: Any, graph: Graph, seed: int) -> Any:
+    """What of an example the graph takes, by name or else by shape; without one, random values."""
+    if example is None:
+        return _random(graph, seed)
+    if isinstance(example, Mapping):
+        return {name: np.asarray(example[name]) for name, _, _ in graph.inputs if name in example}
+    left, found = [np.asarray(one) for one in example], []
+    for name, tensor, _ in graph.inputs:
+        shape = graph.tensors[tensor].shape
+        at = next((i for i, one in enumerate(left) if one.shape == shape), None)
+        if at is None:
+            raise HandheldError(f"graph {graph.name!r} takes {name} of {list(shape)}, and the "
+                                "example has nothing of that shape")
+        found.append(left.pop(at))
+    return tuple(found)
+
+
+def _random(graph: Graph, seed: int) -> tuple[np.ndarray, ...]:
+    """A batch that fits: a step file has none of its own."""
+    draw, arrays = np.random.default_rng(seed), []
+    ranges = {name: (low, high) for name, low, high, *_ in graph.notes.get("ranges", ())}
+    for name, tensor, _ in graph.inputs:
+        made = graph.tensors[tensor]
+        low, high = ranges.get(name, (0, 2))
+        values = (draw.standard_normal(made.shape) if made.dtype == "f32"
+                  else draw.integers(low, max(high, low + 1), made.shape))
+        arrays.append(np.asarray(values).astype(NUMPY[made.dtype]))
+    return tuple(arrays)
 
 
 def _free(name: str) -> Path:
@@ -95,153 +151,24 @@ def _free(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def _watched(path: Path, steps: int, live: bool, quiet: bool
-             ) -> Iterator[Callable[[int, int, str], None] | None]:
+def _shown(path: Path, live: bool, quiet: bool) -> Iterator[Progress | None]:
     """On a terminal: a line that says how far it is, or, if asked for, the run itself."""
     if quiet or not show.err.is_terminal:
         yield None
         return
+    if live:
+        with watching(path):
+            yield None
+        return
     begun, last = time.monotonic(), 0.0
-    with Live(console=show.err, transient=True, refresh_per_second=4) as screen:
+    with Live(console=show.err, transient=True, auto_refresh=False) as screen:
 
         def progress(done: int, count: int, what: str) -> None:
             nonlocal last
             now = time.monotonic()
-            if now - last < LIVE_S:
-                return
-            last = now
-            text = Text.assemble((f"{what} ", "bold"), f"{done}/{count}  ",
-                                 (show.duration(now - begun), "dim"))
-            screen.update(Group(text, *_so_far(path)) if live else text)
+            if now - last >= SAY_S:
+                last = now
+                screen.update(Text.assemble((f"{what} ", "bold"), f"{done}/{count}  ",
+                                            (show.duration(now - begun), "dim")), refresh=True)
 
         yield progress
-
-
-def _so_far(path: Path) -> list[RenderableType]:
-    """What the file says already."""
-    try:
-        with open_run(path) as run:
-            return [_head(run), _ops(run, 8)] if run.periods else [_head(run)]
-    except RunFileError:
-        return []
-
-
-# ── what is said ──────────────────────────────────────────────────────────────────────────────
-
-
-def present(run: Run) -> None:
-    show.out.print(_head(run))
-    if run.periods:
-        show.out.print(_parts(run))
-        show.out.print(_ops(run, SHOWN))
-    joules = run.op_energy()
-    if joules:
-        show.out.print(_joules(run, joules))
-    for one in run.findings():
-        show.out.print(Text.assemble((f"{one['kind']}: ", "bold"), one["text"]), soft_wrap=False)
-    for note in run.notes():
-        show.warn(note["text"])
-    show.out.print(f"run file {run.path}", style="dim")
-
-
-def _head(run: Run) -> Table:
-    one = run.summary()
-    variance = one["variance"]
-    rows: list[tuple[str, str | Text]] = [
-        ("device", f"{one['device']} ({one['name']})"),
-        ("step", f"{one['graph']}" + (f", batch {one['batch']}" if one["batch"] else "")
-                 + f"; {one['steps']} steps, "
-                 f"{one['recorded']} with op times")]
-    if variance.get("n"):
-        rows.append(("time", f"{variance['median']:.3f} ms a step (5% {variance['p5']:.3f}, 95% "
-                             f"{variance['p95']:.3f}); {variance['warm_up']} steps of warm-up"))
-    use = one["utilisation"]
-    if "device_busy" in use:
-        rows.append(("use", f"device busy {use['device_busy']:.0%}, {use['gflops']:.1f} GFLOP/s, "
-                            f"at least {use['gbytes_s']:.1f} GB/s"
-                            + _cores(use.get("cores", {}))))
-    memory = one["memory"]
-    if memory.get("peak_bytes"):
-        biggest = ", ".join(f"{name} {show.size(size)}" for name, _, size in memory["owners"][:3])
-        rows.append(("memory", f"{show.size(memory['allocated_bytes'])} allocated, "
-                               f"{show.size(memory['peak_bytes'])} alive at the peak: {biggest}"))
-    rows.append(("energy", _energy(one["energy"])))
-    sampler = one["overhead"]["sampler"]
-    share = one["overhead"]["recording_share"]
-    if share is not None:
-        rows.append(("overhead", f"recording {share:.1%} of the run"
-                     + (f", sensors {sampler['cpu_share']:.1%} of a core" if sampler else "")))
-    return show.grid(rows)
-
-
-def _cores(cores: dict[str, float]) -> str:
-    if not cores:
-        return ""
-    return f"; cores busy {', '.join(f'{share:.0%}' for share in list(cores.values())[:8])}"
-
-
-def _energy(rows: list[Row]) -> str:
-    if not rows:
-        return "not measured: no sensor of power is here (handheld doctor says why)"
-    return "; ".join(
-        f"{row['rail']} {row['joules_step']:.4g} J a step, {row['watts']:.1f} W"
-        + (f" (idle {row['idle_watts']:.1f} W)" if row["idle_watts"] is not None else "")
-        for row in rows)
-
-
-def _parts(run: Run) -> Table:
-    """Where the time of a step goes."""
-    found = run.parts()
-    assert found is not None
-    table = _table("where a step goes", "ms", "share")
-    for name, ms in found.items():
-        if name not in ("ms", "steps") and abs(ms) > 0.0005 * found["ms"]:
-            table.add_row(name, f"{ms:.3f}", f"{ms / found['ms']:.1%}")
-    table.add_row("all", f"{found['ms']:.3f}", "100%", style="bold")
-    return table
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    table.add_column(first, overflow="ellipsis", no_wrap=True, max_width=34)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _ops(run: Run, count: int) -> Table:
-    table = _table("op", "phase", "ms", "share", "spread", "GFLOP/s", "GB/s")
-    rows = [row for row in run.ops() if row["ms"] is not None]
-    for row in rows[:count]:
-        name = f"{row['path'] or '(model)'} {row['op']}"
-        table.add_row(name, row["phase"], f"{row['ms']:.3f}", f"{row['share']:.1%}",
-                      f"{row['cv']:.0%}", f"{row['gflops'] or 0:.1f}",
-                      f"{row['gbytes_s'] or 0:.1f}")
-    rest = rows[count:]
-    if rest:
-        table.add_row(f"and {show.count(len(rest), 'op')} more", "",
-                      f"{sum(r['ms'] for r in rest):.3f}",
-                      f"{sum(r['share'] for r in rest):.1%}", "", "", "", style="dim")
-    return table
-
-
-def _joules(run: Run, rows: list[Row]) -> Table:
-    rail = rows[0]["rail"]
-    table = _table(f"energy of ops, {rail}", "slope mJ", "±", "alone mJ", "±")
-    mine = {(row["signature"], row["method"]): row for row in rows if row["rail"] == rail}
-    names = sorted({key for key, _ in mine},
-                   key=lambda key: -(mine.get((key, "slope")) or {"joules": 0})["joules"])
-    for key in names[:SHOWN]:
-        cells = []
-        for method in ("slope", "alone"):
-            row = mine.get((key, method))
-            cells += [f"{row['joules'] * 1e3:.3f}",
-                      f"{(row['high_joules'] - row['joules']) * 1e3:.3f}"] if row else ["", ""]
-        table.add_row(key, *cells)
-    for row in run.step_energy():
-        if row["rail"] == rail:
-            table.add_row("sum over ops", f"{(row['slope'] or 0) * 1e3:.3f}", "",
-                          f"{(row['alone'] or 0) * 1e3:.3f}", "", style="bold")
-            table.add_row("a step, measured", f"{row['joules'] * 1e3:.3f}",
-                          f"{row['half_width'] * 1e3:.3f}", "", "", style="bold")
-    return table

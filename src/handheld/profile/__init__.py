@@ -7,6 +7,7 @@
     sampling   sensors beside the steps
     profiler   sees a trainer's steps, records some of them, writes the run file
     energy     windows of equal work, for the energy of each op
+    estimate   watts that the user states, where nothing measures them
     session    plan.profile(): a loop of steps under a profiler, with sensors
     watch      the same for plain PyTorch, which Handheld does not run
 """

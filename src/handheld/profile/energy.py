@@ -24,7 +24,7 @@ from handheld.run.trainer import Trainer
 
 TICKS = 20  # of the slowest rail, in every window
 LEAST_S, MOST_S = 0.5, 5.0  # of a window
-ROUNDS = 3
+ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 3, 2, 10
 NAMED = 24  # signatures with windows of their own; all others are one more, "rest"
 NAMED_SHARE = 0.98  # of the time of ops, after which the others are the rest
 MORE = 1.0  # times the step's own time that the extra runs take, about
@@ -40,8 +40,8 @@ class Work:
     seconds: float  # that one run of all of them takes
 
 
-def works(run: Run, graph: str, first: int) -> list[Work]:
-    """Signatures by time, the smallest ones together as the rest."""
+def works(run: Run, graph: str, first: int, most: int = NAMED) -> list[Work]:
+    """Signatures by time, the smallest ones, and all beyond `most`, together as the rest."""
     by: dict[str, list[dict[str, Any]]] = {}
     rows = [row for row in run.ops() if row["graph"] == graph and row["launches"]]
     if not rows or any(row["ms"] is None for row in rows):
@@ -55,7 +55,7 @@ def works(run: Run, graph: str, first: int) -> list[Work]:
     rest: list[dict[str, Any]] = []
     for key, mine in groups:
         done = sum(w.seconds for w in named) * 1e3
-        if len(named) < NAMED and done < NAMED_SHARE * total:
+        if len(named) < most and done < NAMED_SHARE * total:
             named.append(_work(key, mine, first))
         else:
             rest += mine
@@ -68,19 +68,25 @@ def _work(key: str, rows: list[dict[str, Any]], first: int) -> Work:
 
 
 def measure(
-    profiler: Profiler, trainer: Trainer, graph: str, window_s: float, *, rounds: int = ROUNDS,
-    seed: int = 0, progress: Callable[[int, int, str], None] | None = None,
+    profiler: Profiler, trainer: Trainer, graph: str, window_s: float, *,
+    budget_s: float | None = None, seed: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> None:
     """Runs the windows. The trainer's plan has every tensor in a place of its own; its inputs are
-    on the device already."""
+    on the device already. `budget_s`: how long all windows may take, about; fewer signatures are
+    told apart and fewer or more rounds of windows are run, so that they do."""
     session = trainer.session
     if not isinstance(session, OpenCLSession):
         raise HandheldError(f"energy of ops is measured on OpenCL devices, and this is "
                             f"{trainer.plan.device}")
     profiler.writer.commit()
     first = profiler.first_op(graph)
+    rounds, most = affordable(window_s, budget_s)
     with open_run(profiler.path) as run:
-        todo = works(run, graph, first)
+        todo = works(run, graph, first, most)
+        if budget_s is not None:
+            rounds = int(np.clip(budget_s // (windows(len(todo)) * window_s), LEAST_ROUNDS,
+                                 MOST_ROUNDS))
         parts = run.parts()
         step_s = (parts["ms"] if parts else sum(w.seconds for w in todo) * 1e3) * 1e-3
     plans: list[tuple[str, Work | None]] = []
@@ -104,6 +110,24 @@ def measure(
         runs, begin, end = _window(session, graph, repeats, window_s)
         ids = [first + node for node in work.nodes] if work else []
         profiler.energy_window(method, work.signature if work else "", ids, extra, runs, begin, end)
+
+
+def windows(count: int) -> int:
+    """Windows of a round that tells so many signatures apart."""
+    return 2 + 2 * count
+
+
+def affordable(window_s: float, budget_s: float | None) -> tuple[int, int]:
+    """Rounds, and signatures that can be told apart besides the rest."""
+    if budget_s is None:
+        return ROUNDS, NAMED
+    count = int((budget_s / (LEAST_ROUNDS * window_s) - 2) // 2) - 1
+    if count < 1:
+        least = windows(2) * LEAST_ROUNDS * window_s
+        raise HandheldError(f"the energy of ops takes at least {least:.0f} s here (a window is "
+                            f"{window_s:.2g} s for the slowest sensor), and {budget_s:g} s are "
+                            "given")
+    return LEAST_ROUNDS, min(count, NAMED)
 
 
 def _window(session: OpenCLSession, graph: str, repeats: dict[int, int], seconds: float

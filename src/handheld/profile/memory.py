@@ -53,7 +53,7 @@ def live(plan: Plan, graph: str) -> Live:
         if tensor in state or tensor not in made.places:
             continue
         category = CATEGORIES[made.graph.tensors[tensor].role]
-        name = made.graph.tensors[tensor].name or f"%{tensor}"
+        name = made.graph.tensors[tensor].name or _maker(made, born)
         for node in range(max(born, 0), min(last, count - 1) + 1):
             pieces[node].append((made.places[tensor], category, born, name))
     for (node, _), place in made.workspace.items():
@@ -84,6 +84,14 @@ def _spans(made: GraphPlan) -> dict[int, tuple[int, int]]:
         if tensor in spans:
             spans[tensor] = (spans[tensor][0], count)
     return {t: span for t, span in spans.items() if inside.get(t) not in spans}
+
+
+def _maker(made: GraphPlan, node: int) -> str:
+    """A tensor without a name, by what makes it."""
+    if node < 0:
+        return "input"
+    origin = made.graph.nodes[node].origin
+    return f"{origin.path or '(model)'} {made.graph.nodes[node].op} ({origin.phase})"
 
 
 def _by_category(pieces: list[tuple[Place, str, int, str]]) -> dict[str, int]:

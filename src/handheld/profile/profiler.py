@@ -7,6 +7,7 @@ through a queue that keeps times, which are read later, while the device has oth
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from handheld.backends.base import LAUNCH, Recording
 from handheld.errors import DeviceError, HandheldError
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
+from handheld.profile.estimate import Estimate
 from handheld.profile.facts import facts
 from handheld.profile.memory import live
 from handheld.profile.windows import WARMUP, WINDOW, Windows
@@ -26,21 +28,25 @@ from handheld.store.writer import RunWriter
 
 
 class Profiler:
-    """Writes a run of the trainers that it is attached to, from `__enter__` to `__exit__`.
+    """Writes a run of the trainer that it is attached to, from `__enter__` to `__exit__`.
 
         with handheld.Profiler("mine.run") as profiler:
             profiler.attach(trainer)
             for batch in data:
                 trainer.step(*batch)
+
+    `wait` steps are not looked at, `warmup` steps are not recorded op by op, then `active` steps
+    are seen (None: all). Sensors are sampled by `plan.profile`, not by this.
     """
 
     def __init__(self, path: str | Path, *, wait: int = 0, warmup: int = WARMUP,
-                 active: int | None = None, **settings: Any) -> None:
+                 active: int | None = None, estimate: Estimate | None = None,
+                 **settings: Any) -> None:
         self.windows = Windows(wait, warmup, active)
         self.writer = RunWriter(path)
         self.path = Path(path)
         self._op_ids: dict[str, int] = {}  # graph -> id of its first op
-        self._trainers: list[Trainer] = []
+        self._trainer: Trainer | None = None
         self._window: contextlib.ExitStack | None = None
         self._recording: Recording | None = None
         self._recorded: list[tuple[int, str, int]] = []  # step, graph, commands up to its end
@@ -50,7 +56,8 @@ class Profiler:
         self._energy_windows = 0
         self.writer.meta(status="running", begun_unix_ns=time.time_ns(),
                          begun_monotonic_ns=self._begun_ns, settings=settings,
-                         schedule={"wait": wait, "warmup": warmup, "active": active})
+                         schedule={"wait": wait, "warmup": warmup, "active": active},
+                         estimate=estimate and dataclasses.asdict(estimate))
 
     # ── what is profiled ──────────────────────────────────────────────────────────────────────
 
@@ -58,22 +65,20 @@ class Profiler:
         """From now on the trainer's steps are seen."""
         if trainer.observer is not None:
             raise HandheldError("this trainer is being profiled already")
-        if not self._trainers:
-            self.writer.meta(**facts(trainer.plan))
-        elif trainer.plan.device != self._trainers[0].plan.device:
-            raise HandheldError("a run is of one device: start another profile for "
-                                f"{trainer.plan.device}")
+        if self._trainer is not None:
+            raise HandheldError("a run file is of one trainer: another Profiler, with another "
+                                "file, is for the next one")
+        self.writer.meta(**facts(trainer.plan), started_ns=time.monotonic_ns(),
+                         allocated_bytes=trainer.session.allocated_bytes)
         self._describe(trainer.plan)
         trainer.observer = self
-        self._trainers.append(trainer)
+        self._trainer = trainer
 
     def _describe(self, plan: Plan) -> None:
         """Writes the plan's ops, with what is alive while each runs."""
+        first = 0
         for name, made in plan.graphs.items():
-            if name in self._op_ids:
-                continue
-            first = self._op_ids[name] = sum(
-                len(p.graph.nodes) for n, p in plan.graphs.items() if n in self._op_ids)
+            self._op_ids[name] = first
             alive = live(plan, name)
             for i, (node, lowered) in enumerate(zip(made.graph.nodes, made.lowered)):
                 self.writer.put(
@@ -84,6 +89,7 @@ class Profiler:
             self.writer.meta(**{f"memory.{name}": {
                 "peak_op": first + alive.peak, "peak_bytes": alive.peak_bytes,
                 "owners": [[o.name, o.category, o.nbytes] for o in alive.owners]}})
+            first += len(made.graph.nodes)
 
     def first_op(self, graph: str) -> int:
         """The id of a graph's first op."""
@@ -172,9 +178,8 @@ class Profiler:
         self.writer.commit()
 
     def close(self, status: str = "complete") -> None:
-        for trainer in self._trainers:
-            if trainer.observer is self:
-                trainer.observer = None
+        if self._trainer is not None and self._trainer.observer is self:
+            self._trainer.observer = None
         try:
             self.flush()
         finally:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,69 +15,102 @@ from handheld.analyse.run import Run, open_run
 from handheld.errors import HandheldError
 from handheld.plan.plan import Plan
 from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure
+from handheld.profile.estimate import Estimate
 from handheld.profile.profiler import Profiler
-from handheld.profile.sampling import IDLE_S, idle, sampled
+from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
+from handheld.profile.windows import WARMUP
 from handheld.run.batch import check_batch
 from handheld.run.trainer import Trainer
+from handheld.sensors.base import Where
 
-POWER_SOURCES = ("nvidia-power", "rapl", "battery", "hwmon")
 STEPS = 50
 
 Batch = Sequence[Any]
+#: told after each step and each window of equal work: how many are done, of how many, and what
+Progress = Callable[[int, int, str], None]
 
 
 def profile(
-    plan: Plan, batches: Batch | Iterable[Batch], path: str | Path, *, steps: int = STEPS,
-    graph: str | None = None, sensors: bool = True, energy: bool = False, idle_s: float = IDLE_S,
-    progress: Callable[[int, int, str], None] | None = None, **settings: Any,
+    plan: Plan, batches: Batch | Iterable[Batch] | Mapping[str, Any], path: str | Path, *,
+    steps: int = STEPS, graph: str | Sequence[str] | None = None, wait: int = 0,
+    warmup: int = WARMUP, active: int | None = None, sensors: Sensors = True,
+    where: Where | None = None, energy: bool = False, energy_s: float | None = None,
+    estimate: Estimate | None = None, idle_s: float = IDLE_S, progress: Progress | None = None,
+    **settings: Any,
 ) -> Run:
-    """Runs `steps` steps of a graph and measures them. `batches`: one batch (a tuple of arrays)
-    that every step gets, or an iterable of them, whose time to make the next one counts too.
-    `energy`: then also windows that tell the energy of each op (takes minutes, and a sensor).
-    Leaves the step's state as it was."""
-    name = graph or next((n for n in plan.graphs if n.partition("@")[0] == "train"),
-                         next(iter(plan.graphs)))
-    if name not in plan.graphs:
-        raise HandheldError(f"the plan has no graph {name!r}; it has {', '.join(plan.graphs)}")
+    """Runs `steps` steps and measures them.
+
+    `batches` is one batch (a tuple of arrays) that every step gets, or an iterable of batches,
+    whose time to make the next one counts too. `graph` names the graph to run, or several that a
+    step runs in turn (a GAN's `d` and `g`; then `batches` says by name what each gets). `sensors`:
+    all that are here, none, or these classes, looked for at `where`. `energy`: then also windows
+    that tell the energy of each op, for about `energy_s` seconds; `estimate`: what a device is
+    said to take, for estimates. The step's state is left as it was."""
+    names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
+    unknown = [name for name in names if name not in plan.graphs]
+    if unknown:
+        raise HandheldError(f"the plan has no graph {unknown[0]!r}; it has "
+                            f"{', '.join(plan.graphs)}")
     if steps < 1:
         raise HandheldError(f"a profile of {steps} steps measures nothing")
+    if energy and len(names) > 1:
+        raise HandheldError(f"the energy of ops is measured for one graph at a time: say which of "
+                            f"{', '.join(names)}")
+    found = sources(sensors, where)
+    takes = [_source(plan, name, batches if len(names) == 1 else _of(batches, name, names))
+             for name in names]
+    if energy:
+        found.need_power()
+        # nothing that an op reads may be overwritten by running it again
+        plan = plan.step.plan(plan.device, graphs=list(plan.graphs),
+                              **{**plan.options, "isolate": True})
     with contextlib.ExitStack() as stack:
-        profiler = stack.enter_context(Profiler(path, steps=steps, graph=name, **settings))
+        profiler = stack.enter_context(Profiler(
+            path, wait=wait, warmup=warmup, active=active, estimate=estimate, steps=steps,
+            graphs=names, **settings))
+        stack.enter_context(sampled(profiler.writer, found, where))
         before = {n: v.copy() for n, v in plan.step.values.items()}
-        if energy:
-            # nothing that an op reads may be overwritten by running it again
-            plan = plan.step.plan(plan.device, **{**plan.options, "isolate": True})
         trainer = plan.start()
         stack.callback(_leave, trainer, before)
         profiler.attach(trainer)
-        if sensors or energy:
-            stack.enter_context(sampled(profiler.writer))
+        if found.here:
             idle(profiler.writer, idle_s)
-        source = _source(plan, name, batches)
-        for done in range(steps):
-            loss = trainer.run(name, *source())
+        turns = itertools.cycle(zip(names, takes))
+        for done in range(steps * len(names)):
+            name, take = next(turns)
+            loss = trainer.run(name, *take())
             if progress:
-                progress(done + 1, steps, "step")
+                progress(done // len(names) + 1, steps, "step")
         float(loss)
         if energy:
             profiler.flush()
-            measure(profiler, trainer, name, _window_s(profiler), progress=progress)
+            measure(profiler, trainer, names[0], _window_s(profiler.path), budget_s=energy_s,
+                    progress=progress)
     return open_run(path)
 
 
-def _window_s(profiler: Profiler) -> float:
-    """Long enough for TICKS updates of the slowest rail; an error if there is no rail."""
-    with open_run(profiler.path) as run:
-        found = {one.rail: one for one in rails(run.channels)}
-        if not found:
-            absent = "; ".join(f"{k}: {v}" for k, v in run.meta["sensors_absent"].items()
-                               if k in POWER_SOURCES)
-            raise HandheldError("energy is not measured: no sensor of power is here. " + absent)
-        slowest = max(_update_s(one) for one in found.values())
+def default_graphs(graphs: Iterable[str]) -> list[str]:
+    """The graph that trains; without one, all of them in turn, but those that only look."""
+    train = [name for name in graphs if name.partition("@")[0] == "train"]
+    looks = ("evaluate", "predict")
+    return train[:1] or [n for n in graphs if n.partition("@")[0] not in looks] or list(graphs)
+
+
+def _of(batches: Any, name: str, names: Sequence[str]) -> Any:
+    if not isinstance(batches, Mapping) or name not in batches:
+        raise HandheldError(f"a step runs {', '.join(names)} in turn: batches should be a "
+                            f"dictionary with one for each, and {name!r} has none")
+    return batches[name]
+
+
+def _window_s(path: Path) -> float:
+    """Long enough for TICKS updates of the slowest rail."""
+    with open_run(path) as run:
+        slowest = max((update_s(one) for one in rails(run.channels)), default=0.0)
     return min(max(TICKS * slowest, LEAST_S), MOST_S)
 
 
-def _update_s(one: Series) -> float:
+def update_s(one: Series) -> float:
     """The usual time between two values of a channel."""
     at = one.t_ns[1:][np.diff(one.values) != 0]
     return float(np.median(np.diff(at))) * 1e-9 if len(at) > 3 else 0.1
@@ -91,24 +125,32 @@ def _leave(trainer: Trainer, before: dict[str, Any]) -> None:
 def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
     """The next batch each time: the same one, or the iterable's next."""
     made = plan.graphs[graph].graph
+    if isinstance(batches, Mapping):
+        check_batch(made, (batches,))
+        return lambda: (batches,)
     if isinstance(batches, (tuple, list)) and len(batches) == len(made.inputs):
         with contextlib.suppress(HandheldError):
             check_batch(made, tuple(batches))
             return lambda: batches
-    if isinstance(batches, (tuple, list)) and not isinstance(batches[0], (tuple, list)):
+    if isinstance(batches, (tuple, list)) and not (
+            batches and isinstance(batches[0], (tuple, list, Mapping))):
         check_batch(made, tuple(batches))  # says what is wrong
     iterator = iter(batches)
 
     def take() -> Batch:
         nonlocal iterator
         try:
-            return tuple(next(iterator))
+            return _tuple(next(iterator))
         except StopIteration:
             iterator = iter(batches)
         try:
-            return tuple(next(iterator))
+            return _tuple(next(iterator))
         except StopIteration:
             raise HandheldError("the data ended before the profile did, and starts again with "
                                 "nothing. Try: fewer steps, or a list of batches") from None
 
     return take
+
+
+def _tuple(batch: Any) -> Batch:
+    return (batch,) if isinstance(batch, Mapping) else tuple(batch)

@@ -30,8 +30,9 @@ from handheld.backends.torch import TorchRecording
 from handheld.errors import HandheldError
 from handheld.profile.facts import code_state, machine, versions
 from handheld.profile.profiler import ending
-from handheld.profile.sampling import idle, sampled
+from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
 from handheld.profile.windows import WARMUP, WINDOW, Windows
+from handheld.sensors.base import Where
 from handheld.store.writer import RunWriter
 
 GRAPH = "step"
@@ -41,21 +42,23 @@ class Watch:
     """See the module's text; made by `handheld.watch`."""
 
     def __init__(self, model: nn.Module, path: str | Path, *, wait: int = 0, warmup: int = WARMUP,
-                 active: int | None = None, sensors: bool = True, idle_s: float = 1.0) -> None:
+                 active: int | None = None, sensors: Sensors = True, where: Where | None = None,
+                 idle_s: float = IDLE_S) -> None:
         if not isinstance(model, nn.Module):
             raise HandheldError(f"watch needs a torch.nn.Module, and this is a "
                                 f"{type(model).__name__}")
         self.model, self.path = model, Path(path)
         self.windows = Windows(wait, warmup, active)
         self.where = next((p.device.type for p in model.parameters()), "cpu")
-        self.sensors, self.idle_s = sensors, idle_s
+        self.sensors, self.root, self.idle_s = sensors, where, idle_s
         self._stack = contextlib.ExitStack()
         self._mode: _Ops | None = None
         self._marks: list[tuple[int, int]] = []  # of the open window: step, commands up to its end
         self._ids: dict[tuple[str, ...], int] = {}
-        self._begin = 0
+        self._begin: int | None = None  # when the model was first called since the last step
 
     def __enter__(self) -> Watch:
+        found = sources(self.sensors, self.root)
         self.writer = RunWriter(self.path)
         self._begun = time.monotonic_ns()
         name = (torch.cuda.get_device_name() if self.where == "cuda"
@@ -64,10 +67,12 @@ class Watch:
             status="running", begun_unix_ns=time.time_ns(), begun_monotonic_ns=self._begun,
             device=f"torch:{self.where}", caps={"name": name, "kind": "torch"}, machine=machine(),
             versions=versions(), code=code_state(Path.cwd()), settings={"watch": True})
-        if self.sensors:
-            self._stack.enter_context(sampled(self.writer))
+        self._stack.enter_context(sampled(self.writer, found, self.root))
+        if found.here:
             idle(self.writer, self.idle_s)
         self._paths = {id(module): path for path, module in self.model.named_modules()}
+        hook = self.model.register_forward_pre_hook(self._called)
+        self._stack.callback(hook.remove)
         self._start()
         return self
 
@@ -80,7 +85,8 @@ class Watch:
         step = self.windows.steps
         self.windows.steps += 1
         window = self.windows.count if self._mode is not None else None
-        self.writer.put("step", step, GRAPH, None, self._begin, end, window, None)
+        begin = end if self._begin is None else self._begin
+        self.writer.put("step", step, GRAPH, None, begin, end, window, None)
         if self._mode is not None:
             self._marks.append((step, len(self._mode.recording)))
             self._mode.next_step()
@@ -95,7 +101,12 @@ class Watch:
                 self._mode = _Ops(self, TorchRecording(self.where))
                 self._mode.__enter__()
                 self.windows.opened()
-        self._begin = time.monotonic_ns()
+        self._begin = None
+
+    def _called(self, *_: Any) -> None:
+        """What comes before the model is called is the caller's: data, most likely."""
+        if self._begin is None:
+            self._begin = time.monotonic_ns()
 
     def _close(self) -> None:
         mode, self._mode = self._mode, None

@@ -303,7 +303,8 @@ def say(message: dict[str, Any]) -> None:
 
 def main() -> None:
     stop = threading.Event()
-    job = json.loads(io.FileIO(0, closefd=False).readline())  # unbuffered: what follows is waited for
+    # unbuffered: what follows is waited for
+    job = json.loads(io.FileIO(0, closefd=False).readline())
     die_with(job["parent"], stop)
     sys.setswitchinterval(5e-4)  # a reader need not wait 5 ms for the one that packs
     try:

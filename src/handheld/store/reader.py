@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,9 @@ class RunFile:
             if file.read(len(_HEADER)) != _HEADER:
                 raise RunFileError(f"{self.path} is no run file of Handheld")
         try:
-            # not read-only: what a killed process left in the journal is taken in first
-            self.db = sqlite3.connect(self.path, timeout=10.0)
-            application = self._pragma("application_id")
-            version = self._pragma("user_version")
+            self.db, application, version = self._open()
         except sqlite3.Error as error:
-            raise RunFileError(f"{self.path} cannot be read: {error}") from None
+            raise RunFileError(f"{self.path} is damaged: {error}") from None
         if application != APPLICATION:
             raise RunFileError(f"{self.path} is a database, and no run file of Handheld")
         if version > VERSION:
@@ -41,8 +39,19 @@ class RunFile:
                                f"this one reads up to {VERSION}). Try: pip install -U handheld")
         self.meta = {k: json.loads(v) for k, v in self.rows("SELECT key, value FROM meta")}
 
-    def _pragma(self, name: str) -> int:
-        return int(self.db.execute(f"PRAGMA {name}").fetchone()[0])
+    def _open(self) -> tuple[sqlite3.Connection, int, int]:
+        """The database, whose it is and its version."""
+        # not read-only: what a killed process left in the journal is taken in first
+        db = sqlite3.connect(self.path, timeout=10.0)
+        try:
+            return db, _pragma(db, "application_id"), _pragma(db, "user_version")
+        except sqlite3.OperationalError:
+            if os.access(self.path.parent, os.W_OK):
+                raise
+            # a folder that cannot be written to: nobody writes to the file either
+            db.close()
+            db = sqlite3.connect(f"{self.path.absolute().as_uri()}?immutable=1", uri=True)
+            return db, _pragma(db, "application_id"), _pragma(db, "user_version")
 
     def rows(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
         try:
@@ -71,3 +80,7 @@ class RunFile:
 
     def close(self) -> None:
         self.db.close()
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])

@@ -26,7 +26,6 @@ COMMIT_S = 0.5
 MOST_ROWS = 100_000  # kept in memory while the disk refuses them
 
 
-
 class RunWriter:
     """A new run file. `put` rows from any thread; `close` commits what is left."""
 
@@ -103,6 +102,8 @@ class RunWriter:
         self.commit()
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if not self.problem:
+                self._db.execute("PRAGMA journal_mode=DELETE")  # one plain file, if no one reads it
         self._db.close()
         if self.problem:
             raise RunFileError(f"{self.problem}. {len(self._rows) + self.lost} rows are lost; "
