@@ -175,10 +175,10 @@ def joules(run: Run, rows: list[Row], rail: str) -> Table:
     for key in sorted(most, key=lambda key: -most[key])[:SHOWN]:
         cells = []
         for method in methods:
-            row = mine.get((key, method))
-            cells.append(f"{row['joules'] * 1e3:.3f}" if row else "")
+            one = mine.get((key, method))
+            cells.append(f"{one['joules'] * 1e3:.3f}" if one else "")
             if method != "estimate":
-                cells.append(f"{(row['high_joules'] - row['joules']) * 1e3:.3f}" if row else "")
+                cells.append(f"{(one['high_joules'] - one['joules']) * 1e3:.3f}" if one else "")
         table.add_row(key, *cells)
     if "estimate" in methods:
         return table
