@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BIN_S = 0.1  # over which loads are averaged
 CORES, CORES_S = 0.5, 0.5  # more cores than usual, for so long: work besides the steps
-AT_WORK = 0.5  # a core's clock counts while it is busy for this share of the time
+AT_WORK = 0.3  # a core's clock counts while it is busy for this share of the time
 CLOCK_SHARE, CLOCK_S = 0.85, 0.3  # a clock below that share of what it was, for so long
 WARMER_C = 5.0  # above the start
 CALLER_SHARE = 0.05  # of the run's time that the device had nothing to do between calls
@@ -199,15 +199,16 @@ def _caller(run: Run) -> list[Row]:
     lost = np.minimum(outside, np.maximum(whole - needed, 0))
     # a profiler's own window ends, and opens, with work between steps
     lost[[a["window"] != b["window"] for a, b in pairs]] = 0
-    long = lost > CALLER_STEP * np.maximum(needed, 1)
+    long = lost > CALLER_STEP * np.where(needed > 0, needed, np.median(whole))
     share = float(lost[long].sum() / whole.sum()) if long.any() else 0.0
     if share < CALLER_SHARE:
         return []
     ids = [b["id"] for (_, b), hit in zip(pairs, long) if hit]
     each = float(np.median(lost[long])) * 1e-6
-    return [_finding("caller", f"the device waits {each:.2f} ms between the end of a step and the "
-                     f"beginning of the next in {len(ids)} steps, {share:.0%} of the time: for "
-                     "data, or the caller's own code", ids, _first_ops(run), ms=each, share=share)]
+    what = "the device waits" if run.periods else "whether the device waits is not known:"
+    return [_finding("caller", f"{what} {each:.2f} ms between the end of a step and the beginning "
+                     f"of the next in {len(ids)} steps, {share:.0%} of the time: for data, or the "
+                     "caller's own code", ids, _first_ops(run), ms=each, share=share)]
 
 
 def _needed(run: Run, graph: str) -> float:
@@ -275,9 +276,13 @@ def _drift(run: Run) -> list[Row]:
 def _slow(run: Run, found: list[Row]) -> list[Row]:
     """Steps that took far longer than the others, with what else is known of them."""
     causes: dict[str, list[int]] = {}
+    # a load's edges are known to a bin
+    edge = round(BIN_S * 1e9)
+    touched = {one["kind"]: {*one["steps"], *_touched(run, [
+        (a - edge, b + edge) for a, b in one["evidence"].get("intervals", ())])} for one in found}
     for step in sorted(itertools.chain.from_iterable(
             run.variance(graph).get("slow_steps", []) for graph in run.graphs)):
-        named = sorted({one["kind"] for one in found if step in one["steps"]})
+        named = sorted(kind for kind, steps in touched.items() if step in steps)
         causes.setdefault(", ".join(named) or "unexplained", []).append(step)
     return [_finding("slow steps", f"{len(steps)} of {len(run.steps())} steps were far slower than "
                      f"the others: {cause}", steps, _slower(run, steps), cause=cause)

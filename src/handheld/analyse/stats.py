@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 LIKE_THE_REST = 0.1  # of the usual time: a step that is no further off belongs to the rest
-IN_A_ROW = 3
+IN_A_ROW, FOLLOWING = 3, 10  # steps that are alike; steps that they are compared with
 AHEAD = 3  # steps that the host may be ahead of the device, and one more
 SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # beyond the median: in usual deviations, and of the median
 
@@ -38,16 +38,18 @@ def step_times(steps: list[dict[str, Any]], graph: str) -> tuple[np.ndarray, np.
 
 
 def warm_up_end(times: np.ndarray) -> int:
-    """How many steps are not like the rest: up to the first IN_A_ROW that are near the median of
-    the second half, by a tenth of it or what is usual there."""
+    """How many steps are not like those after them: up to the first IN_A_ROW that are near the
+    median of what follows, by a tenth of it or what is usual there. What follows is a quarter of
+    the run: steps that get slower throughout do not make the rest of them warm-up."""
     if len(times) < 2 * IN_A_ROW:
         return 0
-    late = times[len(times) // 2:]
-    usual = np.median(late)
-    noise = 3 * np.median(np.abs(late - usual))
-    near = np.abs(times - usual) <= max(LIKE_THE_REST * usual, noise)
-    for first in range(len(times) - IN_A_ROW + 1):
-        if near[first:first + IN_A_ROW].all():
+    ahead = max(FOLLOWING, len(times) // 4)
+    for first in range(len(times) // 2):
+        following = times[first:first + ahead]
+        usual = np.median(following)
+        noise = 3 * np.median(np.abs(following - usual))
+        near = np.abs(following[:IN_A_ROW] - usual) <= max(LIKE_THE_REST * usual, noise)
+        if near.all():
             return first
     return 0
 
