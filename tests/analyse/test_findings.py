@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from run_files import MS, PLAIN, START, MadeRun, busy, kinds, named, rising
 
 from handheld.backends.base import DOWNLOAD, LAUNCH
 from handheld.sensors.base import Channel
+from run_files import MS, PLAIN, START, MadeRun, busy, kinds, named, rising
 
 #: what a problem would be called; a quiet run has none of them
 PLANTED = {"own load", "other load", "clock", "caller", "transfer", "heat", "drift"}
@@ -39,8 +39,9 @@ def machine(made: MadeRun, own: Callable[[float], float] = lambda t: 0.0,
 
     made.source("cpu", busy(*(f"cpu{n} busy" for n in range(4))), 10, cores)
     # asked for in the same order, so that both see the same counter
+    again = noisy(1.5, 1, own)
     made.source("process", [Channel("resident", "memory"), *busy("cpu time")], 10,
-                lambda t, own=noisy(1.5, 1, own): [1e8, own(t)])
+                lambda t: [1e8, again(t)])
     made.source("process-threads", busy("started cpu time"), 50, lambda t: [started(t)])
     made.source("cpu-clock", [Channel(f"cpu{n} clock", "frequency") for n in range(4)], 100,
                 lambda t: [clock(t) * rng.normal(1, 0.01) for _ in range(4)])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from run_files import MS, PLAIN, START, MadeRun, busy, kinds, rising
 
 from handheld.analyse import stats
 from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.sensors.base import Channel
+from run_files import MS, PLAIN, START, MadeRun, busy, kinds, rising
 
 
 @pytest.fixture
@@ -39,7 +39,8 @@ def test_parts_add_up_to_the_period(plain):
     parts = plain.parts()
     assert parts["forward"] == 6.0 and parts["backward"] == 3.0
     assert parts["upload"] == pytest.approx(0.1) and parts["download"] == pytest.approx(0.05)
-    assert parts["ms"] == pytest.approx(sum(v for k, v in parts.items() if k not in ("ms", "steps")))
+    whole = sum(v for k, v in parts.items() if k not in ("ms", "steps"))
+    assert parts["ms"] == pytest.approx(whole)
     # a period is a step's: from one first command to the next, as the host's clock has it too
     steps = plain.steps()
     assert parts["ms"] == pytest.approx((steps[2]["begin_ns"] - steps[1]["begin_ns"]) / MS)
@@ -234,9 +235,10 @@ def test_launches_of_an_idle_device(tmp_path):
     made = MadeRun(tmp_path / "one.run", offset=0)
     for n in range(4):
         t = START + n * 10 * MS
+        u, v = t + 2 * MS, t + 4 * MS
         rows = [(LAUNCH, 0, 0, t, t + 1000, 0, 0, t + 16_000, t + 1 * MS),
-                (LAUNCH, 1, 0, t + 2 * MS, t + 2 * MS + 1000, 0, 0, t + 2 * MS + 16_000, t + 3 * MS),
-                (DOWNLOAD, -1, 4, t + 4 * MS, t + 4 * MS + 1000, 0, 0, t + 5 * MS, t + 5 * MS + 10)]
+                (LAUNCH, 1, 0, u, u + 1000, 0, 0, u + 16_000, u + 1 * MS),
+                (DOWNLOAD, -1, 4, v, v + 1000, 0, 0, v + 1 * MS, v + 1 * MS + 10)]
         made.writer.put("step", n, "train", 8, t - 1000, t + 6 * MS, 1, None)
         made.writer.put("command", n, 3, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import pytest
-from run_files import MadeRun
 
 import handheld
 from handheld.errors import RunFileError
@@ -23,6 +22,7 @@ from handheld.sensors.sink import Reading, RunSink
 from handheld.store import writer as writing
 from handheld.store.reader import RunFile
 from handheld.store.writer import VERSION, RunWriter, statements
+from run_files import MadeRun
 
 
 def test_what_is_put_comes_back(tmp_path):

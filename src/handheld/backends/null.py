@@ -63,7 +63,7 @@ class NullSession:
         raise DeviceError("null computes nothing: there are no times to record")
 
     def clock_mark(self) -> tuple[int, int, int]:
-        raise DeviceError("null has no clock")
+        raise DeviceError("null computes nothing: there is no clock to compare")
 
     def finish(self) -> None:
         self.counters.finishes += 1

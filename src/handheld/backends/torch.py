@@ -117,9 +117,9 @@ class TorchSession:
         self.counters.upload_bytes += array.nbytes
         shape = self.plan.graphs[graph].graph.tensors[tensor].shape
         recording = self._recording
-        begun = recording.begin() if recording else None
+        begun = recording.begin() if recording is not None else None
         self._values[graph][tensor] = self._to(array).reshape(shape)
-        if recording and begun:
+        if recording is not None and begun is not None:
             recording.end(begun, UPLOAD, -1, array.nbytes)
 
     def _begin(self, graph: str) -> dict[int, torch.Tensor]:
@@ -144,9 +144,9 @@ class TorchSession:
         }
         recording = self._recording
         for i, node in enumerate(plan.nodes):
-            begun = recording.begin() if recording else None
+            begun = recording.begin() if recording is not None else None
             self.run_node(graph, i)
-            if recording and begun:
+            if recording is not None and begun is not None:
                 recording.end(begun, LAUNCH, i, 0)
             for tensor in {v.tensor for v in node.inputs}:
                 if last[tensor] == i and tensor not in keep:

@@ -1,8 +1,8 @@
 """What is alive while an op runs, by category, in bytes of the plan's own memory.
 
 Tensors that share their place (an output made where an input was) count once, for the one that was
-made later. State and inputs are always there. What a plan allocates beyond the largest sum is room
-that no packing of these lifetimes could use.
+made later; a slot's place is always the slot's. State and inputs are always there. What a plan
+allocates beyond the largest sum is alignment, other graphs, and room between lifetimes.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ def live(plan: Plan, graph: str) -> Live:
     spans = _spans(made)
     count = len(made.graph.nodes)
     state = {tensor: slot for slot, tensor in made.graph.slots.items()}
+    roles = {tensor: plan.step.slots[slot].role for slot, tensor in made.graph.writes}
     always: list[tuple[Place, str, int, str]] = [
-        (place, CATEGORIES[plan.step.slots[name].role], -1, name)
+        (place, CATEGORIES[plan.step.slots[name].role], count, name)
         for name, place in plan.state.items()]
     pieces: list[list[tuple[Place, str, int, str]]] = [[] for _ in range(max(count, 1))]
     for tensor, (born, last) in spans.items():
         if tensor in state or tensor not in made.places:
             continue
-        category = CATEGORIES[made.graph.tensors[tensor].role]
+        category = CATEGORIES[roles.get(tensor, made.graph.tensors[tensor].role)]
         name = made.graph.tensors[tensor].name or _maker(made, born)
         for node in range(max(born, 0), min(last, count - 1) + 1):
             pieces[node].append((made.places[tensor], category, born, name))
@@ -71,19 +72,18 @@ def _spans(made: GraphPlan) -> dict[int, tuple[int, int]]:
     """Tensor -> (node that makes it, last node that reads it); inputs and outputs stay."""
     graph, count = made.graph, len(made.graph.nodes)
     spans: dict[int, tuple[int, int]] = {tensor: (-1, count) for _, tensor, _ in graph.inputs}
-    inside = {m: pack for pack, members in graph.packs.items() for m in members}
     for i, node in enumerate(graph.nodes):
         for tensor in node.outputs:
-            for one in (tensor, *graph.packs.get(tensor, ())):
+            for one in graph.packs.get(tensor, (tensor,)):  # a pack is its members, without gaps
                 spans.setdefault(one, (i, i))
         for view in node.inputs:
-            for one in (view.tensor, *graph.packs.get(view.tensor, ())):
+            for one in graph.packs.get(view.tensor, (view.tensor,)):
                 if one in spans:
                     spans[one] = (spans[one][0], max(spans[one][1], i))
     for tensor in [v.tensor for _, v, _ in graph.outputs] + [t for _, t in graph.writes]:
         if tensor in spans:
             spans[tensor] = (spans[tensor][0], count)
-    return {t: span for t, span in spans.items() if inside.get(t) not in spans}
+    return spans
 
 
 def _maker(made: GraphPlan, node: int) -> str:
