@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -20,9 +21,13 @@ def grow(name: str, root: Path) -> Where:
 
 
 def put(root: Path, path: str, content: str) -> Path:
+    """Writes a file in one go: who reads it meanwhile sees the old content or the new one."""
     target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(content, encoding="utf-8")
+    data = content.encode()
+    descriptor = os.open(target, os.O_RDWR | os.O_CREAT)
+    os.pwrite(descriptor, data.ljust(os.fstat(descriptor).st_size), 0)
+    os.close(descriptor)
     if target.parent.name == "bin":
         target.chmod(0o755)
     return target

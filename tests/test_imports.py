@@ -1,6 +1,7 @@
 """Imports point one way, PyTorch stays where it belongs, and only the command line prints.
 
     errors, device, cache → graph → passes → kernels → plan → backends → run → measure → cli
+    errors → sensors → cli
 
 Imports inside functions and for type checking are not counted: a plan may open its device when it
 is started, and a type may be named anywhere.
@@ -23,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "device": {"errors"},
     "cache": {"errors"},
+    "sensors": {"errors"},
     "graph": _BASE,
     "step": _BASE | {"graph"},
     "container": _BASE | {"graph"},

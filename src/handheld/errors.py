@@ -14,7 +14,10 @@
     ├── NonFiniteLoss           the loss became NaN or infinite: step and, if asked, first op
     ├── RunFileError            a run file that cannot be written, read or understood
     ├── DataError               a data set that cannot be read
-    └── CheckpointError         a checkpoint that could not be written or does not fit the state
+    ├── CheckpointError         a checkpoint that could not be written or does not fit the state
+    └── SensorError             sensors, the sampler and its files
+        ├── Unavailable         a sensor that is not here: why, and what to do
+        └── SensorLost          a sensor that was here and does not answer any more
 
 Each says what happened, where, and what to try next.
 """
@@ -80,3 +83,15 @@ class DataError(HandheldError):
 
 class CheckpointError(HandheldError):
     """A checkpoint that could not be written, or does not fit the state."""
+
+
+class SensorError(HandheldError):
+    """Sensors, the sampler and its files."""
+
+
+class Unavailable(SensorError):
+    """A sensor that is not here: the text says why, and what to do where something can be done."""
+
+
+class SensorLost(SensorError):
+    """A sensor that was here and does not answer any more."""

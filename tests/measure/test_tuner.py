@@ -24,7 +24,7 @@ from handheld.measure.child import Child, ChildFailed
 from handheld.measure.jobs import alone, find_jobs
 from handheld.measure.timing import Measured
 from handheld.measure.tuner import Tuner
-from handheld.plan import lowering, make
+from handheld.plan import lowering, make, tuning
 from handheld.plan.codec import from_json, to_json
 from handheld.plan.signature import signature
 from handheld.plan.tuning import Entry, Record, load_tuning
@@ -243,8 +243,8 @@ def test_tuned_and_plain_plans_compute_the_same(variants):
     rng = np.random.default_rng(0)
     batch = [rng.standard_normal((n, n)).astype(np.float32) for n in SIZES for _ in range(2)]
     results = []
-    for tuning in (True, False):
-        with step.plan("opencl", tuning=tuning).start() as trainer:
+    for tuned in (True, False):
+        with step.plan("opencl", tuning=tuned).start() as trainer:
             trainer.run("train", *batch)
             results.append(trainer.outputs())
     for name, want in results[1].items():
@@ -371,3 +371,24 @@ def test_a_child_that_sleeps_with_its_parent_is_not_late(monkeypatch):
 def test_medians():
     assert Measured.of([3.0]) == Measured(3.0, 0.0)
     assert Measured.of([1.0, 2.0, 3.0, 4.0, 100.0]) == Measured(3.0, 2 / 3)
+
+
+def test_a_shipped_record_holds_for_cpus_that_run_the_same_code(monkeypatch, tmp_path):
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "SHIPPED", tmp_path)
+    cpu = dataclasses.replace(describe("opencl"), name="some CPU", kind="cpu", vector_width=8)
+    record = Record.of(cpu)
+    record.entries["matmul 2x2"] = Entry(choice={"tile": 3})
+    record.write(tmp_path / "some-cpu.json")
+    assert load_tuning(cpu).choices == {"matmul 2x2": {"tile": 3}}
+    assert load_tuning(dataclasses.replace(cpu, name="its neighbour")).choices
+    for change in ({"vector_width": 16}, {"driver": "another"}, {"kind": "gpu"}):
+        assert not load_tuning(dataclasses.replace(cpu, name="its neighbour", **change)).choices
+
+
+def test_shipped_records_can_be_read():
+    for path in tuning.SHIPPED.glob("*.json"):
+        record = Record.read(path)
+        assert record.entries and record.driver and record.kind in ("cpu", "gpu")
+        if record.kernels != tuning.kernels_hash():
+            pytest.skip(f"{path.name} was measured with other kernels: tune again to ship it")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from handheld.sensors import Sampler, Samples
 from handheld.sensors.base import SensorLost, Unavailable, Where
 from handheld.sensors.nvidia import NvidiaPower, NvidiaState
 from sensor_trees import values
@@ -76,3 +79,15 @@ def test_a_gpu_that_is_lost_is_a_lost_sensor(machine, plays, source):
     with pytest.raises(SensorLost, match="GPU is lost"):
         for _ in range(20):
             sensor.read()
+
+
+def test_a_gpu_is_sampled(machine, plays, tmp_path):
+    plays("h200")
+    with Sampler([NvidiaPower, NvidiaState], tmp_path / "gpu.samples", where=machine) as sampler:
+        while sampler.summary().sources[1].readings < 2:
+            time.sleep(0.02)
+    with Samples(tmp_path / "gpu.samples") as samples:
+        t_s, joules = samples.series("nvidia-power", "gpu0 energy")
+        _, watts = samples.series("nvidia-power", "gpu0 memory power")
+        assert np.diff(joules) == pytest.approx(1.49) and watts == pytest.approx(35.7)
+        assert len(t_s) == sampler.summary().sources[0].readings and not samples.gaps()

@@ -16,7 +16,7 @@ from rich.text import Text
 import handheld
 from handheld.backends import opencl
 from handheld.backends.base import available_memory
-from handheld.cli import probe, show
+from handheld.cli import probe, sensing, show
 from handheld.cli.options import Json
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
@@ -40,6 +40,9 @@ def doctor(
 
     Devices have stable names: what is printed here works as --on everywhere. Memory is what the
     system has free now, not the driver's total. The exit code is 1 if no device passes.
+
+    Sensors come last: each with what it reads now, how often it is worth reading and what that
+    costs, or why it is not here.
 
     With --ceilings also: arithmetic, bandwidth by working set, transfers and launches, as medians
     with the range between quartiles. That takes seconds, and doctor shows it from then on.
@@ -73,6 +76,7 @@ def examine(measure: bool = False, on: str | None = None) -> dict[str, Any]:
         "battery_percent": battery[0] if battery else None,
         "temperature_celsius": heat,
         "devices": devices,
+        "sensors": sensing.examine(),
         "notes": notes + _missing(),
     }
 
@@ -157,6 +161,9 @@ def present(report: dict[str, Any]) -> None:
     for device in report["devices"]:
         show.out.print()
         show.out.print(_device(device))
+    show.out.print()
+    show.out.print(Text("sensors", style="bold"))
+    show.out.print(show.grid(sensing.rows(report["sensors"])))
     for note in report["notes"]:
         show.out.print()
         show.out.print(Text.assemble(("note: ", "bold yellow"), note))

@@ -3,8 +3,9 @@
 A record is a JSON file for one device, driver and text of the kernels: numbers measured with
 another of the three say nothing, so such a record is ignored, and a message says so. Records ship
 in plan/tuned/; those that `handheld tune` writes into the user's cache folder come after them and
-win. An entry that says nothing about a node, or a choice that its family would not offer today,
-leaves the family's own choice.
+win. A shipped record of one CPU also holds for others with the same driver and vectors of the same
+width: their variants are the same, and far better than a guess. An entry that says nothing about a
+node, or a choice that its family would not offer today, leaves the family's own choice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.plan.lowering import Choice, tunable_sources
 
-VERSION = 1
+VERSION = 2
 SHIPPED = Path(__file__).parent / "tuned"
 
 
@@ -86,12 +87,14 @@ class Record:
     device: str
     driver: str
     kernels: str
+    kind: str = ""
+    vector_width: int = 0
     date: str = ""
     entries: dict[str, Entry] = field(default_factory=dict)
 
     @staticmethod
     def of(caps: DeviceCaps) -> Record:
-        return Record(caps.name, caps.driver, kernels_hash())
+        return Record(caps.name, caps.driver, kernels_hash(), caps.kind, caps.vector_width)
 
     def path(self) -> Path:
         """Its place in the user's cache."""
@@ -101,7 +104,7 @@ class Record:
 
     def mismatch(self, caps: DeviceCaps) -> str:
         """Empty if the record is for this device as it is now."""
-        if self.device != caps.name:
+        if self.device != caps.name and not self.like(caps):
             return f"it is for {self.device}, and this is {caps.name}"
         if self.driver != caps.driver:
             return f"it is for the driver {self.driver}, and this is {caps.driver}"
@@ -109,10 +112,16 @@ class Record:
             return "the kernels have changed since"
         return ""
 
+    def like(self, caps: DeviceCaps) -> bool:
+        """Whether it is of another CPU that runs the same code."""
+        return (self.kind == caps.kind == "cpu" and self.driver == caps.driver
+                and self.vector_width == caps.vector_width)
+
     def write(self, path: Path) -> None:
         cache.write_json(path, {
             "handheld": "tuning", "version": VERSION, "device": self.device,
-            "driver": self.driver, "kernels": self.kernels, "date": self.date,
+            "driver": self.driver, "kernels": self.kernels, "kind": self.kind,
+            "vector_width": self.vector_width, "date": self.date,
             "entries": {key: entry.to_json() for key, entry in sorted(self.entries.items())},
         })
 
@@ -124,7 +133,8 @@ class Record:
             if data["handheld"] != "tuning" or data["version"] != VERSION:
                 raise ValueError(f"version {data['version']!r}; this Handheld reads {VERSION}")
             return Record(
-                str(data["device"]), str(data["driver"]), str(data["kernels"]), str(data["date"]),
+                str(data["device"]), str(data["driver"]), str(data["kernels"]), str(data["kind"]),
+                int(data["vector_width"]), str(data["date"]),
                 {str(key): Entry.from_json(row) for key, row in data["entries"].items()},
             )
         except OSError as error:
@@ -178,7 +188,7 @@ def load_tuning(caps: DeviceCaps, source: bool | str | Path = True) -> Tuning:
 
 
 def _files(caps: DeviceCaps) -> list[Path]:
-    """Records that may be for this device, shipped ones first."""
-    pattern = f"{cache.slug(caps.name)}-*.json"
-    own = cache.folder() / "tuning"
-    return [*sorted(SHIPPED.glob(pattern)), *sorted(own.glob(pattern))]
+    """Records that may be for this device, shipped ones first, those of like devices before."""
+    mine = f"{cache.slug(caps.name)}-*.json"
+    shipped = sorted(SHIPPED.glob("*.json"), key=lambda path: (path.match(mine), path.name))
+    return [*shipped, *sorted((cache.folder() / "tuning").glob(mine))]

@@ -6,6 +6,7 @@
     find      every source there is, plug-ins included: here, or not here and why
     sampler   reads sensors from another process while something else runs
     child     that process
+    worker    one source in it
     sink      where it writes: one SQLite file; and how that is read
 
 One file a family of sources: nvidia, rapl, jetson, hwmon, adreno, mali, pixel, battery, amd,

@@ -32,14 +32,12 @@ class Adreno(Sensor):
     def probe(cls, where: Where) -> Adreno:
         busy = optional(where, f"{_GPU}/gpu_busy_percentage") or optional(where, f"{_GPU}/gpubusy")
         if busy is None:
-            where_from = optional(where, f"{_GPU}/gpu_model")
-            if where_from is None and not where.path(_GPU).exists():
+            known = optional(where, f"{_GPU}/gpu_model")  # an app may read this one alone
+            if known is None and not where.path(_GPU).exists():
                 raise Unavailable(f"there is no {_GPU}: not an Adreno, or not Qualcomm's driver")
             busy = opened(where, f"{_GPU}/gpubusy", _HINT)
         clock = (optional(where, f"{_GPU}/devfreq/cur_freq") or optional(where, f"{_GPU}/gpuclk"))
-        sensor = cls(busy, clock, optional(where, f"{_GPU}/temp"))
-        sensor.read()
-        return sensor
+        return cls(busy, clock, optional(where, f"{_GPU}/temp"))
 
     def read(self) -> Sequence[Value]:
         try:

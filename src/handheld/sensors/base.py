@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from handheld.errors import HandheldError
+from handheld.errors import SensorLost, Unavailable
+
+__all__ = ["UNITS", "Channel", "Sensor", "SensorLost", "Unavailable", "Value", "Where", "distinct",
+           "natural"]
 
 #: what a channel measures → its unit; SI, but for °C and %
 UNITS = {"power": "W", "energy": "J", "utilisation": "%", "frequency": "Hz", "temperature": "°C",
@@ -25,14 +28,6 @@ UNITS = {"power": "W", "energy": "J", "utilisation": "%", "frequency": "Hz", "te
 
 #: a number in the channel's unit, or the reason there is none
 Value = float | str
-
-
-class Unavailable(HandheldError):
-    """A sensor that is not here: the text says why, and what to do where something can be done."""
-
-
-class SensorLost(HandheldError):
-    """A sensor that was here and does not answer any more."""
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,10 @@ class CpuBusy(Sensor):
     def read(self) -> Sequence[Value]:
         try:
             busy = self._busy()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, IndexError) as error:
             raise SensorLost(f"{self._stat.path}: {error}") from None
+        if not busy:
+            raise SensorLost(f"{self._stat.path} names no core any more")
         return [busy.get(core, f"{core} is offline") for core in self._cores]
 
 

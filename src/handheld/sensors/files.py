@@ -1,7 +1,8 @@
 """Files of /sys and /proc that are read again and again.
 
-A file is opened once and read from its start each time, which makes the kernel write it anew and
-costs a third of opening it. Numbers are strict: garbage is a ValueError that quotes it.
+A file is opened once and read from its start each time, which makes the kernel write it anew, at a
+quarter to a half of what opening it each time costs. Numbers are strict: garbage is a ValueError
+that quotes it.
 """
 
 from __future__ import annotations

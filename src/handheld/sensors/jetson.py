@@ -102,7 +102,7 @@ class JetsonGpu(Sensor):
 
     @classmethod
     def probe(cls, where: Where) -> JetsonGpu:
-        devices = [path for pattern in ("/sys/devices/*.g*b", "/sys/devices/platform/gpu.0",
+        devices = [path for pattern in ("/sys/devices/*.g*", "/sys/devices/platform/gpu.0",
                                         "/sys/devices/gpu.0", "/sys/devices/platform/*.gpu",
                                         "/sys/class/devfreq/*/device")
                    for path in where.glob(pattern)]

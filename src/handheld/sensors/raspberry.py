@@ -40,8 +40,8 @@ class RaspberryPi(Sensor):
         command = (shutil.which("vcgencmd") if where.root == Path("/")
                    else str(where.path("/usr/bin/vcgencmd")))
         if command is None or not os.access(command, os.X_OK):
-            raise Unavailable("there is no vcgencmd: not a Raspberry Pi, or Try: sudo apt install "
-                              "raspi-utils")
+            raise Unavailable("there is no vcgencmd: not a Raspberry Pi, or without its tools "
+                              "(sudo apt install raspi-utils)")
         try:
             sensor = cls(command)
         except SensorLost as error:

@@ -18,16 +18,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from handheld.errors import HandheldError
+from handheld.errors import SensorError
 from handheld.sensors.base import Sensor, Where
 from handheld.sensors.sink import Sink, SqliteSink
 
-_START_S, _ANSWER_S, _END_S = 60.0, 10.0, 10.0  # patience, in seconds
+_START_S, _ANSWER_S, _END_S, _TICK_S = 60.0, 10.0, 10.0, 0.25  # patience, in seconds
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,10 @@ class Sampler:
         self._summary: Summary | None = None
         unknown = set(self.periods_s) - {one.name for one in self.sources}
         if unknown:
-            raise HandheldError(f"a period is given for {', '.join(sorted(unknown))}, which is not "
+            raise SensorError(f"a period is given for {', '.join(sorted(unknown))}, which is not "
                                 "among the sensors")
         if any(period <= 0 for period in self.periods_s.values()):
-            raise HandheldError("a period is a number of seconds above 0")
+            raise SensorError("a period is a number of seconds above 0")
 
     @property
     def pid(self) -> int | None:
@@ -93,16 +94,23 @@ class Sampler:
                "sensors": [{"class": _name(one), "period_s": self.periods_s.get(one.name)}
                            for one in self.sources]}
         self._said = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            (sys.executable, "-W", "ignore", "-m", "handheld.sensors.child"), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._said, bufsize=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        try:
+            self._process = subprocess.Popen(
+                (sys.executable, "-W", "ignore", "-m", "handheld.sensors.child"),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        except OSError as error:
+            raise SensorError(f"the sampler does not start: {sys.executable}: {error.strerror}"
+                              ) from None
         threading.Thread(target=_pump, args=(self._process.stdout, self._answers),
                          daemon=True).start()
-        answer = self._ask(json.dumps(job), _START_S)
-        if "error" in answer:
+        try:
+            answer = self._ask(json.dumps(job), _START_S)
+            if "error" in answer:
+                raise SensorError(f"the sampler does not start: {answer['error']}")
+        except BaseException:  # Ctrl-C too: `with` ends only what it has begun
             self._end()
-            raise HandheldError(f"the sampler does not start: {answer['error']}")
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,17 +121,29 @@ class Sampler:
         if self._process is not None:
             self._summary = _summary(self._ask("summary", _ANSWER_S))
         if self._summary is None:
-            raise HandheldError("the sampler was never started")
+            raise SensorError("the sampler was never started")
         return self._summary
 
     def _ask(self, line: str, timeout: float) -> dict[str, Any]:
         assert self._process is not None and self._process.stdin is not None
-        try:
+        answer = None
+        with contextlib.suppress(OSError, queue.Empty):
             self._process.stdin.write(line.encode() + b"\n")
-            answer = self._answers.get(timeout=timeout)
-        except (OSError, queue.Empty):
-            answer = None
-        return {"error": self._how_it_ended()} if answer is None else answer
+            answer = self._next(timeout)
+        if answer is not None:
+            return answer
+        self._answers.put(None)  # for who asks next
+        return {"error": self._how_it_ended(self._process)}
+
+    def _next(self, timeout: float) -> dict[str, Any] | None:
+        """What it says next, None at its end. Time in which this process slept does not count."""
+        waited = 0.0
+        while waited < timeout:
+            begun = time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                return self._answers.get(timeout=_TICK_S)
+            waited += min(time.monotonic() - begun, 2 * _TICK_S)
+        raise queue.Empty
 
     def _end(self) -> None:
         """Lets it write what it has; one that does not end is ended."""
@@ -135,25 +155,21 @@ class Sampler:
             process.stdin.close()
         last: dict[str, Any] | None = None
         with contextlib.suppress(queue.Empty):
-            while (answer := self._answers.get(timeout=_END_S)) is not None:
+            while (answer := self._next(_END_S)) is not None:
                 last = answer
         try:
             process.wait(_END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if last is not None and "sources" in last:
-            self._summary = _summary(last)
-        else:
-            self._process = process
-            self._summary = _summary({"error": self._how_it_ended()})
-            self._process = None
+        told = last is not None and "sources" in last
+        self._summary = _summary(last if last and told else {"error": self._how_it_ended(process)})
 
-    def _how_it_ended(self) -> str:
-        assert self._process is not None and self._said is not None
+    def _how_it_ended(self, process: subprocess.Popen[bytes]) -> str:
+        assert self._said is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5)
-        code = self._process.returncode
+            process.wait(0.5)
+        code = process.returncode
         how = ("it does not answer" if code is None else f"it was ended by signal {-code}"
                if code < 0 else f"it ended by itself (code {code})")
         self._said.seek(0)
@@ -171,7 +187,7 @@ def _summary(answer: dict[str, Any]) -> Summary:
 def _name(found: type) -> str:
     """How another process finds a class."""
     if found.__module__ == "__main__" or "<locals>" in found.__qualname__:
-        raise HandheldError(f"{found.__qualname__} cannot be found by the sampler's process: put "
+        raise SensorError(f"{found.__qualname__} cannot be found by the sampler's process: put "
                             "it in a module, at the top")
     return f"{found.__module__}:{found.__qualname__}"
 

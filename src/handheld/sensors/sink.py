@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from handheld.errors import HandheldError
+from handheld.errors import SensorError
 from handheld.sensors.base import Channel
 
 VERSION = 1
@@ -86,7 +86,7 @@ class Sink(Protocol):
     def __init__(self, path: str) -> None: ...
 
     def open(self) -> None:
-        """Makes it ready; HandheldError if it cannot be."""
+        """Makes it ready; SensorError if it cannot be."""
 
     def source(self, number: int, name: str, about: str, period_s: float,
                channels: tuple[Channel, ...]) -> None:
@@ -108,7 +108,7 @@ class SqliteSink:
 
     def open(self) -> None:
         if Path(self.path).exists():
-            raise HandheldError(f"{self.path} exists. Try: another name, or delete it")
+            raise SensorError(f"{self.path} exists. Try: another name, or delete it")
         try:
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -118,7 +118,7 @@ class SqliteSink:
                 ("version", VERSION), ("clock", "CLOCK_MONOTONIC"),
                 ("begun_monotonic_ns", time.monotonic_ns()), ("begun_unix_ns", time.time_ns())])
         except sqlite3.Error as error:
-            raise HandheldError(f"{self.path} could not be made: {error}") from None
+            raise SensorError(f"{self.path} could not be made: {error}") from None
 
     def source(self, number: int, name: str, about: str, period_s: float,
                channels: tuple[Channel, ...]) -> None:
@@ -172,7 +172,7 @@ class RunSink(SqliteSink):
                                        isolation_level=None, timeout=10.0)
             self._db.execute("SELECT 1 FROM source")
         except sqlite3.Error as error:
-            raise HandheldError(f"{self.path} is no run file: {error}") from None
+            raise SensorError(f"{self.path} is no run file: {error}") from None
 
 
 class Samples:
@@ -185,14 +185,14 @@ class Samples:
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         if not Path(self.path).is_file():
-            raise HandheldError(f"there is no file {self.path}")
+            raise SensorError(f"there is no file {self.path}")
         try:
             self._db = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=ro", uri=True)
             version = self._one("SELECT value FROM meta WHERE key='version'")
         except sqlite3.Error as error:
-            raise HandheldError(f"{self.path} holds no samples: {error}") from None
+            raise SensorError(f"{self.path} holds no samples: {error}") from None
         if version is None or version > VERSION:
-            raise HandheldError(f"{self.path} is of version {version}, and this Handheld reads up "
+            raise SensorError(f"{self.path} is of version {version}, and this Handheld reads up "
                                 f"to {VERSION}. Try: a newer Handheld")
 
     def _one(self, query: str, *args: Any) -> Any:
@@ -229,7 +229,7 @@ class Samples:
         number = self._one("SELECT id FROM source WHERE name=?", source)
         if number is None:
             known = ", ".join(row["name"] for row in self.sources())
-            raise HandheldError(f"{self.path} has no source {source}. It has {known}")
+            raise SensorError(f"{self.path} has no source {source}. It has {known}")
         rows = self._db.execute("SELECT t_ns, data FROM reading WHERE source=? ORDER BY t_ns",
                                 (number,)).fetchall()
         width = self._one("SELECT count(*) FROM channel WHERE source=?", number)
@@ -242,7 +242,7 @@ class Samples:
         names = [row["name"] for row in self.channels() if row["source"] == source]
         t_ns, data = self.table(source)
         if channel not in names:
-            raise HandheldError(f"{source} has no channel {channel}. It has {', '.join(names)}")
+            raise SensorError(f"{source} has no channel {channel}. It has {', '.join(names)}")
         values = data[:, names.index(channel)]
         here = ~np.isnan(values)
         return t_ns[here].astype(np.float64) * 1e-9, values[here]
