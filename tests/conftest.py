@@ -15,3 +15,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-cases", action="store_true", help="every op case on OpenCL, not a sample"
     )
+    parser.addoption(
+        "--all-variants", action="store_true",
+        help="every op case on OpenCL with every variant of its kernels, not a sample: hours",
+    )
+    parser.addoption(
+        "--shard", default="1/1", help="with --all-variants: which part of how many, as 1/4"
+    )

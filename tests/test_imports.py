@@ -1,6 +1,7 @@
 """Imports point one way, PyTorch stays where it belongs, and only the command line prints.
 
-    errors, device, cache → graph → passes → kernels → plan → backends → run → measure → cli
+    errors, device, cache, collector → graph → passes → kernels → plan → backends → run → measure
+    → cli
     errors → sensors → cli
 
 Imports inside functions and for type checking are not counted: a plan may open its device when it
@@ -25,17 +26,17 @@ ALLOWED: dict[str, set[str]] = {
     "device": {"errors"},
     "cache": {"errors"},
     "sensors": {"errors"},
+    "collector": set(),
     "graph": _BASE,
     "step": _BASE | {"graph"},
     "container": _BASE | {"graph"},
-    "package": _STEP | {"container"},
+    "package": _STEP | {"collector", "container"},
     "passes": _BASE | {"graph"},
     "kernels": _BASE | {"graph", "passes"},
-    "plan": _STEP | {"cache", "passes", "kernels"},
+    "plan": _STEP | {"cache", "collector", "passes", "kernels"},
     "backends": _STEP | {"cache", "passes", "kernels", "plan"},
-    "run": _STEP | {"container", "package", "passes", "kernels", "plan", "backends"},
+    "run": _STEP | {"collector", "container", "package", "passes", "kernels", "plan", "backends"},
     "measure": _STEP | {"cache", "kernels", "plan", "backends", "run"},
-    "sensors": {"errors"},
     "store": {"errors", "sensors"},
     "analyse": {"errors", "graph", "backends", "store"},
     "profile": _STEP | {"kernels", "plan", "backends", "run", "measure", "sensors", "store",

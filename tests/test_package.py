@@ -11,6 +11,7 @@ import pickle
 import random
 import resource
 import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -241,8 +242,8 @@ def test_hostile_headers(tmp_path):
     ):
         raw(path, header, b"\0" * 8)
     assert "no truth value" in raw(
-        path, {"__metadata__": {}, "x": {"dtype": "BOOL", "shape": [2], "data_offsets": [0, 2]}},
-        b"\1\2")
+        path, {"__metadata__": {"crc32": f"{zlib.crc32(bytes([1, 2])):08x}"},
+               "x": {"dtype": "BOOL", "shape": [2], "data_offsets": [0, 2]}}, b"\1\2")
 
 
 def test_sizes_are_checked_before_memory_is_asked_for(tmp_path):

@@ -1,6 +1,7 @@
 """Runs op cases on Oclgrind, each tensor in memory of its own. Started by scripts/oclgrind.
 
     python tests/under_oclgrind.py [--sample N] [--seed S] [--only TEXT]
+                                   [--variants N] [--shard I/N]
 
 Oclgrind writes invalid accesses and data races to its log; this prints what it ran and exits with
 1 if a result is wrong.
@@ -19,9 +20,12 @@ from cases import CASES
 from casework import Held, captured, differences, reference, run_plan
 from handheld.backends.base import describe
 from handheld.backends.opencl import OpenCLSession
+from variants import DESCRIPTIONS, Variants, described, in_shard
 
 #: too long for a simulator that runs one instruction at a time
 LIMIT = 60_000
+#: what a result may differ by: the simulator's own functions are less exact
+LOOSE = 1e-3
 
 
 def work(step) -> int:
@@ -39,13 +43,12 @@ def work(step) -> int:
 
 def without_vectors() -> None:
     """Oclgrind computes clang's masked vector loads wrongly: here loops stay loops."""
-    build = OpenCLSession._build_one
+    build = OpenCLSession._program
 
-    def build_plainly(session, launch):
-        text = launch.source.replace("vectorize(assume_safety)", "vectorize(disable)")
-        return build(session, dataclasses.replace(launch, source=text))
+    def build_plainly(session, text):
+        return build(session, text.replace("vectorize(assume_safety)", "vectorize(disable)"))
 
-    OpenCLSession._build_one = build_plainly
+    OpenCLSession._program = build_plainly
 
 
 def main() -> None:
@@ -53,13 +56,17 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
+    parser.add_argument("--variants", type=int, default=0, metavar="N",
+                        help="also N variants a case and description, drawn by the seed")
+    parser.add_argument("--shard", default="1/1", help="which part of how many, as 1/4")
     options = parser.parse_args()
-    names = [n for n in CASES if options.only in n]
+    chance = random.Random(options.seed)
+    names = [n for n in CASES if options.only in n and in_shard(n, options.shard)]
     if options.sample:
-        names = random.Random(options.seed).sample(names, min(options.sample, len(names)))
+        names = chance.sample(names, min(options.sample, len(names)))
     without_vectors()
     caps = describe("opencl:oclgrind")
-    ran = skipped = wrong = 0
+    ran = skipped = wrong = tried = 0
     for name in names:
         held = Held(CASES[name])
         step = captured(held, name)
@@ -72,12 +79,20 @@ def main() -> None:
             plan = step.plan(
                 "opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True
             )
-            for found in differences(run_plan(plan, held, build_threads=1), want, 1e-3):
+            for found in differences(run_plan(plan, held, build_threads=1), want, LOOSE):
+                wrong += 1
+                print(f"WRONG {name} ({kind}): {found}")
+        for kind in DESCRIPTIONS if options.variants else ():
+            case = Variants(CASES[name], "opencl:oclgrind", described(caps, kind), True, LOOSE)
+            turns = chance.sample(range(case.turns), min(options.variants, case.turns))
+            tried += len(turns)
+            for found in case.wrong(turns):
                 wrong += 1
                 print(f"WRONG {name} ({kind}): {found}")
         ran += 1
         print(f"ran {name}", flush=True)
-    print(f"{ran} cases ran in both variants, {skipped} too large, {wrong} wrong")
+    print(f"{ran} cases ran on both kinds of device and {tried} times with other variants, "
+          f"{skipped} too large, {wrong} wrong")
     sys.exit(wrong > 0)
 
 

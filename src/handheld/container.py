@@ -19,17 +19,19 @@ import secrets
 import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from handheld.errors import HandheldError, StepFileError
+from handheld.errors import GraphError, HandheldError, StepFileError
 from handheld.graph.decode import a_shape, an_int, an_object, fields, need, row, text, word
 
 Array = npt.NDArray[Any]
+V = TypeVar("V")
 
 MAX_HEADER = 64 << 20
 MAX_DIMS = 32  # of an array in NumPy 1
@@ -131,16 +133,17 @@ def _text_checksum(metadata: Mapping[str, str]) -> int:
 # Reading
 
 
-def read(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Tensors and metadata of a file that nobody vouches for, or StepFileError."""
+def read(path: Path, understand: Callable[[dict[str, str]], V]) -> tuple[dict[str, Array], V]:
+    """Tensors of a file that nobody vouches for, and what `understand` makes of its metadata while
+    they are read; or StepFileError."""
     try:
         with _opened(path) as (file, size):
-            return _read(file, size)
+            return _read(file, size, understand)
     except OSError as error:
         raise StepFileError(f"{path}: {error.strerror or type(error).__name__}") from error
     except MemoryError as error:
         raise StepFileError(f"{path}: not enough memory to read it") from error
-    except StepFileError as error:
+    except (StepFileError, GraphError) as error:
         raise StepFileError(f"{path}: {error}") from None
 
 
@@ -152,7 +155,8 @@ def _opened(path: Path) -> Iterator[tuple[BufferedReader, int]]:
         yield file, os.fstat(file.fileno()).st_size
 
 
-def _read(file: BufferedReader, size: int) -> tuple[dict[str, Array], dict[str, str]]:
+def _read(file: BufferedReader, size: int, understand: Callable[[dict[str, str]], V]
+          ) -> tuple[dict[str, Array], V]:
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > size - 8 or length > MAX_HEADER:
         raise StepFileError("is truncated, or not a file that Handheld wrote")
@@ -161,17 +165,33 @@ def _read(file: BufferedReader, size: int) -> tuple[dict[str, Array], dict[str, 
                 in an_object(header.pop(_METADATA, None), "the metadata").items()}
     expected = metadata.pop(_CHECKSUM, "")
     entries = _entries(header, size - 8 - length)
-    checksum, arrays = _text_checksum(metadata), {}
-    for name, (dtype, shape) in entries.items():
-        data = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
-        need(file.readinto(data.data) == data.nbytes, "it became shorter while it was read")
-        checksum = zlib.crc32(data.data, checksum)
-        need(dtype != np.bool_ or not (data > 1).any(), f"{name!r} holds what is no truth value")
-        array: Array = data.view(dtype.newbyteorder("<")).reshape(shape)
-        arrays[name] = array.astype(dtype, copy=False)
-    if expected != f"{checksum:08x}":
+    problem: HandheldError | None = None
+    with ThreadPoolExecutor(1) as other:
+        reading = other.submit(_values, file, size - 8 - length, _text_checksum(metadata))
+        try:
+            meaning = understand(metadata)
+        except (StepFileError, GraphError) as error:
+            problem = error
+        data, checksum = reading.result()
+    if expected != f"{checksum:08x}":  # what is damaged need not be understood
         raise StepFileError("is damaged: its checksum does not match. Try: copy it here again")
-    return arrays, metadata
+    arrays, at = {}, 0
+    for name, (dtype, shape) in entries.items():
+        end = at + math.prod(shape) * dtype.itemsize
+        part = data[at:end]
+        need(dtype != np.bool_ or not (part > 1).any(), f"{name!r} holds what is no truth value")
+        array: Array = part.view(dtype.newbyteorder("<")).reshape(shape)
+        arrays[name], at = array.astype(dtype, copy=False), end
+    if problem is not None:
+        raise problem
+    return arrays, meaning
+
+
+def _values(file: BufferedReader, size: int, checksum: int) -> tuple[npt.NDArray[np.uint8], int]:
+    """The rest of the file, and the checksum over all of it."""
+    data = np.empty(size, np.uint8)
+    need(file.readinto(data.data) == size, "it became shorter while it was read")
+    return data, zlib.crc32(data.data, checksum)
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from handheld import container
-from handheld.errors import CheckpointError, GraphError, StepFileError
+from handheld.collector import paused
+from handheld.errors import CheckpointError, StepFileError
 from handheld.graph.check import TORCH_DTYPES, check
 from handheld.graph.codec import from_json, slot_from_json, slot_to_json, to_json, value_to_json
 from handheld.graph.decode import a_list, a_value, an_object, fields, need, text
-from handheld.graph.graph import SLOT_ROLES, Slot
+from handheld.graph.graph import SLOT_ROLES, Graph, Slot
 from handheld.step import Step
 
 Array = npt.NDArray[Any]
@@ -43,23 +44,28 @@ def save(step: Step, path: str | Path) -> Path:
     return container.write(Path(path), step.values, _metadata("step", content))
 
 
+@paused()
 def load(path: str | Path) -> Step:
     """The step that `save` wrote, or StepFileError. Needs no PyTorch, runs nothing."""
     path = Path(path)
-    values, metadata = container.read(path)
+    values, (slots, graphs, meta) = container.read(path, _step)
     try:
-        content = _content(metadata, "step")
-        slots, graphs, meta = fields(content, ("slots", "graphs", "meta"), "a step")
-        listed = a_list(slots, _slot, "slots", MAX_SLOTS)
-        by_name = {slot.name: slot for slot in listed}
-        need(len(by_name) == len(listed), "a slot is there twice")
-        _check_values(by_name, values)
-        read = {name: from_json(graph) for name, graph in an_object(graphs, "graphs").items()}
-        for graph in read.values():
-            check(graph, by_name)
-        return Step(by_name, {name: values[name] for name in by_name}, read, _facts(meta))
-    except (StepFileError, GraphError) as error:
+        _check_values(slots, values)
+    except StepFileError as error:
         raise StepFileError(f"{path}: {error}") from None
+    return Step(slots, {name: values[name] for name in slots}, graphs, meta)
+
+
+def _step(metadata: dict[str, str]) -> tuple[dict[str, Slot], dict[str, Graph], dict[str, Any]]:
+    content = _content(metadata, "step")
+    slots, graphs, meta = fields(content, ("slots", "graphs", "meta"), "a step")
+    listed = a_list(slots, _slot, "slots", MAX_SLOTS)
+    by_name = {slot.name: slot for slot in listed}
+    need(len(by_name) == len(listed), "a slot is there twice")
+    read = {name: from_json(graph) for name, graph in an_object(graphs, "graphs").items()}
+    for graph in read.values():
+        check(graph, by_name)
+    return by_name, read, _facts(meta)
 
 
 def save_state(path: str | Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> Path:
@@ -70,13 +76,12 @@ def save_state(path: str | Path, arrays: Mapping[str, Array], meta: Mapping[str,
 
 def load_state(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """The arrays and facts that `save_state` wrote, or StepFileError."""
-    path = Path(path)
-    arrays, metadata = container.read(path)
-    try:
-        (meta,) = fields(_content(metadata, "checkpoint"), ("meta",), "a checkpoint")
-        return arrays, _facts(meta)
-    except StepFileError as error:
-        raise StepFileError(f"{path}: {error}") from None
+    return container.read(Path(path), _checkpoint)
+
+
+def _checkpoint(metadata: dict[str, str]) -> dict[str, Any]:
+    (meta,) = fields(_content(metadata, "checkpoint"), ("meta",), "a checkpoint")
+    return _facts(meta)
 
 
 def _metadata(kind: str, content: Mapping[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -24,9 +25,11 @@ from handheld.backends.base import (
     Recorded,
     available_memory,
 )
+from handheld.backends.merge import merge, renamed
 from handheld.device import DeviceCaps
 from handheld.errors import BuildError, DeviceError, OutOfMemory
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
+from handheld.plan.lowering import family
 from handheld.plan.memory import Place
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver never ends one of
 
 #: a kernel with its arguments, its global and its local size
 Bound = tuple[Any, tuple[int, ...], tuple[int, ...]]
+#: the program that a text is in, and its number there if it is not alone
+Built = tuple[Any, int | None]
 
 
 def _cl() -> Any:
@@ -178,11 +183,20 @@ class OpenCLRecording:
         return len(self.notes)
 
 
+class Kept:
+    """A context and what was built in it, for those who start many plans that share programs."""
+
+    def __init__(self, device: str) -> None:
+        self.context: Any = _cl().Context([find(device).device])
+        self.programs: dict[str, Any] = {}
+
+
 class OpenCLSession:
     """Buffers, programs and bound kernels of one plan."""
 
     def __init__(
-        self, plan: Plan, profiling: bool = False, build_threads: int | None = None
+        self, plan: Plan, profiling: bool = False, build_threads: int | None = None,
+        kept: Kept | None = None,
     ) -> None:
         cl = self._cl = _cl()
         self.plan, self.counters = plan, Counters()
@@ -194,20 +208,22 @@ class OpenCLSession:
         self.found = find(plan.device)
         device = self.found.device
         self._check_device()
-        self.context = cl.Context([device])
+        self.context = kept.context if kept else cl.Context([device])
+        self._kept = kept
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         self.queue = cl.CommandQueue(self.context, properties=properties)
         started = time.perf_counter()
         self._allocate()
         self.timings["allocate"] = time.perf_counter() - started
+        # the device takes in the state while the host builds
+        writes = [self._write(name, value, False) for name, value in plan.step.values.items()]
+        self.queue.flush()
         started = time.perf_counter()
-        self._programs = self._build(build_threads)
+        self._prepare(build_threads, plan.caps.kind == "cpu" and kept is None)
         self.timings["build"] = time.perf_counter() - started
-        started = time.perf_counter()
-        self._launches.update({name: self._bind(graph) for name, graph in plan.graphs.items()})
-        self.timings["bind"] = time.perf_counter() - started
-        for name, value in plan.step.values.items():
-            self.write_slot(name, value)
+        for event, _ in writes:
+            if event is not None:
+                event.wait()
 
     def _check_device(self) -> None:
         have, want = self.found.caps, self.plan.caps
@@ -255,48 +271,77 @@ class OpenCLSession:
 
     # ── programs ──────────────────────────────────────────────────────────────────────────────
 
-    def _build(self, threads: int | None) -> dict[str, Any]:
-        """Builds every distinct program text once, several at a time."""
-        first: dict[str, Launch] = {}
+    def _prepare(self, threads: int | None, merged: bool) -> None:
+        """Builds every distinct program text once, several at a time, and binds each launch as soon
+        as its program is there. `merged`, the texts of a family are one program: compilers for CPUs
+        take longer for many (merge.py)."""
+        families: dict[str, dict[str, Launch]] = {}
         for graph in self.plan.graphs.values():
-            for lowered in graph.lowered:
+            for node, lowered in zip(graph.graph.nodes, graph.lowered):
                 for launch in lowered.launches:
-                    first.setdefault(launch.source, launch)
+                    whose = family(node.op) if merged else launch.source
+                    families.setdefault(whose, {}).setdefault(launch.source, launch)
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
-            built = dict(zip(first, pool.map(self._build_one, first.values())))
-        self.counters.builds += len(built)
+            building = {}
+            for texts in families.values():
+                building.update(dict.fromkeys(texts, pool.submit(self._build_family, texts)))
+            turn = {text: n for n, text in enumerate(building)}
+            for name, graph in self.plan.graphs.items():
+                self._launches[name] = [[] for _ in graph.lowered]
+            nodes = [(max((turn[launch.source] for launch in lowered.launches), default=0), name, i)
+                     for name, graph in self.plan.graphs.items()
+                     for i, lowered in enumerate(graph.lowered)]
+            for _, name, i in sorted(nodes):
+                self._launches[name][i] = [
+                    self._bind(self.plan.graphs[name], i, launch,
+                               building[launch.source].result()[launch.source])
+                    for launch in self.plan.graphs[name].lowered[i].launches]
+        self.counters.builds += len({id(built[text][0]) for text, future in building.items()
+                                     for built in [future.result()]})
+
+    def _build_family(self, first: dict[str, Launch]) -> dict[str, Built]:
+        texts = sorted(first)  # whatever the order of launches, the program is the same
+        if len(texts) == 1:
+            return {texts[0]: (self._build_one(first[texts[0]]), None)}
+        try:
+            whole = self._program(merge(texts))
+            return {text: (whole, i) for i, text in enumerate(texts)}
+        except self._cl.Error as error:  # is it one of them, or their being together?
+            problem = str(error)[:1000]
+        built: dict[str, Built] = {text: (self._build_one(first[text]), None) for text in texts}
+        warnings.warn(f"{self.plan.device} built {len(texts)} programs apart that it did not "
+                      f"build as one: {problem}", stacklevel=2)
         return built
 
     def _build_one(self, launch: Launch) -> Any:
         cl = self._cl
         try:
-            return cl.Program(self.context, launch.source).build(options=["-w"])
+            return self._program(launch.source)
         except cl.Error as error:
             raise BuildError(
                 f"{self.plan.device} could not build kernel {launch.kernel}:\n{error}\n"
                 f"--- source ---\n{launch.source}"
             ) from None
 
-    def _bind(self, graph: GraphPlan) -> list[list[Bound]]:
-        bound = []
-        for i, lowered in enumerate(graph.lowered):
-            rows = []
-            for launch in lowered.launches:
-                kernel = self._kernel(launch)
-                kernel.set_args(*(self._argument(graph, i, arg) for arg in launch.args))
-                self.counters.bindings += 1
-                rows.append((kernel, launch.global_size, launch.local_size))
-            bound.append(rows)
-        return bound
+    def _program(self, text: str) -> Any:
+        known = self._kept.programs if self._kept else {}
+        if text not in known:
+            known[text] = self._cl.Program(self.context, text).build(options=["-w"])
+        return known[text]
 
-    def _kernel(self, launch: Launch) -> Any:
+    def _bind(self, graph: GraphPlan, node: int, launch: Launch, built: Built) -> Bound:
+        program, i = built
+        name = launch.kernel if i is None else renamed(launch.kernel, i)
         try:
-            return self._cl.Kernel(self._programs[launch.source], launch.kernel)
+            kernel = self._cl.Kernel(program, name)
         except self._cl.Error as error:
             raise BuildError(
-                f"{self.plan.device} built a program without kernel {launch.kernel}: {error}. "
+                f"{self.plan.device} built a program without kernel {name}: {error}. "
                 "A damaged cache of the driver can do that; try emptying it"
             ) from None
+        kernel.set_args(*(self._argument(graph, node, arg) for arg in launch.args))
+        self.counters.bindings += 1
+        return kernel, launch.global_size, launch.local_size
 
     def _argument(self, graph: GraphPlan, node: int, arg: Arg) -> Any:
         if isinstance(arg, Buffer):
@@ -450,16 +495,20 @@ class OpenCLSession:
         return host
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
+        # a learning rate changes between steps without emptying the queue
+        small = array.nbytes <= 4096
+        event, data = self._write(name, np.array(array) if small else array, not small)
+        if small and event is not None:
+            self._flight.append((event, data))
+
+    def _write(self, name: str, array: np.ndarray, wait: bool) -> tuple[Any, np.ndarray]:
+        """The copy's event, and what it reads until it is over."""
         slot = self.plan.step.slots[name]
-        data: np.ndarray = np.ascontiguousarray(array.astype(NUMPY[slot.dtype]).reshape(slot.shape))
-        if data.size:
-            # a learning rate changes between steps without emptying the queue
-            wait = data.nbytes > 4096
-            event = self._cl.enqueue_copy(
-                self.queue, self._region(self.plan.state[name]), data, is_blocking=wait
-            )
-            if not wait:
-                self._flight.append((event, data))
+        data: np.ndarray = np.ascontiguousarray(array, NUMPY[slot.dtype]).reshape(slot.shape)
+        if not data.size:
+            return None, data
+        region = self._region(self.plan.state[name])
+        return self._cl.enqueue_copy(self.queue, region, data, is_blocking=wait), data
 
     # ── times ─────────────────────────────────────────────────────────────────────────────────
 

@@ -67,7 +67,7 @@ def _no_model(path: Path) -> str:
     if path.is_dir() or path.suffix in DATA_SUFFIXES:
         return f"{path} is data, not a model. Try: handheld train MODEL --data {path}"
     try:
-        kind = container.read(path)[1].get("handheld")
+        _, kind = container.read(path, lambda metadata: metadata.get("handheld"))
     except StepFileError:
         kind = None
     if kind == "checkpoint":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from handheld.errors import GraphError
 from handheld.graph.check_ops import LIMIT, check_view, need, well_formed
 from handheld.graph.graph import DTYPES, Graph, Node, View
 from handheld.graph.ops import OPS
@@ -42,13 +43,15 @@ def check_program(graph: Graph, node: Node) -> None:
         well_formed(view)
     varies: list[bool] = []  # along axes
     for i, instr in enumerate(program):
-        need(instr.op in ARITY and instr.dtype in DTYPES, f"unknown instruction {instr}")
-        need(len(instr.args) == ARITY[instr.op] and all(0 <= a < i for a in instr.args),
-             f"instruction {i} ({instr.op}) has bad arguments {instr.args}")
+        # no text is made unless it is needed: this runs for every instruction of a step
+        if instr.op not in ARITY or instr.dtype not in DTYPES:
+            raise GraphError(f"unknown instruction {instr}")
+        if len(instr.args) != ARITY[instr.op] or not all(0 <= a < i for a in instr.args):
+            raise GraphError(f"instruction {i} ({instr.op}) has bad arguments {instr.args}")
         kinds = [program[a].dtype for a in instr.args]
-        need(_fits(instr, kinds),
-             f"instruction {i}: {instr.op} of {', '.join(kinds) or 'nothing'} "
-             f"does not give {instr.dtype}")
+        if not _fits(instr, kinds):
+            raise GraphError(f"instruction {i}: {instr.op} of {', '.join(kinds) or 'nothing'} "
+                             f"does not give {instr.dtype}")
         _check_params(graph, node, i, instr)
         varies.append(_varies(node, instr, axes, [varies[a] for a in instr.args]))
     _check_stores(graph, node, varies)

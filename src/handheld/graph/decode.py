@@ -61,14 +61,16 @@ def row(data: Any, size: int, where: str) -> list[Any]:
 def a_list(data: Any, item: Item[V], where: str, most: int = MAX_LIST) -> tuple[V, ...]:
     if not isinstance(data, list | tuple):
         raise bad(data, where, "a list")
-    need(len(data) <= most, f"{where} has {len(data)} entries, at most {most} are allowed")
-    return tuple(item(entry, where) for entry in data)
+    if len(data) > most:
+        raise bad(data, where, f"a list of at most {most} entries")
+    return tuple([item(entry, where) for entry in data])
 
 
 def text(data: Any, where: str) -> str:
     if not isinstance(data, str):
         raise bad(data, where, "text")
-    need(len(data) <= MAX_TEXT, f"{where} has {len(data)} characters")
+    if len(data) > MAX_TEXT:
+        raise bad(data, where, f"text of at most {MAX_TEXT} characters")
     try:
         data.encode()
     except UnicodeEncodeError:
@@ -90,7 +92,8 @@ def an_int(data: Any, where: str) -> int:
 
 def a_size(data: Any, where: str) -> int:
     number = an_int(data, where)
-    need(number >= 0, f"{where} is negative")
+    if number < 0:
+        raise bad(data, where, "0 or more")
     return number
 
 

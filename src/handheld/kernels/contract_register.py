@@ -55,9 +55,11 @@ def _costs(
     pack_a = 1.0 if 1 in problem.a_steps else 1.5
     pack_b = {"MATMUL": 2.0, "CONV": 0.8, "WEIGHT": 1.5}[problem.mode]
     for tile_rows, vectors in TILES[caps.vector_width >= 16]:
-        width = 16 * vectors
+        width, rows = 16 * vectors, 0
         for down in range(-(-m // MOST_ROWS), -(-m // tile_rows) + 1):
-            rows = round_up(-(-m // down), tile_rows)
+            before, rows = rows, round_up(-(-m // down), tile_rows)
+            if rows == before:
+                continue
             for cols in COLUMNS:
                 if cols % width or rows > MOST_ROWS or (cols > width and rows * cols > MOST):
                     continue

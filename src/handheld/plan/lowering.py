@@ -78,8 +78,13 @@ def tuned_choice(
     return choice if choice in candidates(node, graph, caps) else None
 
 
+def family(op: str) -> str:
+    """The module whose kernels run an op."""
+    return FAMILIES[op].__module__
+
+
 def _family(op: str) -> ModuleType:
-    return sys.modules[FAMILIES[op].__module__]
+    return sys.modules[family(op)]
 
 
 def tunable_sources() -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from handheld.collector import paused
 from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory, PlanError
 from handheld.graph.graph import Graph
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from handheld.step import Step
 
 
+@paused()
 def plan_step(
     step: Step,
     device: str = "opencl",

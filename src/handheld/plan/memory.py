@@ -146,25 +146,25 @@ class GraphMemory:
     def _place_slot_writes(self) -> None:
         shown = {v.tensor for _, v, _ in self.graph.outputs}
         target = {new: slot for slot, new in self.graph.writes}
+        packs: dict[int, bool] = {}  # a pack is made in place as a whole or not at all
         for slot, new in self.graph.writes:
-            old = self.graph.slots[slot]
             pack = self.pack_of.get(new)
-            members = self.graph.packs[pack] if pack is not None else (new,)
-            # a pack is made in place as a whole or not at all
-            safe = (
-                new not in shown
-                and not self.isolate
-                and all(
-                    m in target and self._safe_in_slot(m, self.graph.slots[target[m]])
-                    for m in members
-                )
-            )
-            if safe and pack is not None:
-                safe = self._side_by_side([self.state[target[m]] for m in members], members)
-            if safe:
+            if pack is None:
+                safe = self._all_safe((new,), target)
+            else:
+                if pack not in packs:
+                    members = self.graph.packs[pack]
+                    packs[pack] = self._all_safe(members, target) and self._side_by_side(
+                        [self.state[target[m]] for m in members], members)
+                safe = packs[pack]
+            if safe and new not in shown and not self.isolate:
                 self.places[new] = self.state[slot]
             else:
-                self.copies.append((new, old))
+                self.copies.append((new, self.graph.slots[slot]))
+
+    def _all_safe(self, members: tuple[int, ...], target: Mapping[int, str]) -> bool:
+        return all(m in target and self._safe_in_slot(m, self.graph.slots[target[m]])
+                   for m in members)
 
     def _safe_in_slot(self, new: int, old: int) -> bool:
         node = self._maker(new)

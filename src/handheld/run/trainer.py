@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from handheld.backends.base import Counters, Pending, Session, open_session
+from handheld.collector import paused
 from handheld.errors import HandheldError
 from handheld.run.batch import NUMPY, check_batch, choose_graph
 from handheld.run.checkpoint import by_slot
@@ -53,6 +54,7 @@ class Observer(Protocol):
 class Trainer:
     """Runs a plan's graphs on its device, over one state that stays there."""
 
+    @paused()
     def __init__(self, plan: Plan, **options: Any) -> None:
         self.plan = plan
         self.closed = False

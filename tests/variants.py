@@ -1,0 +1,94 @@
+"""Every variant that the tuner may choose: op cases, descriptions of devices, candidates.
+
+A case has as many turns as its nodes have candidates at most: in turn n each node that has variants
+runs its n-th. The choices reach the plan as the tuner's do, by a record.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from case import Case
+from casework import Held, captured, differences, limit_of, reference, run_plan
+from handheld.backends.opencl import Kept
+from handheld.device import DeviceCaps
+from handheld.plan.lowering import Choice, candidates
+from handheld.plan.signature import signature
+from handheld.plan.tuning import Entry, Record
+from handheld.step import Step
+
+#: what decides which variants there are; everything else is the device's own
+DESCRIPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {"kind": "cpu"},
+    "desktop": {"kind": "gpu", "compute_units": 48, "max_work_group": 1024,
+                "local_mem_bytes": 48 << 10},
+    "textures": {"kind": "gpu", "vendor": "QUALCOMM", "compute_units": 6, "max_work_group": 1024,
+                 "local_mem_bytes": 32 << 10},
+    "least": {"kind": "gpu", "compute_units": 1, "max_work_group": 64, "local_mem_bytes": 16 << 10,
+              "images": False},
+}
+
+
+def described(caps: DeviceCaps, name: str) -> DeviceCaps:
+    """The device in hand, taken for one of a kind; never for more than it is."""
+    changed = dict(DESCRIPTIONS[name])
+    for key in ("max_work_group", "local_mem_bytes", "images"):
+        if key in changed:
+            changed[key] = min(changed[key], getattr(caps, key))
+    return replace(caps, **changed)
+
+
+class Variants:
+    """A case on a device, and its turns."""
+
+    def __init__(self, case: Case, device: str, caps: DeviceCaps, isolate: bool = False,
+                 limit: float | None = None) -> None:
+        self.case, self.device, self.caps, self.isolate = case, device, caps, isolate
+        self.limit = limit_of(case, exact=False) if limit is None else limit
+        self.kept = Kept(device)
+        self.held = Held(case)
+        self.step: Step = captured(self.held, case.name)
+        graph = self.step.graphs["case"]
+        self.offered: dict[str, tuple[Choice, ...]] = {}
+        for node in graph.nodes:
+            found = candidates(node, graph, caps)
+            if found:
+                self.offered[signature(node, graph)] = found
+        self.turns = max((len(found) for found in self.offered.values()), default=0)
+
+    def wrong(self, turns: Iterable[int]) -> list[str]:
+        """What differs from float64, with the choices that made it."""
+        want, start, found = reference(self.held), dict(self.step.values), []
+        for turn in turns:
+            self.step.values.update(start)
+            choices = {key: offer[turn % len(offer)] for key, offer in self.offered.items()}
+            for gap in differences(self._run(choices), want, self.limit):
+                found.append(f"turn {turn}: {gap}; {list(map(dict, choices.values()))}")
+        return found
+
+    def _run(self, choices: Mapping[str, Choice]) -> Any:
+        record = Record.of(self.caps)
+        record.entries = {key: Entry(choice) for key, choice in choices.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "record.json"
+            record.write(path)
+            plan = self.step.plan(self.device, caps=self.caps, tuning=path,
+                                  isolate=self.isolate)
+        graph = self.step.graphs["case"]
+        tuned = {signature(graph.nodes[i], graph): choice
+                 for i, choice in plan.graphs["case"].tuned.items()}
+        assert tuned == choices, "the plan does not take the choices that its families offer"
+        return run_plan(plan, self.held, kept=self.kept, build_threads=1)
+
+
+def in_shard(name: str, shard: str) -> bool:
+    """Whether a case belongs to part i of n, `i/n`."""
+    part, _, parts = shard.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise ValueError(f"--shard {shard}: which of how many, for example 1/4")
+    return random.Random(name).randrange(int(parts)) == int(part) - 1
