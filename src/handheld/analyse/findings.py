@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from handheld.analyse.run import Row, Run
 
 BIN_S = 0.1  # over which loads are averaged
+SMOOTH = 3  # bins: on a full machine a thread's share comes in pieces
 CORES, CORES_S = 0.5, 0.5  # more cores than usual, for so long: work besides the steps
+THREADS = 0.25  # the same of threads that were started: they are not there in other steps
 AT_WORK = 0.3  # a core's clock counts while it is busy for this share of the time
 CLOCK_SHARE, CLOCK_S = 0.85, 0.3  # a clock below that share of what it was, for so long
 WARMER_C = 5.0  # above the start
@@ -107,7 +109,7 @@ def _loads(run: Run) -> list[Row]:
     rows = []
     if threads is not None:
         rows += _more(run, at, threads, "own load", "threads that this process started kept "
-                      "{:.1f} cores busy besides its steps")
+                      "{:.1f} cores busy besides its steps", THREADS)
     if own is not None and not rows:
         rows += _more(run, at, own, "own load", "this process kept {:.1f} cores more busy than in "
                       "its other steps")
@@ -117,9 +119,11 @@ def _loads(run: Run) -> list[Row]:
     return rows
 
 
-def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str) -> list[Row]:
+def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str,
+          cores: float = CORES) -> list[Row]:
     usual = float(np.percentile(load, 25))
-    where = _where(at, load > usual + CORES, CORES_S)
+    smooth = np.convolve(np.pad(load, SMOOTH // 2, "edge"), np.full(SMOOTH, 1 / SMOOTH), "valid")
+    where = _where(at, smooth > usual + cores, CORES_S)
     if not where:
         return []
     inside = np.any([(at[:-1] >= a) & (at[:-1] < b) for a, b in where], axis=0)
