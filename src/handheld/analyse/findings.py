@@ -49,12 +49,13 @@ def _finding(kind: str, text: str, steps: list[int], ops: list[int] | None = Non
 
 def _touched(run: Run, intervals: list[Interval]) -> list[int]:
     """Steps that overlap an interval: from the end of the one before to their own end."""
-    steps, found = run.steps(), []
-    for before, one in zip([None, *steps], steps):
-        begin = before["end_ns"] if before else one["begin_ns"]
-        if any(begin < b and a < one["end_ns"] for a, b in intervals):
-            found.append(one["id"])
-    return found
+    steps = run.steps()
+    ends = np.array([one["end_ns"] for one in steps])
+    begins = np.append([one["begin_ns"] for one in steps[:1]], ends[:-1])
+    hit = np.zeros(len(steps), bool)
+    for a, b in intervals:
+        hit |= (begins < b) & (ends > a)
+    return [one["id"] for one, touched in zip(steps, hit.tolist()) if touched]
 
 
 def _slower(run: Run, steps: list[int]) -> list[int]:
@@ -192,7 +193,8 @@ def _heat(run: Run) -> list[Row]:
 def _caller(run: Run) -> list[Row]:
     """Time between the calls of two steps (a data loader, the user's own code) in which the device
     had nothing to do: what a step took longer than the device needs, as far as that was outside."""
-    steps = [s for s in run.steps() if s["begin_ns"] >= run.warm()[0]]
+    begin, _ = run.warm()
+    steps = [s for s in run.steps() if s["begin_ns"] >= begin]
     if len(steps) < 3:
         return []
     pairs = list(itertools.pairwise(steps))
@@ -286,7 +288,7 @@ def _slow(run: Run, found: list[Row]) -> list[Row]:
         (a - edge, b + edge) for a, b in one["evidence"].get("intervals", ())])} for one in found}
     for step in sorted(itertools.chain.from_iterable(
             run.variance(graph).get("slow_steps", []) for graph in run.graphs)):
-        named = sorted(kind for kind, steps in touched.items() if step in steps)
+        named = sorted(kind for kind, ids in touched.items() if step in ids)
         causes.setdefault(", ".join(named) or "unexplained", []).append(step)
     return [_finding("slow steps", f"{len(steps)} of {len(run.steps())} steps were far slower than "
                      f"the others: {cause}", steps, _slower(run, steps), cause=cause)

@@ -36,6 +36,7 @@ class Run:
 
     def __init__(self, file: RunFile) -> None:
         self.file, self.path, self.meta = file, file.path, file.meta
+        self._variances: dict[str, Row] = {}
 
     # ── what everything rests on ──────────────────────────────────────────────────────────────
 
@@ -241,7 +242,13 @@ class Run:
 
     def variance(self, graph: str | None = None) -> Row:
         """The distribution of a graph's step times in ms, where warm-up ended, and drift."""
-        ids, times = stats.step_times(self._steps, graph or self.graph)
+        graph = graph or self.graph
+        if graph not in self._variances:
+            self._variances[graph] = self._variance(graph)
+        return self._variances[graph]
+
+    def _variance(self, graph: str) -> Row:
+        ids, times = stats.step_times(self._steps, graph)
         if not len(times):
             return {"warm_up": 0, "n": 0}
         warm = stats.warm_up_end(times)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 LIKE_THE_REST = 0.1  # of the usual time: a step that is no further off belongs to the rest
-IN_A_ROW, FOLLOWING = 3, 10  # steps that are alike; steps that they are compared with
+IN_A_ROW = 3  # steps that are alike
+FOLLOWING, MOST_FOLLOWING = 10, 200  # steps that they are compared with
 AHEAD = 3  # steps that the host may be ahead of the device, and one more
 SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # beyond the median: in usual deviations, and of the median
 
@@ -39,11 +40,11 @@ def step_times(steps: list[dict[str, Any]], graph: str) -> tuple[np.ndarray, np.
 
 def warm_up_end(times: np.ndarray) -> int:
     """How many steps are not like those after them: up to the first IN_A_ROW that are near the
-    median of what follows, by a tenth of it or what is usual there. What follows is a quarter of
-    the run: steps that get slower throughout do not make the rest of them warm-up."""
+    median of what follows, by a tenth of it or what is usual there. What follows is at most a
+    quarter of the run: steps that get slower throughout do not make the rest of them warm-up."""
     if len(times) < 2 * IN_A_ROW:
         return 0
-    ahead = max(FOLLOWING, len(times) // 4)
+    ahead = min(max(FOLLOWING, len(times) // 4), MOST_FOLLOWING)
     for first in range(len(times) // 2):
         following = times[first:first + ahead]
         usual = np.median(following)

@@ -13,6 +13,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
+from handheld.analyse.run import open_run
 from handheld.cli import show
 from handheld.cli.live import watching
 from handheld.cli.options import Json, On, Seed, Spec
@@ -82,7 +83,7 @@ def profile(
     given = {name: _inputs(example, step.graphs[name], seed) for name in names}
     path = out or _free(source.name)
     plan = step.plan(on, graphs=names)
-    with _shown(path, live and not json, json) as progress:
+    with _kept(path), _shown(path, live and not json, json) as progress:
         run = measure(plan, given[names[0]] if len(names) == 1 else given, path, steps=steps,
                       graph=names, energy=energy, energy_s=energy_seconds, estimate=estimate,
                       progress=progress, what=source.name, batch=size, seed=seed,
@@ -94,6 +95,19 @@ def profile(
                              "notes": run.notes()})
         else:
             present(run)
+
+
+@contextlib.contextmanager
+def _kept(path: Path) -> Iterator[None]:
+    """Ctrl-C says what is left of the run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not path.exists():
+            raise
+        with open_run(path) as run:
+            done = show.count(len(run.steps()), "step")
+        raise KeyboardInterrupt(f"interrupted; {done} of it are in {path}") from None
 
 
 def _estimate(wanted: bool, busy: float | None, idle: float) -> Estimate | None:
