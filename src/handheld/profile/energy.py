@@ -107,7 +107,7 @@ def measure(
             repeats = dict.fromkeys(work.nodes, 1 + extra)
         elif work is not None:
             repeats = {node: int(node in work.nodes) for node in range(count)}
-        runs, begin, end = _window(session, graph, repeats, window_s)
+        runs, begin, end = window(session, graph, repeats, window_s)
         ids = [first + node for node in work.nodes] if work else []
         profiler.energy_window(method, work.signature if work else "", ids, extra, runs, begin, end)
 
@@ -130,7 +130,7 @@ def affordable(window_s: float, budget_s: float | None) -> tuple[int, int]:
     return LEAST_ROUNDS, min(count, NAMED)
 
 
-def _window(session: OpenCLSession, graph: str, repeats: dict[int, int], seconds: float
+def window(session: OpenCLSession, graph: str, repeats: dict[int, int], seconds: float
             ) -> tuple[int, int, int]:
     session.run_repeated(graph, repeats)
     session.finish()
