@@ -1,4 +1,4 @@
-"""The command line, assembled: `handheld doctor`, `train`, `package`, `verify`, `tune`."""
+"""The command line, assembled: `handheld doctor`, `train`, `profile`, `package`, ...."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import handheld
-from handheld.cli import doctor, package, show, train, tune, verify
+from handheld.cli import doctor, package, profile, show, train, tune, verify
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
 
@@ -81,6 +81,7 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=
                   context_settings={"help_option_names": ["-h", "--help"]})
 app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
+app.command("profile")(profile.profile)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)
