@@ -264,7 +264,7 @@ def attention_grad_op(
     ds = p * (dp - (g * y).sum(-1, keepdim=True)) * scale
     dk, dv = ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ g
     dq = ds @ k.repeat_interleave(each, 1)
-    dk, dv = (x.unflatten(1, (-1, each)).sum(2) for x in (dk, dv))
+    dk, dv = (x.reshape(x.shape[0], -1, each, *x.shape[2:]).sum(2) for x in (dk, dv))
     return _laid_out(dq), _laid_out(dk), _laid_out(dv)
 
 
