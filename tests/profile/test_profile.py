@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
+from casework_path import clean_path
 from handheld import suite
 from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD
 from handheld.errors import BatchError, HandheldError
@@ -471,7 +472,7 @@ batch = (np.zeros(({BATCH}, 3, 16, 16), np.float32), np.zeros({BATCH}, np.int64)
 with plan.profile(batch, {str(tmp_path / "mine.run")!r}, steps=20, idle_s=0.1) as run:
     print(len(run.ops()), run.parts()["ms"] > 0)
 """
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env,
                           check=False)
     assert done.stdout.split() == [str(len(step.graphs["train"].nodes)), "True"], done.stderr
@@ -483,7 +484,7 @@ with plan.profile(batch, {str(tmp_path / "mine.run")!r}, steps=20, idle_s=0.1) a
 def test_kill_9_loses_a_second_at_most(tmp_path):
     """At a few moments; scripts/kill9.py does many."""
     script = Path(__file__).parents[2] / "scripts" / "kill9.py"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
     done = subprocess.run([sys.executable, str(script), "--times", "4", "--most", "2", "--folder",
                            str(tmp_path), "--json"], capture_output=True, text=True, env=env,
                           check=False)

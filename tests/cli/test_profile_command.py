@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 import handheld
+from casework_path import clean_path
 from handheld.cli import profile, run_tables, show
 from handheld.cli.main import app
 from handheld.profile import sampling
@@ -62,7 +63,7 @@ def run(tmp_path, monkeypatch):
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **more}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path()), **more}
 
 
 def command(*words: str) -> list[str]:
