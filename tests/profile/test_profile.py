@@ -282,9 +282,9 @@ def test_one_trainer_one_profiler(plan, batch, tmp_path):
         with Profiler(tmp_path / "two.run") as other, pytest.raises(
                 HandheldError, match="being profiled already"):
             other.attach(trainer)
-        with plan.start() as second, pytest.raises(HandheldError, match="of one trainer"):
-            profiler.attach(second)
         trainer.step(*batch)
+        with plan.start() as second, pytest.raises(HandheldError, match="of one trainer"):
+            profiler.attach(second)  # which has closed the first
     assert trainer.observer is None
 
 
