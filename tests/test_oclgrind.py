@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-
-
+SCRIPT = Path(__file__).parents[1] / "scripts" / "oclgrind"
 CRASHED = 139  # as a shell tells it
 
 
@@ -20,7 +18,7 @@ CRASHED = 139  # as a shell tells it
 def test_a_sample_is_clean() -> None:
     for _ in range(2):  # Oclgrind itself crashes now and then, and not twice at the same place
         done = subprocess.run(
-            [str(ROOT / "scripts" / "oclgrind"), "--sample", "10", "--seed", "1", "--variants", "1"],
+            [str(SCRIPT), "--sample", "10", "--seed", "1", "--variants", "1"],
             capture_output=True, text=True, timeout=600,
             env={**os.environ, "PYTHON": sys.executable}, check=False)
         if done.returncode != CRASHED:
