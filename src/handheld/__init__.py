@@ -20,15 +20,20 @@ from handheld.errors import HandheldError
 from handheld.step import Step
 
 if TYPE_CHECKING:
+    from handheld.analyse.run import Run
     from handheld.capture import call as capture
     from handheld.capture.capture import Capture
     from handheld.measure.ceilings import Ceilings
     from handheld.plan.plan import Plan
+    from handheld.profile.profiler import Profiler
+    from handheld.profile.watch import Watch
     from handheld.run.verify import Verification
 
 __version__ = "0.1.0"
-__all__ = ["Capture", "DeviceCaps", "HandheldError", "Step", "capture", "ceilings", "load", "tune",
-           "verify"]
+__all__ = [
+    "Capture", "DeviceCaps", "HandheldError", "Profiler", "Step", "capture", "ceilings", "load",
+    "open_run", "tune", "verify", "watch",
+]
 
 
 def load(path: str | Path) -> Step:
@@ -63,9 +68,27 @@ def tune(step: Step, device: str = "opencl", seconds: float = 120.0) -> Path:
     return run(step, device, seconds)
 
 
+def open_run(path: Any) -> Run:
+    """Opens what `plan.profile`, `handheld profile` or a `Profiler` has written."""
+    from handheld.analyse.run import open_run as run
+
+    return run(path)
+
+
+def watch(model: Any, path: Any, **options: Any) -> Watch:
+    """Profiles plain PyTorch, which Handheld does not run; see handheld.profile.watch."""
+    from handheld.profile.watch import Watch as found
+
+    return found(model, path, **options)
+
+
 def __getattr__(name: str) -> Any:
     if name == "capture":  # a package that can be called; PyTorch is imported only then
         return importlib.import_module("handheld.capture")
+    if name == "Profiler":
+        from handheld.profile.profiler import Profiler as profiler
+
+        return profiler
     if name == "Capture":
         from handheld.capture.capture import Capture as found
 

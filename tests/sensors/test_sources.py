@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -19,6 +20,7 @@ from handheld.sensors import (
     rapl,
     raspberry,
     thermal,
+    threads,
 )
 from handheld.sensors.base import UNITS, SensorLost, Unavailable, Where
 from handheld.sensors.find import SOURCES, find
@@ -73,6 +75,7 @@ READINGS = {
         "0V8_SW": 0.3279125 * 0.8025633, "VDD_CORE": 10.87674 * 0.8974594,
         "3V3_DAC": 0.0003663 * 3.304942, "3V3_ADC": 0.00042735 * 3.302194,
         "0V8_AON": 0.00579975 * 0.7973619, "HDMI": 0.0136752 * 5.07056},
+    ("linux-arm", threads.ProcessThreads): {"started cpu time": 0.0},
     ("linux-arm", cpu.CpuBusy): {
         "cpu0 busy": (44490 + 19 + 21045 + 1 + 3410) / os.sysconf("SC_CLK_TCK"),
         "cpu1 busy": (47869 + 23 + 16474 + 0 + 46) / os.sysconf("SC_CLK_TCK")},
@@ -286,3 +289,25 @@ def test_this_machine_is_read_live():
     process = dict(zip((c.name for c in found["process"].sensor.channels), found["process"].first))
     assert process["resident"] > 5e6 and process["cpu time"] > 0
     assert len(found["cpu"].sensor.channels) == os.cpu_count()
+
+
+def test_threads_that_a_process_starts_are_counted_also_when_they_have_ended(tmp_path):
+    where = grow("linux-arm", tmp_path)
+    sensor = threads.ProcessThreads.probe(where)
+    assert sensor.read() == [0.0]
+    stat = "4300 (a (b) c) R " + " ".join(["0"] * 10) + " 250 50 0 0"
+    put(tmp_path, "proc/4242/task/4300/stat", stat)
+    assert sensor.read() == [3.0]
+    put(tmp_path, "proc/4242/task/4300/stat", stat.replace("250 50", "300 100"))
+    put(tmp_path, "proc/4242/task/4301/stat", stat.replace("250 50", "5 5"))
+    assert sensor.read() == [pytest.approx(4.1)]
+    for name in ("4300", "4301"):
+        shutil.rmtree(tmp_path / "proc/4242/task" / name)
+    assert sensor.read() == [pytest.approx(4.1)]
+    put(tmp_path, "proc/4242/task/4302/stat", "garbage")
+    assert sensor.read() == [pytest.approx(4.1)]
+    shutil.rmtree(tmp_path / "proc/4242/task")
+    with pytest.raises(SensorLost, match="task"):
+        sensor.read()
+    with pytest.raises(Unavailable, match="there is no /proc/4242/task"):
+        threads.ProcessThreads.probe(where)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,6 +46,28 @@ class Counters:
         return Counters(**{k: mine[k] - theirs[k] for k in mine})
 
 
+#: kinds of commands
+LAUNCH, UPLOAD, DOWNLOAD, COPY = range(4)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a device was told and when it did it: a row a command, in order.
+
+    Columns: kind, node (-1 for transfers), bytes, then times in ns: the host began and ended to
+    enqueue it (CLOCK_MONOTONIC), and on the device's clock it was queued, submitted, started and
+    ended."""
+
+    rows: np.ndarray
+
+
+class Recording(Protocol):
+    """A stretch of commands whose times the device keeps; `read` costs, and waits for the end."""
+
+    def read(self) -> Recorded: ...
+    def __len__(self) -> int: ...
+
+
 class Pending(Protocol):
     """A download on its way."""
 
@@ -56,6 +79,7 @@ class Session(Protocol):
 
     counters: Counters
     timings: dict[str, float]
+    allocated_bytes: int | None  # what was asked of the device for the plan; None: not known
 
     def upload(self, graph: str, tensor: int, array: np.ndarray) -> None: ...
     def run(self, graph: str) -> None: ...
@@ -64,6 +88,9 @@ class Session(Protocol):
     def write_slot(self, name: str, array: np.ndarray) -> None: ...
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray: ...
     def run_node(self, graph: str, index: int) -> None: ...
+    def record(self) -> AbstractContextManager[Recording]: ...
+    def clock_mark(self) -> tuple[int, int, int]: ...
+    def finish(self) -> None: ...
     def close(self) -> None: ...
 
 

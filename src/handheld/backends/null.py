@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from handheld.backends.base import Counters
+from handheld.errors import DeviceError
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
@@ -29,6 +30,7 @@ class NullSession:
         self.plan = plan
         self.counters = Counters()
         self.timings: dict[str, float] = {}
+        self.allocated_bytes: int | None = None
         self._slots = {name: value.copy() for name, value in plan.values.items()}
 
     def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:
@@ -56,6 +58,15 @@ class NullSession:
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
         self._slots[name] = array.copy()
+
+    def record(self) -> Any:
+        raise DeviceError("null computes nothing: there are no times to record")
+
+    def clock_mark(self) -> tuple[int, int, int]:
+        raise DeviceError("null computes nothing: there is no clock to compare")
+
+    def finish(self) -> None:
+        self.counters.finishes += 1
 
     def close(self) -> None:
         self._slots.clear()

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
 import warnings
 import weakref
 from collections import deque
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from handheld.backends.base import Counters, available_memory
+from handheld.backends.base import (
+    COPY,
+    DOWNLOAD,
+    LAUNCH,
+    UPLOAD,
+    Counters,
+    Recorded,
+    available_memory,
+)
 from handheld.backends.merge import merge, renamed
 from handheld.device import DeviceCaps
 from handheld.errors import BuildError, DeviceError, OutOfMemory
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
 NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_, "f16": np.float16}
 IN_FLIGHT = 2  # steps the host may be ahead of the device
 FLUSH_EVERY = 48
+CLOCK_TRIES = 16
 FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver counts them in 32 bits
 
 #: a kernel with its arguments, its global and its local size
@@ -152,6 +163,27 @@ class _Download:
         return self.host
 
 
+@dataclass
+class OpenCLRecording:
+    """Commands with their events, which are read when someone asks."""
+
+    queue: Any
+    #: kind, node, bytes, host begin and end, event
+    notes: list[tuple[int, int, int, int, int, Any]]
+
+    def read(self) -> Recorded:
+        rows = np.empty((len(self.notes), 9), np.int64)
+        for row, (*known, event) in zip(rows, self.notes):
+            times = event.profile
+            row[:] = (*known, times.queued, times.submit, times.start, times.end)
+        self.notes.clear()
+        return Recorded(rows)
+
+    def __len__(self) -> int:
+        """Commands so far."""
+        return len(self.notes)
+
+
 class Kept:
     """A context and what was built in it, for those who start many plans that share programs."""
 
@@ -172,6 +204,9 @@ class OpenCLSession:
         self._slots = plan.slots
         self.timings: dict[str, float] = {}
         self._flight: deque[Any] = deque()
+        self._timed: Any = None  # a queue whose events have times; made when something is recorded
+        self._mark: Any = None
+        self._recording: OpenCLRecording | None = None
         self.found = find(plan.device)
         device = self.found.device
         self._check_device()
@@ -221,6 +256,7 @@ class OpenCLSession:
                 f"{len(self.plan.segments)} pieces: {error}. Try a smaller batch"
             ) from None
         self.counters.allocations += len(self._segments)
+        self.allocated_bytes: int | None = sum(int(buffer.size) for buffer in self._segments)
         self._regions: dict[tuple[int, int, int], Any] = {}
         self._textures: dict[tuple[int, int, str], Any] = {}
         # also when a session is dropped without being closed, and at exit
@@ -344,8 +380,10 @@ class OpenCLSession:
         place = self.plan.graphs[graph].places[tensor]
         if array.size:
             # the host's array stays alive until the device has read it
+            begin = time.monotonic_ns()
             event = self._cl.enqueue_copy(self.queue, self._region(place), array, is_blocking=False)
             self._flight.append((event, array))
+            self._note(UPLOAD, -1, array.nbytes, begin, event)
         self.counters.uploads += 1
         self.counters.upload_bytes += array.nbytes
 
@@ -353,17 +391,47 @@ class OpenCLSession:
         plan = self.plan.graphs[graph]
         enqueue, queue, count = self._cl.enqueue_nd_range_kernel, self.queue, 0
         event = None
-        for rows in self._launches[graph]:
-            for kernel, global_size, local_size in rows:
-                event = enqueue(queue, kernel, global_size, local_size)
-                count += 1
-                if count % FLUSH_EVERY == 0:
-                    queue.flush()
+        if self._recording is not None:
+            event, count = self._run_recorded(graph, self._recording)
+        else:
+            for rows in self._launches[graph]:
+                for kernel, global_size, local_size in rows:
+                    event = enqueue(queue, kernel, global_size, local_size)
+                    count += 1
+                    if count % FLUSH_EVERY == 0:
+                        queue.flush()
         for source, target in plan.copies:
             event = self._copy(plan, source, target)
         queue.flush()
         self.counters.launches += count
         self.counters.steps += 1
+        self._throttle(event)
+
+    def _run_recorded(self, graph: str, recording: OpenCLRecording) -> tuple[Any, int]:
+        """As `run`, with a note of each launch."""
+        enqueue, queue, event = self._cl.enqueue_nd_range_kernel, self.queue, None
+        notes, now = recording.notes, time.monotonic_ns
+        for node, rows in enumerate(self._launches[graph]):
+            for kernel, global_size, local_size in rows:
+                begin = now()
+                event = enqueue(queue, kernel, global_size, local_size)
+                notes.append((LAUNCH, node, 0, begin, now(), event))
+                if len(notes) % FLUSH_EVERY == 0:
+                    queue.flush()
+        return event, sum(map(len, self._launches[graph]))
+
+    def run_repeated(self, graph: str, repeats: Mapping[int, int]) -> None:
+        """A step in which some nodes run more than once (node -> how often); 0: not at all."""
+        enqueue, queue, event, count = self._cl.enqueue_nd_range_kernel, self.queue, None, 0
+        for node, rows in enumerate(self._launches[graph]):
+            for _ in range(repeats.get(node, 1)):
+                for kernel, global_size, local_size in rows:
+                    event = enqueue(queue, kernel, global_size, local_size)
+                    count += 1
+                    if count % FLUSH_EVERY == 0:
+                        queue.flush()
+        queue.flush()
+        self.counters.launches += count
         self._throttle(event)
 
     def run_node(self, graph: str, index: int) -> None:
@@ -377,7 +445,10 @@ class OpenCLSession:
             return None
         a, b = (self._region(replace(plan.places[t], nbytes=nbytes)) for t in (source, target))
         self.counters.copies += 1
-        return self._cl.enqueue_copy(self.queue, b, a, byte_count=nbytes)
+        begin = time.monotonic_ns()
+        event = self._cl.enqueue_copy(self.queue, b, a, byte_count=nbytes)
+        self._note(COPY, -1, nbytes, begin, event)
+        return event
 
     def _throttle(self, event: Any) -> None:
         """Lets the host be at most IN_FLIGHT steps ahead, without emptying the queue."""
@@ -396,9 +467,11 @@ class OpenCLSession:
         host: np.ndarray = np.empty(made.shape, NUMPY[made.dtype])
         event = None
         if host.size:
+            begin = time.monotonic_ns()
             event = self._cl.enqueue_copy(
                 self.queue, host, self._region(plan.places[tensor]), is_blocking=False
             )
+            self._note(DOWNLOAD, -1, made.nbytes, begin, event)
             self.queue.flush()
             # a copy's event waits when it is dropped: keep it until the device is past it
             self._flight.append((event, host))
@@ -441,6 +514,52 @@ class OpenCLSession:
             return None, data
         region = self._region(self.plan.state[name])
         return self._cl.enqueue_copy(self.queue, region, data, is_blocking=wait), data
+
+    # ── times ─────────────────────────────────────────────────────────────────────────────────
+
+    def _note(self, kind: int, node: int, nbytes: int, begin: int, event: Any) -> None:
+        if self._recording is not None:
+            self._recording.notes.append((kind, node, nbytes, begin, time.monotonic_ns(), event))
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[OpenCLRecording]:
+        """What is enqueued inside goes through a queue that keeps times. What was enqueued before
+        is waited for: other steps pay nothing for it."""
+        self._open_timed()
+        self.queue.finish()
+        plain, self.queue = self.queue, self._timed
+        self._recording = OpenCLRecording(self._timed, [])
+        try:
+            yield self._recording
+        finally:
+            self._recording, self.queue = None, plain
+            self._timed.finish()
+
+    def _open_timed(self) -> None:
+        if self._timed is None:
+            cl = self._cl
+            try:
+                self._timed = cl.CommandQueue(
+                    self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+            except cl.Error as error:
+                raise DeviceError(f"{self.plan.device} has no queue that keeps times: {error}. "
+                                  "Only whole steps can be timed") from None
+            self._mark = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, 64)
+
+    def clock_mark(self) -> tuple[int, int, int]:
+        """One moment on both clocks: the device's ns, the host's ns, and how far off that may be.
+        The best of a few tries."""
+        self._open_timed()
+        best = (0, 0, 1 << 62)
+        for _ in range(CLOCK_TRIES):
+            begin = time.monotonic_ns()
+            event = self._cl.enqueue_fill_buffer(self._timed, self._mark, np.uint32(0), 0, 64)
+            event.wait()
+            end = time.monotonic_ns()
+            error = (end - begin) // 2
+            if error < best[2]:
+                best = (event.profile.end, begin + error, error)
+        return best
 
     def finish(self) -> None:
         self.queue.finish()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from handheld.backends.base import Counters, host_caps
+from handheld.backends.base import LAUNCH, UPLOAD, Counters, Recorded, host_caps
 from handheld.backends.torch_ops import run_node
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
@@ -51,6 +54,46 @@ class _Value:
         return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
+class TorchRecording:
+    """Ops with their times."""
+
+    def __init__(self, where: str) -> None:
+        self.cuda = where == "cuda"
+        self.notes: list[tuple[int, int, int, int, int, Any, Any]] = []
+        if self.cuda:
+            torch.cuda.synchronize()
+            self.base_event, self.base_ns = self._event(), time.monotonic_ns()
+
+    def _event(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def begin(self) -> tuple[int, Any]:
+        return time.monotonic_ns(), self._event() if self.cuda else None
+
+    def end(self, begun: tuple[int, Any], kind: int, node: int, nbytes: int) -> None:
+        event = self._event() if self.cuda else None
+        self.notes.append((kind, node, nbytes, begun[0], time.monotonic_ns(), begun[1], event))
+
+    def read(self) -> Recorded:
+        rows = np.empty((len(self.notes), 9), np.int64)
+        if self.cuda:
+            torch.cuda.synchronize()
+        for row, (kind, node, nbytes, begin, end, first, last) in zip(rows, self.notes):
+            start, stop = begin, end
+            if self.cuda:
+                start = self.base_ns + round(self.base_event.elapsed_time(first) * 1e6)
+                stop = self.base_ns + round(self.base_event.elapsed_time(last) * 1e6)
+            row[:] = (kind, node, nbytes, begin, end, begin, begin, start, stop)
+        self.notes.clear()
+        return Recorded(rows)
+
+    def __len__(self) -> int:
+        """Ops and transfers so far."""
+        return len(self.notes)
+
+
 class TorchSession:
     """Values by tensor number; a fresh PyTorch tensor for every result."""
 
@@ -58,10 +101,12 @@ class TorchSession:
         self.plan = plan
         self.counters = Counters()
         self.timings: dict[str, float] = {}
+        self.allocated_bytes: int | None = None  # as PyTorch sees fit, op by op
         self.where = _where(plan.device)
         self.float_dtype = torch.float64 if float64 else torch.float32
         self._slots = {n: self._to(v) for n, v in plan.values.items()}
         self._values: dict[str, dict[int, torch.Tensor]] = {name: {} for name in plan.graphs}
+        self._recording: TorchRecording | None = None
 
     def _to(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array).copy()).to(self.where)
@@ -71,7 +116,11 @@ class TorchSession:
         self.counters.uploads += 1
         self.counters.upload_bytes += array.nbytes
         shape = self.plan.graphs[graph].graph.tensors[tensor].shape
+        recording = self._recording
+        begun = recording.begin() if recording is not None else None
         self._values[graph][tensor] = self._to(array).reshape(shape)
+        if recording is not None and begun is not None:
+            recording.end(begun, UPLOAD, -1, array.nbytes)
 
     def _begin(self, graph: str) -> dict[int, torch.Tensor]:
         plan = self.plan.graphs[graph].graph
@@ -93,8 +142,12 @@ class TorchSession:
         keep |= {t for _, t, _ in plan.inputs} | {
             m for members in plan.packs.values() for m in members
         }
+        recording = self._recording
         for i, node in enumerate(plan.nodes):
+            begun = recording.begin() if recording is not None else None
             self.run_node(graph, i)
+            if recording is not None and begun is not None:
+                recording.end(begun, LAUNCH, i, 0)
             for tensor in {v.tensor for v in node.inputs}:
                 if last[tensor] == i and tensor not in keep:
                     self._values[graph].pop(tensor, None)
@@ -167,6 +220,28 @@ class TorchSession:
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
         self._slots[name] = self._to(array)
+
+    # ── times ─────────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[TorchRecording]:
+        """Notes of each op: the host's clock on a CPU, events on a GPU."""
+        self._recording = TorchRecording(self.where)
+        try:
+            yield self._recording
+        finally:
+            self._recording = None
+
+    def clock_mark(self) -> tuple[int, int, int]:
+        """On a CPU there is one clock. A GPU's events are told relative to the first of a
+        recording, whose host time is taken when the GPU has nothing to do."""
+        now = time.monotonic_ns()
+        return now, now, 0
+
+    def finish(self) -> None:
+        if self.where == "cuda":
+            torch.cuda.synchronize()
+        self.counters.finishes += 1
 
     def close(self) -> None:
         self._slots.clear()

@@ -1,4 +1,4 @@
-"""The command line, assembled: `handheld doctor`, `train`, `package`, `verify`, `tune`."""
+"""The command line, assembled: `handheld doctor`, `train`, `profile`, `package`, ...."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 import handheld
-from handheld.cli import doctor, package, show, train, tune, verify
+from handheld.cli import doctor, package, profile, show, train, tune, verify
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
 
@@ -27,17 +28,14 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         as_json = "--json" in ctx.args
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt as stop:
+                _stopped(stop, as_json)
         except typer.Exit:
             raise
-        except KeyboardInterrupt as stop:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
-            found = _cause(stop)
-            text = str(found) or "interrupted"
-            if as_json:
-                show.print_error("Interrupted", text)
-            show.stopped(text)
-            raise typer.Exit(128 + getattr(found, "signal", signal.SIGINT)) from None
+        except KeyboardInterrupt as again:  # fell into the end of the first one; there is no third
+            _stopped(again, as_json)
         except Exception as error:
             if as_json:
                 show.print_error(type(error).__name__, _text(error))
@@ -47,6 +45,22 @@ class _Commands(TyperGroup):
                 raise
             show.fail(_text(error))
             raise typer.Exit(1) from None
+
+
+def _stopped(stop: KeyboardInterrupt, as_json: bool) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
+    found = _cause(stop)
+    text = str(found) or "interrupted"
+    if as_json:
+        show.print_error("Interrupted", text)
+    show.stopped(text)
+    raise typer.Exit(128 + getattr(found, "signal", signal.SIGINT)) from None
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C, and no more of them while the command ends."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _cause(stop: BaseException) -> BaseException:
@@ -81,6 +95,7 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=
                   context_settings={"help_option_names": ["-h", "--help"]})
 app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
+app.command("profile")(profile.profile)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)
@@ -115,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     # drivers chatter while they build kernels; what matters becomes a BuildError
     warnings.filterwarnings("ignore", message="Non-empty compiler output")
     warnings.showwarning = lambda message, *_, **__: show.warn(str(message))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt_once)
     app(args=given, prog_name="handheld")
 
 

@@ -18,6 +18,7 @@ from handheld.plan.memory import Place
 from handheld.plan.precision import table_slots
 
 if TYPE_CHECKING:
+    from handheld.analyse.run import Run
     from handheld.run.trainer import Trainer
     from handheld.step import Step
 
@@ -113,6 +114,12 @@ class Plan:
             except BuildError as error:
                 problem = error
         raise problem
+
+    def profile(self, batches: Any, path: Any, **options: Any) -> Run:
+        """Runs steps and measures them; see handheld.profile.session.profile."""
+        from handheld.profile.session import profile
+
+        return profile(self, batches, path, **options)
 
     def explain(self, graph: str | None = None, width: int = 80) -> str:
         """The schedule, the memory, each kernel and why it was chosen, of one graph or of all."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -47,6 +48,12 @@ class Loss:
         return format(float(self), spec)
 
 
+class Observer(Protocol):
+    """Sees the steps of a trainer."""
+
+    def watching(self, trainer: Trainer, graph: str) -> AbstractContextManager[None]: ...
+
+
 @dataclass(frozen=True)
 class LossScale:
     """Where loss scaling stands: the scale, good steps since it last changed, and steps that were
@@ -77,6 +84,8 @@ class Trainer:
         #: batches whose gradients are summed and not yet applied (gradient accumulation)
         self.micro = 0
         self._last = ""
+        #: who wants to see steps begin and end (profile/profiler.py)
+        self.observer: Observer | None = None
         plan.step._trainer = self
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
@@ -102,6 +111,12 @@ class Trainer:
         if graph not in self.plan.graphs:
             raise HandheldError(f"the plan has no graph {graph!r}; "
                                 f"it has {', '.join(self.plan.graphs)}")
+        if self.observer is not None:
+            with self.observer.watching(self, graph):
+                return self._run(graph, batch)
+        return self._run(graph, batch)
+
+    def _run(self, graph: str, batch: tuple[Any, ...]) -> Loss:
         plan = self.plan.graphs[graph].graph
         for (_, tensor, _), array in zip(plan.inputs, check_batch(plan, batch)):
             self.session.upload(graph, tensor, array)

@@ -30,6 +30,7 @@ from handheld.sensors import (
     rapl,
     raspberry,
     thermal,
+    threads,
 )
 from handheld.sensors.base import Sensor, SensorLost, Unavailable, Value, Where
 
@@ -39,7 +40,7 @@ SOURCES: tuple[type[Sensor], ...] = (
     jetson.JetsonMemory, adreno.Adreno, adreno.QualcommMemory, mali.MaliExynos, mali.MaliPixel,
     mali.MaliMediatek, pixel.PixelRails, amd.AmdGpu, raspberry.RaspberryPi, battery.Battery,
     hwmon.Hwmon, thermal.Thermal, cpu.CpuBusy, cpu.CpuClock, cpu.CpuIdle, memory.ProcessUse,
-    memory.ProcessShares, memory.SystemMemory,
+    memory.ProcessShares, memory.SystemMemory, threads.ProcessThreads,
 )
 _READS, _ENOUGH_S = 7, 0.05  # readings to time at most, and when to stop before that
 

@@ -31,8 +31,8 @@ from handheld.errors import SensorError
 from handheld.sensors.base import Channel
 
 VERSION = 1
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+_META = "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
+SCHEMA = """
 CREATE TABLE source (id INTEGER PRIMARY KEY, name TEXT, about TEXT, period_s REAL);
 CREATE TABLE channel (source INTEGER, position INTEGER, name TEXT, quantity TEXT, unit TEXT,
     counter INTEGER, covers TEXT, part_of TEXT, update_s REAL, PRIMARY KEY (source, position));
@@ -113,7 +113,7 @@ class SqliteSink:
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=10.0)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(_SCHEMA)
+            self._db.executescript(_META + SCHEMA)
             self._db.executemany("INSERT INTO meta VALUES (?, ?)", [
                 ("version", VERSION), ("clock", "CLOCK_MONOTONIC"),
                 ("begun_monotonic_ns", time.monotonic_ns()), ("begun_unix_ns", time.time_ns())])
@@ -161,6 +161,18 @@ class SqliteSink:
         if self._db is not None:
             self._db.close()
             self._db = None
+
+
+class RunSink(SqliteSink):
+    """The tables of a run file, which someone else has made and writes to as well."""
+
+    def open(self) -> None:
+        try:
+            self._db = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=rw", uri=True,
+                                       isolation_level=None, timeout=10.0)
+            self._db.execute("SELECT 1 FROM source")
+        except sqlite3.Error as error:
+            raise SensorError(f"{self.path} is no run file: {error}") from None
 
 
 class Samples:

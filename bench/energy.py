@@ -1,0 +1,426 @@
+"""Energy of operations: two methods, what they add up to on work that was held out, and a pair of
+kernels of equal time.
+
+    python bench/energy.py [--on opencl] [--only b] [--seconds 120] [--other 16]
+                           [--sensor MODULE:CLASS] [--json FILE] [--plot FILE]
+
+For a workload: windows of equal work tell the energy of each op signature by the slope over extra
+runs in normal steps and by running it alone (`--seconds`, about). Their sum is compared with what
+the rail's counter says about the step itself and about two things that were held out: the forward
+pass alone, and another batch size (each op's joules by how much longer it takes there), and beside
+it mean power x time, which knows no ops. Then two kernels that take the same time, one arithmetic-
+bound and one memory-bound, as a step of two ops. All joules are of the rail that is named, idle
+power included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from workloads import Entry, captured, chosen
+
+import handheld
+from handheld.analyse.energy import idle_watts, interval
+from handheld.analyse.rails import Series, rails
+from handheld.analyse.run import Run
+from handheld.backends.base import describe
+from handheld.errors import HandheldError
+from handheld.measure.ceilings import _Bench
+from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure, window
+from handheld.profile.profiler import Profiler
+from handheld.profile.sampling import Sources, idle, sampled, sources
+from handheld.profile.session import update_s
+
+METHODS = ("slope", "alone")
+ROUNDS = 3
+STEPS = 30
+PLANTED_S = 0.004  # of each planted kernel
+HELD = "held out"
+
+Row = dict[str, Any]
+
+
+# ── a workload ────────────────────────────────────────────────────────────────────────────────
+
+
+def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path,
+           everything: bool) -> str:
+    """A run of a workload with windows for energy: of all ops, or only of steps as they are."""
+    step, runs = captured(entry)
+    (graph, batch), *_ = runs
+    plan = step.plan(options.on, graphs=[graph], isolate=True)
+    with ExitStack() as stack:
+        profiler = stack.enter_context(Profiler(path))
+        stack.enter_context(sampled(profiler.writer, found))
+        trainer = stack.enter_context(plan.start())
+        profiler.attach(trainer)
+        idle(profiler.writer, 1.5)
+        for _ in range(STEPS):
+            loss = trainer.run(graph, *(t.numpy() for t in batch))
+        float(loss)
+        profiler.flush()
+        with handheld.open_run(path) as run:
+            window_s = window_of(run)
+        session, nodes = trainer.session, plan.graphs[graph].graph.nodes
+        forward = {i: int(node.origin.phase == "forward") for i, node in enumerate(nodes)}
+
+        def held(name: str, repeats: dict[int, int]) -> None:
+            runs, begin, end = window(session, graph, repeats, window_s)
+            profiler.energy_window(HELD, name, [i for i, n in repeats.items() if n], 0, runs,
+                                   begin, end)
+
+        if everything:
+            measure(profiler, trainer, graph, window_s, budget_s=options.seconds,
+                    progress=lambda done, count, what: print(
+                        f"\r{done + 1}/{count} windows", end="", file=sys.stderr))
+            print(file=sys.stderr)
+        for _ in range(ROUNDS):
+            held("step", {})
+            held("forward", forward)
+    return graph
+
+
+def window_of(run: Run) -> float:
+    slowest = max(update_s(one) for one in rails(run.channels))
+    return min(max(TICKS * slowest, LEAST_S), MOST_S)
+
+
+def ledger(run: Run, method: str, rail: str) -> dict[int, tuple[float, float]]:
+    """Op -> (J, s) of one run of it: its signature's, shared among its ops by their times."""
+    times = {row["id"]: row["ms"] for row in run.ops() if row["ms"] is not None}
+    found = {}
+    for row in run.op_energy():
+        if (row["method"], row["rail"]) == (method, rail):
+            whole = sum(times.get(op, 0.0) for op in row["ops"]) or 1.0
+            for op in row["ops"]:
+                part = times.get(op, 0.0) / whole
+                found[op] = (row["joules"] * part, row["run_s"] * part)
+    return found
+
+
+def held_out(run: Run, rail: Series, name: str) -> tuple[float, float, float]:
+    """J of one run of what was held out, half its interval, and s."""
+    rows = run.file.table("SELECT * FROM energy_window WHERE method=? AND signature=?", HELD, name)
+    joules, seconds = [], []
+    for row in rows:
+        value = rail.joules(row["begin_ns"], row["end_ns"])
+        if value is not None:
+            joules.append(value / row["runs"])
+            seconds.append((row["end_ns"] - row["begin_ns"]) * 1e-9 / row["runs"])
+    if not joules:
+        raise HandheldError(f"no reading of {rail.rail} reaches around the windows of {name}")
+    mean, half = interval(joules)
+    return mean, half, float(np.mean(seconds))
+
+
+def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: Path) -> Row:
+    first, second = folder / "first.run", folder / "second.run"
+    record(entry, options, found, first, True)
+    other = options.other or max(entry.batch // 2, 1)
+    record(replace(entry, batch=other), options, found, second, False)
+    with handheld.open_run(first) as run, handheld.open_run(second) as small:
+        rail, again = (main_rail(one) for one in (run, small))
+        step_j, step_half, step_s = held_out(run, rail, "step")
+        mean_w = step_j / step_s
+        phase = {row["id"]: row["phase"] for row in run.ops()}
+        row: Row = {"workload": entry.name, "rail": rail.rail, "other_batch": other,
+                    "idle_watts": idle_watts(run.file, rail), "watts": mean_w,
+                    "step": {"joules": step_j, "half": step_half, "seconds": step_s}}
+        sums = {m: ledger(run, m, rail.rail) for m in METHODS}
+        row["step"] |= {m: sum(j for j, _ in sums[m].values()) for m in METHODS}
+        joules, half, seconds = held_out(run, rail, "forward")
+        row["forward"] = {"joules": joules, "half": half, "seconds": seconds,
+                          "mean power": mean_w * seconds}
+        for m in METHODS:
+            row["forward"][m] = sum(j for op, (j, _) in sums[m].items() if phase[op] == "forward")
+        row["other batch"] = other_batch(run, small, again, sums, mean_w, step_s)
+        row |= agreement(run, rail.rail)
+        row["memory_share"] = memory_share(run, rail)
+    return row
+
+
+def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w: float,
+                step_s: float) -> Row:
+    """Each op's joules by how much longer it takes at the other batch, and gaps with them."""
+    joules, half, seconds = held_out(small, rail, "step")
+    row: Row = {"joules": joules, "half": half, "seconds": seconds, "mean power": mean_w * seconds}
+    here = {r["position"]: r for r in run.ops()}
+    there = {r["position"]: r for r in small.ops() if r["ms"] is not None}
+    if [r["op"] for _, r in sorted(here.items())] != [r["op"] for _, r in sorted(there.items())]:
+        raise HandheldError("the graphs of the two batch sizes have different ops")
+    # what an op takes has its share of the gaps between ops in it
+    gaps = (seconds / sum(r["ms"] for r in there.values())
+            / (step_s / sum(r["ms"] for r in here.values())))
+    for m in METHODS:
+        row[m] = gaps * sum(joules * there[at]["ms"] / r["ms"] for at, r in here.items()
+                            for joules in [sums[m].get(r["id"], (0.0, 0.0))[0]] if r["ms"])
+    return row
+
+
+def agreement(run: Run, rail: str) -> Row:
+    """How far the two methods agree on each signature."""
+    by = {m: {r["signature"]: r for r in run.op_energy()
+              if (r["method"], r["rail"]) == (m, rail)} for m in METHODS}
+    names = [name for name in by["slope"] if name in by["alone"]]
+    pairs = np.array([[by[m][name]["joules"] for m in METHODS] for name in names])
+    ranks = pairs.argsort(axis=0).argsort(axis=0)
+    whole = len(names) > 2
+    return {"signatures": [{"signature": name, **{m: {k: by[m][name][k] for k in (
+                "joules", "low_joules", "high_joules", "ticks", "run_s")} for m in METHODS}}
+                for name in names],
+            "correlation": float(np.corrcoef(pairs.T)[0, 1]) if whole else None,
+            "rank_correlation": float(np.corrcoef(ranks.T)[0, 1]) if whole else None}
+
+
+def main_rail(run: Run) -> Series:
+    """The GPU's own, if there is one: a counter before power, all of it before a part."""
+    found = rails(run.channels)
+    return min(found, key=lambda one: ("gpu" not in one.covers, bool(one.part_of),
+                                       not one.counter))
+
+
+def memory_share(run: Run, rail: Series) -> float | None:
+    """Of the energy of a step, where memory has a rail."""
+    for one in rails(run.channels):
+        if "memory" in one.covers and one.rail != rail.rail:
+            return held_out(run, one, "step")[0] / held_out(run, rail, "step")[0]
+    return None
+
+
+# ── two kernels of equal time ─────────────────────────────────────────────────────────────────
+
+
+def planted(options: argparse.Namespace, found: Sources, path: Path) -> Row:
+    """A step of two ops, made of a kernel that only computes and one that only moves."""
+    kernels = equal_kernels(options.on)
+    with ExitStack() as stack:
+        profiler = stack.enter_context(Profiler(path))
+        profiler.writer.meta(device=options.on)
+        stack.enter_context(sampled(profiler.writer, found))
+        idle(profiler.writer, 1.5)
+        profiler.writer.commit()
+        with handheld.open_run(path) as run:
+            window_s = window_of(run)
+        names = list(kernels.run)
+        for _ in range(ROUNDS):
+            for method, extra in (("slope", {}), *(("slope", {n: 2}) for n in names),
+                                  *(("alone", {n: 0}) for n in names), ("slope", {})):
+                counts = dict.fromkeys(names, 0 if method == "alone" else 1)
+                for name, more in extra.items():
+                    counts[name] += more or 1
+                runs, begin, end = rounds(kernels, counts, window_s)
+                name, more = next(iter(extra.items()), ("", 0))
+                ops = [names.index(name)] if name else []
+                profiler.energy_window(method, name, ops, more, runs, begin, end)
+    with handheld.open_run(path) as run:
+        rail = main_rail(run).rail
+        rows = {(r["signature"], r["method"]): r for r in run.op_energy() if r["rail"] == rail}
+        result: Row = {"rail": rail}
+        for method in METHODS:
+            hot, cold = (rows[name, method] for name in names)
+            apart = (hot["low_joules"] > cold["high_joules"]
+                     or cold["low_joules"] > hot["high_joules"])
+            result[method] = {name: {k: rows[name, method][k] for k in (
+                "joules", "low_joules", "high_joules", "run_s", "ticks")} for name in names}
+            result[method]["told apart"] = bool(apart)
+        return result
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels by name, on one queue."""
+
+    run: dict[str, Callable[[], None]]
+    finish: Callable[[], None]
+
+
+def equal_kernels(device: str) -> Kernels:
+    """Kernels that take PLANTED_S each, by how much they do."""
+    from handheld.backends import opencl
+
+    bench = _Bench(opencl.find(device))
+    cl, queue = bench.cl, bench.queue
+    local = min(64, bench.caps.max_work_group)
+    items = local * bench.caps.compute_units * (4 if bench.caps.kind == "cpu" else 64)
+    sums = bench._buffer(4 * items * 4)
+    compute = cl.Kernel(bench._program(FLOPS=1, T="float4", SCALAR="float", WIDE=8), "flops")
+    nbytes = min(1 << 28, bench.caps.global_mem_bytes // 8, bench.caps.max_alloc_bytes)
+    count = nbytes // 2 // (4 * bench.vector)
+    source, target = bench._buffer(nbytes), bench._buffer(nbytes // 2)
+    move = cl.Kernel(bench._program(T=f"float{bench.vector}"), "copy")
+    if bench.local == 1:
+        movers = min(bench.items, count // 16)
+        part = 1 << (count // movers).bit_length() - 1
+        walk = (part, 0, 1, part - 1)
+    else:
+        movers = min(bench.items, max(count // bench.local, 1) * bench.local)
+        walk = (0, 1, movers, count - 1)
+
+    def arithmetic(n: int) -> None:
+        compute.set_args(sums, np.float32(0.5), np.float32(0.5), np.int32(n))
+        cl.enqueue_nd_range_kernel(queue, compute, (items,), (local,))
+
+    def memory(n: int) -> None:
+        move.set_args(source, target, *(np.uint32(v) for v in (*walk, n)))
+        cl.enqueue_nd_range_kernel(queue, move, (movers,), (bench.local,))
+
+    made = {}
+    for name, run in (("arithmetic", arithmetic), ("memory", memory)):
+        n = rounds_for(run, queue, PLANTED_S)
+        made[name] = lambda run=run, n=n: run(n)
+    return Kernels(made, queue.finish)
+
+
+def rounds_for(run: Callable[[int], None], queue: Any, seconds: float) -> int:
+    """How many rounds of a kernel's loop take so long: by the slope between two counts."""
+    def clock(n: int) -> float:
+        run(n)
+        queue.finish()
+        times = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            for _ in range(4):
+                run(n)
+            queue.finish()
+            times.append((time.perf_counter() - begun) / 4)
+        return float(np.median(times))
+
+    n = 1
+    while clock(n) < seconds / 2 and n < 2**28:
+        n *= 2
+    for _ in range(6):  # nearer and nearer
+        n = max(1, round(n * seconds / clock(n)))
+    return n
+
+
+def rounds(kernels: Kernels, counts: dict[str, int], seconds: float) -> tuple[int, int, int]:
+    """As profile.energy.window, of these kernels."""
+    def one() -> None:
+        for name, count in counts.items():
+            for _ in range(count):
+                kernels.run[name]()
+
+    one()
+    kernels.finish()
+    runs, begin = 0, time.monotonic_ns()
+    while time.monotonic_ns() - begin < seconds * 1e9:
+        for _ in range(4):
+            one()
+        kernels.finish()
+        runs += 4
+    return runs, begin, time.monotonic_ns()
+
+
+# ── what is said ──────────────────────────────────────────────────────────────────────────────
+
+
+def say(row: Row) -> None:
+    print(f"\n{row['workload']}, {row['rail']}: {row['watts']:.1f} W at work, "
+          f"{row['idle_watts']:.1f} W idle")
+    print(f"{'J':24} {'counter':>10} {'±':>8} {'slope':>16} {'alone':>16} {'mean power':>16}")
+    for name in ("step", "forward", "other batch"):
+        one = row[name]
+        cells = "".join(f" {one[m]:9.4g} {one[m] / one['joules'] - 1:+6.1%}" if m in one else
+                        f" {'':16}" for m in (*METHODS, "mean power"))
+        held = "" if name == "step" else " (held out)"
+        print(f"{name + held:24} {one['joules']:10.4g} {one['half']:8.2g}{cells}")
+    if row["correlation"] is not None:
+        print(f"the two methods, {len(row['signatures'])} signatures: correlation "
+              f"{row['correlation']:.3f}, of ranks {row['rank_correlation']:.3f}")
+    share = row["memory_share"]
+    print("memory's share of a step's energy: " + (
+        f"{share:.1%}" if share is not None else "not measured: memory has no rail here"))
+
+
+def say_planted(row: Row) -> None:
+    print(f"\ntwo kernels of equal time, {row['rail']}")
+    for method in METHODS:
+        one = row[method]
+        cells = "; ".join(
+            f"{name} {one[name]['joules'] * 1e3:.4g} mJ ({one[name]['low_joules'] * 1e3:.4g} to "
+            f"{one[name]['high_joules'] * 1e3:.4g}) in {one[name]['run_s'] * 1e3:.3f} ms"
+            for name in ("arithmetic", "memory"))
+        print(f"{method}: {cells}: {'told apart' if one['told apart'] else 'not told apart'}")
+
+
+def plot(rows: list[Row], path: str) -> None:
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(figsize=(6, 6))
+    for row in rows:
+        xs, ys = ([s[m]["joules"] * 1e3 for s in row["signatures"]] for m in METHODS)
+        errors = [[(s[m]["high_joules"] - s[m]["joules"]) * 1e3 for s in row["signatures"]]
+                  for m in METHODS]
+        axes.errorbar(xs, ys, xerr=errors[0], yerr=errors[1], fmt="o", label=row["workload"])
+        ends = [min(xs + ys), max(xs + ys)]
+        axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("mJ of a signature's ops, slope")
+    axes.set_ylabel("mJ, alone")
+    axes.legend()
+    plt.tight_layout()
+    plt.savefig(path, dpi=120)
+
+
+def find_sensors(name: str | None) -> Sources:
+    if name is None:
+        return sources()
+    module, _, attribute = name.partition(":")
+    return sources((getattr(importlib.import_module(module), attribute),))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--on", default="opencl")
+    parser.add_argument("--only", default="b", help="letters, small or large")
+    parser.add_argument("--seconds", type=float, default=120.0, help="for all windows of one model")
+    parser.add_argument("--other", type=int, help="the other batch size; half if not given")
+    parser.add_argument("--sensor", metavar="MODULE:CLASS", help="this sensor alone, not all")
+    parser.add_argument("--no-planted", action="store_true", help="leave the two kernels out")
+    parser.add_argument("--keep", type=Path, help="keep the run files in this folder")
+    parser.add_argument("--json", help="write all figures here")
+    parser.add_argument("--plot", help="write the two methods' agreement here (needs matplotlib)")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    try:
+        found = find_sensors(options.sensor)
+        found.need_power()
+        caps = describe(options.on)
+        print(f"handheld {handheld.__version__} on {caps.name} ({caps.driver})")
+        rows, pair = [], None
+        with tempfile.TemporaryDirectory() as temporary:
+            for entry in chosen(options.only):
+                folder = (options.keep or Path(temporary)) / entry.letter
+                folder.mkdir(parents=True)
+                rows.append(compare(entry, options, found, folder))
+                say(rows[-1])
+            if not options.no_planted:
+                pair = planted(options, found, (options.keep or Path(temporary)) / "planted.run")
+                say_planted(pair)
+    except HandheldError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        Path(options.json).write_text(json.dumps(
+            {"device": caps.to_json(), "rows": rows, "planted": pair}, indent=1) + "\n")
+    if options.plot:
+        plot(rows, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

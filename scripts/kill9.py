@@ -1,0 +1,127 @@
+"""Kills profiles at random moments, and looks at what is left of them.
+
+    python scripts/kill9.py [--times 50] [--most 6] [--seed 0] [--folder DIR] [--json]
+
+Each profile runs steps without end in a process that writes, after every step, how many are done
+and when into memory that outlives it. It is killed with SIGKILL at a random moment, up to `--most`
+seconds after its first steps. Then its run file must open, and no step may be missing that had
+ended a second before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import handheld
+from handheld.errors import RunFileError
+from handheld.profile.session import profile
+
+LATEST_S = 1.0  # of finished steps that may be missing
+FIRST = 10  # steps before the time counts: a driver builds kernels when they are first run
+KEPT = 1 << 16  # steps whose ends are remembered
+
+
+def work(step_file: str, path: str, ends: Any, count: Synchronized[int]) -> None:
+    """The profile that is killed."""
+    plan = handheld.load(step_file).plan("opencl", graphs=["train"])
+    graph = plan.graphs["train"].graph
+    batch = tuple(np.zeros(graph.tensors[t].shape, np.float32 if kind.endswith("float32")
+                           else np.int64) for _, t, kind in graph.inputs)
+
+    def batches() -> Any:
+        """Asked for the next batch, the step before has ended."""
+        for done in itertools.count():
+            if done:
+                ends[(done - 1) % KEPT] = time.monotonic()
+            count.value = done
+            yield batch
+
+    profile(plan, batches(), path, steps=10**9, idle_s=0.05)
+
+
+def one(step_file: str, path: Path, after_s: float) -> dict[str, Any]:
+    context = multiprocessing.get_context("spawn")
+    ends, count = context.Array("d", KEPT, lock=False), context.Value("q", 0)
+    process = context.Process(target=work, args=(step_file, str(path), ends, count))
+    process.start()
+    while count.value < FIRST and process.is_alive():
+        time.sleep(0.01)
+    time.sleep(after_s)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    process.join()
+    done = count.value
+    row: dict[str, Any] = {"after_s": after_s, "steps": done, "opened": False, "kept": 0,
+                           "missing_s": None, "problem": ""}
+    if process.exitcode != -signal.SIGKILL:
+        return {**row, "problem": f"it ended by itself: {process.exitcode}"}
+    try:
+        with handheld.open_run(path) as run:
+            kept = len(run.steps())
+            run.summary()
+            run.findings()
+    except RunFileError as error:
+        return {**row, "problem": str(error)}
+    # the first step that is missing: how long before the end had it ended?
+    missing = killed - ends[kept % KEPT] if kept < done else 0.0
+    return {**row, "opened": True, "kept": kept, "missing_s": missing}
+
+
+def small_step(path: Path) -> None:
+    """A step of a few hundred microseconds."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
+    batch = (torch.randn(16, 32), torch.zeros(16, dtype=torch.int64))
+    handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1),
+                     batch).save(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--most", type=float, default=6.0, help="seconds after the first steps")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--json", action="store_true", help="print one document")
+    options = parser.parse_args()
+    draw, rows = random.Random(options.seed), []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        step_file = Path(folder) / "small.step"
+        small_step(step_file)
+        for n in range(options.times):
+            row = one(str(step_file), Path(folder) / f"{n}.run", draw.uniform(0, options.most))
+            rows.append(row)
+            if not options.json:
+                print(f"{n:3} after {row['after_s']:5.2f} s: " + (
+                    f"{row['kept']} of {row['steps']} steps, {row['missing_s']:.2f} s missing"
+                    if row["opened"] else row["problem"]), flush=True)
+    fine = [row for row in rows if row["opened"] and row["missing_s"] <= LATEST_S]
+    if options.json:
+        print(json.dumps(rows))
+    else:
+        print(f"{len(fine)} of {len(rows)} opened with at most {LATEST_S:g} s missing; most "
+              f"{max((r['missing_s'] or 0.0 for r in rows), default=0.0):.2f} s")
+    return 0 if len(fine) == len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

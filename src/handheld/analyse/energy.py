@@ -1,0 +1,118 @@
+"""Energy of ops, from windows of equal work (profile/energy.py).
+
+    slope   (energy of a step with `extra` more runs - energy of a step as it is) / extra
+    alone   energy of a round of these ops alone
+
+Each window gives one value; the interval is that of their mean at 95%. Energy is that of the whole
+rail while the op runs: what the device takes when idle is in it, and shown apart (`idle_joules`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from handheld.analyse.rails import Series, rails
+from handheld.store.reader import RunFile
+
+#: of Student's distribution, two-sided 95%, for 1, 2, ... degrees of freedom
+_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+
+Row = dict[str, Any]
+
+
+def op_energy(file: RunFile, channels: list[Series]) -> list[Row]:
+    """A row a signature, method and rail: joules of one run of all ops of the signature."""
+    windows = file.table("SELECT * FROM energy_window ORDER BY begin_ns")
+    rows = []
+    for rail in rails(channels):
+        still = idle_watts(file, rail)
+        for signature in dict.fromkeys(w["signature"] for w in windows if w["signature"]):
+            for method in ("slope", "alone"):
+                row = _one(windows, rail, signature, method)
+                if row is not None:
+                    row["idle_joules"] = None if still is None else still * row["run_s"]
+                    rows.append(row)
+    return rows
+
+
+def idle_watts(file: RunFile, rail: Series) -> float | None:
+    """What the rail took before the first step, with the device open and nothing to do."""
+    begin, end = file.meta.get("idle_ns") or (0, 0)
+    joules = rail.joules(begin, end) if end > begin else None
+    return None if joules is None else float(joules / ((end - begin) * 1e-9))
+
+
+def _per_run(window: Row, rail: Series) -> float | None:
+    joules = rail.joules(window["begin_ns"], window["end_ns"])
+    return None if joules is None or not window["runs"] else joules / window["runs"]
+
+
+def _one(windows: list[Row], rail: Series, signature: str, method: str) -> Row | None:
+    mine = [w for w in windows if w["signature"] == signature and w["method"] == method]
+    plain = [w for w in windows if not w["signature"] and _per_run(w, rail) is not None]
+    values, seconds = [], []
+    for window in mine:
+        joules, each_s = _per_run(window, rail), _seconds(window)
+        if joules is None:
+            continue
+        if method == "slope":
+            if not plain:
+                continue
+            # the two plain windows next to it: a device that warms up takes more as time goes on
+            near = sorted(plain, key=lambda one: abs(one["begin_ns"] - window["begin_ns"]))[:2]
+            joules = (joules - _mean(_per_run(w, rail) for w in near)) / window["extra"]
+            each_s = (each_s - _mean(map(_seconds, near))) / window["extra"]
+        values.append(joules)
+        seconds.append(each_s)
+    if not values:
+        return None
+    mean, half = interval(values)
+    return {
+        "signature": signature, "method": method, "rail": rail.rail, "joules": mean,
+        "low_joules": mean - half, "high_joules": mean + half, "windows": len(values),
+        "ticks": sum(rail.ticks(w["begin_ns"], w["end_ns"]) for w in mine),
+        "runs": sum(w["runs"] * max(w["extra"], 1) for w in mine),
+        "seconds": sum(w["end_ns"] - w["begin_ns"] for w in mine) * 1e-9,
+        "run_s": float(np.mean(seconds)),
+        "ops": json.loads(mine[0]["ops"]),
+    }
+
+
+def _seconds(window: Row) -> float:
+    return float((window["end_ns"] - window["begin_ns"]) * 1e-9 / max(window["runs"], 1))
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    return float(np.mean([v for v in values if v is not None]))
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """The mean, and half the width of its 95% interval; infinite for one value."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, math.inf
+    t = _T95[min(len(values) - 2, len(_T95) - 1)]
+    return mean, t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def step_energy(file: RunFile, channels: list[Series]) -> list[Row]:
+    """A row a rail: joules of a step as it is, beside the sum over its ops by each method."""
+    windows = file.table("SELECT * FROM energy_window WHERE signature='' ORDER BY begin_ns")
+    ops = op_energy(file, channels)
+    rows = []
+    for rail in rails(channels):
+        values = [v for v in (_per_run(w, rail) for w in windows) if v is not None]
+        if not values:
+            continue
+        mean, half = interval(values)
+        row: Row = {"rail": rail.rail, "joules": mean, "half_width": half}
+        for method in ("slope", "alone"):
+            mine = [o["joules"] for o in ops if (o["rail"], o["method"]) == (rail.rail, method)]
+            row[method] = sum(mine) if mine else None
+        rows.append(row)
+    return rows

@@ -1,0 +1,81 @@
+"""Distributions, where warm-up ends, which steps are slow."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+LIKE_THE_REST = 0.1  # of the usual time: a step that is no further off belongs to the rest
+IN_A_ROW = 3  # steps that are alike
+FOLLOWING, MOST_FOLLOWING = 10, 200  # steps that they are compared with
+AHEAD = 3  # steps that the host may be ahead of the device, and one more
+SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # beyond the median: in usual deviations, and of the median
+
+
+def distribution(values: np.ndarray) -> dict[str, float]:
+    """Of at least one value, in its unit."""
+    low, quarter, middle, high, top = np.percentile(values, (5, 25, 50, 75, 95))
+    mean = float(values.mean())
+    return {"n": len(values), "median": float(middle), "mean": mean, "p5": float(low),
+            "p25": float(quarter), "p75": float(high), "p95": float(top),
+            "min": float(values.min()), "max": float(values.max()),
+            "cv": float(values.std(ddof=1) / mean) if len(values) > 1 and mean else 0.0}
+
+
+def step_times(steps: list[dict[str, Any]], graph: str) -> tuple[np.ndarray, np.ndarray]:
+    """(step, ns) of a graph's steps that were not recorded: from the end of the one before to its
+    own end.
+    After a window the device is empty, and the host runs ahead for AHEAD steps: these say nothing
+    about the device, and are left out."""
+    found, since = [], AHEAD
+    for before, one in itertools.pairwise(steps):
+        since = 0 if one["window"] is not None else since + 1
+        if since > AHEAD and one["graph"] == graph:
+            found.append((one["id"], one["end_ns"] - before["end_ns"]))
+    ids, times = zip(*found) if found else ((), ())
+    return np.array(ids, np.int64), np.array(times, np.int64)
+
+
+def warm_up_end(times: np.ndarray) -> int:
+    """How many steps are not like those after them: up to the first IN_A_ROW that are near the
+    median of what follows, by a tenth of it or what is usual there. What follows is at most a
+    quarter of the run: steps that get slower throughout do not make the rest of them warm-up."""
+    if len(times) < 2 * IN_A_ROW:
+        return 0
+    ahead = min(max(FOLLOWING, len(times) // 4), MOST_FOLLOWING)
+    for first in range(len(times) // 2):
+        following = times[first:first + ahead]
+        usual = np.median(following)
+        noise = 3 * np.median(np.abs(following - usual))
+        near = np.abs(following[:IN_A_ROW] - usual) <= max(LIKE_THE_REST * usual, noise)
+        if near.all():
+            return first
+    return 0
+
+
+def slow(times: np.ndarray) -> np.ndarray:
+    """Positions of values far above the others."""
+    if len(times) < 5:
+        return np.zeros(0, np.int64)
+    usual = np.median(times)
+    spread = 1.4826 * np.median(np.abs(times - usual))
+    return np.flatnonzero(times > usual + max(SLOW_SPREADS * spread, SLOW_SHARE * usual))
+
+
+def drift(times: np.ndarray) -> float | None:
+    """How much longer the last fifth's median is than the first fifth's, as a share, if the fifths
+    rise or fall one after the other, and by more than their steps differ; 0 if not; None: too few.
+    """
+    fifth = len(times) // 5
+    if fifth < 5:
+        return None
+    parts = [times[i * fifth:(i + 1) * fifth] for i in range(4)] + [times[-fifth:]]
+    middles = np.array([np.median(part) for part in parts])
+    rises = np.diff(middles)
+    whole = middles[-1] - middles[0]
+    noise = np.median([np.median(np.abs(part - np.median(part))) for part in parts])
+    steady = (rises * np.sign(whole) >= -0.1 * abs(whole)).all() and (
+        np.abs(rises).max() < 0.8 * abs(whole))
+    return float(whole / middles[0]) if steady and abs(whole) > 2 * noise else 0.0

@@ -1,0 +1,148 @@
+"""Recorded steps on one clock, and where the time of a step goes.
+
+A step's period is from its first command to the first command of the step after it, both in one
+window: no moment is counted twice or left out. On the device's own timeline it is cut into
+
+    ops          the launches of each op
+    upload, download, copy
+    launching    nothing to do: the host was still enqueueing this command
+    caller       nothing to do: the host was outside of the step (data, the user's code)
+    between      nothing running although the next command was there: the driver and the device
+    unexplained  what is left over, by the error of the two clocks
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD
+from handheld.store.reader import RunFile
+
+TRANSFERS = {UPLOAD: "upload", DOWNLOAD: "download", COPY: "copy"}
+PARTS = ("ops", "upload", "download", "copy", "launching", "caller", "between", "unexplained")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The host's time of a device's time: straight lines between the marks."""
+
+    device: np.ndarray
+    offset: np.ndarray
+    error_ns: int
+    drift_ppm: float
+
+    @classmethod
+    def of(cls, file: RunFile) -> Clock:
+        marks = np.array(file.rows("SELECT device_ns, host_ns, error_ns FROM clock "
+                                   "ORDER BY device_ns"), np.int64).reshape(-1, 3)
+        if not len(marks):
+            return cls(np.zeros(1, np.int64), np.zeros(1, np.int64), 0, 0.0)
+        offset = marks[:, 1] - marks[:, 0]
+        span = marks[-1, 0] - marks[0, 0]
+        drift = (offset[-1] - offset[0]) / span * 1e6 if span else 0.0
+        return cls(marks[:, 0], offset, int(np.median(marks[:, 2])), float(drift))
+
+    def host(self, device_ns: np.ndarray) -> np.ndarray:
+        shift = np.interp(device_ns, self.device, self.offset.astype(np.float64))
+        placed: np.ndarray = device_ns + np.rint(shift).astype(np.int64)
+        return placed
+
+
+@dataclass(frozen=True)
+class Period:
+    """A recorded step in which everything before it was as in any other: times in ns."""
+
+    step: int
+    graph: str
+    begin: int
+    end: int
+    ops: dict[int, int]
+    parts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A recorded step, its commands on the host's clock."""
+
+    step: int
+    graph: str
+    window: int
+    begin: int  # the call
+    end: int
+    commands: dict[str, np.ndarray]
+
+
+def timed_steps(file: RunFile) -> list[Timed]:
+    clock = Clock.of(file)
+    found = []
+    for step, graph, begin, end, window in file.rows(
+            "SELECT id, graph, begin_ns, end_ns, window FROM step WHERE window IS NOT NULL "
+            "ORDER BY id"):
+        commands = file.commands(step)
+        if commands is None or not len(commands["kind"]):
+            continue
+        placed = {name: clock.host(values) if name in ("started", "ended") else values
+                  for name, values in commands.items()}
+        found.append(Timed(step, graph, window, begin, end, placed))
+    return found
+
+
+def op_times(steps: list[Timed]) -> dict[int, np.ndarray]:
+    """Nanoseconds that each op ran, one value a recorded step; the first of a window aside."""
+    found: dict[int, list[int]] = {}
+    for before, one in itertools.pairwise(steps):
+        if before.window != one.window:
+            continue
+        for op, ns in _by_op(one).items():
+            found.setdefault(op, []).append(ns)
+    return {op: np.array(values) for op, values in found.items()}
+
+
+def _by_op(one: Timed) -> dict[int, int]:
+    launches = one.commands["kind"] == LAUNCH
+    ops = one.commands["op"][launches]
+    spent = (one.commands["ended"] - one.commands["started"])[launches]
+    sums: dict[int, int] = {}
+    for op, ns in zip(ops.tolist(), spent.tolist()):
+        sums[op] = sums.get(op, 0) + ns
+    return sums
+
+
+def periods(steps: list[Timed]) -> list[Period]:
+    """Steps with a recorded one before and after them."""
+    found = []
+    for before, one, after in zip(steps, steps[1:], steps[2:]):
+        if before.window == one.window == after.window:
+            found.append(_period(before, one, after))
+    return found
+
+
+def _period(before: Timed, one: Timed, after: Timed) -> Period:
+    commands = one.commands
+    begin, end = int(commands["started"][0]), int(after.commands["started"][0])
+    ops = _by_op(one)
+    parts = dict.fromkeys(PARTS, 0)
+    parts["ops"] = sum(ops.values())
+    for kind, name in TRANSFERS.items():
+        mine = commands["kind"] == kind
+        parts[name] = int((commands["ended"] - commands["started"])[mine].sum())
+    # what was not there yet when the one before it had ended, up to the next step's first command
+    ended = commands["ended"]
+    started = np.append(commands["started"][1:], end)
+    there = np.append(commands["host_end"][1:], after.commands["host_end"][0])
+    gaps = np.maximum(started - ended, 0)
+    late = np.clip(there - ended, 0, gaps)
+    outside = max(min(after.begin, int(started[-1])) - max(one.end, int(ended[-1])), 0)
+    caller = min(outside, int(late[-1]))
+    parts["caller"] = caller
+    parts["launching"] = int(late.sum()) - caller
+    parts["between"] = int((gaps - late).sum())
+    parts["unexplained"] = (end - begin) - sum(parts.values())
+    return Period(one.step, one.graph, begin, end, ops, parts)

@@ -1,0 +1,89 @@
+"""A run file shown while it is written, from a process of its own: the run is not held up.
+
+`python -m handheld.cli.live FILE.run`, started by `handheld profile --live`; ends when its standard
+input does, and leaves nothing on the screen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from handheld.analyse.run import Run, open_run
+from handheld.cli import run_tables, show
+from handheld.errors import RunFileError
+
+EVERY_S = 1.0
+BUSY = 0.1  # of a core, at most, on average: a large file is looked at less often
+OPS = 8
+
+
+@contextlib.contextmanager
+def watching(path: Path) -> Iterator[None]:
+    """Shows the file until the block ends."""
+    process = subprocess.Popen(
+        (sys.executable, "-W", "ignore", "-m", "handheld.cli.live", str(path)),
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    assert process.stdin is not None
+    try:
+        yield
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def so_far(path: Path) -> Group:
+    """What the file says already."""
+    try:
+        with open_run(path) as run:
+            if not run.steps():
+                return Group(Text("getting ready", style="bold"))
+            return Group(_how_far(run), *run_tables.live(run, OPS))
+    except RunFileError:  # not there yet
+        return Group(Text("getting ready", style="bold"))
+
+
+def _how_far(run: Run) -> Text:
+    settings = run.meta.get("settings", {})
+    done = len(run.steps()) // max(len(settings.get("graphs", ())), 1)
+    steps = settings.get("steps")
+    windows = len(run.file.rows("SELECT 1 FROM energy_window"))
+    text = f"{done}" + (f" of {steps} steps" if steps else " steps")
+    seconds = (time.monotonic_ns() - run.meta["begun_monotonic_ns"]) * 1e-9
+    return Text.assemble((text, "bold"),
+                         f", {show.count(windows, 'window')} for energy" if windows else "",
+                         (f"  {show.duration(seconds)}", "dim"))
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run: it will say
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    path = Path(sys.argv[1])
+    wait = 0.2
+    with Live(console=Console(stderr=True, highlight=False), transient=True,
+              auto_refresh=False) as screen:
+        while not select.select([0], [], [], wait)[0]:
+            begun = time.process_time()
+            screen.update(so_far(path), refresh=True)
+            wait = max(EVERY_S, (time.process_time() - begun) / BUSY)
+
+
+if __name__ == "__main__":
+    main()

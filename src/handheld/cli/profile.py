@@ -1,0 +1,188 @@
+"""`handheld profile`: where the time, memory and energy of a training step go."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from handheld.analyse.run import open_run
+from handheld.cli import show
+from handheld.cli.live import watching
+from handheld.cli.options import Json, On, Seed, Spec
+from handheld.cli.run_tables import SHOWN, present
+from handheld.cli.source import open_source
+from handheld.errors import HandheldError
+from handheld.graph.graph import Graph
+from handheld.profile.estimate import Estimate
+from handheld.profile.sampling import sources
+from handheld.profile.session import STEPS, Progress, default_graphs
+from handheld.profile.session import profile as measure
+from handheld.run.batch import NUMPY, batch_sizes
+
+SAY_S = 0.25  # between two looks at how far it is
+
+
+def profile(
+    what: Spec,
+    on: On = "opencl",
+    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
+        "Batch size; the model's own if not given."))] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help=(
+        "Steps to run."))] = STEPS,
+    graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
+        "The graph to run; if not given the one that trains, or several updates in turn."))] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.run", help=(
+        "Where to write the run; NAME-N.run if not given."))] = None,
+    energy: Annotated[bool, typer.Option("--energy", help=(
+        "Measure the energy of each op, too: takes minutes, and a sensor of power."))] = False,
+    energy_seconds: Annotated[float | None, typer.Option(
+        "--energy-seconds", min=1, metavar="S", help=(
+            "How long that may take, about; fewer ops are told apart in less time."))] = None,
+    estimate_energy: Annotated[bool, typer.Option("--estimate-energy", help=(
+        "Estimate energy as --watts-busy times busy time and --watts-idle times the rest; marked "
+        "as an estimate wherever it appears."))] = False,
+    watts_busy: Annotated[float | None, typer.Option("--watts-busy", metavar="W", help=(
+        "For the estimate: what the device takes while it works."))] = None,
+    watts_idle: Annotated[float, typer.Option("--watts-idle", metavar="W", help=(
+        "For the estimate: what it takes while it does not."))] = 0.0,
+    live: Annotated[bool, typer.Option("--live", help=(
+        "Show the run in the terminal while it goes on."))] = False,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Run a training step many times and say where its time, memory and energy go.
+
+    Everything is written to a run file as it happens: a run that is stopped or killed still opens
+    (handheld.open_run in Python). Sensors that are here are sampled beside it; those that are not
+    are in the file with the reason.
+
+    \b
+    Examples:
+    handheld profile mobilenet_v2
+    handheld profile mine.py:make --on opencl:0 --batch 16 --steps 200
+    handheld profile resnet18 --energy --out resnet18.run
+    """
+    estimate = _estimate(estimate_energy, watts_busy, watts_idle)
+    if energy:
+        sources().need_power()  # before anything is captured
+    source = open_source(what)
+    size = batch or source.default_batch
+    step = source.step([size], seed)
+    names = [graph] if graph else _graphs(step.graphs, size)
+    if names[0] not in step.graphs:
+        raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
+    example = source.example(size)
+    given = {name: _inputs(example, step.graphs[name], seed) for name in names}
+    path = out or _free(source.name)
+    plan = step.plan(on, graphs=names)
+    with _kept(path), _shown(path, live and not json, json) as progress:
+        run = measure(plan, given[names[0]] if len(names) == 1 else given, path, steps=steps,
+                      graph=names, energy=energy, energy_s=energy_seconds, estimate=estimate,
+                      progress=progress, what=source.name, batch=size, seed=seed,
+                      data="random" if example is None else "example")
+    with run:
+        if json:
+            show.print_json({**run.summary(), "ops": run.ops()[:SHOWN],
+                             "findings": run.findings(), "op_energy": run.op_energy(),
+                             "notes": run.notes()})
+        else:
+            present(run)
+
+
+@contextlib.contextmanager
+def _kept(path: Path) -> Iterator[None]:
+    """Ctrl-C says what is left of the run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not path.exists():
+            raise
+        with open_run(path) as run:
+            done = show.count(len(run.steps()), "step")
+        raise KeyboardInterrupt(f"interrupted; {done} of it are in {path}") from None
+
+
+def _estimate(wanted: bool, busy: float | None, idle: float) -> Estimate | None:
+    if not wanted:
+        if busy is not None or idle:
+            raise HandheldError("--watts-busy and --watts-idle are for --estimate-energy")
+        return None
+    if busy is None:
+        raise HandheldError("an estimate needs to know what the device takes: give --watts-busy W, "
+                            "and --watts-idle W if you know it")
+    return Estimate(busy, idle)
+
+
+def _graphs(graphs: Mapping[str, Graph], size: int) -> list[str]:
+    """The graph that trains on this batch size, or all updates of a step that has several."""
+    sizes = batch_sizes(graphs, "train")
+    return [sizes.get(size, next(iter(sizes.values())))] if sizes else default_graphs(graphs)
+
+
+def _inputs(example: Any, graph: Graph, seed: int) -> Any:
+    """What of an example the graph takes, by name or else by shape; without one, random values."""
+    if example is None:
+        return _random(graph, seed)
+    if isinstance(example, Mapping):
+        return {name: np.asarray(example[name]) for name, _, _ in graph.inputs if name in example}
+    left, found = [np.asarray(one) for one in example], []
+    for name, tensor, _ in graph.inputs:
+        shape = graph.tensors[tensor].shape
+        at = next((i for i, one in enumerate(left) if one.shape == shape), None)
+        if at is None:
+            raise HandheldError(f"graph {graph.name!r} takes {name} of {list(shape)}, and the "
+                                "example has nothing of that shape")
+        found.append(left.pop(at))
+    return tuple(found)
+
+
+def _random(graph: Graph, seed: int) -> tuple[np.ndarray, ...]:
+    """A batch that fits: a step file has none of its own."""
+    draw, arrays = np.random.default_rng(seed), []
+    ranges = {name: (low, high) for name, low, high, *_ in graph.notes.get("ranges", ())}
+    for name, tensor, _ in graph.inputs:
+        made = graph.tensors[tensor]
+        low, high = ranges.get(name, (0, 2))
+        values = (draw.standard_normal(made.shape) if made.dtype == "f32"
+                  else draw.integers(low, max(high, low + 1), made.shape))
+        arrays.append(np.asarray(values).astype(NUMPY[made.dtype]))
+    return tuple(arrays)
+
+
+def _free(name: str) -> Path:
+    """NAME-1.run, or the next number that is not taken."""
+    stem = Path(name).stem.replace(":", "-") or "run"
+    return next(path for n in range(1, 1_000_000)
+                if not (path := Path(f"{stem}-{n}.run")).exists())
+
+
+@contextlib.contextmanager
+def _shown(path: Path, live: bool, quiet: bool) -> Iterator[Progress | None]:
+    """On a terminal: a line that says how far it is, or, if asked for, the run itself."""
+    if quiet or not show.err.is_terminal:
+        yield None
+        return
+    if live:
+        with watching(path):
+            yield None
+        return
+    begun, last = time.monotonic(), 0.0
+    with Live(console=show.err, transient=True, auto_refresh=False) as screen:
+
+        def progress(done: int, count: int, what: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= SAY_S:
+                last = now
+                screen.update(Text.assemble((f"{what} ", "bold"), f"{done}/{count}  ",
+                                            (show.duration(now - begun), "dim")), refresh=True)
+
+        yield progress

@@ -1,0 +1,192 @@
+"""What a run looks like in a terminal: tables of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from handheld.analyse.run import Row, Run
+from handheld.cli import show
+
+SHOWN = 12  # rows of a table
+LEAST_SHARE = 0.0005  # of a step: parts below it are not shown
+
+
+def present(run: Run) -> None:
+    """All of it, as `handheld profile` ends."""
+    show.out.print(head(run))
+    for graph in run.graphs if run.periods else ():
+        if run.parts(graph):
+            show.out.print(parts(run, graph))
+    if run.periods:
+        show.out.print(ops(run, SHOWN))
+    rows = run.op_energy()
+    for rail in dict.fromkeys(row["rail"] for row in rows):
+        show.out.print(joules(run, [row for row in rows if row["rail"] == rail], rail))
+    for one in run.findings():
+        show.out.print(Text.assemble((f"{one['kind']}: ", "bold"), one["text"]), soft_wrap=False)
+    for note in run.notes():
+        show.warn(note["text"])
+    show.out.print(Text.assemble(("run file ", "dim"), str(run.path)), soft_wrap=True)
+
+
+def live(run: Run, count: int) -> Iterable[RenderableType]:
+    """While it goes on."""
+    yield head(run)
+    if run.periods:
+        yield ops(run, count)
+
+
+def head(run: Run) -> Table:
+    one = run.summary()
+    rows: list[tuple[str, str | Text]] = [
+        ("device", f"{one['device']} ({one['name']})"),
+        ("step", " and ".join(run.graphs) + (f", batch {one['batch']}" if one["batch"] else "")
+                 + f"; {show.count(one['steps'], 'step')}, {one['recorded']} with op times")]
+    rows += [("time" if len(run.graphs) == 1 else f"time of {name}", _time(graph))
+             for name, graph in one["graphs"].items()]
+    use = one["utilisation"]
+    if "device_busy" in use:
+        rows.append(("use", f"device busy {use['device_busy']:.0%}, {use['gflops']:.1f} GFLOP/s"
+                            f"{_share(use, 'flops_share')}, at least {use['gbytes_s']:.1f} GB/s"
+                            f"{_share(use, 'bandwidth_share')}{_cores(use.get('cores', {}))}"))
+    if one["launches"]:
+        launch = one["launches"]
+        rows.append(("launches", f"{launch['per_step']:.0f} a step, {launch['enqueue_us']:.1f} µs "
+                     "of the host each" + (f"; an idle device begins {launch['start_us']:.0f} µs "
+                                           "later" if launch["start_us"] is not None else "")))
+    rows += _memory(one["memory"])
+    rows.append(("energy", _energy(one["energy"])))
+    rows += _overhead(one["overhead"])
+    if one["status"] not in ("complete", "running"):
+        rows.append(("ended", one["status"]))
+    return show.grid(rows)
+
+
+def _time(graph: Row) -> str:
+    variance, found = graph["variance"], graph["parts"]
+    if not variance["n"]:
+        return (f"{found['ms']:.3f} ms a step, of recorded ones alone: too few others" if found
+                else "too few steps to say")
+    warm = f"; {show.count(variance['warm_up'], 'step')} of warm-up" if variance["warm_up"] else ""
+    return (f"{variance['median']:.3f} ms a step (5% {variance['p5']:.3f}, 95% "
+            f"{variance['p95']:.3f}){warm}")
+
+
+def _share(use: Row, key: str) -> str:
+    return f" ({use[key]:.0%} of the ceiling)" if key in use else ""
+
+
+def _cores(cores: dict[str, float]) -> str:
+    if not cores:
+        return ""
+    return f"; cores busy {', '.join(f'{share:.0%}' for share in list(cores.values())[:8])}"
+
+
+def _memory(memory: Row) -> list[tuple[str, str | Text]]:
+    rows: list[tuple[str, str | Text]] = []
+    if memory["peak_bytes"]:
+        biggest = ", ".join(f"{name} {show.size(size)}" for name, _, size in memory["owners"][:3])
+        rows.append(("memory", f"{show.size(memory['peak_bytes'])} alive at the peak: {biggest}"))
+    grown = memory["process_growth_bytes"]
+    allocated = memory["allocated_bytes"]
+    text = f"{show.size(allocated)} allocated" if allocated is not None else ""
+    if grown is not None:
+        text += (", " if text else "") + f"the process grew by {show.size(grown)}"
+    if text:
+        rows.append(("", text))
+    return rows
+
+
+def _energy(rows: list[Row]) -> str:
+    measured = [row for row in rows if not row["estimate"]]
+    text = "; ".join(
+        f"{row['rail']} {row['joules_step']:.4g} J a step, {row['watts']:.1f} W"
+        + (f" (idle {row['idle_watts']:.1f} W)" if row["idle_watts"] is not None else "")
+        for row in measured)
+    text = text or "not measured: no sensor of power is here (handheld doctor says why)"
+    for row in rows:
+        if row["estimate"]:
+            text += (f"; estimate, not measured: {row['joules_step']:.4g} J a step, if the device "
+                     "takes what was stated")
+    return text
+
+
+def _overhead(overhead: Row) -> list[tuple[str, str | Text]]:
+    sampler, share = overhead["sampler"], overhead["recording_share"]
+    if share is None:
+        return []
+    return [("overhead", f"recording {share:.1%} of the run"
+             + (f", sensors {sampler['cpu_share']:.1%} of a core" if sampler else ""))]
+
+
+def parts(run: Run, graph: str) -> Table:
+    """Where the time of a step goes."""
+    found = run.parts(graph)
+    assert found is not None
+    title = "where a step goes" if len(run.graphs) == 1 else f"where a step of {graph} goes"
+    table = _table(title, "ms", "share")
+    for name, ms in found.items():
+        if name not in ("ms", "steps") and abs(ms) > LEAST_SHARE * found["ms"]:
+            table.add_row(name, f"{ms:.3f}", f"{ms / found['ms']:.1%}")
+    table.add_row("all", f"{found['ms']:.3f}", "100%", style="bold")
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table.add_column(first, overflow="ellipsis", no_wrap=True, max_width=34)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def ops(run: Run, count: int) -> Table:
+    """The longest ops."""
+    table = _table("op", "phase", "ms", "share", "spread", "GFLOP/s", "GB/s")
+    rows = [row for row in run.ops() if row["ms"] is not None]
+    for row in rows[:count]:
+        name = f"{row['path'] or '(model)'} {row['op']}"
+        table.add_row(name, row["phase"], f"{row['ms']:.3f}", f"{row['share']:.1%}",
+                      f"{row['cv']:.0%}", f"{row['gflops'] or 0:.1f}",
+                      f"{row['gbytes_s'] or 0:.1f}")
+    rest = rows[count:]
+    if rest:
+        table.add_row(f"and {show.count(len(rest), 'op')} more", "",
+                      f"{sum(r['ms'] for r in rest):.3f}",
+                      f"{sum(r['share'] for r in rest):.1%}", "", "", "", style="dim")
+    return table
+
+
+def joules(run: Run, rows: list[Row], rail: str) -> Table:
+    """Energy of op signatures on one rail, by each method."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    title = "energy of ops: an estimate" if "estimate" in methods else f"energy of ops, {rail}"
+    heads = [word for m in methods for word in ((f"{m} mJ",) if m == "estimate"
+                                                else (f"{m} mJ", "±"))]
+    table = _table(title, *heads)
+    mine = {(row["signature"], row["method"]): row for row in rows}
+    most: dict[str, float] = {}
+    for row in rows:
+        most[row["signature"]] = max(row["joules"], most.get(row["signature"], row["joules"]))
+    for key in sorted(most, key=lambda key: -most[key])[:SHOWN]:
+        cells = []
+        for method in methods:
+            one = mine.get((key, method))
+            cells.append(f"{one['joules'] * 1e3:.3f}" if one else "")
+            if method != "estimate":
+                cells.append(f"{(one['high_joules'] - one['joules']) * 1e3:.3f}" if one else "")
+        table.add_row(key, *cells)
+    if "estimate" in methods:
+        return table
+    for row in run.step_energy():
+        if row["rail"] == rail:
+            sums = [cell for m in methods
+                    for cell in ("" if row[m] is None else f"{row[m] * 1e3:.3f}", "")]
+            table.add_row("sum over ops", *sums, style="bold")
+            table.add_row("a step, measured", f"{row['joules'] * 1e3:.3f}",
+                          f"{row['half_width'] * 1e3:.3f}", "", "", style="bold")
+    return table

@@ -1,0 +1,142 @@
+"""Windows of equal work, from which analyse/energy.py tells the energy of each op.
+
+Identical steps say nothing about their parts: shares of time never vary. So one op signature at a
+time is run `extra` times more inside otherwise normal steps (slope), and alone (alone), in an order
+that is drawn, several rounds of it, each window long enough for TICKS updates of the slowest rail.
+Nothing an op reads is overwritten by running it again: the plan gives every tensor its own place.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from handheld.analyse.run import Run, open_run
+from handheld.backends.opencl import OpenCLSession
+from handheld.errors import HandheldError
+from handheld.profile.profiler import Profiler
+from handheld.run.trainer import Trainer
+
+TICKS = 20  # of the slowest rail, in every window
+LEAST_S, MOST_S = 0.5, 5.0  # of a window
+ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 3, 2, 10
+NAMED = 24  # signatures with windows of their own; all others are one more, "rest"
+NAMED_SHARE = 0.98  # of the time of ops, after which the others are the rest
+MORE = 1.0  # times the step's own time that the extra runs take, about
+MOST_EXTRA = 4096
+
+
+@dataclass(frozen=True)
+class Work:
+    """Ops that are repeated together."""
+
+    signature: str
+    nodes: tuple[int, ...]
+    seconds: float  # that one run of all of them takes
+
+
+def works(run: Run, graph: str, first: int, most: int = NAMED) -> list[Work]:
+    """Signatures by time, the smallest ones, and all beyond `most`, together as the rest."""
+    by: dict[str, list[dict[str, Any]]] = {}
+    rows = [row for row in run.ops() if row["graph"] == graph and row["launches"]]
+    if not rows or any(row["ms"] is None for row in rows):
+        raise HandheldError("no step was recorded, so that it is not known which ops take how "
+                            "long. Try: more --steps")
+    for row in rows:
+        by.setdefault(row["signature"], []).append(row)
+    groups = sorted(by.items(), key=lambda item: -sum(r["ms"] for r in item[1]))
+    total = sum(row["ms"] for row in rows)
+    named: list[Work] = []
+    rest: list[dict[str, Any]] = []
+    for key, mine in groups:
+        done = sum(w.seconds for w in named) * 1e3
+        if len(named) < most and done < NAMED_SHARE * total:
+            named.append(_work(key, mine, first))
+        else:
+            rest += mine
+    return [*named, _work("rest", rest, first)] if rest else named
+
+
+def _work(key: str, rows: list[dict[str, Any]], first: int) -> Work:
+    return Work(key, tuple(sorted(row["id"] - first for row in rows)),
+                sum(row["ms"] for row in rows) * 1e-3)
+
+
+def measure(
+    profiler: Profiler, trainer: Trainer, graph: str, window_s: float, *,
+    budget_s: float | None = None, seed: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> None:
+    """Runs the windows. The trainer's plan has every tensor in a place of its own; its inputs are
+    on the device already. `budget_s`: how long all windows may take, about; fewer signatures are
+    told apart and fewer or more rounds of windows are run, so that they do."""
+    session = trainer.session
+    if not isinstance(session, OpenCLSession):
+        raise HandheldError(f"energy of ops is measured on OpenCL devices, and this is "
+                            f"{trainer.plan.device}")
+    profiler.writer.commit()
+    first = profiler.first_op(graph)
+    rounds, most = affordable(window_s, budget_s)
+    with open_run(profiler.path) as run:
+        todo = works(run, graph, first, most)
+        if budget_s is not None:
+            rounds = int(np.clip(budget_s // (windows(len(todo)) * window_s), LEAST_ROUNDS,
+                                 MOST_ROUNDS))
+        parts = run.parts()
+        step_s = (parts["ms"] if parts else sum(w.seconds for w in todo) * 1e3) * 1e-3
+    plans: list[tuple[str, Work | None]] = []
+    draw = random.Random(seed)
+    for _ in range(rounds):
+        one: list[tuple[str, Work | None]] = [("slope", None), ("slope", None)]
+        one += [(method, work) for work in todo for method in ("slope", "alone")]
+        draw.shuffle(one)
+        plans += one
+    count = len(trainer.plan.graphs[graph].graph.nodes)
+    for done, (method, work) in enumerate(plans):
+        if progress:
+            progress(done, len(plans), work.signature if work else "steps")
+        extra = 0
+        repeats: dict[int, int] = {}
+        if work is not None and method == "slope":
+            extra = int(np.clip(round(MORE * step_s / max(work.seconds, 1e-7)), 1, MOST_EXTRA))
+            repeats = dict.fromkeys(work.nodes, 1 + extra)
+        elif work is not None:
+            repeats = {node: int(node in work.nodes) for node in range(count)}
+        runs, begin, end = window(session, graph, repeats, window_s)
+        ids = [first + node for node in work.nodes] if work else []
+        profiler.energy_window(method, work.signature if work else "", ids, extra, runs, begin, end)
+
+
+def windows(count: int) -> int:
+    """Windows of a round that tells so many signatures apart."""
+    return 2 + 2 * count
+
+
+def affordable(window_s: float, budget_s: float | None) -> tuple[int, int]:
+    """Rounds, and signatures that can be told apart besides the rest."""
+    if budget_s is None:
+        return ROUNDS, NAMED
+    count = int((budget_s / (LEAST_ROUNDS * window_s) - 2) // 2) - 1
+    if count < 1:
+        least = windows(2) * LEAST_ROUNDS * window_s
+        raise HandheldError(f"the energy of ops takes at least {least:.0f} s here (a window is "
+                            f"{window_s:.2g} s for the slowest sensor), and {budget_s:g} s are "
+                            "given")
+    return LEAST_ROUNDS, min(count, NAMED)
+
+
+def window(session: OpenCLSession, graph: str, repeats: dict[int, int], seconds: float
+            ) -> tuple[int, int, int]:
+    session.run_repeated(graph, repeats)
+    session.finish()
+    runs, begin = 0, time.monotonic_ns()
+    while time.monotonic_ns() - begin < seconds * 1e9:
+        session.run_repeated(graph, repeats)
+        runs += 1
+    session.finish()
+    return runs, begin, time.monotonic_ns()

@@ -1,0 +1,66 @@
+"""What a run was measured on: enough to repeat it, and to know what it can be compared with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from handheld.measure.ceilings import stored
+from handheld.plan.plan import Plan
+
+PACKAGES = ("handheld", "numpy", "pyopencl", "torch")
+
+
+def facts(plan: Plan) -> dict[str, Any]:
+    known = stored(plan.caps) if plan.device.partition(":")[0] == "opencl" else None
+    return {
+        "device": plan.device, "caps": plan.caps.to_json(), "plan_options": dict(plan.options),
+        "plan_bytes": plan.bytes, "arena_bytes": plan.arena_bytes, "segments": list(plan.segments),
+        "machine": machine(), "versions": versions(), "code": code_state(Path.cwd()),
+        "ceilings": known and {
+            "flops": known.fp32.median, "bytes_s": known.bandwidth,
+            "to_device_bytes_s": known.to_device.median,
+            "to_device_latency_s": known.to_device_latency_s.median,
+            "to_host_bytes_s": known.to_host.median,
+            "to_host_latency_s": known.to_host_latency_s.median},
+    }
+
+
+def machine() -> dict[str, Any]:
+    uname = platform.uname()
+    return {"system": uname.system, "release": uname.release, "machine": uname.machine,
+            "cores": os.cpu_count(), "memory_bytes": int(psutil.virtual_memory().total)}
+
+
+def versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def code_state(folder: Path) -> dict[str, Any]:
+    """The git commit of the user's code, and whether it was changed since; empty without git."""
+    def ask(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True,
+                                  text=True, timeout=5, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = ask("rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    changed = ask("status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "changed": bool(changed)}

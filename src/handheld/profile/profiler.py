@@ -1,0 +1,202 @@
+"""Sees a trainer's steps, has the device time some of them, and writes the run file.
+
+Every step costs two readings of the host's clock. The commands of recorded steps (windows.py) go
+through a queue that keeps times, which are read later, while the device has other work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from handheld.backends.base import LAUNCH, Recording
+from handheld.errors import DeviceError, HandheldError
+from handheld.plan.plan import Plan
+from handheld.plan.signature import signature
+from handheld.profile.estimate import Estimate
+from handheld.profile.facts import facts
+from handheld.profile.memory import live
+from handheld.profile.windows import WARMUP, WINDOW, Windows
+from handheld.profile.work import flops, nbytes
+from handheld.run.trainer import Trainer
+from handheld.store.writer import RunWriter
+
+
+class Profiler:
+    """Writes a run of the trainer that it is attached to, from `__enter__` to `__exit__`.
+
+        with handheld.Profiler("mine.run") as profiler:
+            profiler.attach(trainer)
+            for batch in data:
+                trainer.step(*batch)
+
+    `wait` steps are not looked at, `warmup` steps are not recorded op by op, then `active` steps
+    are seen (None: all). Sensors are sampled by `plan.profile`, not by this.
+    """
+
+    def __init__(self, path: str | Path, *, wait: int = 0, warmup: int = WARMUP,
+                 active: int | None = None, estimate: Estimate | None = None,
+                 **settings: Any) -> None:
+        self.windows = Windows(wait, warmup, active)
+        self.writer = RunWriter(path)
+        self.path = Path(path)
+        self._op_ids: dict[str, int] = {}  # graph -> id of its first op
+        self._trainer: Trainer | None = None
+        self._window: contextlib.ExitStack | None = None
+        self._recording: Recording | None = None
+        self._recorded: list[tuple[int, str, int]] = []  # step, graph, commands up to its end
+        self._unread: list[tuple[Recording, list[tuple[int, str, int]]]] = []
+        self._begun_ns = time.monotonic_ns()
+        self._no_times = False
+        self._energy_windows = 0
+        self.writer.meta(status="running", begun_unix_ns=time.time_ns(),
+                         begun_monotonic_ns=self._begun_ns, settings=settings,
+                         schedule={"wait": wait, "warmup": warmup, "active": active},
+                         estimate=estimate and dataclasses.asdict(estimate))
+
+    # ── what is profiled ──────────────────────────────────────────────────────────────────────
+
+    def attach(self, trainer: Trainer) -> None:
+        """From now on the trainer's steps are seen."""
+        if trainer.observer is not None:
+            raise HandheldError("this trainer is being profiled already")
+        if self._trainer is not None:
+            raise HandheldError("a run file is of one trainer: another Profiler, with another "
+                                "file, is for the next one")
+        self.writer.meta(**facts(trainer.plan), started_ns=time.monotonic_ns(),
+                         allocated_bytes=trainer.session.allocated_bytes)
+        self._describe(trainer.plan)
+        trainer.observer = self
+        self._trainer = trainer
+
+    def _describe(self, plan: Plan) -> None:
+        """Writes the plan's ops, with what is alive while each runs."""
+        first = 0
+        for name, made in plan.graphs.items():
+            self._op_ids[name] = first
+            alive = live(plan, name)
+            for i, (node, lowered) in enumerate(zip(made.graph.nodes, made.lowered)):
+                self.writer.put(
+                    "op", first + i, name, i, node.op, node.origin.source, node.origin.phase,
+                    node.origin.path, signature(node, made.graph), lowered.why,
+                    len(lowered.launches), flops(node, made.graph), nbytes(node, made.graph),
+                    json.dumps(alive.by_node[i]))
+            self.writer.meta(**{f"memory.{name}": {
+                "peak_op": first + alive.peak, "peak_bytes": alive.peak_bytes,
+                "owners": [[o.name, o.category, o.nbytes] for o in alive.owners]}})
+            first += len(made.graph.nodes)
+
+    def first_op(self, graph: str) -> int:
+        """The id of a graph's first op."""
+        return self._op_ids[graph]
+
+    # ── steps ─────────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.contextmanager
+    def watching(self, trainer: Trainer, graph: str) -> Iterator[None]:
+        """Around one run of a graph."""
+        if not self.windows.notes():
+            yield
+            return
+        if self._window is None and not self._no_times and not self._unread and self.windows.due():
+            self._open(trainer)
+        window = self.windows.count if self._window is not None else None
+        begin = time.monotonic_ns()
+        yield
+        end = time.monotonic_ns()
+        step = self.windows.steps
+        self.windows.steps += 1
+        made = trainer.plan.graphs[graph].graph
+        shape = next((made.tensors[tensor].shape for _, tensor, _ in made.inputs), ())
+        self.writer.put("step", step, graph, shape[0] if shape else 0, begin, end, window, None)
+        if self._recording is None:
+            self._read_one()
+            return
+        self._recorded.append((step, graph, len(self._recording)))
+        if len(self._recorded) == WINDOW:
+            self._close(trainer)
+
+    def _open(self, trainer: Trainer) -> None:
+        trainer.session.finish()  # the work of other steps is no cost
+        with self.windows.costs(), contextlib.ExitStack() as stack:
+            try:
+                self.writer.put("clock", *trainer.session.clock_mark())
+                self._recording = stack.enter_context(trainer.session.record())
+            except DeviceError as error:  # whole steps can still be timed
+                self._no_times = True
+                self.writer.note("no op times", str(error))
+                return
+            self._window = stack.pop_all()
+            self.windows.opened()
+
+    def _close(self, trainer: Trainer) -> None:
+        self._end_window()
+        with self.windows.costs():
+            self.writer.put("clock", *trainer.session.clock_mark())
+
+    def _end_window(self) -> None:
+        """Waits for the steps in the window; their times are read later."""
+        if self._window is not None and self._recording is not None:
+            self._window.close()
+            self._unread.append((self._recording, self._recorded))
+            self._window, self._recording, self._recorded = None, None, []
+            self.windows.closed()
+
+    def _read_one(self) -> None:
+        """Reads the times of a finished window."""
+        if not self._unread:
+            return
+        with self.windows.costs():
+            recording, steps = self._unread.pop()
+            rows = recording.read().rows
+            start = 0
+            for step, graph, stop in steps:
+                part = rows[start:stop].copy()
+                part[part[:, 0] == LAUNCH, 1] += self._op_ids[graph]
+                self.writer.put("command", step, len(part), part.T.astype("<i8").tobytes())
+                start = stop
+
+    def energy_window(self, method: str, signature: str, ops: list[int], extra: int, runs: int,
+                      begin_ns: int, end_ns: int) -> None:
+        """Notes a stretch of equal work (energy.py)."""
+        self.writer.put("energy_window", self._energy_windows, method, signature, json.dumps(ops),
+                        extra, runs, begin_ns, end_ns)
+        self._energy_windows += 1
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────
+
+    def flush(self) -> None:
+        """Ends an open window, and writes all there is."""
+        self._end_window()
+        while self._unread:
+            self._read_one()
+        self.writer.commit()
+
+    def close(self, status: str = "complete") -> None:
+        if self._trainer is not None and self._trainer.observer is self:
+            self._trainer.observer = None
+        try:
+            self.flush()
+        finally:
+            end = time.monotonic_ns()
+            self.writer.meta(status=status, ended_monotonic_ns=end, steps=self.windows.steps,
+                             recording_share=self.windows.cost_ns / max(end - self._begun_ns, 1))
+            self.writer.close()
+
+    def __enter__(self) -> Profiler:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(ending(kind))
+
+
+def ending(kind: type[BaseException] | None) -> str:
+    """What a run file says about how the run ended."""
+    if kind is None:
+        return "complete"
+    return "interrupted" if issubclass(kind, KeyboardInterrupt) else f"failed: {kind.__name__}"

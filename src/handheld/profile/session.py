@@ -1,0 +1,156 @@
+"""A loop of steps under a profiler, with the machine's sensors sampled beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from handheld.analyse.rails import Series, rails
+from handheld.analyse.run import Run, open_run
+from handheld.errors import HandheldError
+from handheld.plan.plan import Plan
+from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure
+from handheld.profile.estimate import Estimate
+from handheld.profile.profiler import Profiler
+from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
+from handheld.profile.windows import WARMUP
+from handheld.run.batch import check_batch
+from handheld.run.trainer import Trainer
+from handheld.sensors.base import Where
+
+STEPS = 50
+
+Batch = Sequence[Any]
+#: told after each step and each window of equal work: how many are done, of how many, and what
+Progress = Callable[[int, int, str], None]
+
+
+def profile(
+    plan: Plan, batches: Batch | Iterable[Batch] | Mapping[str, Any], path: str | Path, *,
+    steps: int = STEPS, graph: str | Sequence[str] | None = None, wait: int = 0,
+    warmup: int = WARMUP, active: int | None = None, sensors: Sensors = True,
+    where: Where | None = None, energy: bool = False, energy_s: float | None = None,
+    estimate: Estimate | None = None, idle_s: float = IDLE_S, progress: Progress | None = None,
+    **settings: Any,
+) -> Run:
+    """Runs `steps` steps and measures them.
+
+    `batches` is one batch (a tuple of arrays) that every step gets, or an iterable of batches,
+    whose time to make the next one counts too. `graph` names the graph to run, or several that a
+    step runs in turn (a GAN's `d` and `g`; then `batches` says by name what each gets). `sensors`:
+    all that are here, none, or these classes, looked for at `where`. `energy`: then also windows
+    that tell the energy of each op, for about `energy_s` seconds; `estimate`: what a device is
+    said to take, for estimates. The step's state is left as it was."""
+    names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
+    unknown = [name for name in names if name not in plan.graphs]
+    if unknown:
+        raise HandheldError(f"the plan has no graph {unknown[0]!r}; it has "
+                            f"{', '.join(plan.graphs)}")
+    if steps < 1:
+        raise HandheldError(f"a profile of {steps} steps measures nothing")
+    if energy and len(names) > 1:
+        raise HandheldError(f"the energy of ops is measured for one graph at a time: say which of "
+                            f"{', '.join(names)}")
+    found = sources(sensors, where)
+    takes = [_source(plan, name, batches if len(names) == 1 else _of(batches, name, names))
+             for name in names]
+    if energy:
+        found.need_power()
+        # nothing that an op reads may be overwritten by running it again
+        plan = plan.step.plan(plan.device, graphs=list(plan.graphs),
+                              **{**plan.options, "isolate": True})
+    with contextlib.ExitStack() as stack:
+        profiler = stack.enter_context(Profiler(
+            path, wait=wait, warmup=warmup, active=active, estimate=estimate, steps=steps,
+            graphs=names, **settings))
+        stack.enter_context(sampled(profiler.writer, found, where))
+        before = {n: v.copy() for n, v in plan.step.values.items()}
+        trainer = plan.start()
+        stack.callback(_leave, trainer, before)
+        profiler.attach(trainer)
+        if found.here:
+            idle(profiler.writer, idle_s)
+        turns = itertools.cycle(zip(names, takes))
+        for done in range(steps * len(names)):
+            name, take = next(turns)
+            loss = trainer.run(name, *take())
+            if progress:
+                progress(done // len(names) + 1, steps, "step")
+        float(loss)
+        if energy:
+            profiler.flush()
+            measure(profiler, trainer, names[0], _window_s(profiler.path), budget_s=energy_s,
+                    progress=progress)
+    return open_run(path)
+
+
+def default_graphs(graphs: Iterable[str]) -> list[str]:
+    """The graph that trains; without one, all of them in turn, but those that only look."""
+    train = [name for name in graphs if name.partition("@")[0] == "train"]
+    looks = ("evaluate", "predict")
+    return train[:1] or [n for n in graphs if n.partition("@")[0] not in looks] or list(graphs)
+
+
+def _of(batches: Any, name: str, names: Sequence[str]) -> Any:
+    if not isinstance(batches, Mapping) or name not in batches:
+        raise HandheldError(f"a step runs {', '.join(names)} in turn: batches should be a "
+                            f"dictionary with one for each, and {name!r} has none")
+    return batches[name]
+
+
+def _window_s(path: Path) -> float:
+    """Long enough for TICKS updates of the slowest rail."""
+    with open_run(path) as run:
+        slowest = max((update_s(one) for one in rails(run.channels)), default=0.0)
+    return min(max(TICKS * slowest, LEAST_S), MOST_S)
+
+
+def update_s(one: Series) -> float:
+    """The usual time between two values of a channel."""
+    at = one.t_ns[1:][np.diff(one.values) != 0]
+    return float(np.median(np.diff(at))) * 1e-9 if len(at) > 3 else 0.1
+
+
+def _leave(trainer: Trainer, before: dict[str, Any]) -> None:
+    """Frees the device; the step has the values that it had."""
+    trainer.close()
+    trainer.plan.step.values.update(before)
+
+
+def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
+    """The next batch each time: the same one, or the iterable's next."""
+    made = plan.graphs[graph].graph
+    if isinstance(batches, Mapping):
+        check_batch(made, (batches,))
+        return lambda: (batches,)
+    if isinstance(batches, (tuple, list)) and len(batches) == len(made.inputs):
+        with contextlib.suppress(HandheldError):
+            check_batch(made, tuple(batches))
+            return lambda: batches
+    if isinstance(batches, (tuple, list)) and not (
+            batches and isinstance(batches[0], (tuple, list, Mapping))):
+        check_batch(made, tuple(batches))  # says what is wrong
+    iterator = iter(batches)
+
+    def take() -> Batch:
+        nonlocal iterator
+        try:
+            return _tuple(next(iterator))
+        except StopIteration:
+            iterator = iter(batches)
+        try:
+            return _tuple(next(iterator))
+        except StopIteration:
+            raise HandheldError("the data ended before the profile did, and starts again with "
+                                "nothing. Try: fewer steps, or a list of batches") from None
+
+    return take
+
+
+def _tuple(batch: Any) -> Batch:
+    return (batch,) if isinstance(batch, Mapping) else tuple(batch)

@@ -1,0 +1,39 @@
+"""What an op has to do at least: floating point operations, and bytes that must move."""
+
+from __future__ import annotations
+
+import math
+
+from handheld.graph.graph import DTYPES, Graph, Node
+from handheld.graph.program import LEAVES
+from handheld.kernels import contract
+
+#: instructions that compute nothing
+IDLE = frozenset({*LEAVES, "gather", "cast"})
+
+
+def flops(node: Node, graph: Graph) -> int:
+    """Of a contraction: multiplications and additions. Of a program: one an instruction and point.
+    Of the recurrent layers: their matrix products."""
+    if node.op in ("matmul", "conv", "conv_input", "conv_weight"):
+        return contract.flops(node, graph) + _program(node, int(math.prod(node.attrs["shape"])))
+    if node.op in ("lstm", "lstm_grad", "gru", "gru_grad"):
+        weights = max(math.prod(view.shape) for view in node.inputs if len(view.shape) == 2)
+        steps = max(math.prod(view.shape[:2]) for view in node.inputs if len(view.shape) == 3)
+        return 2 * weights * steps
+    return _program(node, int(math.prod(node.attrs["shape"]))) if "program" in node.attrs else 0
+
+
+def _program(node: Node, points: int) -> int:
+    program = node.attrs.get("program", ())
+    return points * sum(instr.op not in IDLE for instr in program)
+
+
+def nbytes(node: Node, graph: Graph) -> int:
+    """Each input read once, as much of it as is looked at, and each output written once."""
+    read: dict[int, int] = {}
+    for view in node.inputs:
+        tensor = graph.tensors[view.tensor]
+        seen = math.prod(n for n, s in zip(view.shape, view.strides) if s) * DTYPES[tensor.dtype]
+        read[view.tensor] = min(max(read.get(view.tensor, 0), seen), tensor.nbytes)
+    return sum(read.values()) + sum(graph.tensors[t].nbytes for t in node.outputs)

@@ -1,0 +1,86 @@
+"""Reads a run file: rows as they are. What they mean is said in analyse/."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from handheld.errors import RunFileError
+from handheld.store.writer import APPLICATION, VERSION
+
+COMMAND = ("kind", "op", "bytes", "host_begin", "host_end", "queued", "submitted", "started",
+           "ended")
+_HEADER = b"SQLite format 3\0"
+
+
+class RunFile:
+    """A run file, open for reading; it may still be written to."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise RunFileError(f"there is no run file {self.path}")
+        with self.path.open("rb") as file:
+            if file.read(len(_HEADER)) != _HEADER:
+                raise RunFileError(f"{self.path} is no run file of Handheld")
+        try:
+            self.db, application, version = self._open()
+        except sqlite3.Error as error:
+            raise RunFileError(f"{self.path} is damaged: {error}") from None
+        if application != APPLICATION:
+            raise RunFileError(f"{self.path} is a database, and no run file of Handheld")
+        if version > VERSION:
+            raise RunFileError(f"{self.path} was written by a newer Handheld (version {version}; "
+                               f"this one reads up to {VERSION}). Try: pip install -U handheld")
+        self.meta = {k: json.loads(v) for k, v in self.rows("SELECT key, value FROM meta")}
+
+    def _open(self) -> tuple[sqlite3.Connection, int, int]:
+        """The database, whose it is and its version."""
+        # not read-only: what a killed process left in the journal is taken in first
+        db = sqlite3.connect(self.path, timeout=10.0)
+        try:
+            return db, _pragma(db, "application_id"), _pragma(db, "user_version")
+        except sqlite3.OperationalError:
+            if os.access(self.path.parent, os.W_OK):
+                raise
+            # a folder that cannot be written to: nobody writes to the file either
+            db.close()
+            db = sqlite3.connect(f"{self.path.absolute().as_uri()}?immutable=1", uri=True)
+            return db, _pragma(db, "application_id"), _pragma(db, "user_version")
+
+    def rows(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self.db.execute(query, args).fetchall()
+        except sqlite3.Error as error:
+            raise RunFileError(f"{self.path} is damaged: {error}") from None
+
+    def table(self, query: str, *args: Any) -> list[dict[str, Any]]:
+        try:
+            cursor = self.db.execute(query, args)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row)) for row in cursor]
+        except sqlite3.Error as error:
+            raise RunFileError(f"{self.path} is damaged: {error}") from None
+
+    def commands(self, step: int) -> dict[str, np.ndarray] | None:
+        """The commands of a recorded step, a column each."""
+        found = self.rows("SELECT count, data FROM command WHERE step=?", step)
+        if not found:
+            return None
+        count, data = found[0]
+        if len(data) != 8 * len(COMMAND) * count:
+            raise RunFileError(f"{self.path} is damaged: the commands of step {step} are "
+                               f"{len(data)} bytes long")
+        return dict(zip(COMMAND, np.frombuffer(data, "<i8").reshape(len(COMMAND), count)))
+
+    def close(self) -> None:
+        self.db.close()
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])

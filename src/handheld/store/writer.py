@@ -1,0 +1,120 @@
+"""Writes a run file as things happen.
+
+Rows are kept in memory for a quarter of a second, then committed by a thread of their own: a
+process that is killed loses about that much, and the file opens. A disk that fills is said
+once; what cannot be written is kept until it can, or the run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from handheld.errors import RunFileError
+from handheld.sensors.sink import SCHEMA as SENSOR_SCHEMA
+
+APPLICATION = 0x4848726E  # "HHrn"
+VERSION = 1
+COMMIT_S = 0.25
+MOST_ROWS = 100_000  # kept in memory while the disk refuses them
+
+
+class RunWriter:
+    """A new run file. `put` rows from any thread; `close` commits what is left."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.problem = ""
+        self.lost = 0
+        self._rows: list[tuple[str, tuple[Any, ...]]] = []
+        self._lock, self._commit_lock = threading.Lock(), threading.Lock()
+        self._stop = threading.Event()
+        if self.path.exists():
+            raise RunFileError(f"{self.path} exists. Try: another name, or delete it")
+        try:
+            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=10.0,
+                                       check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("BEGIN")
+            for statement in statements():
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA application_id={APPLICATION}")
+            self._db.execute(f"PRAGMA user_version={VERSION}")
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise RunFileError(f"{self.path} cannot be made: {error}") from None
+        self._thread = threading.Thread(target=self._work, name="run file", daemon=True)
+        self._thread.start()
+
+    def put(self, table: str, *row: Any) -> None:
+        with self._lock:
+            self._rows.append((table, row))
+
+    def put_all(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        with self._lock:
+            self._rows.extend((table, row) for row in rows)
+
+    def meta(self, **values: Any) -> None:
+        for key, value in values.items():
+            self.put("meta", key, json.dumps(value))
+
+    def note(self, kind: str, text: str) -> None:
+        self.put("note", time.monotonic_ns(), kind, text)
+
+    def commit(self) -> None:
+        with self._commit_lock:
+            with self._lock:
+                rows, self._rows = self._rows, []
+            if not rows:
+                return
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                for (table, width), group in itertools.groupby(
+                        rows, lambda one: (one[0], len(one[1]))):
+                    places = ", ".join("?" * width)
+                    self._db.executemany(f"REPLACE INTO {table} VALUES ({places})",
+                                         [row for _, row in group])
+                self._db.execute("COMMIT")
+                self.problem = ""
+            except sqlite3.Error as error:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                self.problem = f"{self.path} could not be written: {error}"
+                with self._lock:
+                    self._rows = rows + self._rows
+                    self.lost += max(len(self._rows) - MOST_ROWS, 0)
+                    del self._rows[:-MOST_ROWS]
+
+    def _work(self) -> None:
+        while not self._stop.wait(COMMIT_S):
+            self.commit()
+
+    def close(self) -> None:
+        """Commits what is left; RunFileError if that cannot be done."""
+        self._stop.set()
+        self._thread.join()
+        self.commit()
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if not self.problem:
+                self._db.execute("PRAGMA journal_mode=DELETE")  # one plain file, if no one reads it
+        self._db.close()
+        if self.problem:
+            raise RunFileError(f"{self.problem}. {len(self._rows) + self.lost} rows are lost; "
+                               "what was committed before opens")
+
+
+def statements() -> list[str]:
+    """The schema, statement by statement."""
+    text = resources.files("handheld.store").joinpath("schema.sql").read_text()
+    lines = [line.partition("--")[0] for line in text.splitlines()]
+    return [s for s in (one.strip() for one in ("\n".join(lines) + SENSOR_SCHEMA).split(";")) if s]

@@ -1,0 +1,231 @@
+"""`handheld profile` as a user meets it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import handheld
+from casework_path import clean_path
+from handheld.cli import profile, run_tables, show
+from handheld.cli.main import app
+from handheld.errors import RunFileError
+from handheld.profile import sampling
+from run_files import MadeRun
+
+FACTORY = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def make():
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    batch = (torch.randn(8, 6), torch.zeros(8, dtype=torch.int64))
+    return model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.2), batch
+"""
+
+BLOCK_TORCH = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoTorch())
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a command in a folder of its own; 80 columns, no colours, no second of idleness."""
+    (tmp_path / "mine.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    for console in (show.out, show.err):
+        monkeypatch.setattr(console, "_width", 80)
+
+    def call(*words: str):
+        return CliRunner().invoke(app, ["profile", *words], prog_name="handheld")
+
+    return call
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path()), **more}
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-c", "from handheld.cli.main import main; main()", "profile", *words]
+
+
+def test_help(run):
+    result = run("--help")
+    assert result.exit_code == 0 and "Examples:" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_what_is_said(run):
+    result = run("mine.py:make", "--steps", "30")
+    assert result.exit_code == 0, result.output
+    for words in ("device", "ms a step", "alive at the peak", "allocated", "overhead",
+                  "where a step goes", "forward", "backward", "matmul", "run file mine_make-1.run"):
+        assert words in result.stdout, words
+    assert "energy" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert run("mine.py:make", "--steps", "3").exit_code == 0
+    assert Path("mine_make-2.run").exists(), "no run is written over"
+
+
+def test_json(run):
+    result = run("mine.py:make", "--steps", "30", "--json", "--out", "one.run")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0 and found["steps"] == 30 and found["status"] == "complete"
+    assert found["parts"]["ms"] > 0 and found["ops"][0]["ms"] > 0
+    assert isinstance(found["findings"], list) and found["memory"]["allocated_bytes"] > 0
+    assert found["energy"] == [] or found["energy"][0]["rail"]
+    with handheld.open_run("one.run") as opened:
+        assert opened.meta["settings"]["what"] == "mine_make"
+
+
+def test_a_file_that_exists_is_not_touched(run):
+    Path("one.run").write_text("mine")
+    result = run("mine.py:make", "--out", "one.run")
+    assert result.exit_code == 1 and "one.run exists" in result.stderr
+    assert Path("one.run").read_text() == "mine"
+
+
+def test_bad_requests(run):
+    for words, said in ((("mine.py:make", "--graph", "tain"), "there is no graph 'tain'"),
+                        (("mine.py:make", "--estimate-energy"), "give --watts-busy"),
+                        (("mine.py:make", "--watts-busy", "5"), "are for --estimate-energy"),
+                        (("nothing",), "nothing")):
+        result = run(*words, "--steps", "2")
+        assert result.exit_code == 1 and said in result.stderr, result.output
+        assert not list(Path().glob("*.run"))
+
+
+def test_energy_without_a_sensor_is_an_error_before_anything_runs(run, monkeypatch):
+    monkeypatch.setattr(sampling, "find", lambda where=None: [])
+    monkeypatch.setattr(profile, "open_source", lambda what: pytest.fail("it went on"))
+    result = run("mine.py:make", "--energy")
+    assert result.exit_code == 1 and "no sensor of power is here" in result.stderr
+    assert "--estimate-energy" in result.stderr
+
+
+def test_an_estimate_says_that_it_is_one(run):
+    words = ("mine.py:make", "--steps", "30", "--estimate-energy", "--watts-busy", "5",
+             "--watts-idle", "1")
+    result = run(*words)
+    assert "estimate, not measured" in result.stdout.replace("\n               ", "")
+    assert "energy of ops: an estimate" in result.stdout and "estimate mJ" in result.stdout
+    found = json.loads(run(*words, "--json").stdout)
+    assert [row["estimate"] for row in found["energy"]][-1] is True
+    assert all(row["method"] == "estimate" for row in found["op_energy"])
+    plain = run("mine.py:make", "--steps", "30").stdout
+    assert "estimate" not in plain
+
+
+def test_torch_cpu(run):
+    result = run("mine.py:make", "--on", "torch:cpu", "--steps", "20")
+    assert result.exit_code == 0 and "torch:cpu" in result.stdout
+    assert "allocated" not in result.stdout, "PyTorch's own memory is not ours to state"
+
+
+def test_a_workload_of_two_updates(run):
+    result = run("dcgan", "--batch", "2", "--steps", "4")
+    assert result.exit_code == 0, result.output
+    assert "d and g" in result.stdout and "where a step of g goes" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_step_file_without_pytorch(run, tmp_path):
+    runner = CliRunner()
+    packed = runner.invoke(app, ["package", "mine.py:make", "--out", "mine.step"])
+    assert packed.exit_code == 0, packed.output
+    (tmp_path / "block").mkdir()
+    (tmp_path / "block" / "sitecustomize.py").write_text(BLOCK_TORCH)
+    env = environment()
+    env["PYTHONPATH"] = f"{tmp_path / 'block'}{os.pathsep}{env['PYTHONPATH']}"
+    done = subprocess.run(command("mine.step", "--steps", "20", "--json"), cwd=tmp_path, env=env,
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["steps"] == 20 and found["parts"]["backward"] > 0
+
+
+def test_ctrl_c(run, tmp_path):
+    process = subprocess.Popen(command("mine.py:make", "--steps", "100000000", "--out", "one.run"),
+                               cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.2)
+        if Path("one.run").exists():
+            try:
+                with handheld.open_run("one.run") as found:
+                    if len(found.steps()) > 50:
+                        break
+            except RunFileError:  # it is being made just now
+                continue
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert re.search(r"stopped: interrupted; [\d,]+ steps of it are in one\.run", said), said
+    with handheld.open_run("one.run") as found:
+        assert found.meta["status"] == "interrupted" and found.summary()["steps"] > 50
+        assert "sampler" in found.meta
+
+
+def test_live_in_a_terminal(run, tmp_path):
+    """A real terminal of 80 columns: it is drawn to while steps run, and left clean."""
+    main, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    process = subprocess.Popen(command("mine.py:make", "--steps", "20000", "--live"), cwd=tmp_path,
+                               stdout=end, stderr=end, stdin=end, close_fds=True,
+                               env=environment(TERM="xterm", COLUMNS="80", LINES="40"))
+    os.close(end)
+    shown = b""
+    while True:
+        try:
+            part = os.read(main, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(main)
+    assert process.wait(60) == 0, shown[-2000:]
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert "of 20000 steps" in text, text[:2000]
+    assert "run file mine_make-1.run" in text
+    assert max(map(len, re.split(r"[\r\n]+", text))) <= 80
+    assert shown.rstrip().endswith(b".run") and text.count("where a step goes") == 1
+
+
+def test_tables_of_a_run_with_everything(tmp_path, monkeypatch, capsys):
+    """Long names, several rails: still 80 columns."""
+    monkeypatch.setattr(show.out, "_width", 80)
+    made = MadeRun(tmp_path / "one.run", estimate={"watts_busy": 5.0, "watts_idle": 1.0},
+                   recording_share=0.01, allocated_bytes=10**9, plan_bytes=10**9,
+                   **{"memory.train": {"peak_op": 0, "peak_bytes": 9 * 10**8, "owners": [
+                       ["a.very.long.path.to.a.module." * 3 + "conv (forward)", "activation",
+                        10**8]] * 3}})
+    made.steps(60)
+    made.writer.note("gap", "a sensor went away")
+    with made.open() as opened, show.out.capture() as shown:
+        run_tables.present(opened)
+    lines = shown.get().splitlines()
+    assert max(map(len, lines[:-1])) <= 80 and any("858.3 MiB alive" in line for line in lines)
+    assert "note: a sensor went away" in capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""Sensors for tests: a meter whose joules follow from what the process does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from handheld.sensors.base import Channel, Sensor, Unavailable, Value, Where
+from handheld.sensors.memory import ProcessUse
+
+IDLE_W, CORE_W = 2.0, 10.0
+
+
+class Meter(Sensor):
+    """2 W, and 10 W for each core that the process keeps busy: what a meter of a CPU would say."""
+
+    name = "meter"
+    about = "a model of a CPU's power"
+    period_s = 0.01
+    channels = (Channel("cpu energy", "energy", counter=True, covers=("cpu",)),)
+
+    def __init__(self, process: ProcessUse) -> None:
+        self._process, self._begun = process, time.monotonic()
+
+    @classmethod
+    def probe(cls, where: Where) -> Meter:
+        return cls(ProcessUse.probe(where))
+
+    def read(self) -> Sequence[Value]:
+        busy = self._process.read()[2]
+        assert isinstance(busy, float)
+        return [IDLE_W * (time.monotonic() - self._begun) + CORE_W * busy]
+
+
+class Broken(Sensor):
+    """One that is not here."""
+
+    name = "broken"
+    about = "nothing"
+
+    @classmethod
+    def probe(cls, where: Where) -> Broken:
+        raise Unavailable("it is in the other room")
+
+    def read(self) -> Sequence[Value]:
+        return []
