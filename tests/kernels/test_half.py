@@ -104,7 +104,8 @@ def held(graph, data, kind, choice=None, **caps) -> None:
     node = graph.nodes[0]
     check(graph)
     values = {i: torch.from_numpy(a) for i, a in data.items()}
-    values = {i: v.double() if v.dtype.is_floating_point else v for i, v in values.items()}
+    kinds = {"f32": torch.float64, "f16": torch.float64, "i32": torch.int32, "bool": torch.bool}
+    values = {i: v.to(kinds[graph.tensors[i].dtype]) for i, v in values.items()}
     want = [np.asarray(w) for w in reference(node, _wide(graph), values, torch.float64)]
     got = run_node(lambda n, g, c: lower(n, g, c, choice), graph, data, caps_of_kind(kind, **caps))
     for out, mine, exact in zip(node.outputs, got, want):
@@ -269,6 +270,30 @@ def test_pool(kind, stride, mixed):
     graph, data = make("avg_pool", [given(*x)], None, [(y, end)], {**mean, "shape": y})
     held(graph, data, kind)
     graph, data = make("avg_pool_grad", [given(*y)], None, [(x, end)], {**mean, "shape": x})
+    held(graph, data, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("sizes", "causal"), [
+    ((2, 3, 3, 5, 7, 4, 4), False), ((1, 2, 1, 67, 131, 16, 20), True),
+    ((2, 4, 2, 13, 3, 5, 33), False),
+])
+def test_attention(kind, sizes, causal):
+    """Forward, and the gradient of what that gives; lse and sums over blocks stay floats."""
+    b, h, g, n, s, d, e = sizes
+    attrs = {"scale": 0.3, "causal": causal, "masked": True, "dropout": 0.0, "key": 0}
+    q, k, v = (halves(b, x, y, z, seed=i) for i, (x, y, z) in
+               enumerate([(h, n, d), (g, s, d), (g, s, e)]))
+    mask = np.random.default_rng(5).random((b, h, n, s)) > 0.3
+    graph, data = make("attention", [q, k, v, mask], None,
+                       [((b, n, h, e), "f16"), ((b, h, n), "f32")], attrs)
+    held(graph, data, kind)
+    values = {i: torch.from_numpy(a) for i, a in data.items()}
+    values[3] = values[3].bool()
+    out, lse = reference(graph.nodes[0], graph, values)
+    graph, data = make("attention_grad", [
+        halves(b, h, n, e, seed=7), q, k, v, out.transpose(1, 2).contiguous().numpy(), lse.numpy(),
+        mask], None, [((b, n, h, d), "f16"), ((b, s, g, d), "f16"), ((b, s, g, e), "f16")], attrs)
     held(graph, data, kind)
 
 

@@ -239,7 +239,10 @@ def _attention(graph: Graph, node: Node) -> None:
         need(found == size, f"an operand is {found} and not {size}")
     kind = graph.tensors[node.inputs[own].tensor].dtype if masked else ""
     need(kind in ("", "f32", "bool"), f"the mask is {kind}, not f32 or bool")
-    _types(graph, node, "f32 " * own + kind + " i32 i32" * drops, "f32 " * len(made))
+    stored = graph.tensors[node.inputs[0].tensor].dtype  # all of them or none are halves
+    need(VALUES[stored] == "f32", f"input 0 is {stored}, not f32")
+    _types(graph, node, f"{stored} " * (own - grad) + "f32 " * grad + kind + " i32 i32" * drops,
+           f"{stored} " * 3 if grad else f"{stored} f32")
     for view in (*node.inputs[5:own], *node.inputs[own + masked :]):
         need(view.is_contiguous, "lse, seed or step is not dense")
 

@@ -14,11 +14,28 @@
 #ifndef MASK     // 0: none; 1: floats that are added; 2: bytes, 0 where a key may not be seen
 #define MASK 0
 #endif
+#ifndef HALVES   // 1: q, k, v, out and their gradients are stored in halves (half.cl comes before)
+#define HALVES 0
+#endif
 #ifndef CAUSAL
 #define CAUSAL 0
 #endif
 #ifndef DROPOUT
 #define DROPOUT 0
+#endif
+
+#if HALVES
+#define ELEMENT HALF
+#define GET(p, i) GET_HALF(p, i)
+#define GET4(p) vload_half4(0, (const __global half *)(p))
+#define GET16(p) HLOAD(0, p)
+#define PUT(value, i, p) PUT_HALF(value, i, p)
+#else
+#define ELEMENT float
+#define GET(p, i) (p)[i]
+#define GET4(p) (*(const __global float4 *)(p))
+#define GET16(p) GLOAD(0, p)
+#define PUT(value, i, p) (p)[i] = (value)
 #endif
 
 #define UNSEEN 3.4028235e38f  // lse of a row that may see nothing: its p come out as 0
@@ -45,10 +62,10 @@
 #endif
 
 // heads of q, how many of them share one of k and v; rows of q and k; columns of q and v
-#define INPUTS const __global float *q, VIEW(q), const __global float *k, VIEW(k), \
-               const __global float *v, VIEW(v), int heads, int shared, int rows, int keys, \
+#define INPUTS const __global ELEMENT *q, VIEW(q), const __global ELEMENT *k, VIEW(k), \
+               const __global ELEMENT *v, VIEW(v), int heads, int shared, int rows, int keys, \
                int depth, int width, float scale MASK_PARAMS DROP_PARAMS
-#define GRADIENTS const __global float *g, VIEW(g), const __global float *y, VIEW(y), \
+#define GRADIENTS const __global ELEMENT *g, VIEW(g), const __global ELEMENT *y, VIEW(y), \
                   const __global float *lse
 
 // dropout's factor of the probability at `place` of [b, h, l, s]

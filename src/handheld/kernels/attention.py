@@ -61,6 +61,8 @@ class _Problem:
         args += ints(heads, heads // max(groups, 1), rows, keys, depth, width)
         args.append(Float(attrs["scale"]))
         flags: dict[str, object] = {"CAUSAL": int(attrs["causal"])}
+        if graph.tensors[q.tensor].dtype == "f16":
+            flags["HALVES"] = 1
         if attrs["masked"]:
             mask = rest.pop(0)
             flags["MASK"] = 2 if graph.tensors[mask.tensor].dtype == "bool" else 1
@@ -79,6 +81,12 @@ class _Problem:
     @property
     def empty(self) -> bool:
         return 0 in (self.batch, self.heads, self.rows)
+
+    def source(self, defines: Mapping[str, object], *parts: str) -> str:
+        first = ("half.cl",) if "HALVES" in self.flags else ()
+        text = (PHILOX if "DROPOUT" in self.flags else "") + "".join(
+            map(read_source, (*first, *parts)))
+        return with_defines({**defines, **self.flags}, text)
 
 
 def _in_quads(view: View) -> bool:
@@ -132,10 +140,9 @@ def _blocks(problem: _Problem, caps: DeviceCaps) -> tuple[int, str]:
     step = 16 * vectors
     defines = {"MR": tile_rows, "NV": vectors, "BQ": block, "BK": block,
                "DP": round_up(max(problem.depth, 1), step),
-               "EP": round_up(max(problem.width, 1), step), **problem.flags}
-    parts = ["math.cl", "wide.cl", "attention.cl", "attention_register.cl"]
-    text = (PHILOX if "DROPOUT" in problem.flags else "") + "".join(map(read_source, parts))
-    return block, with_defines(defines, text)
+               "EP": round_up(max(problem.width, 1), step)}
+    return block, problem.source(defines, "math.cl", "wide.cl", "attention.cl",
+                                 "attention_register.cl")
 
 
 def _register(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
@@ -148,7 +155,7 @@ def _register(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
 
 def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
     """Heads go to the compute units whole; where they are too few, keys are cut in parts, each with
-    a dq of its own that a second launch adds up."""
+    a dq of its own that a second launch adds up; also in halves, so that sums are floats."""
     block, source = _blocks(problem, caps)
     heads, blocks = problem.batch * problem.groups, max(-(-problem.keys // block), 1)
     parts = min(blocks, max(2 * caps.compute_units // max(heads, 1), 1))
@@ -157,15 +164,16 @@ def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
     dq, dk, dv = node.outputs
     size = problem.batch * problem.heads * problem.rows * problem.depth
     ints(parts * size)
-    first: Arg = Buffer(dq) if parts == 1 else Workspace(0)
+    whole = parts == 1 and "HALVES" not in problem.flags
+    first: Arg = Buffer(dq) if whole else Workspace(0)
     args = (*problem.args, first, Buffer(dk), Buffer(dv), *ints(part))
     launches = [Launch("attention_grad", source, args, (parts, heads), (1, 1))]
-    why = f"blocks of {block} queries and keys"
-    if parts == 1:
+    why = f"blocks of {block} queries and keys" + f", keys in {parts} parts" * (parts > 1)
+    if whole:
         return Lowered(tuple(launches), (), why)
     launches.append(line("attention_sum", source,
                          (first, Buffer(dq), *ints(size, parts)), size, caps))
-    return Lowered(tuple(launches), (4 * parts * size,), f"{why}, keys in {parts} parts")
+    return Lowered(tuple(launches), (4 * parts * size,), why)
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
@@ -224,10 +232,10 @@ def _groups(
     defines = {"WX": across, "WY": down, "CV": side, "DEEP": deep, "ROOM": room,
                "VEC": 4 if problem.quads else 1,
                "DN": -(-problem.depth // (across * side)),
-               "EN": -(-problem.width // (across * side)), **problem.flags}
-    text = "".join(map(read_source, ("attention.cl", "attention_local.cl")))
-    text = (PHILOX if "DROPOUT" in problem.flags else "") + text
-    return across * down, 4 * down, [with_defines({**defines, "ONLY": n}, text) for n in kernels]
+               "EN": -(-problem.width // (across * side))}
+    return across * down, 4 * down, [
+        problem.source({**defines, "ONLY": n}, "attention.cl", "attention_local.cl")
+        for n in kernels]
 
 
 def _local(

@@ -77,26 +77,25 @@ typedef float vec;
 inline void taken_apart(float4 v, float *x) { x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w; }
 
 // to[column][pitch], KT columns from `k` of `all` rows: what lies outside is 0
-inline void chunk(const __global float *from, int row_step, int step, int count, int k, int columns,
-                  __local float *to, int all, int pitch, int item) {
+inline void chunk(const __global ELEMENT *from, int row_step, int step, int count, int k,
+                  int columns, __local float *to, int all, int pitch, int item) {
   for (int i = item; i < all * KT / VEC; i += ITEMS) {
     const int row = i / (KT / VEC), c = i % (KT / VEC) * VEC;
     const int inside = row < count && k + c < columns;
     __local float *at = to + c * pitch + row;
 #if VEC == 4
-    const float4 x = inside ? *(const __global float4 *)(from + row * row_step + k + c)
-                            : (float4)(0.0f);
+    const float4 x = inside ? GET4(from + row * row_step + k + c) : (float4)(0.0f);
     at[0] = x.x, at[pitch] = x.y, at[2 * pitch] = x.z, at[3 * pitch] = x.w;
 #else
-    at[0] = inside ? from[row * row_step + (k + c) * step] : 0.0f;
+    at[0] = inside ? GET(from, row * row_step + (k + c) * step) : 0.0f;
 #endif
   }
 }
 
 // sum[i][j] = row 4*ty + i of a times row 4*tx + j of b
-inline void scores(const __global float *a, int a_r, int a_c, int a_count, const __global float *b,
-                   int b_r, int b_c, int b_count, int columns, __local float *room, int item, int tx,
-                   int ty, float sum[4][4]) {
+inline void scores(const __global ELEMENT *a, int a_r, int a_c, int a_count,
+                   const __global ELEMENT *b, int b_r, int b_c, int b_count, int columns,
+                   __local float *room, int item, int tx, int ty, float sum[4][4]) {
   __local float *as = room, *bs = room + KT * A_PITCH;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
@@ -123,8 +122,8 @@ inline void scores(const __global float *a, int a_r, int a_c, int a_count, const
 }
 
 // out[i][n] += row 4*ty + i of the tile times `count` rows of m; `n_count` vectors of columns
-inline void apply(const __local float *tile, const __global float *m, int m_r, int m_c, int count,
-                  int columns, __local float *room, int item, int tx, int ty, const int n_count,
+inline void apply(const __local float *tile, const __global ELEMENT *m, int m_r, int m_c,
+                  int count, int columns, __local float *room, int item, int tx, int ty, const int n_count,
                   vec *out) {
   int k = 0;
   do {
@@ -134,9 +133,9 @@ inline void apply(const __local float *tile, const __global float *m, int m_r, i
       const int inside = row < count && c < columns;
 #if VEC == 4
       *(__local float4 *)(room + 4 * i) =
-          inside ? *(const __global float4 *)(m + row * m_r + c) : (float4)(0.0f);
+          inside ? GET4(m + row * m_r + c) : (float4)(0.0f);
 #else
-      room[i] = inside ? m[row * m_r + c * m_c] : 0.0f;
+      room[i] = inside ? GET(m, row * m_r + c * m_c) : 0.0f;
 #endif
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -156,15 +155,15 @@ inline void apply(const __local float *tile, const __global float *m, int m_r, i
 }
 
 // an item's columns of `row` to memory
-inline void stored(const vec *row, const int n_count, float factor, __global float *to, int columns,
-                   int tx) {
+inline void stored(const vec *row, const int n_count, float factor, __global ELEMENT *to,
+                   int columns, int tx) {
 #pragma unroll
   for (int n = 0; n < n_count; ++n) {
     float x[CV];
     SPREAD(row[n] * factor, x)
 #pragma unroll
     for (int c = 0; c < CV; ++c)
-      if ((n * WX + tx) * CV + c < columns) to[(n * WX + tx) * CV + c] = x[c];
+      if ((n * WX + tx) * CV + c < columns) PUT(x[c], (n * WX + tx) * CV + c, to);
   }
 }
 
@@ -212,7 +211,7 @@ inline void folded(float *x, const int sum, __local float *tile, int tx, int ty)
 
 #if ONLY == 0 || ONLY == 1
 // get_group_id: block of queries, head of all batches
-__kernel void attention(INPUTS, __global float *out, __global float *lse) {
+__kernel void attention(INPUTS, __global ELEMENT *out, __global float *lse) {
   LOCALS
   const int z = get_group_id(1), b = z / heads, h = z % heads, kh = h / shared;
   const int first = get_group_id(0) * BR, count = min(BR, rows - first);
@@ -272,7 +271,7 @@ __kernel void attention(INPUTS, __global float *out, __global float *lse) {
 
 #if ONLY == 0 || ONLY == 2
 // dq, and delta of its rows for attention_keys; get_group_id: block of queries, head of all batches
-__kernel void attention_queries(INPUTS, GRADIENTS, __global float *dq, __global float *delta) {
+__kernel void attention_queries(INPUTS, GRADIENTS, __global ELEMENT *dq, __global float *delta) {
   LOCALS
   const int z = get_group_id(1), b = z / heads, h = z % heads, kh = h / shared;
   const int first = get_group_id(0) * BR, count = min(BR, rows - first);
@@ -287,7 +286,7 @@ __kernel void attention_queries(INPUTS, GRADIENTS, __global float *dq, __global 
     if (row < rows) {
       low[i] = lse[z * rows + row];
       for (int c = tx; c < width; c += WX)
-        both[i] += HEAD(g, b, h)[row * g_r + c * g_c] * HEAD(y, b, h)[row * y_r + c * y_c];
+        both[i] += GET(HEAD(g, b, h), row * g_r + c * g_c) * GET(HEAD(y, b, h), row * y_r + c * y_c);
     }
   }
   folded(both, 1, tile, tx, ty);
@@ -324,8 +323,8 @@ __kernel void attention_queries(INPUTS, GRADIENTS, __global float *dq, __global 
 
 #if ONLY == 0 || ONLY == 3
 // get_group_id: block of keys, head of k and v of all batches
-__kernel void attention_keys(INPUTS, GRADIENTS, const __global float *delta, __global float *dk,
-                             __global float *dv) {
+__kernel void attention_keys(INPUTS, GRADIENTS, const __global float *delta, __global ELEMENT *dk,
+                             __global ELEMENT *dv) {
   LOCALS
   const int groups = heads / shared, z = get_group_id(1), b = z / groups, kh = z % groups;
   const int first = get_group_id(0) * BR, count = min(BR, keys - first);

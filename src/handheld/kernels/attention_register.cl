@@ -93,23 +93,23 @@ inline __attribute__((always_inline)) void product(
 }
 
 // to[row][column], `all` rows of `pitch`: what lies outside is 0
-inline void copied(const __global float *from, int row_step, int step, int count, int columns,
+inline void copied(const __global ELEMENT *from, int row_step, int step, int count, int columns,
                    float *to, int all, int pitch) {
   for (int i = 0; i < all; ++i) {
-    const __global float *line = from + i * row_step;
+    const __global ELEMENT *line = from + i * row_step;
     float *row = to + i * pitch;
     const int live = i < count ? columns : 0;
     int j = 0;
     if (step == 1)
-      for (; j + 16 <= live; j += 16) PSTORE(GLOAD(0, line + j), 0, row + j);
-    for (; j < live; ++j) row[j] = line[j * step];
+      for (; j + 16 <= live; j += 16) PSTORE(GET16(line + j), 0, row + j);
+    for (; j < live; ++j) row[j] = GET(line, j * step);
     for (; j < pitch; ++j) row[j] = 0.0f;
   }
 }
 
 // to[column][BK] from rows of keys: what lies outside is 0
-inline void turned_rows(const __global float *from, int row_step, int step, int count, int columns,
-                        float *to, int all) {
+inline void turned_rows(const __global ELEMENT *from, int row_step, int step, int count,
+                        int columns, float *to, int all) {
   for (int i = 0; i < all; i += 16)
     for (int j = 0; j < columns; j += 16) {
       float square[256];
@@ -122,14 +122,23 @@ inline void turned_rows(const __global float *from, int row_step, int step, int 
     }
 }
 
-// a row to memory, times `factor`, added to what is there if `more`
-inline void stored(const float *row, __global float *to, int columns, float factor, int more) {
+// a row to memory, times `factor`
+inline void stored(const float *row, __global ELEMENT *to, int columns, float factor) {
+  int j = 0;
+#if !HALVES
+  for (; j + 16 <= columns; j += 16) *(__global loose16 *)(to + j) = PLOAD(0, row + j) * factor;
+#endif
+  for (; j < columns; ++j) PUT(row[j] * factor, j, to);
+}
+
+// a row to memory, or added to what is there if `more`
+inline void added(const float *row, __global float *to, int columns, int more) {
   int j = 0;
   for (; j + 16 <= columns; j += 16) {
-    const float16 x = PLOAD(0, row + j) * factor;
+    const float16 x = PLOAD(0, row + j);
     *(__global loose16 *)(to + j) = more ? GLOAD(0, to + j) + x : x;
   }
-  for (; j < columns; ++j) to[j] = row[j] * factor + (more ? to[j] : 0.0f);
+  for (; j < columns; ++j) to[j] = row[j] + (more ? to[j] : 0.0f);
 }
 
 // x[j] += mask, or -inf where it hides a key
@@ -175,7 +184,7 @@ inline void scored(float *x, float scale, int count) {
 }
 
 // get_global_id: block of queries, head of all batches
-__kernel void attention(INPUTS, __global float *out, __global float *lse) {
+__kernel void attention(INPUTS, __global ELEMENT *out, __global float *lse) {
   float qs[BQ * DP], kt[DP * BK], vs[BK * EP], p[BQ * BK], o[BQ * EP], most[BQ];
   float16 total[BQ];
   const int z = get_global_id(1), b = z / heads, h = z % heads;
@@ -225,15 +234,15 @@ __kernel void attention(INPUTS, __global float *out, __global float *lse) {
   }
   for (int i = 0; i < count; ++i) {
     const float sum = total_of(total[i]), inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-    stored(o + i * EP, out + ((b * rows + first + i) * heads + h) * width, width, inverse, 0);
+    stored(o + i * EP, out + ((b * rows + first + i) * heads + h) * width, width, inverse);
     lse[z * rows + first + i] = sum == 0.0f ? UNSEEN : most[i] + f_log(sum);
   }
 }
 
 // get_global_id: part of the keys, `part` of them, and head of k. dq of part n is the n-th of its
-// copies.
-__kernel void attention_grad(INPUTS, GRADIENTS, __global float *dq, __global float *dk,
-                             __global float *dv, int part) {
+// copies, in floats: it is added to.
+__kernel void attention_grad(INPUTS, GRADIENTS, __global float *dq, __global ELEMENT *dk,
+                             __global ELEMENT *dv, int part) {
   float qs[BQ * DP], gs[BQ * EP], p[BQ * BK], t[BQ * BK];
   float kt[DP * BK], vt[EP * BK], ks[BK * DP], dks[BK * DP], dvs[BK * EP];
   float line[EP];
@@ -284,22 +293,23 @@ __kernel void attention_grad(INPUTS, GRADIENTS, __global float *dq, __global flo
         product(t, 1, BK, qs, DP, dks, DP, deep, WHOLE(depth, NT), count, 0);
         product(t, BK, 1, ks, DP, qs, DP, tall, WHOLE(depth, NT), here, 1);
         for (int i = 0; i < count; ++i)
-          stored(qs + i * DP, to + i * heads * depth, depth, 1.0f, key0 != from);
+          added(qs + i * DP, to + i * heads * depth, depth, key0 != from);
       }
     }
     for (int i = 0; i < here; ++i) {
       const int at = (b * keys + key0 + i) * groups + kh;
-      stored(dks + i * DP, dk + at * depth, depth, 1.0f, 0);
-      stored(dvs + i * EP, dv + at * width, width, 1.0f, 0);
+      stored(dks + i * DP, dk + at * depth, depth, 1.0f);
+      stored(dvs + i * EP, dv + at * width, width, 1.0f);
     }
   }
 }
 
 // dq = the sum of its copies, in order
-__kernel void attention_sum(const __global float *parts, __global float *dq, int size, int count) {
+__kernel void attention_sum(const __global float *parts, __global ELEMENT *dq, int size,
+                            int count) {
   const int i = get_global_id(0);
   if (i >= size) return;
   float sum = 0.0f;
   for (int n = 0; n < count; ++n) sum += parts[n * size + i];
-  dq[i] = sum;
+  PUT(sum, i, dq);
 }

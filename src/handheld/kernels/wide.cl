@@ -6,6 +6,7 @@ typedef int16 __attribute__((aligned(4))) loose_int16;
 #define GLOAD(i, p) (*(const __global loose16 *)((p) + 16 * (i)))
 #define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
 #define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
+#ifdef HALF
 // 16 halves, see half.cl
 typedef ushort16 __attribute__((aligned(2))) loose_half16;
 inline float16 half_values(ushort16 bits) {
@@ -14,6 +15,7 @@ inline float16 half_values(ushort16 bits) {
   return as_float16(as_uint16(as_float16(size) * 0x1p112f) | most | (all & 0x8000u) << 16);
 }
 #define HLOAD(i, p) half_values(*(const __global loose_half16 *)((p) + 16 * (i)))
+#endif
 
 // b[at] and b[at .. at + 15], whether b holds floats or halves; which, the compiler knows.
 inline float load1(const __global void *b, int halves, int at) {

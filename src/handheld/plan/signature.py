@@ -33,6 +33,8 @@ def signature(node: Node, graph: Graph) -> str:
     words = [node.op, *(_view(view, graph) for view in node.inputs[: op.inputs])]
     if "shape" in attrs:
         words += [">", _sizes(attrs["shape"])]
+    if any(graph.tensors[out].dtype == "f16" for out in node.outputs):
+        words.append("f16")
     for name in op.attrs:
         if name not in _LEFT_OUT and attrs[name] != _DEFAULTS.get(name):
             words.append(f"{name}={_value(attrs[name])}")
