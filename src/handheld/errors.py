@@ -12,6 +12,7 @@
     │   └── BuildError          the driver rejected a kernel: log, kernel, build options
     ├── BatchError              a batch whose shape, type or values do not fit the plan
     ├── NonFiniteLoss           the loss became NaN or infinite: step and, if asked, first op
+    ├── NonFiniteGradient       in halves: every step is skipped, however small the loss's scale
     ├── RunFileError            a run file that cannot be written, read or understood
     ├── DataError               a data set that cannot be read
     ├── CheckpointError         a checkpoint that could not be written or does not fit the state
@@ -71,6 +72,10 @@ class BatchError(HandheldError):
 
 class NonFiniteLoss(HandheldError):
     """The loss became NaN or infinite."""
+
+
+class NonFiniteGradient(HandheldError):
+    """In halves: gradients are NaN or infinite however small the loss is scaled."""
 
 
 class RunFileError(HandheldError):

@@ -177,6 +177,7 @@ def test_a_scale_as_gradient():
     for precision in ("float32", "half"):
         step.values.update({n: start[n] for n in ("weight", "bias")})
         with step.plan("opencl", precision=precision).start() as trainer:
+            trainer.load({"handheld.scale": np.float32(2.0**14)}, strict=False)
             trainer.step(torch.randn(4, 3))
             assert np.allclose(trainer.state()["bias"], start["bias"] - 0.5, atol=1e-6)
             assert np.allclose(trainer.state()["weight"], start["weight"] - 0.5, atol=1e-6)

@@ -307,6 +307,7 @@ class Run:
         return {
             "path": str(self.path), "status": self.meta.get("status", "unknown"),
             "device": self.meta.get("device"), "name": (self.meta.get("caps") or {}).get("name"),
+            "precision": (self.meta.get("plan_options") or {}).get("precision"),
             "graph": self.graph, "batch": next((s["batch"] for s in self._steps), None),
             "steps": len(self._steps), "recorded": len(self.timed),
             "step_ms": self.variance().get("median"), "variance": self.variance(),

@@ -215,7 +215,7 @@ class TorchSession:
         return np.asarray(self._values[graph][tensor].cpu().numpy())
 
     def read_slot(self, name: str) -> np.ndarray:
-        slot = self.plan.step.slots[name]
+        slot = self.plan.slots[name]
         return np.asarray(_Value(self._slots[name]).read()).reshape(slot.shape)
 
     def write_slot(self, name: str, array: np.ndarray) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from handheld.analyse.run import open_run
 from handheld.cli import show
 from handheld.cli.live import watching
-from handheld.cli.options import Json, On, Seed, Spec
+from handheld.cli.options import Json, On, Precision, Seed, Spec
 from handheld.cli.run_tables import SHOWN, present
 from handheld.cli.source import open_source
 from handheld.errors import HandheldError
@@ -33,6 +33,7 @@ SAY_S = 0.25  # between two looks at how far it is
 def profile(
     what: Spec,
     on: On = "opencl",
+    precision: Precision = "float32",
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
         "Batch size; the model's own if not given."))] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help=(
@@ -69,6 +70,7 @@ def profile(
     handheld profile mobilenet_v2
     handheld profile mine.py:make --on opencl:0 --batch 16 --steps 200
     handheld profile resnet18 --energy --out resnet18.run
+    handheld profile mobilenet_v2 --precision half
     """
     estimate = _estimate(estimate_energy, watts_busy, watts_idle)
     if energy:
@@ -82,7 +84,7 @@ def profile(
     example = source.example(size)
     given = {name: _inputs(example, step.graphs[name], seed) for name in names}
     path = out or _free(source.name)
-    plan = step.plan(on, graphs=names)
+    plan = step.plan(on, graphs=names, precision=precision)
     with _kept(path), _shown(path, live and not json, json) as progress:
         run = measure(plan, given[names[0]] if len(names) == 1 else given, path, steps=steps,
                       graph=names, energy=energy, energy_s=energy_seconds, estimate=estimate,

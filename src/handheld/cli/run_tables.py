@@ -45,6 +45,7 @@ def head(run: Run) -> Table:
     rows: list[tuple[str, str | Text]] = [
         ("device", f"{one['device']} ({one['name']})"),
         ("step", " and ".join(run.graphs) + (f", batch {one['batch']}" if one["batch"] else "")
+                 + (", in halves" if one["precision"] == "half" else "")
                  + f"; {show.count(one['steps'], 'step')}, {one['recorded']} with op times")]
     rows += [("time" if len(run.graphs) == 1 else f"time of {name}", _time(graph))
              for name, graph in one["graphs"].items()]

@@ -45,9 +45,10 @@ def live(plan: Plan, graph: str) -> Live:
     spans = _spans(made)
     count = len(made.graph.nodes)
     state = {tensor: slot for slot, tensor in made.graph.slots.items()}
-    roles = {tensor: plan.step.slots[slot].role for slot, tensor in made.graph.writes}
+    slots = plan.slots
+    roles = {tensor: slots[slot].role for slot, tensor in made.graph.writes}
     always: list[tuple[Place, str, int, str]] = [
-        (place, CATEGORIES[plan.step.slots[name].role], count, name)
+        (place, CATEGORIES[slots[name].role], count, name)
         for name, place in plan.state.items()]
     pieces: list[list[tuple[Place, str, int, str]]] = [[] for _ in range(max(count, 1))]
     for tensor, (born, last) in spans.items():

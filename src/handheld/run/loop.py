@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld import package
-from handheld.errors import CheckpointError, DataError, HandheldError, NonFiniteLoss
+from handheld.errors import (
+    CheckpointError,
+    DataError,
+    HandheldError,
+    NonFiniteGradient,
+    NonFiniteLoss,
+)
 from handheld.run.batch import batch_sizes
 from handheld.run.batches import Batch, Data, IterableData
 from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
 LAG = 2
 #: in halves: losses in a row that may be no number. Such a step changes no parameter.
 PATIENCE = 16
+#: and steps after which it is seen whether steps still change something
+LOOK = 64
 
 #: epochs done, with the fraction of the present one -> the rate, or one for each group
 Schedule = Callable[[float], "float | Sequence[float]"]
@@ -197,6 +205,8 @@ class _Loop:
         self._tell("on_step", Progress(
             self.epoch + 1, self.epochs, self.position, self.batches, self.history.steps,
             *self.latest, self.rates[0] if self.rates else math.nan, self.data.batch_size))
+        if self.history.steps % LOOK == 0:
+            self._look()
         if self.every is not None and self.history.steps % self.every == 0:
             self._save()
         self._check()
@@ -213,6 +223,7 @@ class _Loop:
 
     def _end_epoch(self) -> None:
         self._drain(0)
+        self._look()
         if self.bad and not self.losses and self.stop_on_nan:
             value, step = self.latest
             raise NonFiniteLoss(self._explain(value or math.nan, step, self.position))
@@ -257,6 +268,17 @@ class _Loop:
             if self.stop_on_nan and self.bad > self.patience:
                 self.pending.clear()
                 raise NonFiniteLoss(self._explain(value, step, position))
+
+    def _look(self) -> None:
+        """In halves: a model that makes NaN itself would skip every step, for ever."""
+        scale = self.trainer.loss_scale() if self.patience and self.stop_on_nan else None
+        if scale is not None and scale.useless:
+            raise NonFiniteGradient(
+                f"gradients are NaN or infinite even with the loss scaled by {scale.scale:.1g}, at "
+                f"step {self.history.steps} (epoch {self.epoch + 1}); "
+                f"{scale.skipped_steps:,} steps were skipped. It is not the scale: the model's "
+                "backward pass makes them. Try: --precision float32 --find-nan "
+                "(find_nan=True) to see which op does")
 
     def _explain(self, value: float, step: int, position: int) -> str:
         text = f"the loss became {value} at step {step} (epoch {self.epoch + 1}, batch {position})"

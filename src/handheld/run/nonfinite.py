@@ -125,12 +125,13 @@ class Replay:
             return None
         self.restore(k)
         try:
-            session = open_session(unfused.plan("torch:cpu", graphs=[record.graph]))
+            plan = unfused.plan("torch:cpu", graphs=[record.graph])
+            session = open_session(plan)
         except HandheldError:  # without fusion it may need more memory than there is
             return None
         for name in self._slots:
             session.write_slot(name, self.trainer.session.read_slot(name))
-        graph = unfused.graphs[record.graph]
+        graph = plan.graphs[record.graph].graph
         flags, start = self._flags(session, record, graph), _start(graph, slot)
         session.close()
         found = trace(graph, flags, start) if start in flags else None

@@ -15,7 +15,7 @@ import numpy as np
 from handheld.backends.base import Counters, Pending, Session, open_session
 from handheld.collector import paused
 from handheld.errors import HandheldError
-from handheld.passes.scale import GOOD, SCALE, SKIPPED
+from handheld.passes.scale import GOOD, SCALE, SKIPPED, SMALLEST
 from handheld.run.batch import NUMPY, check_batch, choose_graph
 from handheld.run.checkpoint import by_slot
 from handheld.run.loop import fit
@@ -62,6 +62,11 @@ class LossScale:
     scale: float
     good_steps: int
     skipped_steps: int
+
+    @property
+    def useless(self) -> bool:
+        """Steps are skipped although the scale cannot be smaller: it is not the scale."""
+        return self.scale <= SMALLEST and self.good_steps == 0
 
 
 class Trainer:
@@ -220,6 +225,7 @@ class Trainer:
 
     def loss_scale(self) -> LossScale | None:
         """The scale of the loss and the steps it made skip, in a plan in halves; else nothing."""
+        self._open()
         if self.plan.options.get("precision") != "half" or SCALE not in self.plan.step.slots:
             return None
         scale, good, skipped = (self.session.read_slot(n) for n in (SCALE, GOOD, SKIPPED))
