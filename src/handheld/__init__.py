@@ -60,12 +60,13 @@ def verify(plan: Plan, batch: Sequence[Any], graph: str = "train",
     return verify_plan(plan, batch, graph, tolerance)
 
 
-def tune(step: Step, device: str = "opencl", seconds: float = 120.0) -> Path:
+def tune(step: Step, device: str = "opencl", seconds: float = 120.0,
+         precision: str = "float32") -> Path:
     """Finds the fastest variant of each kernel of the graphs that train, and returns the record it
     was written to. Every later plan for the device uses it; the next call goes on."""
     from handheld.measure.tuner import tune as run
 
-    return run(step, device, seconds)
+    return run(step, device, seconds, precision)
 
 
 def open_run(path: Any) -> Run:

@@ -28,6 +28,7 @@ from handheld.graph.codec import to_json
 from handheld.measure.child import Child, ChildFailed
 from handheld.measure.jobs import Job, find_jobs
 from handheld.plan.lowering import Choice
+from handheld.plan.precision import prepare
 from handheld.plan.tuning import Entry, Record
 from handheld.step import Step
 
@@ -117,12 +118,13 @@ class Tuner:
         self.record.write(self.path)
 
 
-def tune(step: Step, device: str, seconds: float) -> Path:
+def tune(step: Step, device: str, seconds: float, precision: str = "float32") -> Path:
     """The graphs of a step that train, on a device; what is known already is kept."""
     if device.partition(":")[0] != "opencl":
         raise PlanError(f"{device} has no variants to choose from. Try: opencl")
     caps = describe(device)
-    graphs = [graph for graph in step.graphs.values() if graph.writes]
+    names = [name for name, graph in step.graphs.items() if graph.writes]
+    graphs, _ = prepare(step, names, precision, align_bytes=caps.base_align_bytes)
     record, path, _ = known_record(Record.of(caps))
     Tuner(device, caps, find_jobs(graphs, caps), record, path).run(seconds)
     return path
