@@ -13,14 +13,13 @@ from torch import nn
 import handheld
 from handheld import package, suite
 from handheld.capture.capture import Capture
-from handheld.errors import NonFiniteLoss, PlanError
+from handheld.errors import NonFiniteGradient, NonFiniteLoss, PlanError
 from handheld.plan.codec import from_json
 from handheld.run.data import load_data
-from handheld.run.loop import PATIENCE, fit
+from handheld.run.loop import LOOK, PATIENCE, fit
 from handheld.run.verify import verify_plan
 from handheld.step import Step
 
-DEVICES = ("opencl", "torch:cpu")
 #: rounding to 11 bits, some ten times in a row and partly cancelling
 CLOSE = 2.0**-9
 
@@ -63,10 +62,11 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray], but: tuple[str, ...
 COUNTERS = ("handheld.scale", "handheld.good_steps", "handheld.skipped_steps")
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("make", [sgd, adam])
-@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1}, {"clip_value": 0.01},
-                                     {"accumulate": 2}])
+@pytest.mark.parametrize(("device", "make", "options"), [
+    ("opencl", sgd, {"clip_norm": 0.1}), ("opencl", adam, {"accumulate": 2}),
+    ("torch:cpu", sgd, {}), ("torch:cpu", sgd, {"accumulate": 2}),
+    ("torch:cpu", adam, {"clip_norm": 0.1}), ("torch:cpu", adam, {"clip_value": 0.01}),
+])
 def test_trains_like_pytorch(device, make, options):
     """One update from the same state: the change of all parameters, against PyTorch in float32."""
     model = network()
@@ -92,8 +92,7 @@ def test_trains_like_pytorch(device, make, options):
     assert np.linalg.norm(got - want) < CLOSE * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("make", [sgd, adam])
+@pytest.mark.parametrize(("device", "make"), [("opencl", adam), ("torch:cpu", sgd)])
 def test_an_overflow_is_skipped(device, make):
     """A scale that is too large: nothing is learned, statistics are those of the forward pass, the
     scale halves, and the next step is what it would have been."""
@@ -116,28 +115,26 @@ def test_an_overflow_is_skipped(device, make):
         assert not same(after, trainer.state(), COUNTERS + running)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_nan_in_the_batch_is_skipped(device):
+def test_a_nan_in_the_batch_is_skipped():
     model = network()
     step = captured(model, adam(model), clip_norm=1.0)
     x, y = batch()
     x[3, 5] = float("nan")
-    with step.plan(device, precision="half").start() as trainer:
+    with step.plan("torch:cpu", precision="half").start() as trainer:
         before = trainer.state()
         assert np.isnan(float(trainer.step(x, y)))
         assert same(before, trainer.state(), COUNTERS)
         assert trainer.loss_scale().scale == 2.0**15
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_an_overflow_among_accumulated_batches(device):
+def test_an_overflow_among_accumulated_batches():
     """A bad batch spoils the update it is part of, and no other."""
     model = network()
     step = captured(model, sgd(model), accumulate=2)
     x, y = batch()
     bad = x.clone()
     bad[0, 0] = float("inf")
-    with step.plan(device, precision="half").start() as trainer:
+    with step.plan("torch:cpu", precision="half").start() as trainer:
         before = trainer.state()
         trainer.step(bad, y)
         trainer.step(x, y)
@@ -176,7 +173,7 @@ def test_a_scale_as_gradient():
     start = step.state()
     for precision in ("float32", "half"):
         step.values.update({n: start[n] for n in ("weight", "bias")})
-        with step.plan("opencl", precision=precision).start() as trainer:
+        with step.plan("torch:cpu", precision=precision).start() as trainer:
             trainer.load({"handheld.scale": np.float32(2.0**14)}, strict=False)
             trainer.step(torch.randn(4, 3))
             assert np.allclose(trainer.state()["bias"], start["bias"] - 0.5, atol=1e-6)
@@ -223,7 +220,7 @@ def test_a_gan_shares_the_scale():
     x = torch.randn(32, 40)
     capture.train(lambda b: two(one(b[0])).square().mean(), sgd(one), (x,), "a")
     capture.train(lambda b: two(one(b[0])).abs().mean(), sgd(two), (x,), "b")
-    with capture.step().plan("opencl", precision="half").start() as trainer:
+    with capture.step().plan("torch:cpu", precision="half").start() as trainer:
         trainer.run("a", x)
         trainer.run("b", x * float("inf"))
         assert trainer.loss_scale() == type(trainer.loss_scale())(2.0**15, 0, 1)
@@ -245,6 +242,42 @@ def test_losses_that_are_no_number():
         fit(trainer, [bad], epochs=1)
 
 
+class Root(nn.Module):
+    """Finite forward, infinite backward: the slope of a root at 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(48, 64), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last((self.first(x) * 0).sqrt())
+
+
+def test_a_model_that_makes_nan_is_an_error():
+    """The loss is a number, every gradient is none: no scale helps, and it says so."""
+    model = Root()
+    step = captured(model, sgd(model))
+    data = [tuple(t.numpy() for t in batch())] * 80
+    with step.plan("torch:cpu", precision="half").start() as trainer:
+        before = trainer.state()
+        with pytest.raises(NonFiniteGradient, match="even with the loss scaled by 6e-08, at step"):
+            fit(trainer, data, epochs=1)
+        assert same(before, trainer.state(), COUNTERS)
+        assert trainer.loss_scale().skipped_steps == LOOK
+
+
+def test_losses_follow_float32():
+    """The same batches from the same start, by PyTorch: losses within 1%."""
+    workload = suite.get("transformer", layers=2, width=64, heads=2, vocabulary=200, length=32)
+    step = workload.step(4)
+    losses = {}
+    for precision in ("float32", "half"):
+        with step.copy().plan("torch:cpu", precision=precision, graphs=["train"]).start() as it:
+            losses[precision] = [float(it.step(*workload.batch(4))) for _ in range(4)]
+    assert losses["half"] != losses["float32"]
+    assert np.allclose(losses["half"], losses["float32"], rtol=0.01)
+
+
 def test_lenet_learns_digits():
     workload = suite.get("lenet5")
     data = load_data("digits", 32, seed=0, size=28, gray=True)
@@ -257,28 +290,23 @@ def test_lenet_learns_digits():
     assert history.test["accuracy"] >= 0.97
 
 
-@pytest.mark.parametrize("name", ["lenet5", "mobilenet_v2"])
-def test_every_op_equals_the_reference(name):
-    workload = suite.get(name)
+def test_every_op_equals_the_reference():
+    workload = suite.get("transformer", layers=1, width=32, heads=2, vocabulary=300, length=33)
     step = workload.step(2)
     plan = step.plan("opencl", precision="half", graphs=["train"], isolate=True)
     stored = [t for t in plan.graphs["train"].graph.tensors.values() if t.dtype == "f16"]
-    assert stored
+    assert {t.shape for t in stored} >= {(2, 33, 2, 16)}  # what attention makes
     result = verify_plan(plan, workload.batch(2), "train")
     assert result.passed, str(result)
 
 
-@pytest.mark.parametrize(("name", "size", "options", "most"), [
-    ("mobilenet_v2", 32, {}, 0.8), ("resnet18", 32, {"small_stem": True}, 0.87),
-    ("squeezenet", 8, {"size": 224}, 0.7),
-])
-def test_memory(name, size, options, most):
+def test_memory():
     """Activations and gradients are half as large; parameters and their state are not."""
-    step = suite.get(name, **options).step(size)
+    step = suite.get("mobilenet_v2").step(32)
     caps = handheld.device.DeviceCaps.shipped("adreno-740")
     whole, halves = (step.plan("opencl", caps=caps, precision=p, graphs=["train"])
                      for p in ("float32", "half"))
-    assert halves.bytes < most * whole.bytes
+    assert halves.bytes < 0.8 * whole.bytes
     assert from_json(halves.to_json(), step).to_json() == halves.to_json()
 
 
