@@ -1,7 +1,6 @@
 """Device bytes of a planned step beside PyTorch's own peak for the same step.
 
-    python bench/memory.py [--on opencl] [--only bcde|small|large] [--precision half] [--json FILE]
-                           [--plot FILE]
+    python bench/memory.py [--on opencl] [--only bcde|small|large] [--json FILE] [--plot FILE]
 
 PyTorch's peak is what its allocator had in use at most (CUDA's counter where there is one, else
 the profiler's record of every allocation on the CPU), parameters and optimizer state included.
@@ -65,14 +64,14 @@ def pytorch_peak(models: list[Any], losses: list[Any], optimizers: list[Any]) ->
     return held(state) + peak
 
 
-def measure(entry: Entry, device: str, precision: str = "float32") -> dict[str, Any]:
+def measure(entry: Entry, device: str) -> dict[str, Any]:
     where = "cuda" if torch.cuda.is_available() else "cpu"
     step, runs = captured(entry)
     graphs = [name for name, _ in runs]
     caps = None if device.startswith("opencl") else DeviceCaps.shipped(device)
     where_to = "opencl" if caps else device
-    plan = step.plan(where_to, caps=caps, graphs=graphs, precision=precision)
-    whole = step.plan(where_to, caps=caps, graphs=graphs)
+    plan = step.plan(where_to, caps=caps, graphs=graphs)
+    half = step.plan(where_to, caps=caps, graphs=graphs, precision="half")
     run = eager(entry, where)
     theirs = pytorch_peak(run.models, run.losses, run.optimizers)
     return {
@@ -80,7 +79,7 @@ def measure(entry: Entry, device: str, precision: str = "float32") -> dict[str, 
         "tensors": max(plan.graphs[g].tensor_bytes for g in graphs),
         "arena": plan.arena_bytes,
         "plan": plan.bytes,
-        "of_float32": plan.bytes / whole.bytes,
+        "half": half.bytes,
         "pytorch": theirs,
         "ratio": plan.bytes / theirs,
     }
@@ -119,7 +118,6 @@ def options_of() -> argparse.Namespace:
         "--on", default="opencl", help="opencl, or a shipped description: adreno-740"
     )
     parser.add_argument("--only", default="small", help="letters, small or large")
-    parser.add_argument("--precision", default="float32", help="float32 or half")
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
     return parser.parse_args()
@@ -133,17 +131,18 @@ def main() -> int:
     print(f"handheld {handheld.__version__}, PyTorch {torch.__version__}; MiB")
     print(
         f"{'':24} {'all tensors':>12} {'arena':>8} {'plan':>8} "
-        f"{'PyTorch':>8} {'ratio':>6} {'of float32':>10}"
+        f"{'PyTorch':>8} {'ratio':>6} {'in halves':>9}"
     )
     rows = []
     for entry in chosen(options.only):
-        row = measure(entry, options.on, options.precision)
+        row = measure(entry, options.on)
         rows.append(row)
         sizes = "".join(
             f"{row[k] / MIB:{w}.1f} "
             for k, w in (("tensors", 12), ("arena", 8), ("plan", 8), ("pytorch", 8))
         )
-        print(f"{entry.name:24} {sizes}{row['ratio']:6.2f} {row['of_float32']:10.2f}", flush=True)
+        halves = f"{row['half'] / MIB:9.1f}"
+        print(f"{entry.name:24} {sizes}{row['ratio']:6.2f} {halves}", flush=True)
     if options.json:
         facts = {"on": options.on, "torch": torch.__version__}
         Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")

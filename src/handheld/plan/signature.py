@@ -5,8 +5,8 @@
 
 The op, its own inputs (`/` and the strides where one is not dense, `+` where its start is not
 aligned), its output, attributes that are not their default, and the size of the epilogue as a power
-of two; `:f16` after what is read in halves, and `f16` if something is made in them. Nodes that differ
-only in names, tensors or constants have the same signature.
+of two; `:f16` after what is read in halves, and `f16` if something is made in them. Nodes that
+differ only in names, tensors or constants have the same signature.
 """
 
 from __future__ import annotations
