@@ -12,7 +12,7 @@ from handheld.passes import half
 from handheld.run.verify import verify_plan
 
 SAMPLE = 60  # on OpenCL, unless --all-cases: building kernels takes most of the time
-HALF_SAMPLE = 6
+HALF_SAMPLE = 4
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -63,8 +63,8 @@ COUNTERS = ("handheld.scale", "handheld.good_steps", "handheld.skipped_steps")
 
 
 @pytest.mark.parametrize(("device", "make", "options"), [
-    ("opencl", sgd, {"clip_norm": 0.1}), ("opencl", adam, {"accumulate": 2}),
-    ("torch:cpu", sgd, {}), ("torch:cpu", sgd, {"accumulate": 2}),
+    ("opencl", sgd, {"clip_norm": 0.1}), ("torch:cpu", sgd, {}),
+    ("torch:cpu", sgd, {"accumulate": 2}), ("torch:cpu", adam, {"accumulate": 2}),
     ("torch:cpu", adam, {"clip_norm": 0.1}), ("torch:cpu", adam, {"clip_value": 0.01}),
 ])
 def test_trains_like_pytorch(device, make, options):
@@ -150,7 +150,7 @@ def test_an_overflow_among_accumulated_batches():
 def test_the_scale_grows_and_has_ends():
     model = network()
     step = captured(model, sgd(model))
-    with step.plan("opencl", precision="half", growth_steps=3).start() as trainer:
+    with step.plan("torch:cpu", precision="half", growth_steps=3).start() as trainer:
         scales = []
         for n in range(7):
             trainer.step(*batch(n))
@@ -184,7 +184,7 @@ def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
     """What goes on from a checkpoint, or from a step file, goes on to the same bits."""
     model = network()
     step = captured(model, adam(model))
-    with step.plan("opencl", precision="half", growth_steps=4).start() as trainer:
+    with step.plan("torch:cpu", precision="half", growth_steps=4).start() as trainer:
         for n in range(6):
             trainer.step(*batch(n))
         trainer.step(batch()[0] * float("nan"), batch()[1])
@@ -194,7 +194,7 @@ def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
         trainer.step(*batch(7))
         want = trainer.state()
     loaded = package.load(tmp_path / "a.step")
-    with loaded.plan("opencl", precision="half", growth_steps=4).start() as trainer:
+    with loaded.plan("torch:cpu", precision="half", growth_steps=4).start() as trainer:
         trainer.step(*(t.numpy() for t in batch(7)))
         assert same(want, trainer.state(), ())
         trainer.load(package.load_state(tmp_path / "a.checkpoint")[0])
@@ -203,7 +203,7 @@ def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
         assert same(want, trainer.state(), ())
     # float32 knows nothing of the scale that is in the file
     first = batch(7)
-    with loaded.plan("opencl").start() as trainer:
+    with loaded.plan("torch:cpu").start() as trainer:
         trainer.load(package.load_state(tmp_path / "a.checkpoint")[0])
         trainer.step(*first)
         assert trainer.loss_scale() is None
@@ -232,13 +232,13 @@ def test_losses_that_are_no_number():
     step = captured(model, sgd(model))
     x, y = (t.numpy() for t in batch())
     bad = (x * np.nan, y)
-    with step.plan("opencl", precision="half").start() as trainer:
+    with step.plan("torch:cpu", precision="half").start() as trainer:
         history = fit(trainer, [(x, y), bad, bad, (x, y)], epochs=1)
         assert np.isfinite(history.epochs[0].loss)
         assert trainer.loss_scale().skipped_steps == 2
         with pytest.raises(NonFiniteLoss, match="halves cannot hold"):
             fit(trainer, [bad] * (PATIENCE + 1), epochs=1)
-    with step.plan("opencl").start() as trainer, pytest.raises(NonFiniteLoss):
+    with step.plan("torch:cpu").start() as trainer, pytest.raises(NonFiniteLoss):
         fit(trainer, [bad], epochs=1)
 
 
@@ -268,12 +268,12 @@ def test_a_model_that_makes_nan_is_an_error():
 
 def test_losses_follow_float32():
     """The same batches from the same start, by PyTorch: losses within 1%."""
-    workload = suite.get("transformer", layers=2, width=64, heads=2, vocabulary=200, length=32)
+    workload = suite.get("transformer", layers=1, width=64, heads=2, vocabulary=200, length=32)
     step = workload.step(4)
     losses = {}
     for precision in ("float32", "half"):
         with step.copy().plan("torch:cpu", precision=precision, graphs=["train"]).start() as it:
-            losses[precision] = [float(it.step(*workload.batch(4))) for _ in range(4)]
+            losses[precision] = [float(it.step(*workload.batch(4))) for _ in range(3)]
     assert losses["half"] != losses["float32"]
     assert np.allclose(losses["half"], losses["float32"], rtol=0.01)
 
@@ -290,23 +290,37 @@ def test_lenet_learns_digits():
     assert history.test["accuracy"] >= 0.97
 
 
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 96), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.reshape(4, 33, 2, 16).transpose(1, 2) for t in self.first(x).chunk(3, -1))
+        made = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.last(made.transpose(1, 2).reshape(4, 33, 32))
+
+
 def test_every_op_equals_the_reference():
-    workload = suite.get("transformer", layers=1, width=32, heads=2, vocabulary=300, length=33)
-    step = workload.step(2)
-    plan = step.plan("opencl", precision="half", graphs=["train"], isolate=True)
-    stored = [t for t in plan.graphs["train"].graph.tensors.values() if t.dtype == "f16"]
-    assert {t.shape for t in stored} >= {(2, 33, 2, 16)}  # what attention makes
-    result = verify_plan(plan, workload.batch(2), "train")
+    torch.manual_seed(0)
+    model, example = Attention(), (torch.randn(4, 33, 32), torch.randn(4, 33, 8))
+    step = handheld.capture(model, nn.MSELoss(), sgd(model), example, evaluate=False)
+    plan = step.plan("opencl", precision="half", isolate=True)
+    stored = {t.id for t in plan.graphs["train"].graph.tensors.values() if t.dtype == "f16"}
+    attention = [n for n in plan.graphs["train"].graph.nodes if n.op.startswith("attention")]
+    assert [n.op for n in attention] == ["attention", "attention_grad"]
+    assert stored >= {attention[0].outputs[0], *attention[1].outputs}
+    result = verify_plan(plan, example, "train")
     assert result.passed, str(result)
 
 
 def test_memory():
     """Activations and gradients are half as large; parameters and their state are not."""
-    step = suite.get("mobilenet_v2").step(32)
+    step = suite.get("squeezenet", size=224).step(8)
     caps = handheld.device.DeviceCaps.shipped("adreno-740")
     whole, halves = (step.plan("opencl", caps=caps, precision=p, graphs=["train"])
                      for p in ("float32", "half"))
-    assert halves.bytes < 0.8 * whole.bytes
+    assert halves.bytes < 0.7 * whole.bytes
     assert from_json(halves.to_json(), step).to_json() == halves.to_json()
 
 
