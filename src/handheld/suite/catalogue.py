@@ -21,13 +21,27 @@ def _vision(name: str, family: str, batch: int, about: str, source: tuple[str, .
 
 
 def _text(name: str, family: str, batch: int, about: str, source: tuple[str, ...] = _TODAY,
-          tags: tuple[str, ...] = (), small: Mapping[str, Any] | None = None,
-          paper: Mapping[str, Any] | None = None) -> Workload:
-    return Workload(name, family, batch, ("text", *tags), about, {}, "text", source, small or {},
-                    paper or {})
+          tags: tuple[str, ...] = (), options: Mapping[str, Any] | None = None, *,
+          small: Mapping[str, Any], paper: Mapping[str, Any]) -> Workload:
+    return Workload(name, family, batch, ("text", *tags), about, options or {}, "text", source,
+                    small, paper)
+
+
+def _perceptron(name: str, *widths: int) -> Workload:
+    about = f"perceptron {'-'.join(map(str, widths))}"
+    return Workload(name, "perceptron", 32, ("small",), about, {"widths": widths}, "tabular",
+                    ("das2022",))
+
+
+_SMALL_GPT = {"vocabulary": 256, "width": 128, "layers": 4, "heads": 4, "length": 64}
+_PAPER_GPT = {"vocabulary": 50257, "width": 768, "layers": 12, "heads": 12, "length": 1024}
 
 
 _ALL = (
+    _perceptron("m1", 16, 16),
+    _perceptron("m2", 16, 16, 16, 16),
+    _perceptron("m3", 256, 256),
+    _perceptron("m4", 784, 256, 128, 16),
     _vision("mlp", "mlp", 64, "784-256-128-10 perceptron on 28x28 images", tags=("small",),
             small={}, paper={}),
     _vision("lenet5", "lenet", 32, "LeNet-5 on 28x28 images", tags=("small",), small={}, paper={}),
@@ -46,6 +60,22 @@ _ALL = (
     _text("transformer", "transformer", 8, "encoder of four layers", tags=("attention",),
           small={"vocabulary": 1000, "width": 128, "layers": 2, "length": 32},
           paper={"vocabulary": 5000, "width": 256, "layers": 4, "length": 128}),
+    _text("char_cnn", "char_cnn", 16, "Char-CNN: convolutions over letters, two LSTM layers",
+          _2019, ("recurrent",),
+          small={"vocabulary": 500, "width": 96, "filters": 8, "widths": 4, "length": 16,
+                 "letters": 10},
+          paper={"vocabulary": 10000, "width": 300, "filters": 25, "widths": 6, "length": 35,
+                 "letters": 21}),
+    Workload("dqn", "dqn", 32, ("rl",), "DQN with target network, replay and a game of catch", {},
+             "rl", _2019, {"size": 36, "width": 16, "moves": 3},
+             {"size": 84, "width": 32, "moves": 4}),
+    _text("bert_base", "bert", 4, "BERT-base finds answers in a text", _2019,
+          ("attention", "large"),
+          small={"vocabulary": 1000, "width": 128, "layers": 2, "heads": 2, "length": 32},
+          paper={"vocabulary": 30522, "width": 768, "layers": 12, "heads": 12, "length": 384}),
+    _text("gpt", "gpt", 8, "GPT-2", tags=("attention",), small=_SMALL_GPT, paper=_PAPER_GPT),
+    _text("gpt_lora", "gpt", 8, "LoRA fine-tuning of GPT-2", tags=("attention", "finetune"),
+          options={"rank": 8}, small=_SMALL_GPT, paper=_PAPER_GPT),
 )
 
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
