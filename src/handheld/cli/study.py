@@ -35,6 +35,8 @@ def das2022(
         "opencl, or opencl:NAME as doctor prints it."))] = "opencl",
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help=(
         "Steps of each model and way, at most: slow ones make fewer."))] = das.STEPS,
+    models: Annotated[str, typer.Option("--models", metavar="M,M,...", help=(
+        "Which of the four models."))] = ",".join(das.MODELS),
     widths: Annotated[str, typer.Option("--widths", metavar="W,W,...", help=(
         "Layer widths of the sweep."))] = ",".join(map(str, das.WIDTHS)),
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help=(
@@ -61,7 +63,8 @@ def das2022(
     if page is not None:
         result, folder = das.read(page), page.parent if out == Path("das2022") else out
     else:
-        settings = das.Settings(on, steps, _widths(widths), rounds=min(das.ROUNDS, steps))
+        settings = das.Settings(on, steps, _widths(widths), _models(models),
+                                rounds=min(das.ROUNDS, steps))
         folder, result = _made(out), das.begin(settings)
         with _bar(json) as tell:
             try:
@@ -80,6 +83,15 @@ def das2022(
     if stopped:
         show.stopped("what was measured is kept in the result and on the page")
         raise typer.Exit(130)
+
+
+def _models(given: str) -> tuple[str, ...]:
+    words = [word.strip().lower() for word in given.split(",") if word.strip()]
+    wrong = [word for word in words if word not in das.MODELS]
+    if wrong:
+        raise StudyError(f"--models {given}: the study has {', '.join(das.MODELS)}, and no "
+                         f"{wrong[0]!r}")
+    return tuple(name for name in das.MODELS if name in words)
 
 
 def _widths(given: str) -> tuple[int, ...]:
@@ -105,6 +117,9 @@ def _draw(result: dict[str, Any], folder: Path) -> Path:
     path = _made(folder) / das.PAGE
     try:
         path.write_text(page2022.draw(result), encoding="utf-8")
+    except (KeyError, TypeError, IndexError, AttributeError):
+        raise StudyError(f"the result is damaged, and {das.PAGE} cannot be drawn. "
+                         "Try: measure again") from None
     except OSError as error:
         raise StudyError(f"{path} cannot be written: {error.strerror}") from None
     return path

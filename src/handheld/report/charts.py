@@ -33,11 +33,9 @@ def lines(title: str, series: Sequence[Series], x: Axis, y: Axis, *, note: objec
     """Lines with markers; `step` holds each value until the next, as for samples over time."""
     plot = Plot(x.fitted([*(v for s in series for v in s.x), *(g.x for g in guides)]),
                  y.fitted([*_heights(series), *(r.value for r in references)]))
-    drawn = [plot.frame(), plot.guides(guides)]
-    for place, one in enumerate(series):
-        drawn.append(plot.line(one, place, step))
-    drawn.append(plot.references(references))
-    return _figure(title, plot.svg(title, drawn), _legend(series, "line"), note,
+    drawn = [plot.line(one, place, step) for place, one in enumerate(series)]
+    below = (plot.frame(), plot.guides(guides), plot.references(references))
+    return _figure(title, plot.svg(title, (*below, *drawn)), _legend(series, "line"), note,
                    _points_table(series, x, y))
 
 

@@ -77,6 +77,8 @@ class Plot:
                 self.bottom = min(16 + 0.6 * longest, 100.0)
         self.floor = HEIGHT - self.bottom
         self.right = WIDTH - RIGHT
+        #: points of what is drawn: labels go where there are fewest
+        self.taken: list[tuple[float, float]] = []
 
     def _slot(self) -> float:
         return (WIDTH - RIGHT - self.left) / max(len(self.groups), 1)
@@ -142,17 +144,30 @@ class Plot:
         return made
 
     def references(self, them: Sequence[Reference]) -> Markup:
-        """Lines across, and their labels above them at the right, never on one another."""
+        """Lines across, and their labels above them: at the end where they cover less of what is
+        drawn, and never on one another."""
         places = spread_out([self.py(r.value) - 5 for r in them], FONT + 3, TOP + 10,
                             self.floor - 4)
         made = [tag("line", x1=self.left, x2=self.right, y1=self.py(r.value), y2=self.py(r.value),
                     class_="reference") for r in them]
         for one, place in zip(them, places):
             wide = width(one.label, FONT) + 6
-            made += [tag("rect", x=self.right - wide, y=place - FONT + 0.5, width=wide,
-                         height=FONT + 2.5, rx=2.0, class_="under"),
-                     tag("text", one.label, x=self.right - 3, y=place, class_="note end")]
+            at = min((self.right - wide, self.left + 2),
+                     key=lambda x: self._covered(x, place - FONT, wide, FONT + 3))
+            made += [tag("rect", x=at, y=place - FONT + 0.5, width=wide, height=FONT + 2.5,
+                         rx=2.0, class_="under"),
+                     tag("text", one.label, x=at + 3, y=place, class_="note")]
         return tag("g", *made)
+
+    def _covered(self, x: float, y: float, wide: float, high: float) -> int:
+        return sum(x <= a <= x + wide and y <= b <= y + high for a, b in self.taken)
+
+    def _take(self, points: Iterable[tuple[float, float]]) -> None:
+        """A line, as points a few pixels apart."""
+        for (a, b), (c, d) in itertools.pairwise(points):
+            count = max(int(max(abs(c - a), abs(d - b)) / 5), 1)
+            self.taken += [(a + (c - a) * n / count, b + (d - b) * n / count)
+                           for n in range(count + 1)]
 
     def guides(self, them: Sequence[Guide]) -> Markup:
         """Lines down, and above the plot those of their labels that fit."""
@@ -172,6 +187,7 @@ class Plot:
             points = [(self.px(one.x[n]), self.py(float(one.values[n] or 0))) for n in run]
             if step:
                 points = _held(points)
+            self._take(points)
             if len(points) > 1:
                 made.append(tag("polyline", points=_path(points), class_=classes(one, place,
                                                                                 "line")))
@@ -201,6 +217,7 @@ class Plot:
                        for side in (above, below))
         if step:
             over, under = _held(over), _held(under)
+        self._take(over)
         return tag("polygon", tag("title", one.name), points=_path([*over, *reversed(under)]),
                    class_=classes(one, place, "area"))
 
@@ -223,6 +240,7 @@ class Plot:
             low, high = (tops[place][n], tops[place + 1][n]) if tops else (
                 float(self.y.low or 0) if self.y.log else 0.0, value)
             y = sorted((self.py(low), self.py(high)))
+            self._take([(at, y[0]), (at + wide, y[0]), (at + wide / 2, y[1])])
             told = (f"{name}, {one.name}: {quantity(value, self.y.unit)}"
                     f"{spread_text(one, n, self.y.unit)}")
             made.append(tag(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,7 +24,7 @@ from handheld import cache, suite
 from handheld.backends.base import describe
 from handheld.backends.opencl import Kept, find
 from handheld.errors import OutOfMemory, StudyError
-from handheld.measure.transfers import SIZES, launch_times, transfer_times
+from handheld.measure.transfers import SECONDS, SIZES, launch_times, transfer_times
 from handheld.profile.facts import code_state, machine, versions
 from handheld.studies.ways2022 import (
     APART,
@@ -46,6 +47,7 @@ STEPS = 200
 ROUNDS = 10
 CHECKED = 3  # steps after which all ways are compared; they are warm-up, too
 ROUND_SECONDS = 0.4  # of one way: slower ones make fewer steps
+LOADED = 0.5  # processes a core before the study begins
 TOO_SLOW = 1.0  # seconds a step: wider layers are not tried in that way
 
 Row = dict[str, Any]
@@ -67,7 +69,7 @@ def begin(settings: Settings) -> Row:
     if settings.device.partition(":")[0] != "opencl":
         raise StudyError(f"the study compares OpenCL with the CPU, and {settings.device} is no "
                          "OpenCL device. Try: --on opencl")
-    found = find(settings.device)
+    found, (busy, cores) = find(settings.device), _load()
     return {
         "handheld": FORMAT, "version": VERSION, "complete": False,
         "device": f"opencl:{found.name}", "caps": found.caps.to_json(),
@@ -75,7 +77,10 @@ def begin(settings: Settings) -> Row:
         "batch": BATCH, "steps": settings.steps, "rounds": settings.rounds,
         "machine": {**machine(), "processor": _processor(), "threads": _threads()},
         "versions": versions(), "code": code_state(Path.cwd()), "cpu": describe("torch:cpu").name,
-        "models": {}, "sweep": [], "transfers": {}, "launches": {}, "notes": [],
+        "models": {}, "sweep": [], "transfers": {}, "launches": {},
+        "notes": [] if busy < LOADED * cores else [
+            f"the machine was busy with other work when the study began (load {busy:.1f} on "
+            f"{cores} cores): times are too long, those of the CPU most"],
     }
 
 
@@ -117,7 +122,8 @@ def read(path: Path) -> Row:
 
 
 def _transfers(settings: Settings, result: Row) -> None:
-    times = transfer_times(settings.device, settings.sizes)
+    seconds = SECONDS * min(1.0, settings.steps / STEPS)
+    times = transfer_times(settings.device, settings.sizes, seconds)
     result["transfers"] = {
         direction: [{"bytes": row["bytes"], **spread(row["seconds"])} for row in rows]
         for direction, rows in times.items()}
@@ -199,6 +205,13 @@ def _processor() -> str:
             if line.lower().startswith(("model name", "hardware")):
                 return line.partition(":")[2].strip()
     return "not known"
+
+
+def _load() -> tuple[float, int]:
+    """Processes that want to run, over the last minute, and cores; 0 where no one counts them."""
+    with contextlib.suppress(OSError, AttributeError):
+        return os.getloadavg()[0], os.cpu_count() or 1
+    return 0.0, os.cpu_count() or 1
 
 
 def _threads() -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from handheld.report import charts
 from handheld.report.charts import Axis, Guide, Reference, Series
-from handheld.report.markup import Markup
+from handheld.report.markup import Markup, tag
 from handheld.report.page import Column, beside, callout, page, section, spread, table, text
 from handheld.studies import answers2022 as answers
 from handheld.studies import paper2022 as paper
@@ -103,12 +103,13 @@ def _backward(result: Row) -> Markup:
         note="Median, whiskers span the middle half. “Per-op” moves every op's tensors "
              "between host and device, as in the study; “resident” is Handheld's normal: "
              "the backward launches alone, back to back.")
-    columns = [Column("model"), *(Column(phone, "µs", f"paper: {what}")
-                                  for what in (paper.CPU, paper.GPU, paper.STOCK)
-                                  for phone in ("OP 6", "OP 8", "Nord")),
+    processors = (paper.CPU, paper.STOCK, paper.GPU)
+    columns = [Column("model"), *(Column(what, "µs", "paper: OnePlus 6 / 8 Pro / Nord")
+                                  for what in processors),
                *(Column(NAME[way], "µs", "here") for way in (PYTORCH, *APART, OPTIMISED))]
-    rows = [[model.upper(), *(us for what in (paper.CPU, paper.GPU, paper.STOCK)
-                              for us in paper.BACKWARD_US[model][what]),
+    rows = [[model.upper(), *("\u00a0/\u00a0".join(f"{us:,}" for us in
+                                                   paper.BACKWARD_US[model][what])
+                              for what in processors),
              *(_cell(result["models"][model]["ways"].get(way), "backward")
                for way in (PYTORCH, *APART, OPTIMISED))] for model in _models(result)]
     return section("Backward time", beside(theirs, ours), table(
@@ -138,11 +139,12 @@ def _sweep(result: Row) -> Markup:
     x = Axis("width of two layers, batch 32", "units", log=True, ticks=widths)
     ways = [way for way in WAYS if any(way in row["ways"] for row in result["sweep"])]
     from_width = answers.crossover(result, OPTIMISED)["from_width"]
-    guides = [Guide(float(from_width), "faster than the CPU from here")] if from_width else []
+    guides = [Guide(float(from_width), "faster than the CPU from here")] if from_width and (
+        from_width > min(widths)) else []  # faster everywhere needs no line
     times = charts.lines(
         "Time of a step", [_over_widths(
             result, way, lambda one: one["times"]["step"]["median"] * US) for way in ways],
-        x, Axis("step", "µs", log=True), guides=guides if len(widths) > 1 else [],
+        x, Axis("step", "µs", log=True), guides=guides,
         note="Whole training steps: forward, backward, update. A way that takes more than a second "
              "is not tried at wider layers.")
     best = [way for way in (REFERENCE, *RESIDENT) if way in ways]
@@ -244,14 +246,14 @@ def _transfers(result: Row) -> Markup:
     launches = result["launches"]
     names = {"enqueue": "for the host to enqueue it", "device": "to run it after another",
              "round_trip": "to enqueue it and wait for it"}
-    return section("Latency or bandwidth?", beside(chart, Markup(table(
+    return section("Latency or bandwidth?", beside(chart, tag("div", table(
         [Column("transfer"), Column("latency", "µs"), Column("±", "µs"),
          Column("bandwidth", "GB/s"), Column("±", "GB/s"), Column("off by", "% rms")],
         [[words, line["latency_s"] * US, line["latency_error_s"] * US, line["bytes_s"] * 1e-9,
           line["bytes_s_error"] * 1e-9, line["rms_error"] * 100]
          for words, line in dict(fitted).items()], caption="The fit, with its standard errors",
         note="A line that is off by much describes nothing: caches and the driver's own copies "
-             "bend it.") + table(
+             "bend it."), table(
         [Column("an empty kernel"), Column("time", "µs"), Column("spread", "%")],
         [[names[name], one["median"] * US, one["spread"] * 100]
          for name, one in launches.items()], caption="Launches"))))
