@@ -149,7 +149,8 @@ def result() -> dict[str, object]:
     return {
         "handheld": das.FORMAT, "version": das.VERSION, "complete": True,
         "device": "opencl:made-up", "caps": {"kind": "gpu", "name": "Made <Up>", "driver": "1"},
-        "date": "2026-11-15 12:00 UTC", "batch": 32, "steps": 100, "rounds": 10, "versions": {"torch": "2"}, "notes": [],
+        "date": "2026-11-15 12:00 UTC",
+        "batch": 32, "steps": 100, "rounds": 10, "versions": {"torch": "2"}, "notes": [],
         "machine": {"processor": "some", "cores": 4, "threads": 4},
         "models": {name: {"ways": ways(3e-4, 1e-4, scale)}
                    for name, scale in (("m1", 1), ("m2", 3), ("m3", 1.2), ("m4", 4))},

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -43,10 +44,11 @@ MODELS = ("m1", "m2", "m3", "m4")
 WIDTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 #: the naive kernels in the per-op placement are measured on the four models only
 SWEPT = tuple(name for name in WAYS if name != APART[0])
-STEPS = 200
+STEPS = 500
 ROUNDS = 10
 CHECKED = 3  # steps after which all ways are compared; they are warm-up, too
-ROUND_SECONDS = 0.4  # of one way: slower ones make fewer steps
+#: of one way: a slow one makes fewer steps a round, and fewer rounds where one step takes that long
+ROUND_SECONDS, WAY_SECONDS, LEAST_ROUNDS = 0.3, 3.0, 2
 LOADED = 0.5  # processes a core before the study begins
 TOO_SLOW = 1.0  # seconds a step: wider layers are not tried in that way
 
@@ -167,24 +169,34 @@ def _measured(workload: Any, names: Sequence[str], settings: Settings, kept: Kep
         counts = {name: _count(way, settings) for name, way in ways.items()}
         for way in ways.values():
             way.samples.clear()
-        for _ in range(settings.rounds):
-            for name, way in ways.items():
-                way.time(counts[name])
-        for _ in range(settings.rounds):
-            for name, way in ways.items():
-                way.inspect(min(RECORDED, counts[name]))
+        for turn in range(settings.rounds):
+            for name in _turned(counts, turn):
+                ways[name].time(counts[name][0])
+        for turn in range(-(-settings.rounds // 2)):  # each of them runs a step many times over
+            for name in _turned(counts, turn):
+                way, count = ways[name], counts[name][0]
+                way.inspect(min(RECORDED, count))
                 if isinstance(way, Resident):
-                    way.time_parts(counts[name])
+                    way.time_parts(count)
         return {"widths": list(workload.options["widths"]),
-                "ways": {name: _row(way, counts[name] * settings.rounds, gaps.get(name))
+                "ways": {name: _row(way, math.prod(counts[name]), gaps.get(name))
                          for name, way in ways.items()}}
 
 
-def _count(way: Way, settings: Settings) -> int:
-    """Steps of a round: those asked for, or as many as there is time for."""
+def _count(way: Way, settings: Settings) -> tuple[int, int]:
+    """Steps of a round and rounds: those asked for, or as many as there is time for."""
     way.time(1)
-    took = min(way.samples["step"])
-    return max(1, min(settings.steps // settings.rounds, int(ROUND_SECONDS / max(took, 1e-9))))
+    took = max(min(way.samples["step"]), 1e-9)
+    rounds = max(min(settings.rounds, int(WAY_SECONDS / took)),
+                 min(LEAST_ROUNDS, settings.rounds))
+    return max(1, min(settings.steps // settings.rounds, int(ROUND_SECONDS / took))), rounds
+
+
+def _turned(counts: Mapping[str, tuple[int, int]], turn: int) -> list[str]:
+    """The ways that take part in a round, each time beginning with another."""
+    names = [name for name, (_, rounds) in counts.items() if turn < rounds]
+    first = turn % max(len(names), 1)
+    return names[first:] + names[:first]
 
 
 def _row(way: Way, steps: int, gap: float | None) -> Row:

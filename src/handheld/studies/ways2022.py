@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from handheld.backends.base import LAUNCH
+from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.backends.opencl import Kept
 from handheld.errors import DeviceError
 from handheld.graph.graph import PHASES, Graph
@@ -175,10 +175,11 @@ class Resident(Planned):
     def inspect(self, steps: int) -> None:
         for rows in self._recorded(steps):
             took = (rows[:, 8] - rows[:, 7]) * NS
-            launches = rows[:, 0] == LAUNCH
-            self.note("kernels", float(took[launches].sum()))
-            self.note("transfers", float(took[~launches].sum()))
-            self.note("transfer calls", float((rows[~launches, 4] - rows[~launches, 3]).sum()) * NS)
+            # copies on the device are counted with its kernels
+            moved = np.isin(rows[:, 0], (UPLOAD, DOWNLOAD))
+            self.note("kernels", float(took[~moved].sum()))
+            self.note("transfers", float(took[moved].sum()))
+            self.note("transfer calls", float((rows[moved, 4] - rows[moved, 3]).sum()) * NS)
             self.note("products", products(self.graph, rows[:, 1], took))
 
     def time_parts(self, steps: int) -> None:
