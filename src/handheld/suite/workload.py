@@ -78,7 +78,9 @@ class Workload:
             if modules[""] is model:
                 return optimizer
             trained = [p for p in modules[""].parameters() if p.requires_grad]
-            return type(optimizer)(trained, **optimizer.defaults)
+            takes = inspect.signature(type(optimizer)).parameters
+            return type(optimizer)(trained, **{name: value for name, value in
+                                               optimizer.defaults.items() if name in takes})
 
         update = Update("train", lambda m, b: loss(m[""](b[0]), b[1]), again, (0, 1))
         return {"": model}, (update,)
