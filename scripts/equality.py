@@ -6,6 +6,8 @@
 A value passes if it errs by at most four times what PyTorch's own float32 errs, plus 1e-6.
 "kinks" are values (in so many steps) over that limit where float64 PyTorch itself moves as far when
 its start is moved by less than 2**-21: an activation within rounding of ReLU's corner.
+"noise" are values over the limit of which PyTorch's float32 has no digit right either: what is zero
+but for rounding, such as the gradient of a bias that a softmax takes away again.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     failed = 0
     print(
-        f"{'model':18} {'values':>7} {'over':>5} {'kinks':>6} {'worst':>6}  {'launches':>8} "
+        f"{'model':18} {'values':>7} {'over':>5} {'kinks':>6} {'noise':>5} {'worst':>6}  {'launches':>8} "
         f"{'programs':>8}  what is worst"
     )
     for name, workload, batch in chosen(options):
@@ -77,14 +79,17 @@ def main() -> None:
         plan = step.plan(options.on, graphs=[u.graph for u in updates])
         with plan.start() as trainer:
             found = compare_updates(modules, updates, trainer, batches)
-        failed += bool(found.over)
-        what, ours, theirs = found.rows[0]
+        noise = [row for row in found.over if row[2] >= 1]
+        rows = [row for row in found.rows if row not in noise]
+        over = sum(excess(row) > 1 for row in rows)
+        failed += over > 0
+        what, ours, theirs = rows[0]
         steps = len({row[0].split(":")[0] for row in found.kinks})
         launches = "+".join(str(plan.graphs[u.graph].launches) for u in updates)
         programs = max(plan.graphs[u.graph].programs for u in updates)
         print(
-            f"{name:18} {len(found.rows) + len(found.kinks):7} {len(found.over):5} "
-            f"{len(found.kinks):3}/{steps:<2} {excess(found.rows[0]):6.2f}  {launches:>8} "
+            f"{name:18} {len(found.rows) + len(found.kinks):7} {over:5} "
+            f"{len(found.kinks):3}/{steps:<2} {len(noise):5} {excess(rows[0]):6.2f}  {launches:>8} "
             f"{programs:8}  {what}: {ours:.1e} (PyTorch {theirs:.1e}); "
             f"{time.perf_counter() - started:.0f} s",
             flush=True,
