@@ -70,8 +70,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     failed = 0
     print(
-        f"{'model':18} {'values':>7} {'over':>5} {'kinks':>6} {'noise':>5} {'worst':>6}  {'launches':>8} "
-        f"{'programs':>8}  what is worst"
+        f"{'model':18} {'values':>7} {'over':>5} {'kinks':>6} {'noise':>5} {'worst':>6}  "
+        f"{'launches':>8} {'programs':>8}  what is worst"
     )
     for name, workload, batch in chosen(options):
         started = time.perf_counter()
