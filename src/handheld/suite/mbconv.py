@@ -1,5 +1,5 @@
-"""MobileNetV3-Small (Howard et al., 2019) and EfficientNet-B0 (Tan and Le, 2019): inverted residuals
-whose channels are weighed by what the whole image holds (squeeze and excitation).
+"""MobileNetV3-Small (Howard et al., 2019) and EfficientNet-B0 (Tan and Le, 2019): inverted
+residuals whose channels are weighed by what the whole image holds (squeeze and excitation).
 
 EfficientNet's blocks are never dropped at random: stochastic depth is left out.
 """

@@ -6,6 +6,7 @@ classes, are our choice. No result of the study depends on them: its matrix prod
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ WIDTHS = (16, 16)
 
 def build(widths: Sequence[int] = WIDTHS) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths, widths[1:]):
+    for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

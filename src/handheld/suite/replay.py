@@ -12,7 +12,7 @@ CELLS = 12  # the game's field is so many cells wide and high
 
 class Catch:
     """A ball falls, a paddle moves left, not at all or right (0, 1, 2) and earns 1 if it is there
-    when the ball lands, else -1. Drawn as Atari's frames are given to DQN: the last four in gray."""
+    when the ball lands, else -1. Drawn as DQN sees Atari's games: the last four frames in gray."""
 
     def __init__(self, size: int, random: np.random.Generator) -> None:
         self.size, self.random = size, random

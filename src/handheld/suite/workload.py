@@ -78,7 +78,9 @@ class Workload:
             if modules[""] is model:
                 return optimizer
             trained = [p for p in modules[""].parameters() if p.requires_grad]
-            return type(optimizer)(trained, **optimizer.defaults)
+            takes = inspect.signature(type(optimizer)).parameters
+            return type(optimizer)(trained, **{name: value for name, value in
+                                               optimizer.defaults.items() if name in takes})
 
         update = Update("train", lambda m, b: loss(m[""](b[0]), b[1]), again, (0, 1))
         return {"": model}, (update,)
@@ -97,15 +99,16 @@ class Workload:
         return [(update.graph, tuple(batch[i] for i in update.takes))
                 for update in self._module().UPDATES]
 
-    def step(self, batch: int | None = None, seed: int = 0) -> Step:
-        """The captured step at a batch size."""
+    def step(self, batch: int | None = None, seed: int = 0, evaluate: bool = True) -> Step:
+        """The captured step at a batch size; of one model also its evaluation, unless not wanted."""
         module, size = self._module(), self.default_batch if batch is None else batch
         if not self.single:
             step: Step = module.record(size, seed, **self.options).step(name=self.name)
             return step
         from handheld.capture.capture import capture
 
-        return capture(*self.make(seed), self.batch(size, seed), seed=seed, name=self.name)
+        return capture(*self.make(seed), self.batch(size, seed), seed=seed, name=self.name,
+                       evaluate=evaluate)
 
     def with_options(self, size: str | int | None = None, **options: Any) -> Workload:
         """The same family at a size (small, paper, or pixels) and with other options."""
