@@ -97,6 +97,14 @@ def test_a_line_has_its_points_whiskers_gaps_and_numbers():
     assert rows[2] == ["2", "–", "–"]
 
 
+@pytest.mark.parametrize(("values", "left"), [((1.0, 9.0), True), ((9.0, 1.0), False)])
+def test_a_label_goes_where_it_covers_less(values, left):
+    svg = drawing(lines("t", [Series("a", values, x=[0.0, 1.0])], Axis("x"), Axis("y", high=10.0),
+                        references=[Reference(9.0, "a limit")]))
+    (label,) = [one for one in of_class(svg, "note") if one.text == "a limit"]
+    assert (float(label.get("x")) < 240) == left
+
+
 def test_coordinates_stay_in_the_drawing():
     made = lines("t", [Series("a", [1e-9, 1e9], x=[1.0, 1e6])], Axis("x", log=True),
                  Axis("y", log=True, high=1e3), references=[Reference(1e12, "far above")])

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from handheld.cli.main import app
+from handheld.errors import DeviceError
 from handheld.studies import answers2022 as answers
 from handheld.studies import das2022 as das
 from handheld.studies import page2022, paper2022
@@ -84,6 +85,19 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch):
     result = das.read(tmp_path / das.RESULT)
     assert not result["complete"] and result["transfers"]["to_host"] and not result["models"]
     assert "the study was stopped" in (tmp_path / das.PAGE).read_text(encoding="utf-8")
+
+
+def test_a_device_that_fails_leaves_what_was_measured(tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise DeviceError("the device is gone")
+
+    monkeypatch.setattr(das, "_model", fail)
+    done = called("--steps", "1", "--out", str(tmp_path), "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["error"] == {"type": "DeviceError",
+                                                "message": "the device is gone"}
+    assert not das.read(tmp_path / das.RESULT)["complete"]
+    assert "the device is gone" in (tmp_path / das.PAGE).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -39,8 +39,8 @@ def das2022(
         "Which of the four models."))] = ",".join(das.MODELS),
     widths: Annotated[str, typer.Option("--widths", metavar="W,W,...", help=(
         "Layer widths of the sweep."))] = ",".join(map(str, das.WIDTHS)),
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help=(
-        "Where the result and its page go."))] = Path("das2022"),
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help=(
+        "Where the result and its page go; ./das2022 if not given."))] = None,
     page: Annotated[Path | None, typer.Option("--page", metavar="RESULT.json", help=(
         "Measure nothing: draw the page of this result again, beside it or into --out."))] = None,
     json: Json = False,
@@ -51,7 +51,7 @@ def das2022(
     and with Handheld's, with every op's tensors crossing between host and device as in the paper
     and with all of them on the device. Then a sweep of layer widths, and transfers of many sizes.
     Prints the paper's figures beside those of this device, and writes FOLDER/das2022.json and
-    FOLDER/das2022.html. Ctrl-C keeps what was measured. Some minutes; needs PyTorch.
+    FOLDER/das2022.html. Ctrl-C keeps what was measured. Needs PyTorch, and some minutes.
 
     \b
     Examples:
@@ -61,18 +61,23 @@ def das2022(
     """
     stopped = False
     if page is not None:
-        result, folder = das.read(page), page.parent if out == Path("das2022") else out
+        result, folder = das.read(page), out or page.parent
     else:
         settings = das.Settings(on, steps, _widths(widths), _models(models),
                                 rounds=min(das.ROUNDS, steps))
-        folder, result = _made(out), das.begin(settings)
-        with _bar(json) as tell:
-            try:
+        folder, result = _made(out or Path("das2022")), das.begin(settings)
+        try:
+            with _bar(json) as tell:
                 das.measure(settings, result, folder / das.RESULT, tell)
-            except KeyboardInterrupt:
-                if not result["transfers"]:
-                    raise
-                stopped = True
+        except KeyboardInterrupt:
+            if not result["transfers"]:
+                raise
+            stopped = True
+        except Exception as error:
+            if result["transfers"]:  # what there is can be looked at
+                result["notes"].append(f"the study ended with an error: {error}")
+                show.warn(f"what was measured is on {show.path(_draw(result, folder))}")
+            raise
     where = _draw(result, folder)
     if json:
         show.print_json({**result, "answers": answers.answers(result), "page": str(where)})

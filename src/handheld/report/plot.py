@@ -153,7 +153,7 @@ class Plot:
         for one, place in zip(them, places):
             wide = width(one.label, FONT) + 6
             at = min((self.right - wide, self.left + 2),
-                     key=lambda x: self._covered(x, place - FONT, wide, FONT + 3))
+                     key=lambda x: self._covered(x, place - FONT - 2, wide, FONT + 10))
             made += [tag("rect", x=at, y=place - FONT + 0.5, width=wide, height=FONT + 2.5,
                          rx=2.0, class_="under"),
                      tag("text", one.label, x=at + 3, y=place, class_="note")]
