@@ -150,7 +150,7 @@ def present(result: dict[str, Any]) -> None:
                               ("CPU", f"{result['machine']['processor']}, "
                                       f"{result['machine']['threads']} threads"),
                               ("measured", result["date"])]))
-    for make in (_backward, _shares, _speeds, _sweep):
+    for make in (_backward, _parts, _shares, _speeds, _sweep):
         table = make(result)
         if table.row_count:
             show.out.print()
@@ -189,6 +189,22 @@ def _backward(result: dict[str, Any]) -> Table:
 def _us(way: dict[str, Any] | None, what: str) -> str:
     took = answers.seconds(way, what)
     return number(None if took is None else took * US)
+
+
+def _parts(result: dict[str, Any]) -> Table:
+    table = _table("Where a step goes, µs: per-op, and resident", "model", "latency of transfers",
+                   "their bytes", "launch latency", "kernels", "resident step", "its transfers",
+                   "its kernels")
+    lines = answers.fits(result)
+    for name, row in result["models"].items():
+        ways = row["ways"]
+        apart = answers.parts(ways[APART[1]], lines) if APART[1] in ways else None
+        stay = answers.resident_parts(ways[OPTIMISED]) if OPTIMISED in ways else None
+        table.add_row(name.upper(), *(
+            number(None if part is None or part[key] is None else part[key] * US)
+            for part, keys in ((apart, ("latency", "bandwidth", "launch", "kernels")),
+                               (stay, ("whole", "transfers", "kernels"))) for key in keys))
+    return table
 
 
 def _shares(result: dict[str, Any]) -> Table:
