@@ -10,6 +10,7 @@ from cases import CASES
 from casework import Held, captured, differences, limit_of, reference, run
 from handheld.passes import half
 from handheld.run.verify import verify_plan
+from variants import in_shard
 
 SAMPLE = 60  # on OpenCL, unless --all-cases: building kernels takes most of the time
 HALF_SAMPLE = 4
@@ -28,6 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = list(CASES)
         if not metafunc.config.getoption("--all-cases"):
             names = sorted(random.Random(0).sample(names, SAMPLE))
+        names = [name for name in names if in_shard(name, metafunc.config.getoption("--shard"))]
         metafunc.parametrize("case", names)
     if "half_case" in metafunc.fixturenames:
         names = list(CASES)

@@ -14,6 +14,7 @@
     ├── NonFiniteLoss           the loss became NaN or infinite: step and, if asked, first op
     ├── NonFiniteGradient       in halves: every step is skipped, however small the loss's scale
     ├── RunFileError            a run file that cannot be written, read or understood
+    ├── StudyError              a study that cannot be run here, or a result that is none
     ├── DataError               a data set that cannot be read
     ├── CheckpointError         a checkpoint that could not be written or does not fit the state
     └── SensorError             sensors, the sampler and its files
@@ -80,6 +81,10 @@ class NonFiniteGradient(HandheldError):
 
 class RunFileError(HandheldError):
     """A run file that cannot be written, read or understood."""
+
+
+class StudyError(HandheldError):
+    """A study that cannot be run here, or a file that is not its result."""
 
 
 class DataError(HandheldError):

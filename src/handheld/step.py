@@ -45,19 +45,21 @@ class Step:
     def plan(self, device: str = "opencl", *, caps: DeviceCaps | None = None,
              graphs: Sequence[str] | None = None, memory_limit_bytes: int | None = None,
              isolate: bool = False, tuning: bool | str | Path = True,
-             precision: str = "float32", growth_steps: int = GROWTH) -> Plan:
+             naive: bool = False, precision: str = "float32",
+             growth_steps: int = GROWTH) -> Plan:
         """Decides everything about running this step on a device, in hand or described by `caps`.
 
         `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger
         plan an error; `isolate` gives every tensor memory of its own, for checking kernels;
         `tuning` says whether measured variants are used where there are some, or names the one
-        record to use. `precision` "half" stores what lives between nodes in 16 bits and scales the
-        loss; the scale doubles after `growth_steps` steps without an overflow.
+        record to use; `naive` runs matrix products as a published baseline does, a plain loop a
+        work-item, to compare with. `precision` "half" stores what lives between nodes in 16 bits
+        and scales the loss; the scale doubles after `growth_steps` steps without an overflow.
         """
         from handheld.plan.make import plan_step
 
         return plan_step(self, device, caps=caps, graphs=graphs, isolate=isolate, tuning=tuning,
-                         memory_limit_bytes=memory_limit_bytes, precision=precision,
+                         memory_limit_bytes=memory_limit_bytes, naive=naive, precision=precision,
                          growth_steps=growth_steps)
 
     def save(self, path: str | Path) -> Path:

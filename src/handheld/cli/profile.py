@@ -16,7 +16,7 @@ from rich.text import Text
 from handheld.analyse.run import open_run
 from handheld.cli import show
 from handheld.cli.live import watching
-from handheld.cli.options import Json, On, Precision, Seed, Spec
+from handheld.cli.options import Json, On, Precision, Seed, Size, Spec
 from handheld.cli.run_tables import SHOWN, present
 from handheld.cli.source import open_source
 from handheld.errors import HandheldError
@@ -32,6 +32,7 @@ SAY_S = 0.25  # between two looks at how far it is
 
 def profile(
     what: Spec,
+    scale: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
@@ -69,13 +70,13 @@ def profile(
     Examples:
     handheld profile mobilenet_v2
     handheld profile mine.py:make --on opencl:0 --batch 16 --steps 200
-    handheld profile resnet18 --energy --out resnet18.run
+    handheld profile resnet18 --size paper --energy --out resnet18.run
     handheld profile mobilenet_v2 --precision half
     """
     estimate = _estimate(estimate_energy, watts_busy, watts_idle)
     if energy:
         sources().need_power()  # before anything is captured
-    source = open_source(what)
+    source = open_source(what, scale)
     size = batch or source.default_batch
     step = source.step([size], seed)
     names = [graph] if graph else _graphs(step.graphs, size)

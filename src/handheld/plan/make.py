@@ -14,7 +14,7 @@ from handheld.errors import OutOfMemory, PlanError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Lowered
 from handheld.passes.scale import GROWTH
-from handheld.plan.lowering import Choice, lower, tuned_choice
+from handheld.plan.lowering import NAIVE, Choice, lower, tuned_choice
 from handheld.plan.memory import GraphMemory, Segments, place_state
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.precision import prepare, table_slots
@@ -35,6 +35,7 @@ def plan_step(
     memory_limit_bytes: int | None = None,
     isolate: bool = False,
     tuning: bool | str | Path = True,
+    naive: bool = False,
     precision: str = "float32",
     growth_steps: int = GROWTH,
 ) -> Plan:
@@ -50,8 +51,10 @@ def plan_step(
         raise PlanError(
             f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}"
         )
+    if naive and precision != "float32":
+        raise PlanError("the naive product reads float32 only. Try: naive=True without precision=")
     options = {"memory_limit_bytes": memory_limit_bytes, "isolate": isolate,
-               "tuning": str(tuning) if isinstance(tuning, Path) else tuning,
+               "tuning": str(tuning) if isinstance(tuning, Path) else tuning, "naive": naive,
                "precision": precision, "growth_steps": growth_steps}
     return make_plan(step, device, caps, names, options)
 
@@ -92,12 +95,12 @@ def make_plan(
 ) -> Plan:
     chosen, tables = prepare(step, names, options["precision"], options["growth_steps"],
                              caps.base_align_bytes)
-    limit, isolate = options["memory_limit_bytes"], options["isolate"]
+    limit, isolate, naive = (options[k] for k in ("memory_limit_bytes", "isolate", "naive"))
     found = load_tuning(caps, options["tuning"])
     _tell(found)
     choices = found.choices
-    tuned = [_choose_all(graph, caps, choices) for graph in chosen]
-    lowered = [_lower_all(graph, caps, picked) for graph, picked in zip(chosen, tuned)]
+    tuned = [_choose_all(graph, caps, choices, naive) for graph in chosen]
+    lowered = [_lower_all(graph, caps, picked, naive) for graph, picked in zip(chosen, tuned)]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
     state = place_state({**step.slots, **table_slots(tables)}, chosen, segments)
     memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered)]
@@ -126,17 +129,19 @@ def make_plan(
 
 
 def _choose_all(
-    graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice]
+    graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], naive: bool
 ) -> dict[int, Choice]:
     """Node -> its tuned variant, for the nodes that have one."""
-    found = {i: tuned_choice(node, graph, caps, choices) for i, node in enumerate(graph.nodes)}
+    found = {i: tuned_choice(node, graph, caps, choices) for i, node in enumerate(graph.nodes)
+             if not (naive and node.op in NAIVE)}
     return {i: choice for i, choice in found.items() if choice is not None}
 
 
-def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice]) -> list[Lowered]:
+def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice],
+               naive: bool) -> list[Lowered]:
     if caps.kind in ("torch", "null"):
         return [Lowered((), (), "run by the backend") for _ in graph.nodes]
-    return [lower(node, graph, caps, tuned.get(i)) for i, node in enumerate(graph.nodes)]
+    return [lower(node, graph, caps, tuned.get(i), naive) for i, node in enumerate(graph.nodes)]
 
 
 def _check_memory(plan: Plan, limit: int | None) -> None:
