@@ -11,7 +11,6 @@ import numpy as np
 
 from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
-from handheld.passes.scale import GROWTH
 
 if TYPE_CHECKING:
     from handheld.device import DeviceCaps
@@ -46,7 +45,7 @@ class Step:
              graphs: Sequence[str] | None = None, memory_limit_bytes: int | None = None,
              isolate: bool = False, tuning: bool | str | Path = True,
              naive: bool = False, precision: str = "float32",
-             growth_steps: int = GROWTH) -> Plan:
+             growth_steps: int = 2000) -> Plan:
         """Decides everything about running this step on a device, in hand or described by `caps`.
 
         `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger
