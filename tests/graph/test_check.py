@@ -381,7 +381,7 @@ def retyped(tensor: int, **change) -> Graph:
 ORIGIN = Origin("forward", "", "")
 GRAPH_RULES = [
     ("calls itself", changed(id=7)),
-    ("unknown type", changed(dtype="f16")),
+    ("unknown type", changed(dtype="f8")),
     ("unknown role", changed(role="thing")),
     ("more elements", changed(shape=(2**16, 2**16))),
     ("more elements", changed(shape=(0, 2**40))),

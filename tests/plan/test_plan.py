@@ -165,7 +165,7 @@ def test_a_plan_is_a_file(steps) -> None:
     again = from_json(json.loads(text), step)
     assert again == plan
     for broken in (
-        text.replace('"version": 2', '"version": 9'),
+        text.replace('"version": 3', '"version": 9'),
         text.replace('"kernel"', '"colonel"'),
         "{}",
         text.replace('"buffer"', '"bucket"'),
