@@ -173,6 +173,14 @@ def test_the_probe_notices_a_wrong_result():
 # ── train, package, verify ────────────────────────────────────────────────────────────────────
 
 
+def test_train_in_halves(run, work):
+    words = ("train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--on", "torch:cpu")
+    report = json.loads(run(*words, "--precision", "half", "--json").stdout)
+    assert report["precision"] == "half" and 0 < report["loss_scale"]["scale"] <= 2.0**16
+    assert "steps skipped; the loss is scaled by" in run(*words, "--precision", "half").stdout
+    fails(run(*words, "--precision", "bf16"), "no precision is called 'bf16'")
+
+
 def test_train_a_factory_and_go_on_from_the_export(run, work):
     words = ("--data", "data.npz", "--epochs", "4", "--batch", "16")
     result = run("train", "mine.py:make", *words, "--export", "out.step")
