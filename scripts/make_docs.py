@@ -1,4 +1,5 @@
-"""Writes the pages of docs/ that follow from the code: commands.md, errors.md, ops.md.
+"""Writes the pages of docs/ that follow from the code: commands.md, errors.md, ops.md, and the
+schema in measurement.md.
 
     python scripts/make_docs.py           write them
     python scripts/make_docs.py --check   exit with 1 if one of them is stale
@@ -128,8 +129,25 @@ def _vocabulary() -> Iterable[str]:
     yield ""
 
 
+def measurement_page() -> str:
+    """The page as it is, with the run file's schema as it is now."""
+    from importlib import resources
+
+    from handheld.sensors.sink import SCHEMA
+
+    text = (DOCS / "measurement.md").read_text(encoding="utf-8")
+    schema = resources.files("handheld.store").joinpath("schema.sql").read_text()
+    head, mark, rest = text.partition("<!-- schema:")
+    note, _, rest = rest.partition("-->\n")
+    _, end, tail = rest.partition("<!-- end of schema -->")
+    assert mark and end, "docs/measurement.md has lost the place of its schema"
+    return (f"{head}{mark}{note}-->\n```sql\n{schema.strip()}\n\n-- the sampler's tables"
+            f"{SCHEMA.rstrip()}\n```\n{end}{tail}")
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page, "errors.md": errors_page, "ops.md": ops_page,
+    "measurement.md": measurement_page,
 }
 
 

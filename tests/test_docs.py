@@ -36,7 +36,7 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["commands.md", "errors.md", "ops.md"])
+@pytest.mark.parametrize("name", ["commands.md", "errors.md", "ops.md", "measurement.md"])
 def test_generated_pages_are_fresh(script, name):
     made, kept = script.PAGES[name](), page(name)
     if name == "commands.md" and f"<!-- typer {typer.__version__} -->" not in kept:
@@ -96,3 +96,27 @@ def test_the_architecture_names_every_folder_of_the_package():
     for path in Path(handheld.__file__).parent.glob("*/__init__.py"):
         assert f"{path.parent.name}/" in page("architecture.md")
     assert "container.py" in page("architecture.md")
+
+
+def test_the_example_of_measurement_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", page("measurement.md"), re.DOTALL)
+    exec(compile(code, "docs/measurement.md", "exec"), {})
+    assert "forward" in capsys.readouterr().out
+    for name, steps in (("mine.run", 40), ("loop.run", 23), ("plain.run", 40)):
+        with handheld.open_run(name) as run:
+            assert len(run.steps()) == steps and run.complete
+
+
+def test_every_finding_and_table_of_a_run_is_documented():
+    from handheld.analyse import findings
+    from handheld.analyse.run import Run
+
+    text = page("measurement.md")
+    kinds = set(re.findall(r'_finding\(\s*"([a-z ]+)"', Path(findings.__file__).read_text()))
+    assert len(kinds) > 5
+    for kind in kinds | {"own load", "other load"}:
+        assert f"| `{kind}` |" in text, kind
+    for name, method in vars(Run).items():
+        if not name.startswith("_") and callable(method) and name not in ("close", "span", "warm"):
+            assert f"`{name}(" in text, name

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from handheld.errors import HandheldError
 
 WINDOW = 4  # steps; the first of them starts on an empty device, the others as steps do
-SHARE = 0.03  # of a run's time that recording may cost
+SHARE = 0.02  # of a run's time that recording may cost
 WARMUP = 2  # the first steps are never like the others
 
 

@@ -17,7 +17,7 @@ CREATE TABLE step (          -- a run of a graph, as the host saw it
   id INTEGER PRIMARY KEY, graph TEXT, batch INTEGER,
   begin_ns INTEGER, end_ns INTEGER,  -- the call: data checked, everything enqueued
   window INTEGER,            -- of recorded steps, those that ran one after the other; else null
-  loss REAL                  -- where it was read
+  loss REAL                  -- null: losses are the trainer's to report
 );
 
 CREATE TABLE command (       -- of recorded steps: what the device was told, packed, a row a step

@@ -1,13 +1,14 @@
 """Writes a run file as things happen.
 
-Rows are kept in memory for at most half a second, then committed by a thread of their own: a
-process that is killed loses that much and no more, and the file opens. A disk that fills is said
+Rows are kept in memory for a quarter of a second, then committed by a thread of their own: a
+process that is killed loses about that much, and the file opens. A disk that fills is said
 once; what cannot be written is kept until it can, or the run ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sqlite3
 import threading
@@ -22,7 +23,7 @@ from handheld.sensors.sink import SCHEMA as SENSOR_SCHEMA
 
 APPLICATION = 0x4848726E  # "HHrn"
 VERSION = 1
-COMMIT_S = 0.5
+COMMIT_S = 0.25
 MOST_ROWS = 100_000  # kept in memory while the disk refuses them
 
 
@@ -77,9 +78,11 @@ class RunWriter:
                 return
             try:
                 self._db.execute("BEGIN IMMEDIATE")
-                for table, row in rows:
-                    places = ", ".join("?" * len(row))
-                    self._db.execute(f"REPLACE INTO {table} VALUES ({places})", row)
+                for (table, width), group in itertools.groupby(
+                        rows, lambda one: (one[0], len(one[1]))):
+                    places = ", ".join("?" * width)
+                    self._db.executemany(f"REPLACE INTO {table} VALUES ({places})",
+                                         [row for _, row in group])
                 self._db.execute("COMMIT")
                 self.problem = ""
             except sqlite3.Error as error:
