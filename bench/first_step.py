@@ -1,9 +1,11 @@
 """How long until the first step: capture, passes, plan, build, first run; then a second start.
 
-    python bench/first_step.py [--on opencl] [--only abc|small] [--json FILE]
+    python bench/first_step.py [--on opencl] [--only abc|small] [--json FILE] [--plot FILE]
+    python bench/first_step.py [--on opencl] [--only abc|small] [--warm N] [--json FILE]
 
 Each start is a process of its own; the cold one has empty caches and its imports are not counted;
-the warm one starts from the step file that the cold one wrote, with the caches it filled.
+the warm ones start from the step file that the cold one wrote, with the caches it filled. Of N
+warm starts the median is shown, and the range.
 """
 
 from __future__ import annotations
@@ -19,9 +21,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import plots
 import warm_start
 from warm_start import first_step, save_batches
 from workloads import Entry, captured, chosen
+
+#: in the order they happen
+PARTS = ("import", "load", "capture", "passes", "plan", "build", "first run")
 
 
 def cold(entry: Entry, device: str, folder: str) -> dict[str, float]:
@@ -46,11 +52,45 @@ def cold(entry: Entry, device: str, folder: str) -> dict[str, float]:
     return spent | first_step(step, device, runs)
 
 
+def plot(rows: list[dict[str, Any]], title: str, path: str) -> None:
+    """A bar a start, from left to right what its time went into."""
+    names = list(dict.fromkeys(row["workload"] for row in rows))
+    found = {k for row in rows for k in row} - {"workload", "start", "total", "totals"}
+    parts = [p for p in PARTS if p in found] + sorted(found - set(PARTS))
+    ys = [names.index(r["workload"]) + (-0.2 if r["start"] == "cold" else 0.2) for r in rows]
+    figure, axes = plots.pyplot().subplots(figsize=(8, 1.5 + 0.5 * len(names)))
+    before = [0.0] * len(rows)
+    for n, part in enumerate(parts):
+        spent = [row.get(part, 0.0) for row in rows]
+        axes.barh(ys, spent, 0.36, before, color=plots.COLOURS[n % len(plots.COLOURS)], label=part)
+        before = [b + s for b, s in zip(before, spent)]
+    for row, y in zip(rows, ys):
+        axes.annotate(f"{row['total']:.1f} s {row['start']}", (row["total"], y), (3, 0),
+                      textcoords="offset points", va="center", fontsize=7)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(0, 1.12 * max(row["total"] for row in rows))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color=plots.FAINT, linewidth=0.6)
+    axes.set_xlabel("seconds until the first step is done")
+    axes.set_title(title)
+    figure.legend(loc="outside lower center", ncols=len(parts))
+    plots.save(figure, path)
+
+
+def timed_process(command: list[str], environment: dict[str, str]) -> dict[str, float]:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    spent: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return spent
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="small", help="letters, or small")
     parser.add_argument("--json", help="write all figures here")
+    parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
+    parser.add_argument("--warm", type=int, default=5, help="warm starts, 5 unless told")
     parser.add_argument("--cold", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cold:
@@ -59,7 +99,9 @@ def main() -> None:
         (entry,) = chosen(letter)
         print(json.dumps(cold(entry, options.on, folder)))
         return
-    rows = []
+    if options.plot:
+        plots.pyplot()
+    rows: list[dict[str, Any]] = []
     for entry in chosen(options.only):
         with tempfile.TemporaryDirectory() as folder:
             caches = {
@@ -74,15 +116,21 @@ def main() -> None:
                 "warm": [warm_start.__file__, options.on, f"{folder}/x.step", f"{folder}/x.npz"],
             }
             for kind, command in starts.items():
-                done = subprocess.run([sys.executable, *command], env=os.environ | caches,
-                                      capture_output=True, text=True, check=True)
-                spent = json.loads(done.stdout.splitlines()[-1])
+                tries = sorted(
+                    (timed_process([sys.executable, *command], os.environ | caches)
+                     for _ in range(options.warm if kind == "warm" else 1)),
+                    key=lambda spent: sum(spent.values()))
+                spent, totals = tries[len(tries) // 2], [sum(t.values()) for t in tries]
                 parts = "  ".join(f"{k} {v:.2f}" for k, v in spent.items())
                 total = sum(spent.values())
-                rows.append({"workload": entry.name, "start": kind, **spent, "total": total})
-                print(f"{entry.name:24} {kind}: {parts}  total {total:.2f} s", flush=True)
+                rows.append({"workload": entry.name, "start": kind, **spent, "total": total,
+                             "totals": totals})
+                spread = f" ({totals[0]:.2f} to {totals[-1]:.2f})" if len(tries) > 1 else ""
+                print(f"{entry.name:24} {kind}: {parts}  total {total:.2f} s{spread}", flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+    if options.plot:
+        plot(rows, f"The first step on {options.on}", options.plot)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,22 @@
-"""Single kernels against PyTorch's op for the same: GFLOP/s and ratios from one run.
+"""Single kernels against PyTorch's op for the same: rates, shares of the ceiling, ratios, one run.
 
-    python bench/kernels.py [--on opencl] [--only matmul,conv,conv_input,conv_weight]
-                            [--match TEXT] [--candidates] [--rounds 7] [--seconds 0.3] [--json FILE]
+    python bench/kernels.py [--on opencl] [--only matmul,conv,batch] [--match TEXT] [--candidates]
+                            [--rounds 7] [--seconds 0.3] [--json FILE] [--plot FILE]
 
-The shapes are those of the suite's layers, and square products. Ours is the time of a node's
-launches by OpenCL's own events; theirs is CUDA's events on an NVIDIA device (TF32 off), the host's
-clock on a CPU. They take turns. Ratios are ours / theirs of the medians: below 1, Handheld is
-faster. `error` is the distance to PyTorch's result. With --candidates every choice that the kernel
-offers is timed, and the best is shown beside the one that is taken.
+The shapes are those of the suite's layers, square products and, on a GPU, some that no cache holds.
+Ours is the time of a row's launches by OpenCL's own events; theirs is CUDA's events on an NVIDIA
+device (TF32 off), the host's clock on a CPU. They take turns, with a pause between: threads that
+spin for more work would disturb the next. Ratios are ours / theirs of the medians: below 1,
+Handheld is faster. `error` is the distance to PyTorch's result.
+
+`share` is the part of what `handheld doctor --ceilings` measured on the device: of its arithmetic
+for contractions; for the rest of its bandwidth at that working set, as the time in which the bytes
+could be read and copied. Each tensor counts once; `walked` counts what a reduction has to read
+again (a batch norm reads its input for the mean, for the variance and to apply them). `small`: the
+ceiling is less time than an empty launch takes, so the share says nothing.
+
+`choice`: tuned or best (a record knows the shape), absent (none does), — (one variant). With
+--candidates every choice that a contraction offers is timed, the best shown below the one taken.
 """
 
 from __future__ import annotations
@@ -19,185 +28,126 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import contractions
 import numpy as np
+import plots
 import pyopencl as cl
+import streams
 import torch
+import tuned
+from contractions import Contraction
+from streams import Stream, Update
 
-from handheld.backends.opencl import Found, find
+import handheld
+from handheld.backends.opencl import Found, OpenCLSession, find
+from handheld.device import DeviceCaps
 from handheld.errors import PlanError
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
-from handheld.graph.program import Instr
 from handheld.kernels import contract
 from handheld.kernels.base import Buffer, Float, Lowered, Workspace
+from handheld.measure.ceilings import Ceilings
+from handheld.plan.lowering import lower
 
-Shape = tuple[int, ...]
-Choice = Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A node: `t` says which of a matmul's operands are transposed in memory; a convolution is
-    given by x and w whatever its direction."""
-
-    op: str
-    a: Shape
-    b: Shape
-    t: str = ""
-    stride: int = 1
-    padding: int = 0
-
-    @property
-    def name(self) -> str:
-        sizes = " ".join("x".join(map(str, shape)) for shape in (self.a, self.b))
-        more = f" /{self.stride}" if self.stride > 1 else ""
-        return f"{self.op:11} {sizes}{more}{' ' + self.t if self.t else ''}"
+PAUSE = 0.01
+Seconds = Callable[[int], float]  # of one of so many runs
 
 
-#: m, n, k, and which operands are transposed: forward "b", gradient in x "", in w "a"
-PRODUCTS = (
-    ((2048,), 2048, 2048, ""), ((4096,), 4096, 4096, ""),
-    ((2048,), 1024, 256, "b"), ((2048,), 256, 1024, ""), ((1024,), 256, 2048, "a"),
-    ((2048,), 5000, 256, "b"), ((2048,), 256, 5000, ""), ((5000,), 256, 2048, "a"),
-    ((2048,), 768, 256, "b"), ((2048,), 256, 256, ""), ((256,), 256, 2048, "a"),
-    ((64, 128), 128, 64, "b"), ((64, 128), 64, 128, ""), ((64, 128), 64, 128, "a"),
-    ((128,), 1024, 784, "b"), ((128,), 1024, 1024, "b"), ((1024,), 1024, 128, "a"),
-    ((64,), 120, 400, "b"), ((32,), 10, 1280, "b"),
-)
-#: x, out channels, kernel, stride, padding
-CONVOLUTIONS = (
-    ((64, 1, 28, 28), 6, 5, 1, 2), ((64, 6, 14, 14), 16, 5, 1, 0),
-    ((32, 3, 32, 32), 32, 3, 2, 1), ((32, 16, 16, 16), 96, 1, 1, 0), ((32, 144, 8, 8), 24, 1, 1, 0),
-    ((32, 64, 2, 2), 384, 1, 1, 0), ((32, 576, 2, 2), 96, 1, 1, 0), ((32, 960, 1, 1), 160, 1, 1, 0),
-    ((32, 3, 32, 32), 64, 3, 1, 1), ((32, 64, 32, 32), 64, 3, 1, 1),
-    ((32, 64, 32, 32), 128, 3, 2, 1), ((32, 64, 32, 32), 128, 1, 2, 0),
-    ((32, 128, 16, 16), 128, 3, 1, 1), ((32, 256, 8, 8), 256, 3, 1, 1),
-    ((32, 512, 4, 4), 512, 3, 1, 1),
-    ((4, 3, 224, 224), 64, 7, 2, 3), ((4, 256, 56, 56), 64, 1, 1, 0),
-    ((4, 64, 56, 56), 256, 1, 1, 0), ((4, 1024, 14, 14), 256, 1, 1, 0),
-    ((4, 256, 14, 14), 256, 3, 1, 1),
-    ((8, 16, 55, 55), 64, 3, 1, 1), ((8, 512, 13, 13), 64, 1, 1, 0),
-    ((16, 64, 32, 32), 128, 4, 2, 1), ((16, 256, 8, 8), 512, 4, 2, 1),
-)
+@dataclass
+class Subject:
+    """A row that is ready to be timed. Bytes: read and written once, and read again."""
 
-
-def rows(large: bool) -> list[Row]:
-    found = []
-    for (*batch, m), n, k, t in PRODUCTS:
-        if m * n * k < 2**36 or large:
-            a = (*batch, k, m) if t == "a" else (*batch, m, k)
-            found.append(Row("matmul", a, (*batch, n, k) if t == "b" else (*batch, k, n), t))
-    for op in ("conv", "conv_input", "conv_weight"):
-        for x, out, kernel, stride, padding in CONVOLUTIONS:
-            found.append(Row(op, x, (out, x[1], kernel, kernel), "", stride, padding))
-    return found
+    family: str
+    name: str
+    ours: Seconds
+    theirs: Seconds
+    error: float
+    why: str
+    choice: str
+    launches: int
+    read: int
+    written: int
+    again: int = 0
+    #: bytes, where outputs take the place of inputs
+    in_place: int = 0
+    flops: int = 0
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+    close: Callable[[], None] = lambda: None
 
 
 # ---------------------------------------------------------------------------------- theirs
 
 
-def operation(row: Row) -> tuple[list[Shape], Callable[..., torch.Tensor]]:
-    """The shapes of what is read, and PyTorch's way from them to the result."""
-    if row.op == "matmul":
-        turn = {"a": lambda a, b: a.mT @ b, "b": lambda a, b: a @ b.mT, "": torch.matmul}
-        return [row.a, row.b], turn[row.t]
-    pair, pad = (row.stride, row.stride), (row.padding, row.padding)
-    if row.op == "conv":
-        return [row.a, row.b], lambda x, w: torch.conv2d(x, w, None, pair, pad)
-    size = (torch.tensor(row.a[2:]) + 2 * row.padding - row.b[2]) // row.stride + 1
-    y = (row.a[0], row.b[0], *size.tolist())
-    which = row.op == "conv_weight"
+def pytorch(run: Callable[[], Any], where: str) -> Seconds:
+    def on_cpu(times: int) -> float:
+        run()
+        started = time.perf_counter()
+        for _ in range(times):
+            run()
+        return (time.perf_counter() - started) / times
 
-    def gradient(dy: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        x, w = (other, blank(row.b, dy)) if which else (blank(row.a, dy), other)
-        found: Any = torch.ops.aten.convolution_backward(
-            dy, x, w, None, pair, pad, (1, 1), False, (0, 0), 1, (not which, which, False))
-        return found[int(which)]
-
-    return [y, row.a if which else row.b], gradient
-
-
-_blanks: dict[tuple[Shape, str], torch.Tensor] = {}
-
-
-def blank(shape: Shape, like: torch.Tensor) -> torch.Tensor:
-    """A tensor of which only the shape matters."""
-    return _blanks.setdefault((shape, like.device.type), torch.zeros(shape, device=like.device))
-
-
-class Theirs:
-    def __init__(self, row: Row, where: str) -> None:
-        shapes, self.run = operation(row)
-        generator = torch.Generator().manual_seed(0)
-        self.host = [torch.randn(shape, generator=generator) for shape in shapes]
-        self.inputs = [t.to(where) for t in self.host]
-        self.result = self.run(*self.inputs).cpu()
-
-    def seconds(self, times: int) -> float:
-        """Of one of several calls."""
-        if self.inputs[0].device.type == "cpu":
-            started = time.perf_counter()
-            for _ in range(times):
-                self.run(*self.inputs)
-            return (time.perf_counter() - started) / times
+    def on_cuda(times: int) -> float:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        run()
         torch.cuda._sleep(50_000 * times)  # type: ignore[no-untyped-call]  # the host gets ahead
         first.record()
         for _ in range(times):
-            self.run(*self.inputs)
+            run()
         last.record()
         torch.cuda.synchronize()
         return first.elapsed_time(last) / 1e3 / times
+
+    return on_cpu if where == "cpu" else on_cuda
 
 
 # ---------------------------------------------------------------------------------- ours
 
 
-def graph_of(row: Row, inputs: list[torch.Tensor], out: Shape) -> Graph:
-    """A graph of one node, its operands as PyTorch's op reads them."""
-    shapes = [tuple(t.shape) for t in inputs] + [out]
-    tensors = {i: Tensor(i, s, "f32", "input" if i < 2 else "activation")
-               for i, s in enumerate(shapes)}
-    views = []
-    for i, t in enumerate(inputs):
-        seen = t.mT if row.t == "ab"[i] else t
-        views.append(View(i, tuple(seen.shape), tuple(seen.stride()), 0))
-    attrs: dict[str, Any] = {"shape": out}
-    if row.op != "matmul":
-        attrs.update(stride=(row.stride,) * 2, padding=(row.padding,) * 2, dilation=(1, 1),
-                     groups=1)
-    if row.op != "conv_weight":
-        attrs.update(program=(Instr("acc", "f32"),), stores=(0,))
-    node = Node(row.op, tuple(views), (2,), attrs, Origin("forward", "", row.op))
-    whole = View(2, out, contiguous_strides(out), 0)
-    return Graph("bench", tensors, (node,), (("a", 0, "float32"), ("b", 1, "float32")), {}, (),
-                 (("y", whole, "float32"),))
+def by_events(queue: Any, launches: list[Any]) -> Seconds:
+    """The device's own time of some launches, after one round that wakes it up."""
+
+    def seconds(times: int) -> float:
+        events = [cl.enqueue_nd_range_kernel(queue, *launch)
+                  for _ in range(times + 1) for launch in launches]
+        queue.finish()
+        return sum(e.profile.end - e.profile.start
+                   for e in events[len(launches):]) / 1e9 / times
+
+    return seconds
 
 
 @dataclass
 class Device:
     found: Found
     queue: Any
+    where: str
+    ceilings: Ceilings
+    records: tuned.Tuning
+
+    @property
+    def caps(self) -> DeviceCaps:
+        return self.found.caps
 
     @staticmethod
-    def open(spec: str) -> Device:
+    def open(spec: str, where: str) -> Device:
         found = find(spec)
         profiling = cl.command_queue_properties.PROFILING_ENABLE
-        return Device(found, cl.CommandQueue(cl.Context([found.device]), properties=profiling))
+        queue = cl.CommandQueue(cl.Context([found.device]), properties=profiling)
+        return Device(found, queue, where, handheld.ceilings(spec), tuned.known(found.caps)[0])
 
 
-class Ours:
-    """A lowered node with its arguments bound."""
+class Bound:
+    """A lowered contraction with its arguments bound."""
 
-    def __init__(self, device: Device, graph: Graph, lowered: Lowered, inputs: list[Any]) -> None:
+    def __init__(self, device: Device, lowered: Lowered, inputs: list[Any], out: Any) -> None:
         self.queue, self.why = device.queue, lowered.why
         context, flags = self.queue.context, cl.mem_flags
         copied = flags.READ_WRITE | flags.COPY_HOST_PTR
-        self.out = np.zeros(graph.tensors[2].shape, np.float32)
+        self.out = np.zeros(out, np.float32)
         self.buffers = [cl.Buffer(context, copied, hostbuf=a) for a in (*inputs, self.out)]
         self.scratch = [cl.Buffer(context, flags.READ_WRITE, n) for n in lowered.workspace]
         programs = {s: cl.Program(context, s).build(["-w"])
@@ -207,6 +157,7 @@ class Ours:
             kernel = cl.Kernel(programs[launch.source], launch.kernel)
             kernel.set_args(*map(self.argument, launch.args))
             self.launches.append((kernel, launch.global_size, launch.local_size))
+        self.seconds = by_events(self.queue, self.launches)
 
     def argument(self, arg: Any) -> Any:
         if isinstance(arg, Buffer):
@@ -215,21 +166,100 @@ class Ours:
             return self.scratch[arg.index]
         return np.float32(arg.value) if isinstance(arg, Float) else np.int32(arg.value)
 
-    def seconds(self, times: int) -> float:
-        events = [cl.enqueue_nd_range_kernel(self.queue, *launch)
-                  for _ in range(times) for launch in self.launches]
-        self.queue.finish()
-        return sum(e.profile.end - e.profile.start for e in events) / 1e9 / times
+    def close(self) -> None:
+        """Also what keeps the buffers alive until then: a kernel does not."""
+        for buffer in (*self.buffers, *self.scratch):
+            buffer.release()
 
     def result(self) -> np.ndarray:
+        self.seconds(1)
         cl.enqueue_copy(self.queue, self.out, self.buffers[2])
         return self.out
+
+
+def contraction(row: Contraction, device: Device, options: argparse.Namespace) -> Subject:
+    shapes, run = contractions.operation(row)
+    generator = torch.Generator().manual_seed(0)
+    host = [torch.randn(shape, generator=generator) for shape in shapes]
+    inputs = [t.to(device.where) for t in host]
+    want = run(*inputs).cpu().numpy()
+    graph = contractions.graph_of(row, host, want.shape)
+    node, caps = graph.nodes[0], device.caps
+
+    def made(choice: Any) -> tuple[Bound, float]:
+        lowered = lower(node, graph, caps, choice)
+        bound = Bound(device, lowered, [t.numpy() for t in host], want.shape)
+        return bound, distance(bound.result(), want)
+
+    standing, choice = tuned.standing(node, graph, caps, device.records)
+    ours, error = made(choice)
+    tried: list[dict[str, Any]] = []
+    for other in contract.candidates(node, graph, caps) if options.candidates else ():
+        try:
+            one, wrong = made(other)
+        except (cl.Error, PlanError) as problem:
+            tried.append({"choice": dict(other), "failed": str(problem)[:200]})
+            continue
+        (spent,) = medians([one.seconds], options)
+        one.close()
+        tried.append({"choice": dict(other), "why": one.why, "us": spent * 1e6, "error": wrong})
+    return Subject(
+        row.op, row.name, ours.seconds, pytorch(lambda: run(*inputs), device.where), error,
+        ours.why, standing, len(ours.launches), sum(t.nbytes for t in host), want.nbytes,
+        flops=contract.flops(node, graph), close=ours.close,
+        candidates=sorted(tried, key=lambda t: t.get("us", math.inf)))
+
+
+def stream(row: Stream | Update, device: Device, options: argparse.Namespace) -> Subject:
+    """Planned as a step is: memory where the plan puts it, kernels as it fuses them."""
+    host = row.make() if isinstance(row, Stream) else []
+    step, name = streams.step_of(row, host)
+    plan = step.plan(options.on)
+    session: Any = OpenCLSession(plan, profiling=True)
+    part = plan.graphs[name]
+    nodes = range(len(part.graph.nodes))
+    if isinstance(row, Update):
+        nodes = [i for i in nodes if part.graph.nodes[i].origin.phase == "update"
+                 and part.graph.nodes[i].origin.path != "handheld"]
+        run, count = streams.pytorch_update(row, device.where)
+        error, read, written = math.nan, 12 * count, 8 * count
+    else:
+        inputs = [t.to(device.where) for t in host]
+        want = streams.outputs(row.run(*inputs))
+        for (_, tensor, _), t in zip(part.graph.inputs, host):
+            kind = np.int32 if t.dtype == torch.int64 else np.float32
+            session.set_tensor(name, tensor, t.numpy().astype(kind))
+        session.run(name)
+        error = max(distance(session.read_tensor(name, view.tensor), t.cpu().numpy())
+                    for (_, view, _), t in zip(part.graph.outputs, want))
+        read = sum(size(t) for t in host) if row.read is None else row.read
+        written = sum(size(t) for t in want)
+
+        def run() -> Any:
+            return row.run(*inputs)
+    launches = [launch for i in nodes for launch in session._launches[name][i]]
+    return Subject(
+        row.family, row.name, by_events(session.queue, launches), pytorch(run, device.where),
+        error, "; ".join(dict.fromkeys(part.lowered[i].why for i in nodes)), "—", len(launches),
+        read, written, sum(streams.extra_walks(part.graph.nodes[i], part.graph) for i in nodes),
+        written if isinstance(row, Update) else 0,
+        close=session.close)
+
+
+def size(tensor: torch.Tensor) -> int:
+    """Bytes on the device: int64 is i32 there."""
+    return tensor.numel() * min(tensor.element_size(), 4)
+
+
+def distance(got: np.ndarray, want: np.ndarray) -> float:
+    gap = got.reshape(want.shape).astype(np.float64) - want
+    return float(np.linalg.norm(gap) / (np.linalg.norm(want) or 1))
 
 
 # ---------------------------------------------------------------------------------- turns
 
 
-def medians(runs: list[Callable[[int], float]], options: argparse.Namespace) -> list[float]:
+def medians(runs: list[Seconds], options: argparse.Namespace) -> list[float]:
     """Seconds of one call of each, from rounds in which they take turns."""
     counts = []
     for run in runs:
@@ -239,91 +269,194 @@ def medians(runs: list[Callable[[int], float]], options: argparse.Namespace) -> 
     started = time.perf_counter()
     for _ in range(options.rounds):
         for run, count, into in zip(runs, counts, times):
+            time.sleep(PAUSE)
             into.append(run(count))
-        if time.perf_counter() - started > options.seconds and len(times[0]) > 1:
+        if time.perf_counter() - started > options.seconds and len(times[0]) > 2:
             break
     return [statistics.median(t) for t in times]
 
 
-def compare(row: Row, device: Device, where: str, options: argparse.Namespace) -> dict[str, Any]:
-    theirs, caps = Theirs(row, where), device.found.caps
-    arrays = [t.numpy() for t in theirs.host]
-    graph = graph_of(row, theirs.host, tuple(theirs.result.shape))
-    node, lower = graph.nodes[0], getattr(contract, f"lower_{row.op}")
-    want = theirs.result.numpy()
+def bandwidths(found: Ceilings, working_set: int) -> tuple[float, float]:
+    """Reading and copying at a working set, between the two that were measured next to it."""
+    sizes = [math.log(m.working_set_bytes) for m in found.memory]
+    at = math.log(max(working_set, 1))
+    return (float(np.interp(at, sizes, [m.read.median for m in found.memory])),
+            float(np.interp(at, sizes, [m.copy.median for m in found.memory])))
 
-    def made(choice: Choice | None) -> tuple[Ours, float]:
-        ours = Ours(device, graph, lower(node, graph, caps, choice), arrays)
-        ours.seconds(1)
-        return ours, float(np.linalg.norm(ours.result() - want) / (np.linalg.norm(want) or 1))
 
-    ours, error = made(None)
-    mine, other = medians([ours.seconds, theirs.seconds], options)
-    flops = contract.flops(node, graph)
-    result: dict[str, Any] = {
-        "row": row.name, "flops": flops, "why": ours.why, "handheld_us": mine * 1e6,
-        "torch_us": other * 1e6, "handheld_gflops": flops / mine / 1e9,
-        "torch_gflops": flops / other / 1e9, "ratio": mine / other, "error": error,
+def least(found: Ceilings, subject: Subject) -> tuple[float, float]:
+    """Seconds that the bytes take at the device's best, pairs copied and the rest read; and with
+    what is read again, which need not come from memory: the working set stays the same."""
+    read, written = subject.read, subject.written
+    reading, copying = bandwidths(found, read + written - subject.in_place)
+    pairs = min(read, written)
+    once = 2 * pairs / copying + (read - pairs) / reading + (written - pairs) / copying
+    return once, once + subject.again / reading
+
+
+def compare(subject: Subject, device: Device, options: argparse.Namespace) -> dict[str, Any]:
+    mine, other = medians([subject.ours, subject.theirs], options)
+    moved = subject.read + subject.written
+    best, walked = least(device.ceilings, subject)
+    if subject.flops:
+        best = walked = max(best, subject.flops / device.ceilings.fp32.median)
+    small = best < device.ceilings.launch_device_s.median * subject.launches
+    return {
+        "family": subject.family, "row": subject.name, "why": subject.why,
+        "choice": subject.choice, "launches": subject.launches, "flops": subject.flops,
+        "read_bytes": subject.read, "written_bytes": subject.written,
+        "read_again_bytes": subject.again, "handheld_us": mine * 1e6, "torch_us": other * 1e6,
+        "handheld_gflops": subject.flops / mine / 1e9, "torch_gflops": subject.flops / other / 1e9,
+        "handheld_gbs": moved / mine / 1e9, "torch_gbs": moved / other / 1e9,
+        "least_us": best * 1e6, "small": small, "share": best / mine, "share_walked": walked / mine,
+        "torch_share": best / other, "ratio": mine / other,
+        "error": None if math.isnan(subject.error) else subject.error,
+        **({"candidates": subject.candidates} if subject.candidates else {}),
     }
-    if options.candidates:
-        tried: list[dict[str, Any]] = []
-        for choice in contract.candidates(node, graph, caps):
-            try:
-                one, wrong = made(choice)
-            except (cl.Error, PlanError) as problem:
-                tried.append({"choice": dict(choice), "failed": str(problem)[:200]})
-                continue
-            (spent,) = medians([one.seconds], options)
-            tried.append({"choice": dict(choice), "why": one.why, "us": spent * 1e6,
-                          "error": wrong})
-        result["candidates"] = sorted(tried, key=lambda t: t.get("us", math.inf))
-    return result
+
+
+HEAD = (f"{'':30} {'handheld':>9} {'torch':>9} us {'ratio':>6}   {'handheld':>9} {'torch':>9} "
+        f"{'':7} {'share':>6} {'walked':>6} {'error':>6}  choice")
 
 
 def line(result: dict[str, Any]) -> str:
-    text = (f"{result['row']:44} {result['handheld_us']:9.1f} {result['torch_us']:9.1f} us "
-            f"{result['handheld_gflops']:9.0f} {result['torch_gflops']:9.0f} GFLOP/s "
-            f"{result['ratio']:6.2f}  {result['error']:.0e}  {result['why']}")
+    unit = "gflops" if result["flops"] else "gbs"
+    again = f"{result['share_walked']:6.0%}" if result["read_again_bytes"] else f"{'':6}"
+    error = "" if result["error"] is None else f"{result['error']:.0e}"
+    text = (f"  {result['row']:28} {result['handheld_us']:9.1f} {result['torch_us']:9.1f}    "
+            f"{result['ratio']:6.2f}   {result['handheld_' + unit]:9.1f} "
+            f"{result['torch_' + unit]:9.1f} {'GFLOP/s' if result['flops'] else 'GB/s':7} ")
+    text += f"{'small':>6} {'':6}" if result["small"] else f"{result['share']:6.0%} {again}"
+    text += f" {error:>6}  {result['choice']:6}  {result['why']}"
     for best in result.get("candidates", [])[:3]:
         if "us" in best:
             rate = result["flops"] / best["us"] / 1e3
-            text += (f"\n{'':44} {best['us']:9.1f} {'':12} {rate:9.0f} {best['error']:.0e} "
+            text += (f"\n{'':30} {best['us']:9.1f} {'':22} {rate:9.1f} {best['error']:.0e} "
                      f"{best['why']} {json.dumps(best['choice'])}")
     return text
 
 
-def main() -> None:
+def mean(values: list[float]) -> float:
+    return math.exp(sum(math.log(v) for v in values) / len(values))
+
+
+def summary(results: list[dict[str, Any]]) -> None:
+    print("\ngeometric means of ratios; of shares, rows that are not small:")
+    for family in dict.fromkeys(r["family"] for r in results):
+        rows = [r for r in results if r["family"] == family]
+        large = [r for r in rows if not r["small"]]
+        shares = "all small"
+        if large:
+            shares = f"share {mean([r['share'] for r in large]):.0%}"
+            if any(r["read_again_bytes"] for r in large):
+                shares += f", walked {mean([r['share_walked'] for r in large]):.0%}"
+        print(f"  {family:20} ratio {mean([r['ratio'] for r in rows]):5.2f} of {len(rows)}, "
+              f"{shares}")
+    absent = [r for r in results if r["choice"] == "absent"]
+    known = sum(r["choice"] != "—" for r in results)
+    print(f"{len(absent)} of {known} shapes with variants are in no tuning record")
+
+
+def plot(results: list[dict[str, Any]], title: str, path: str) -> None:
+    """A dot a row: the share of the ceiling, ours and PyTorch's, family by family."""
+    shown = [r for r in results if not r["small"]]
+    families = list(dict.fromkeys(r["family"] for r in shown))
+    figure, axes = plots.pyplot().subplots(1, 2, figsize=(10, 1.4 + 0.34 * len(families)),
+                                           sharey=True, width_ratios=(3, 2))
+    for y, family in enumerate(families):
+        rows = [r for r in shown if r["family"] == family]
+        for key, colour, up, label in (("share", plots.COLOURS[0], -0.16, "Handheld"),
+                                       ("torch_share", plots.COLOURS[1], 0.16, "PyTorch")):
+            values = [100 * r[key] for r in rows]
+            axes[0].scatter(values, [y + up] * len(rows), 16, colour, alpha=0.55, linewidths=0,
+                            label=label if y == 0 else None)
+            axes[0].plot([100 * mean([r[key] for r in rows])] * 2, [y + up - 0.15, y + up + 0.15],
+                         color=colour, linewidth=2.2)
+        ratios = [1 / r["ratio"] for r in rows]
+        axes[1].scatter(ratios, [y] * len(rows), 16, plots.COLOURS[0], alpha=0.55, linewidths=0)
+        axes[1].plot([mean(ratios)] * 2, [y - 0.3, y + 0.3], color=plots.COLOURS[0], linewidth=2.2)
+    axes[0].set_yticks(range(len(families)), families)
+    axes[0].set_ylim(len(families) - 0.4, -0.6)
+    axes[0].set_xlim(0, max(105, 5 + max(100 * r["share"] for r in shown)))
+    axes[0].axvline(100, color=plots.INK, linewidth=0.8)
+    axes[0].set_xlabel("% of the measured ceiling (arithmetic, or bandwidth at the working set)")
+    axes[0].set_title(title)
+    axes[1].set_xscale("log")
+    axes[1].axvline(1, color=plots.INK, linewidth=0.8)
+    low, high = axes[1].get_xlim()
+    ticks = [2.0**n for n in range(-8, 9) if low <= 2.0**n <= high]
+    axes[1].set_xticks(ticks, [f"{t:g}×" if t >= 1 else f"1/{1 / t:g}" for t in ticks])
+    axes[1].minorticks_off()
+    axes[1].set_xlabel("PyTorch's time / Handheld's")
+    for part in axes:
+        part.grid(color=plots.FAINT, linewidth=0.6)
+        part.tick_params(axis="y", length=0)
+    figure.legend(*axes[0].get_legend_handles_labels(), ncols=2, loc="outside lower right")
+    plots.save(figure, path)
+
+
+def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--on", default="opencl")
-    parser.add_argument("--only", default="matmul,conv,conv_input,conv_weight")
+    parser.add_argument("--only", default="", help="families, by the beginning of their names: "
+                        "matmul, conv, conv_input, batch, layer, softmax, max, optimizer ...")
     parser.add_argument("--match", default="", help="only rows whose name holds this text")
     parser.add_argument("--candidates", action="store_true", help="time every choice")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of rounds, for each row")
     parser.add_argument("--json", help="write all figures here")
-    options = parser.parse_args()
-    device = Device.open(options.on)
-    caps = device.found.caps
+    parser.add_argument("--plot", help="write a chart of the shares here (needs matplotlib)")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = options_of()
+    warnings.simplefilter("ignore")
+    if options.plot:
+        plots.pyplot()
+    caps = find(options.on).caps
     where = "cuda" if torch.cuda.is_available() and "NVIDIA" in caps.vendor else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(caps.compute_units if caps.kind == "cpu" else os.cpu_count() or 1)
+    large = caps.kind == "gpu"
+    rows = [(r.op, r, contraction) for r in contractions.rows(large)]
+    rows += [(r.family, r, stream) for r in streams.rows(large)]  # type: ignore[misc]
+    wanted = tuple(options.only.split(","))
+    rows = [r for r in rows if r[0].startswith(wanted) and options.match in r[1].name]
+    order = list(dict.fromkeys(family for family, _, _ in rows))
+    rows.sort(key=lambda r: order.index(r[0]))
+    if not rows:
+        raise SystemExit("no such rows: families are "
+                         f"{', '.join(dict.fromkeys(r.family for r in streams.rows(large)))}, "
+                         "matmul, conv, conv_input, conv_weight")
+    device = Device.open(options.on, where)
+    best = device.ceilings
     print(f"{caps.name} ({caps.driver}) beside PyTorch {torch.__version__} on {where}")
-    heads = f"{'handheld':>9} {'torch':>9}"
-    print(f"{'':44} {heads}    {heads}          ratio  error")
-    results = []
-    for row in rows(large=caps.kind == "gpu"):
-        if row.op in options.only.split(",") and options.match in row.name:
-            results.append(compare(row, device, where, options))
-            print(line(results[-1]), flush=True)
-    for op in options.only.split(","):
-        logs = [math.log(r["ratio"]) for r in results if r["row"].split()[0] == op]
-        if logs:
-            print(f"{op}: geometric mean {math.exp(sum(logs) / len(logs)):.2f} of {len(logs)}")
+    print(f"ceilings of {best.date}: {best.fp32.median / 1e9:.0f} GFLOP/s, "
+          f"{best.bandwidth / 1e9:.1f} GB/s outside caches, "
+          f"{best.launch_device_s.median * 1e6:.1f} us a launch")
+    print(tuned.known(caps)[1])
+    print(HEAD)
+    results: list[dict[str, Any]] = []
+    for family, row, prepare in rows:
+        if not results or results[-1]["family"] != family:
+            print(family)
+        subject = prepare(row, device, options)  # type: ignore[arg-type]
+        try:
+            results.append(compare(subject, device, options))
+        finally:
+            subject.close()
+        print(line(results[-1]), flush=True)
+    summary(results)
     if options.json:
-        facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where}
+        facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where,
+                 "ceilings": best.to_json()}
         Path(options.json).write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
+    if options.plot:
+        plot(results, f"Kernels, {caps.name}", options.plot)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Device bytes of a planned step beside PyTorch's own peak for the same step.
 
-    python bench/memory.py [--on opencl] [--only bcde|small|large] [--json FILE]
+    python bench/memory.py [--on opencl] [--only bcde|small|large] [--json FILE] [--plot FILE]
 
 PyTorch's peak is what its allocator had in use at most (CUDA's counter where there is one, else
 the profiler's record of every allocation on the CPU), parameters and optimizer state included.
@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
+import plots
 import torch
 from workloads import Entry, captured, chosen, eager
 
 import handheld
 from handheld.device import DeviceCaps
+
+MIB = 2**20
 
 
 def held(tensors: list[torch.Tensor]) -> int:
@@ -77,15 +82,49 @@ def measure(entry: Entry, device: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def plot(rows: list[dict[str, Any]], title: str, path: str) -> None:
+    """Each step's bytes as parts of PyTorch's peak: a bar for ours, in state and arena."""
+    figure, axes = plots.pyplot().subplots(figsize=(7, 1.5 + 0.36 * len(rows)))
+    at = range(len(rows))
+    state = [(row["plan"] - row["arena"]) / row["pytorch"] for row in rows]
+    arena = [row["arena"] / row["pytorch"] for row in rows]
+    axes.barh(at, state, 0.62, color=plots.COLOURS[0], label="Handheld: state and batch")
+    axes.barh(at, arena, 0.62, state, color=plots.COLOURS[0], alpha=0.5,
+              label="Handheld: the rest of the step")
+    for y, row in zip(at, rows):
+        sizes = f"{row['plan'] / MIB:,.0f} of {row['pytorch'] / MIB:,.0f} MiB"
+        axes.annotate(f"{row['ratio']:.2f}   {sizes}", (max(row["ratio"], 1), y), (5, 0),
+                      textcoords="offset points", va="center", fontsize=8)
+    axes.axvline(1, color=plots.INK, linewidth=0.8, label="PyTorch's peak")
+    axes.set_yticks(at, [row["model"] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, max(1.35, 0.35 + max(row["ratio"] for row in rows)))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color=plots.FAINT, linewidth=0.6)
+    axes.set_xlabel("device bytes of a step / PyTorch's peak")
+    axes.set_title(title)
+    figure.legend(loc="outside lower center", ncols=3)
+    plots.save(figure, path)
+
+
+def options_of() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--on", default="opencl", help="opencl, or a shipped description: adreno-740"
     )
     parser.add_argument("--only", default="small", help="letters, small or large")
-    parser.add_argument("--json")
-    options = parser.parse_args()
+    parser.add_argument("--json", help="write all figures here")
+    parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = options_of()
     warnings.simplefilter("ignore")
+    if options.plot:
+        plots.pyplot()
     print(f"handheld {handheld.__version__}, PyTorch {torch.__version__}; MiB")
     print(
         f"{'':24} {'all tensors':>12} {'arena':>8} {'plan':>8} "
@@ -96,14 +135,17 @@ def main() -> None:
         row = measure(entry, options.on)
         rows.append(row)
         sizes = "".join(
-            f"{row[k] / 2**20:{w}.1f} "
+            f"{row[k] / MIB:{w}.1f} "
             for k, w in (("tensors", 12), ("arena", 8), ("plan", 8), ("pytorch", 8))
         )
         print(f"{entry.name:24} {sizes}{row['ratio']:6.2f}", flush=True)
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump(rows, file, indent=1)
+        facts = {"on": options.on, "torch": torch.__version__}
+        Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    if options.plot:
+        plot(rows, f"Memory of a training step on {options.on}", options.plot)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,12 +1,18 @@
-"""Whole training steps against PyTorch: ratios of step times from one run.
+"""Whole training steps against PyTorch, JAX, tinygrad and MNN: ratios of step times from one run.
 
-    python bench/peers.py [--on opencl] [--only abc|small|large] [--against eager,compile]
+    python bench/peers.py [--on opencl] [--only abc|small|large] [--against eager,compile,jax]
                           [--rounds 15] [--seconds 0.3] [--json FILE] [--plot FILE]
 
 Contestants take turns, so that what else the machine does falls on all of them alike. A turn is
 as many steps as fill `--seconds`; every step takes its batch from host memory; a turn ends when
 its last loss is on the host. Ratios are ours / theirs of the medians over the turns: below 1,
-Handheld is faster. On an NVIDIA device PyTorch runs on CUDA with TF32 off, else on the CPU.
+Handheld is faster. On an NVIDIA device PyTorch runs on CUDA with TF32 off, else on the CPU; all
+have as many threads as the device has compute units.
+
+jax, tinygrad and mnn run in processes of their own, from PyTorch's weights, on the same batch, with
+SGD of momentum 0.9. Before one is timed, its losses of three steps (dropout off) must be PyTorch's:
+the first to 1e-4. tinygrad runs on OpenCL, unless DEV says otherwise. `--against all`, the default,
+takes those that are installed. `absent` counts the nodes whose shape no tuning record knows.
 """
 
 from __future__ import annotations
@@ -23,13 +29,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import plots
 import torch
+import tuned
+from remote import PEERS, Failed, Remote
+from translate import NotWritten
 from workloads import Entry, captured, chosen, eager
 
 import handheld
 from handheld.backends.base import describe
+from handheld.device import DeviceCaps
 
-Turn = Callable[[int], None]
+NAMES = ("eager", "compile", *PEERS)
+PAUSE = 0.03  # threads that spin for more work stop meanwhile
+
+Turn = Callable[[int], float]  # steps -> seconds
+
+
+def timed(steps: Callable[[int], None]) -> Turn:
+    def turn(count: int) -> float:
+        started = time.perf_counter()
+        steps(count)
+        return time.perf_counter() - started
+
+    return turn
 
 
 def ours(entry: Entry, device: str) -> tuple[Turn, dict[str, Any]]:
@@ -40,114 +63,224 @@ def ours(entry: Entry, device: str) -> tuple[Turn, dict[str, Any]]:
     batches = [(name, [t.numpy() for t in batch]) for name, batch in runs]
     launches = sum(len(n.launches) for g in plan.graphs.values() for n in g.lowered)
 
-    def turn(steps: int) -> None:
-        for _ in range(steps):
+    def steps(count: int) -> None:
+        for _ in range(count):
             for name, batch in batches:
                 loss = trainer.run(name, *batch)
         float(loss)
 
-    turn(1)
+    steps(1)
     first = time.perf_counter() - started
-    return turn, {"launches": launches, "first_step_s": first, "plan_bytes": plan.bytes}
+    return timed(steps), {"launches": launches, "first_step_s": first, "plan_bytes": plan.bytes,
+                          **tuned.coverage(plan, tuned.known(plan.caps)[0])}
 
 
-def theirs(entry: Entry, where: str, compiled: bool) -> Turn:
+def pytorch(entry: Entry, where: str, compiled: bool) -> Turn:
     run = eager(entry, where, compiled)
 
-    def turn(steps: int) -> None:
-        for _ in range(steps):
+    def steps(count: int) -> None:
+        for _ in range(count):
             loss = run.step()
         float(loss.detach())
 
-    turn(1)
-    return turn
+    steps(1)
+    return timed(steps)
 
 
-def compare(entry: Entry, options: argparse.Namespace, where: str) -> dict[str, Any]:
+def compare(entry: Entry, options: argparse.Namespace, where: str, kind: str) -> dict[str, Any]:
     turn, facts = ours(entry, options.on)
-    contestants: dict[str, Turn] = {"handheld": turn}
-    for name in options.against:
-        contestants[name] = theirs(entry, where, name == "compile")
-    counts, times = {}, {name: [] for name in contestants}
-    for name, turn in contestants.items():
-        turn(2)
-        started = time.perf_counter()
-        turn(1)
-        counts[name] = max(1, round(options.seconds / (time.perf_counter() - started)))
-    for _ in range(options.rounds):
-        for name, turn in contestants.items():
-            started = time.perf_counter()
-            turn(counts[name])
-            times[name].append((time.perf_counter() - started) / counts[name])
     result: dict[str, Any] = {"workload": entry.name, **facts}
+    contestants, remotes = {"handheld": turn}, []
+    try:
+        for name in options.against:
+            try:
+                if name in PEERS:
+                    threads = torch.get_num_threads()
+                    remotes.append(Remote(name, entry, threads, kind, options.patience))
+                    contestants[name] = remotes[-1].turn
+                    result[f"{name}_is"] = remotes[-1].what
+                else:
+                    contestants[name] = pytorch(entry, where, name == "compile")
+            except NotWritten as error:
+                result[f"{name}_not_written"] = str(error)
+            except Failed as error:
+                result[f"{name}_error"] = str(error)
+            except Exception as error:
+                if name != "compile":
+                    raise
+                result["compile_error"] = f"{type(error).__name__}: {str(error)[:300]}"
+        times = rounds(contestants, options, result)
+    finally:
+        for remote in remotes:
+            remote.close()
     for name, found in times.items():
         quarter = statistics.quantiles(found, n=4) if len(found) > 1 else [found[0]] * 3
         result[f"{name}_ms"] = 1e3 * statistics.median(found)
         result[f"{name}_spread"] = (quarter[2] - quarter[0]) / statistics.median(found)
-    for name in options.against:
-        result[f"ratio_{name}"] = result["handheld_ms"] / result[f"{name}_ms"]
+        if name != "handheld":
+            result[f"ratio_{name}"] = result["handheld_ms"] / result[f"{name}_ms"]
     return result
 
 
-def plot(rows: list[dict[str, Any]], against: list[str], path: str) -> None:
-    import matplotlib.pyplot as plt
+def rounds(contestants: dict[str, Turn], options: argparse.Namespace, result: dict[str, Any]
+           ) -> dict[str, list[float]]:
+    """Seconds a step of each, turn by turn; one that has had its time sits out after three."""
+    counts: dict[str, int] = {}
+    times: dict[str, list[float]] = {}
 
-    _, axes = plt.subplots(figsize=(9, 4))
+    def take(name: str, steps: int) -> float | None:
+        time.sleep(PAUSE)
+        try:
+            return contestants[name](steps)
+        except Failed as error:  # a process of its own that crashed or hangs
+            result[f"{name}_error"] = str(error)
+            times.pop(name, None)
+            counts.pop(name, None)
+            return None
+
+    for name in contestants:
+        if take(name, 2) is not None and (once := take(name, 1)) is not None:
+            counts[name], times[name] = max(1, round(options.seconds / once)), []
+    for _ in range(options.rounds):
+        for name in list(times):
+            spent = sum(times[name]) * counts[name]
+            if spent > options.most and len(times[name]) >= 3:
+                continue
+            seconds = take(name, counts[name])
+            if seconds is not None:
+                times[name].append(seconds / counts[name])
+    return times
+
+
+def cells(row: dict[str, Any], against: list[str]) -> str:
+    text = f"{row['workload']:20} {row['launches']:8} {row['absent']:7}"
+    text += f"{row['handheld_ms']:10.2f} ({row['handheld_spread']:4.0%})"
+    for name in against:
+        if f"ratio_{name}" in row:
+            text += f"{row[name + '_ms']:11.2f} ({row[name + '_spread']:4.0%})"
+            text += f"{row['ratio_' + name]:6.2f}"
+        else:
+            text += f"{'error' if f'{name}_error' in row else '—':>24}"
+    return text
+
+
+def plot(rows: list[dict[str, Any]], against: list[str], title: str, path: str) -> None:
+    """Speed-ups over each peer, on a logarithmic axis: 2 is twice as fast."""
+    figure, axes = plots.pyplot().subplots(figsize=(max(6, 1.3 + 0.3 * len(rows) * (
+        1 + len(against))), 4.2))
     width = 0.8 / len(against)
     for i, name in enumerate(against):
-        values = [row[f"ratio_{name}"] for row in rows]
-        axes.bar([k + i * width for k in range(len(rows))], values, width, label=f"/ {name}")
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(rows)), [row["workload"] for row in rows], rotation=30, ha="right")
-    axes.set_ylabel("step time, Handheld / PyTorch")
-    axes.legend()
-    plt.tight_layout()
-    plt.savefig(path, dpi=120)
+        at = [k + (i + 0.5) * width - 0.4 for k, row in enumerate(rows) if f"ratio_{name}" in row]
+        faster = [1 / row[f"ratio_{name}"] for row in rows if f"ratio_{name}" in row]
+        axes.bar(at, [f - 1 for f in faster], 0.92 * width, 1, label=name,
+                 color=plots.COLOURS[i])
+        for x, value in zip(at, faster):
+            axes.annotate(f"{value:.2g}", (x, value), (0, 2 if value >= 1 else -2),
+                          textcoords="offset points", ha="center", fontsize=7,
+                          va="bottom" if value >= 1 else "top")
+    axes.axhline(1, color=plots.INK, linewidth=0.8)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, 0.5) / 1.1, max(high, 2) * 1.25)
+    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low / 2 < t < high * 2]
+    axes.set_yticks(ticks, [f"{t:g}×" for t in ticks])
+    axes.minorticks_off()
+    axes.grid(axis="y", color=plots.FAINT, linewidth=0.6)
+    names = [row["workload"].replace(" ", "\n", 1).rsplit(" ", 1)[0] for row in rows]
+    axes.set_xticks(range(len(rows)), names)
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylabel("their step time / Handheld's")
+    axes.set_title(title)
+    axes.legend(ncols=len(against), loc="upper center", bbox_to_anchor=(0.5, -0.14))
+    plots.save(figure, path)
 
 
-def main() -> None:
+def against(text: str) -> list[str]:
+    """Names, checked; "all" is those that are installed."""
+    names = [n for n in NAMES if n not in PEERS or PEERS[n].installed] if text == "all" \
+        else text.split(",")
+    for name in names:
+        if name not in NAMES:
+            raise argparse.ArgumentTypeError(f"no peer {name!r}: there are {', '.join(NAMES)}")
+        if name in PEERS and not PEERS[name].installed:
+            raise argparse.ArgumentTypeError(
+                f"{name} is not installed. Try: pip install {PEERS[name].package}")
+    return names
+
+
+def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="small", help="letters, small or large")
-    parser.add_argument("--against", default="eager", type=lambda text: text.split(","))
+    parser.add_argument("--against", default="all", type=against,
+                        help=f"all that are installed, or some of {','.join(NAMES)}")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=0.3)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
+    parser.add_argument("--most", type=float, default=20,
+                        help="seconds of turns that a slow contestant gets, if it had three")
+    parser.add_argument("--patience", type=float, default=600,
+                        help="seconds that a peer may take to start, compilation included")
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", help="write a bar chart of the ratios here (needs matplotlib)")
-    options = parser.parse_args()
+    parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
+    return parser.parse_args()
+
+
+def summary(rows: list[dict[str, Any]], names: list[str]) -> None:
+    for name in names:
+        found = [row for row in rows if f"ratio_{name}" in row]
+        if found:
+            mean = math.exp(sum(math.log(r[f"ratio_{name}"]) for r in found) / len(found))
+            worst = max(found, key=lambda row: float(row[f"ratio_{name}"]))
+            print(f"handheld / {name}: geometric mean {mean:.2f} of {len(found)}, worst "
+                  f"{worst[f'ratio_{name}']:.2f} ({worst['workload']})")
+    gaps = {row[key] for row in rows for key in row if key.endswith("_not_written")}
+    if gaps:
+        print(f"—: not written for that peer ({', '.join(sorted(gaps))})")
+    for row in rows:
+        for name in names:
+            if f"{name}_error" in row:
+                print(f"error: {row['workload']}, {name}: {row[f'{name}_error']}")
+
+
+def facts_of(caps: DeviceCaps, where: str) -> dict[str, Any]:
+    """Prints what is compared, and returns it."""
+    print(f"handheld {handheld.__version__} on {caps.name} ({caps.driver})")
+    print(f"PyTorch {torch.__version__} on {where}, {torch.get_num_threads()} threads; ms a step, "
+          "median (quartile range / median)")
+    for name, peer in PEERS.items():
+        if not peer.installed:
+            print(f"{name}: not installed")
+    line = tuned.known(caps)[1]
+    print(line)
+    return {"device": caps.to_json(), "torch": torch.__version__, "where": where,
+            "threads": torch.get_num_threads(), "tuning": line}
+
+
+def main() -> int:
+    options = options_of()
     warnings.simplefilter("ignore")
+    if options.plot:
+        plots.pyplot()
     caps = describe(options.on)
     where = "cuda" if torch.cuda.is_available() and "NVIDIA" in caps.vendor else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(caps.compute_units if caps.kind == "cpu" else os.cpu_count() or 1)
-    print(f"handheld {handheld.__version__} on {caps.name} ({caps.driver})")
-    print(f"PyTorch {torch.__version__} on {where}, {torch.get_num_threads()} threads; ms a step, "
-          "median (quartile range / median)")
-    heads = "".join(f"{name:>18} {'ratio':>6}" for name in options.against)
-    print(f"{'':26} {'launches':>8} {'handheld':>18}{heads}")
+    facts = facts_of(caps, where)
+    heads = "".join(f"{name:>18} {'ratio':>5}" for name in options.against)
+    print(f"{'':20} {'launches':>8} {'absent':>7}{'handheld':>17}{heads}")
     rows = []
     for entry in chosen(options.only):
-        row = compare(entry, options, where)
+        row = compare(entry, options, where, caps.kind)
         rows.append(row)
-        cells = f"{entry.name:26} {row['launches']:8} "
-        cells += f"{row['handheld_ms']:10.2f} ({row['handheld_spread']:4.0%})"
-        for name in options.against:
-            cells += f"{row[name + '_ms']:10.2f} ({row[name + '_spread']:4.0%}) "
-            cells += f"{row['ratio_' + name]:6.2f}"
-        print(cells, flush=True)
-    for name in options.against:
-        logs = [math.log(row[f"ratio_{name}"]) for row in rows]
-        mean = math.exp(sum(logs) / len(logs))
-        worst = max(rows, key=lambda row: float(row[f"ratio_{name}"]))
-        print(f"handheld / {name}: geometric mean {mean:.2f}, worst "
-              f"{worst[f'ratio_{name}']:.2f} ({worst['workload']})")
+        print(cells(row, options.against), flush=True)
+    summary(rows, options.against)
     if options.json:
-        facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where}
         Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     if options.plot:
-        plot(rows, options.against, options.plot)
+        plot(rows, options.against, f"Training steps, {caps.name}", options.plot)
+    return int(any(key.endswith("_error") for row in rows for key in row))
 
 
 if __name__ == "__main__":

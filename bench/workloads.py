@@ -109,6 +109,12 @@ class Eager:
         return value
 
 
+def single(entry: Entry) -> tuple[Any, Any, Any, tuple[Any, ...]]:
+    """(model, loss, optimizer, batch) of a step that is one update."""
+    workload = suite.get(entry.workload, **entry.options)
+    return (*workload.make(), workload.batch(entry.batch))
+
+
 def eager(entry: Entry, where: str = "cpu", compiled: bool = False) -> Eager:
     """Batches start on the host, as they do for Handheld."""
     wrap: Callable[[Any], Any] = torch.compile if compiled else lambda model: model
@@ -122,9 +128,7 @@ def eager(entry: Entry, where: str = "cpu", compiled: bool = False) -> Eager:
              lambda: dcgan.loss_g(run_make, run_judge, noise.to(where))],
             [sgd(judge), sgd(make)],
         )
-    workload = suite.get(entry.workload, **entry.options)
-    model, loss, optimizer = workload.make()
+    model, loss, optimizer, (x, y) = single(entry)
     model.to(where)
     run = wrap(model)
-    x, y = workload.batch(entry.batch)
     return Eager([model], [lambda: loss(run(x.to(where)), y.to(where))], [optimizer])

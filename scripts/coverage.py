@@ -29,6 +29,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,6 +38,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -112,8 +114,30 @@ class Narrow(TorchDispatchMode):
         return made
 
 
+class Wide(TorchFunctionMode):
+    """float64 where a model asks for float32 by name, and then mixes the two: what it computes
+    without that, exactly."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def wide(value: Any) -> Any:
+            return torch.float64 if value is torch.float32 else value
+
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        return func(*map(wide, args), **{k: wide(v) for k, v in (kwargs or {}).items()})
+
+    def __enter__(self) -> Any:
+        torch.set_default_dtype(torch.float64)
+        return super().__enter__()
+
+    def __exit__(self, *problem: Any) -> None:
+        torch.set_default_dtype(torch.float32)
+        super().__exit__(*problem)
+
+
 class Eager:
     """The same training in PyTorch itself."""
+
+    wide: Any = nullcontext()
 
     def __init__(self, task: Task, model: nn.Module, dtype: torch.dtype) -> None:
         self.task, self.model = task, still(task, model.to(dtype))
@@ -122,10 +146,22 @@ class Eager:
         }
         self.optimizer = make_optimizer(task, model)
 
+    @staticmethod
+    def exact(task: Task, model: nn.Module) -> Eager:
+        """In float64, also where the model would not run in it by itself."""
+        made = Eager(task, model, torch.float64)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                task.loss(copy.deepcopy(made.model), made.batch)
+        except RuntimeError:
+            made.wide = Wide()
+        return made
+
     def step(self) -> float:
-        loss = self.task.loss(self.model, self.batch)
-        self.optimizer.zero_grad()
-        loss.backward()
+        with self.wide:
+            loss = self.task.loss(self.model, self.batch)
+            self.optimizer.zero_grad()
+            loss.backward()
         self.optimizer.step()
         return float(loss.detach())
 
@@ -227,14 +263,14 @@ def _try(task: Task, result: Result, device: str, steps: int) -> None:
     graph = step.graphs["train"]
     result.nodes = len(graph.nodes)
     result.paths = path_share(graph)
-    result.baked = list(graph.notes.get("baked", ()))
+    result.baked = list(graph.notes.get("frozen", ()))
     result.no_gradient = step.no_gradient()
 
     start = dict(step.values)
     plan = step.plan(device)
     result.launches, result.programs = plan.graphs["train"].launches, plan.graphs["train"].programs
     own = Eager(task, twins[torch.float32], torch.float32)
-    reference = Eager(task, twins[torch.float64], torch.float64)
+    reference = Eager.exact(task, twins[torch.float64])
     narrow = Narrow()
     result.verdict = "ok"
     with step.plan("torch:cpu").start(float64=True) as trainer:

@@ -51,7 +51,7 @@ def errors_page() -> str:
     rows = [f"| `{c.__name__}` | {inspect.getdoc(c)} |" for c in error_classes()]
     return "\n".join((
         f"# Errors\n\n{NOTE}Everything Handheld raises on purpose is a `HandheldError` of "
-        "`handheld.errors`. Ctrl-C in a\ntraining loop ends in `Interrupted`, a "
+        "`handheld.errors`. Ctrl-C or SIGTERM in\na training loop ends in `Interrupted`, a "
         "`KeyboardInterrupt` that says where the state is.\n",
         "```text", tree, "```\n", "| error | meaning |", "|---|---|", *rows, ""))
 

@@ -284,6 +284,7 @@ def _attention() -> Iterator[Case]:
     yield of(
         "attention value width", sdpa, normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 6)
     )
+    yield from _whole_attention()
     yield of(
         "attention by hand", lambda q, k, v: (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v, q, k, v
     )
@@ -321,6 +322,44 @@ def _attention() -> Iterator[Case]:
         normal(2, 5, 8),
         normal(2, 7, 8),
     )
+
+
+def _attend(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Looked up when it is called: what capture has put in its place."""
+    return F.scaled_dot_product_attention(*tensors, **options)
+
+
+def _whole_attention() -> Iterator[Case]:
+    q, k, v = normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 4)
+    yield of("attention whole", _attend, q, k, v)
+    yield of("attention whole one key", _attend, *(normal(2, 3, 1, 4) for _ in "qkv"))
+    yield of("attention whole one query", _attend, normal(2, 3, 1, 4), k, v)
+    yield of("attention whole value width", _attend, q, k, normal(2, 3, 7, 6))
+    yield of("attention whole prime", _attend, normal(1, 2, 67, 16), *(
+        normal(1, 2, 71, 16) for _ in "kv"))
+    yield of("attention whole long", _attend, normal(1, 1, 3, 16), *(
+        normal(1, 1, 2053, 16) for _ in "kv"))
+    yield of("attention whole wide heads", _attend, *(normal(1, 1, 9, 130) for _ in "qkv"))
+    yield of("attention whole causal", lambda q, k, v: _attend(q, k, v, is_causal=True, scale=0.7),
+             *(normal(1, 2, 70, 8) for _ in "qkv"))
+    yield of("attention whole causal more keys", lambda q, k, v: _attend(q, k, v, is_causal=True),
+             q, k, v)
+    yield of("attention whole bool mask", _attend, q, k, v,
+             mask(2, 1, 5, 7))
+    yield of("attention whole padding", _attend, q, k, v,
+             lambda: torch.arange(7) < torch.tensor([3, 7]).view(2, 1, 1, 1))
+    yield of("attention whole rows masked", _attend, q, k, v,
+             lambda: torch.arange(35).reshape(5, 7) % 14 >= 7)
+    yield of("attention whole float mask", lambda q, k, v, m: _attend(q, k, v, m.detach()), q, k, v,
+             normal(3, 5, 7))
+    yield of("attention whole inf mask",
+             lambda q, k, v, m: _attend(q, k, v, torch.where(m, 0.0, float("-inf"))), q, k, v,
+             lambda: torch.arange(35).reshape(5, 7) % 14 >= 5)
+    yield of("attention whole grouped", lambda q, k, v: _attend(q, k, v, enable_gqa=True),
+             normal(2, 6, 5, 4), normal(2, 2, 7, 4), normal(2, 2, 7, 4))
+    yield of("attention whole transposed",
+             lambda x: _attend(*(t.transpose(1, 2) for t in x.view(2, 5, 3, 2, 4).unbind(2))),
+             normal(2, 5, 24))
 
 
 class _First(nn.Module):

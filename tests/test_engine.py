@@ -265,9 +265,62 @@ def test_a_rate_changes_without_a_new_plan(device: str) -> None:
         trainer.set_rate(0.25)
         trainer.step(torch.ones(1, 3))
         assert trainer.rates() == [0.25]
-        with pytest.raises(HandheldError, match="no optimizer 'adam'; there are: optimizer"):
+        with pytest.raises(HandheldError, match=r"no optimizer adam; there are: optimizer"):
             trainer.rates("adam")
         assert np.allclose(trainer.state()["weight"], start - 1.25)
+
+
+def test_a_rate_says_whose_it_is_where_there_are_several() -> None:
+    a, b = nn.Linear(3, 1), nn.Linear(3, 1)
+    capture = handheld.Capture({"a": a, "b": b})
+    groups = [{"params": [a.weight], "lr": 0.5}, {"params": [a.bias], "lr": 0.25}]
+    x = (torch.ones(2, 3),)
+    capture.train(lambda g: a(g[0]).sum(), torch.optim.SGD(groups), x, "first")
+    capture.train(lambda g: b(g[0]).sum(), torch.optim.SGD(b.parameters(), 0.125), x, "second")
+    with capture.step().plan("torch:cpu").start() as trainer:
+        assert trainer.rates("first") == [0.5, 0.25] and trainer.rates("second") == [0.125]
+        for call in (lambda: trainer.set_rate(1.0), trainer.rates):
+            with pytest.raises(HandheldError, match=r"several optimizers: say .*\(of first\)"):
+                call()
+        with pytest.raises(HandheldError, match="2 parameter groups: say which"):
+            trainer.set_rate(1.0, optimizer="first")
+        with pytest.raises(HandheldError, match="no group 2: they are counted from 0 to 1"):
+            trainer.set_rate(1.0, 2, "first")
+        trainer.set_rate(1.0, 1, "first")
+        trainer.set_rate(2.0, optimizer="second")
+        assert trainer.rates("first") == [0.5, 1.0] and trainer.rates("optimizer_second") == [2.0]
+        with pytest.raises(HandheldError, match=r"fit runs the graph 'train'.*first, second"):
+            trainer.fit([x], epochs=1)
+
+
+def test_rates_are_in_the_order_of_the_groups() -> None:
+    parts = nn.ModuleList(nn.Linear(1, 1) for _ in range(12))
+    groups = [{"params": part.parameters(), "lr": float(n)} for n, part in enumerate(parts)]
+    step = handheld.capture(lambda b: sum(part(b[0]).sum() for part in parts), None,
+                            torch.optim.SGD(groups), (torch.ones(1, 1),), modules=parts)
+    with step.plan("torch:cpu").start() as trainer:
+        assert trainer.rates() == [float(n) for n in range(12)]
+
+
+def test_a_second_trainer_goes_on_where_the_first_one_was() -> None:
+    model = net()
+    step = handheld.capture(model, F.cross_entropy, sgd(model), batch())
+    apart = step.copy()
+    first = step.plan("torch:cpu").start()
+    first.step(*batch())
+    learned = first.state()
+    second = step.plan("torch:cpu").start()
+    assert all(np.array_equal(second.state()[name], learned[name]) for name in learned)
+    with pytest.raises(HandheldError, match=r"another one was started .*step\.copy\(\)"):
+        first.step(*batch())
+    second.step(*batch())
+    first.close()  # loses nothing
+    second.close()
+    assert step.state()["handheld.step"] == 2
+    with apart.plan("torch:cpu").start() as one, step.plan("torch:cpu").start() as other:
+        one.step(*batch())
+        other.step(*batch())
+    assert (apart.state()["handheld.step"], step.state()["handheld.step"]) == (1, 3)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -367,9 +420,9 @@ def test_a_model_that_reads_values_says_what_was_fixed() -> None:
             return self.f(x) * (2 if x.sum() > 0 else 3)
 
     model = Reads()
-    with pytest.warns(UserWarning, match="fixed now") as told:
+    with pytest.warns(UserWarning, match="frozen now") as told:
         step = handheld.capture(model, lambda y: y.sum(), sgd(model), (torch.ones(2, 3),))
-    assert step.graphs["train"].notes["baked"]
+    assert step.graphs["train"].notes["frozen"]
     assert len(told) == 1 and "in train, evaluate, predict: " in str(told[0].message)
 
 

@@ -37,6 +37,9 @@ def work(step) -> int:
         inner = node.inputs[0].shape[-1] if node.op == "matmul" else 1
         if node.op.startswith("conv"):
             inner = int(np.prod(node.inputs[1].shape[1:]))
+        if node.op.startswith("attention"):
+            q, k = (view.shape for view in node.inputs[int(node.op.endswith("grad")) :][:2])
+            shape, inner = (*q, k[2]), 4
         total += int(np.prod(shape)) * inner * (64 if node.op == "sort" else 1)
     return total
 

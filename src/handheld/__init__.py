@@ -10,6 +10,9 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handheld.device import DeviceCaps
@@ -18,28 +21,22 @@ from handheld.step import Step
 
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
+    from handheld.capture import call as capture
     from handheld.capture.capture import Capture
     from handheld.measure.ceilings import Ceilings
+    from handheld.plan.plan import Plan
     from handheld.profile.profiler import Profiler
     from handheld.profile.watch import Watch
+    from handheld.run.verify import Verification
 
 __version__ = "0.1.0"
-__all__ = [
-    "Capture", "DeviceCaps", "HandheldError", "Profiler", "Step", "capture", "ceilings", "load",
-    "open_run", "watch",
-]
+__all__ = ["Capture", "DeviceCaps", "HandheldError", "Profiler", "Step", "capture", "ceilings",
+           "load", "open_run", "tune", "verify", "watch"]
 
 
-def capture(*args: Any, **options: Any) -> Step:
-    """See handheld.capture.capture.capture: PyTorch is imported only when something is captured."""
-    from handheld.capture import call
-
-    step: Step = call(*args, **options)
-    return step
-
-
-def load(path: Any) -> Step:
-    """Reads a step file."""
+def load(path: str | Path) -> Step:
+    """The step that `Step.save` or `handheld package` wrote. Needs no PyTorch; runs no code of the
+    file's."""
     from handheld.package import load as run
 
     return run(path)
@@ -52,21 +49,40 @@ def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
     return run(device, fresh)
 
 
-def open_run(path: Any) -> Run:
+def open_run(path: str | Path) -> Run:
     """Opens what `plan.profile`, `handheld profile` or a `Profiler` has written."""
     from handheld.analyse.run import open_run as run
 
     return run(path)
 
 
-def watch(model: Any, path: Any, **options: Any) -> Watch:
+def watch(model: Any, path: str | Path, **options: Any) -> Watch:
     """Profiles plain PyTorch, which Handheld does not run; see handheld.profile.watch."""
     from handheld.profile.watch import Watch as found
 
     return found(model, path, **options)
 
 
+def verify(plan: Plan, batch: Sequence[Any], graph: str = "train",
+           tolerance: float = 1e-5) -> Verification:
+    """Every op of a graph on the plan's device against PyTorch in float64; `print` shows the first
+    that differs. Needs PyTorch, changes no state."""
+    from handheld.run.verify import verify_plan
+
+    return verify_plan(plan, batch, graph, tolerance)
+
+
+def tune(step: Step, device: str = "opencl", seconds: float = 120.0) -> Path:
+    """Finds the fastest variant of each kernel of the graphs that train, and returns the record it
+    was written to. Every later plan for the device uses it; the next call goes on."""
+    from handheld.measure.tuner import tune as run
+
+    return run(step, device, seconds)
+
+
 def __getattr__(name: str) -> Any:
+    if name == "capture":  # a package that can be called; PyTorch is imported only then
+        return importlib.import_module("handheld.capture")
     if name == "Profiler":
         from handheld.profile.profiler import Profiler as profiler
 

@@ -198,8 +198,8 @@ def parse_json(data: bytes | str) -> Any:
     """Strict JSON: no names twice, no NaN, no nesting that Python cannot follow."""
     try:
         return json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise StepFileError(f"is damaged, or not a file that Handheld wrote ({error})") from None
+    except (ValueError, RecursionError):
+        raise StepFileError("is damaged, or not a file that Handheld wrote") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

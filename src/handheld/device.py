@@ -36,10 +36,12 @@ class DeviceCaps:
     vector_width: int = 4  # floats in a register
 
     def to_json(self) -> dict[str, Any]:
+        """The description as plain data."""
         return dataclasses.asdict(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> DeviceCaps:
+        """What `to_json` gave, or DeviceError."""
         fields = {f.name for f in dataclasses.fields(DeviceCaps)}
         required = fields - {"images", "fp16", "fp64", "vector_width"}
         if not isinstance(data, dict) or not required <= set(data) <= fields:

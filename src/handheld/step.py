@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from handheld.errors import HandheldError
+from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
 
 if TYPE_CHECKING:
+    from handheld.device import DeviceCaps
     from handheld.plan.plan import Plan
     from handheld.run.trainer import Trainer
 
@@ -40,11 +41,20 @@ class Step:
         count = sum(s.role == "parameter" for s in self.slots.values())
         return f"<Step {self.meta.get('name', '')}: {', '.join(self.graphs)}; {count} parameters>"
 
-    def plan(self, device: str = "opencl", **options: Any) -> Plan:
-        """Decides everything about running this step on a device."""
+    def plan(self, device: str = "opencl", *, caps: DeviceCaps | None = None,
+             graphs: Sequence[str] | None = None, memory_limit_bytes: int | None = None,
+             isolate: bool = False, tuning: bool | str | Path = True) -> Plan:
+        """Decides everything about running this step on a device, in hand or described by `caps`.
+
+        `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger
+        plan an error; `isolate` gives every tensor memory of its own, for checking kernels;
+        `tuning` says whether measured variants are used where there are some, or names the one
+        record to use.
+        """
         from handheld.plan.make import plan_step
 
-        return plan_step(self, device, **options)
+        return plan_step(self, device, caps=caps, graphs=graphs, isolate=isolate, tuning=tuning,
+                         memory_limit_bytes=memory_limit_bytes)
 
     def save(self, path: str | Path) -> Path:
         """Writes a step file, whole or not at all; what a running trainer has learned is in it."""
@@ -58,6 +68,14 @@ class Step:
         self._sync()
         return named_state(self.slots, self.values)
 
+    def copy(self) -> Step:
+        """The same graphs over a state of its own, to train twice from here."""
+        self._sync()
+        values = {name: value.copy() for name, value in self.values.items()}
+        other = Step(self.slots, values, self.graphs, self.meta)
+        other.unfused = self.unfused
+        return other
+
     def _sync(self) -> None:
         if self._trainer is not None and not self._trainer.closed:
             self._trainer.sync()
@@ -70,6 +88,9 @@ class Step:
             model, dict) else {"": model}
         own: dict[str, Any] = {}
         for prefix, part in modules.items():
+            if not hasattr(part, "named_parameters"):
+                raise HandheldError(f"copy_to takes the module that was captured, or a dictionary "
+                                    f"of them, not a {type(part).__name__}")
             for name, tensor in (*part.named_parameters(remove_duplicate=False),
                                  *part.named_buffers(remove_duplicate=False)):
                 own[prefix + name] = tensor
@@ -79,6 +100,11 @@ class Step:
                 f"the step has no values for {', '.join(missing[:5])}: "
                 "is this the module that was captured?"
             )
+        other = [name for name, tensor in own.items() if tuple(tensor.shape) != state[name].shape]
+        if other:
+            raise HandheldError(f"{other[0]} has shape {tuple(own[other[0]].shape)} in the module "
+                                f"and {state[other[0]].shape} in the step: is this the module that "
+                                "was captured?")
         for name, tensor in own.items():
             tensor.data.copy_(tensor.data.new_tensor(state[name]))
 
@@ -89,30 +115,48 @@ class Step:
             names += [n for n in graph.notes.get("no_gradient", ()) if n not in names]
         return names
 
-    def warn(self) -> None:
-        """Says what a user must know about the capture."""
-        unreached = self.no_gradient()
-        if unreached:
-            shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
-            warnings.warn(
-                f"no gradient reaches {len(unreached)} parameters, which keep their "
-                f"values: {shown}",
-                stacklevel=3,
-            )
-        baked: dict[str, list[str]] = {}  # what was read -> the graphs that did
+    def frozen(self) -> dict[str, list[str]]:
+        """Values that Python code read while the step was captured, and that it can never read
+        again: the line of code with what it read -> the graphs that hold it."""
+        found: dict[str, list[str]] = {}
         for graph in self.graphs.values():
-            for what in graph.notes.get("baked", ()):
-                baked.setdefault(what, []).append(graph.name)
-        if baked:
-            shown = "; ".join(list(baked)[:5]) + (" …" if len(baked) > 5 else "")
-            names = ", ".join(dict.fromkeys(n for found in baked.values() for n in found))
-            warnings.warn(f"values read during capture are fixed now, in {names}: {shown}",
-                          stacklevel=3)
-        double = sum(s.role == "parameter" and s.torch_dtype == "float64"
-                     for s in self.slots.values())
-        if double:
-            warnings.warn(f"{double} parameters are float64 in PyTorch and float32 here: results "
-                          "are as of model.float()", stacklevel=3)
+            for what in graph.notes.get("frozen", ()):
+                found.setdefault(what, []).append(graph.name)
+        return found
+
+
+def frozen_text(step: Step) -> str:
+    """What `Step.frozen` found, in a few sentences."""
+    found = step.frozen()
+    shown = "; ".join(list(found)[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+    graphs = ", ".join(dict.fromkeys(name for names in found.values() for name in names))
+    return (f"Python code read values while the step was captured, and what it decided then is "
+            f"frozen now, in {graphs}: {shown}. Every step goes the same way, whatever its "
+            "batch. Try: torch.where in the place of if")
+
+
+def check_frozen(step: Step, accept: str) -> None:
+    """An error if there is a frozen value; `accept` is how to go on all the same."""
+    if step.frozen():
+        raise ValueRead(f"{frozen_text(step)}. To train with that: {accept}")
+
+
+def warn(step: Step, frozen: bool = True) -> None:
+    """Says what a user must know about the capture."""
+    unreached = step.no_gradient()
+    if unreached:
+        shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
+        warnings.warn(
+            f"no gradient reaches {len(unreached)} parameters, which keep their "
+            f"values: {shown}",
+            stacklevel=4,
+        )
+    if frozen and step.frozen():
+        warnings.warn(frozen_text(step), stacklevel=4)
+    double = sum(s.role == "parameter" and s.torch_dtype == "float64" for s in step.slots.values())
+    if double:
+        warnings.warn(f"{double} parameters are float64 in PyTorch and float32 here: results "
+                      "are as of model.float()", stacklevel=4)
 
 
 def named_state(

@@ -25,8 +25,8 @@ def step_of(model: nn.Module, fn: Any, batch: Any, **options: Any) -> Step:
     return capture(fn, optimizer=optimizer, batch=batch, modules=model, evaluate=False, **options)
 
 
-def trained(step: Step, *batches: Any) -> dict[str, np.ndarray]:
-    with step.plan("torch:cpu").start() as trainer:
+def trained(step: Step, *batches: Any, device: str = "torch:cpu") -> dict[str, np.ndarray]:
+    with step.plan(device).start() as trainer:
         for batch in batches:
             trainer.step(*batch)
         return trainer.state()
@@ -97,10 +97,11 @@ def test_a_value_of_the_batch_that_is_read_is_told() -> None:
     def fn(b: Any) -> torch.Tensor:
         return model(b[0]).sum() * (2.0 if b[0].sum() > 0 else 3.0)
 
-    with pytest.warns(UserWarning, match="values read during capture are fixed"):
+    with pytest.warns(UserWarning, match="read values while the step was captured"):
         step = step_of(model, fn, (torch.ones(4, 3),))
-    (note,) = graph_of(step).notes["baked"]
-    assert "from 0" in note and "True" in note
+    (note,) = graph_of(step).notes["frozen"]
+    assert "from input 0" in note and "read True" in note
+    assert "test_capture.py:" in note and "`return model(b[0]).sum() * (2.0 if" in note
 
 
 @pytest.mark.parametrize("read", [
@@ -109,7 +110,7 @@ def test_a_value_of_the_batch_that_is_read_is_told() -> None:
 ])  # fmt: skip
 def test_every_way_to_read_is_told(read: Any) -> None:
     model = nn.Linear(3, 2)
-    with pytest.warns(UserWarning, match="fixed now"):
+    with pytest.warns(UserWarning, match="frozen now"):
         step_of(model, lambda b: model(b[0]).sum() * float(read(b[0])), (torch.ones(4, 3),))
 
 
@@ -124,7 +125,7 @@ def test_a_constant_that_is_read_is_not_told() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         step = step_of(model, fn, (torch.ones(4, 3),))
-    assert "baked" not in graph_of(step).notes
+    assert "frozen" not in graph_of(step).notes
 
 
 def test_selection_by_the_batch_is_fixed_and_told() -> None:
@@ -288,6 +289,57 @@ def test_dropout_in_attention_is_captured() -> None:
     with step.plan("torch:cpu").start() as trainer:
         losses = [float(trainer.step(*batch)) for _ in range(3)]
     assert len(set(losses)) == 3 and np.isfinite(losses).all()
+
+
+def attending(fn: Any, *shape: int) -> Any:
+    """The step of a model that hands three projections of its batch to `fn`."""
+    torch.manual_seed(0)
+    b, h, n, d = shape
+    model = nn.Linear(h * d, 3 * h * d)
+
+    def loss(batch: Any) -> torch.Tensor:
+        parts = model(batch[0]).view(b, n, 3, h, d).permute(2, 0, 3, 1, 4)
+        return fn(*parts.unbind(0)).square().mean()
+
+    return step_of(model, loss, (torch.randn(b, n, h * d),))
+
+
+def by_hand(q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0) -> torch.Tensor:
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    return F.dropout(scores.softmax(-1), dropout) @ v
+
+
+def test_attention_keeps_no_matrix_of_queries_by_keys() -> None:
+    seen = torch.ones(64, 64, dtype=torch.bool).tril()
+    for options in ({}, {"is_causal": True}, {"attn_mask": seen}, {"dropout_p": 0.1}):
+        step = attending(
+            lambda *qkv, o=options: F.scaled_dot_product_attention(*qkv, **o), 2, 2, 64, 4)
+        graph = step.graphs["train"]
+        assert [n.op for n in graph.nodes if n.op.startswith("attention")] == [
+            "attention", "attention_grad"]
+        assert not [t for t in graph.tensors.values() if t.size >= 2 * 64 * 64
+                    and t.role in ("activation", "gradient")]
+
+
+def test_dropout_in_attention_drops_what_dropout_does() -> None:
+    whole = attending(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.4), 2, 2, 7, 4)
+    apart = attending(lambda q, k, v: by_hand(q, k, v, dropout=0.4), 2, 2, 7, 4)
+    assert "attention" not in {n.op for n in apart.graphs["train"].nodes}
+    batch = (torch.randn(2, 7, 8),)
+    for device in ("torch:cpu", "opencl"):
+        same(trained(whole, batch, device=device), trained(apart, batch, device=device))
+
+
+def test_a_trained_mask_and_very_wide_heads_are_taken_apart() -> None:
+    bias = nn.Parameter(torch.zeros(5, 5))
+    for fn, shape in (
+        (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, bias), (1, 2, 5, 4)),
+        (F.scaled_dot_product_attention, (1, 1, 5, 272)),
+    ):
+        step = attending(fn, *shape)
+        assert "attention" not in {n.op for n in step.graphs["train"].nodes}
 
 
 # ── where nodes come from ────────────────────────────────────────────────────────────────────────

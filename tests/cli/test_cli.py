@@ -41,6 +41,21 @@ def broken():
 def wrong():
     return make()[0]
 
+class Branch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(6, 3)
+
+    def forward(self, x):
+        if x.mean() > 0:
+            return self.line(x)
+        return -self.line(x)
+
+def branch():
+    model = Branch()
+    return (model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.2),
+            (torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)))
+
 constant = 3
 """
 
@@ -207,6 +222,35 @@ def test_verify_names_the_first_op_that_differs(run, work):
     assert "FAIL predict on null: op 0 of" in text and "differs first: matmul (forward of 0" in text
 
 
+def test_verify_names_a_frozen_decision_and_the_batch_that_decides_otherwise(run, work):
+    result = run("verify", "mine.py:branch", "--graph", "train", "--on", "torch:cpu")
+    assert result.exit_code == 1 and result.stdout.startswith("FROZEN  train on torch:cpu: ")
+    assert "`if x.mean() > 0:` read True, from input 0" in " ".join(result.stdout.split())
+    assert "decides otherwise: it is False in " in " ".join(result.stdout.split())
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    words = ("verify", "mine.py:branch", "--graph", "train", "--on", "torch:cpu", "--json")
+    (train,) = json.loads(run(*words).stdout)
+    assert not train["passed"] and train["first"] is None and train["frozen"][0]["changed"]
+    result = run(*words, "--accept-frozen")
+    assert result.exit_code == 0 and json.loads(result.stdout)[0]["passed"]
+
+
+def test_a_frozen_decision_is_accepted_or_an_error(run, work):
+    train = ("train", "mine.py:branch", "--data", "data.npz", "--epochs", "1", "--on", "torch:cpu")
+    package = ("package", "mine.py:branch", "--out", "branch.step")
+    for words in (train, package):
+        fails(run(*words), "mine.py:", "`if x.mean() > 0:`", "--accept-frozen")
+    assert not (work / "branch.step").exists()
+    for words in (train, package):
+        result = run(*words, "--accept-frozen")
+        assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
+    file = ("branch.step", *train[2:], "--batch", "8")  # was accepted when it was packaged
+    result = run("train", *file)
+    assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
+    result = run("verify", "branch.step", "--graph", "train", "--on", "torch:cpu")
+    assert result.exit_code == 1 and "there is no code to run" in result.stdout
+
+
 def test_checkpoint_and_resume(run, work):
     words = ("train", "mine.py:make", "--data", "data.npz", "--batch", "16", "--json")
     straight = json.loads(run(*words, "--epochs", "2", "--schedule", "constant").stdout)
@@ -218,6 +262,57 @@ def test_checkpoint_and_resume(run, work):
     resumed = json.loads(run(*words, "--epochs", "2", *keep, "--resume").stdout)
     losses = [[e["loss"] for e in r["epochs"]] for r in (straight, resumed)]
     assert losses[0] == losses[1] and resumed["test"] == straight["test"]
+
+
+def test_resume_says_what_changed(run, work):
+    words = ("train", "mine.py:make", "--checkpoint", "changed.ck", "--on", "torch:cpu")
+    data = ("--data", "data.npz")
+    assert run(*words, *data, "--epochs", "1").exit_code == 0
+    result = run(*words, *data, "--epochs", "2", "--lr", "0.3", "--resume")
+    assert result.exit_code == 0
+    assert "epochs were 1 and are 2" in result.stderr
+    assert "the rate of its last step was" in result.stderr
+    np.savez(work / "other.npz", **{k: v[::-1] for k, v in np.load(work / "data.npz").items()})
+    fails(run(*words, "--data", "other.npz", "--epochs", "3", "--resume"),
+          "changed.ck is of other data", "--export")
+    fails(run(*words, *data, "--seed", "1", "--epochs", "3", "--resume"), "seed 0 of the data")
+
+
+def test_a_step_file_is_replaced_only_if_asked_for(run, work):
+    words = ("package", "mine.py:with_batch", "--out", "twice.step")
+    assert run(*words).exit_code == 0
+    before = (work / "twice.step").read_bytes()
+    fails(run(*words, "--seed", "1"), "twice.step exists. Add --force")
+    fails(run("train", "mine.py:make", "--data", "data.npz", "--export", "twice.step"), "--force")
+    assert (work / "twice.step").read_bytes() == before
+    assert run(*words, "--seed", "1", "--force").exit_code == 0
+    assert (work / "twice.step").read_bytes() != before
+
+
+def test_example_batches_come_from_data_too(run, work):
+    for words in (("verify", "mine.py:make", "--on", "torch:cpu"), ("package", "mine.py:make")):
+        fails(run(*words), "gives no example batch", "--data DATA")
+    fails(run("tune", "mine.py:make"), "--data DATA")
+    result = run("verify", "mine.py:make", "--data", "data.npz", "--on", "torch:cpu")
+    assert result.exit_code == 0 and result.stdout.count("PASS") == 3
+    made = run("package", "mine.py:make", "--data", "data.npz", "--batch", "2,4", "--out",
+               "data.step", "--json")
+    assert set(json.loads(made.stdout)["graphs"]) >= {"train@2", "train@4"}
+    assert run("train", "data.step", "--data", "data.npz", "--epochs", "1", "--on",
+               "torch:cpu").exit_code == 0
+    result = run("verify", "mine.py:branch", "--data", "data.npz", "--on", "torch:cpu")
+    assert "decides otherwise: it is" in result.stdout and "of the data" in result.stdout
+
+
+def test_a_factory_that_is_not_there_or_cannot_be_imported(run, work):
+    fails(run("train", "mine.py:mkae", "--data", "data.npz"), "no function 'mkae'", "it has: make,")
+    (work / "needs.py").write_text("import torch\nimport nowhere_to_be_found.inside\n")
+    fails(run("verify", "needs.py:make"), "needs.py:make raised ModuleNotFoundError in line 2",
+          "Try: pip install nowhere_to_be_found")
+
+
+def test_several_updates_are_for_python(run):
+    fails(run("train", "dcgan", "--data", "digits"), "the graphs d, g", "docs/api.md")
 
 
 def test_a_full_disk_does_not_lose_the_trained_model(run, work, tmp_path, monkeypatch):
@@ -381,26 +476,47 @@ def test_battery_that_is_not_there(run, monkeypatch):
 
 
 def process(work: Path, *words: str, torch: bool = True) -> subprocess.Popen[str]:
-    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": "" if torch else str(work)}
+    own = str(Path(handheld.__file__).parents[1])
+    path = own if torch else f"{work}{os.pathsep}{own}"  # the first holds what blocks torch
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": path}
     command = [sys.executable, "-m", "handheld.cli.main", *words]
     return subprocess.Popen(command, cwd=work, text=True, env=environment,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_ctrl_c_in_the_middle_of_training(work):
+@pytest.mark.parametrize(("number", "word"), [
+    (signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_in_the_middle_of_training(work, number, word):
+    kept = work / f"{word}.checkpoint"
     child = process(work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000",
-                    "--checkpoint", "stopped.checkpoint", "--json")
+                    "--checkpoint", kept.name, "--json")
     until = time.monotonic() + 60
-    while not (work / "stopped.checkpoint").exists() and time.monotonic() < until:
+    while not kept.exists() and time.monotonic() < until:
         time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
+    written = kept.stat().st_mtime_ns
+    child.send_signal(number)
     out, err = child.communicate(timeout=60)
-    assert child.returncode == 130 and "Traceback" not in err
-    assert "stopped: interrupted in epoch" in err
-    assert "To go on from stopped.checkpoint: the same command with --resume" in err
+    assert child.returncode == 128 + number and "Traceback" not in err
+    assert f"stopped: {word} in epoch" in err
+    assert f"To go on from {kept.name}: the same command with --resume" in err
     assert json.loads(out)["error"]["type"] == "Interrupted"
-    state, meta = load_state(work / "stopped.checkpoint")
+    assert kept.stat().st_mtime_ns > written
+    state, meta = load_state(kept)
     assert meta["history"]["steps"] == int(state["handheld.step"]) > 0
+
+
+def test_ctrl_c_while_python_still_imports(work):
+    code = ("import sys, handheld\n"
+            "class Stop:\n"
+            "    def find_spec(self, name, *rest):\n"
+            "        if name == 'typer': raise KeyboardInterrupt\n"
+            "sys.meta_path.insert(0, Stop())\n"
+            "sys.modules.pop('handheld.cli.main', None)\n"
+            "import runpy; runpy.run_module('handheld', run_name='__main__')\n")
+    own = str(Path(handheld.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code], cwd=work, text=True, capture_output=True,
+                          env={**os.environ, "PYTHONPATH": own}, check=False)
+    assert (done.returncode, done.stderr) == (130, "stopped: interrupted\n")
 
 
 def test_ctrl_c_again_and_again(work):

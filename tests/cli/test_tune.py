@@ -15,9 +15,9 @@ from handheld.cli import probe, show, tune
 from handheld.cli.main import app
 from handheld.measure import ceilings
 from handheld.measure.child import Child
-from handheld.measure.tuner import Tuner
+from handheld.measure.tuner import Row, Tuner
 from handheld.plan import lowering
-from handheld.plan.tuning import Record
+from handheld.plan.tuning import Entry, Record
 
 FACTORY = """
 import torch
@@ -78,6 +78,21 @@ def test_tune_and_go_on(run, one_device, tmp_path):
     assert "ms less" in again.stdout and "VARIANT=1" in again.stdout
     doctor = run("doctor").stdout
     assert f"{len(products)} shapes tuned" in doctor and "wrong result" in doctor
+
+
+def test_long_signatures_and_paths_lose_their_middle(run, one_device, monkeypatch, tmp_path):
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / ("deep" * 12) / "cache"))
+    shown = tune._table([Row("matmul " + "64x" * 40 + "7 e3", 1, Entry(
+        {"VARIANT": 1, **{f"PARAMETER{n}": n for n in range(9)}}, 2.0, 1.0, 3, True))])
+    with show.out.capture() as taken:
+        show.out.print(shown)
+    lines = taken.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "matmul 64x" in lines[1] and "…" in lines[1] and "x7 e3" in lines[1]
+    assert " ".join(" ".join(lines[2:]).split()).endswith("PARAMETER7=7 PARAMETER8=8")
+    result = run("tune", "mine.py:make", "--budget", "1")
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("record")]
+    assert "…" in line and line.rstrip().endswith(".json") and len(line) <= 80
 
 
 def test_ctrl_c_keeps_what_was_found(run, one_device, monkeypatch):

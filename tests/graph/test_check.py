@@ -17,6 +17,7 @@ ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
 CONV = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
 MAX = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1), "adaptive": False}
 AVG = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "count_pad": True, "divisor": 0}
+ATTEND = {"scale": 0.5, "causal": False, "masked": True, "dropout": 0.1, "key": 3}
 LOAD = Instr("load", "f32", (), (0, (), 0.0))
 BIG = 2**31
 
@@ -74,6 +75,11 @@ LEGAL = {
             {"reverse": False}),
     "gru_grad": (["f32 5 2 3", "f32 2 3", "f32 9 3", "f32 5 2 3", "f32 5 2 12", "f32 2 3"],
                  ["f32 5 2 9", "f32 5 2 9", "f32 2 3"], {"reverse": True}),
+    "attention": (["f32 2 4 5 8", "f32 2 2 7 8", "f32 2 2 7 6", "bool 2 4 5 7", "i32", "i32"],
+                  ["f32 2 5 4 6", "f32 2 4 5"], ATTEND),
+    "attention_grad": (["f32 2 4 5 6", "f32 2 4 5 8", "f32 2 2 7 8", "f32 2 2 7 6", "f32 2 4 5 6",
+                        "f32 2 4 5", "f32 2 4 5 7", "i32", "i32"],
+                       ["f32 2 5 4 8", "f32 2 7 2 8", "f32 2 7 2 6"], ATTEND),
 }
 
 
@@ -211,6 +217,29 @@ OP_RULES = [
     ("t, b, h", with_tensor("lstm_grad", 4, "f32 4 2 3")),
     ("t, b, S", with_tensor("gru_grad", 4, "f32 5 2 9")),
     ("b, h", with_tensor("lstm_grad", 9, "f32 2 4")),
+    # attention
+    ("not finite", with_attrs("attention", scale=math.inf)),
+    ("dropout", with_attrs("attention", dropout=1.5)),
+    ("dropout", with_attrs("attention", dropout=-0.5)),
+    ("random key", with_attrs("attention", key=BIG)),
+    ("6 inputs and needs 5", with_attrs("attention", masked=False)),
+    ("9 inputs and needs 7", with_attrs("attention_grad", dropout=0.0)),
+    ("four dimensions", with_tensor("attention", 0, "f32 8 5 8")),
+    ("do not fit", with_tensor("attention", 1, "f32 2 3 7 8")),
+    ("do not fit", with_tensor("attention", 1, "f32 2 2 7 9")),
+    ("do not fit", with_tensor("attention_grad", 3, "f32 2 2 8 6")),
+    ("no keys", with_node(legal("attention"), inputs=tuple(
+        replace(v, shape=(2, 2, 0, v.shape[3])) if i in (1, 2) else v
+        for i, v in enumerate(legal("attention").nodes[0].inputs)))),
+    ("is not|and not", with_tensor("attention", 3, "bool 2 4 5 6")),
+    ("and not", with_tensor("attention", 4, "i32 1")),
+    ("and not", with_tensor("attention", 6, "f32 2 4 5 6")),
+    ("and not", with_tensor("attention_grad", 5, "f32 2 5 4")),
+    ("and not", with_tensor("attention_grad", 10, "f32 2 7 2 6")),
+    ("the mask is i32", with_tensor("attention", 3, "i32 2 4 5 7")),
+    ("is f32, not i32", with_tensor("attention", 4, "f32")),
+    ("is bool, not f32", with_tensor("attention", 2, "bool 2 2 7 6")),
+    ("not dense", with_view("attention_grad", 5, (2, 4, 5), (20, 1, 4))),
 ]
 
 
@@ -376,7 +405,7 @@ GRAPH_RULES = [
     ("constant", retyped(1, role="constant")),
     ("becomes", replace(retyped(1, shape=(6, 2)), nodes=(), outputs=(), writes=(("w", 0),))),
     # notes that are more than text
-    ("'baked'", replace(trained(), notes={"baked": (1,)})),
+    ("'frozen'", replace(trained(), notes={"frozen": (1,)})),
     ("'no_gradient'", replace(trained(), notes={"no_gradient": "w"})),
     ("'accumulate'", replace(trained(), notes={"accumulate": 0})),
     ("'accumulate'", replace(trained(), notes={"accumulate": True})),
@@ -409,7 +438,7 @@ def test_rules_of_graphs(match, graph):
 
 
 def test_notes_for_people_are_free():
-    notes = {"baked": ("a: 3",), "ranges": (("x0", 0, 9, -100), ("x0", 0, 9, None)),
+    notes = {"frozen": ("a: 3",), "ranges": (("x0", 0, 9, -100), ("x0", 0, 9, None)),
              "accumulate": 4, "batch": 2, "anything": [None]}
     check(replace(trained(), notes=notes))
 

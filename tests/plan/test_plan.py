@@ -43,6 +43,38 @@ def test_plans_for_phones_are_made_and_proved_here(name: str, device: str, steps
     assert "images" not in str(plan.explain()) and "graph train" in plan.explain()
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_plan_in_words_fits_the_terminal(width: int, steps) -> None:
+    plan = steps["vision"].plan("opencl", caps=DeviceCaps.shipped("mali-g78"))
+    lines = plan.explain("train", width).splitlines()
+    assert max(map(len, lines)) <= width
+    joined = " ".join(plan.explain("train", width).split())
+    assert joined == " ".join(plan.explain("train", 10**6).split())  # nothing is lost
+    with pytest.raises(PlanError, match="no graph 'treain'; it has train"):
+        plan.explain("treain")
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"device": 3}, "device=3 should be a name"),
+    ({"caps": "adreno-740"}, "should be a DeviceCaps"),
+    ({"graphs": "train"}, r"graphs=\['train'\]"),
+    ({"graphs": 1}, "graphs=1 should be a list of names"),
+    ({"memory_limit_bytes": "256MB"}, "should be a number of bytes"),
+    ({"memory_limit_bytes": 0}, "should be a number of bytes"),
+    ({"tuning": 1.5}, "should be True, False or the path"),
+])
+def test_options_of_a_plan_that_make_no_sense(options, said: str, steps) -> None:
+    with pytest.raises(PlanError, match=said):
+        steps["vision"].plan(**{"device": "null", **options})
+
+
+def test_an_option_that_a_plan_does_not_have(steps) -> None:
+    with pytest.raises(TypeError, match=r"^Step\.plan\(\) got an unexpected .* 'unknown'"):
+        steps["vision"].plan(unknown=1)
+    with pytest.raises(DeviceError, match="null has no option 'profiling'; it has: none"):
+        steps["vision"].plan("null").start(profiling=True)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_memory_is_reused(name: str, steps) -> None:
     plan = steps[name].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"])

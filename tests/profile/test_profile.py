@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -176,11 +177,14 @@ def test_the_overhead_is_stated(run):
     assert set(overhead["sampler"]["sources"]) >= {"cpu", "process", "memory"}
 
 
-def test_the_state_is_left_as_it_was(plan, batch, tmp_path):
-    before = {n: v.copy() for n, v in plan.step.values.items()}
-    plan.profile(batch, tmp_path / "one.run", steps=5, sensors=False).close()
-    for name, value in plan.step.values.items():
-        np.testing.assert_array_equal(value, before[name])
+def test_state_and_a_running_trainer_are_left_as_they_were(plan, batch, tmp_path):
+    with plan.start() as trainer:
+        trainer.step(*batch)
+        before = trainer.state()
+        plan.profile(batch, tmp_path / "one.run", steps=5, sensors=False).close()
+        assert not trainer.closed
+        for name, value in trainer.state().items():
+            np.testing.assert_array_equal(value, before[name])
 
 
 # ── memory ────────────────────────────────────────────────────────────────────────────────────
@@ -281,7 +285,8 @@ def test_one_trainer_one_profiler(plan, batch, tmp_path):
         with Profiler(tmp_path / "two.run") as other, pytest.raises(
                 HandheldError, match="being profiled already"):
             other.attach(trainer)
-        with plan.start() as second, pytest.raises(HandheldError, match="of one trainer"):
+        other = dataclasses.replace(plan, step=plan.step.copy())
+        with other.start() as second, pytest.raises(HandheldError, match="of one trainer"):
             profiler.attach(second)
         trainer.step(*batch)
     assert trainer.observer is None
@@ -322,7 +327,6 @@ def test_ctrl_c_leaves_a_run_that_opens(plan, batch, tmp_path):
     with handheld.open_run(path) as run:
         assert run.meta["status"] == "interrupted" and not run.complete
         assert len(run.steps()) == 25 and run.timed and run.summary()["status"] == "interrupted"
-    assert plan.step._trainer.closed
 
 
 def test_an_error_in_the_callers_data_is_the_callers(plan, batch, tmp_path):

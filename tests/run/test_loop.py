@@ -139,7 +139,7 @@ def test_interrupted_in_the_middle_of_an_epoch_and_resumed(shared, tmp_path):
         fit(trainer, data(), epochs=2, checkpoint=path, callbacks=[PressCtrlC()])
     assert str(path) in str(stop.value) and stop.value.history.steps == 10
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with trainer.plan.start() as fresh:  # as after a new start of the program
+    with trainer.plan.step.copy().plan("opencl").start() as fresh:  # as in another process
         history = fit(fresh, data(), epochs=2, checkpoint=path, resume=True)
         assert same(straight, fresh.state()) and history.steps == 14
 
@@ -273,6 +273,51 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_the_state(trainer, tmp_path, 
         fit(trainer, data(), epochs=2, checkpoint=path, resume=True)
     assert path.read_bytes() == old and list(tmp_path.iterdir()) == [path]
     assert int(trainer.state()["handheld.step"]) == 14
+
+
+class Messages:
+    def __init__(self):
+        self.texts = []
+
+    def on_message(self, text):
+        self.texts.append(text)
+
+
+def test_a_resume_says_what_is_not_as_it_was(shared, tmp_path):
+    trainer, start = shared
+    path = tmp_path / "run"
+
+    def train(epochs, rate, resume):
+        told = Messages()
+        reset(trainer, start)
+        fit(trainer, data(), epochs=epochs, checkpoint=path, resume=resume, rate=rate,
+            callbacks=[told])
+        return told.texts
+
+    train(1, lambda epoch: 0.1, False)
+    assert not train(1, lambda epoch: 0.1, True)
+    (text,) = train(2, lambda epoch: 0.1, True)
+    assert "epochs were 1 and are 2" in text and "rate" not in text
+    (text,) = train(2, lambda epoch: 0.2, True)
+    assert text.endswith("the rate of its last step was 0.1, and would be 0.2 now")
+    (text,) = train(2, None, True)
+    assert "its rate 0.1 is used, not the step's 0.05" in text
+    apart = trainer.plan.step.copy().plan("torch:cpu").start()
+    told = Messages()
+    fit(apart, data(), epochs=2, checkpoint=path, resume=True, rate=lambda epoch: 0.1,
+        callbacks=[told])
+    assert "the device was " in told.texts[0] and " and is PyTorch " in told.texts[0]
+
+
+def test_other_samples_or_another_seed_are_an_error(trainer, tmp_path):
+    path = tmp_path / "run"
+    fit(trainer, data(seed=1), epochs=1, checkpoint=path)
+    with pytest.raises(CheckpointError, match="written with seed 1 of the data; now it is 0"):
+        fit(trainer, data(), epochs=2, checkpoint=path, resume=True)
+    other = data(seed=1)
+    other.arrays[0][0, 0] += 1
+    with pytest.raises(CheckpointError, match="is of other data: the samples are not the same"):
+        fit(trainer, other, epochs=2, checkpoint=path, resume=True)
 
 
 def test_resume_from_nothing_or_from_other_data_is_an_error(trainer, tmp_path):

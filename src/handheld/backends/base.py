@@ -9,6 +9,7 @@ null          nothing is computed: plans, counters and command lines without a d
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -139,16 +140,20 @@ def describe(device: str) -> DeviceCaps:
 def open_session(plan: Plan, **options: Any) -> Session:
     """Opens the plan's device."""
     kind = plan.device.partition(":")[0]
+    opened: Any
     if kind == "opencl":
-        from handheld.backends.opencl import OpenCLSession
-
-        return OpenCLSession(plan, **options)
-    if kind == "torch":
-        from handheld.backends.torch import TorchSession
-
-        return TorchSession(plan, **options)
-    if kind == "null":
-        from handheld.backends.null import NullSession
-
-        return NullSession(plan)
-    raise DeviceError(f"a plan for {plan.device!r} is a description only: nothing here can run it")
+        from handheld.backends.opencl import OpenCLSession as opened
+    elif kind == "torch":
+        from handheld.backends.torch import TorchSession as opened
+    elif kind == "null":
+        from handheld.backends.null import NullSession as opened
+    else:
+        raise DeviceError(f"a plan for {plan.device!r} is a description only: nothing here can run "
+                          "it")
+    known = list(inspect.signature(opened).parameters)[1:]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise DeviceError(f"{plan.device} has no option {unknown[0]!r}; it has: "
+                          f"{', '.join(known) or 'none'}")
+    session: Session = opened(plan, **options)
+    return session

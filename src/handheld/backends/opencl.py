@@ -40,7 +40,7 @@ NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
 IN_FLIGHT = 2  # steps the host may be ahead of the device
 FLUSH_EVERY = 48
 CLOCK_TRIES = 16
-FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver never ends one of 2 to 4 GiB
+FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver counts them in 32 bits
 
 #: a kernel with its arguments, its global and its local size
 Bound = tuple[Any, tuple[int, ...], tuple[int, ...]]
@@ -246,7 +246,8 @@ class OpenCLSession:
                 whole = max(size, 4) // 4 * 4
                 for start in range(0, whole, FILL):
                     part = min(FILL, whole - start)
-                    cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(0), start, part)
+                    piece = buffer if part == whole else buffer.get_sub_region(start, part)
+                    cl.enqueue_fill_buffer(self.queue, piece, np.uint8(0), 0, part)
         except cl.Error as error:
             raise OutOfMemory(
                 f"{self.plan.device} refused {sum(self.plan.segments):,} bytes in "

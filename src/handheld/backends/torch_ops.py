@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from handheld.backends import torch_rnn
+from handheld.backends import torch_attention, torch_rnn
 from handheld.backends.torch_programs import TorchArrays, strided
 from handheld.errors import GraphError
 from handheld.graph import interpret
@@ -219,4 +219,5 @@ _OPS: dict[str, Callable[..., tuple[T, ...]]] = {
     "avg_pool_grad": _avg_pool_grad, "scatter": _scatter, "assign": _assign, "scan": _scan,
     "sort": _sort, "lstm": _rnn(torch_rnn.lstm), "lstm_grad": _rnn(torch_rnn.lstm_grad),
     "gru": _rnn(torch_rnn.gru), "gru_grad": _rnn(torch_rnn.gru_grad),
+    "attention": torch_attention.attention, "attention_grad": torch_attention.attention_grad,
 }

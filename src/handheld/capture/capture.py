@@ -7,10 +7,11 @@ over one state: a GAN's two updates, an evaluation pass, a target network's copy
 
 from __future__ import annotations
 
-import inspect
+import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from handheld.capture import arguments
 from handheld.capture.attributes import Attributes
 from handheld.capture.experts import dense_experts
 from handheld.capture.layout import permute, physical_order
 from handheld.capture.optimizers import Optimizer, clip_norm, clip_value
-from handheld.capture.reading import check_ranges, watched
+from handheld.capture.reading import Frozen, check_ranges, watched
 from handheld.capture.record import Recorder, graph_of
 from handheld.capture.recurrent import single_op_recurrence
 from handheld.capture.replaced import replaced_functions
@@ -34,18 +36,22 @@ from handheld.errors import CaptureError, ValueRead
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes.pipeline import optimize
-from handheld.step import Step
+from handheld.step import Step, check_frozen, warn
 
 
 class Capture:
     """Records closures over one state; `step()` gives what was recorded."""
 
     def __init__(self, modules: nn.Module | Mapping[str, nn.Module], seed: int = 0) -> None:
+        arguments.check_modules(modules)
+        arguments.check_seed(seed)
         self.modules = {"": modules} if isinstance(modules, nn.Module) else dict(modules)
         self.state = StateBuilder(self.modules)
         self.state.add_value("handheld.seed", np.array(seed, np.int32), "control", "int64")
         self.state.add_value("handheld.step", np.array(0, np.int32), "control", "int64")
         self.graphs: dict[str, Graph] = {}
+        #: graph -> the values that Python read while it was recorded
+        self.frozen: dict[str, tuple[Frozen, ...]] = {}
         self._unfused: dict[str, Graph] = {}
         self._optimizers: dict[int, Optimizer] = {}
 
@@ -61,6 +67,9 @@ class Capture:
         accumulate: int = 1,
     ) -> Capture:
         """A training step. With `accumulate` k, the mean gradient of k batches makes one update."""
+        arguments.check_optimizer(optimizer)
+        arguments.check_clipping(clip_norm, clip_value, accumulate)
+        arguments.check_batch(batch, 1)
         owner = self._optimizer(optimizer, name)
         options = {"clip_norm": clip_norm, "clip_value": clip_value}
         if accumulate > 1:
@@ -98,8 +107,10 @@ class Capture:
         self._finish(name, rec, [], [], writes, {})
         return self
 
-    def step(self, **meta: Any) -> Step:
-        """What was recorded so far."""
+    def step(self, *, frozen: str = "warn", **meta: Any) -> Step:
+        """What was recorded so far. `frozen` says what follows if Python code read values that
+        change from step to step: warn, error or accept."""
+        arguments.check_frozen(frozen)
         used = {s for g in self.graphs.values() for s in g.slots}
         keep = {
             n: s
@@ -111,7 +122,9 @@ class Capture:
         rest = {n: v for n, v in self.state.values.items()
                 if n not in keep or keep[n].role == "constant"}
         step.unfused = Step(self.state.slots, rest, self._unfused)
-        step.warn()
+        if frozen == "error":
+            check_frozen(step, "capture(..., frozen='accept')")
+        warn(step, frozen == "warn")
         return step
 
     # ── recording one closure ─────────────────────────────────────────────────────────────────
@@ -191,8 +204,9 @@ class Capture:
         if rec.ranges:
             notes["ranges"] = tuple(rec.ranges.values())
             check_ranges(rec.ranges, dict(zip(_leaf_names(batch), leaves)))
-        if rec.baked:
-            notes["baked"] = tuple(dict.fromkeys(rec.baked))
+        self.frozen[name] = tuple(rec.frozen)
+        if rec.frozen:
+            notes["frozen"] = tuple(dict.fromkeys(map(str, rec.frozen)))
         self._finish(name, rec, inputs, named, writes, notes)
 
     def _backward(
@@ -281,10 +295,16 @@ class Capture:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """The user's random state is left as it was; fake-tensor chatter is not theirs to read."""
+        """The user's random state is left as it was; fake-tensor chatter is not theirs to read;
+        what they compiled with torch.compile runs as it was written."""
         fast = torch.backends.mha.get_fastpath_enabled()
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        chatter = logging.getLogger("torch._subclasses.fake_tensor")
+        level = chatter.level
+        compiled = "torch._dynamo" in sys.modules  # importing it takes seconds
+        eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), eager:
             warnings.simplefilter("ignore")
+            chatter.setLevel(logging.CRITICAL)  # PyTorch logs what it then raises
             torch.manual_seed(0)  # keys of random ops come from here: the same at every capture
             # PyTorch's fused inference path of a transformer layer is one opaque op
             torch.backends.mha.set_fastpath_enabled(False)
@@ -292,6 +312,7 @@ class Capture:
                 yield
             finally:
                 torch.backends.mha.set_fastpath_enabled(fast)
+                chatter.setLevel(level)
 
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
@@ -371,8 +392,8 @@ def _loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise CaptureError(
             "the closure must return a scalar loss, or (loss, outputs); "
-            f"it returned {type(loss).__name__}"
-            + (f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else "")
+            "it returned " + (f"a tensor of shape {tuple(loss.shape)}"
+                              if isinstance(loss, torch.Tensor) else type(loss).__name__)
         )
     return loss, outputs
 
@@ -403,8 +424,8 @@ def _read(rec: Recorder, tensor: torch.Tensor) -> View:
 
 def capture(
     model: Any,
-    loss: Callable[..., torch.Tensor] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    loss: Any = None,
+    optimizer: Any = None,
     batch: Any = None,
     *,
     modules: Any = None,
@@ -412,64 +433,30 @@ def capture(
     evaluate: bool = True,
     seed: int = 0,
     name: str = "",
-    **options: Any,
+    frozen: str = "warn",
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int = 1,
 ) -> Step:
-    """Captures a training step, an evaluation pass and a prediction.
-
-    `model` is an nn.Module and `loss(output, *targets)` a scalar; the first `inputs` tensors of
-    `batch` go to the model and the rest to the loss. Or `model` is a closure `fn(batch) -> loss` or
-    `(loss, outputs)` over `modules`. Options: clip_norm, clip_value, accumulate.
-    """
-    _check_batch(batch)
-    if loss is not None and not callable(loss):
-        raise CaptureError(
-            f"the loss is a {type(loss).__name__}; it should be a function loss(output, *targets) "
-            "of a scalar, such as torch.nn.functional.cross_entropy"
-        )
+    """What `handheld.capture` does: see capture/__init__.py."""
+    arguments.check_model(model, modules)
+    arguments.check_loss(loss)
+    arguments.check_batch(batch, inputs)
+    arguments.check_frozen(frozen)
     if not isinstance(model, nn.Module):
-        if modules is None:
-            raise CaptureError(
-                "capture of a closure needs modules=: the nn.Module (or a dict of them) it uses"
-            )
         builder = Capture(modules, seed)
         fn: Callable[[Any], Any] = model
     else:
         builder = Capture(model, seed)
         fn = _closure(model, loss, inputs)
     if optimizer is not None:
-        builder.train(fn, optimizer, batch, **options)
+        builder.train(fn, optimizer, batch, clip_norm=clip_norm, clip_value=clip_value,
+                      accumulate=accumulate)
     if evaluate:
         builder.evaluate(fn, batch)
         if isinstance(model, nn.Module) and isinstance(batch, (tuple, list)):
             builder.evaluate(lambda b: (None, model(*b)), tuple(batch[:inputs]), "predict")
-    return builder.step(name=name or type(model).__name__)
-
-
-def _check_batch(batch: Any) -> None:
-    tensors = [t for t in pytree.tree_leaves(batch) if hasattr(t, "shape")]
-    if not tensors:
-        raise CaptureError("capture needs an example batch of tensors, for their shapes and types")
-    empty = [list(t.shape) for t in tensors if t.ndim and not t.shape[0]]
-    if empty:
-        raise CaptureError(
-            f"the example batch has a tensor of shape {empty[0]}, without a sample. "
-            "Try: a batch of the size to train with"
-        )
-
-
-def _check_call(loss: Callable[..., torch.Tensor], targets: tuple[Any, ...], inputs: int) -> None:
-    """A loss that takes another number of arguments than the batch has is not PyTorch's error."""
-    call = loss.forward if isinstance(loss, nn.Module) else loss
-    try:
-        inspect.signature(call).bind(None, *targets)
-    except TypeError as error:
-        raise CaptureError(
-            f"the loss gets the model's output and {len(targets)} targets, which does not fit: "
-            f"{error}. The first {inputs} of the batch go to the model (inputs=), "
-            "the rest to the loss"
-        ) from None
-    except ValueError:
-        pass  # a function of C tells nothing about its arguments
+    return builder.step(frozen=frozen, name=name or type(model).__name__)
 
 
 def _closure(
@@ -488,7 +475,7 @@ def _closure(
                 output, Mapping
             ) else None
         targets = () if isinstance(batch, (Mapping, torch.Tensor)) else tuple(batch[inputs:])
-        _check_call(loss, targets, inputs)
+        arguments.check_call(loss, targets, inputs)
         return loss(output, *targets), output
 
     return fn

@@ -1,13 +1,20 @@
-"""Models that look at values while they run: what they read is fixed, and the user is told.
+"""Models that look at values while they run: what they read is frozen, and the user is told.
 
 Most reads are of constants (a scale computed from a shape) and change nothing. What depends on a
-batch, a parameter or a random number is listed in the graph's notes and warned about.
+batch, a parameter or a random number is a `Frozen`: the graph's notes keep it with the line of code
+that read it, and whoever captures hears of it.
 """
 
 from __future__ import annotations
 
+import linecache
+import sys
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +52,51 @@ BAKED = frozenset(
 )
 
 _CHANGING = frozenset({"input", "parameter", "buffer", "optimizer", "control"})
+
+#: whose code is never the line that a user looks for
+_NOT_THEIRS = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parents[1]),
+    sysconfig.get_paths()["stdlib"] + "/contextlib",
+    "<frozen",
+)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A value that Python read while the step was recorded. The step never reads it again."""
+
+    line: str  # mine.py:12 `if x.sum() > 0:`
+    module: str
+    what: str
+    #: what it follows from: inputs, parameters, the random seed
+    names: tuple[str, ...]
+    value: Any = field(compare=False)
+
+    def __str__(self) -> str:
+        where = f" in {self.module}" if self.module else ""
+        return f"{self.line}{where} read {self.what}, from {', '.join(self.names)}"
+
+
+def user_line() -> str:
+    """File, line and text of the innermost code that is neither PyTorch's nor ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_NOT_THEIRS):
+            text = linecache.getline(path, frame.f_lineno).strip()
+            shown = f" `{text if len(text) <= 60 else text[:59] + '…'}`" if text else ""
+            return f"{_short(Path(path))}:{frame.f_lineno}{shown}"
+        frame = frame.f_back
+    return "the closure"
+
+
+def _short(path: Path) -> Path:
+    """Below the working folder or the installed packages: a step file says nothing of the rest."""
+    for base in (Path.cwd(), Path(sysconfig.get_paths()["purelib"])):
+        if path.is_relative_to(base):
+            return path.relative_to(base)
+    return Path(path.name)
 
 
 def dependence(rec: Recorder, tensors: Sequence[int]) -> list[tuple[str, str]]:
@@ -93,7 +145,8 @@ def watched(rec: Recorder) -> Iterator[None]:
                     f"{rec.path[-1] if rec.path else 'the closure'} calls {name}() on a tensor"
                 )
             if not isinstance(tensor, FakeTensor) and rec.knows(tensor):
-                rec.note_baked([tensor], f"{name}() of shape {list(tensor.shape)}")
+                rec.note_frozen([tensor], f"{name}() of shape {list(tensor.shape)}",
+                                tensor.detach().clone())
             return originals[name](tensor, *args, **options)
 
         return read

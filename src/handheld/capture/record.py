@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from handheld.capture import complexes
 from handheld.capture.emit import Emitter
 from handheld.capture.layout import expand, is_dense, permute, physical_order
-from handheld.capture.reading import BAKED, READS, dependence
+from handheld.capture.reading import BAKED, READS, Frozen, dependence, user_line
 from handheld.capture.registry import (
     ADVICE,
     DECOMPOSED,
@@ -62,7 +62,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
         self.fake = fake
         self.slot_storage: dict[str, Storage] = {}
-        self.baked: list[str] = []
+        self.frozen: list[Frozen] = []
         #: (input, low, high, ignored): what an input that is used as an index may hold
         self.ranges: dict[str, tuple[str, int, int, int | None]] = {}
         self._storages: dict[int, Storage] = {}
@@ -184,27 +184,31 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         return args[0].constant if self.tensors[held].role == "constant" else None
 
     def _read_value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A number that leaves the device: fixed from now on, if it is not the same always."""
+        """A number that leaves the device: frozen from now on, if it is not the same always."""
         value = self._execute(func, args, kwargs)
         if self.fake is None:
-            self.note_baked(args, repr(value))
+            self.note_frozen(args, repr(value), value)
         return value
 
-    def note_baked(self, args: Any, what: str, final: bool = True) -> None:
+    def note_frozen(self, args: Any, what: str, value: Any, final: bool = True) -> None:
         """Says that a value was read, if it can change from step to step. What follows from a
-        parameter does change; with `final` it is fixed all the same, else that is an error."""
+        parameter does change; with `final` it is frozen all the same, else that is an error."""
         views = [self.read(t) for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
         found = dependence(self, [v.tensor for v in views])
         if not found:
             return
-        where = self._module() or "the closure"
+        where = self._module()
         if not final and any(role == "parameter" for role, _ in found):
             raise UnsupportedOp(
-                f"{where} selects elements by what the model computes, so that the size of the "
-                "result changes from step to step. Use torch.where, or multiply by a mask"
+                f"{where or 'the closure'} selects elements by what the model computes, so that "
+                f"the size of the result changes from step to step ({user_line()}). "
+                "Use torch.where, or multiply by a mask"
             )
-        names = ", ".join(dict.fromkeys(name or role for role, name in found))
-        self.baked.append(f"{where} read {what} (from {names})")
+        names = dict.fromkeys(
+            f"input {name}" if role == "input" else name or role for role, name in found
+        )
+        module = "" if where in ("loss", "model") else where
+        self.frozen.append(Frozen(user_line(), module, what, tuple(names), value))
 
     def _bake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A result whose size depends on values: computed once, a constant from then on."""
@@ -213,7 +217,8 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise ValueRead(f"{func} in {self._module()} reads values")
         leaves = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
         shapes = " and ".join(str(list(t.shape)) for t in leaves)
-        self.note_baked(args, f"the result of {func} of shape {shapes}", final=False)
+        value = [t.detach().clone() for t in leaves]
+        self.note_frozen(args, f"the result of {func} of shape {shapes}", value, final=False)
         for leaf in leaves:
             self.bind(leaf, self.constant(host_array(leaf)))
         return out

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpoints
 
+from handheld.capture import attention
+
 T = torch.Tensor
 
 
@@ -106,6 +108,7 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Callable[..., T]], Callable[..., T]]]
     (torch, "grid_sampler", _grid_sampler),
     (torch, "grid_sampler_2d", _grid_sampler),
     (F, "embedding_bag", _embedding_bag),
+    (F, "scaled_dot_product_attention", attention.whole),
     (checkpoints.CheckpointFunction, "apply", _checkpoint),
 )
 

@@ -32,10 +32,12 @@ class _Commands(TyperGroup):
             raise
         except KeyboardInterrupt as stop:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
+            found = _cause(stop)
+            text = str(found) or "interrupted"
             if as_json:
-                show.print_error("Interrupted", _reason(stop))
-            show.stopped(_reason(stop))
-            raise typer.Exit(130) from None
+                show.print_error("Interrupted", text)
+            show.stopped(text)
+            raise typer.Exit(128 + getattr(found, "signal", signal.SIGINT)) from None
         except Exception as error:
             if as_json:
                 show.print_error(type(error).__name__, _text(error))
@@ -47,12 +49,12 @@ class _Commands(TyperGroup):
             raise typer.Exit(1) from None
 
 
-def _reason(stop: BaseException) -> str:
+def _cause(stop: BaseException) -> BaseException:
     """What the first Ctrl-C led to, also where a second one fell into its end."""
     found: BaseException | None = stop
     while found is not None and not isinstance(found, Interrupted):
         found = found.__context__
-    return str(found or stop) or "interrupted"
+    return found or stop
 
 
 def _expected(error: Exception) -> bool:
@@ -70,7 +72,8 @@ def _text(error: Exception) -> str:
     if (error.name or "").partition(".")[0] == "torch":
         return ("this needs PyTorch, which is not installed here. Try: pip install "
                 "'handheld[capture]', or use a step file packaged elsewhere")
-    return f"{error}. Try: pip install {(error.name or 'the missing package').partition('.')[0]}"
+    hint = f". Try: pip install {error.name.partition('.')[0]}" if error.name else ""
+    return f"{str(error).rstrip('.')}{hint}"
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False,

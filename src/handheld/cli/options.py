@@ -6,12 +6,20 @@ from typing import Annotated
 
 import typer
 
-SPEC_HELP = "A workload (lenet5), file.py:factory, or a step file."
+SPEC_HELP = ("A workload (lenet5), a step file, or file.py:factory: a function that returns "
+             "(model, loss, optimizer) or, with an example batch or a function of its size, "
+             "(model, loss, optimizer, batch).")
 
 Spec = Annotated[str, typer.Argument(metavar="WHAT", help=SPEC_HELP, show_default=False)]
 On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
     "opencl, opencl:NAME as doctor prints it, torch:cpu, torch:cuda."))]
 Json = Annotated[bool, typer.Option("--json", help=(
     'Print one JSON document: the result, or {"error": ...}.'))]
+AcceptFrozen = Annotated[bool, typer.Option("--accept-frozen", help=(
+    "Go on although Python code read values while the step was captured."))]
+Force = Annotated[bool, typer.Option("--force", help=(
+    "Replace a step file that is there already."))]
+Data = Annotated[str | None, typer.Option("--data", metavar="DATA", show_default=False, help=(
+    "Data to take example batches from, as in train."))]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help=(
-    "Same seed, same device: same bits."))]
+    "Same seed, device and tuning: same bits."))]

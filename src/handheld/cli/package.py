@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from handheld.cli import show
-from handheld.cli.options import Json, Seed, Spec
-from handheld.cli.prepare import check_writable
+from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Spec
+from handheld.cli.prepare import capture_example, check_frozen, check_new, check_writable
 from handheld.cli.source import StepFile, open_source
 from handheld.errors import HandheldError
 
@@ -21,7 +21,10 @@ def package(
         "Batch sizes to package; the model's own if not given."))] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.step", help=(
         "Where to write; NAME.step if not given."))] = None,
+    data: Data = None,
+    force: Force = False,
     seed: Seed = 0,
+    accept_frozen: AcceptFrozen = False,
     json: Json = False,
 ) -> None:
     """Capture a model to a step file.
@@ -32,16 +35,20 @@ def package(
     \b
     Examples:
     handheld package lenet5 --batch 1,4,16,64 --out lenet5.step
-    handheld package mine.py:make --out mine.step
+    handheld package mine.py:make --data photos/ --out mine.step
     """
     started = time.perf_counter()
     source = open_source(what)
     if isinstance(source, StepFile):
         raise HandheldError(f"{what} is a step file already")
     path = out or Path(f"{source.name}.step")
+    check_new(path, force)
     check_writable(path)
     sizes = parse_sizes(batch) if batch else [source.default_batch]
-    step = source.step(sizes, seed)
+    step, _ = capture_example(source, sizes, seed, data)
+    frozen = check_frozen(step, source, accept_frozen)
+    if frozen:
+        show.warn(frozen)
     step.save(path)
     result = {
         "path": str(path), "bytes": path.stat().st_size, "model": source.name, "batch": sizes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from handheld.graph.graph import Graph
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData, load_data
 from handheld.run.loop import Schedule
-from handheld.step import Step
+from handheld.step import Step, frozen_text
+from handheld.step import check_frozen as refuse_frozen
 
 
 def load(spec: str, size: int, seed: int, source: Source) -> DataSet:
@@ -33,18 +35,38 @@ def capture(source: Source, size: int, seed: int, found: DataSet) -> Step:
     if isinstance(source, StepFile):
         step = source.step([size], seed)
     else:
-        import torch
-
-        first = next(iter(found.train.epoch(0)))
-        batch = tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in first)
-        try:
-            step = source.step([size], seed, batch, len(found.classes) or None)
-        except BatchError as error:
-            raise DataError(f"{found.name} does not fit {source.name}: {error}") from None
+        step = _capture(source, [size], seed, found, _examples(found, 1)[0])
     if "train" not in step.graphs and not batch_sizes(step.graphs, "train"):
         raise HandheldError(f"{source.name} has the graphs {', '.join(step.graphs)} and no single "
-                            "training step. Train it from Python: trainer.run(name, ...)")
+                            "training step: updates take turns as only your code can say. "
+                            "Train it from Python; docs/api.md has a GAN as an example")
     return step
+
+
+def capture_example(source: Source, sizes: list[int], seed: int,
+                    data: str | None) -> tuple[Step, list[Any]]:
+    """The step from the source's own example or, with `data`, from its first batch; and the first
+    few batches of the data."""
+    if data is None:
+        return source.step(sizes, seed), []
+    found = load(data, max(sizes), seed, source)
+    batches = _examples(found, 4)
+    return _capture(source, sizes, seed, found, batches[0]), batches
+
+
+def _capture(source: Source, sizes: list[int], seed: int, found: DataSet, batch: Any) -> Step:
+    try:
+        return source.step(sizes, seed, batch, len(found.classes) or None)
+    except BatchError as error:
+        raise DataError(f"{found.name} does not fit {source.name}: {error}") from None
+
+
+def _examples(found: DataSet, count: int) -> list[Any]:
+    """The first batches, as PyTorch's tensors."""
+    import torch
+
+    return [tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
+            for batch in itertools.islice(found.train.epoch(0), count)]
 
 
 def check_fit(graph: Graph, found: DataSet, model: str) -> None:
@@ -74,6 +96,12 @@ def _held(data: Data) -> tuple[Any, ...]:
     return data.arrays if isinstance(data, ArrayData) else ()
 
 
+def check_new(path: Path, force: bool) -> None:
+    """A step file that is there already is replaced only if that was asked for."""
+    if path.exists() and not path.is_dir() and not force:
+        raise HandheldError(f"{path} exists. Add --force to replace it, or choose another name")
+
+
 def check_writable(path: Path) -> None:
     """A place that cannot be written is known before the work, not after."""
     folder = path.absolute().parent
@@ -87,6 +115,16 @@ def check_writable(path: Path) -> None:
     except OSError as error:
         raise HandheldError(f"{path} cannot be written: nothing can be made in {path.parent} "
                             f"({error.strerror})") from error
+
+
+def check_frozen(step: Step, source: Source, accept: bool) -> str:
+    """An error if Python code decided something once, unless that was accepted (of a step file:
+    when it was packaged); then what to say about it."""
+    if not step.frozen():
+        return ""
+    if not accept and not isinstance(source, StepFile):
+        refuse_frozen(step, "--accept-frozen. handheld verify tries other batches")
+    return frozen_text(step)
 
 
 def graphs_for(step: Step, size: int) -> list[str]:

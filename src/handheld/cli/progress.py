@@ -68,7 +68,7 @@ class Bar:
                        f"{row.rate:>10.3g} {row.samples_per_second:>10,.0f}")
 
     def on_message(self, text: str) -> None:
-        if text and not self.quiet:
+        if text:
             show.warn(text)
 
 

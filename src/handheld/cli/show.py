@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -55,6 +57,22 @@ def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
     for name, value in rows:
         table.add_row(name, value)
     return table
+
+
+def middle(text: str, width: int) -> str:
+    """The text in so many columns: what is too much is left out of its middle."""
+    if len(text) <= width:
+        return text
+    head = width // 2
+    return f"{text[:head]}…{text[len(text) - (width - head - 1):]}"
+
+
+def path(where: Path) -> str:
+    """A path in the value column of a grid: whole in --json, here what fits."""
+    text = str(where)
+    with contextlib.suppress(ValueError, RuntimeError):
+        text = f"~/{where.relative_to(Path.home())}"
+    return middle(text, out.width - 15)
 
 
 def size(nbytes: float) -> str:

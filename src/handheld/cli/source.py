@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
+import inspect
 import sys
 import traceback
 from abc import ABC, abstractmethod
@@ -36,6 +36,11 @@ class Source(ABC):
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
              classes: int | None = None) -> Step:
         """The step for these batch sizes; `batch` and `classes` are what the data has."""
+
+    def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
+        """What Python code decided once on the first batch, and whether it decides otherwise on the
+        others and those of capture/trial.py; empty where there is no code to run again."""
+        return []
 
     def shape(self) -> tuple[int, ...]:
         """The shape of the first input at batch size 1, empty if it is not known."""
@@ -100,7 +105,8 @@ class Suite(Source):
             parts = workload.make(seed)
         except HandheldError:
             return workload.step(sizes[0], seed)  # several updates: recorded by the family
-        examples = {n: batch if batch is not None else workload.batch(n, seed) for n in sizes}
+        examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed)
+                    for n in sizes}
         return capture_sizes(parts, examples, seed, self.name)
 
 
@@ -129,32 +135,56 @@ class Factory(Source):
 
         torch.manual_seed(seed)
         parts = self._call()[0]
-        examples = {n: batch if batch is not None else self.example(n) for n in sizes}
+        examples = {n: resized(batch, n) if batch is not None else self.example(n) for n in sizes}
         if any(example is None for example in examples.values()):
-            raise CaptureError(f"{self.path}:{self.function} gives no example batch. Let it return "
-                               "(model, loss, optimizer, batch)")
+            raise CaptureError(f"{self.path}:{self.function} gives no example batch. Try: --data "
+                               "DATA, or let it return (model, loss, optimizer, batch)")
         return capture_sizes(parts, examples, seed, self.name)
+
+    def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
+        import torch
+
+        from handheld.capture.capture import _closure
+        from handheld.capture.trial import other_batches, try_batches
+
+        torch.manual_seed(seed)
+        (model, loss, _), own = self._call()
+        first, *rest = batches
+        others = [(f"batch {n + 2} of the data", batch) for n, batch in enumerate(rest)]
+        if callable(own):
+            others.append(("another batch of the factory", own(_rows(first))))
+        return list(try_batches(model, _closure(model, loss, 1), first,
+                                [*others, *other_batches(first)]))
 
     def _parts(self) -> tuple[Parts, Any]:
         if self._made is None:
             self._made = self._call()
         return self._made
 
+    def _functions(self) -> list[str]:
+        """Functions that the user's file itself defines."""
+        module = sys.modules[_module_name(self.path)]
+        return [name for name, value in vars(module).items()
+                if inspect.isfunction(value) and value.__module__ == module.__name__]
+
     def _call(self) -> tuple[Parts, Any]:
         where = f"{self.path}:{self.function}"
         try:
             function = getattr(_import_file(self.path), self.function, None)
             made = function() if callable(function) else None
-        except ImportError:
-            raise
         except Exception as error:
+            if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
+                raise
             frames = traceback.extract_tb(error.__traceback__)
             line = next((f.lineno for f in reversed(frames)
                          if Path(f.filename) == self.path.resolve()), "?")
-            raise CaptureError(f"{where} raised {type(error).__name__} in line {line}: {error}") \
-                from error
+            hint = f". Try: pip install {error.name.partition('.')[0]}" \
+                if isinstance(error, ModuleNotFoundError) and error.name else ""
+            raise CaptureError(f"{where} raised {type(error).__name__} in line {line}: "
+                               f"{str(error).rstrip('.')}{hint}") from error
         if not callable(function):
-            raise CaptureError(f"{self.path} has no function {self.function!r}")
+            has = ", ".join(self._functions()) or "none"
+            raise CaptureError(f"{self.path} has no function {self.function!r}; it has: {has}")
         if not isinstance(made, tuple) or len(made) not in (3, 4):
             raise CaptureError(f"{where} returned {_describe(made)}. It should return "
                                "(model, loss, optimizer) or (model, loss, optimizer, batch)")
@@ -186,8 +216,6 @@ class StepFile(Source):
 
 def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
     """Train, evaluate and predict, plainly named for one batch size, `train@4` for several."""
-    # PyTorch logs what it then raises
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     try:
         return _capture_sizes(parts, examples, seed, name)
     except (HandheldError, ImportError):
@@ -204,14 +232,15 @@ def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: s
 
     model, loss, optimizer = parts
     if len(examples) == 1:
-        return capture(model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name)
+        return capture(model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name,
+                       frozen="accept")  # each command says what follows
     builder, fn = Capture(model, seed), _closure(model, loss, 1)
     for size, batch in examples.items():
         builder.train(fn, optimizer, batch, f"train@{size}")
         builder.evaluate(fn, batch, f"evaluate@{size}")
         if isinstance(batch, (tuple, list)):
             builder.evaluate(lambda b: (None, model(*b)), tuple(batch[:1]), f"predict@{size}")
-    return builder.step(name=name)
+    return builder.step(name=name, frozen="accept")
 
 
 def resized(batch: Any, size: int) -> Any:
@@ -241,10 +270,14 @@ def _describe(value: Any) -> str:
     return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
 
 
+def _module_name(path: Path) -> str:
+    return f"handheld_user_{path.stem}"
+
+
 def _import_file(path: Path) -> ModuleType:
     """The user's file as a module; what lies beside it can be imported too."""
     path = path.resolve()
-    spec = importlib.util.spec_from_file_location(f"handheld_user_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
     if spec is None or spec.loader is None:
         raise HandheldError(f"{path} cannot be imported")
     if str(path.parent) not in sys.path:

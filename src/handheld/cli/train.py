@@ -15,10 +15,12 @@ from typing import Annotated, Any
 import typer
 
 from handheld.cli import show
-from handheld.cli.options import Json, On, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Force, Json, On, Seed, Spec
 from handheld.cli.prepare import (
     capture,
     check_fit,
+    check_frozen,
+    check_new,
     check_rates,
     check_writable,
     graphs_for,
@@ -43,7 +45,8 @@ from handheld.step import Step
 def train(
     what: Spec,
     data: Annotated[str, typer.Option("--data", metavar="DATA", show_default=False, help=(
-        "digits, a .npz file, a folder of images (a sub-folder a class), or a .txt file."))],
+        "digits, a .npz file, a folder of images (a sub-folder a class), or a .txt file; see above."
+    ))],
     on: On = "opencl",
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N")] = 20,
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
@@ -54,26 +57,36 @@ def train(
         "cosine (down to zero at the end) or constant."))] = "cosine",
     seed: Seed = 0,
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", metavar="FILE", help=(
-        "Written after every epoch, and on Ctrl-C."))] = None,
+        "Written after every epoch, and on Ctrl-C or SIGTERM."))] = None,
     every: Annotated[int | None, typer.Option("--every", min=1, metavar="N", help=(
         "Also write the checkpoint every N steps."))] = None,
     resume: Annotated[bool, typer.Option("--resume", help=(
         "Go on from the checkpoint, to the same bits."))] = False,
     export: Annotated[Path | None, typer.Option("--export", metavar="FILE.step", help=(
         "Write the trained model as a step file."))] = None,
+    force: Force = False,
     battery_floor: Annotated[float | None, typer.Option("--battery-floor", metavar="PERCENT", help=(
         "End in good order when the battery is lower."))] = None,
     thermal_limit: Annotated[float | None, typer.Option("--thermal-limit", metavar="CELSIUS", help=(
         "Wait when the device is hotter."))] = None,
     find_nan: Annotated[bool, typer.Option("--find-nan", help=(
         "Name the op that makes a NaN loss (slower)."))] = False,
+    accept_frozen: AcceptFrozen = False,
     json: Json = False,
 ) -> None:
     """Train a model and print what it learned.
 
-    Ctrl-C finishes the step under way, writes the checkpoint if there is one, and says how to go
-    on. From a step file no PyTorch is needed. A factory returns (model, loss, optimizer),
-    or these and an example batch, which package and verify need.
+    Ctrl-C and SIGTERM finish the step under way, write the checkpoint if there is one, and say how
+    to go on; a second one stops at once. From a step file no PyTorch is needed. A factory returns
+    (model, loss, optimizer), or these and an example batch.
+
+    \b
+    Data, one row a sample, batches shuffled by the seed, a fifth held out:
+    file.npz   arrays x and y; or x_train, y_train, x_test, y_test; or all of
+               its arrays in their order, the labels last. Floats become
+               float32, integers int64, bytes of images [0, 1]
+    folder/    class/picture.png, or train/class/… and test/class/…; resized
+    file.txt   bytes as tokens; the last fifth of the text is for testing
 
     \b
     Examples:
@@ -82,13 +95,14 @@ def train(
     handheld train model.step --data photos/ --checkpoint run.checkpoint
     """
     started = time.perf_counter()
-    _check_paths(checkpoint, every, resume, export)
+    _check_paths(checkpoint, every, resume, export, force)
     check_rates(schedule, lr)
     Guards(battery_floor, thermal_limit)  # a sensor that is not there is known before the capture
     source = open_source(what)
     size = batch or source.default_batch
     found = load(data, size, seed, source)
     step = capture(source, size, seed, found)
+    frozen = check_frozen(step, source, accept_frozen)
     graphs = graphs_for(step, size)
     check_fit(step.graphs[batch_sizes(graphs, "train").get(size, "train")], found, source.name)
     if resume and checkpoint is not None:
@@ -98,10 +112,10 @@ def train(
                       "asks for no more")
     captured = time.perf_counter() - started
     with step.plan(on, graphs=graphs).start() as trainer:
-        own = trainer.rates()
+        own = trainer.rates("train")
         rates = schedule_of(schedule, lr, own, epochs)
-        if found.note:
-            show.warn(found.note)
+        for note in filter(None, (found.note, frozen)):
+            show.warn(note)
         if not json:
             _introduce(source.name, found, trainer, size, captured)
         with Bar(found.train, epochs, quiet=json) as bar, _rescue(trainer, checkpoint):
@@ -112,7 +126,7 @@ def train(
                 rate=rates)
         result = _result(source.name, found, trainer, size, history)
         for group, rate in enumerate(own):  # the next training starts from the optimizer's rate
-            trainer.set_rate(rate, group)
+            trainer.set_rate(rate, group, "train")
     result["seconds"] = time.perf_counter() - started
     if export is not None:
         try:
@@ -127,13 +141,13 @@ def train(
 
 @contextmanager
 def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
-    """Says how to go on after Ctrl-C. What a checkpoint could not keep goes to the folder for
-    temporary files, if that has room."""
+    """Says how to go on after Ctrl-C or SIGTERM. What a checkpoint could not keep goes to the
+    folder for temporary files, if that has room."""
     try:
         yield
     except Interrupted as stop:
         raise Interrupted(f"{stop.history.stopped}. {_how_to_go_on(checkpoint)}",
-                          stop.history) from None
+                          stop.history, stop.signal) from None
     except CheckpointError as error:
         if not isinstance(error.__cause__, CheckpointError):
             raise  # nothing was trained yet
@@ -158,13 +172,15 @@ def _how_to_go_on(checkpoint: Path | None) -> str:
 
 
 def _check_paths(checkpoint: Path | None, every: int | None, resume: bool,
-                 export: Path | None) -> None:
+                 export: Path | None, force: bool) -> None:
     """Paths that cannot be written are known before the first step, not after the last."""
     if every is not None and checkpoint is None:
         raise CheckpointError("--every needs a checkpoint to write: --checkpoint FILE")
     if resume and (checkpoint is None or not checkpoint.exists()):
         missing = f"there is no {checkpoint}" if checkpoint else "--checkpoint FILE"
         raise CheckpointError(f"--resume needs a checkpoint to go on from: {missing}")
+    if export is not None:
+        check_new(export, force)
     for path in (checkpoint, export):
         if path is not None:
             check_writable(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from handheld.backends.base import describe
 from handheld.cli import show
-from handheld.cli.options import Json, Spec
+from handheld.cli.options import Data, Json, Spec
+from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.source import Source, open_source
-from handheld.errors import HandheldError, PlanError
+from handheld.errors import HandheldError
 from handheld.measure.jobs import find_jobs
 from handheld.measure.tuner import Progress as Now
-from handheld.measure.tuner import Row, Tuner
+from handheld.measure.tuner import Row, Tuner, known_record
 from handheld.plan.lowering import Choice
 from handheld.plan.tuning import Record, load_tuning
 from handheld.run.batch import batch_sizes
@@ -38,6 +41,7 @@ def tune(
         "Time to spend; the next run goes on from there."))] = 120.0,
     graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
         "Only this graph; those that train if not given."))] = None,
+    data: Data = None,
     fresh: Annotated[bool, typer.Option("--fresh", help=(
         "Forget what is known of these shapes and start again."))] = False,
     json: Json = False,
@@ -47,23 +51,24 @@ def tune(
     Every candidate's result is checked before its time counts. Candidates run in a process of
     their own: one that hangs or crashes the driver is remembered and left out. What is found is
     written as it is found, and every plan for this device uses it. Ctrl-C stops; the next run goes
-    on.
+    on. Variants add in another order: results before and after differ in their last bits.
 
     \b
     Examples:
     handheld tune resnet18
-    handheld tune mine.py:make --on opencl:nvidia --budget 600
+    handheld tune mine.py:make --data photos/ --on opencl:nvidia --budget 600
     """
     if on.partition(":")[0] != "opencl":
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
     caps = describe(on)
     source = open_source(what)
     size = batch or source.default_batch
-    step = source.step([size], 0)
+    step, _ = capture_example(source, [size], 0, data)
     names = _training(step, source, graph, size)
     jobs = find_jobs((step.graphs[name] for name in names), caps)
     record, path, notes = _record(Record.of(caps), [job.signature for job in jobs] if fresh else [])
-    notes = [*notes, *load_tuning(caps).ignored]
+    frozen = check_frozen(step, source, accept=True)  # speed does not depend on it
+    notes = [*notes, *load_tuning(caps).ignored, *([frozen] if frozen else [])]
     for note in notes if not json else ():
         show.warn(note)
     tuner = Tuner(on, caps, jobs, record, path)
@@ -105,12 +110,7 @@ def _training(step: Step, source: Source, graph: str | None, size: int) -> list[
 
 def _record(new: Record, forget: list[str]) -> tuple[Record, Path, list[str]]:
     """What is known of the device already, without what is to be forgotten."""
-    path, notes = new.path(), []
-    try:
-        record = Record.read(path) if path.exists() else new
-    except PlanError as error:
-        record = new
-        notes.append(f"{error}. It is replaced")
+    record, path, notes = known_record(new)
     for key in forget:
         record.entries.pop(key, None)
     return record, path, notes
@@ -128,7 +128,8 @@ def _bar(tuner: Tuner, budget: float, quiet: bool) -> Iterator[None]:
     def on_progress(now: Now) -> None:
         bar.update(task, completed=budget - now.seconds_left, left=show.duration(now.seconds_left),
                    place=f"{now.position}/{now.jobs}",
-                   description=f"{now.signature}  ({now.tried} of {now.candidates})")
+                   description=f"{show.middle(now.signature, 24)}  "
+                               f"({now.tried} of {now.candidates})")
 
     tuner.progress = on_progress
     with bar:
@@ -161,7 +162,7 @@ def present(tuner: Tuner, seconds: float) -> None:
     known = [row for row in rows if row.entry is not None and row.entry.best_ms is not None]
     show.out.print(_table(sorted(known, key=lambda row: -row.saved_ms)[:SHOWN]))
     if len(known) > SHOWN:
-        show.out.print(f"and {len(known) - SHOWN} more, in {tuner.path}", style="dim")
+        show.out.print(f"and {len(known) - SHOWN} more, in the record", style="dim")
     before, after = _totals(rows)
     done = sum(row.entry is not None and row.entry.done for row in rows)
     failed = sum(len(row.entry.failed) for row in rows if row.entry)
@@ -171,27 +172,29 @@ def present(tuner: Tuner, seconds: float) -> None:
         ("tuned", f"{done} of {show.count(len(rows), 'shape')} in {show.duration(seconds)}"
                   + ("" if done == len(rows) else "; run it again to go on")),
         ("left out", f"{show.count(failed, 'variant')} that failed, crashed or gave wrong results"),
-        ("record", str(tuner.path)),
+        ("record", show.path(tuner.path)),
     ]))
 
 
 def _table(rows: list[Row]) -> Table:
+    """A line a signature, and one below it for a choice that is not the default."""
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    table.add_column("signature", overflow="fold")
+    table.add_column("signature", no_wrap=True)
     for name in ("a step", "default ms", "best ms", "gain"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("choice", overflow="fold")
+    width = show.out.width - 42  # what the numbers leave
     for row in rows:
         entry = row.entry
         assert entry is not None and entry.best_ms is not None
         own = entry.default_ms
         gain = "" if own is None else f"{own / entry.best_ms:.2f}x"
-        table.add_row(row.signature, str(row.count), "failed" if own is None else f"{own:.3f}",
-                      f"{entry.best_ms:.3f}", gain, _words(entry.choice))
+        shown = Text(show.middle(row.signature, width))
+        for line in textwrap.wrap(_words(entry.choice or {}), width - 2):
+            shown.append(f"\n  {line}", style="dim")
+        table.add_row(shown, str(row.count), "failed" if own is None else f"{own:.3f}",
+                      f"{entry.best_ms:.3f}", gain)
     return table
 
 
-def _words(choice: Choice | None) -> str:
-    if choice is None:
-        return "default"
+def _words(choice: Choice) -> str:
     return " ".join(f"{name}={value}" for name, value in choice.items())

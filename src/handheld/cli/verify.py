@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from handheld.cli import show
-from handheld.cli.options import Json, On, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Data, Json, On, Seed, Spec
+from handheld.cli.prepare import capture_example
 from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError
 from handheld.graph.graph import Graph
@@ -31,15 +33,22 @@ def verify(
         "Only this graph: train, evaluate, predict."))] = None,
     tolerance: Annotated[float, typer.Option("--tolerance", min=0, metavar="ERROR", help=(
         "Largest relative error that passes."))] = TOLERANCE,
+    data: Data = None,
     everything: Annotated[bool, typer.Option("--all", help="List every op.")] = False,
     seed: Seed = 0,
+    accept_frozen: AcceptFrozen = False,
     json: Json = False,
 ) -> None:
     """Compare every op with PyTorch and name the first that differs.
 
     PyTorch computes in float64, and both sides get the same inputs for each op: an error is
-    charged to the op that makes it.
-    Needs PyTorch. The exit code is 1 if an op differs.
+    charged to the op that makes it. Needs PyTorch.
+
+    A step cannot repeat what Python code decides from values (if x.sum() > 0): it is frozen as it
+    was in the example batch. Such lines are named, and run again on other batches to see whether
+    they decide otherwise.
+
+    The exit code is 1 if an op differs, or if something is frozen and that is not accepted.
 
     \b
     Examples:
@@ -50,18 +59,22 @@ def verify(
 
     source = open_source(what)
     size = batch or min(source.default_batch, 4)
-    step = source.step([size], seed)
+    step, batches = capture_example(source, [size], seed, data)
+    if not batches and (example := source.example(size)) is not None:
+        batches = [example]
     results = []
     for name in _chosen(step, graph, batch):
-        inputs = _inputs(source, step.graphs[name], size, seed)
+        inputs = _inputs(batches, step.graphs[name], seed)
         results.append(verify_plan(step.plan(on, graphs=[name], isolate=True), inputs, name,
                                    tolerance))
+    frozen = _frozen(step, source, batches, seed, [result.graph for result in results])
     if json:
-        show.print_json([_as_json(result) for result in results])
+        show.print_json([_as_json(r, frozen, accept_frozen) for r in results])
     else:
         for result in results:
-            present(result, everything)
-    if not all(result.passed for result in results):
+            present(result, everything, _doubtful(result, frozen, accept_frozen))
+        _present_frozen(frozen, accept_frozen)
+    if not all(r.passed and not _doubtful(r, frozen, accept_frozen) for r in results):
         raise typer.Exit(1)
 
 
@@ -81,10 +94,10 @@ def _chosen(step: Step, graph: str | None, batch: int | None) -> list[str]:
     return names
 
 
-def _inputs(source: Source, graph: Graph, size: int, seed: int) -> tuple[Any, ...]:
-    """The source's own example where it fits the graph, else random values of its shapes."""
+def _inputs(batches: list[Any], graph: Graph, seed: int) -> tuple[Any, ...]:
+    """The example where there is one and it fits the graph, else random values of its shapes."""
     wanted = [graph.tensors[t].shape for _, t, _ in graph.inputs]
-    example = source.example(size)
+    example = batches[0] if batches else None
     if isinstance(example, Mapping):
         return (example,)
     if isinstance(example, Sequence):
@@ -104,17 +117,59 @@ def _random(random: np.random.Generator, graph: Graph, tensor: int) -> np.ndarra
     return drawn.astype(np.bool_ if made.dtype == "bool" else np.int32)
 
 
-def _as_json(result: Verification) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """A value that Python code read once. `changed`: what it is in another batch; `tried`: how many
+    others there were, none for a step file."""
+
+    what: str
+    graphs: tuple[str, ...]
+    changed: str
+    tried: int
+
+
+def _frozen(step: Step, source: Source, batches: list[Any], seed: int,
+            graphs: list[str]) -> list[Frozen]:
+    found = {what: names for what, names in step.frozen().items() if set(names) & set(graphs)}
+    tried = {d.text: d for d in source.decisions(batches, seed)} if found and batches else {}
+    return [Frozen(what, tuple(names), tried[what].changed if what in tried else "",
+                   tried[what].tried if what in tried else 0) for what, names in found.items()]
+
+
+def _doubtful(result: Verification, frozen: list[Frozen], accepted: bool) -> bool:
+    return not accepted and any(result.graph in one.graphs for one in frozen)
+
+
+def _present_frozen(frozen: list[Frozen], accepted: bool) -> None:
+    if not frozen:
+        return
+    lines = "1 line of Python code" if len(frozen) == 1 else f"{len(frozen)} lines of Python code"
+    show.out.print(f"\n{lines} read values while the step was captured:")
+    for one in frozen:
+        show.out.print(Text(f"  {one.what} ({', '.join(one.graphs)})"))
+        if one.changed:
+            show.out.print(Text(f"    decides otherwise: {one.changed}", style="red"))
+        else:
+            show.out.print(f"    the same in {show.count(one.tried, 'other batch')}" if one.tried
+                           else "    not tried on other batches: there is no code to run")
+    show.out.print("  Every step goes the way it went then. Try: torch.where in the place of if"
+                   + ("" if accepted else ", or --accept-frozen"))
+
+
+def _as_json(result: Verification, frozen: list[Frozen], accepted: bool) -> dict[str, Any]:
     first = result.first
     return {"device": result.device, "graph": result.graph, "tolerance": result.tolerance,
-            "passed": result.passed, "first": None if first is None else first.index,
+            "passed": result.passed and not _doubtful(result, frozen, accepted),
+            "first": None if first is None else first.index,
+            "frozen": [dataclasses.asdict(f) for f in frozen if result.graph in f.graphs],
             "ops": [dataclasses.asdict(row) for row in result.rows]}
 
 
-def present(result: Verification, everything: bool) -> None:
+def present(result: Verification, everything: bool, frozen: bool = False) -> None:
     """A verdict, and the ops that differ (or all of them)."""
     rows = [row for row in result.rows if everything or not row.passed]
-    verdict = "[bold green]PASS[/]" if result.passed else "[bold red]FAIL[/]"
+    verdict = ("[bold red]FAIL[/]" if not result.passed else
+               "[bold red]FROZEN[/]" if frozen else "[bold green]PASS[/]")
     show.out.print(f"{verdict}  {result}")
     if not rows:
         return

@@ -128,7 +128,7 @@ def _check_packs(graph: Graph) -> None:
 
 def _check_notes(graph: Graph) -> None:
     """The notes that more than people read."""
-    for key in ("no_gradient", "baked"):
+    for key in ("no_gradient", "frozen"):
         texts = graph.notes.get(key, ())
         need(isinstance(texts, tuple) and all(isinstance(t, str) for t in texts),
              f"the note {key!r} is not a tuple of texts")

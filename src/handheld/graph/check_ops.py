@@ -210,9 +210,41 @@ def _recurrent(graph: Graph, node: Node) -> None:
         need(shape == want, f"an operand is {shape} where [{', '.join(letters)}] is {want}")
 
 
+def _attention(graph: Graph, node: Node) -> None:
+    attrs, grad = node.attrs, node.op == "attention_grad"
+    drops, masked = attrs["dropout"] > 0, bool(attrs["masked"])
+    need(math.isfinite(attrs["scale"]), f"scale {attrs['scale']} is not finite")
+    need(0 <= attrs["dropout"] <= 1, f"dropout {attrs['dropout']} is not in [0, 1]")
+    need(0 <= attrs["key"] <= LIMIT, f"random key {attrs['key']} needs over 31 bits")
+    own = 6 if grad else 3
+    count = own + masked + 2 * drops
+    need(len(node.inputs) == count, f"has {len(node.inputs)} inputs and needs {count}")
+    views = [view.shape for view in node.inputs]
+    q, k, v = views[1:4] if grad else views[:3]
+    need(len(q) == len(k) == len(v) == 4, "queries, keys and values must have four dimensions")
+    (b, h, n, d), (_, g, s, _), e = q, k, v[3]
+    need(k == (b, g, s, d) and v == (b, g, s, e) and (h % g == 0 if g else h == 0),
+         f"queries {q}, keys {k} and values {v} do not fit")
+    need(min(s, d, e) > 0, f"there are no keys in {k} or values in {v}")
+    need(b * h * n * s <= LIMIT or not drops,
+         f"{b * h * n * s} probabilities need more than 32-bit indices")
+    want = [(b, h, n, e), q, k, v, (b, h, n, e), (b, h, n)] if grad else [q, k, v]
+    want += [(b, h, n, s)] * masked + [()] * (2 * drops)
+    made = [(b, n, h, d), (b, s, g, d), (b, s, g, e)] if grad else [(b, n, h, e), (b, h, n)]
+    for found, size in zip([*views, *(graph.tensors[t].shape for t in node.outputs)],
+                           [*want, *made]):
+        need(found == size, f"an operand is {found} and not {size}")
+    kind = graph.tensors[node.inputs[own].tensor].dtype if masked else ""
+    need(kind in ("", "f32", "bool"), f"the mask is {kind}, not f32 or bool")
+    _types(graph, node, "f32 " * own + kind + " i32 i32" * drops, "f32 " * len(made))
+    for view in (*node.inputs[5:own], *node.inputs[own + masked :]):
+        need(view.is_contiguous, "lse, seed or step is not dense")
+
+
 RULES: Mapping[str, Rule] = MappingProxyType({
     "matmul": _matmul, "conv": _conv, "conv_input": _conv, "conv_weight": _conv,
     "max_pool": _pool, "max_pool_grad": _pool, "avg_pool": _pool, "avg_pool_grad": _pool,
     "scatter": _scatter, "assign": _assign, "scan": _ordered, "sort": _ordered,
     "lstm": _recurrent, "lstm_grad": _recurrent, "gru": _recurrent, "gru_grad": _recurrent,
+    "attention": _attention, "attention_grad": _attention,
 })

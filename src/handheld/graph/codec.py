@@ -249,4 +249,5 @@ ATTRIBUTES: dict[str, Item[Any]] = {
     "dilation": ints, "groups": an_int, "kernel": ints, "adaptive": a_bool, "count_pad": a_bool,
     "divisor": an_int, "mode": text, "base": a_bool, "region_shape": a_shape,
     "region_strides": ints, "region_offset": an_int, "reverse": a_bool, "descending": a_bool,
+    "scale": a_number, "causal": a_bool, "masked": a_bool, "dropout": a_number, "key": an_int,
 }

@@ -138,7 +138,7 @@ class Graph:
     writes: tuple[tuple[str, int], ...]
     #: what the caller may read: (name, view, PyTorch type)
     outputs: tuple[tuple[str, View, str], ...]
-    #: facts for people: batch size, parameters without gradient, values baked in
+    #: facts for people: batch size, parameters without gradient, values frozen in
     notes: Mapping[str, Any] = field(default_factory=dict)
     #: pack -> its members: tensors laid end to end (see `pack_offsets`), so that one launch can
     #: update many parameters. A pack exists when all its members do; making it makes them.

@@ -1,4 +1,4 @@
-"""The vocabulary: eighteen ops, each with its exact meaning. What is not here does not exist.
+"""The vocabulary: twenty ops, each with its exact meaning. What is not here does not exist.
 
 Shapes are in the order written; `x[n, c, h, w]` is a view of any strides unless said otherwise.
 `program`, `stores` are explained in program.py. An op with an epilogue computes `acc` at each
@@ -27,6 +27,7 @@ class Op:
 
 _CONV = ("stride", "padding", "dilation", "groups")
 _EPILOGUE = ("program", "stores")
+_ATTENTION = ("scale", "causal", "masked", "dropout", "key")
 
 _OPS = (
     Op(
@@ -178,6 +179,28 @@ _OPS = (
         ("reverse",),
         "dh[t, b, h], dh_last[b, h], w, h, saved, h0, all dense -> dgx[t, b, 3h] (gradient of gx), "
         "dgh[t, b, 3h] (gradient of w h + bias), dh0.",
+    ),
+    Op(
+        "attention",
+        None,
+        2,
+        _ATTENTION,
+        "q[b, h, l, d], k[b, g, s, d], v[b, g, s, e], h a multiple of g: head i of q reads head "
+        "i*g/h of k and v. If `masked` then mask[b, h, l, s]: f32, added; or bool, true where a "
+        "key may be seen. If `dropout` > 0 then seed[], step[] (i32). "
+        "t = `scale` * sum over d of q*k, plus the mask, with `causal` only where s <= l; "
+        "lse[b, h, l] = log of the sum over s of exp(t); out[b, l, h, e] = sum over s of "
+        "exp(t - lse) * v, each term dropped, or divided by 1 - `dropout`, by random number `key` "
+        "at the row-major position in [b, h, l, s]. A row that may see nothing has out 0, and as "
+        "lse the largest float. No matrix [l, s] is written to memory.",
+    ),
+    Op(
+        "attention_grad",
+        None,
+        3,
+        _ATTENTION,
+        "dout[b, h, l, e], q, k, v, out[b, h, l, e], lse (dense), then mask, seed and step as in "
+        "attention -> dq[b, l, h, d], dk[b, s, g, d], dv[b, s, g, e].",
     ),
 )
 

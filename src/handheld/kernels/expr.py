@@ -136,7 +136,7 @@ def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
         return f"rint({args[0]})"
     if is_float and op in ("abs", "sign", "max", "min", "mod", "floordiv", "truncdiv"):
         name = {
-            "abs": "fabs",
+            "abs": "f_abs",
             "sign": "f_sign",
             "max": "f_max",
             "min": "f_min",

@@ -41,14 +41,14 @@ def lower_reduce(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
 
 
 def _adjacent_rows(space: Space, outer: list[int]) -> bool:
-    """Whether most operands run along the last outer dimension rather than along the row."""
+    """Whether most operands that fill the space run along the last outer dimension rather than
+    along the row."""
     if not outer or space.sizes[outer[-1]] < 8:
         return False
     inner = [d for d, i in enumerate(space.inner) if i]
-    along = sum(
-        walk[outer[-1]] in (1, -1) for walk in space.operands if any(walk[d] for d in inner)
-    )
-    across = sum(any(walk[d] == 1 for d in inner) for walk in space.operands)
+    full = [w for w in space.operands if w[outer[-1]] and any(w[d] for d in inner)]
+    along = sum(walk[outer[-1]] in (1, -1) for walk in full)
+    across = sum(any(walk[d] == 1 for d in inner) for walk in full)
     return along > across
 
 
@@ -90,7 +90,10 @@ def _nest(body: Body, dims: list[int], inner: list[str]) -> list[str]:
 def _lanes(body: Body, stages: Stages, outer: list[int], rows: int, caps: DeviceCaps) -> Lowered:
     inner = [d for d, i in enumerate(body.space.inner) if i]
     bound = body.code.integer(rows)
-    lines = ["const int g = get_global_id(0);", f"if (g >= {bound}) return;"]
+    lines = [
+        "typedef float8 __attribute__((aligned(4))) loose8;",
+        "const int g = get_global_id(0);", f"if (g >= {bound}) return;",
+    ]
     lines += body.split("g", outer) if outer else []
     done: set[int] = set()
     last = inner[-1] if inner else None
@@ -112,64 +115,91 @@ def _lanes(body: Body, stages: Stages, outer: list[int], rows: int, caps: Device
 def _lane_stage(
     body: Body, stages: Stages, todo: list[int], outer_loops: list[int], last: int | None
 ) -> list[str]:
-    lines, updates, flush, start = [], [], [], []
-    at = _linear(body)
+    """One walk: LANES elements at a time into vectors (float) or arrays, the rest of a row one by
+    one into z. Vectors are filled through u: an array that is added to would live in memory, and
+    each step wait for the store of the one before. Sums of a run (q, r) join the total (p, z)."""
+    lines: list[str] = []
+    start, before, lanes, after, rest, flush = ([""][:0] for _ in range(6))
+    at, every = _linear(body), f"for (int l = 0; l < {LANES}; ++l)"
     for i in todo:
         instr = body.program[i]
         kind, neutral = start_of(body, i)
+        value, element = body.name(instr.args[0]), body.kinds[instr.args[0]]
         two_level = instr.op == "sum" and kind == "float"
-        where = f"w{i}[l]" if is_arg(instr) else ""
-        lines.append(
-            f"{kind} p{i}[{LANES}]; for (int l = 0; l < {LANES}; ++l) p{i}[l] = {neutral};"
-        )
+        sums, tail = ("q", "r") if two_level else ("p", "z")
+        lines.append(f"{kind} z{i} = {neutral}; {kind} p{i}[{LANES}];")
         if is_arg(instr):
-            lines.append(f"int w{i}[{LANES}]; for (int l = 0; l < {LANES}; ++l) w{i}[l] = INT_MAX;")
+            lines.append(f"int y{i} = INT_MAX, w{i}[{LANES}]; {every} w{i}[l] = INT_MAX;")
         if two_level:
-            lines.append(f"float q{i}[{LANES}]; for (int l = 0; l < {LANES}; ++l) q{i}[l] = 0.0f;")
-            flush.append(f"for (int l = 0; l < {LANES}; ++l) p{i}[l] += q{i}[l];")
-            start.append(f"for (int l = 0; l < {LANES}; ++l) q{i}[l] = 0.0f;")
-        into = f"q{i}[l]" if two_level else f"p{i}[l]"
-        value = body.name(instr.args[0])
-        updates.append(update(instr, body.kinds[instr.args[0]], into, value, where, at))
+            start.append(f"float r{i} = 0.0f;")
+            flush.append(f"z{i} += r{i};")
+        if kind == "float" and not is_arg(instr):
+            lines.append(f"float8 p{i}a = {neutral}, p{i}b = {neutral};")
+            if two_level:
+                start.append(f"float8 q{i}a = 0.0f, q{i}b = 0.0f;")
+                flush.append(f"p{i}a += q{i}a; p{i}b += q{i}b;")
+            before.append(f"float u{i}[{LANES}];")
+            lanes.append(f"u{i}[l] = {value};")
+            after.append(f"{_wide(instr.op, f'{sums}{i}a', f'u{i}')} "
+                         f"{_wide(instr.op, f'{sums}{i}b', f'u{i} + 8')}")
+        else:
+            lines.append(f"{every} p{i}[l] = {neutral};")
+            lanes.append(update(instr, element, f"p{i}[l]", value, f"w{i}[l]", at))
+        rest.append(update(instr, element, f"{tail}{i}", value, f"y{i}", at))
     roots = [a for i in todo for a in body.program[i].args]
-    text = [body.declare(i) for i in stages.needed(body.program, roots)] + updates
+    text = [body.declare(i) for i in stages.needed(body.program, roots)]
     if last is None:
-        lines += ["{ const int l = 0;", *start, *text, *flush, "}"]
+        lines += ["{", *start, *text, *rest, *flush, "}"]
     else:
         x, n, run = f"x{last}", body.sizes[last], LANES * RUN
-        vector = [
-            f"for (; b_ + {LANES} <= e_; b_ += {LANES}) {{",
-            "  #ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif",
-            f"  for (int l = 0; l < {LANES}; ++l) {{ const int {x} = b_ + l;",
-            *(f"    {t}" for t in text),
-            "  } }",
-            f"for (int l = 0; b_ + l < e_; ++l) {{ const int {x} = b_ + l;",
-            *(f"  {t}" for t in text),
-            "}",
-        ]
         walk = [
             f"for (int c_ = 0; c_ < {n}; c_ += {run}) {{",
             f"  int b_ = c_; const int e_ = min(c_ + {run}, {n});",
-            *(f"  {t}" for t in (*start, *vector, *flush)),
+            *(f"  {t}" for t in start),
+            f"  for (; b_ + {LANES} <= e_; b_ += {LANES}) {{",
+            *(f"    {t}" for t in before),
+            "    #ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif",
+            f"    {every} {{ const int {x} = b_ + l;",
+            *(f"      {t}" for t in (*text, *lanes)),
+            "    }",
+            *(f"    {t}" for t in after),
+            "  }",
+            f"  for (; b_ < e_; ++b_) {{ const int {x} = b_;",
+            *(f"    {t}" for t in (*text, *rest)),
+            "  }",
+            *(f"  {t}" for t in flush),
             "}",
         ]
         lines += _nest(body, outer_loops, walk)
     for i in todo:
-        kind, _ = start_of(body, i)
+        if f"float u{i}[{LANES}];" in before:
+            lines.append(f"*(loose8 *)p{i} = p{i}a; *(loose8 *)(p{i} + 8) = p{i}b;")
         fold = fold_of(body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
-        lines.append(
-            f"for (int h = {LANES // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {fold} }}"
-        )
+        lines += [
+            f"for (int h = {LANES // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {fold} }}",
+            fold_of(body, i, f"p{i}[0]", f"z{i}", f"w{i}[0]", f"y{i}"),
+        ]
         source = "w" if is_arg(body.program[i]) else "p"
         lines.append(f"const {REGISTER[body.kinds[i]]} v{i} = {source}{i}[0];")
     return lines
 
 
+def _wide(op: str, into: str, array: str) -> str:
+    """A step of a reduction of eight floats; a NaN stays, as in f_max."""
+    value = f"*(const loose8 *)({array})"
+    if op in ("sum", "prod"):
+        return f"{into} {'+' if op == 'sum' else '*'}= {value};"
+    sign = ">=" if op == "max_of" else "<="
+    return (f"{{ const float8 t_ = {value}; "
+            f"{into} = (({into} {sign} t_) | ({into} != {into})) ? {into} : t_; }}")
+
+
 def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: DeviceCaps) -> Lowered:
     inner = [d for d, i in enumerate(body.space.inner) if i]
     column, size = outer[-1], body.space.sizes[outer[-1]]
-    # neighbouring rows come in runs that are long for the memory, but leave work for every unit
-    width = 8 * LANES if rows >= 8 * LANES * caps.compute_units else LANES
+    # long runs suit the memory so much better that it pays to leave some of the units idle
+    wide = 8 * LANES
+    width = wide if size >= wide // 2 and 4 * rows >= wide * caps.compute_units else LANES
     tiles = -(-size // width)
     work = rows // size * tiles
     bound, count = body.code.integer(work), body.code.integer(tiles)

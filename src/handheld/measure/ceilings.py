@@ -32,6 +32,7 @@ VERSION = 1
 RUN_SECONDS = 0.012  # a timed run of a kernel, at least
 RUNS = 9
 SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of working set
+APART = 2 << 20  # bytes that take much longer to walk than a launch
 TRANSFER = 64 << 20  # bytes of a transfer
 LAUNCHES = 200
 #: types and sums of a work-item that are tried for arithmetic; the best counts
@@ -236,13 +237,19 @@ class _Bench:
             items = min(self.items, max(count // self.local, 1) * self.local if copies else 2**31)
             walk = (0, 1, items, count - 1)
 
-        def run(rounds: int) -> None:
-            kernel.set_args(x, y, *(np.uint32(n) for n in (*walk, rounds)))
-            self._launch(kernel, items, self.local)
-
         at_once = 4 * items  # elements of a round
         # a run that covers less than the working set would measure a smaller one
         least = max(count // at_once, 1)
+        # and so would a CPU, which finishes an item before the next, if each went round its part
+        apart = self.local == 1 and nbytes >= APART
+
+        def run(rounds: int) -> None:
+            times, each = (rounds // least, least) if apart else (1, rounds)
+            kernel.set_args(x, y, *(np.uint32(n) for n in (*walk, each)))
+            for _ in range(times):
+                self.cl.enqueue_nd_range_kernel(self.queue, kernel, (items,), (self.local,))
+            self.queue.finish()
+
         return self._rates(run, 4.0 * self.vector * at_once * (1 + copies), least)
 
     # ── transfers and launches ────────────────────────────────────────────────────────────────

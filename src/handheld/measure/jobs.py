@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
-from handheld.kernels import contract
+from handheld.kernels import attention, contract
 from handheld.plan.lowering import Choice, candidates
 from handheld.plan.signature import signature
 
@@ -65,5 +65,9 @@ def alone(node: Node, graph: Graph) -> Graph:
 def _weight(node: Node, graph: Graph) -> float:
     tensors = {view.tensor for view in node.inputs} | set(node.outputs)
     nbytes = sum(graph.tensors[t].nbytes for t in tensors)
-    own = node.op == "matmul" or node.op.startswith("conv")
-    return max(nbytes, contract.flops(node, graph) / FLOPS_PER_BYTE if own else 0.0)
+    flops = 0
+    if node.op == "matmul" or node.op.startswith("conv"):
+        flops = contract.flops(node, graph)
+    elif node.op.startswith("attention"):
+        flops = attention.flops(node, graph)
+    return max(nbytes, flops / FLOPS_PER_BYTE)

@@ -21,13 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.codec import to_json
 from handheld.measure.child import Child, ChildFailed
-from handheld.measure.jobs import Job
+from handheld.measure.jobs import Job, find_jobs
 from handheld.plan.lowering import Choice
 from handheld.plan.tuning import Entry, Record
+from handheld.step import Step
 
 TIMEOUT = 30.0  # seconds for a candidate: some drivers compile for many
 BRIEF, LONG, ROUNDS = 0.02, 0.03, 5  # seconds of timing, and turns in the second part
@@ -113,6 +115,26 @@ class Tuner:
     def save(self) -> None:
         self.record.date = datetime.date.today().isoformat()
         self.record.write(self.path)
+
+
+def tune(step: Step, device: str, seconds: float) -> Path:
+    """The graphs of a step that train, on a device; what is known already is kept."""
+    if device.partition(":")[0] != "opencl":
+        raise PlanError(f"{device} has no variants to choose from. Try: opencl")
+    caps = describe(device)
+    graphs = [graph for graph in step.graphs.values() if graph.writes]
+    record, path, _ = known_record(Record.of(caps))
+    Tuner(device, caps, find_jobs(graphs, caps), record, path).run(seconds)
+    return path
+
+
+def known_record(new: Record) -> tuple[Record, Path, list[str]]:
+    """What is known of the device already, where it is kept, and a note if that was damaged."""
+    path = new.path()
+    try:
+        return (Record.read(path) if path.exists() else new), path, []
+    except PlanError as error:
+        return new, path, [f"{error}. It is replaced"]
 
 
 class _Search:

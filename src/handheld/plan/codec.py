@@ -123,7 +123,7 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
     except HandheldError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise PlanError(f"a malformed plan: {type(error).__name__}: {error}") from None
+        raise PlanError("a malformed plan: a part of it is missing or of another type") from error
     return plan
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
+
+from handheld.errors import PlanError
 from handheld.graph.graph import ROLES
 from handheld.graph.text import show_node
 from handheld.plan.lowering import Choice
@@ -10,7 +13,9 @@ from handheld.plan.plan import GraphPlan, Plan
 MIB = 2**20
 
 
-def explain(plan: Plan, only: str | None = None) -> str:
+def explain(plan: Plan, only: str | None = None, width: int = 80) -> str:
+    if only is not None and only not in plan.graphs:
+        raise PlanError(f"the plan has no graph {only!r}; it has {', '.join(plan.graphs)}")
     lines = [
         f"plan for {plan.device} ({plan.caps.name}, {plan.caps.kind})",
         f"memory {plan.bytes / MIB:.2f} MiB in {len(plan.segments)} segments; "
@@ -19,7 +24,17 @@ def explain(plan: Plan, only: str | None = None) -> str:
     for name, graph in plan.graphs.items():
         if only is None or name == only:
             lines += ["", *_explain_graph(name, graph)]
-    return "\n".join(lines)
+    return "\n".join(part for line in lines for part in _wrapped(line, width))
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """At most `width` columns; what follows is further in than where the line began."""
+    if len(line) <= width:
+        return [line]
+    start = len(line) - len(line.lstrip())
+    return textwrap.wrap(line, max(width, 20), initial_indent=" " * start,
+                         subsequent_indent=" " * (start + 4 if start < 4 else 8),
+                         break_on_hyphens=False)
 
 
 def _explain_graph(name: str, plan: GraphPlan) -> list[str]:

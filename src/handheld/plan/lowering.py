@@ -16,7 +16,7 @@ from types import MappingProxyType, ModuleType
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
-from handheld.kernels import contract, index, loops, order, pool, recurrent, rows
+from handheld.kernels import attention, contract, index, loops, order, pool, recurrent, rows
 from handheld.kernels.base import Lower, Lowered
 from handheld.plan.signature import signature
 
@@ -40,6 +40,8 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
         "lstm_grad": recurrent.lower_lstm_grad,
         "gru": recurrent.lower_gru,
         "gru_grad": recurrent.lower_gru_grad,
+        "attention": attention.lower_attention,
+        "attention_grad": attention.lower_attention_grad,
     }
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,12 +34,8 @@ def plan_step(
     isolate: bool = False,
     tuning: bool | str | Path = True,
 ) -> Plan:
-    """A plan for a device in hand, or for a description (`caps`) of one that is not.
-
-    `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger plan
-    an error; `isolate` gives every tensor memory of its own, for checking kernels; `tuning` says
-    whether measured variants are used where there are some, or names the one record to use.
-    """
+    """A plan for a device in hand, or for a description (`caps`) of one that is not: Step.plan."""
+    _check_options(device, caps, graphs, memory_limit_bytes, tuning)
     if caps is None:
         from handheld.backends.base import describe
 
@@ -51,6 +47,22 @@ def plan_step(
             f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}"
         )
     return make_plan(step, device, caps, names, memory_limit_bytes, isolate, tuning)
+
+
+def _check_options(device: object, caps: object, graphs: object, limit: object,
+                   tuning: object) -> None:
+    if not isinstance(device, str):
+        raise PlanError(f"device={device!r:.60} should be a name, such as 'opencl' or 'torch:cpu'")
+    if caps is not None and not isinstance(caps, DeviceCaps):
+        raise PlanError(f"caps={caps!r:.60} should be a DeviceCaps. Try: "
+                        "DeviceCaps.shipped('adreno-740')")
+    if isinstance(graphs, str) or not isinstance(graphs, Iterable | None):
+        raise PlanError(f"graphs={graphs!r:.60} should be a list of names: graphs=['train']")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise PlanError(f"memory_limit_bytes={limit!r:.60} should be a number of bytes, such as "
+                        "256 << 20")
+    if not isinstance(tuning, bool | str | Path):
+        raise PlanError(f"tuning={tuning!r:.60} should be True, False or the path of a record")
 
 
 _told: set[str] = set()

@@ -101,13 +101,14 @@ class Plan:
 
         return profile(self, batches, path, **options)
 
-    def explain(self, graph: str | None = None) -> str:
-        """The schedule, the memory, each kernel and why it was chosen."""
+    def explain(self, graph: str | None = None, width: int = 80) -> str:
+        """The schedule, the memory, each kernel and why it was chosen, of one graph or of all."""
         from handheld.plan.explain import explain
 
-        return explain(self, graph)
+        return explain(self, graph, width)
 
     def to_json(self) -> dict[str, Any]:
+        """The plan as plain data."""
         from handheld.plan.codec import to_json
 
         return to_json(self)

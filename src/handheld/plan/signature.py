@@ -22,7 +22,10 @@ ALIGNED = 16  # elements: a vector of the widest registers
 
 _DEFAULTS: dict[str, Any] = {
     "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "axes": (),
+    "causal": False, "masked": False, "dropout": 0.0,
 }
+#: what other words say, or what no kernel is faster or slower for
+_LEFT_OUT = ("shape", "program", "stores", "scale", "key")
 
 
 def signature(node: Node, graph: Graph) -> str:
@@ -31,7 +34,7 @@ def signature(node: Node, graph: Graph) -> str:
     if "shape" in attrs:
         words += [">", _sizes(attrs["shape"])]
     for name in op.attrs:
-        if name not in ("shape", "program", "stores") and attrs[name] != _DEFAULTS.get(name):
+        if name not in _LEFT_OUT and attrs[name] != _DEFAULTS.get(name):
             words.append(f"{name}={_value(attrs[name])}")
     if op.epilogue:
         words.append(f"e{(len(attrs['program']) - 1).bit_length()}")

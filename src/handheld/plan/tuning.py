@@ -130,8 +130,11 @@ class Record:
         """Raises PlanError for a file that is no record."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            if data["handheld"] != "tuning" or data["version"] != VERSION:
-                raise ValueError(f"version {data['version']!r}; this Handheld reads {VERSION}")
+            if data["handheld"] == "tuning" and data["version"] != VERSION:
+                raise PlanError(f"{path} is a tuning record of version {data['version']!r:.20}, "
+                                f"and this Handheld reads {VERSION}. Try: tune again")
+            if data["handheld"] != "tuning":
+                raise ValueError
             return Record(
                 str(data["device"]), str(data["driver"]), str(data["kernels"]), str(data["kind"]),
                 int(data["vector_width"]), str(data["date"]),
@@ -139,8 +142,8 @@ class Record:
             )
         except OSError as error:
             raise PlanError(f"{path} cannot be read: {error.strerror}") from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PlanError(f"{path} is not a tuning record: {type(error).__name__}: {error}. "
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            raise PlanError(f"{path} is not a tuning record, or damaged. "
                             "Try: delete it and tune again") from None
 
 

@@ -7,8 +7,10 @@ a checkpoint has to remember.
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -71,6 +73,11 @@ class Indexed(ABC):
         """Random numbers for one place: nothing that was drawn before changes them."""
         return np.random.default_rng((self.seed % 2**32, *place))
 
+    @property
+    @abstractmethod
+    def content(self) -> int:
+        """A number that is another one where the samples are others."""
+
     @abstractmethod
     def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
         """These samples, as one batch; `random` is for augmentation."""
@@ -97,6 +104,10 @@ class ArrayData(Indexed):
             raise DataError(f"{name} of shape {self.arrays[0].shape} cannot be shifted by {shift}. "
                             "Only images [n, channels, height, width] can")
         self._edge = self.arrays[0].min() if shift else 0  # what moves in from outside
+
+    @cached_property
+    def content(self) -> int:
+        return checksum(*self.arrays)
 
     def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
         first, *rest = (array[indices] for array in self.arrays)
@@ -151,6 +162,13 @@ class IterableData:
                             "Try: a list, or a function that makes a new one for each epoch")
         self._spent = True
         return self.source
+
+
+def checksum(*arrays: Array) -> int:
+    found = 0
+    for array in arrays:
+        found = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, found)
+    return found
 
 
 def shifted(x: Array, by: int, edge: Any, random: np.random.Generator) -> Array:

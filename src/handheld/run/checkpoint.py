@@ -31,6 +31,9 @@ class Checkpoint:
     micro: int
     partial: tuple[float, int, int, float]
     history: History
+    #: how many epochs were asked for, and where it was trained; 0 and empty if that was not kept
+    epochs: int
+    device: str
 
 
 def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkpoint:
@@ -43,23 +46,30 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
         loss_sum, losses, samples, seconds = meta["partial"]
         partial = float(loss_sum), int(losses), int(samples), float(seconds)
         facts, history = dict(meta["data"]), History.from_json(meta["history"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} is no checkpoint of a training loop: {error!r}") from None
+        epochs, device = int(meta.get("epochs", 0)), str(meta.get("device", ""))
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{path} is no checkpoint of a training loop: a part of it is "
+                              "missing or malformed") from None
     for name, value in data_facts(data).items():
-        if value and facts.get(name, value) != value:
-            raise CheckpointError(f"{path} was written with {name} {facts[name]} of the "
-                                  f"data; now it is {value}, and the batches would differ")
+        if facts.get(name, value) != value:
+            what = "is of other data: the samples are not the same" if name == "content" else \
+                f"was written with {name} {facts[name]} of the data; now it is {value}, and the " \
+                "batches would differ"
+            raise CheckpointError(f"{path} {what}. To train what was learned on other data: "
+                                  "--export a step file, and train that")
     try:
         by_slot(state, slots)
     except CheckpointError as error:
         raise CheckpointError(f"{path} is of another model: {error}") from None
-    return Checkpoint(state, epoch, position, micro, partial, history)
+    return Checkpoint(state, epoch, position, micro, partial, history, epochs, device)
 
 
 def data_facts(data: Data) -> dict[str, int]:
     """What must be the same for the next batch to be the same."""
-    return {name: int(getattr(data, name)) for name in ("batch_size", "samples", "seed")
-            if hasattr(data, name)}
+    found = {name: int(getattr(data, name))
+             for name in ("batch_size", "samples", "seed", "content") if hasattr(data, name)}
+    # an iterable does not know before its first batch
+    return {name: value for name, value in found.items() if value or name != "batch_size"}
 
 
 def by_slot(state: Mapping[str, Any], slots: Mapping[str, Slot],

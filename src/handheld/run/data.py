@@ -9,6 +9,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from handheld.run.batches import (
     Indexed,
     Indices,
     IterableData,
+    checksum,
     random_split,
     stratified,
 )
@@ -138,7 +140,8 @@ def _too_few(held: int, batch_size: int) -> str:
 
 
 def npz(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2) -> DataSet:
-    """Arrays `x` and `y`, or x_train, y_train, x_test, y_test, or all arrays in their order."""
+    """Arrays `x` and `y`, or x_train, y_train, x_test, y_test, or all arrays in their order, the
+    labels last. One row a sample; floats become float32, bytes of images [0, 1], integers int64."""
     path = Path(path)
     arrays = _read_npz(path)
     if {"x_train", "y_train"} <= set(arrays):
@@ -201,6 +204,13 @@ class ImageData(Indexed):
         self.size, self.gray = size, gray
         super().__init__(len(files), batch_size, shuffle=shuffle, seed=seed, keep_short=False,
                          name=name)
+
+    @cached_property
+    def content(self) -> int:
+        """Of the files' names, sizes and classes: reading them all takes too long."""
+        sizes = np.array([path.stat().st_size for path in self.files], np.int64)
+        names = np.frombuffer("\n".join(path.name for path in self.files).encode(), np.uint8)
+        return checksum(names, sizes, self.labels)
 
     def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
         pixels = np.stack([self._read(self.files[i]) for i in indices])
@@ -282,6 +292,10 @@ class TextData(Indexed):
         self.tokens, self.length = tokens, length
         super().__init__(max(len(tokens) - 1, 0) // length, batch_size, shuffle=shuffle, seed=seed,
                          keep_short=False, name=f"{name} in windows of {length}")
+
+    @cached_property
+    def content(self) -> int:
+        return checksum(self.tokens)
 
     def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
         rows = self.tokens[indices[:, None] * self.length + np.arange(self.length + 1)]

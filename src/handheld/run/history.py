@@ -58,8 +58,8 @@ class History:
                             test={str(k): float(v) for k, v in _items(e["test"])})
                       for e in data["epochs"]]
             return History(epochs, int(data["steps"]), float(data["paused_seconds"]))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise CheckpointError(f"the checkpoint's history is malformed: {error!r}") from None
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise CheckpointError("the checkpoint's history is malformed") from None
 
 
 def _items(data: Any) -> Any:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from handheld import package
 from handheld.errors import CheckpointError, DataError, HandheldError, NonFiniteLoss
+from handheld.run.batch import batch_sizes
 from handheld.run.batches import Batch, Data, IterableData
-from handheld.run.checkpoint import data_facts, read_checkpoint
+from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint
 from handheld.run.evaluate import evaluate
 from handheld.run.guards import Guards
 from handheld.run.history import Epoch, History
@@ -61,27 +64,60 @@ def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
 
     `data` and `test` are `Data` (arrays, images, text) or any iterable of batches. A callback has
     any of `on_step(Progress)`, `on_epoch(Epoch)`, `on_message(str)`; if one returns False training
-    ends. `checkpoint` is written after every epoch and every `every` steps, and on Ctrl-C, which
-    ends in `Interrupted`; `resume` goes on from it to the same bits. Below `battery_floor` percent
-    training ends, above `thermal_limit` °C it waits. `find_nan` names the op that made the first
-    NaN, at the price of reading the state now and then and the loss of every step; the trainer is
-    then back in the state before the step at fault.
+    ends. `checkpoint` is written after every epoch and every `every` steps, and on Ctrl-C or
+    SIGTERM, which end in `Interrupted`; `resume` goes on from it to the same bits. Then other
+    data is an error; other epochs, rates or another device are told by a message. Below
+    `battery_floor` percent training ends, above `thermal_limit` °C it waits. `find_nan` names the
+    op that made the first NaN, at the price of reading the state now and then and the loss of every
+    step; the trainer is then back in the state before the step at fault.
     """
-    if epochs < 0 or (every is not None and every < 1):
-        raise HandheldError(f"epochs={epochs}, every={every}: count from 0, and from 1")
+    if type(epochs) is not int or epochs < 0:
+        raise HandheldError(f"epochs={epochs!r:.40} should be a whole number, 0 or more")
+    if every is not None and (type(every) is not int or every < 1):
+        raise HandheldError(f"every={every!r:.40} should be a whole number of steps from 1 on")
+    _check_callbacks(callbacks)
+    if metrics is not None and not (isinstance(metrics, Mapping)
+                                    and all(map(callable, metrics.values()))):
+        raise HandheldError("metrics should be a dictionary of functions f(outputs, batch) by name")
+    if rate is not None and not callable(rate):
+        raise HandheldError(f"rate={rate!r:.40} should be a function of the epochs done, such as "
+                            "lambda epoch: 0.1 * 0.9**epoch. For one rate: trainer.set_rate(rate)")
     if resume and checkpoint is None:
         raise CheckpointError("resume needs the checkpoint to resume from: checkpoint=PATH")
+    graphs = trainer.plan.graphs
+    if "train" not in graphs and not batch_sizes(graphs, "train"):
+        raise HandheldError(f"fit runs the graph 'train', and this plan has {', '.join(graphs)}. "
+                            "Several updates are run by name: trainer.run(name, *batch)")
     guards = Guards(battery_floor, thermal_limit)
     loop = _Loop(trainer, _as_data(data, epochs), epochs, callbacks, rate)
     loop.test = None if test is None else _as_data(test, epochs)
     loop.metrics, loop.guards, loop.every = metrics, guards, every
     loop.stop_on_nan = stop_on_nan or find_nan
     loop.replay = Replay(trainer) if find_nan else None
-    loop.path = None if checkpoint is None else Path(checkpoint)
+    loop.path = None if checkpoint is None else _place(Path(checkpoint))
     if resume:
         loop.resume()
     with loop.interrupt:
         return loop.run()
+
+
+def _place(path: Path) -> Path:
+    """A place that cannot be written is known before the first step."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise CheckpointError(f"{path} cannot be written: {why}")
+    return path
+
+
+def _check_callbacks(callbacks: Any) -> None:
+    """A callback that would never be called is a mistake."""
+    if not isinstance(callbacks, Sequence):
+        raise HandheldError("callbacks should be a list of objects with on_step, on_epoch or "
+                            "on_message")
+    for callback in callbacks:
+        if not any(hasattr(callback, name) for name in ("on_step", "on_epoch", "on_message")):
+            raise HandheldError(f"the callback {callback!r:.60} has none of on_step, on_epoch and "
+                                "on_message, and would never be called")
 
 
 def _as_data(data: Any, epochs: int) -> Data:
@@ -117,7 +153,7 @@ class _Loop:
         self.epoch = self.position = 0
         count = getattr(data, "__len__", None)
         self.batches: int | None = None if count is None else int(count())
-        self.rates: list[float] = trainer.rates()
+        self.rates: list[float] = trainer.rates("train")
         self.pending: deque[tuple[int, int, Loss]] = deque()
         self.latest: tuple[float | None, int] = (None, 0)
         self.saved = ""
@@ -138,9 +174,10 @@ class _Loop:
         except _Stop as stop:
             self._end_early(str(stop))
         except KeyboardInterrupt:  # the second one
-            self.history.stopped = self._where("interrupted twice: stopped at once")
+            self.history.stopped = self._where(f"{self.interrupt.word} twice: stopped at once")
             kept = f". The last checkpoint is of {self.saved}" if self.saved else ""
-            raise Interrupted(self.history.stopped + kept, self.history) from None
+            raise Interrupted(self.history.stopped + kept, self.history,
+                              self.interrupt.signal) from None
         return self.history
 
     def _step(self, batch: Batch) -> None:
@@ -168,7 +205,7 @@ class _Loop:
         self.started += paused  # waiting is not training
         self.history.paused_seconds += paused
         if self.interrupt() or reason:
-            raise _Stop(reason or "interrupted")
+            raise _Stop(reason or self.interrupt.word)
 
     def _end_epoch(self) -> None:
         self._drain(0)
@@ -189,10 +226,11 @@ class _Loop:
         self._drain(0)
         self._save()
         self.history.stopped = self._where(reason)
-        if reason == "interrupted":
+        if reason == self.interrupt.word:
             kept = f"{self.path} holds the state: resume=True goes on from it" \
                 if self.path is not None else "The trainer holds the state"
-            raise Interrupted(f"{self.history.stopped}. {kept}", self.history)
+            raise Interrupted(f"{self.history.stopped}. {kept}", self.history,
+                              self.interrupt.signal)
 
     def _where(self, reason: str) -> str:
         return (f"{reason} in epoch {self.epoch + 1} of {self.epochs}, "
@@ -226,19 +264,22 @@ class _Loop:
         """The schedule's rates for this step, if they differ from the last one's."""
         if self.schedule is None:
             return None
-        part = self.position / self.batches if self.batches else 0.0
-        found = self.schedule(self.epoch + part)
-        rates = [float(found)] * len(self.rates) if isinstance(found, (int, float)) \
-            else [float(rate) for rate in found]
+        rates = self._scheduled(self.schedule, self.epoch, self.position)
         if len(rates) != len(self.rates):
             raise HandheldError(f"the schedule gave {len(rates)} rates; the optimizer has "
                                 f"{len(self.rates)} groups")
         if rates == self.rates:
             return None
         for group, rate in enumerate(rates):
-            self.trainer.set_rate(rate, group)
+            self.trainer.set_rate(rate, group, "train")
         self.rates = rates
         return rates
+
+    def _scheduled(self, schedule: Schedule, epoch: int, position: int) -> list[float]:
+        """The schedule's rates for the batch at this position."""
+        found = schedule(epoch + (position / self.batches if self.batches else 0.0))
+        return [float(found)] * len(self.rates) if isinstance(found, (int, float)) \
+            else [float(rate) for rate in found]
 
     def _tell(self, method: str, what: Any) -> None:
         for callback in self.callbacks:
@@ -254,6 +295,7 @@ class _Loop:
         self._drain(0)  # a state that made a NaN never replaces a good one
         seconds = self.seconds + time.perf_counter() - self.started
         meta = {"epoch": self.epoch, "position": self.position, "micro": self.trainer.micro,
+                "epochs": self.epochs, "device": self.trainer.plan.caps.name,
                 "data": data_facts(self.data), "history": self.history.to_json(),
                 "partial": [self.loss_sum, self.losses, self.samples, seconds]}
         try:
@@ -267,8 +309,31 @@ class _Loop:
         """Goes back to where the checkpoint was written, or CheckpointError."""
         assert self.path is not None
         found = read_checkpoint(self.path, self.data, self.trainer.plan.step.slots)
+        before = self.trainer.rates("train")
         self.trainer.load(found.state)
         self.epoch, self.position, self.trainer.micro = found.epoch, found.position, found.micro
-        self.history, self.rates = found.history, self.trainer.rates()
+        self.history, self.rates = found.history, self.trainer.rates("train")
         self.loss_sum, self.losses, self.samples, self.seconds = found.partial
         self.saved = f"epoch {found.epoch + 1}, batch {found.position}: {self.path}"
+        changes = list(self._changes(found, before))
+        if changes:
+            self._tell("on_message", f"not all is as it was for {self.path}: {'; '.join(changes)}")
+
+    def _changes(self, found: Checkpoint, before: list[float]) -> Iterator[str]:
+        """What is not as it was when the checkpoint was written, and can be meant."""
+        if found.epochs not in (0, self.epochs):
+            yield f"epochs were {found.epochs} and are {self.epochs}"
+        device = self.trainer.plan.caps.name
+        if found.device not in ("", device):
+            yield f"the device was {found.device} and is {device}, so that last bits differ"
+        if self.schedule is None:
+            if before != self.rates:
+                held, own = (", ".join(f"{r:.3g}" for r in found) for found in (self.rates, before))
+                yield f"its rate {held} is used, not the step's {own}"
+        elif self.history.steps:
+            back = (found.epoch, found.position - 1) if found.position else \
+                (found.epoch - 1, (self.batches or 1) - 1)
+            now = np.asarray(self._scheduled(self.schedule, *back), np.float32).tolist()
+            if now != self.rates:
+                yield (f"the rate of its last step was {self.rates[0]:.3g}, and would be "
+                       f"{now[0]:.3g} now")

@@ -98,7 +98,7 @@ class Replay:
 
     def _rates(self, record: _Record) -> None:
         for group, rate in enumerate(record.rates or ()):
-            self.trainer.set_rate(rate, group)
+            self.trainer.set_rate(rate, group, "train")
 
     def _look(self, k: int, slot: str) -> Cause | str:
         """What made the k-th step's loss (or its new value of `slot`) non-finite, or the slot that

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from numbers import Real
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,11 +16,11 @@ from handheld.collector import paused
 from handheld.errors import HandheldError
 from handheld.run.batch import NUMPY, check_batch, choose_graph
 from handheld.run.checkpoint import by_slot
+from handheld.run.loop import fit
 from handheld.step import named_state
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
-    from handheld.run.history import History
 
 
 class Loss:
@@ -52,12 +53,21 @@ class Observer(Protocol):
 
 
 class Trainer:
-    """Runs a plan's graphs on its device, over one state that stays there."""
+    """Runs a plan's graphs on its device, over one state that stays there.
+
+    A step has one trainer at a time: starting another brings the state of the one before back into
+    the step, goes on from it, and closes that one. Two side by side need `step.copy()`.
+    """
 
     @paused()
     def __init__(self, plan: Plan, **options: Any) -> None:
         self.plan = plan
         self.closed = False
+        self._replaced = False
+        before = plan.step._trainer
+        if before is not None and not before.closed:
+            before.close()
+            before._replaced = True
         self.session: Session = open_session(plan, **options)
         #: batches whose gradients are summed and not yet applied (gradient accumulation)
         self.micro = 0
@@ -107,6 +117,9 @@ class Trainer:
     def outputs(self) -> dict[str, np.ndarray]:
         """What the last run gave out besides its loss, under the names of the model's outputs."""
         self._open()
+        if not self._last:
+            raise HandheldError("nothing was run yet, so that there are no outputs. Try: "
+                                "trainer.evaluate(*batch), or trainer.run(graph, *batch)")
         graph = self.plan.graphs[self._last].graph
         return {name: self.session.read_tensor(self._last, view.tensor).reshape(view.shape)
                 for name, view, _ in graph.outputs if name != "loss"}
@@ -122,11 +135,7 @@ class Trainer:
         found = self.outputs()
         return next(iter(found.values())) if len(found) == 1 else found
 
-    def fit(self, data: Any, **options: Any) -> History:
-        """Trains for `epochs=`; see handheld.run.loop.fit for all it can do."""
-        from handheld.run.loop import fit
-
-        return fit(self, data, **options)
+    fit = fit
 
     # ── state ─────────────────────────────────────────────────────────────────────────────────
 
@@ -145,28 +154,57 @@ class Trainer:
     def load(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Puts values (of `state()`, or of a PyTorch state dict) onto the device."""
         self._open()
+        if not isinstance(state, Mapping):
+            raise HandheldError(f"load takes a dictionary of values by name, not a "
+                                f"{type(state).__name__}. Files: handheld.load, or "
+                                "fit(..., checkpoint=, resume=True)")
         arrays = by_slot(state, self.plan.step.slots, strict)
         for name, array in arrays.items():  # only once everything is known to fit
             self.session.write_slot(name, array)
             self.plan.step.values[name] = array.astype(NUMPY[self.plan.step.slots[name].dtype])
 
-    def set_rate(self, rate: float, group: int = 0, optimizer: str = "optimizer") -> None:
-        """Changes a learning rate; the plan stays."""
-        name = f"{optimizer}.lr.{group}"
-        if name not in self.plan.step.slots:
-            raise HandheldError(f"there is no learning rate {name!r}")
-        if not 0 <= rate <= float(np.finfo(np.float32).max):
-            raise HandheldError(f"a learning rate of {rate:g} makes no sense: it should be a "
+    def set_rate(self, rate: float, group: int | None = None,
+                 optimizer: str | None = None) -> None:
+        """Changes a learning rate; the plan stays. `group` and `optimizer` must be said where there
+        are several; an optimizer is called by the graph that it updates in (`"d"`, `"g"`)."""
+        self._open()
+        slots = self._rate_slots(optimizer)
+        if group is None and len(slots) > 1:
+            raise HandheldError(f"the optimizer has {len(slots)} parameter groups: say which one, "
+                                "for example set_rate(rate, group=0)")
+        if not 0 <= (group or 0) < len(slots):
+            raise HandheldError(f"the optimizer has no group {group}: they are counted from 0 to "
+                                f"{len(slots) - 1}")
+        name = slots[group or 0]
+        if not isinstance(rate, Real) or not 0 <= rate <= float(np.finfo(np.float32).max):
+            raise HandheldError(f"a learning rate of {rate!r:.40} makes no sense: it should be a "
                                 "finite number, 0 or more")
         self.session.write_slot(name, np.array(rate, np.float32))
 
-    def rates(self, optimizer: str = "optimizer") -> list[float]:
-        names = [n for n in self.plan.step.slots if n.startswith(f"{optimizer}.lr.")]
-        if not names:
-            known = sorted({n.partition(".lr.")[0] for n in self.plan.step.slots if ".lr." in n})
-            raise HandheldError(f"there is no optimizer {optimizer!r}; there are: "
-                                f"{', '.join(known) or 'none'}")
-        return [float(self.session.read_slot(n)) for n in sorted(names)]
+    def rates(self, optimizer: str | None = None) -> list[float]:
+        """The learning rates of an optimizer, one for each of its parameter groups."""
+        self._open()
+        return [float(self.session.read_slot(name)) for name in self._rate_slots(optimizer)]
+
+    def _rate_slots(self, optimizer: str | None) -> list[str]:
+        """The slots of an optimizer's rates, by group. It is called by its own name, or by a graph
+        (`train` also where that is `train@16`)."""
+        owners: dict[str, list[str]] = {}
+        for name in self.plan.step.slots:
+            owner, found, group = name.rpartition(".lr.")
+            if found and group.isdigit():
+                owners.setdefault(owner, []).append(name)
+        used = {owner: [name for name, graph in self.plan.step.graphs.items()
+                        if any(slot in graph.slots for slot in slots)]
+                for owner, slots in owners.items()}
+        chosen = [owner for owner, graphs in used.items() if optimizer in (None, owner) or any(
+            optimizer in (name, name.partition("@")[0]) for name in graphs)]
+        if len(chosen) != 1:
+            known = ", ".join(f"{owner} (of {', '.join(graphs)})" for owner, graphs in used.items())
+            wrong = "this step has several optimizers: say which one" if chosen else \
+                f"there is no optimizer {optimizer or ''}".rstrip()
+            raise HandheldError(f"{wrong}; there are: {known or 'none'}")
+        return sorted(owners[chosen[0]], key=lambda name: int(name.rpartition(".")[2]))
 
     # ── the rest ──────────────────────────────────────────────────────────────────────────────
 
@@ -184,7 +222,10 @@ class Trainer:
 
     def _open(self) -> None:
         if self.closed:
-            raise HandheldError("this trainer is closed. Start another: plan.start()")
+            raise HandheldError(
+                "this trainer is closed: another one was started over the same step and went on "
+                "from its state. For two side by side: step.copy().plan(...)" if self._replaced
+                else "this trainer is closed. Start another: plan.start()")
 
     def __enter__(self) -> Trainer:
         return self

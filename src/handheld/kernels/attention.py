@@ -1,0 +1,255 @@
+"""Attention and its gradient: nodes -> launches of attention_register.cl and attention_local.cl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from handheld.device import DeviceCaps
+from handheld.errors import PlanError
+from handheld.graph.graph import Graph, Node, View
+from handheld.kernels.args import group, ints, line, strided
+from handheld.kernels.base import (
+    Arg,
+    Buffer,
+    Float,
+    Launch,
+    Lowered,
+    Workspace,
+    read_source,
+    round_up,
+    with_defines,
+)
+from handheld.kernels.expr import PHILOX
+
+Choice = Mapping[str, int]
+
+#: on a GPU: columns of a chunk, as in attention_local.cl; most work-items across and down
+KT, MOST_ACROSS, MOST_DOWN = 16, 16, 16
+
+#: on a CPU: register tiles and blocks, for 16 registers and for 32 of 512 bits
+TILES = {False: (6, 1, 48), True: (8, 2, 64)}
+WIDE = 128  # wider heads have blocks of half the size, so that they fit the cache
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """An attention node and what its kernels are told."""
+
+    batch: int
+    heads: int
+    groups: int
+    rows: int
+    keys: int
+    depth: int
+    width: int
+    #: parameters INPUTS of attention.cl, then GRADIENTS if the node is a gradient
+    args: tuple[Arg, ...]
+    flags: dict[str, object]
+    #: whether all rows can be read in float4
+    quads: bool
+
+    @staticmethod
+    def of(node: Node, graph: Graph) -> _Problem:
+        grad = node.op == "attention_grad"
+        q, k, v = node.inputs[1:4] if grad else node.inputs[:3]
+        batch, heads, rows, depth = q.shape
+        groups, keys, width = k.shape[1], k.shape[2], v.shape[3]
+        ints(batch * heads * rows * max(depth, width), batch * groups * keys * max(depth, width))
+        attrs, rest = node.attrs, list(node.inputs[6 if grad else 3 :])
+        args: list[Arg] = [*_view(q), *_view(k), *_view(v)]
+        args += ints(heads, heads // max(groups, 1), rows, keys, depth, width)
+        args.append(Float(attrs["scale"]))
+        flags: dict[str, object] = {"CAUSAL": int(attrs["causal"])}
+        if attrs["masked"]:
+            mask = rest.pop(0)
+            flags["MASK"] = 2 if graph.tensors[mask.tensor].dtype == "bool" else 1
+            args += _view(mask)
+        if attrs["dropout"] > 0:
+            drop = attrs["dropout"]
+            flags["DROPOUT"] = 1
+            args += [Buffer(rest[0].tensor), Buffer(rest[1].tensor), *ints(attrs["key"]),
+                     Float(drop), Float(0.0 if drop >= 1 else 1 / (1 - drop))]
+        if grad:
+            args += [*_view(node.inputs[0]), *_view(node.inputs[4]), Buffer(node.inputs[5].tensor)]
+        read = [q, k, v, *([node.inputs[0]] if grad else ())]
+        return _Problem(batch, heads, groups, rows, keys, depth, width, tuple(args), flags,
+                        all(map(_in_quads, read)))
+
+    @property
+    def empty(self) -> bool:
+        return 0 in (self.batch, self.heads, self.rows)
+
+
+def _in_quads(view: View) -> bool:
+    """Whether columns are side by side and every row begins at a multiple of four."""
+    *steps, step = (0 if n == 1 else s for n, s in zip(view.shape, view.strides))
+    return step == 1 and not any(n % 4 for n in (view.shape[3], view.offset, *steps))
+
+
+def _view(view: View) -> tuple[Arg, ...]:
+    return (Buffer(view.tensor), *strided(view))
+
+
+def flops(node: Node, graph: Graph) -> int:
+    """Multiplications and additions of the products: two forward; backward five, of which one
+    makes the scores again."""
+    grad = node.op == "attention_grad"
+    (b, h, n, d), s, e = node.inputs[int(grad)].shape, node.inputs[1 + grad].shape[2], (
+        node.inputs[2 + grad].shape[3])
+    return 2 * b * h * n * s * ((3 * d + 2 * e) if grad else (d + e))
+
+
+def lower_attention(
+    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
+) -> Lowered:
+    problem = _Problem.of(node, graph)
+    if problem.empty:
+        return Lowered((), why="empty output")
+    if caps.kind == "gpu":
+        return _local(problem, node, caps, choice)
+    return _register(problem, node, caps)
+
+
+def lower_attention_grad(
+    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
+) -> Lowered:
+    problem = _Problem.of(node, graph)
+    if problem.empty:
+        return Lowered((), why="empty output")
+    if caps.kind == "gpu":
+        return _local_grad(problem, node, caps, choice)
+    return _register_grad(problem, node, caps)
+
+
+def _blocks(problem: _Problem, caps: DeviceCaps) -> tuple[int, str]:
+    """Queries, and keys, of a block; the program."""
+    tile_rows, vectors, block = TILES[caps.vector_width >= 16]
+    wide = max(problem.depth, problem.width)
+    if wide <= 16:
+        vectors = 1
+    block = block // 2 if wide > WIDE and block // 2 % (16 * vectors) == 0 else block
+    step = 16 * vectors
+    defines = {"MR": tile_rows, "NV": vectors, "BQ": block, "BK": block,
+               "DP": round_up(max(problem.depth, 1), step),
+               "EP": round_up(max(problem.width, 1), step), **problem.flags}
+    parts = ["math.cl", "wide.cl", "attention.cl", "attention_register.cl"]
+    text = (PHILOX if "DROPOUT" in problem.flags else "") + "".join(map(read_source, parts))
+    return block, with_defines(defines, text)
+
+
+def _register(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
+    block, source = _blocks(problem, caps)
+    grid = (-(-problem.rows // block), problem.batch * problem.heads)
+    args = (*problem.args, *map(Buffer, node.outputs))
+    return Lowered((Launch("attention", source, args, grid, (1, 1)),), (),
+                   f"blocks of {block} queries and keys")
+
+
+def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
+    """Heads go to the compute units whole; where they are too few, keys are cut in parts, each with
+    a dq of its own that a second launch adds up."""
+    block, source = _blocks(problem, caps)
+    heads, blocks = problem.batch * problem.groups, max(-(-problem.keys // block), 1)
+    parts = min(blocks, max(2 * caps.compute_units // max(heads, 1), 1))
+    part = -(-blocks // parts) * block
+    parts = -(-max(problem.keys, 1) // part)
+    dq, dk, dv = node.outputs
+    size = problem.batch * problem.heads * problem.rows * problem.depth
+    ints(parts * size)
+    first: Arg = Buffer(dq) if parts == 1 else Workspace(0)
+    args = (*problem.args, first, Buffer(dk), Buffer(dv), *ints(part))
+    launches = [Launch("attention_grad", source, args, (parts, heads), (1, 1))]
+    why = f"blocks of {block} queries and keys"
+    if parts == 1:
+        return Lowered(tuple(launches), (), why)
+    launches.append(line("attention_sum", source,
+                         (first, Buffer(dq), *ints(size, parts)), size, caps))
+    return Lowered(tuple(launches), (4 * parts * size,), f"{why}, keys in {parts} parts")
+
+
+def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
+    """Work-groups of a GPU that are legal, the family's own first; on a CPU there is no choice."""
+    problem = _Problem.of(node, graph)
+    if caps.kind != "gpu" or problem.empty:
+        return ()
+    return tuple(dict(zip(("WX", "WY"), shape)) for shape in _shapes(problem, caps))
+
+
+def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
+    """Work-items across and down a work-group that the device can run, the best guess first: the
+    largest of which there is one for each compute unit, else the one that makes most."""
+    sizes = [1 << n for n in range(5)]
+    legal = [(x, y) for x in sizes for y in sizes
+             if x * y <= group(caps, MOST_ACROSS * MOST_DOWN)
+             and 4 * sum(_memory(problem, x, y)[:2]) <= caps.local_mem_bytes]
+    if not legal:
+        wide = max(problem.depth, problem.width)
+        raise PlanError(f"attention with heads of {wide} columns needs more than the "
+                        f"{caps.local_mem_bytes} bytes of local memory there are. Try: narrower "
+                        "heads")
+
+    def groups(shape: tuple[int, int]) -> int:
+        return -(-problem.rows // (4 * shape[1])) * problem.batch * problem.heads
+
+    most = max(x * y for x, y in legal)
+    worth = [s for s in legal if s[0] * s[1] * 8 >= most and s[0] >= min(s[1], 4)]
+    full = [s for s in worth if groups(s) >= caps.compute_units]
+    best = max(full, key=lambda s: (s[0] * s[1], s[0])) if full else max(
+        worth, key=lambda s: (groups(s), s[0]))
+    return [best, *(s for s in worth if s != best)]
+
+
+def _memory(problem: _Problem, across: int, down: int) -> tuple[int, int, int, int]:
+    """Floats of chunks and of the tile in local memory; rows of a chunk; columns side by side."""
+    tall, wide = 4 * down + 4, 4 * across + 4
+    widest = max(problem.depth, problem.width)
+    side = 4 if widest >= 4 * across else 2 if widest >= 2 * across else 1
+    columns = round_up(widest, across * side)
+    room, deep = max(KT * (tall + wide), columns), min(KT, 4 * across)
+    while deep * columns > room:
+        deep //= 2
+    return round_up(room, 4), 4 * across * tall, deep, side
+
+
+def _groups(
+    problem: _Problem, caps: DeviceCaps, choice: Choice | None
+) -> tuple[int, int, str]:
+    """Work-items of a group, its rows, and the program."""
+    shapes = _shapes(problem, caps)
+    across, down = (choice["WX"], choice["WY"]) if choice else shapes[0]
+    if (across, down) not in shapes:
+        raise PlanError(f"no work-group for attention is {dict(choice or {})}")
+    room, _, deep, side = _memory(problem, across, down)
+    defines = {"WX": across, "WY": down, "CV": side, "DEEP": deep, "ROOM": room,
+               "VEC": 4 if problem.quads else 1,
+               "DN": -(-problem.depth // (across * side)),
+               "EN": -(-problem.width // (across * side)), **problem.flags}
+    text = "".join(map(read_source, ("attention.cl", "attention_local.cl")))
+    return across * down, 4 * down, with_defines(
+        defines, (PHILOX if "DROPOUT" in problem.flags else "") + text)
+
+
+def _local(
+    problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None
+) -> Lowered:
+    items, block, source = _groups(problem, caps, choice)
+    grid = (-(-problem.rows // block) * items, problem.batch * problem.heads)
+    args = (*problem.args, *map(Buffer, node.outputs))
+    return Lowered((Launch("attention", source, args, grid, (items, 1)),), (),
+                   f"groups of {items} items, {block} queries")
+
+
+def _local_grad(
+    problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None
+) -> Lowered:
+    items, block, source = _groups(problem, caps, choice)
+    dq, dk, dv = map(Buffer, node.outputs)
+    queries = (-(-problem.rows // block) * items, problem.batch * problem.heads)
+    keys = (-(-problem.keys // block) * items, problem.batch * problem.groups)
+    launches = (
+        Launch("attention_queries", source, (*problem.args, dq, Workspace(0)), queries, (items, 1)),
+        Launch("attention_keys", source, (*problem.args, Workspace(0), dk, dv), keys, (items, 1)),
+    )
+    return Lowered(launches, (4 * problem.batch * problem.heads * problem.rows,),
+                   f"groups of {items} items, {block} queries, then {block} keys")

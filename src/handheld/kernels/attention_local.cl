@@ -1,0 +1,365 @@
+// Attention on GPUs: one work-group of WX*WY items, BR rows of one head: queries forward and for dq,
+// keys for dk and dv. It walks the other side in blocks of BC.
+//
+//                   BC keys                        scores: S in registers, 4x4 an item, from chunks
+//                +-----------+                       of KT columns of q and k in local memory
+//         KT     |    K^T    | KT                  then exp, and P goes to local memory, turned
+//        +---+   +-----------+      width          apply: O += P V in registers, 4 rows and
+//     BR | Q |   |   S, P    |    +-------+          EN * CV columns an item, from V in local memory,
+//        +---+   +-----------+    |   O   |          DEEP rows at a time
+//                                 +-------+
+//
+// All loops with barriers run at least once and say so: compilers that turn work-items into loops
+// would otherwise copy what follows for the case that they do not.
+//
+// dq: S and T = G V^T, P and T -> dT, dQ += dT K. dk, dv: the same turned, with keys as rows;
+// dV += P^T G, then dK += dT^T Q. Each makes S again: nothing is added up across work-groups.
+
+#ifndef WX     // work-items across and down
+#define WX 16
+#endif
+#ifndef WY
+#define WY 8
+#endif
+#ifndef CV     // columns of an item that lie side by side: 1, 2 or 4
+#define CV 4
+#endif
+#ifndef DN     // and how many such: of q and k; of v
+#define DN 1
+#endif
+#ifndef EN
+#define EN 1
+#endif
+#ifndef DEEP   // rows of v (or k, q, g) in local memory at a time, a divisor of BC
+#define DEEP 16
+#endif
+#ifndef ROOM   // floats that chunks share: KT * (A_PITCH + B_PITCH), and DEEP rows of all columns
+#define ROOM 1664
+#endif
+#ifndef VEC    // floats of a load: 4 where all strides and offsets are multiples of four, and 1
+#define VEC 1
+#endif
+#define UNROLL 8
+#define KT 16
+#define ITEMS (WX * WY)
+#define BR (4 * WY)
+#define BC (4 * WX)
+#define A_PITCH (BR + 4)  // 4 more, so that neighbours store to different banks
+#define B_PITCH (BC + 4)
+#define TILE (BC * A_PITCH)
+#define COLUMNS(n) ((n) * WX * CV)
+
+#if CV == 4
+typedef float4 vec;
+#define SPREAD(v, x) vstore4(v, 0, x);
+#elif CV == 2
+typedef float2 vec;
+#define SPREAD(v, x) vstore2(v, 0, x);
+#else
+typedef float vec;
+#define SPREAD(v, x) x[0] = v;
+#endif
+
+// 32 neighbouring items are a block of 8 x 4 rather than a row: they read fewer float4s
+#define LX (WX < 8 ? WX : 8)
+#define LY (WY < 32 / LX ? WY : 32 / LX)
+#define TX (item / (LX * LY) % (WX / LX) * LX + item % LX)
+#define TY (item / (LX * LY) / (WX / LX) * LY + item / LX % LY)
+
+#define LOCALS \
+  __local float4 room4[ROOM / 4], tile4[TILE / 4]; \
+  __local float *room = (__local float *)room4, *tile = (__local float *)tile4; \
+  const int item = get_local_id(0), tx = TX, ty = TY;
+
+inline void taken_apart(float4 v, float *x) { x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w; }
+
+// to[column][pitch], KT columns from `k` of `all` rows: what lies outside is 0
+inline void chunk(const __global float *from, int row_step, int step, int count, int k, int columns,
+                  __local float *to, int all, int pitch, int item) {
+  for (int i = item; i < all * KT / VEC; i += ITEMS) {
+    const int row = i / (KT / VEC), c = i % (KT / VEC) * VEC;
+    const int inside = row < count && k + c < columns;
+    __local float *at = to + c * pitch + row;
+#if VEC == 4
+    const float4 x = inside ? *(const __global float4 *)(from + row * row_step + k + c)
+                            : (float4)(0.0f);
+    at[0] = x.x, at[pitch] = x.y, at[2 * pitch] = x.z, at[3 * pitch] = x.w;
+#else
+    at[0] = inside ? from[row * row_step + (k + c) * step] : 0.0f;
+#endif
+  }
+}
+
+// sum[i][j] = row 4*ty + i of a times row 4*tx + j of b
+inline void scores(const __global float *a, int a_r, int a_c, int a_count, const __global float *b,
+                   int b_r, int b_c, int b_count, int columns, __local float *room, int item, int tx,
+                   int ty, float sum[4][4]) {
+  __local float *as = room, *bs = room + KT * A_PITCH;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum[i][j] = 0.0f;
+  int k = 0;
+  do {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    chunk(a, a_r, a_c, a_count, k, columns, as, BR, A_PITCH, item);
+    chunk(b, b_r, b_c, b_count, k, columns, bs, BC, B_PITCH, item);
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll UNROLL
+    for (int c = 0; c < KT; ++c) {
+      float x[4], y[4];
+      taken_apart(*(const __local float4 *)(as + c * A_PITCH + 4 * ty), x);
+      taken_apart(*(const __local float4 *)(bs + c * B_PITCH + 4 * tx), y);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[i][j] += x[i] * y[j];
+    }
+    k += KT;
+  } while (k < columns);
+}
+
+// out[i][n] += row 4*ty + i of the tile times `count` rows of m; `n_count` vectors of columns
+inline void apply(const __local float *tile, const __global float *m, int m_r, int m_c, int count,
+                  int columns, __local float *room, int item, int tx, int ty, const int n_count,
+                  vec *out) {
+  int k = 0;
+  do {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = item; i < DEEP * COLUMNS(n_count) / VEC; i += ITEMS) {
+      const int row = k + i / (COLUMNS(n_count) / VEC), c = i % (COLUMNS(n_count) / VEC) * VEC;
+      const int inside = row < count && c < columns;
+#if VEC == 4
+      *(__local float4 *)(room + 4 * i) =
+          inside ? *(const __global float4 *)(m + row * m_r + c) : (float4)(0.0f);
+#else
+      room[i] = inside ? m[row * m_r + c * m_c] : 0.0f;
+#endif
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll UNROLL
+    for (int r = 0; r < DEEP; ++r) {
+      float x[4];
+      taken_apart(*(const __local float4 *)(tile + (k + r) * A_PITCH + 4 * ty), x);
+#pragma unroll
+      for (int n = 0; n < n_count; ++n) {
+        const vec y = *(const __local vec *)(room + r * COLUMNS(n_count) + (n * WX + tx) * CV);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[i * n_count + n] += x[i] * y;
+      }
+    }
+    k += DEEP;
+  } while (k < count);
+}
+
+// an item's columns of `row` to memory
+inline void stored(const vec *row, const int n_count, float factor, __global float *to, int columns,
+                   int tx) {
+#pragma unroll
+  for (int n = 0; n < n_count; ++n) {
+    float x[CV];
+    SPREAD(row[n] * factor, x)
+#pragma unroll
+    for (int c = 0; c < CV; ++c)
+      if ((n * WX + tx) * CV + c < columns) to[(n * WX + tx) * CV + c] = x[c];
+  }
+}
+
+// the tile [column][row], from an item's 4 x 4
+inline void laid_down(float x[4][4], __local float *tile, int tx, int ty) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+    *(__local float4 *)(tile + (4 * tx + j) * A_PITCH + 4 * ty) =
+        (float4)(x[0][j], x[1][j], x[2][j], x[3][j]);
+}
+
+#define CLEARED(out, n) for (int i_ = 0; i_ < 4 * (n); ++i_) out[i_] = (vec)(0.0f);
+
+// the score of a row and a key, -inf where it may not be seen
+#if MASK == 1
+#define SCORE(x, row, key) ((x) * scale + HEAD(m, b, h)[(row) * m_r + (key) * m_c])
+#elif MASK == 2
+#define SCORE(x, row, key) (HEAD(m, b, h)[(row) * m_r + (key) * m_c] ? (x) * scale : -INFINITY)
+#else
+#define SCORE(x, row, key) ((x) * scale)
+#endif
+#define VISIBLE(row, key) ((row) < rows && (key) < SEEN(row))
+#if DROPOUT
+#define DROPPED(x, row, key) \
+  ((x) * FACTOR(((uint)((b * heads + h) * rows + (row))) * (uint)keys + (uint)(key)))
+#else
+#define DROPPED(x, row, key) (x)
+#endif
+
+// what all items of a row have, added up or the largest of it; `tile` is free before and after
+inline void folded(float *x, const int sum, __local float *tile, int tx, int ty) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) tile[(4 * ty + i) * (WX + 1) + tx] = x[i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[i] = sum ? 0.0f : -INFINITY;
+    for (int n = 0; n < WX; ++n) {
+      const float y = tile[(4 * ty + i) * (WX + 1) + n];
+      x[i] = sum ? x[i] + y : y > x[i] ? y : x[i];
+    }
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+// get_group_id: block of queries, head of all batches
+__kernel void attention(INPUTS, __global float *out, __global float *lse) {
+  LOCALS
+  const int z = get_group_id(1), b = z / heads, h = z % heads, kh = h / shared;
+  const int first = get_group_id(0) * BR, count = min(BR, rows - first);
+  const int stop = SEEN(first + count - 1);
+  float most[4], total[4];
+  vec o[4 * EN];
+  CLEARED(o, EN)
+  for (int i = 0; i < 4; ++i) most[i] = -INFINITY, total[i] = 0.0f;
+  int key0 = 0;
+  do {
+    const int here = min(BC, stop - key0);
+    float s[4][4], peak[4];
+    scores(HEAD(q, b, h) + first * q_r, q_r, q_c, count, HEAD(k, b, kh) + key0 * k_r, k_r, k_c, here,
+           depth, room, item, tx, ty, s);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      peak[i] = -INFINITY;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = first + 4 * ty + i, key = key0 + 4 * tx + j;
+        s[i][j] = VISIBLE(row, key) ? SCORE(s[i][j], row, key) : -INFINITY;
+        peak[i] = s[i][j] > peak[i] ? s[i][j] : peak[i];
+      }
+    }
+    folded(peak, 0, tile, tx, ty);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float top = peak[i] > most[i] ? peak[i] : most[i], base = top == -INFINITY ? 0.0f : top;
+      const float shrink = exp(most[i] - base);
+      most[i] = top, total[i] *= shrink;
+#pragma unroll
+      for (int n = 0; n < EN; ++n) o[i * EN + n] *= shrink;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        s[i][j] = exp(s[i][j] - base);
+        total[i] += s[i][j];
+        s[i][j] = DROPPED(s[i][j], first + 4 * ty + i, key0 + 4 * tx + j);
+      }
+    }
+    laid_down(s, tile, tx, ty);
+    apply(tile, HEAD(v, b, kh) + key0 * v_r, v_r, v_c, here, width, room, item, tx, ty, EN, o);
+    key0 += BC;
+  } while (key0 < stop);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  folded(total, 1, tile, tx, ty);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = first + 4 * ty + i;
+    if (row < rows) {
+      const float inverse = total[i] == 0.0f ? 0.0f : 1.0f / total[i];
+      stored(o + i * EN, EN, inverse, out + ((b * rows + row) * heads + h) * width, width, tx);
+      if (tx == 0) lse[z * rows + row] = total[i] == 0.0f ? UNSEEN : most[i] + log(total[i]);
+    }
+  }
+}
+
+// dq, and delta of its rows for attention_keys; get_group_id: block of queries, head of all batches
+__kernel void attention_queries(INPUTS, GRADIENTS, __global float *dq, __global float *delta) {
+  LOCALS
+  const int z = get_group_id(1), b = z / heads, h = z % heads, kh = h / shared;
+  const int first = get_group_id(0) * BR, count = min(BR, rows - first);
+  const int stop = SEEN(first + count - 1);
+  float both[4], low[4];
+  vec o[4 * DN];
+  CLEARED(o, DN)
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = first + 4 * ty + i;
+    both[i] = 0.0f, low[i] = UNSEEN;
+    if (row < rows) {
+      low[i] = lse[z * rows + row];
+      for (int c = tx; c < width; c += WX)
+        both[i] += HEAD(g, b, h)[row * g_r + c * g_c] * HEAD(y, b, h)[row * y_r + c * y_c];
+    }
+  }
+  folded(both, 1, tile, tx, ty);
+  for (int i = 0; i < 4; ++i)
+    if (tx == 0 && first + 4 * ty + i < rows) delta[z * rows + first + 4 * ty + i] = both[i];
+  int key0 = 0;
+  do {
+    const int here = min(BC, stop - key0);
+    float s[4][4], t[4][4];
+    scores(HEAD(q, b, h) + first * q_r, q_r, q_c, count, HEAD(k, b, kh) + key0 * k_r, k_r, k_c, here,
+           depth, room, item, tx, ty, s);
+    scores(HEAD(g, b, h) + first * g_r, g_r, g_c, count, HEAD(v, b, kh) + key0 * v_r, v_r, v_c, here,
+           width, room, item, tx, ty, t);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = first + 4 * ty + i, key = key0 + 4 * tx + j;
+        const float p = VISIBLE(row, key) ? exp(SCORE(s[i][j], row, key) - low[i]) : 0.0f;
+        t[i][j] = p * (DROPPED(t[i][j], row, key) - both[i]) * scale;
+      }
+    laid_down(t, tile, tx, ty);
+    apply(tile, HEAD(k, b, kh) + key0 * k_r, k_r, k_c, here, depth, room, item, tx, ty, DN, o);
+    key0 += BC;
+  } while (key0 < stop);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = first + 4 * ty + i;
+    if (row < rows)
+      stored(o + i * DN, DN, 1.0f, dq + ((b * rows + row) * heads + h) * depth, depth, tx);
+  }
+}
+
+// get_group_id: block of keys, head of k and v of all batches
+__kernel void attention_keys(INPUTS, GRADIENTS, const __global float *delta, __global float *dk,
+                             __global float *dv) {
+  LOCALS
+  const int groups = heads / shared, z = get_group_id(1), b = z / groups, kh = z % groups;
+  const int first = get_group_id(0) * BR, count = min(BR, keys - first);
+  vec ok[4 * DN], ov[4 * EN];
+  CLEARED(ok, DN)
+  CLEARED(ov, EN)
+  int h = kh * shared;
+  do {
+    int row0 = CAUSAL ? min(first, rows - 1) / BC * BC : 0;
+    do {
+      const int here = min(BC, rows - row0);
+      float s[4][4], t[4][4];
+      scores(HEAD(k, b, kh) + first * k_r, k_r, k_c, count, HEAD(q, b, h) + row0 * q_r, q_r, q_c,
+             here, depth, room, item, tx, ty, s);
+      scores(HEAD(v, b, kh) + first * v_r, v_r, v_c, count, HEAD(g, b, h) + row0 * g_r, g_r, g_c,
+             here, width, room, item, tx, ty, t);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = row0 + 4 * tx + j, at = (b * heads + h) * rows + min(row, rows - 1);
+        const float low = lse[at], both = delta[at];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = first + 4 * ty + i;
+          const float p = VISIBLE(row, key) ? exp(SCORE(s[i][j], row, key) - low) : 0.0f;
+          t[i][j] = p * (DROPPED(t[i][j], row, key) - both) * scale;
+          s[i][j] = DROPPED(p, row, key);
+        }
+      }
+      laid_down(s, tile, tx, ty);
+      apply(tile, HEAD(g, b, h) + row0 * g_r, g_r, g_c, here, width, room, item, tx, ty, EN, ov);
+      barrier(CLK_LOCAL_MEM_FENCE);
+      laid_down(t, tile, tx, ty);
+      apply(tile, HEAD(q, b, h) + row0 * q_r, q_r, q_c, here, depth, room, item, tx, ty, DN, ok);
+      row0 += BC;
+    } while (row0 < rows);
+  } while (++h < (kh + 1) * shared);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int key = first + 4 * ty + i, at = (b * keys + key) * groups + kh;
+    if (key < keys) {
+      stored(ok + i * DN, DN, 1.0f, dk + at * depth, depth, tx);
+      stored(ov + i * EN, EN, 1.0f, dv + at * width, width, tx);
+    }
+  }
+}
