@@ -95,6 +95,15 @@ def test_own_load_where_cores_are_free(made):
         assert "other load" not in kinds(run)
 
 
+def test_a_process_that_gets_more_of_the_machine_is_no_load(made):
+    """For most of the run others take its cores; then it has them for itself, and is faster."""
+    made.steps(600, slower=lambda i: 0.5 if i >= 400 else 1.0)
+    begin = 0.00917 * 400
+    machine(made, own=between(begin, 99))
+    with made.open() as run:
+        assert "own load" not in kinds(run)
+
+
 def test_another_process(made):
     made.steps(600)
     machine(made, other=between(1.0, 3.0))

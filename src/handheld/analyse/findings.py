@@ -112,8 +112,10 @@ def _loads(run: Run) -> list[Row]:
         rows += _more(run, at, threads, "own load", "threads that this process started kept "
                       "{:.1f} cores busy besides its steps", THREADS)
     if own is not None and not rows:
-        rows += _more(run, at, own, "own load", "this process kept {:.1f} cores more busy than in "
-                      "its other steps")
+        # steps that are faster than others have more of the machine, and nothing besides them
+        rows += [one for one in _more(run, at, own, "own load", "this process kept {:.1f} cores "
+                                      "more busy than in its other steps")
+                 if not _faster(run, one["steps"])]
     if own is not None and cores is not None:
         rows += _more(run, at, cores - own, "other load",
                       "other processes kept {:.1f} cores more busy than at other times")
@@ -132,6 +134,16 @@ def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str,
     seconds, steps = _seconds(where), _touched(run, where)
     return [_finding(kind, f"{text.format(extra)}, for {seconds:.1f} s", steps,
                      _slower(run, steps), cores=extra, seconds=seconds, intervals=where)]
+
+
+def _faster(run: Run, steps: list[int]) -> bool:
+    """Whether these steps took clearly less than the others."""
+    inside = set(steps)
+    times: dict[bool, list[int]] = {True: [], False: []}
+    for before, one in itertools.pairwise(run.steps()):
+        times[one["id"] in inside].append(one["end_ns"] - before["end_ns"])
+    return all(times.values()) and bool(
+        np.median(times[True]) < (1 - OP_SHARE) * np.median(times[False]))
 
 
 def _clocks(run: Run) -> list[Row]:

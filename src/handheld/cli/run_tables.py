@@ -119,8 +119,8 @@ def _overhead(overhead: Row) -> list[tuple[str, str | Text]]:
     sampler, share = overhead["sampler"], overhead["recording_share"]
     if share is None:
         return []
-    return [("overhead", f"recording {share:.1%} of the run"
-             + (f", sensors {sampler['cpu_share']:.1%} of a core" if sampler else ""))]
+    sensors = f", sensors {sampler['cpu_share']:.1%} of a core" if sampler else ""
+    return [("overhead", f"recording {share:.1%} of the run{sensors}")]
 
 
 def parts(run: Run, graph: str) -> Table:
