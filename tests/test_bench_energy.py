@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from casework_path import clean_path
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
     return subprocess.run([sys.executable, str(ROOT / "bench" / "energy.py"), *words], env=env,
                           capture_output=True, text=True, check=False)
 

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from handheld.run.verify import Verification
 
 __version__ = "0.1.0"
-__all__ = ["Capture", "DeviceCaps", "HandheldError", "Profiler", "Step", "capture", "ceilings",
-           "load", "open_run", "tune", "verify", "watch"]
+__all__ = [
+    "Capture", "DeviceCaps", "HandheldError", "Profiler", "Step", "capture", "ceilings", "load",
+    "open_run", "tune", "verify", "watch",
+]
 
 
 def load(path: str | Path) -> Step:
@@ -49,20 +51,6 @@ def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
     return run(device, fresh)
 
 
-def open_run(path: str | Path) -> Run:
-    """Opens what `plan.profile`, `handheld profile` or a `Profiler` has written."""
-    from handheld.analyse.run import open_run as run
-
-    return run(path)
-
-
-def watch(model: Any, path: str | Path, **options: Any) -> Watch:
-    """Profiles plain PyTorch, which Handheld does not run; see handheld.profile.watch."""
-    from handheld.profile.watch import Watch as found
-
-    return found(model, path, **options)
-
-
 def verify(plan: Plan, batch: Sequence[Any], graph: str = "train",
            tolerance: float = 1e-5) -> Verification:
     """Every op of a graph on the plan's device against PyTorch in float64; `print` shows the first
@@ -78,6 +66,20 @@ def tune(step: Step, device: str = "opencl", seconds: float = 120.0) -> Path:
     from handheld.measure.tuner import tune as run
 
     return run(step, device, seconds)
+
+
+def open_run(path: str | Path) -> Run:
+    """Opens what `plan.profile`, `handheld profile` or a `Profiler` has written."""
+    from handheld.analyse.run import open_run as run
+
+    return run(path)
+
+
+def watch(model: Any, path: str | Path, **options: Any) -> Watch:
+    """Profiles plain PyTorch, which Handheld does not run; see handheld.profile.watch."""
+    from handheld.profile.watch import Watch as found
+
+    return found(model, path, **options)
 
 
 def __getattr__(name: str) -> Any:

@@ -131,6 +131,7 @@ class PressCtrlC:
 def test_interrupted_in_the_middle_of_an_epoch_and_resumed(shared, tmp_path):
     trainer, start = shared
     path = tmp_path / "run.checkpoint"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever ran before in this process
     reset(trainer, start)
     fit(trainer, data(), epochs=2)
     straight = trainer.state()

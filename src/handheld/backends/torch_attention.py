@@ -23,7 +23,7 @@ def _heads(x: T, like: T) -> T:
 
 
 def _scores(attrs: Attrs, q: T, k: T, rest: Sequence[T]) -> T:
-    scores = q @ _heads(k, q).transpose(-1, -2) * attrs["scale"]
+    scores: T = q @ _heads(k, q).transpose(-1, -2) * attrs["scale"]
     if attrs["masked"]:
         mask = rest[0]
         hidden = mask.dtype == torch.bool
@@ -37,7 +37,7 @@ def _scores(attrs: Attrs, q: T, k: T, rest: Sequence[T]) -> T:
 
 def _kept(attrs: Attrs, like: T, rest: Sequence[T]) -> T | None:
     """What each probability is multiplied by: 0 where it is dropped."""
-    p = attrs["dropout"]
+    p: float = attrs["dropout"]
     if not p:
         return None
     seed, step = (int(x) & _WORD for x in rest[-2:])
@@ -69,5 +69,5 @@ def attention_grad(
     used, dp = (p, dp) if kept is None else (p * kept, dp * kept)
     ds = p * (dp - (g * y).sum(-1, keepdim=True)) * attrs["scale"]
     dq, dk, dv = ds @ _heads(k, q), ds.transpose(-1, -2) @ q, used.transpose(-1, -2) @ g
-    dk, dv = (x.unflatten(1, (k.shape[1], -1)).sum(2) for x in (dk, dv))
+    dk, dv = (x.reshape(*k.shape[:2], -1, *x.shape[2:]).sum(2) for x in (dk, dv))
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)

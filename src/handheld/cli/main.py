@@ -7,7 +7,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -27,17 +28,14 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         as_json = "--json" in ctx.args
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt as stop:
+                _stopped(stop, as_json)
         except typer.Exit:
             raise
-        except KeyboardInterrupt as stop:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
-            found = _cause(stop)
-            text = str(found) or "interrupted"
-            if as_json:
-                show.print_error("Interrupted", text)
-            show.stopped(text)
-            raise typer.Exit(128 + getattr(found, "signal", signal.SIGINT)) from None
+        except KeyboardInterrupt as again:  # fell into the end of the first one; there is no third
+            _stopped(again, as_json)
         except Exception as error:
             if as_json:
                 show.print_error(type(error).__name__, _text(error))
@@ -47,6 +45,22 @@ class _Commands(TyperGroup):
                 raise
             show.fail(_text(error))
             raise typer.Exit(1) from None
+
+
+def _stopped(stop: KeyboardInterrupt, as_json: bool) -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
+    found = _cause(stop)
+    text = str(found) or "interrupted"
+    if as_json:
+        show.print_error("Interrupted", text)
+    show.stopped(text)
+    raise typer.Exit(128 + getattr(found, "signal", signal.SIGINT)) from None
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C, and no more of them while the command ends."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _cause(stop: BaseException) -> BaseException:
@@ -116,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     # drivers chatter while they build kernels; what matters becomes a BuildError
     warnings.filterwarnings("ignore", message="Non-empty compiler output")
     warnings.showwarning = lambda message, *_, **__: show.warn(str(message))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt_once)
     app(args=given, prog_name="handheld")
 
 

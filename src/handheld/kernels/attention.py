@@ -213,9 +213,9 @@ def _memory(problem: _Problem, across: int, down: int) -> tuple[int, int, int, i
 
 
 def _groups(
-    problem: _Problem, caps: DeviceCaps, choice: Choice | None
-) -> tuple[int, int, str]:
-    """Work-items of a group, its rows, and the program."""
+    problem: _Problem, caps: DeviceCaps, choice: Choice | None, kernels: tuple[int, ...]
+) -> tuple[int, int, list[str]]:
+    """Work-items of a group, its rows, and the programs: a kernel each."""
     shapes = _shapes(problem, caps)
     across, down = (choice["WX"], choice["WY"]) if choice else shapes[0]
     if (across, down) not in shapes:
@@ -226,14 +226,14 @@ def _groups(
                "DN": -(-problem.depth // (across * side)),
                "EN": -(-problem.width // (across * side)), **problem.flags}
     text = "".join(map(read_source, ("attention.cl", "attention_local.cl")))
-    return across * down, 4 * down, with_defines(
-        defines, (PHILOX if "DROPOUT" in problem.flags else "") + text)
+    text = (PHILOX if "DROPOUT" in problem.flags else "") + text
+    return across * down, 4 * down, [with_defines({**defines, "ONLY": n}, text) for n in kernels]
 
 
 def _local(
     problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None
 ) -> Lowered:
-    items, block, source = _groups(problem, caps, choice)
+    items, block, (source,) = _groups(problem, caps, choice, (1,))
     grid = (-(-problem.rows // block) * items, problem.batch * problem.heads)
     args = (*problem.args, *map(Buffer, node.outputs))
     return Lowered((Launch("attention", source, args, grid, (items, 1)),), (),
@@ -243,13 +243,13 @@ def _local(
 def _local_grad(
     problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None
 ) -> Lowered:
-    items, block, source = _groups(problem, caps, choice)
+    items, block, (first, second) = _groups(problem, caps, choice, (2, 3))
     dq, dk, dv = map(Buffer, node.outputs)
     queries = (-(-problem.rows // block) * items, problem.batch * problem.heads)
     keys = (-(-problem.keys // block) * items, problem.batch * problem.groups)
     launches = (
-        Launch("attention_queries", source, (*problem.args, dq, Workspace(0)), queries, (items, 1)),
-        Launch("attention_keys", source, (*problem.args, Workspace(0), dk, dv), keys, (items, 1)),
+        Launch("attention_queries", first, (*problem.args, dq, Workspace(0)), queries, (items, 1)),
+        Launch("attention_keys", second, (*problem.args, Workspace(0), dk, dv), keys, (items, 1)),
     )
     return Lowered(launches, (4 * problem.batch * problem.heads * problem.rows,),
                    f"groups of {items} items, {block} queries, then {block} keys")

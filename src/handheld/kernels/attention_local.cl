@@ -39,6 +39,9 @@
 #ifndef VEC    // floats of a load: 4 where all strides and offsets are multiples of four, and 1
 #define VEC 1
 #endif
+#ifndef ONLY   // the kernel of a program: 1 attention, 2 attention_queries, 3 attention_keys; 0 all.
+#define ONLY 0 // (some drivers count the local memory of all kernels of a program together)
+#endif
 #define UNROLL 8
 #define KT 16
 #define ITEMS (WX * WY)
@@ -207,6 +210,7 @@ inline void folded(float *x, const int sum, __local float *tile, int tx, int ty)
   barrier(CLK_LOCAL_MEM_FENCE);
 }
 
+#if ONLY == 0 || ONLY == 1
 // get_group_id: block of queries, head of all batches
 __kernel void attention(INPUTS, __global float *out, __global float *lse) {
   LOCALS
@@ -264,7 +268,9 @@ __kernel void attention(INPUTS, __global float *out, __global float *lse) {
     }
   }
 }
+#endif
 
+#if ONLY == 0 || ONLY == 2
 // dq, and delta of its rows for attention_keys; get_group_id: block of queries, head of all batches
 __kernel void attention_queries(INPUTS, GRADIENTS, __global float *dq, __global float *delta) {
   LOCALS
@@ -314,7 +320,9 @@ __kernel void attention_queries(INPUTS, GRADIENTS, __global float *dq, __global 
       stored(o + i * DN, DN, 1.0f, dq + ((b * rows + row) * heads + h) * depth, depth, tx);
   }
 }
+#endif
 
+#if ONLY == 0 || ONLY == 3
 // get_group_id: block of keys, head of k and v of all batches
 __kernel void attention_keys(INPUTS, GRADIENTS, const __global float *delta, __global float *dk,
                              __global float *dv) {
@@ -363,3 +371,4 @@ __kernel void attention_keys(INPUTS, GRADIENTS, const __global float *delta, __g
     }
   }
 }
+#endif

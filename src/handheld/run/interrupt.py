@@ -21,7 +21,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupt:
-    """While it is open the first Ctrl-C or SIGTERM only sets a flag; the second one means now.
+    """While it is open the first Ctrl-C or SIGTERM only sets a flag; the second one means now, and
+    a third does not disturb the end.
 
     A step half enqueued would leave half of the weights updated, so none is cut short.
     """
@@ -29,6 +30,7 @@ class Interrupt:
     def __init__(self) -> None:
         #: the signal that asked, 0 until one did
         self.signal = 0
+        self._now = False
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -39,9 +41,12 @@ class Interrupt:
         return "terminated" if self.signal == signal.SIGTERM else "interrupted"
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal:
+        if self._now:
+            return
+        self._now = self.signal != 0
+        self.signal = self.signal or number
+        if self._now:
             raise KeyboardInterrupt
-        self.signal = number
 
     def __enter__(self) -> Interrupt:
         # signals reach the main thread only; elsewhere there is nothing to catch
