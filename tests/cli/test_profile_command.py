@@ -15,6 +15,7 @@ import termios
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -142,6 +143,21 @@ def test_torch_cpu(run):
     result = run("mine.py:make", "--on", "torch:cpu", "--steps", "20")
     assert result.exit_code == 0 and "torch:cpu" in result.stdout
     assert "allocated" not in result.stdout, "PyTorch's own memory is not ours to state"
+
+
+def test_examples_come_from_data_and_what_is_frozen_is_named(run, tmp_path):
+    (tmp_path / "bare.py").write_text(FACTORY.replace(", batch\n", "\n").replace(
+        "nn.ReLU()", "Gate()").replace("def make", """class Gate(nn.Module):
+    def forward(self, x):
+        return x if x.mean() > 0 else -x
+
+def make"""))
+    np.savez(tmp_path / "data.npz", x=np.ones((64, 6), np.float32), y=np.arange(64) % 3)
+    words = ("bare.py:make", "--on", "torch:cpu", "--steps", "5", "--json")
+    assert "--data DATA" in json.loads(run(*words).stdout)["error"]["message"]
+    result = run(*words, "--data", "data.npz")
+    assert result.exit_code == 0, result.output
+    assert "`return x if x.mean() > 0 else -x`" in result.stderr
 
 
 def test_a_workload_of_two_updates(run):
