@@ -65,9 +65,41 @@ def test_the_device_clock_is_mapped_with_its_error_and_drift(tmp_path):
         made.writer.put("clock", round((at - START) * (1 - 1e-4)) + 77, at, 1200)
     with made.open() as run:
         assert run.clock.error_ns == 1200 and run.clock.drift_ppm == pytest.approx(100, rel=1e-2)
-        back = run.clock.host(np.array([77, 77 + 10**7]))
+        back = run.clock.host(np.array([77, 77 + 10**7]), START, START + 10**7)
         assert back.tolist() == pytest.approx([START, START + 10**7 * (1 + 1e-4)], abs=2)
         assert run.summary()["clock_error_us"] == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("by", [-4_000_000_000, 70_000_000])
+def test_a_device_clock_that_is_set_spoils_the_window_it_is_set_in_and_no_other(tmp_path, by):
+    made = MadeRun(tmp_path / "one.run")
+    made.writer.commit()
+    made.writer._db.execute("DELETE FROM clock")
+
+    def window() -> None:
+        made.writer.put("clock", made.now + made.offset, made.now, 500)
+        made.steps(4)
+        made.now += 100_000
+        made.writer.put("clock", made.now + made.offset, made.now, 500)
+        made.steps(6, every=10**6, first=4)
+
+    window()
+    made.offset += by  # between two windows
+    window()
+    made.writer.put("clock", made.now + made.offset, made.now, 500)
+    made.steps(2)
+    made.offset -= by  # in the middle of the third
+    made.steps(2)
+    made.writer.put("clock", made.now + made.offset, made.now, 500)
+    made.steps(6, every=10**6, first=4)
+    window()
+    with made.open() as run:
+        assert [one.step for one in run.timed] == [*range(4), *range(10, 14), *range(30, 34)]
+        assert run.parts()["forward"] == pytest.approx(6) and run.parts()["unexplained"] == 0
+        assert all(one.begin <= one.commands["started"][0] < one.end for one in run.timed)
+        notes = [note["text"] for note in run.notes() if note["kind"] == "clock"]
+        assert len(notes) == 2 and f"{by * 1e-9:+.6f} s" in notes[0], notes
+        assert run.clock.drift_ppm == 0
 
 
 def test_transfers_are_cut_into_latency_and_bandwidth(tmp_path):
@@ -171,6 +203,16 @@ def test_memory_is_compared_with_the_process(tmp_path):
         assert found["process_growth_bytes"] == 1800
         assert [e["bytes"] for e in found["explained"]] == [1000, 500, 300]
         assert sum(e["bytes"] for e in found["explained"]) == found["process_growth_bytes"]
+
+
+def test_what_the_device_itself_says_it_has_given(tmp_path):
+    made = MadeRun(tmp_path / "one.run", started_ns=START - 500 * MS)
+    made.steps(60)
+    made.source("memory", [Channel("used", "memory")], 100, lambda t: [7e9 * (1 + (t > 0))])
+    made.source("nvidia", [Channel("gpu0 memory used", "memory", covers=("memory",))], 100,
+                lambda t: [1e9 if t < -1 else 3e9])
+    with made.open() as run:
+        assert run.memory_summary()["device_growth_bytes"] == 2e9
 
 
 def test_samples_are_summed_up(tmp_path):

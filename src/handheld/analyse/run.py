@@ -300,7 +300,10 @@ class Run:
             "JOIN source ON source.id = gap.source ORDER BY from_ns")
         return self.file.table("SELECT t_ns, kind, text FROM note ORDER BY t_ns") + [
             {"t_ns": gap["from_ns"], "kind": "gap", "text": f"{gap['source']}: {gap['reason']}"}
-            for gap in gaps]
+            for gap in gaps] + [
+            {"t_ns": when, "kind": "clock", "text": f"the device's clock was set by "
+             f"{moved * 1e-9:+.6f} s: steps around that have no op times"}
+            for when, moved in self.clock.stepped]
 
     def summary(self) -> Row:
         """The run in a few numbers."""
