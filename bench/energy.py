@@ -2,7 +2,8 @@
 kernels of equal time.
 
     python bench/energy.py [--on opencl] [--only b] [--seconds 120] [--other 16]
-                           [--sensor MODULE:CLASS] [--json FILE] [--plot FILE]
+                           [--rounds 2] [--ticks 20] [--sensor MODULE:CLASS]
+                           [--json FILE] [--plot FILE.svg]
 
 For a workload: windows of equal work tell the energy of each op signature by the slope over extra
 runs in normal steps and by running it alone (`--seconds`, about). Their sum is compared with what
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figure import scatter
 from workloads import Entry, captured, chosen
 
 import handheld
@@ -38,14 +40,14 @@ from handheld.analyse.run import Run
 from handheld.backends.base import describe
 from handheld.errors import HandheldError
 from handheld.measure.ceilings import _Bench
-from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure, window
+from handheld.profile.energy import LEAST_ROUNDS, LEAST_S, MOST_S, TICKS, measure, window
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import Sources, idle, sampled, sources
 from handheld.profile.session import update_s
 
 METHODS = ("slope", "alone")
 ROUNDS = 3
-STEPS = 30
+STEPS, STEPS_S = 30, 2.0  # before the windows, at least
 PLANTED_S = 0.004  # of each planted kernel
 HELD = "held out"
 
@@ -67,12 +69,14 @@ def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path
         trainer = stack.enter_context(plan.start())
         profiler.attach(trainer)
         idle(profiler.writer, 1.5)
-        for _ in range(STEPS):
-            loss = trainer.run(graph, *(t.numpy() for t in batch))
+        inputs, done, until = [t.numpy() for t in batch], 0, time.monotonic() + STEPS_S
+        while done < STEPS or time.monotonic() < until:  # several windows with op times
+            loss = trainer.run(graph, *inputs)
+            done += 1
         float(loss)
         profiler.flush()
         with handheld.open_run(path) as run:
-            window_s = window_of(run)
+            window_s = window_of(run, options.ticks)
         session, nodes = trainer.session, plan.graphs[graph].graph.nodes
         forward = {i: int(node.origin.phase == "forward") for i, node in enumerate(nodes)}
 
@@ -83,18 +87,24 @@ def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path
 
         if everything:
             measure(profiler, trainer, graph, window_s, budget_s=options.seconds,
-                    progress=lambda done, count, what: print(
-                        f"\r{done + 1}/{count} windows", end="", file=sys.stderr))
-            print(file=sys.stderr)
+                    least_rounds=options.rounds,
+                    progress=progress)
+            if sys.stderr.isatty():
+                print(file=sys.stderr)
         for _ in range(ROUNDS):
             held("step", {})
             held("forward", forward)
     return graph
 
 
-def window_of(run: Run) -> float:
+def progress(done: int, count: int, what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done + 1}/{count} windows", end="", file=sys.stderr, flush=True)
+
+
+def window_of(run: Run, ticks: int = TICKS) -> float:
     slowest = max(update_s(one) for one in rails(run.channels))
-    return min(max(TICKS * slowest, LEAST_S), MOST_S)
+    return min(max(ticks * slowest, LEAST_S), MOST_S)
 
 
 def ledger(run: Run, method: str, rail: str) -> dict[int, tuple[float, float]]:
@@ -147,26 +157,47 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
             row["forward"][m] = sum(j for op, (j, _) in sums[m].items() if phase[op] == "forward")
         row["other batch"] = other_batch(run, small, again, sums, mean_w, step_s)
         row |= agreement(run, rail.rail)
+        row["seconds_by"] = {m: sum(s for _, s in sums[m].values()) for m in METHODS}
         row["memory_share"] = memory_share(run, rail)
     return row
 
 
 def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w: float,
                 step_s: float) -> Row:
-    """Each op's joules by how much longer it takes at the other batch, and gaps with them."""
+    """Each op's joules by how much longer it takes at the other batch, and gaps with them. Ops are
+    matched by where they come from; one that is only there takes what its phase takes."""
     joules, half, seconds = held_out(small, rail, "step")
-    row: Row = {"joules": joules, "half": half, "seconds": seconds, "mean power": mean_w * seconds}
-    here = {r["position"]: r for r in run.ops()}
-    there = {r["position"]: r for r in small.ops() if r["ms"] is not None}
-    if [r["op"] for _, r in sorted(here.items())] != [r["op"] for _, r in sorted(there.items())]:
-        raise HandheldError("the graphs of the two batch sizes have different ops")
+    here, there = keyed(run), keyed(small)
+    row: Row = {"joules": joules, "half": half, "seconds": seconds, "mean power": mean_w * seconds,
+                "ops": len(there), "unmatched": len(there.keys() - here.keys())}
     # what an op takes has its share of the gaps between ops in it
     gaps = (seconds / sum(r["ms"] for r in there.values())
             / (step_s / sum(r["ms"] for r in here.values())))
     for m in METHODS:
-        row[m] = gaps * sum(joules * there[at]["ms"] / r["ms"] for at, r in here.items()
-                            for joules in [sums[m].get(r["id"], (0.0, 0.0))[0]] if r["ms"])
+        rates = {key: sums[m][r["id"]][0] / r["ms"] for key, r in here.items()
+                 if r["id"] in sums[m] and r["ms"]}
+        row[m] = gaps * sum(r["ms"] * rates.get(key, phase_rate(here, sums[m], r["phase"]))
+                            for key, r in there.items())
     return row
+
+
+def keyed(run: Run) -> dict[tuple[Any, ...], Row]:
+    """Ops that take time, by where they come from."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in sorted(run.ops(), key=lambda r: r["position"]):
+        if row["ms"]:
+            key = tuple(row[k] for k in ("op", "source", "phase", "path"))
+            again = sum(other[:-1] == key for other in found)
+            found[*key, again] = row
+    return found
+
+
+def phase_rate(here: dict[tuple[Any, ...], Row], joules: dict[int, tuple[float, float]],
+               phase: str) -> float:
+    """J a ms of the ops of a phase."""
+    mine = [r for r in here.values() if r["phase"] == phase and r["id"] in joules] or [
+        r for r in here.values() if r["id"] in joules]
+    return sum(joules[r["id"]][0] for r in mine) / sum(r["ms"] for r in mine)
 
 
 def agreement(run: Run, rail: str) -> Row:
@@ -212,7 +243,7 @@ def planted(options: argparse.Namespace, found: Sources, path: Path) -> Row:
         idle(profiler.writer, 1.5)
         profiler.writer.commit()
         with handheld.open_run(path) as run:
-            window_s = window_of(run)
+            window_s = window_of(run, options.ticks)
         names = list(kernels.run)
         for _ in range(ROUNDS):
             for method, extra in (("slope", {}), *(("slope", {n: 2}) for n in names),
@@ -355,24 +386,12 @@ def say_planted(row: Row) -> None:
         print(f"{method}: {cells}: {'told apart' if one['told apart'] else 'not told apart'}")
 
 
-def plot(rows: list[Row], path: str) -> None:
-    import matplotlib.pyplot as plt
-
-    _, axes = plt.subplots(figsize=(6, 6))
-    for row in rows:
-        xs, ys = ([s[m]["joules"] * 1e3 for s in row["signatures"]] for m in METHODS)
-        errors = [[(s[m]["high_joules"] - s[m]["joules"]) * 1e3 for s in row["signatures"]]
-                  for m in METHODS]
-        axes.errorbar(xs, ys, xerr=errors[0], yerr=errors[1], fmt="o", label=row["workload"])
-        ends = [min(xs + ys), max(xs + ys)]
-        axes.plot(ends, ends, color="black", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("mJ of a signature's ops, slope")
-    axes.set_ylabel("mJ, alone")
-    axes.legend()
-    plt.tight_layout()
-    plt.savefig(path, dpi=120)
+def plot(rows: list[Row], path: str | Path) -> None:
+    """The two methods, a dot a signature with its intervals."""
+    scatter(Path(path), "mJ of a signature's ops, slope", "mJ, alone", {
+        row["workload"]: [tuple(tuple(one[m][k] * 1e3 for k in (
+            "low_joules", "joules", "high_joules")) for m in METHODS)
+            for one in row["signatures"]] for row in rows})
 
 
 def find_sensors(name: str | None) -> Sources:
@@ -388,12 +407,14 @@ def main() -> int:
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="b", help="letters, small or large")
     parser.add_argument("--seconds", type=float, default=120.0, help="for all windows of one model")
+    parser.add_argument("--rounds", type=int, default=LEAST_ROUNDS, help="of windows, at least")
+    parser.add_argument("--ticks", type=int, default=TICKS, help="of the slowest sensor, a window")
     parser.add_argument("--other", type=int, help="the other batch size; half if not given")
     parser.add_argument("--sensor", metavar="MODULE:CLASS", help="this sensor alone, not all")
     parser.add_argument("--no-planted", action="store_true", help="leave the two kernels out")
     parser.add_argument("--keep", type=Path, help="keep the run files in this folder")
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", help="write the two methods' agreement here (needs matplotlib)")
+    parser.add_argument("--plot", help="write a figure of the two methods' agreement here (SVG)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     try:
