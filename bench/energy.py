@@ -188,7 +188,7 @@ def keyed(run: Run) -> dict[tuple[Any, ...], Row]:
         if row["ms"]:
             key = tuple(row[k] for k in ("op", "source", "phase", "path"))
             again = sum(other[:-1] == key for other in found)
-            found[*key, again] = row
+            found[(*key, again)] = row
     return found
 
 

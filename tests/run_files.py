@@ -45,8 +45,8 @@ class MadeRun:
               outside_ms: Callable[[int], float] = lambda i: 0.0,
               slower: Callable[[int], float] = lambda i: 1.0, graph: str = "train",
               first: int = 0) -> None:
-        """`count` steps; of each `every`, the first four are recorded, counted from `first`. What is outside of the
-        calls lies before a step; `slower` is a factor on the device's time."""
+        """`count` steps; of each `every`, counted from `first`, the first four are recorded. What
+        is outside of the calls lies before a step; `slower` is a factor on the device's time."""
         for i in range(count):
             recorded = (first + i) % every < 4
             if (first + i) % every == 0:

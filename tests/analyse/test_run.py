@@ -215,6 +215,45 @@ def test_what_the_device_itself_says_it_has_given(tmp_path):
         assert run.memory_summary()["device_growth_bytes"] == 2e9
 
 
+def test_utilisation_and_idle_ratios(tmp_path):
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(300)
+    # one core works all the time, one for every other half second, one never
+    half = rising(lambda t: float(t % 1 < 0.5))
+    made.source("cpu", busy("cpu0", "cpu1", "cpu2"), 10, lambda t: [t, half(t), 0.0])
+    made.source("nvidia", [Channel("gpu0 load", "utilisation", covers=("gpu",)),
+                           Channel("gpu0 memory load", "utilisation", covers=("memory",))], 100,
+                lambda t: [80.0, 35.0])
+    with made.open() as run:
+        use = run.utilisation()
+        assert use["cores"]["cpu0"] == pytest.approx(1, abs=0.01)
+        assert use["cores"]["cpu1"] == pytest.approx(0.5, abs=0.1) and use["cores"]["cpu2"] == 0
+        assert use["cores_idle"]["cpu0"] == 0 and use["cores_idle"]["cpu2"] == 1
+        assert use["cores_idle"]["cpu1"] == pytest.approx(0.4, abs=0.15)
+        assert use["device_busy"] + use["device_idle"] == pytest.approx(1)
+        assert use["nvidia/gpu0 load"] == pytest.approx(0.8), "what the hardware says"
+        assert use["nvidia/gpu0 memory load"] == pytest.approx(0.35)
+
+
+def test_the_overhead_of_a_run_that_was_killed(tmp_path):
+    """Neither the profiler nor the sampler came to say what they had cost in all."""
+    made = MadeRun(tmp_path / "one.run", status="running", begun_monotonic_ns=START,
+                   recording_ns=30 * MS)
+    made.steps(100)
+    made.source("cpu", busy("cpu0"), 10, lambda t: [t])
+    made.writer.put("cost", 0, 300, 2, 0.030, 0.001, 0.020)
+    with made.open() as run:
+        found = run.summary()["overhead"]
+        assert found["recording_share"] == pytest.approx(30 * MS / (made.now - START))
+        assert found["recorded_over_others"] == pytest.approx(1, abs=0.01)
+        seconds = found["sampler"]["elapsed_s"]
+        assert found["sampler"]["sources"]["cpu"]["cpu_share"] == pytest.approx(0.020 / seconds)
+    empty = MadeRun(tmp_path / "two.run", status="running")
+    with empty.open() as run:
+        assert run.summary()["overhead"] == {
+            "recording_share": None, "recorded_over_others": None, "sampler": None}
+
+
 def test_samples_are_summed_up(tmp_path):
     made = MadeRun(tmp_path / "one.run")
     made.steps(60)

@@ -139,6 +139,20 @@ def test_an_estimate_says_that_it_is_one(run):
     assert "estimate" not in plain
 
 
+def test_the_git_state_is_that_of_the_users_code(run, tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "mine.py").write_text(Path("mine.py").read_text())
+    git = ["git", "-C", str(project), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True,
+                          check=True).stdout.strip()
+    assert run("project/mine.py:make", "--steps", "3", "--out", "one.run").exit_code == 0
+    with handheld.open_run("one.run") as found:
+        assert found.meta["code"] == {"commit": head, "changed": False}
+
+
 def test_torch_cpu(run):
     result = run("mine.py:make", "--on", "torch:cpu", "--steps", "20")
     assert result.exit_code == 0 and "torch:cpu" in result.stdout

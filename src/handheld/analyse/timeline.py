@@ -43,7 +43,8 @@ class Clock:
         marks = np.array(file.rows("SELECT device_ns, host_ns, error_ns FROM clock "
                                    "ORDER BY host_ns"), np.int64).reshape(-1, 3)
         if not len(marks):
-            return cls(*np.zeros((3, 1), np.int64), 0, 0.0)
+            zero = np.zeros(1, np.int64)
+            return cls(zero, zero, zero, 0, 0.0)
         device, at, error = marks.T
         moved = np.abs(np.diff(at - device))
         allowed = error[1:] + error[:-1] + MOST_DRIFT * np.diff(at) + UNNOTICED_NS

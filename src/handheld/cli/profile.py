@@ -91,7 +91,8 @@ def profile(
     with _kept(path), _shown(path, live and not json, json) as progress:
         run = measure(plan, given[names[0]] if len(names) == 1 else given, path, steps=steps,
                       graph=names, energy=energy, energy_s=energy_seconds, estimate=estimate,
-                      progress=progress, what=source.name, batch=size, seed=seed,
+                      progress=progress, code=source.folder, what=source.name, batch=size,
+                      seed=seed,
                       data=data or ("random" if example is None else "example"))
     with run:
         if json:

@@ -60,7 +60,7 @@ def head(run: Run) -> Table:
                                            "later" if launch["start_us"] is not None else "")))
     rows += _memory(one["memory"])
     rows.append(("energy", _energy(one["energy"])))
-    rows += _overhead(one["overhead"])
+    rows.append(("overhead", _overhead(one["overhead"])))
     if one["status"] not in ("complete", "running"):
         rows.append(("ended", one["status"]))
     return show.grid(rows)
@@ -115,12 +115,15 @@ def _energy(rows: list[Row]) -> str:
     return text
 
 
-def _overhead(overhead: Row) -> list[tuple[str, str | Text]]:
+def _overhead(overhead: Row) -> str:
     sampler, share = overhead["sampler"], overhead["recording_share"]
-    if share is None:
-        return []
-    sensors = f", sensors {sampler['cpu_share']:.1%} of a core" if sampler else ""
-    return [("overhead", f"recording {share:.1%} of the run{sensors}")]
+    ratio = overhead["recorded_over_others"]
+    said = [f"recording {share:.1%} of the run" if share is not None else
+            "recording: no window of steps was timed yet"]
+    if ratio is not None:
+        said.append(f"recorded steps take {ratio:.2f} of others")
+    said.append(f"sensors {sampler['cpu_share']:.1%} of a core" if sampler else "no sensors")
+    return ", ".join(said)
 
 
 def parts(run: Run, graph: str) -> Table:
