@@ -50,6 +50,7 @@ ROUNDS = 3
 STEPS, STEPS_S = 30, 2.0  # before the windows, at least
 PLANTED_S = 0.004  # of each planted kernel
 HELD = "held out"
+HELD_OUT = ("step", "forward", "other batch")  # the step itself, for comparison, is not
 
 Row = dict[str, Any]
 
@@ -103,8 +104,10 @@ def progress(done: int, count: int, what: str) -> None:
 
 
 def window_of(run: Run, ticks: int = TICKS) -> float:
-    slowest = max(update_s(one) for one in rails(run.channels))
-    return min(max(ticks * slowest, LEAST_S), MOST_S)
+    """Long enough for so many updates of the rail that everything is compared on, and its parts."""
+    main = main_rail(run)
+    mine = [one for one in rails(run.channels) if one.source == main.source]
+    return min(max(ticks * max(map(update_s, mine)), LEAST_S), MOST_S)
 
 
 def ledger(run: Run, method: str, rail: str) -> dict[int, tuple[float, float]]:
@@ -138,10 +141,13 @@ def held_out(run: Run, rail: Series, name: str) -> tuple[float, float, float]:
 def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: Path) -> Row:
     first, second = folder / "first.run", folder / "second.run"
     record(entry, options, found, first, True)
-    other = options.other or max(entry.batch // 2, 1)
-    record(replace(entry, batch=other), options, found, second, False)
-    with handheld.open_run(first) as run, handheld.open_run(second) as small:
-        rail, again = (main_rail(one) for one in (run, small))
+    other, problem = options.other or max(entry.batch // 2, 1), ""
+    try:
+        record(replace(entry, batch=other), options, found, second, False)
+    except Exception as error:  # what the first run says stays
+        problem = f"{type(error).__name__}: {error}"
+    with handheld.open_run(first) as run:
+        rail = main_rail(run)
         step_j, step_half, step_s = held_out(run, rail, "step")
         mean_w = step_j / step_s
         phase = {row["id"]: row["phase"] for row in run.ops()}
@@ -155,10 +161,13 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
                           "mean power": mean_w * seconds}
         for m in METHODS:
             row["forward"][m] = sum(j for op, (j, _) in sums[m].items() if phase[op] == "forward")
-        row["other batch"] = other_batch(run, small, again, sums, mean_w, step_s)
         row |= agreement(run, rail.rail)
         row["seconds_by"] = {m: sum(s for _, s in sums[m].values()) for m in METHODS}
         row["memory_share"] = memory_share(run, rail)
+        if problem:
+            return {**row, "problem": problem}
+        with handheld.open_run(second) as small:
+            row["other batch"] = other_batch(run, small, main_rail(small), sums, mean_w, step_s)
     return row
 
 
@@ -361,7 +370,7 @@ def say(row: Row) -> None:
     print(f"\n{row['workload']}, {row['rail']}: {row['watts']:.1f} W at work, "
           f"{row['idle_watts']:.1f} W idle")
     print(f"{'J':24} {'counter':>10} {'±':>8} {'slope':>16} {'alone':>16} {'mean power':>16}")
-    for name in ("step", "forward", "other batch"):
+    for name in (name for name in HELD_OUT if name in row):
         one = row[name]
         cells = "".join(f" {one[m]:9.4g} {one[m] / one['joules'] - 1:+6.1%}" if m in one else
                         f" {'':16}" for m in (*METHODS, "mean power"))
@@ -370,6 +379,8 @@ def say(row: Row) -> None:
     if row["correlation"] is not None:
         print(f"the two methods, {len(row['signatures'])} signatures: correlation "
               f"{row['correlation']:.3f}, of ranks {row['rank_correlation']:.3f}")
+    if "problem" in row:
+        print(f"no other batch: {row['problem']}")
     share = row["memory_share"]
     print("memory's share of a step's energy: " + (
         f"{share:.1%}" if share is not None else "not measured: memory has no rail here"))

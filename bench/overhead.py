@@ -186,13 +186,13 @@ def main() -> None:
             print(f"{entry.name:26} {row['plain_ms']:9.3f} {row['profiled_ms']:9.3f} "
                   f"{row['ratio']:6.3f} {row['spread']:5.2f} {row['windows']:7} "
                   f"{row['sampler_share']:7.1%} {other}", flush=True)
+            if options.json:  # what is there is kept, should the rest not come
+                facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where}
+                Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     print("sampler, share of a core by source (of the last workload): " + ", ".join(
         f"{name} {share:.2%}" for name, share in rows[-1]["sampler_sources"].items()))
     over = [row["workload"] for row in rows if row["ratio"] > TARGET]
     print(f"over {TARGET}: {', '.join(over) or 'none'}")
-    if options.json:
-        facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where}
-        Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     if options.plot:
         plot(rows, options.plot)
 

@@ -218,6 +218,23 @@ def test_ctrl_c(run, tmp_path):
         assert "sampler" in found.meta
 
 
+def test_a_disk_that_fills(run, tmp_path):
+    """By a limit on the size of files, after which nothing more can be written."""
+    code = ("import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+            "from handheld.cli.main import main; main()")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "profile", "mine.py:make", "--on", "torch:cpu", "--steps",
+         "800", "--out", "one.run"], cwd=tmp_path, env=environment(), capture_output=True,
+        text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "one.run could not be written" in said and "committed before opens" in said, said
+    with handheld.open_run("one.run") as found:
+        assert found.meta["status"] == "running" and not found.complete
+        assert found.summary()["steps"] == len(found.steps())
+
+
 def test_live_in_a_terminal(run, tmp_path):
     """A real terminal of 80 columns: it is drawn to while steps run, and left clean."""
     main, end = pty.openpty()

@@ -435,6 +435,21 @@ def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
         assert told[-1][0] == told[-1][1] - 1 and run.complete
 
 
+def test_a_sensor_of_the_users_own_by_entry_point(plan, batch, tmp_path, monkeypatch):
+    """Installed as pip leaves it behind: found, sampled by the other process, a rail of the run."""
+    folder = tmp_path / "site" / "meters-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: meters\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[handheld.sensors]\nmeter = meters:Meter\n"
+                                             "broken = meters:Broken\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
+    with plan.profile(batch, tmp_path / "one.run", steps=60, idle_s=0.3) as run:
+        (row,) = (row for row in run.energy() if row["rail"] == "meter/cpu energy")
+        assert row["joules"] > 0 and row["ticks"] > 0 and row["idle_watts"] is not None
+        assert run.meta["sensors_absent"]["broken"] == "it is in the other room"
+        assert run.summary()["overhead"]["sampler"]["sources"]["meter"]["readings"] > 10
+
+
 def test_too_little_time_for_energy(plan, batch, tmp_path):
     with pytest.raises(HandheldError, match="takes at least"):
         plan.profile(batch, tmp_path / "one.run", steps=10, idle_s=0.2, energy=True, energy_s=1,
