@@ -51,6 +51,7 @@ PLAIN_S = 1.5  # of steps without a profiler, before and after
 HOLDS, LATE = 20, 4  # times that busy time is measured; that the host may be too late for it
 MOST_AHEAD = 700  # launches: drivers hold about a thousand before enqueueing waits
 ELSE_S = 40.0  # what a workload takes besides windows, until one has shown it
+WINDOWS_S = 25.0  # of windows for energy, at least
 PLANTED_S, TORCH_S = 45.0, 20.0  # what the two kernels, and PyTorch's ops, may take
 END_S, LATE_S = 8.0, 60.0  # for the end; past the given time it is ended wherever it is
 
@@ -297,12 +298,13 @@ def everything(options: argparse.Namespace, folder: Path) -> Row:
     besides = min(ELSE_S, report.left / len(entries) / 2)
     for n, entry in enumerate(entries):
         row = report.found["workloads"][entry.name]
-        options.seconds = max((report.left - TORCH_S) / (len(entries) - n) - besides, 0.0)
+        options.seconds = max((report.left - TORCH_S) / (len(entries) - n) - besides, WINDOWS_S)
         mine = folder / entry.letter
         mine.mkdir()
         before = report.left
         report.part(f"{entry.name}: energy in {options.seconds:.0f} s", row, "energy",
-                    lambda e=entry, f=mine: energy.compare(e, options, found, f), besides + 5.0)
+                    lambda e=entry, f=mine: energy.compare(e, options, found, f),
+                    besides + WINDOWS_S)
         besides = max(before - report.left - options.seconds, 5.0)
     report.part("torch", report.found, "torch_ops", lambda: with_torch(found, folder), TORCH_S / 2)
     return report.found
@@ -365,7 +367,7 @@ def _energies(name: str, one: Row) -> list[tuple[str, str, bool | None]]:
         if plainly is not None:
             rows.append((f"{name}: {held}, mean power x time", f"{plainly / counter - 1:+.1%}",
                          None))
-        for m in energy.METHODS:
+        for m in (*energy.METHODS, *energy.TIMED):
             off = one[held][m] / counter - 1
             good = None if plainly is None else (
                 abs(off) <= ENERGY and abs(off) < abs(plainly / counter - 1))

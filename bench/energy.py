@@ -10,8 +10,9 @@ runs in normal steps and by running it alone (`--seconds`, about). Their sum is 
 the rail's counter says about the step itself and about two things that were held out: the forward
 pass alone, and another batch size (each op's joules by how much longer it takes there), and beside
 it mean power x time, which knows no ops. Then two kernels that take the same time, one arithmetic-
-bound and one memory-bound, as a step of two ops. All joules are of the rail that is named, idle
-power included.
+bound and one memory-bound, as a step of two ops. `timed` is each method's watts by the times that
+ops have in the step, not by those they have when repeated. All joules are of the rail that is
+named, idle power included.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from handheld.profile.sampling import Sources, idle, sampled, sources
 from handheld.profile.session import update_s
 
 METHODS = ("slope", "alone")
+TIMED = tuple(f"{method} timed" for method in METHODS)
 ROUNDS = 3
 STEPS, STEPS_S = 30, 2.0  # before the windows, at least
 PLANTED_S = 0.004  # of each planted kernel
@@ -53,6 +55,7 @@ HELD = "held out"
 HELD_OUT = ("step", "forward", "other batch")  # the step itself, for comparison, is not
 
 Row = dict[str, Any]
+Keyed = dict[tuple[Any, ...], Row]
 
 
 # ── a workload ────────────────────────────────────────────────────────────────────────────────
@@ -161,6 +164,10 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
                           "mean power": mean_w * seconds}
         for m in METHODS:
             row["forward"][m] = sum(j for op, (j, _) in sums[m].items() if phase[op] == "forward")
+        timed = keyed(run)
+        ahead = {key: r for key, r in timed.items() if r["phase"] == "forward"}
+        row["step"] |= by_power(timed, timed, sums, mean_w, step_s)
+        row["forward"] |= by_power(timed, ahead, sums, mean_w, seconds)
         row |= agreement(run, rail.rail)
         row["seconds_by"] = {m: sum(s for _, s in sums[m].values()) for m in METHODS}
         row["memory_share"] = memory_share(run, rail)
@@ -187,12 +194,28 @@ def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w
                  if r["id"] in sums[m] and r["ms"]}
         row[m] = gaps * sum(r["ms"] * rates.get(key, phase_rate(here, sums[m], r["phase"]))
                             for key, r in there.items())
-    return row
+    return row | by_power(here, there, sums, mean_w, seconds)
 
 
-def keyed(run: Run) -> dict[tuple[Any, ...], Row]:
+def by_power(here: Keyed, there: Keyed, sums: dict[str, Any], mean_w: float, seconds: float
+             ) -> Row:
+    """The same methods' watts while an op runs, by the times of ops where they are wanted: right
+    also where an op that is repeated finds its inputs in a cache, and takes less."""
+    whole = sum(r["ms"] for r in there.values())
+    found = {}
+    for m in METHODS:
+        watts = {}
+        for key, r in here.items():
+            joules, took = sums[m].get(r["id"], (0.0, 0.0))
+            watts[key] = joules / took if joules > 0 and took > 0 else mean_w
+        mean = sum(watts.get(key, mean_w) * r["ms"] for key, r in there.items()) / whole
+        found[f"{m} timed"] = mean * seconds
+    return found
+
+
+def keyed(run: Run) -> Keyed:
     """Ops that take time, by where they come from."""
-    found: dict[tuple[Any, ...], Row] = {}
+    found: Keyed = {}
     for row in sorted(run.ops(), key=lambda r: r["position"]):
         if row["ms"]:
             key = tuple(row[k] for k in ("op", "source", "phase", "path"))
@@ -201,7 +224,7 @@ def keyed(run: Run) -> dict[tuple[Any, ...], Row]:
     return found
 
 
-def phase_rate(here: dict[tuple[Any, ...], Row], joules: dict[int, tuple[float, float]],
+def phase_rate(here: Keyed, joules: dict[int, tuple[float, float]],
                phase: str) -> float:
     """J a ms of the ops of a phase."""
     mine = [r for r in here.values() if r["phase"] == phase and r["id"] in joules] or [
@@ -369,11 +392,12 @@ def rounds(kernels: Kernels, counts: dict[str, int], seconds: float) -> tuple[in
 def say(row: Row) -> None:
     print(f"\n{row['workload']}, {row['rail']}: {row['watts']:.1f} W at work, "
           f"{row['idle_watts']:.1f} W idle")
-    print(f"{'J':24} {'counter':>10} {'±':>8} {'slope':>16} {'alone':>16} {'mean power':>16}")
+    kinds = (*METHODS, *TIMED, "mean power")
+    print(f"{'J':24} {'counter':>10} {'±':>8}" + "".join(f" {kind:>16}" for kind in kinds))
     for name in (name for name in HELD_OUT if name in row):
         one = row[name]
         cells = "".join(f" {one[m]:9.4g} {one[m] / one['joules'] - 1:+6.1%}" if m in one else
-                        f" {'':16}" for m in (*METHODS, "mean power"))
+                        f" {'':16}" for m in kinds)
         held = "" if name == "step" else " (held out)"
         print(f"{name + held:24} {one['joules']:10.4g} {one['half']:8.2g}{cells}")
     if row["correlation"] is not None:
