@@ -35,11 +35,3 @@ def test_what_there_is_time_for_is_kept(tmp_path):
     again = run("--show", str(out / "accounts.json"))
     table = done.stdout[done.stdout.index("\n\n"):]
     assert again.stdout.strip() == table.strip() and "unexplained of a step" in table
-
-
-
-def test_without_a_sensor_of_power(tmp_path):
-    done = run("--only", "i", "--out", str(tmp_path / "out"), "--sensor",
-               "handheld.sensors.cpu:CpuBusy")
-    assert done.returncode == 1 and "no sensor of power is here" in done.stderr
-    assert "Traceback" not in done.stderr
