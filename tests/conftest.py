@@ -20,5 +20,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="every op case on OpenCL with every variant of its kernels, not a sample: hours",
     )
     parser.addoption(
-        "--shard", default="1/1", help="with --all-variants: which part of how many, as 1/4"
+        "--shard", default="1/1", help="of the op cases on OpenCL: which part of how many, as 1/4"
     )

@@ -8,6 +8,7 @@ import pytest
 
 from cases import CASES
 from casework import Held, captured, differences, limit_of, reference, run
+from variants import in_shard
 
 SAMPLE = 60  # on OpenCL, unless --all-cases: building kernels takes most of the time
 
@@ -25,6 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = list(CASES)
         if not metafunc.config.getoption("--all-cases"):
             names = sorted(random.Random(0).sample(names, SAMPLE))
+        names = [name for name in names if in_shard(name, metafunc.config.getoption("--shard"))]
         metafunc.parametrize("case", names)
 
 

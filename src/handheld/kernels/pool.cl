@@ -21,7 +21,8 @@
 // Windows may run past the padded image (ceil_mode): everything is clipped.
 //
 // A CPU has its own max pooling: forward, 16 windows at a time; backward, a work-item owns a plane
-// of dx and scatters.
+// of dx and scatters. Its average pooling goes by rows: rows are added up first, side by side, into
+// one row of sums, and its columns then.
 // Parameters:
 
 #ifndef ADAPTIVE   // 1: window i of size -> count is [floor(i*size/count), ceil((i+1)*size/count))
@@ -280,3 +281,71 @@ __kernel void avg_pool_grad(__global const float *dy, __global float *dx, int to
         dx[own.at] = DIVISOR ? sum / DIVISOR : sum;
     }
 }
+
+#ifdef WIDE  // room for a row of x and of dy
+__kernel void avg_pool_rows(__global const float *x, __global float *y, int total, int run,
+                            int offset, int xn, int xc, int xh, int xw,
+                            int C, int H, int W, int P, int Q) {
+    OWN(P, Q)
+    float sums[WIDE];
+    __global const float *plane = x + offset + own.n * xn + own.c * xc;
+    __global float *out = y + own.at;
+    int h0, h1, w0, w1, high = side(own.row, H, KH, SH, PH, COUNT_PAD, &h0, &h1);
+    for (int w = 0; w < W; w++) sums[w] = 0.0f;
+    for (int h = h0; h < h1; h++)
+        for (int w = 0; w < W; w++) sums[w] += plane[h * xh + w];
+    // windows that lie inside the row are all alike
+    int first = min((PW + SW - 1) / SW, Q), last = W + PW < KW ? 0 : (W + PW - KW) / SW + 1;
+    last = max(min(last, Q), first);
+    float whole = DIVISOR ? DIVISOR : high * KW;
+    for (int q = first; q < last; q++) {
+        float sum = 0.0f;
+        for (int s = 0; s < KW; s++) sum += sums[q * SW - PW + s];
+        out[q] = h0 < h1 ? sum / whole : 0.0f;
+    }
+    for (int i = 0; i < Q - (last - first); i++) {
+        int q = i < first ? i : i - first + last;
+        int wide = side(q, W, KW, SW, PW, COUNT_PAD, &w0, &w1);
+        float sum = 0.0f;
+        for (int w = w0; w < w1; w++) sum += sums[w];
+        out[q] = h0 < h1 && w0 < w1 ? sum / (DIVISOR ? DIVISOR : high * wide) : 0.0f;
+    }
+}
+
+__kernel void avg_pool_grad_rows(__global const float *dy, __global float *dx, int total, int run,
+                                 int offset, int yn, int yc, int yp, int yq,
+                                 int C, int H, int W, int P, int Q) {
+    OWN(H, W)
+    float sums[WIDE], line[WIDE];
+    __global const float *plane = dy + offset + own.n * yn + own.c * yc;
+    int p0 = first_window(own.row, H, P, KH, SH, PH, 1), p1 = end_window(own.row, H, P, SH, PH);
+    int start, end;
+    for (int q = 0; q < Q; q++) sums[q] = 0.0f;
+    for (int p = p0; p < p1; p++) {
+        int high = side(p, H, KH, SH, PH, COUNT_PAD, &start, &end);
+        __global const float *row = plane + p * yp;
+#if DIVISOR
+        for (int q = 0; q < Q; q++) sums[q] += row[q];
+#else
+        for (int q = 0; q < Q; q++)
+            sums[q] += row[q] / (high * side(q, W, KW, SW, PW, COUNT_PAD, &start, &end));
+#endif
+    }
+    for (int w = 0; w < W; w++) line[w] = 0.0f;
+    int first = min((PW + SW - 1) / SW, Q), last = W + PW < KW ? 0 : (W + PW - KW) / SW + 1;
+    last = max(min(last, Q), first);
+#if SW == 1
+    for (int s = 0; s < KW; s++)  // each tap goes along the row
+        for (int q = first; q < last; q++) line[q - PW + s] += sums[q];
+#else
+    for (int q = first; q < last; q++)
+        for (int s = 0; s < KW; s++) line[q * SW - PW + s] += sums[q];
+#endif
+    for (int i = 0; i < Q - (last - first); i++) {
+        int q = i < first ? i : i - first + last;
+        side(q, W, KW, SW, PW, COUNT_PAD, &start, &end);
+        for (int w = start; w < end; w++) line[w] += sums[q];
+    }
+    for (int w = 0; w < W; w++) dx[own.at + w] = DIVISOR ? line[w] / DIVISOR : line[w];
+}
+#endif

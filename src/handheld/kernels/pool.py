@@ -21,6 +21,7 @@ from handheld.kernels.base import (
 )
 
 MOST_PLANES = 32768  # work-groups along the third dimension that every GPU can run
+MOST_WIDE, MOST_TAPS = 2048, 64  # of a row and a window that a CPU averages by rows
 
 
 def lower_max_pool(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -63,7 +64,11 @@ def _pool(node: Node, caps: DeviceCaps, window: dict[str, int], *, image: tuple[
     defines: dict[str, object] = {"ADAPTIVE": int(node.attrs.get("adaptive", False)), **window}
     if caps.kind == "cpu" and not defines["ADAPTIVE"]:
         step = node.attrs["stride"][1]
-        if node.op == "max_pool" and node.inputs[0].strides[3] == 1 and step <= 2:
+        row = max(image[3], windows[3])
+        if (node.op in ("avg_pool", "avg_pool_grad") and node.inputs[0].strides[3] == 1
+                and row <= MOST_WIDE and max(node.attrs["kernel"]) <= MOST_TAPS):
+            kernel, defines["WIDE"] = f"{node.op}_rows", row
+        elif node.op == "max_pool" and node.inputs[0].strides[3] == 1 and step <= 2:
             kernel, defines["STEP"] = "max_pool_rows", step
         elif node.op == "max_pool_grad":
             kernel, run = "max_pool_grad_planes", image[2] * image[3]

@@ -1,0 +1,160 @@
+"""All that only a device can show, in one command and a time that is given: is it right, how fast?
+
+    python scripts/device_check.py --out FOLDER [--on opencl] [--minutes 9] [--parts cases,peers]
+                                   [--jobs N]
+
+Parts that ask whether results are right use all cores; parts that measure come after them, one at a
+time, in the order of --parts. Each has its output in FOLDER/part.txt and, where it writes one,
+FOLDER/part.json; one that is out of time is stopped and says so, and what the time did not reach
+is listed at the end. The exit code is 0 if every part that ran ended well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MODELS = ("mlp", "lenet5", "mobilenet_v2", "resnet18", "squeezenet", "lstm_lm", "transformer",
+          "dcgan")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Commands of `seconds` at most; `{on}` and `{json}` are filled in. More than one command, or
+    `{shard}`: side by side."""
+
+    name: str
+    seconds: int
+    commands: tuple[str, ...]
+
+    @property
+    def together(self) -> bool:
+        return len(self.commands) > 1 or "{shard}" in self.commands[0]
+
+
+PARTS = (
+    Part("equality", 240, tuple(f"scripts/equality.py --on {{on}} --steps 10 --only {m}"
+                                for m in MODELS)),
+    Part("cases", 400, ("-m pytest -q --tb=short -p no:cacheprovider --all-cases --shard {shard} "
+                        "tests/test_cases.py -k opencl",)),
+    Part("variants", 500, ("-m pytest -q --tb=short -p no:cacheprovider --all-variants "
+                           "--shard {shard} tests/test_variants.py -k every",)),
+    Part("peers", 150, ("bench/peers.py --on {on} --only small --against eager --rounds 7 "
+                        "--seconds 0.2 --json {json}",)),
+    Part("large", 150, ("bench/peers.py --on {on} --only large --against eager --rounds 3 "
+                        "--seconds 0.3 --json {json}",)),
+    Part("kernels", 150, ("bench/kernels.py --on {on} --rounds 5 --seconds 0.1 --json {json}",)),
+    Part("memory", 60, ("bench/memory.py --on {on} --only bcde --json {json}",)),
+    Part("first_step", 120, ("bench/first_step.py --on {on} --json {json}",)),
+    Part("overhead", 180, ("bench/overhead.py --on {on} --only small --rounds 5 --seconds 0.5 "
+                           "--json {json}",)),
+    Part("energy", 420, ("bench/energy.py --on {on} --only bcf --seconds 120 --json {json}",)),
+)
+
+
+class Check:
+    def __init__(self, on: str, out: Path, jobs: int, until: float) -> None:
+        self.on, self.out, self.jobs, self.until = on, out, jobs, until
+        self.failed: list[str] = []
+
+    def run(self, part: Part) -> None:
+        began = time.monotonic()
+        limit = min(part.seconds, self.until - began)
+        lines = self._lines(part)
+        logs = [self.out / (f"{part.name}.{i}.txt" if len(lines) > 1 else f"{part.name}.txt")
+                for i in range(len(lines))]
+        # threads of their own would only disturb each other
+        settings = {**os.environ, **({"OMP_NUM_THREADS": "1"} if part.together else {})}
+        children = [_start(line, log, settings) for line, log in zip(lines, logs)]
+        codes = [_wait(child, began + limit) for child in children]
+        text = [log.read_text(errors="replace") for log in logs]
+        print(f"{part.name}: {time.monotonic() - began:.0f} s, {_verdict(codes)}", flush=True)
+        for line in _summary(text):
+            print(f"  {line}", flush=True)
+        if any(codes):
+            self.failed.append(part.name)
+
+    def _lines(self, part: Part) -> list[str]:
+        count = self.jobs if "{shard}" in part.commands[0] else 1
+        return [command.format(on=self.on, json=self.out / f"{part.name}.json",
+                               shard=f"{i + 1}/{count}")
+                for command in part.commands for i in range(count)]
+
+
+def _start(line: str, log: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as file:
+        return subprocess.Popen([sys.executable, *line.split()], cwd=ROOT, stdout=file,
+                                stderr=subprocess.STDOUT, env=settings)
+
+
+def _wait(child: subprocess.Popen[bytes], until: float) -> int | None:
+    """The exit code, None for one that was stopped."""
+    try:
+        return child.wait(max(until - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired:
+        child.terminate()
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        return None
+
+
+def _verdict(codes: Sequence[int | None]) -> str:
+    bad = [code for code in codes if code]
+    stopped = sum(code is None for code in codes)
+    words = [f"{sum(code == 0 for code in codes)} of {len(codes)} ended well"]
+    words += [f"exit codes {sorted(set(bad))}"] if bad else []
+    words += [f"{stopped} out of time"] if stopped else []
+    return ", ".join(words)
+
+
+def _summary(logs: Sequence[str]) -> list[str]:
+    """Of tests the counts, added up, and the names of what failed; of the rest the last lines."""
+    progress = re.compile(r"^([.sFEx]{2,}|[.sFEx](?= +\[))", re.M)
+    dots = "".join("".join(progress.findall(log)) for log in logs)
+    if dots:
+        counts = {what: dots.count(mark) for what, mark in
+                  (("passed", "."), ("failed", "F"), ("errors", "E"), ("skipped", "s"))}
+        named = [line for log in logs for line in log.splitlines()
+                 if line.startswith(("FAILED", "ERROR"))]
+        return [", ".join(f"{n} {what}" for what, n in counts.items() if n), *named[:20]]
+    most = 1 if len(logs) > 1 else 14
+    return [line for log in logs for line in log.rstrip().splitlines()[-most:]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--on", default="opencl")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--jobs", type=int, default=max((os.cpu_count() or 2) - 2, 1))
+    parser.add_argument("--parts", default=",".join(part.name for part in PARTS))
+    options = parser.parse_args()
+    known = {part.name: part for part in PARTS}
+    names = [name for name in options.parts.split(",") if name]
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no part {', '.join(unknown)}: there are {', '.join(known)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    check = Check(options.on, options.out.resolve(), options.jobs,
+                  time.monotonic() + 60 * options.minutes)
+    left = sorted((known[name] for name in names), key=lambda part: not part.together)
+    while left and check.until - time.monotonic() > 5:
+        check.run(left.pop(0))
+    if left:
+        print("no time left for:", ", ".join(part.name for part in left))
+    sys.exit(bool(check.failed))
+
+
+if __name__ == "__main__":
+    main()
