@@ -28,8 +28,8 @@ MODELS = ("mlp", "lenet5", "mobilenet_v2", "resnet18", "squeezenet", "lstm_lm", 
 
 @dataclass(frozen=True)
 class Part:
-    """Commands of `seconds` at most; `{on}`, `{json}` and `{folder}` (a new one) are filled in. More
-    than one command, or `{shard}`: side by side."""
+    """Commands of `seconds` at most; `{on}`, `{json}` and `{folder}`, a new one, are filled in.
+    More than one command, or `{shard}`: side by side."""
 
     name: str
     seconds: int
