@@ -8,8 +8,9 @@ the other, so that what else the machine does falls on both alike. A turn is as 
 `--seconds`; it ends when its last loss is on the host. A profiler stays open over all of its turns,
 as it does over a run, and records as many windows of steps as its budget allows. The ratio is that
 of the medians over the turns, `±` what the middle half of the turns' own ratios span, `windows` how
-many were recorded. Processor time beside it says what other work on the machine hides. PyTorch's profiler runs the same
-model in eager mode, over whole turns (CPU activity, and CUDA's where it runs there).
+many were recorded. Processor time beside it says what other work on the machine hides. PyTorch's
+profiler runs the same model in eager mode, over whole turns (CPU activity, and CUDA's where it runs
+there).
 """
 
 from __future__ import annotations
