@@ -28,7 +28,8 @@ def test_what_there_is_time_for_is_kept(tmp_path):
     (row,) = found["workloads"].values()
     parts = row["time"]["parts"]
     assert abs(sum(v for k, v in parts.items() if k not in ("ms", "steps")) - parts["ms"]) < 1e-6
-    assert row["time"]["busy_ms"] > 0 and row["time"]["kernels_ms"] > 0
+    busy = row["time"]["busy_ms"]  # None: on a busy machine the host is not ahead of the device
+    assert (busy is None or busy > 0) and row["time"]["kernels_ms"] > 0
     assert row["time"]["memory"]["allocated_bytes"] == row["time"]["memory"]["plan_bytes"]
     assert "no time" in found["problems"]["two kernels"]
     assert any("energy" in name for name in found["problems"]) and "energy" not in row

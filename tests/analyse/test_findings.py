@@ -165,6 +165,14 @@ def test_a_sleeping_data_loader(made):
         assert found["ops"] == [0], "the op that waits for the batch"
 
 
+def test_long_waits_are_meant_and_not_the_short_ones_beside_them(made):
+    made.steps(300, outside_ms=lambda i: 400.0 if i % 10 == 7 else 1.0)
+    with made.open() as run:
+        found = named(run, "caller")
+        assert found["evidence"]["ms"] == pytest.approx(400, rel=0.01)
+        assert found["steps"] == list(range(17, 300, 10)), "the first one is found to be warm-up"
+
+
 def test_a_loader_that_the_device_does_not_wait_for(made):
     """Calls of 4 ms and 5 ms outside, on a device that is ahead by a step: it is never idle."""
     period = 9.168
