@@ -14,7 +14,7 @@ def overhead(run: Run) -> Row:
     """`recording_share` of the run's time went into timing ops; recorded steps took
     `recorded_over_others` times what the others took; `sampler` has shares of a core, by source.
     None: not known. A run that was killed says what it had noted until then."""
-    parts, usual = run.parts(), run.variance().get("median")
+    parts, usual = run.parts(), run.variance().get("mean")
     return {"recording_share": _recording(run),
             "recorded_over_others": parts["ms"] / usual if parts and usual else None,
             "sampler": run.meta.get("sampler") or _sampler(run)}

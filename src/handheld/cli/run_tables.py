@@ -54,10 +54,7 @@ def head(run: Run) -> Table:
                             f"{_share(use, 'flops_share')}, at least {use['gbytes_s']:.1f} GB/s"
                             f"{_share(use, 'bandwidth_share')}{_cores(use.get('cores', {}))}"))
     if one["launches"]:
-        launch = one["launches"]
-        rows.append(("launches", f"{launch['per_step']:.0f} a step, {launch['enqueue_us']:.1f} µs "
-                     "of the host each" + (f"; an idle device begins {launch['start_us']:.0f} µs "
-                                           "later" if launch["start_us"] is not None else "")))
+        rows.append(("launches", _launches(one["launches"])))
     rows += _memory(one["memory"])
     rows.append(("energy", _energy(one["energy"])))
     rows.append(("overhead", _overhead(one["overhead"])))
@@ -84,6 +81,12 @@ def _cores(cores: dict[str, float]) -> str:
     if not cores:
         return ""
     return f"; cores busy {', '.join(f'{share:.0%}' for share in list(cores.values())[:8])}"
+
+
+def _launches(launch: Row) -> str:
+    late = launch["start_us"]
+    return (f"{launch['per_step']:.0f} a step, {launch['enqueue_us']:.1f} µs of the host each"
+            + ("" if late is None else f"; an idle device begins {max(late, 0.0):.0f} µs later"))
 
 
 def _memory(memory: Row) -> list[tuple[str, str | Text]]:
