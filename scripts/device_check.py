@@ -28,8 +28,13 @@ MODELS = ("mlp", "lenet5", "mobilenet_v2", "resnet18", "squeezenet", "lstm_lm", 
 
 @dataclass(frozen=True)
 class Part:
+<<<<<<< HEAD
     """Commands of `seconds` at most; `{on}`, `{json}` and `{folder}`, a new one, are filled in.
     More than one command, or `{shard}`: side by side."""
+=======
+    """Commands of `seconds` at most; `{on}`, `{json}` and `{folder}` are filled in. More than
+    one command, or `{shard}`: side by side."""
+>>>>>>> main
 
     name: str
     seconds: int
@@ -52,6 +57,7 @@ PARTS = (
     Part("large", 150, ("bench/peers.py --on {on} --only large --against eager --rounds 3 "
                         "--seconds 0.3 --json {json}",)),
     Part("kernels", 150, ("bench/kernels.py --on {on} --rounds 5 --seconds 0.1 --json {json}",)),
+    Part("das2022", 240, ("-m handheld study das2022 --on {on} --out {folder}",)),
     Part("memory", 60, ("bench/memory.py --on {on} --only bcde --json {json}",)),
     Part("first_step", 120, ("bench/first_step.py --on {on} --json {json}",)),
     Part("overhead", 180, ("bench/overhead.py --on {on} --only small --rounds 5 --seconds 0.5 "
@@ -85,7 +91,12 @@ class Check:
     def _lines(self, part: Part) -> list[str]:
         count = self.jobs if "{shard}" in part.commands[0] else 1
         return [command.format(on=self.on, json=self.out / f"{part.name}.json",
+<<<<<<< HEAD
                                folder=self.out / part.name, shard=f"{i + 1}/{count}")
+=======
+                               folder=self.out / part.name,
+                               shard=f"{i + 1}/{count}")
+>>>>>>> main
                 for command in part.commands for i in range(count)]
 
 

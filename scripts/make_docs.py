@@ -38,9 +38,13 @@ def commands_page() -> str:
 
 
 def command_names() -> list[str]:
+    """Also those of a group: `study das2022`."""
     from handheld.cli.main import app
 
-    return [str(command.name) for command in app.registered_commands]
+    groups = [(group.name, group.typer_instance) for group in app.registered_groups]
+    return [str(command.name) for command in app.registered_commands] + [
+        f"{name} {command.name}" for name, group in groups if group is not None
+        for command in group.registered_commands]
 
 
 def errors_page() -> str:

@@ -13,6 +13,7 @@
     ├── BatchError              a batch whose shape, type or values do not fit the plan
     ├── NonFiniteLoss           the loss became NaN or infinite: step and, if asked, first op
     ├── RunFileError            a run file that cannot be written, read or understood
+    ├── StudyError              a study that cannot be run here, or a result that is none
     ├── DataError               a data set that cannot be read
     ├── CheckpointError         a checkpoint that could not be written or does not fit the state
     └── SensorError             sensors, the sampler and its files
@@ -75,6 +76,10 @@ class NonFiniteLoss(HandheldError):
 
 class RunFileError(HandheldError):
     """A run file that cannot be written, read or understood."""
+
+
+class StudyError(HandheldError):
+    """A study that cannot be run here, or a file that is not its result."""
 
 
 class DataError(HandheldError):

@@ -43,18 +43,20 @@ class Step:
 
     def plan(self, device: str = "opencl", *, caps: DeviceCaps | None = None,
              graphs: Sequence[str] | None = None, memory_limit_bytes: int | None = None,
-             isolate: bool = False, tuning: bool | str | Path = True) -> Plan:
+             isolate: bool = False, tuning: bool | str | Path = True,
+             naive: bool = False) -> Plan:
         """Decides everything about running this step on a device, in hand or described by `caps`.
 
         `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger
         plan an error; `isolate` gives every tensor memory of its own, for checking kernels;
         `tuning` says whether measured variants are used where there are some, or names the one
-        record to use.
+        record to use; `naive` runs matrix products as a published baseline does, a plain loop a
+        work-item, to compare with.
         """
         from handheld.plan.make import plan_step
 
         return plan_step(self, device, caps=caps, graphs=graphs, isolate=isolate, tuning=tuning,
-                         memory_limit_bytes=memory_limit_bytes)
+                         memory_limit_bytes=memory_limit_bytes, naive=naive)
 
     def save(self, path: str | Path) -> Path:
         """Writes a step file, whole or not at all; what a running trainer has learned is in it."""

@@ -104,6 +104,11 @@ def test_dcgan_is_two_updates_over_one_state():
 def test_options_and_names():
     assert suite.get("resnet18", size=64).batch(1)[0].shape == (1, 3, 64, 64)
     assert suite.get("resnet18_224").batch(1)[0].shape == (1, 3, 224, 224)
+    assert suite.get("resnet18", size="paper").batch(1)[0].shape == (1, 3, 224, 224)
+    assert suite.get("vgg16", size="small").batch(1)[0].shape == (1, 3, 32, 32)
+    assert suite.get("vgg16").options == {"depth": 16} and not suite.get("vgg16").size
+    with pytest.raises(HandheldError, match=r"no size 'large'\. There are: small, paper"):
+        suite.get("resnet18", size="large")
     with pytest.raises(HandheldError, match=r"no option 'layers'.* size, classes"):
         suite.get("resnet18", layers=50)
     with pytest.raises(HandheldError, match="Did you mean lenet5"):

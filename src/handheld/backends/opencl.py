@@ -432,7 +432,9 @@ class OpenCLSession:
 
     def run_node(self, graph: str, index: int) -> None:
         for kernel, global_size, local_size in self._launches[graph][index]:
-            self._cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
+            begin = time.monotonic_ns()
+            event = self._cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
+            self._note(LAUNCH, index, 0, begin, event)
             self.counters.launches += 1
 
     def _copy(self, plan: GraphPlan, source: int, target: int) -> Any:
@@ -476,15 +478,31 @@ class OpenCLSession:
         return _Download(host, event, self.counters)
 
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
-        return self.download(graph, tensor).read()
+        """Waits for what was enqueued before, and for the copy."""
+        made = self.plan.graphs[graph].graph.tensors[tensor]
+        host: np.ndarray = np.empty(made.shape, NUMPY[made.dtype])
+        if host.size:
+            self._copy_now(DOWNLOAD, host, self.plan.graphs[graph].places[tensor])
+        self.counters.downloads += 1
+        self.counters.download_bytes += made.nbytes
+        return host
 
     def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
-        """Writes a result's place: verification feeds both sides the same inputs."""
+        """Writes a tensor's place, and waits: for those who run the nodes of a graph one by one."""
         made = self.plan.graphs[graph].graph.tensors[tensor]
-        data: np.ndarray = np.ascontiguousarray(array.astype(NUMPY[made.dtype]))
+        data: np.ndarray = np.ascontiguousarray(array, NUMPY[made.dtype])
         if data.size:
-            region = self._region(self.plan.graphs[graph].places[tensor])
-            self._cl.enqueue_copy(self.queue, region, data, is_blocking=True)
+            self._copy_now(UPLOAD, data, self.plan.graphs[graph].places[tensor])
+        self.counters.uploads += 1
+        self.counters.upload_bytes += made.nbytes
+
+    def _copy_now(self, kind: int, host: np.ndarray, place: Place) -> None:
+        region = self._region(place)
+        ends = (region, host) if kind == UPLOAD else (host, region)
+        begin = time.monotonic_ns()
+        event = self._cl.enqueue_copy(self.queue, *ends, is_blocking=True)
+        self._note(kind, -1, host.nbytes, begin, event)
+        self.counters.waits += 1
 
     def read_slot(self, name: str) -> np.ndarray:
         slot = self.plan.step.slots[name]

@@ -11,6 +11,8 @@ SPEC_HELP = ("A workload (lenet5), a step file, or file.py:factory: a function t
              "(model, loss, optimizer, batch).")
 
 Spec = Annotated[str, typer.Argument(metavar="WHAT", help=SPEC_HELP, show_default=False)]
+Size = Annotated[str | None, typer.Option("--size", metavar="SIZE", show_default=False, help=(
+    "Of a workload: small (images of 32x32), paper (as published, 224x224), or pixels."))]
 On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
     "opencl, opencl:NAME as doctor prints it, torch:cpu, torch:cuda."))]
 Json = Annotated[bool, typer.Option("--json", help=(

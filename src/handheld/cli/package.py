@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from handheld.cli import show
-from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen, check_new, check_writable
 from handheld.cli.source import StepFile, open_source
 from handheld.errors import HandheldError
@@ -17,6 +17,7 @@ from handheld.errors import HandheldError
 
 def package(
     what: Spec,
+    scale: Size = None,
     batch: Annotated[str | None, typer.Option("--batch", metavar="N,N,...", help=(
         "Batch sizes to package; the model's own if not given."))] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.step", help=(
@@ -38,7 +39,7 @@ def package(
     handheld package mine.py:make --data photos/ --out mine.step
     """
     started = time.perf_counter()
-    source = open_source(what)
+    source = open_source(what, scale)
     if isinstance(source, StepFile):
         raise HandheldError(f"{what} is a step file already")
     path = out or Path(f"{source.name}.step")

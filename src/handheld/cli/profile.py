@@ -16,7 +16,7 @@ from rich.text import Text
 from handheld.analyse.run import open_run
 from handheld.cli import show
 from handheld.cli.live import watching
-from handheld.cli.options import Data, Json, On, Seed, Spec
+from handheld.cli.options import Data, Json, On, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.run_tables import SHOWN, present
 from handheld.cli.source import open_source
@@ -33,6 +33,7 @@ SAY_S = 0.25  # between two looks at how far it is
 
 def profile(
     what: Spec,
+    scale: Size = None,
     on: On = "opencl",
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
         "Batch size; the model's own if not given."))] = None,
@@ -70,12 +71,12 @@ def profile(
     Examples:
     handheld profile mobilenet_v2
     handheld profile mine.py:make --on opencl:0 --batch 16 --steps 200
-    handheld profile resnet18 --energy --out resnet18.run
+    handheld profile resnet18 --size paper --energy --out resnet18.run
     """
     estimate = _estimate(estimate_energy, watts_busy, watts_idle)
     if energy:
         sources().need_power()  # before anything is captured
-    source = open_source(what)
+    source = open_source(what, scale)
     size = batch or source.default_batch
     step, batches = capture_example(source, [size], seed, data)
     frozen = check_frozen(step, source, accept=True)  # where time goes does not depend on it

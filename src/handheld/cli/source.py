@@ -51,9 +51,12 @@ class Source(ABC):
         return tuple(example[0].shape) if example else ()
 
 
-def open_source(spec: str) -> Source:
-    """A source by what the user typed."""
+def open_source(spec: str, size: str | None = None) -> Source:
+    """A source by what the user typed; only a workload has sizes."""
     path, _, factory = spec.rpartition(":")
+    if size is not None and (spec.endswith((".step", ".py")) or path.endswith(".py")):
+        raise HandheldError(f"--size {size} is for the workloads of the suite, and {spec} is your "
+                            "own: its size is in its code or its data")
     if spec.endswith(".step"):
         return StepFile(Path(spec))
     if path.endswith(".py") and factory:
@@ -61,7 +64,7 @@ def open_source(spec: str) -> Source:
     if spec.endswith(".py"):
         raise HandheldError(f"say which function of {spec} makes the model: {spec}:make")
     if spec in suite.WORKLOADS or not (Path(spec).suffix or Path(spec).exists()):
-        return Suite(spec)
+        return Suite(spec, size)
     raise HandheldError(f"{_no_model(Path(spec))}. A model is a workload (lenet5), "
                         "file.py:factory or a step file")
 
@@ -87,9 +90,10 @@ def _no_model(path: Path) -> str:
 class Suite(Source):
     """A workload that comes with Handheld."""
 
-    def __init__(self, name: str) -> None:
-        self.workload = suite.get(name)
-        self.name, self.default_batch = name, self.workload.default_batch
+    def __init__(self, name: str, size: str | None = None) -> None:
+        self.workload = suite.get(name, size)
+        self.name = name if size is None else f"{name}_{size}"
+        self.default_batch = self.workload.default_batch
 
     def example(self, size: int) -> Any:
         return self.workload.batch(size)
@@ -102,13 +106,11 @@ class Suite(Source):
                 workload = workload.with_options(**{option: classes})
             except HandheldError:
                 continue  # this family does not have it
-        try:
-            parts = workload.make(seed)
-        except HandheldError:
+        if not workload.single:
             return workload.step(sizes[0], seed)  # several updates: recorded by the family
         examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed)
                     for n in sizes}
-        return capture_sizes(parts, examples, seed, self.name)
+        return capture_sizes(workload.make(seed), examples, seed, self.name)
 
 
 class Factory(Source):

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from handheld.cli import show
-from handheld.cli.options import AcceptFrozen, Force, Json, On, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Force, Json, On, Seed, Size, Spec
 from handheld.cli.prepare import (
     capture,
     check_fit,
@@ -47,6 +47,7 @@ def train(
     data: Annotated[str, typer.Option("--data", metavar="DATA", show_default=False, help=(
         "digits, a .npz file, a folder of images (a sub-folder a class), or a .txt file; see above."
     ))],
+    scale: Size = None,
     on: On = "opencl",
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N")] = 20,
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
@@ -98,7 +99,7 @@ def train(
     _check_paths(checkpoint, every, resume, export, force)
     check_rates(schedule, lr)
     Guards(battery_floor, thermal_limit)  # a sensor that is not there is known before the capture
-    source = open_source(what)
+    source = open_source(what, scale)
     size = batch or source.default_batch
     found = load(data, size, seed, source)
     step = capture(source, size, seed, found)

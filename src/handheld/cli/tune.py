@@ -16,7 +16,7 @@ from rich.text import Text
 
 from handheld.backends.base import describe
 from handheld.cli import show
-from handheld.cli.options import Data, Json, Spec
+from handheld.cli.options import Data, Json, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError
@@ -33,6 +33,7 @@ SHOWN = 20  # signatures in the table
 
 def tune(
     what: Spec,
+    scale: Size = None,
     on: Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
         "opencl, or opencl:NAME as doctor prints it."))] = "opencl",
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
@@ -61,7 +62,7 @@ def tune(
     if on.partition(":")[0] != "opencl":
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
     caps = describe(on)
-    source = open_source(what)
+    source = open_source(what, scale)
     size = batch or source.default_batch
     step, _ = capture_example(source, [size], 0, data)
     names = _training(step, source, graph, size)

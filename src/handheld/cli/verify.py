@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from handheld.cli import show
-from handheld.cli.options import AcceptFrozen, Data, Json, On, Seed, Spec
+from handheld.cli.options import AcceptFrozen, Data, Json, On, Seed, Size, Spec
 from handheld.cli.prepare import capture_example
 from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError
@@ -26,6 +26,7 @@ SHOWN = 10  # ops that differ, unless all are asked for
 
 def verify(
     what: Spec,
+    scale: Size = None,
     on: On = "opencl",
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
         "Batch size; a small one if not given."))] = None,
@@ -57,7 +58,7 @@ def verify(
     """
     import torch  # noqa: F401  the reference: say early that it is missing
 
-    source = open_source(what)
+    source = open_source(what, scale)
     size = batch or min(source.default_batch, 4)
     step, batches = capture_example(source, [size], seed, data)
     if not batches and (example := source.example(size)) is not None:

@@ -141,6 +141,12 @@ def measure(device: str, progress: Callable[[str, float], None] = lambda what, p
     return result
 
 
+def launch_latencies(device: str) -> tuple[Measured, Measured, Measured]:
+    """Only the launches of `measure`, now: seconds to enqueue one, to run one after another, and
+    to enqueue and wait for one."""
+    return _Bench(opencl.find(device)).launches()
+
+
 def working_sets(caps: DeviceCaps) -> Iterator[int]:
     """Powers of four, as far as a quarter of the memory goes and in one piece."""
     size = SMALLEST

@@ -16,7 +16,17 @@ from types import MappingProxyType, ModuleType
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
-from handheld.kernels import attention, contract, index, loops, order, pool, recurrent, rows
+from handheld.kernels import (
+    attention,
+    contract,
+    index,
+    loops,
+    naive,
+    order,
+    pool,
+    recurrent,
+    rows,
+)
 from handheld.kernels.base import Lower, Lowered
 from handheld.plan.signature import signature
 
@@ -46,14 +56,20 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
 )
 
 
+#: in the place of the families above, for comparison: Step.plan(naive=True)
+NAIVE: Mapping[str, Lower] = MappingProxyType({"matmul": naive.lower_matmul})
+
 #: parameters of a variant
 Choice = Mapping[str, int]
 
 
-def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
+def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None,
+          naive: bool = False) -> Lowered:
     """A node as launches, or an error that says where in the model it stands. Without a `choice`
-    the family makes its own."""
+    the family makes its own. `naive`: as a published baseline, where there is one of the op."""
     family: Callable[..., Lowered] = FAMILIES[node.op]
+    if naive and node.op in NAIVE:
+        family, choice = NAIVE[node.op], None
     try:
         return family(node, graph, caps, *(() if choice is None else (choice,)))
     except PlanError as error:

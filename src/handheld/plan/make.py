@@ -13,7 +13,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory, PlanError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Lowered
-from handheld.plan.lowering import Choice, lower, tuned_choice
+from handheld.plan.lowering import NAIVE, Choice, lower, tuned_choice
 from handheld.plan.memory import GraphMemory, Segments, place_state
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.tuning import Tuning, load_tuning
@@ -33,6 +33,7 @@ def plan_step(
     memory_limit_bytes: int | None = None,
     isolate: bool = False,
     tuning: bool | str | Path = True,
+    naive: bool = False,
 ) -> Plan:
     """A plan for a device in hand, or for a description (`caps`) of one that is not: Step.plan."""
     _check_options(device, caps, graphs, memory_limit_bytes, tuning)
@@ -46,7 +47,7 @@ def plan_step(
         raise PlanError(
             f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}"
         )
-    return make_plan(step, device, caps, names, memory_limit_bytes, isolate, tuning)
+    return make_plan(step, device, caps, names, memory_limit_bytes, isolate, tuning, naive)
 
 
 def _check_options(device: object, caps: object, graphs: object, limit: object,
@@ -84,13 +85,14 @@ def make_plan(
     limit: int | None,
     isolate: bool,
     tuning: bool | str | Path,
+    naive: bool = False,
 ) -> Plan:
     chosen = [step.graphs[n] for n in names]
     found = load_tuning(caps, tuning)
     _tell(found)
     choices = found.choices
-    tuned = [_choose_all(graph, caps, choices) for graph in chosen]
-    lowered = [_lower_all(graph, caps, picked) for graph, picked in zip(chosen, tuned)]
+    tuned = [_choose_all(graph, caps, choices, naive) for graph in chosen]
+    lowered = [_lower_all(graph, caps, picked, naive) for graph, picked in zip(chosen, tuned)]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
     state = place_state(step.slots, chosen, segments)
     memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered)]
@@ -111,7 +113,7 @@ def make_plan(
         tuple(segments.sizes),
         arena,
         {"memory_limit_bytes": limit, "isolate": isolate,
-         "tuning": str(tuning) if isinstance(tuning, Path) else tuning},
+         "tuning": str(tuning) if isinstance(tuning, Path) else tuning, "naive": naive},
     )
     _check_memory(plan, limit)
     verify(plan)
@@ -119,17 +121,19 @@ def make_plan(
 
 
 def _choose_all(
-    graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice]
+    graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], naive: bool
 ) -> dict[int, Choice]:
     """Node -> its tuned variant, for the nodes that have one."""
-    found = {i: tuned_choice(node, graph, caps, choices) for i, node in enumerate(graph.nodes)}
+    found = {i: tuned_choice(node, graph, caps, choices) for i, node in enumerate(graph.nodes)
+             if not (naive and node.op in NAIVE)}
     return {i: choice for i, choice in found.items() if choice is not None}
 
 
-def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice]) -> list[Lowered]:
+def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice],
+               naive: bool) -> list[Lowered]:
     if caps.kind in ("torch", "null"):
         return [Lowered((), (), "run by the backend") for _ in graph.nodes]
-    return [lower(node, graph, caps, tuned.get(i)) for i, node in enumerate(graph.nodes)]
+    return [lower(node, graph, caps, tuned.get(i), naive) for i, node in enumerate(graph.nodes)]
 
 
 def _check_memory(plan: Plan, limit: int | None) -> None:
@@ -165,4 +169,5 @@ def fallbacks(plan: Plan) -> Iterator[tuple[str, Plan]]:
 def _again(plan: Plan, caps: DeviceCaps) -> Plan:
     limit = plan.options.get("memory_limit_bytes")
     isolate = bool(plan.options.get("isolate", False))
-    return make_plan(plan.step, plan.device, caps, list(plan.graphs), limit, isolate, False)
+    return make_plan(plan.step, plan.device, caps, list(plan.graphs), limit, isolate, False,
+                     bool(plan.options.get("naive", False)))

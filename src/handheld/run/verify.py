@@ -90,7 +90,9 @@ def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train",
         raise HandheldError(f"the plan has no graph {name!r}; it has {', '.join(plan.graphs)}")
     if not plan.options.get("isolate") or len(plan.graphs) > 1:
         # results must outlive the nodes that read them
-        plan = plan.step.plan(plan.device, graphs=[name], isolate=True)
+        plan = plan.step.plan(plan.device, caps=plan.caps, graphs=[name], isolate=True,
+                              tuning=plan.options.get("tuning", True),
+                              naive=bool(plan.options.get("naive", False)))
     reference = plan.step.plan("torch:cpu", graphs=[name])
     arrays = check_batch(plan.graphs[name].graph, batch)
     sessions: list[Session] = []

@@ -1,4 +1,4 @@
-"""DCGAN (Radford et al., 2016) on 64x64 images: two networks, two updates over one state.
+"""DCGAN (Radford et al., 2016) on 64x64 or 32x32 images: two networks, two updates, one state.
 
 Graph "d" takes (images, noise) and trains the discriminator on real and made images; graph "g"
 takes (noise,) and trains the generator through the discriminator.
@@ -12,17 +12,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from handheld.errors import HandheldError
 from handheld.suite.synthetic import images, seeded
+from handheld.suite.workload import Modules, Update, record_updates
 
 if TYPE_CHECKING:
     from handheld.capture.capture import Capture
 
 
-def generator(noise: int = 100, width: int = 64) -> nn.Sequential:
-    """noise[n, c, 1, 1] -> images[n, 3, 64, 64] in [-1, 1]."""
+def _widths(width: int, size: int) -> list[int]:
+    """Channels from 4x4 to half of `size`: each doubling of the image halves them."""
+    if size not in (16, 32, 64, 128):
+        raise HandheldError(f"dcgan makes images of 16, 32, 64 or 128 pixels, not {size}")
+    return [width * size // 8 >> i for i in range(size.bit_length() - 3)]
+
+
+def generator(noise: int = 100, width: int = 64, size: int = 64) -> nn.Sequential:
+    """noise[n, c, 1, 1] -> images[n, 3, size, size] in [-1, 1]."""
     layers: list[nn.Module] = []
     inputs = noise
-    for i, outputs in enumerate((8 * width, 4 * width, 2 * width, width)):
+    for i, outputs in enumerate(_widths(width, size)):
         stride, padding = (1, 0) if i == 0 else (2, 1)
         layers += [nn.ConvTranspose2d(inputs, outputs, 4, stride, padding, bias=False),
                    nn.BatchNorm2d(outputs), nn.ReLU()]
@@ -31,13 +40,14 @@ def generator(noise: int = 100, width: int = 64) -> nn.Sequential:
     return _initialised(nn.Sequential(*layers))
 
 
-def discriminator(width: int = 64) -> nn.Sequential:
-    """images[n, 3, 64, 64] -> how real each is, [n]."""
+def discriminator(width: int = 64, size: int = 64) -> nn.Sequential:
+    """images[n, 3, size, size] -> how real each is, [n]."""
     layers: list[nn.Module] = [nn.Conv2d(3, width, 4, 2, 1, bias=False), nn.LeakyReLU(0.2)]
-    for inputs in (width, 2 * width, 4 * width):
+    *others, last = reversed(_widths(width, size))
+    for inputs in others:
         layers += [nn.Conv2d(inputs, 2 * inputs, 4, 2, 1, bias=False),
                    nn.BatchNorm2d(2 * inputs), nn.LeakyReLU(0.2)]
-    layers += [nn.Conv2d(8 * width, 1, 4, bias=False), nn.Flatten(0)]
+    layers += [nn.Conv2d(last, 1, 4, bias=False), nn.Flatten(0)]
     return _initialised(nn.Sequential(*layers))
 
 
@@ -67,19 +77,29 @@ def loss_g(make: nn.Module, judge: nn.Module, noise: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(score, torch.ones_like(score))
 
 
-def record(n: int, seed: int, *, noise: int = 100, width: int = 64) -> Capture:
+UPDATES = (
+    Update("d", lambda m, b: loss_d(m["generator"], m["discriminator"], *b),
+           lambda m: adam(m["discriminator"]), (0, 1)),
+    Update("g", lambda m, b: loss_g(m["generator"], m["discriminator"], *b),
+           lambda m: adam(m["generator"]), (1,)),
+)
+
+
+def modules(seed: int, *, noise: int = 100, width: int = 64, size: int = 64) -> Modules:
+    make, judge = seeded(
+        lambda: (generator(noise, width, size), discriminator(width, size)), seed)
+    return {"generator": make, "discriminator": judge}
+
+
+def record(n: int, seed: int, *, noise: int = 100, width: int = 64, size: int = 64) -> Capture:
     """Both updates, captured over one state."""
-    from handheld.capture.capture import Capture
-
-    make, judge = seeded(lambda: (generator(noise, width), discriminator(width)), seed)
-    real, z = batch(n, seed, noise=noise, width=width)
-    capture = Capture({"generator": make, "discriminator": judge}, seed)
-    capture.train(lambda b: loss_d(make, judge, *b), adam(judge), (real, z), "d")
-    return capture.train(lambda b: loss_g(make, judge, *b), adam(make), (z,), "g")
+    options = {"noise": noise, "width": width, "size": size}
+    return record_updates(modules(seed, **options), UPDATES, batch(n, seed, **options), seed)
 
 
-def batch(n: int, seed: int, *, noise: int = 100, width: int = 64) -> tuple[Tensor, Tensor]:
+def batch(n: int, seed: int, *, noise: int = 100, width: int = 64,
+          size: int = 64) -> tuple[Tensor, Tensor]:
     """Images for "d", and the noise that both updates start from."""
-    real, _ = images(n, seed, (3, 64, 64), 10)
+    real, _ = images(n, seed, (3, size, size), 10)
     z = torch.randn(n, noise, 1, 1, generator=torch.Generator().manual_seed(seed + 1))
     return real.tanh(), z

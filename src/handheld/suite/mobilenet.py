@@ -1,4 +1,8 @@
-"""MobileNetV2 (Sandler et al., 2018): inverted residuals with depthwise convolutions."""
+"""MobileNetV2 (Sandler et al., 2018): inverted residuals with depthwise convolutions.
+
+`tune` says what is trained: all; the last layer; or bias, all biases (Cai et al., 2020). Where the
+rest is frozen, batch norm keeps the statistics that it has.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import Classifier, images, seeded, sgd
+from handheld.errors import HandheldError
+from handheld.suite.synthetic import Classifier, images, seeded, sgd, trainable
 
 #: expansion, channels, blocks, stride of the first
 _STAGES = (
@@ -62,10 +67,40 @@ def build(classes: int = 10) -> Classifier:
     return model
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10) -> tuple[nn.Module, Any, Any]:
-    model = seeded(lambda: build(classes), seed)
-    return model, F.cross_entropy, sgd(model.parameters())
+class Frozen(nn.Module):
+    """A model whose batch norms stay as they are in evaluation, also while it is trained."""
+
+    def __init__(self, model: Classifier) -> None:
+        super().__init__()
+        self.model = model
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self.model.features.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.model(x)
+        return scores
 
 
-def batch(n: int, seed: int, *, size: int = 32, classes: int = 10) -> tuple[Tensor, Tensor]:
+def tuned(model: Classifier, tune: str) -> nn.Module:
+    if tune == "all":
+        return model
+    if tune not in ("last", "bias"):
+        raise HandheldError(f"mobilenet_v2 is tuned by all, last or bias, not {tune!r}")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("head.") or (
+            tune == "bias" and name.endswith(".bias")))
+    return Frozen(model).train()
+
+
+def make(*, seed: int = 0, size: int = 32, classes: int = 10,
+         tune: str = "all") -> tuple[nn.Module, Any, Any]:
+    model = tuned(seeded(lambda: build(classes), seed), tune)
+    return model, F.cross_entropy, sgd(trainable(model))
+
+
+def batch(n: int, seed: int, *, size: int = 32, classes: int = 10,
+          tune: str = "all") -> tuple[Tensor, Tensor]:
     return images(n, seed, (3, size, size), classes)

@@ -3,7 +3,7 @@ an image is noise around the pattern of its class, a token follows from the one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -25,12 +25,25 @@ def sgd(parameters: Iterable[Any], rate: float = 0.01) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=rate, momentum=0.9)
 
 
-def images(n: int, seed: int, shape: tuple[int, int, int], classes: int) -> tuple[Tensor, Tensor]:
-    """x[n, channels, height, width] and a class for each."""
-    patterns = torch.randn(classes, *shape, generator=torch.Generator().manual_seed(20))
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that an optimizer should see: those that are not frozen."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def patterns(n: int, seed: int, shape: Sequence[int], classes: int) -> tuple[Tensor, Tensor]:
+    """x[n, *shape], each noise around the pattern of its class, and the classes."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=generator)
-    return 0.5 * patterns[labels] + torch.randn(n, *shape, generator=generator), labels
+    noise = torch.randn(n, *shape, generator=generator)
+    # each pattern from a seed of its own: of a thousand classes a batch holds few
+    means = {label: torch.randn(*shape, generator=torch.Generator().manual_seed(20 + label))
+             for label in labels.unique().tolist()}
+    return 0.5 * torch.stack([means[label] for label in labels.tolist()]) + noise, labels
+
+
+def images(n: int, seed: int, shape: tuple[int, int, int], classes: int) -> tuple[Tensor, Tensor]:
+    """x[n, channels, height, width] and a class for each."""
+    return patterns(n, seed, shape, classes)
 
 
 def tokens(n: int, seed: int, length: int, vocabulary: int) -> Tensor:

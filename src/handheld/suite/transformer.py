@@ -13,12 +13,29 @@ from handheld.suite.synthetic import seeded, sgd, token_loss, tokens
 MASK = 0  # the token that hides another
 
 
-class Block(nn.Module):
-    """Attention, then a perceptron, each beside a shortcut."""
+class LowRank(nn.Module):
+    """What LoRA (Hu et al., 2022) adds to a frozen layer: up(down(x)), zero to begin with."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, rank: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.up(self.down(x)) * 2.0  # alpha / rank
+        return y
+
+
+class Block(nn.Module):
+    """Attention, then a perceptron, each beside a shortcut. With `rank`, queries and values have
+    low-rank layers beside them."""
+
+    def __init__(self, width: int, heads: int, dropout: float, causal: bool = False,
+                 rank: int = 0) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.low_q, self.low_v = (LowRank(width, rank) if rank else None for _ in range(2))
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -33,7 +50,10 @@ class Block(nn.Module):
         n, t, width = x.shape
         parts = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)  # each [n, heads, t, width / heads]
-        y = F.scaled_dot_product_attention(q, k, v)
+        if self.low_q is not None and self.low_v is not None:
+            q, v = (a + low(x).view(n, t, self.heads, -1).transpose(1, 2)
+                    for a, low in ((q, self.low_q), (v, self.low_v)))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         mixed: Tensor = self.out(y.transpose(1, 2).reshape(n, t, width))
         return mixed
 

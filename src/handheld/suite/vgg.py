@@ -1,6 +1,7 @@
 """AlexNet (Krizhevsky, 2014: one tower) and the VGGs (Simonyan and Zisserman, 2015), with dropout.
 
-Images smaller than 224 meet the classifier through an adaptive pooling.
+Images smaller than 224 meet the classifier through an adaptive pooling. For those under 64 pixels
+AlexNet's first convolution has no stride; a small classifier (`hidden`, `grid`) goes with them.
 """
 
 from __future__ import annotations
@@ -19,43 +20,46 @@ VGG = {
 }
 
 
-def vgg(depth: int) -> list[nn.Module]:
+def vgg(depth: int, grid: int) -> list[nn.Module]:
     """3x3 convolutions, and 0 for a pooling."""
     layers: list[nn.Module] = []
     inputs = 3
     for width in VGG[depth]:
         layers += [nn.Conv2d(inputs, width, 3, 1, 1), nn.ReLU()] if width else [nn.MaxPool2d(2)]
         inputs = width or inputs
-    return [*layers, nn.AdaptiveAvgPool2d(7)]
+    return [*layers, nn.AdaptiveAvgPool2d(grid)]
 
 
-def alexnet() -> list[nn.Module]:
+def alexnet(grid: int, stride: int) -> list[nn.Module]:
     return [
-        nn.Conv2d(3, 64, 11, 4, 2), nn.ReLU(), nn.MaxPool2d(3, 2),
+        nn.Conv2d(3, 64, 11, stride, 2), nn.ReLU(), nn.MaxPool2d(3, 2),
         nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(3, 2),
         nn.Conv2d(192, 384, 3, 1, 1), nn.ReLU(), nn.Conv2d(384, 256, 3, 1, 1), nn.ReLU(),
-        nn.Conv2d(256, 256, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(3, 2), nn.AdaptiveAvgPool2d(6),
+        nn.Conv2d(256, 256, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(3, 2), nn.AdaptiveAvgPool2d(grid),
     ]
 
 
-def build(classes: int, depth: int) -> nn.Sequential:
-    """`depth` 8 is AlexNet."""
-    layers, pixels = (alexnet(), 256 * 36) if depth == 8 else (vgg(depth), 512 * 49)
+def build(classes: int, depth: int, hidden: int = 4096, grid: int = 0,
+          size: int = 224) -> nn.Sequential:
+    """`depth` 8 is AlexNet. The classifier sees `grid` x `grid` pixels: 7 or 6 if it is 0."""
+    grid = grid or (6 if depth == 8 else 7)
+    layers, channels = (alexnet(grid, 4 if size >= 64 else 1), 256) if depth == 8 \
+        else (vgg(depth, grid), 512)
     model = nn.Sequential(
-        *layers, nn.Flatten(), nn.Linear(pixels, 4096), nn.ReLU(), nn.Dropout(),
-        nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, classes))
+        *layers, nn.Flatten(), nn.Linear(channels * grid * grid, hidden), nn.ReLU(), nn.Dropout(),
+        nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(), nn.Linear(hidden, classes))
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return model
 
 
-def make(*, seed: int = 0, size: int = 224, classes: int = 1000,
-         depth: int = 16) -> tuple[nn.Module, Any, Any]:
-    model = seeded(lambda: build(classes, depth), seed)
+def make(*, seed: int = 0, size: int = 224, classes: int = 1000, depth: int = 16,
+         hidden: int = 4096, grid: int = 0) -> tuple[nn.Module, Any, Any]:
+    model = seeded(lambda: build(classes, depth, hidden, grid, size), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 
 
-def batch(n: int, seed: int, *, size: int = 224, classes: int = 1000,
-          depth: int = 16) -> tuple[Tensor, Tensor]:
+def batch(n: int, seed: int, *, size: int = 224, classes: int = 1000, depth: int = 16,
+          hidden: int = 4096, grid: int = 0) -> tuple[Tensor, Tensor]:
     return images(n, seed, (3, size, size), classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,28 @@ from typing import TYPE_CHECKING, Any
 from handheld.errors import HandheldError
 
 if TYPE_CHECKING:
+    from handheld.capture.capture import Capture
     from handheld.step import Step
+
+Modules = dict[str, Any]
+SIZES = ("small", "paper")
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of a step: the graph it becomes, its loss, its optimizer, its share of a batch."""
+
+    graph: str
+    loss: Callable[[Modules, Any], Any]
+    optimizer: Callable[[Modules], Any]
+    takes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Workload:
     """A model family of this folder with fixed options. Its module has `make(**options)` and
-    `batch(n, seed, **options)`, or, where a step is several updates, `record` instead of `make`."""
+    `batch(n, seed, **options)`, or, where a step is several updates or several graphs, `modules`,
+    `UPDATES` and `record` instead of `make`."""
 
     name: str
     family: str
@@ -26,15 +41,49 @@ class Workload:
     tags: tuple[str, ...]
     about: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    #: vision, text, speech, rl or tabular
+    domain: str = "vision"
+    #: where it comes from: das2022, liu2019 (the two studies) or today
+    source: tuple[str, ...] = ("today",)
+    #: options of the two sizes that every workload has; the same names in both
+    small: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    #: which of them was asked for, or pixels; nothing: as the family is by itself
+    size: str = ""
+
+    @property
+    def single(self) -> bool:
+        """Whether a step is one update of one model."""
+        return hasattr(self._module(), "make")
 
     def make(self, seed: int = 0) -> tuple[Any, Any, Any]:
         """(model, loss, optimizer): `loss(model(*inputs), target)` is a scalar."""
         module = self._module()
-        if not hasattr(module, "make"):
+        if not self.single:
             raise HandheldError(f"{self.name} has several updates and no single loss. "
                                 f"Try: suite.get({self.name!r}).step()")
         result: tuple[Any, Any, Any] = module.make(seed=seed, **self.options)
         return result
+
+    def parts(self, seed: int = 0) -> tuple[Modules, tuple[Update, ...]]:
+        """What `make` gives, for any workload: the modules by name, and the updates of a step in
+        their order. A single model is called ''."""
+        module = self._module()
+        if not self.single:
+            return module.modules(seed, **self.options), module.UPDATES
+        model, loss, optimizer = self.make(seed)
+
+        def again(modules: Modules) -> Any:
+            """The same optimizer over the model's copy."""
+            if modules[""] is model:
+                return optimizer
+            trained = [p for p in modules[""].parameters() if p.requires_grad]
+            takes = inspect.signature(type(optimizer)).parameters
+            return type(optimizer)(trained, **{name: value for name, value in
+                                               optimizer.defaults.items() if name in takes})
+
+        update = Update("train", lambda m, b: loss(m[""](b[0]), b[1]), again, (0, 1))
+        return {"": model}, (update,)
 
     def batch(self, n: int | None = None, seed: int = 0) -> tuple[Any, ...]:
         """Synthetic tensors, the same for the same seed; what they teach can be learned."""
@@ -42,28 +91,50 @@ class Workload:
         result: tuple[Any, ...] = self._module().batch(size, seed, **self.options)
         return result
 
-    def step(self, batch: int | None = None, seed: int = 0) -> Step:
-        """The captured step at a batch size."""
+    def runs(self, batch: tuple[Any, ...]) -> list[tuple[str, tuple[Any, ...]]]:
+        """The graphs that one training step runs, in their order, each with its share of a batch
+        of this workload."""
+        if self.single:
+            return [("train", batch)]
+        return [(update.graph, tuple(batch[i] for i in update.takes))
+                for update in self._module().UPDATES]
+
+    def step(self, batch: int | None = None, seed: int = 0, evaluate: bool = True) -> Step:
+        """The captured step at a batch size; of one model also its evaluation, unless not wanted."""
         module, size = self._module(), self.default_batch if batch is None else batch
-        if hasattr(module, "record"):
+        if not self.single:
             step: Step = module.record(size, seed, **self.options).step(name=self.name)
             return step
         from handheld.capture.capture import capture
 
-        return capture(*self.make(seed), self.batch(size, seed), seed=seed, name=self.name)
+        return capture(*self.make(seed), self.batch(size, seed), seed=seed, name=self.name,
+                       evaluate=evaluate)
 
-    def with_options(self, **options: Any) -> Workload:
-        """The same family at other sizes."""
-        if not options:
+    def with_options(self, size: str | int | None = None, **options: Any) -> Workload:
+        """The same family at a size (small, paper, or pixels) and with other options."""
+        named: Mapping[str, Any] = {}
+        if isinstance(size, str) and not size.isdigit():
+            if size not in SIZES:
+                raise HandheldError(f"{self.name} has no size {size!r}. There are: small, paper, "
+                                    "and for images a number of pixels")
+            named = self.small if size == "small" else self.paper
+        elif size is not None:
+            options = {"size": int(size), **options}
+        if size is None and not options:
             return self
-        module = self._module()
-        known = [name for name, parameter in inspect.signature(module.batch).parameters.items()
+        if options:
+            self._check(options)
+        return replace(self, options={**self.options, **named, **options},
+                       size=self.size if size is None else str(size))
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        known = [name for name, parameter in
+                 inspect.signature(self._module().batch).parameters.items()
                  if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
         for name in options:
             if name not in known:
                 raise HandheldError(f"{self.name} has no option {name!r}. It has: "
                                     f"{', '.join(known) or 'none'}")
-        return replace(self, options={**self.options, **options})
 
     def _module(self) -> ModuleType:
         try:
@@ -71,3 +142,18 @@ class Workload:
         except ImportError as error:
             raise HandheldError(f"the workload {self.name} needs PyTorch, which is not installed "
                                 f"({error}). Try: pip install 'handheld[capture]'") from error
+
+
+def record_updates(modules: Modules, updates: tuple[Update, ...], batch: tuple[Any, ...],
+                   seed: int) -> Capture:
+    """Several updates, captured over one state."""
+    from handheld.capture.capture import Capture
+
+    capture = Capture(modules, seed)
+    for update in updates:
+        def fn(b: Any, loss: Callable[[Modules, Any], Any] = update.loss) -> Any:
+            return loss(modules, b)
+
+        capture.train(fn, update.optimizer(modules), tuple(batch[i] for i in update.takes),
+                      update.graph)
+    return capture

@@ -1,0 +1,73 @@
+"""What it costs to bring bytes to a device and back, by their number; and what launches cost.
+
+Each size is copied again and again, waited for every time, as someone does who needs the result: a
+transfer's latency is in it. The two directions take turns, so that what else the machine does hits
+both alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from handheld.backends import opencl
+from handheld.measure import ceilings
+from handheld.measure.timing import Measured
+
+#: bytes: 4 B, what a loss is, to 64 MiB in powers of four
+SIZES = tuple(4**n for n in range(1, 14))
+SECONDS = 0.25  # for one size and direction, about, at most
+LEAST, MOST = 9, 400  # copies of a size
+
+TO_DEVICE, TO_HOST = "to_device", "to_host"
+
+
+def transfer_times(device: str, sizes: Sequence[int] = SIZES, seconds: float = SECONDS,
+                   progress: Callable[[str, float], None] = lambda what, part: None
+                   ) -> dict[str, list[dict[str, Any]]]:
+    """Direction -> for each size its bytes and the seconds of every copy."""
+    import pyopencl
+
+    cl: Any = pyopencl
+    found = opencl.find(device)
+    queue = cl.CommandQueue(cl.Context([found.device]))
+    sizes = [size for size in sizes if size <= found.caps.max_alloc_bytes // 4]
+    largest = max(sizes)
+    host = np.zeros(largest, np.uint8)
+    buffer = cl.Buffer(queue.context, cl.mem_flags.READ_WRITE, largest)
+    cl.enqueue_fill_buffer(queue, buffer, np.uint8(0), 0, largest)
+    queue.finish()
+    times: dict[str, list[dict[str, Any]]] = {TO_DEVICE: [], TO_HOST: []}
+    try:
+        for place, size in enumerate(sizes):
+            progress(f"transfers of {size:,} B", place / len(sizes))
+            ends = {TO_DEVICE: (buffer, host[:size]), TO_HOST: (host[:size], buffer)}
+            taken: dict[str, list[float]] = {name: [] for name in ends}
+            for ways in ends.values():
+                cl.enqueue_copy(queue, *ways, is_blocking=True)  # drivers prepare at the first
+            began = time.perf_counter()
+            while _more(taken[TO_HOST], time.perf_counter() - began, 2 * seconds):
+                for name, ways in ends.items():
+                    start = time.perf_counter()
+                    cl.enqueue_copy(queue, *ways, is_blocking=True)
+                    taken[name].append(time.perf_counter() - start)
+            for name, values in taken.items():
+                times[name].append({"bytes": size, "seconds": values})
+    finally:
+        queue.finish()
+        buffer.release()
+    return times
+
+
+def _more(taken: list[float], spent: float, seconds: float) -> bool:
+    return len(taken) < LEAST or (len(taken) < MOST and spent < seconds)
+
+
+def launch_times(device: str) -> dict[str, Measured]:
+    """Seconds of an empty kernel: for the host to enqueue it, for the device to run it after
+    another, and to enqueue it and wait for it."""
+    enqueue, after, round_trip = ceilings.launch_latencies(device)
+    return {"enqueue": enqueue, "device": after, "round_trip": round_trip}

@@ -1,0 +1,1 @@
+"""One-file HTML pages: pure functions from data to text; no package, no network."""

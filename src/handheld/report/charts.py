@@ -1,0 +1,140 @@
+"""Small charts as inline SVG: lines, steps over time, bars side by side or stacked, areas.
+
+Each function takes plain data and gives a whole figure: title, legend, drawing, what it shows in a
+sentence, and its numbers as a table that can be opened. Drawn for a width of 480 pixels, so that a
+phone shrinks the letters by a quarter at most; colours come from page.css, light or dark, and each
+series has a marker and a dash of its own for those who print or see no colours. What is missing is
+a gap or a dash, never a zero.
+
+     y title (unit)
+    100 ┤            ────○  reference
+     50 ┤      ○───○
+      0 ┼──────────────────
+         x title (unit)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from handheld.report.markup import Markup, join, tag
+from handheld.report.plot import SVG, Guide, Plot, Reference, Series, classes, shape, spread_text
+from handheld.report.scale import Axis, number
+
+__all__ = ["Axis", "Guide", "Reference", "Series", "areas", "bars", "lines"]
+
+MOST_ROWS = 64  # of the table below a figure
+
+
+def lines(title: str, series: Sequence[Series], x: Axis, y: Axis, *, note: object = "",
+          step: bool = False, references: Sequence[Reference] = (),
+          guides: Sequence[Guide] = ()) -> Markup:
+    """Lines with markers; `step` holds each value until the next, as for samples over time."""
+    plot = Plot(x.fitted([*(v for s in series for v in s.x), *(g.x for g in guides)]),
+                 y.fitted([*_heights(series), *(r.value for r in references)]))
+    drawn = [plot.line(one, place, step) for place, one in enumerate(series)]
+    below = (plot.frame(), plot.guides(guides), plot.references(references))
+    return _figure(title, plot.svg(title, (*below, *drawn)), _legend(series, "line"), note,
+                   _points_table(series, x, y))
+
+
+def areas(title: str, series: Sequence[Series], x: Axis, y: Axis, *, note: object = "",
+          step: bool = False, references: Sequence[Reference] = (),
+          guides: Sequence[Guide] = ()) -> Markup:
+    """Series over the same x, one on top of the other."""
+    where = series[0].x if series else ()
+    assert all(list(one.x) == list(where) for one in series), "areas share their x"
+    tops = _stack(series, len(where))
+    plot = Plot(x.fitted(where), y.fitted([*tops[-1], *(r.value for r in references)], zero=True))
+    drawn = [plot.frame(), plot.guides(guides)]
+    for place, one in enumerate(series):
+        drawn.append(plot.area(one, place, where, tops[place], tops[place + 1], step))
+    drawn.append(plot.references(references))
+    return _figure(title, plot.svg(title, drawn), _legend(series, "box"), note,
+                   _points_table(series, x, y))
+
+
+def bars(title: str, groups: Sequence[str], series: Sequence[Series], y: Axis, *,
+         note: object = "", stacked: bool = False,
+         references: Sequence[Reference] = ()) -> Markup:
+    """A bar for each group and series, side by side or `stacked`."""
+    assert not (stacked and y.log), "parts of a sum have no log axis"
+    tops = _stack(series, len(groups))
+    heights = tops[-1] if stacked else _heights(series)
+    values = [*heights, *(r.value for r in references)]
+    if y.log and y.low is None:  # a bar of the least value should be seen, too
+        least = min((v for v in values if v is not None and v > 0), default=1.0)
+        y = Axis(y.label, y.unit, True, 10.0 ** math.floor(math.log10(least * 0.7)), y.high)
+    plot = Plot(None, y.fitted(values, zero=True), groups)
+    drawn = [plot.frame()]
+    for group in range(len(groups)):
+        drawn.append(plot.group(group, groups[group], series, tops if stacked else None))
+    drawn.append(plot.references(references))
+    rows = [[name, *(_value(s, n) for s in series)] for n, name in enumerate(groups)]
+    return _figure(title, plot.svg(title, drawn), _legend(series, "box"), note,
+                   _table(["", *(_headed(s.name, y.unit) for s in series)], rows))
+
+
+def _heights(series: Iterable[Series]) -> list[float | None]:
+    return [v for s in series for v in (*s.values, *s.low, *s.high)]
+
+
+def _stack(series: Sequence[Series], count: int) -> list[list[float]]:
+    """Where each series begins and ends, from the ground up; what is missing adds nothing."""
+    tops = [[0.0] * count]
+    for one in series:
+        tops.append([at + (v or 0.0) for at, v in zip(tops[-1], one.values)])
+    return tops
+
+
+def _legend(series: Sequence[Series], kind: str) -> Markup:
+    """Names with their marks; one series needs none."""
+    if len(series) < 2:
+        return Markup()
+    made = []
+    for place, one in enumerate(series):
+        if kind == "line":
+            mark = join(tag("line", x1=1.0, x2=23.0, y1=6.0, y2=6.0,
+                            class_=classes(one, place, "line")),
+                        tag("g", shape(one.number(place), 12.0, 6.0),
+                            class_=classes(one, place, "mark")))
+        else:
+            mark = tag("g", tag("rect", x=0.5, y=0.5, width=11.0, height=11.0),
+                       class_=classes(one, place, "bar"))
+        wide = 24 if kind == "line" else 12
+        made.append(tag("li", tag("svg", mark, viewBox=f"0 0 {wide} 12", width=wide, height=12,
+                                  aria_hidden="true", xmlns=SVG), one.name))
+    return tag("ul", *made, class_="legend")
+
+
+def _figure(title: str, svg: Markup, legend: Markup, note: object, numbers: Markup) -> Markup:
+    opened = tag("details", tag("summary", "The numbers"), numbers) if numbers else Markup()
+    return tag("figure", tag("figcaption", tag("b", title)), legend, svg,
+               tag("p", note, class_="note") if note else "", opened, class_="chart")
+
+
+def _value(one: Series, n: int) -> str:
+    return f"{number(one.values[n])}{spread_text(one, n, '')}"
+
+
+def _headed(name: str, unit: str) -> str:
+    return f"{name} ({unit})" if unit else name
+
+
+def _points_table(series: Sequence[Series], x: Axis, y: Axis) -> Markup:
+    places = sorted({v for one in series for v in one.x})
+    if len(places) > MOST_ROWS:
+        return Markup()
+    at = [{v: n for n, v in enumerate(one.x)} for one in series]
+    rows = [[number(place), *(_value(one, where[place]) if place in where else "–"
+                              for one, where in zip(series, at))] for place in places]
+    return _table([x.title, *(_headed(one.name, y.unit) for one in series)], rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:]))
+            for row in rows]
+    return tag("div", tag("table", tag("thead", tag("tr", *(tag("th", h, scope="col")
+                                                              for h in head))),
+                          tag("tbody", *body)), class_="wide")

@@ -1,0 +1,96 @@
+"""A step with every tensor at the host: what each op reads is uploaded, what it makes comes back.
+
+    for each op:   upload its inputs ─ launch ─ wait ─ download its outputs      (all waited for)
+
+That is how frameworks run a graph on a device that they only half support, and what das2022 found
+to cost ten times the computing. No plan is run like this by itself; `PerOp` does it for those who
+want to know what it would cost. Kernels and their order are the plan's own, so that a step gives
+the same bits as `Trainer.step`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from handheld.backends.base import open_session
+from handheld.run.batch import NUMPY, check_batch
+
+if TYPE_CHECKING:
+    from handheld.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """One op of one step, by the host's clock: ns to upload its inputs, to launch it and wait, and
+    to download its outputs."""
+
+    node: int
+    upload_ns: int
+    launch_ns: int
+    download_ns: int
+
+
+class PerOp:
+    """A plan's graph run op by op from the host's memory. The state is the host's; `close` frees
+    the device."""
+
+    def __init__(self, plan: Plan, graph: str = "train", **options: Any) -> None:
+        self.plan, self.name = plan, graph
+        self.graph = plan.graphs[graph].graph
+        self.session: Any = open_session(plan, **options)
+        slots = plan.step.slots
+        self.host: dict[int, np.ndarray] = {
+            tensor: np.array(plan.step.values[name], NUMPY[slots[name].dtype])
+            for name, tensor in self.graph.slots.items()}
+        packs = self.graph.packs
+        self._ops = [
+            (list(dict.fromkeys(part for view in node.inputs
+                                for part in packs.get(view.tensor, (view.tensor,)))),
+             [part for out in node.outputs for part in packs.get(out, (out,))])
+            for node in self.graph.nodes]
+
+    @property
+    def crossings(self) -> tuple[int, int, int, int]:
+        """Of one step: uploads and their bytes, downloads and their bytes."""
+        up = [self.graph.tensors[t].nbytes for ins, _ in self._ops for t in ins]
+        down = [self.graph.tensors[t].nbytes for _, outs in self._ops for t in outs]
+        return len(up), sum(up), len(down), sum(down)
+
+    def step(self, *batch: Any) -> list[OpTime]:
+        """One step, and what each of its ops took."""
+        arrays: Sequence[np.ndarray] = check_batch(self.graph, batch)
+        self.host.update({tensor: array for (_, tensor, _), array
+                          in zip(self.graph.inputs, arrays)})
+        session, name, host, now = self.session, self.name, self.host, time.perf_counter_ns
+        times = []
+        for node, (inputs, outputs) in enumerate(self._ops):
+            begin = now()
+            for tensor in inputs:
+                session.set_tensor(name, tensor, host[tensor])
+            there = now()
+            session.run_node(name, node)
+            session.finish()
+            done = now()
+            for tensor in outputs:
+                host[tensor] = session.read_tensor(name, tensor)
+            times.append(OpTime(node, there - begin, done - there, now() - done))
+        written = [(slot, host[tensor]) for slot, tensor in self.graph.writes]
+        self.host.update({self.graph.slots[slot]: value for slot, value in written})
+        return times
+
+    def loss(self) -> float:
+        """Of the last step."""
+        (_, view, _) = self.graph.outputs[0]
+        return float(self.host[view.tensor].reshape(-1)[view.offset])
+
+    def slot(self, name: str) -> np.ndarray:
+        """A slot's value as it is now, in its own shape."""
+        return self.host[self.graph.slots[name]].reshape(self.plan.step.slots[name].shape)
+
+    def close(self) -> None:
+        self.session.close()

@@ -1,0 +1,315 @@
+"""The ways in which das2022 runs a step, each with the same face: run, time, take apart.
+
+    pytorch            plain PyTorch on the CPU: model, loss.backward, optimizer.step
+    torch:cpu          the captured graph on the CPU, op by op
+    naive              OpenCL, everything on the device, the product of a published baseline
+    optimised          OpenCL, everything on the device, Handheld's kernels
+    naive per-op       OpenCL, every op's inputs and outputs through the host, as in the study
+    optimised per-op   the same with Handheld's kernels
+
+All take the same model from the same start, and the same batch. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
+from handheld.backends.opencl import Kept
+from handheld.errors import DeviceError
+from handheld.graph.graph import PHASES, Graph
+from handheld.kernels import contract
+from handheld.plan.plan import Plan
+from handheld.run.apart import PerOp
+from handheld.run.batch import check_batch
+from handheld.step import Step
+from handheld.suite import Workload
+
+PYTORCH, REFERENCE = "pytorch", "torch:cpu"
+NAIVE, OPTIMISED = "naive", "optimised"
+PER_OP = " per-op"
+RESIDENT = (NAIVE, OPTIMISED)
+APART = (NAIVE + PER_OP, OPTIMISED + PER_OP)
+CPU = (PYTORCH, REFERENCE)
+WAYS = (*CPU, *RESIDENT, *APART)
+
+RECORDED = 5  # steps whose commands are timed, in each round
+NS = 1e-9
+
+Samples = dict[str, list[float]]
+
+
+class Way(ABC):
+    """A model that trains in one of the ways. `samples` collects what was measured, by name.
+    Where steps follow without a wait, only a round of them has a time (`pipelined`)."""
+
+    pipelined = False
+
+    def __init__(self) -> None:
+        self.samples: Samples = {}
+
+    @abstractmethod
+    def run(self, steps: int) -> None:
+        """So many steps, to their end; what can be seen on the way goes into `samples`."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, np.ndarray]:
+        """By PyTorch's names, as they are now."""
+
+    @abstractmethod
+    def inspect(self, steps: int) -> None:
+        """What only a closer look can tell: it may slow the steps that are looked at."""
+
+    def facts(self) -> dict[str, Any]:
+        """What is known without running."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees what it holds."""
+
+    def time(self, steps: int) -> None:
+        """A round of so many steps, or each of them."""
+        at_once = steps if self.pipelined else 1
+        for _ in range(steps // at_once):
+            began = time.perf_counter()
+            self.run(at_once)
+            self.note("step", (time.perf_counter() - began) / at_once)
+
+    def note(self, name: str, seconds: float) -> None:
+        self.samples.setdefault(name, []).append(seconds)
+
+
+class PyTorch(Way):
+    """As a user would train without Handheld, on the CPU."""
+
+    def __init__(self, workload: Workload, batch: int) -> None:
+        super().__init__()
+        self.model, self.loss, self.optimizer = workload.make()
+        self.x, self.y = workload.batch(batch)
+
+    def run(self, steps: int) -> None:
+        now, note = time.perf_counter, self.note
+        for _ in range(steps):
+            begin = now()
+            loss = self.loss(self.model(self.x), self.y)
+            middle = now()
+            self.optimizer.zero_grad()
+            loss.backward()
+            end = now()
+            self.optimizer.step()
+            note("forward", middle - begin)
+            note("backward", end - middle)
+            note("update", now() - end)
+
+    def inspect(self, steps: int) -> None:
+        """Nothing more: `run` times its phases."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        return {name: value.detach().numpy().copy()
+                for name, value in self.model.named_parameters()}
+
+
+class Planned(Way):
+    """A plan that is started: the whole step stays on its device."""
+
+    def __init__(self, step: Step, batch: Sequence[Any], device: str, naive: bool = False,
+                 kept: Kept | None = None) -> None:
+        super().__init__()
+        self.plan: Plan = step.copy().plan(device, graphs=["train"], naive=naive)
+        self.graph: Graph = self.plan.graphs["train"].graph
+        self.batch = check_batch(self.graph, tuple(batch))
+        self.trainer = self.plan.start(**({"kept": kept} if kept else {}))
+        self.session: Any = self.trainer.session
+
+    def run(self, steps: int) -> None:
+        step, batch = self.trainer.step, self.batch
+        for _ in range(steps):
+            step(*batch)
+        self.session.finish()
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        return self.trainer.state()
+
+    def close(self) -> None:
+        self.trainer.close()
+
+    def facts(self) -> dict[str, Any]:
+        inputs = [self.graph.tensors[t].nbytes for _, t, _ in self.graph.inputs]
+        launches = self.plan.graphs["train"].launches or None  # PyTorch's own are not counted
+        return {"launches": launches, "uploads": len(inputs),
+                "upload_bytes": sum(inputs), "downloads": 1, "download_bytes": 4,
+                "product_flops": product_flops(self.graph)}
+
+    def inspect(self, steps: int) -> None:
+        """On the CPU ops follow one another: their times are the phases'."""
+        for rows in self._recorded(steps):
+            took = (rows[:, 8] - rows[:, 7]) * NS
+            for name, seconds in by_phase(self.graph, rows[:, 1], took).items():
+                self.note(name, seconds)
+            self.note("products", products(self.graph, rows[:, 1], took))
+
+    def _recorded(self, steps: int) -> list[np.ndarray]:
+        """A table of commands a step; the first step begins on an idle device, and is left out."""
+        with self.session.record() as recording:
+            for _ in range(steps + 1):
+                self.trainer.step(*self.batch)
+            self.session.finish()
+            rows = recording.read().rows
+        return np.split(rows, steps + 1)[1:]
+
+
+class Resident(Planned):
+    """OpenCL. Kernels and transfers by the device's clock; phases by running them alone."""
+
+    pipelined = True
+
+    def inspect(self, steps: int) -> None:
+        for rows in self._recorded(steps):
+            took = (rows[:, 8] - rows[:, 7]) * NS
+            # copies on the device are counted with its kernels
+            moved = np.isin(rows[:, 0], (UPLOAD, DOWNLOAD))
+            self.note("kernels", float(took[~moved].sum()))
+            self.note("transfers", float(took[moved].sum()))
+            self.note("transfer calls", float((rows[moved, 4] - rows[moved, 3]).sum()) * NS)
+            self.note("products", products(self.graph, rows[:, 1], took))
+
+    def time_parts(self, steps: int) -> None:
+        """Each phase alone, back to back and without a wait, and steps that move no data."""
+        for phase in PHASES:
+            skipped = {n: 0 for n, node in enumerate(self.graph.nodes)
+                       if node.origin.phase != phase}
+            self._time(phase, partial(self.session.run_repeated, "train", skipped), steps)
+        self._time("without transfers", partial(self.session.run, "train"), steps)
+        # half a step over and over trains nothing: back to what it was
+        for name, value in self.plan.step.values.items():
+            self.session.write_slot(name, value)
+        self.session.finish()
+
+    def _time(self, name: str, once: Callable[[], None], steps: int) -> None:
+        once()
+        self.session.finish()
+        began = time.perf_counter()
+        for _ in range(steps):
+            once()
+        self.session.finish()
+        self.note(name, (time.perf_counter() - began) / steps)
+
+
+class Apart(Way):
+    """OpenCL with every tensor at the host: all parts by the host's clock, as everything waits."""
+
+    def __init__(self, step: Step, batch: Sequence[Any], device: str, naive: bool = False,
+                 kept: Kept | None = None) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"kept": kept} if kept else {}
+        self.perop = PerOp(step.copy().plan(device, graphs=["train"], naive=naive), **options)
+        self.graph = self.perop.graph
+        self.batch = check_batch(self.graph, tuple(batch))
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            times = self.perop.step(*self.batch)
+            nodes = np.array([one.node for one in times])
+            parts = {"uploads": [one.upload_ns for one in times],
+                     "launches": [one.launch_ns for one in times],
+                     "downloads": [one.download_ns for one in times]}
+            seconds = {name: np.array(ns) * NS for name, ns in parts.items()}
+            for name, values in seconds.items():
+                self.note(name, float(values.sum()))
+            whole = np.sum(list(seconds.values()), axis=0)
+            for name, value in by_phase(self.graph, nodes, whole).items():
+                self.note(name, value)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        slots = self.perop.plan.step.slots
+        return {name: self.perop.slot(slot.name).copy() for slot in slots.values()
+                if slot.name in self.graph.slots for name in slot.names}
+
+    def inspect(self, steps: int) -> None:
+        """Kernels alone, by the device's clock: the rest of a launch is latency."""
+        session = self.perop.session
+        with session.record() as recording:
+            for _ in range(steps):
+                self.perop.step(*self.batch)
+            rows = recording.read().rows
+        for part in np.split(rows, steps):
+            took = (part[:, 8] - part[:, 7]) * NS
+            self.note("kernels", float(took[part[:, 0] == LAUNCH].sum()))
+
+    def facts(self) -> dict[str, Any]:
+        uploads, up_bytes, downloads, down_bytes = self.perop.crossings
+        return {"launches": self.perop.plan.graphs["train"].launches, "ops": len(self.graph.nodes),
+                "uploads": uploads, "upload_bytes": up_bytes, "downloads": downloads,
+                "download_bytes": down_bytes, "product_flops": product_flops(self.graph)}
+
+    def close(self) -> None:
+        self.perop.close()
+
+
+def open_way(name: str, workload: Workload, step: Step, batch: int, device: str,
+             kept: Kept) -> Way:
+    if name == PYTORCH:
+        return PyTorch(workload, batch)
+    data = workload.batch(batch)
+    if name == REFERENCE:
+        return Planned(step, data, REFERENCE)
+    kind = Apart if name.endswith(PER_OP) else Resident
+    return kind(step, data, device, name.startswith(NAIVE), kept)
+
+
+def by_phase(graph: Graph, nodes: np.ndarray, seconds: np.ndarray) -> dict[str, float]:
+    """Seconds of each phase; transfers, which are no node's, are not in it."""
+    found: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+    for node, took in zip(nodes.tolist(), seconds.tolist()):
+        if node >= 0:
+            found[graph.nodes[node].origin.phase] += took
+    return found
+
+
+def products(graph: Graph, nodes: np.ndarray, seconds: np.ndarray) -> float:
+    """Seconds in matrix products."""
+    mine = [node >= 0 and graph.nodes[node].op == "matmul" for node in nodes.tolist()]
+    return float(seconds[mine].sum())
+
+
+def product_flops(graph: Graph) -> int:
+    """Of all matrix products of a step: a multiplication and an addition are two."""
+    return sum(contract.flops(node, graph) for node in graph.nodes if node.op == "matmul")
+
+
+def check_equal(ways: Mapping[str, Way]) -> dict[str, float]:
+    """After the same number of steps: that it does not matter where tensors are, and how far the
+    rest is from the reference, relative to the size of the parameters. Raises DeviceError for
+    results that differ: times of something else say nothing."""
+    state = {name: way.parameters() for name, way in ways.items()}
+    trained = list(state.get(PYTORCH, next(iter(state.values()))))
+    found = {}
+    for name in set(state) - {REFERENCE} if REFERENCE in state else ():
+        gaps = [_gap(state[name][key], state[REFERENCE][key]) for key in trained]
+        found[name] = max(gaps)
+        if not found[name] < 1e-3:
+            raise DeviceError(f"{name} has trained other parameters than {REFERENCE}: they differ "
+                              f"by {found[name]:.1e}. Try: handheld verify m4")
+    for name in RESIDENT:
+        if name in state and name + PER_OP in state and not all(
+                np.array_equal(state[name][key], state[name + PER_OP][key]) for key in trained):
+            raise DeviceError(f"{name}: the same kernels gave other bits with their tensors at the "
+                              "host. Try: handheld verify m4")
+    return found
+
+
+def _gap(got: np.ndarray, want: np.ndarray) -> float:
+    size = float(np.linalg.norm(want)) or 1.0
+    return float(np.linalg.norm(got.astype(np.float64) - want)) / size
+
+

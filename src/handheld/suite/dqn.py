@@ -1,0 +1,106 @@
+"""DQN (Mnih et al., 2015): a network that values the moves of a game from its last four frames.
+
+Graph "learn" takes a batch of remembered moves and updates the network towards what a second, the
+target network, makes of the frames after them; "copy" makes the target network equal to the first;
+"predict" values the moves in given frames. `play` trains with all three, from replay.py's memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from handheld.suite.replay import Catch, Replay
+from handheld.suite.synthetic import seeded
+from handheld.suite.workload import Modules, Update, record_updates
+
+if TYPE_CHECKING:
+    from handheld.capture.capture import Capture
+
+DISCOUNT = 0.99
+
+
+class Dqn(nn.Module):
+    """frames[n, 4, size, size] in [0, 1] -> the value of each move, [n, moves]."""
+
+    def __init__(self, size: int, width: int, moves: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(4, width, 8, 4)
+        self.conv2 = nn.Conv2d(width, 2 * width, 4, 2)
+        self.conv3 = nn.Conv2d(2 * width, 2 * width, 3)
+        side = ((size - 8) // 4 + 1 - 4) // 2 + 1 - 2
+        self.fc1 = nn.Linear(2 * width * side * side, 16 * width)
+        self.fc2 = nn.Linear(16 * width, moves)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv3(F.relu(self.conv2(F.relu(self.conv1(x))))))
+        values: Tensor = self.fc2(F.relu(self.fc1(x.flatten(1))))
+        return values
+
+
+def td_loss(modules: Modules, batch: tuple[Tensor, ...]) -> Tensor:
+    """How far the value of a move is from its reward and the target network's best next one."""
+    frames, moves, rewards, after, over = batch
+    with torch.no_grad():
+        goal = rewards + DISCOUNT * (1 - over) * modules["target"](after).amax(1)
+    value = modules["online"](frames).gather(1, moves[:, None])[:, 0]
+    return F.smooth_l1_loss(value, goal)
+
+
+UPDATES = (
+    Update("learn", td_loss,
+           lambda m: torch.optim.RMSprop(m["online"].parameters(), lr=2.5e-4, alpha=0.95, eps=0.01),
+           (0, 1, 2, 3, 4)),
+)
+
+
+def modules(seed: int, *, size: int = 84, width: int = 32, moves: int = 3) -> Modules:
+    online, target = seeded(lambda: (Dqn(size, width, moves), Dqn(size, width, moves)), seed)
+    target.load_state_dict(online.state_dict())
+    return {"online": online, "target": target.requires_grad_(False)}
+
+
+def record(n: int, seed: int, *, size: int = 84, width: int = 32, moves: int = 3) -> Capture:
+    parts = modules(seed, size=size, width=width, moves=moves)
+    example = batch(n, seed, size=size, width=width, moves=moves)
+    capture = record_updates(parts, UPDATES, example, seed)
+    capture.copy("copy", [(parts["target"], parts["online"])])
+    return capture.evaluate(lambda b: (None, parts["online"](b[0])), (example[0][:1],), "predict")
+
+
+def batch(n: int, seed: int, *, size: int = 84, width: int = 32,
+          moves: int = 3) -> tuple[Tensor, ...]:
+    """(frames, moves, rewards, frames after, whether that was the end) of a game played blindly."""
+    random = np.random.default_rng(seed)
+    game, memory = Catch(size, random), Replay(max(4 * n, 64), size)
+    while len(memory) < memory.room:
+        memory.add(*game.move(int(random.integers(min(moves, 3)))))
+    return tuple(torch.from_numpy(part) for part in memory.sample(n, random))
+
+
+def play(trainer: Any, n: int, steps: int, *, size: int, seed: int = 0, copy_every: int = 50,
+         explore: float = 0.5, room: int = 2000) -> list[float]:
+    """Trains a started plan by playing: a move, then an update, `steps` times; the share of blind
+    moves falls from `explore` to a tenth of it. Returns the reward at the end of each game."""
+    random = np.random.default_rng(seed)
+    game, memory, rewards = Catch(size, random), Replay(room, size), []
+    while len(memory) < n:
+        memory.add(*game.move(int(random.integers(3))))
+    for step in range(steps):
+        if random.random() < explore * max(1 - step / steps, 0.1):
+            move = int(random.integers(3))
+        else:
+            trainer.run("predict", game.frames[None].astype(np.float32) / 255)
+            move = int(np.argmax(trainer.outputs()["output"][0, :3]))
+        moved = game.move(move)
+        memory.add(*moved)
+        if moved[-1]:
+            rewards.append(moved[2])
+        trainer.run("learn", *memory.sample(n, random))
+        if step % copy_every == copy_every - 1:
+            trainer.run("copy")
+    return rewards

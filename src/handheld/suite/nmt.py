@@ -1,0 +1,54 @@
+"""NMT: translation with attention (Luong et al., 2015), in the form of TensorFlow's tutorial for
+IWSLT15: an LSTM layer each way reads, two LSTM layers write, scaled multiplicative attention.
+
+What attention gives is not fed back into the next step (no input feeding), so that each LSTM layer
+is one op. x[n, 2 t] holds the sentence and then the translation so far, y[n, t] its next words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from handheld.suite.synthetic import seeded, token_loss, tokens
+
+
+class Nmt(nn.Module):
+    def __init__(self, words: int, vocabulary: int, width: int, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.read, self.write = nn.Embedding(words, width), nn.Embedding(vocabulary, width)
+        self.encoder = nn.LSTM(width, width, bidirectional=True, batch_first=True)
+        self.decoder = nn.LSTM(width, width, 2, batch_first=True)
+        self.memory = nn.Linear(2 * width, width, bias=False)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.mix = nn.Linear(3 * width, width, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sentence, so_far = x.chunk(2, 1)
+        seen, state = self.encoder(self.dropout(self.read(sentence)))  # [n, t, 2 width]
+        # the reader's two directions start the writer's two layers
+        said, _ = self.decoder(self.dropout(self.write(so_far)), state)
+        scores = said @ self.memory(seen).transpose(1, 2) * self.scale  # [n, t, t]
+        found = scores.softmax(2) @ seen
+        mixed = torch.tanh(self.mix(torch.cat([said, found], 2)))
+        words: Tensor = self.head(self.dropout(mixed))
+        return words
+
+
+def make(*, seed: int = 0, words: int = 300, vocabulary: int = 300, width: int = 64,
+         length: int = 12) -> tuple[nn.Module, Any, Any]:
+    model = seeded(lambda: Nmt(words, vocabulary, width), seed)
+    return model, token_loss, torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def batch(n: int, seed: int, *, words: int = 300, vocabulary: int = 300, width: int = 64,
+          length: int = 12) -> tuple[Tensor, Tensor]:
+    """A translation is the sentence read backwards, word for word; 0 begins it."""
+    sentence = tokens(n, seed, length, min(words, vocabulary))
+    said = sentence.flip(1)
+    begun = torch.cat([torch.zeros(n, 1, dtype=torch.int64), said[:, :-1]], 1)
+    return torch.cat([sentence, begun], 1), said
