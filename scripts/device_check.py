@@ -28,13 +28,8 @@ MODELS = ("mlp", "lenet5", "mobilenet_v2", "resnet18", "squeezenet", "lstm_lm", 
 
 @dataclass(frozen=True)
 class Part:
-<<<<<<< HEAD
     """Commands of `seconds` at most; `{on}`, `{json}` and `{folder}`, a new one, are filled in.
     More than one command, or `{shard}`: side by side."""
-=======
-    """Commands of `seconds` at most; `{on}`, `{json}` and `{folder}` are filled in. More than
-    one command, or `{shard}`: side by side."""
->>>>>>> main
 
     name: str
     seconds: int
@@ -91,12 +86,7 @@ class Check:
     def _lines(self, part: Part) -> list[str]:
         count = self.jobs if "{shard}" in part.commands[0] else 1
         return [command.format(on=self.on, json=self.out / f"{part.name}.json",
-<<<<<<< HEAD
                                folder=self.out / part.name, shard=f"{i + 1}/{count}")
-=======
-                               folder=self.out / part.name,
-                               shard=f"{i + 1}/{count}")
->>>>>>> main
                 for command in part.commands for i in range(count)]
 
 
