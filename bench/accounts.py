@@ -295,7 +295,7 @@ def everything(options: argparse.Namespace, folder: Path) -> Row:
     options.seconds = 0.0
     report.part("two kernels", report.found, "planted",
                 lambda: energy.planted(options, found, folder / "planted.run"), PLANTED_S)
-    besides = min(ELSE_S, report.left / len(entries) / 2)
+    besides = max(min(ELSE_S, report.left / len(entries) / 2), 5.0)
     for n, entry in enumerate(entries):
         row = report.found["workloads"][entry.name]
         options.seconds = max((report.left - TORCH_S) / (len(entries) - n) - besides, WINDOWS_S)
