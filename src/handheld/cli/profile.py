@@ -16,7 +16,8 @@ from rich.text import Text
 from handheld.analyse.run import open_run
 from handheld.cli import show
 from handheld.cli.live import watching
-from handheld.cli.options import Json, On, Seed, Size, Spec
+from handheld.cli.options import Data, Json, On, Seed, Size, Spec
+from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.run_tables import SHOWN, present
 from handheld.cli.source import open_source
 from handheld.errors import HandheldError
@@ -40,6 +41,7 @@ def profile(
         "Steps to run."))] = STEPS,
     graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
         "The graph to run; if not given the one that trains, or several updates in turn."))] = None,
+    data: Data = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.run", help=(
         "Where to write the run; NAME-N.run if not given."))] = None,
     energy: Annotated[bool, typer.Option("--energy", help=(
@@ -76,19 +78,23 @@ def profile(
         sources().need_power()  # before anything is captured
     source = open_source(what, scale)
     size = batch or source.default_batch
-    step = source.step([size], seed)
+    step, batches = capture_example(source, [size], seed, data)
+    frozen = check_frozen(step, source, accept=True)  # where time goes does not depend on it
+    if frozen:
+        show.warn(frozen)
     names = [graph] if graph else _graphs(step.graphs, size)
     if names[0] not in step.graphs:
         raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
-    example = source.example(size)
+    example = batches[0] if batches else source.example(size)
     given = {name: _inputs(example, step.graphs[name], seed) for name in names}
     path = out or _free(source.name)
     plan = step.plan(on, graphs=names)
     with _kept(path), _shown(path, live and not json, json) as progress:
         run = measure(plan, given[names[0]] if len(names) == 1 else given, path, steps=steps,
                       graph=names, energy=energy, energy_s=energy_seconds, estimate=estimate,
-                      progress=progress, what=source.name, batch=size, seed=seed,
-                      data="random" if example is None else "example")
+                      progress=progress, code=source.folder, what=source.name, batch=size,
+                      seed=seed,
+                      data=data or ("random" if example is None else "example"))
     with run:
         if json:
             show.print_json({**run.summary(), "ops": run.ops()[:SHOWN],

@@ -27,6 +27,7 @@ class Source(ABC):
 
     name: str
     default_batch: int
+    folder: Path | None = None  # of the user's code
 
     @abstractmethod
     def example(self, size: int) -> Any:
@@ -118,6 +119,7 @@ class Factory(Source):
 
     def __init__(self, path: Path, function: str) -> None:
         self.name, self.path, self.function = f"{path.stem}_{function}", path, function
+        self.folder = path.absolute().parent
         self._made: tuple[Any, ...] | None = None
         if not path.is_file():
             raise HandheldError(f"there is no file {path}")

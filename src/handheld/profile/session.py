@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,6 @@ from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
 from handheld.profile.windows import WARMUP
 from handheld.run.batch import check_batch
-from handheld.run.trainer import Trainer
 from handheld.sensors.base import Where
 
 STEPS = 50
@@ -45,7 +45,7 @@ def profile(
     step runs in turn (a GAN's `d` and `g`; then `batches` says by name what each gets). `sensors`:
     all that are here, none, or these classes, looked for at `where`. `energy`: then also windows
     that tell the energy of each op, for about `energy_s` seconds; `estimate`: what a device is
-    said to take, for estimates. The step's state is left as it was."""
+    said to take, for estimates. It works on a copy of the step's state."""
     names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
     unknown = [name for name in names if name not in plan.graphs]
     if unknown:
@@ -59,6 +59,7 @@ def profile(
     found = sources(sensors, where)
     takes = [_source(plan, name, batches if len(names) == 1 else _of(batches, name, names))
              for name in names]
+    plan = dataclasses.replace(plan, step=plan.step.copy())
     if energy:
         found.need_power()
         # nothing that an op reads may be overwritten by running it again
@@ -69,9 +70,7 @@ def profile(
             path, wait=wait, warmup=warmup, active=active, estimate=estimate, steps=steps,
             graphs=names, **settings))
         stack.enter_context(sampled(profiler.writer, found, where))
-        before = {n: v.copy() for n, v in plan.step.values.items()}
-        trainer = plan.start()
-        stack.callback(_leave, trainer, before)
+        trainer = stack.enter_context(plan.start())
         profiler.attach(trainer)
         if found.here:
             idle(profiler.writer, idle_s)
@@ -114,12 +113,6 @@ def update_s(one: Series) -> float:
     """The usual time between two values of a channel."""
     at = one.t_ns[1:][np.diff(one.values) != 0]
     return float(np.median(np.diff(at))) * 1e-9 if len(at) > 3 else 0.1
-
-
-def _leave(trainer: Trainer, before: dict[str, Any]) -> None:
-    """Frees the device; the step has the values that it had."""
-    trainer.close()
-    trainer.plan.step.values.update(before)
 
 
 def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
