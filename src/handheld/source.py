@@ -12,8 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import handheld
-from handheld import container, suite
+from handheld import container, package, suite
 from handheld.errors import CaptureError, HandheldError, StepFileError
 from handheld.run.batch import batch_sizes
 from handheld.run.data import DATA_SUFFIXES
@@ -66,6 +65,16 @@ def open_source(spec: str, size: str | None = None) -> Source:
         return Suite(spec, size)
     raise HandheldError(f"{_no_model(Path(spec))}. A model is a workload (lenet5), "
                         "file.py:factory or a step file")
+
+
+def check_source(spec: str, size: str) -> int | None:
+    """An error if there is no such model; its own batch size, if no one's code must run to know."""
+    if not spec.endswith(".step"):
+        source = open_source(spec, size)
+        return source.default_batch if isinstance(source, Suite) else None
+    if not Path(spec).is_file():
+        raise HandheldError(f"there is no file {spec}")
+    return None
 
 
 def _no_model(path: Path) -> str:
@@ -197,7 +206,7 @@ class StepFile(Source):
     """A captured step: no PyTorch needed."""
 
     def __init__(self, path: Path) -> None:
-        self.loaded = handheld.load(path)
+        self.loaded = package.load(path)
         self.name = str(self.loaded.meta.get("name") or path.stem)
         self.sizes = batch_sizes(self.loaded.graphs, "train")
         shape = self.shape()

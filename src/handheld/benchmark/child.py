@@ -1,0 +1,108 @@
+"""A process that may fail, hang or take too much memory: whatever it does, there is an answer.
+
+What it says is a JSON object a line: {"stage": ...} what it does now, {"facts": {...}} what is
+known so far, and last {"status": "done"}, or what stopped it, with {"reason": ...}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import psutil
+
+COMMAND = (sys.executable, "-W", "ignore", "-m", "handheld.benchmark.worker")
+TICK_S = 0.05  # between two looks at its memory
+TAIL = 300  # characters of what it wrote last before it died
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Answer:
+    """How it went: `status` is "done", or what stopped it, with the reason."""
+
+    status: str
+    reason: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def call(task: dict[str, Any], *, limit_bytes: int, silence_s: float, tell: Tell) -> Answer:
+    """Runs a task in a process of its own. It is ended when it holds more than `limit_bytes`, or
+    says nothing for `silence_s`."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=said, encoding="utf-8")
+        try:
+            answer = _listen(process, task, limit_bytes, silence_s, tell)
+        finally:  # Ctrl-C too
+            process.kill()
+            process.wait()
+        if answer.status == "ended":
+            answer.status, answer.reason = _ending(process.returncode, said, answer.facts)
+        return answer
+
+
+def _listen(process: subprocess.Popen[str], task: dict[str, Any], limit: int, silence_s: float,
+            tell: Tell) -> Answer:
+    assert process.stdin is not None
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
+    with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(json.dumps(task))
+    seen, facts, silent, stage, most = psutil.Process(process.pid), {}, 0.0, "starting", 0
+    while True:
+        begun = time.monotonic()
+        try:
+            line = lines.get(timeout=TICK_S)
+        except queue.Empty:
+            # time in which this process slept as well does not count: a suspended machine
+            silent += min(time.monotonic() - begun, 2 * TICK_S)
+            with contextlib.suppress(psutil.Error):
+                most = max(most, seen.memory_info().rss)
+            if most > limit:
+                facts["held_bytes"] = most
+                return Answer("out of memory", f"held {most / 2**20:,.0f} MiB while {stage} and "
+                              f"was ended at the limit of {limit / 2**20:,.0f} MiB", facts)
+            if silent > silence_s:
+                return Answer("hung", f"said nothing for {silence_s:.0f} s while {stage}", facts)
+            continue
+        if line is None:
+            process.wait()
+            return Answer("ended", stage, facts)
+        silent, said = 0.0, json.loads(line)
+        facts.update(said.get("facts", {}))
+        if "stage" in said:
+            stage = said["stage"]
+            tell(stage)
+        if "status" in said:
+            return Answer(said["status"], said.get("reason", ""), facts)
+
+
+def _ending(code: int, said: IO[bytes], facts: dict[str, Any]) -> tuple[str, str]:
+    """What became of a process that ended without a word."""
+    said.seek(0)
+    last = (said.read().decode(errors="replace").strip().splitlines() or [""])[-1][-TAIL:]
+    if code == -signal.SIGKILL:
+        return "out of memory", "the system ended it (SIGKILL), as it does when memory runs out"
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+        return "crashed", f"the process crashed ({name}): {last}".rstrip(": ")
+    return "crashed", f"the process ended (code {code}): {last}".rstrip(": ")
+
+
+def _pump(source: IO[str], lines: queue.Queue[str | None]) -> None:
+    with source:
+        for line in source:
+            lines.put(line)
+    lines.put(None)
