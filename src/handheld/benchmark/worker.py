@@ -78,7 +78,7 @@ def prepare(task: dict[str, Any], say: Say) -> None:
              "parameters": sum(int(np.prod(slot.shape)) for slot in step.slots.values()
                                if slot.role == "parameter")}
     with path.with_suffix(".npz").open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]
     path.with_suffix(".json").write_text(json.dumps({"graphs": by_name}), encoding="utf-8")
     step.save(path)
     say(facts={**facts, "prepare_s": time.monotonic() - begun})
