@@ -41,6 +41,11 @@ class Source(ABC):
         others and those of capture/trial.py; empty where there is no code to run again."""
         return []
 
+    def runs(self, example: Any) -> list[tuple[str, Any]]:
+        """The graphs that one training step runs in turn, each with its share of an example; empty
+        where that follows from the graphs alone."""
+        return []
+
     def shape(self) -> tuple[int, ...]:
         """The shape of the first input at batch size 1, empty if it is not known."""
         example = self.example(1)
@@ -106,6 +111,9 @@ class Suite(Source):
     def example(self, size: int) -> Any:
         return self.workload.batch(size)
 
+    def runs(self, example: Any) -> list[tuple[str, Any]]:
+        return list(self.workload.runs(example))
+
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
              classes: int | None = None) -> Step:
         workload = self.workload
@@ -142,15 +150,24 @@ class Factory(Source):
 
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
              classes: int | None = None) -> Step:
+        parts = self.parts(seed)
+        examples = {n: resized(batch, n) if batch is not None else self.need_example(n)
+                    for n in sizes}
+        return capture_sizes(parts, examples, seed, self.name)
+
+    def parts(self, seed: int) -> Parts:
+        """A model of its own each time, the same for the same seed."""
         import torch
 
         torch.manual_seed(seed)
-        parts = self._call()[0]
-        examples = {n: resized(batch, n) if batch is not None else self.example(n) for n in sizes}
-        if any(example is None for example in examples.values()):
+        return self._call()[0]
+
+    def need_example(self, size: int) -> Any:
+        example = self.example(size)
+        if example is None:
             raise CaptureError(f"{self.path}:{self.function} gives no example batch. Try: --data "
                                "DATA, or let it return (model, loss, optimizer, batch)")
-        return capture_sizes(parts, examples, seed, self.name)
+        return example
 
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
         import torch

@@ -13,6 +13,7 @@
     run       the loop: prepares, cools, measures, writes a row
     child     a process that may fail, hang or take too much memory
     worker    that process: captures a step, or measures one
+    eager     PyTorch itself as a device, for comparison: pytorch:cpu, pytorch:cuda
     row       a run file in a few numbers
     heat      waits until the machine is as cool as it was
     compare   two folders side by side, or several made one
@@ -22,8 +23,8 @@
 from handheld.benchmark.card import card
 from handheld.benchmark.compare import compare, merge
 from handheld.benchmark.folder import Results, Row, open_results
-from handheld.benchmark.matrix import Case, Matrix
+from handheld.benchmark.matrix import Case, Matrix, expand
 from handheld.benchmark.run import Progress, Settings, run
 
-__all__ = ["Case", "Matrix", "Progress", "Results", "Row", "Settings", "card", "compare", "merge",
-           "open_results", "run"]
+__all__ = ["Case", "Matrix", "Progress", "Results", "Row", "Settings", "card", "compare", "expand",
+           "merge", "open_results", "run"]

@@ -12,7 +12,7 @@ from handheld import cache, suite
 from handheld.errors import HandheldError
 from handheld.source import check_source
 
-SIZES = ("small", "paper")
+DEVICES = ("opencl", "pytorch:cpu")
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,29 @@ def _file(key: str, workload: str) -> str:
     return cache.slug(key) + mark
 
 
+def expand(names: Iterable[str]) -> tuple[str, ...]:
+    """Workloads by name, or all that have a tag, domain or source: `text`, `liu2019`."""
+    found: dict[str, None] = {}
+    for name in names:
+        group = [w.name for w in suite.WORKLOADS.values()
+                 if name in (w.domain, *w.tags, *w.source)] if name not in suite.WORKLOADS else []
+        found |= dict.fromkeys(group or [name])
+    return tuple(found) or tuple(suite.WORKLOADS)
+
+
 @dataclass(frozen=True)
 class Matrix:
     """Every name on every device at every batch size; without `batches` at each one's own."""
 
     names: tuple[str, ...]
-    devices: tuple[str, ...] = ("opencl", "torch:cpu")
+    devices: tuple[str, ...] = DEVICES
     batches: tuple[int, ...] = ()
     size: str = "small"
 
     def cases(self) -> list[Case]:
         """All of them; an error names what is not known."""
-        if self.size not in SIZES:
-            raise HandheldError(f"there is no size {self.size!r}. Try: {' or '.join(SIZES)}")
+        if self.size not in suite.SIZES:
+            raise HandheldError(f"there is no size {self.size!r}. Try: {' or '.join(suite.SIZES)}")
         for what, given in (("workload", self.names), ("device", self.devices)):
             if not given:
                 raise HandheldError(f"there is no {what} to run")

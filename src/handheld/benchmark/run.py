@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from handheld.benchmark.child import Answer, call
+from handheld.benchmark.eager import is_eager
 from handheld.benchmark.folder import Row, Writer
 from handheld.benchmark.heat import Heat
 from handheld.benchmark.matrix import Case, Matrix, ordered
@@ -188,9 +189,10 @@ class Bench:
         return row
 
     def _attempt(self, case: Case, row: Row, tell: Callable[[str], None]) -> Answer:
-        assert self.heat is not None
         if case.device in self._lost:
             return Answer("device lost", self._lost[case.device])
+        if is_eager(case.device):
+            return self._measure(case, row, {"do": "eager"}, tell)
         step = self.writer.step_file(case.step_file)
         if case.pair not in self._pairs:
             self._pairs[case.pair] = self._call(
@@ -201,14 +203,20 @@ class Bench:
         if prepared.status != "done":
             status = "does not build" if prepared.status == "failed" else prepared.status
             return Answer(status, prepared.reason)
+        return self._measure(case, row, {
+            "do": "measure", "data": row["data"], "step": str(step),
+            "limit_bytes": self.settings.limit_bytes}, tell)
+
+    def _measure(self, case: Case, row: Row, task: dict[str, Any],
+                 tell: Callable[[str], None]) -> Answer:
+        assert self.heat is not None
         row.update(self.heat.cool(tell))
         row["run"] = self.writer.run_file(case.file)
         answer = self._call({
-            "do": "measure", **case.to_json(), "batch": row["batch"], "data": row["data"],
-            "step": str(step), "run": str(self.writer.folder / row["run"]),
+            **task, **case.to_json(), "batch": row["batch"],
+            "run": str(self.writer.folder / row["run"]), "seed": self.settings.seed,
             "seconds": None if self.settings.steps else self.settings.seconds,
-            "steps": self.settings.steps or LEAST_STEPS, "seed": self.settings.seed,
-            "limit_bytes": self.settings.limit_bytes}, tell)
+            "steps": self.settings.steps or LEAST_STEPS}, tell)
         row.update(answer.facts)
         if answer.status in ("failed", "crashed", "device lost"):
             self._look_for(case.device, answer)
