@@ -56,7 +56,7 @@ def open_results(folder: str | Path) -> Results:
     folder = Path(folder)
     info = _info(folder)
     lines, _, notes = _read(folder / ROWS)
-    return Results(folder, info, lines, notes)
+    return Results(folder, info, lines, [*info.get("notes", []), *notes])
 
 
 def _info(folder: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _SAME = ("name", "vendor", "driver", "kind", "compute_units")  # what makes a de
 class Settings:
     """How each run is done. Rows of one folder share the first three."""
 
-    seconds: float = 5.0  # of steps, after the first; and LEAST_STEPS of them
+    seconds: float = 3.0  # of steps, after the first; and LEAST_STEPS of them
     steps: int | None = None  # so many instead
     seed: int = 0  # of the models, and of the order
     limit_bytes: int | None = None  # what a run may hold; if None nearly all that is free
@@ -58,6 +58,8 @@ def run(matrix: Matrix | None, folder: str | Path, settings: Settings | None = N
     `matrix` None: what the folder was begun with, and its settings. `retry`: also what did not
     train. `tell` hears what goes on. Errors come before anything is run; one run's failure is a
     row. The folder is this process's until the iterator is at its end or closed."""
+    if settings is not None:
+        check_settings(settings)
     bench = Bench(folder, settings)
     try:
         bench.begin(matrix, retry)
@@ -107,6 +109,7 @@ class Bench:
             "created": old.info["created"] if old else _now(),
             "settings": dataclasses.asdict(self.settings), "devices": devices,
             "machine": machine(), "versions": versions(), "base_celsius": self.heat.base,
+            "notes": old.notes if old else [],
             "cases": [case.to_json() for case in dict.fromkeys((*known, *wanted))]}
         self.writer.describe(self.info)
 
