@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -23,6 +24,7 @@ import psutil
 
 COMMAND = (sys.executable, "-W", "ignore", "-m", "handheld.benchmark.worker")
 TICK_S = 0.05  # between two looks at its memory
+FREE = 0.9  # of the memory that is free when it begins, which it may take in any case
 TAIL = 300  # characters of what it wrote last before it died
 
 Tell = Callable[[str], None]
@@ -37,14 +39,16 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def call(task: dict[str, Any], *, limit_bytes: int, silence_s: float, tell: Tell) -> Answer:
-    """Runs a task in a process of its own. It is ended when it holds more than `limit_bytes`, or
-    says nothing for `silence_s`."""
+def call(task: dict[str, Any], *, silence_s: float, tell: Tell,
+         limit_bytes: int | None = None) -> Answer:
+    """Runs a task in a process of its own. It is ended when it holds nearly all that was free, or
+    more than `limit_bytes` (from when it is known what it plans to take: until then it may still
+    say that this does not fit), or when it says nothing for `silence_s`."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=said, encoding="utf-8")
         try:
-            answer = _listen(process, task, limit_bytes, silence_s, tell)
+            answer = _listen(process, {**task, "parent": os.getpid()}, limit_bytes, silence_s, tell)
         finally:  # Ctrl-C too
             process.kill()
             process.wait()
@@ -53,15 +57,18 @@ def call(task: dict[str, Any], *, limit_bytes: int, silence_s: float, tell: Tell
         return answer
 
 
-def _listen(process: subprocess.Popen[str], task: dict[str, Any], limit: int, silence_s: float,
-            tell: Tell) -> Answer:
+def _listen(process: subprocess.Popen[str], task: dict[str, Any], limit_bytes: int | None,
+            silence_s: float, tell: Tell) -> Answer:
     assert process.stdin is not None
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
     with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(json.dumps(task))
     seen, facts, silent, stage, most = psutil.Process(process.pid), {}, 0.0, "starting", 0
+    free = int(FREE * psutil.virtual_memory().available)
     while True:
+        known = limit_bytes is not None and "planned_bytes" in facts
+        limit = min(free, limit_bytes or free) if known else free
         begun = time.monotonic()
         try:
             line = lines.get(timeout=TICK_S)

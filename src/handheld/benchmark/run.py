@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+import handheld
 from handheld.benchmark.child import Answer, call
 from handheld.benchmark.eager import is_eager
 from handheld.benchmark.folder import Row, Writer
@@ -23,7 +21,6 @@ from handheld.errors import DeviceError, HandheldError, ResultsError
 from handheld.profile.facts import machine, versions
 
 LEAST_STEPS = 5
-FREE = 0.9  # of the memory that is free when a run begins, which it may take
 TRAINED = "trained"
 _SAME = ("name", "vendor", "driver", "kind", "compute_units")  # what makes a device the same
 
@@ -105,7 +102,7 @@ class Bench:
             devices |= self._devices(list(dict.fromkeys(c.device for c in self.left)), devices)
         self.heat = Heat(self.settings.cool_s, old.info.get("base_celsius") if old else None)
         self.info = {
-            "handheld": metadata.version("handheld"),
+            "handheld": handheld.__version__,
             "created": old.info["created"] if old else _now(),
             "settings": dataclasses.asdict(self.settings), "devices": devices,
             "machine": machine(), "versions": versions(), "base_celsius": self.heat.base,
@@ -115,7 +112,7 @@ class Bench:
 
     def _check_same(self, info: dict[str, Any]) -> None:
         """Rows that are not measured alike do not belong into one folder."""
-        folder, own = self.writer.folder, metadata.version("handheld")
+        folder, own = self.writer.folder, handheld.__version__
         if info["handheld"] != own:
             raise ResultsError(f"{folder} was measured with Handheld {info['handheld']}, and this "
                                f"is {own}. Try: another --out, and handheld bench --compare")
@@ -219,7 +216,7 @@ class Bench:
             **task, **case.to_json(), "batch": row["batch"],
             "run": str(self.writer.folder / row["run"]), "seed": self.settings.seed,
             "seconds": None if self.settings.steps else self.settings.seconds,
-            "steps": self.settings.steps or LEAST_STEPS}, tell)
+            "steps": self.settings.steps or LEAST_STEPS}, tell, self.settings.limit_bytes)
         row.update(answer.facts)
         if answer.status in ("failed", "crashed", "device lost"):
             self._look_for(case.device, answer)
@@ -235,9 +232,9 @@ class Bench:
         elif answer.status == "device lost":  # it came back
             answer.status = "failed"
 
-    def _call(self, task: dict[str, Any], tell: Callable[[str], None] | None = None) -> Answer:
-        limit = self.settings.limit_bytes or int(FREE * psutil.virtual_memory().available)
-        return call(task, limit_bytes=limit, silence_s=self.settings.silence_s,
+    def _call(self, task: dict[str, Any], tell: Callable[[str], None] | None = None,
+              limit_bytes: int | None = None) -> Answer:
+        return call(task, silence_s=self.settings.silence_s, limit_bytes=limit_bytes,
                     tell=tell or (lambda stage: None))
 
 
