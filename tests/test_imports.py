@@ -1,8 +1,9 @@
 """Imports point one way, PyTorch stays where it belongs, and only the command line prints.
 
     errors, device, cache, collector → graph → passes → kernels → plan → backends → run → measure
-    → cli
-    errors → sensors → cli
+    → profile → benchmark → cli
+    errors → sensors → store → analyse → profile
+    suite → source → benchmark, cli
 
 Imports inside functions and for type checking are not counted: a plan may open its device when it
 is started, and a type may be named anywhere.

@@ -12,6 +12,7 @@ follows the last line's end was cut off by a kill and does not count.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -105,12 +106,13 @@ class Writer:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.results: Results | None = None
+        new = not self.folder.exists()
         try:
             (self.folder / RUNS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ResultsError(f"{self.folder} cannot be made: {error.strerror}") from error
         self._lock = _locked(self.folder)
+        self._made = new
 
     def open(self) -> Results | None:
         """What is there already; a line that was cut off is dropped. None: it is new."""
@@ -120,7 +122,7 @@ class Writer:
                 raise ResultsError(f"{self.folder} is no results folder, and holds other files. "
                                    "Try: another --out")
             return None
-        self.results = open_results(self.folder)
+        results = open_results(self.folder)
         path = self.folder / ROWS
         _, end, notes = _read(path)
         if notes:
@@ -128,7 +130,7 @@ class Writer:
                 file.truncate(end)
                 os.fsync(file.fileno())
         shutil.rmtree(self.folder / STEPS, ignore_errors=True)  # of a model that may have changed
-        return self.results
+        return results
 
     def describe(self, info: dict[str, Any]) -> None:
         """Writes bench.json, whole or not at all."""
@@ -184,6 +186,11 @@ class Writer:
             os.ftruncate(self._lock, 0)
             os.close(self._lock)
             self._lock = None
+        if self._made and not (self.folder / INFO).exists():  # nothing came of it
+            (self.folder / LOCK).unlink(missing_ok=True)
+            for made in (self.folder / RUNS, self.folder):
+                with contextlib.suppress(OSError):
+                    made.rmdir()
 
 
 def _locked(folder: Path) -> int | None:

@@ -57,6 +57,8 @@ def run(matrix: Matrix | None, folder: str | Path, settings: Settings | None = N
     row. The folder is this process's until the iterator is at its end or closed."""
     if settings is not None:
         check_settings(settings)
+    if matrix is not None:
+        matrix.cases()  # what is not known is said before a folder is made
     bench = Bench(folder, settings)
     try:
         bench.begin(matrix, retry)

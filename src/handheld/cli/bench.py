@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,7 @@ def bench(
     size: Annotated[str, typer.Option("--size", metavar="SIZE", help=(
         "small, or paper: images of 224x224 and published configurations."))] = "small",
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help=(
-        "How long each run trains after its first step; five steps at least."))] = 3.0,
+        "How long each run trains after its first step; five steps at least."))] = Settings.seconds,
     steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", show_default=False,
                                               help="Train for so many steps instead.")] = None,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help=(
@@ -49,7 +50,7 @@ def bench(
         "The most a run may take, as planned on the device and as held by its process: 2GiB. "
         "If not given nearly all that is free."))] = None,
     timeout: Annotated[float, typer.Option("--timeout", min=1, metavar="S", help=(
-        "How long a run may say nothing before it counts as hung."))] = 300.0,
+        "How long a run may say nothing before it counts as hung."))] = Settings.silence_s,
     cool: Annotated[str, typer.Option("--cool", metavar="S|auto", help=(
         "Seconds between runs; auto: until sensors say what they said at the start, at most a "
         "minute, and a second where there are none."))] = "auto",
@@ -85,15 +86,16 @@ def bench(
         if names:
             raise HandheldError("--resume goes on with what the folder was begun with, and takes "
                                 f"no names. Try: handheld bench {' '.join(names)} --out {resume}")
-        matrix, folder, given = None, resume, None
+        matrix, folder = None, resume
+        settings = _as_begun(resume, settings)
     else:
         matrix = benchmark.Matrix(benchmark.expand(names or ()), _split(on),
                                   _batches(batch), size)
-        folder, given = out, settings
+        folder = out
     begun = time.monotonic()
     with _shown(json) as tell:
         count = 0
-        rows = benchmark.run(matrix, folder, given, retry=retry, tell=tell)
+        rows = benchmark.run(matrix, folder, settings, retry=retry, tell=tell)
         before = benchmark.open_results(folder)
         for note in before.notes:
             show.warn(note)
@@ -107,6 +109,14 @@ def bench(
                     bench_tables.say_row(row, count)
     results = benchmark.open_results(folder)
     _end(results, count, time.monotonic() - begun, json)
+
+
+def _as_begun(folder: Path, settings: Settings) -> Settings:
+    """Those settings that rows share are the folder's, unless something else was asked for."""
+    before = benchmark.open_results(folder).info["settings"] if folder.exists() else {}
+    return replace(settings, **{
+        name: before[name] for name in ("seconds", "steps", "seed")
+        if name in before and getattr(settings, name) == getattr(Settings, name)})
 
 
 def _end(results: Results, count: int, seconds: float, json: bool) -> None:
