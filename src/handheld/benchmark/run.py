@@ -33,7 +33,7 @@ class Settings:
     steps: int | None = None  # so many instead
     seed: int = 0  # of the models, and of the order
     limit_bytes: int | None = None  # what a run may hold; if None nearly all that is free
-    silence_s: float = 300.0  # without a word, after which a run counts as hung
+    silence_s: float = 600.0  # without a word, after which a run counts as hung
     cool_s: float | None = None  # between runs; if None as sensors say
 
 
