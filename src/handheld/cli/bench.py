@@ -100,8 +100,8 @@ def bench(
         for note in before.notes:
             show.warn(note)
         if before.rows and not json:
-            show.out.print(f"{show.count(len(before.rows), 'row')} of {folder} "
-                           "are there already", soft_wrap=True)
+            show.out.print(f"{folder} holds {show.count(len(before.rows), 'row')} already",
+                           soft_wrap=True)
         with contextlib.closing(rows) as rows, _kept(folder):  # type: ignore[type-var]
             for row in rows:
                 count += 1
@@ -156,7 +156,7 @@ def _kept(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         done = show.count(len(benchmark.open_results(folder).rows), "row")
-        raise KeyboardInterrupt(f"interrupted; {done} are in {folder}. The same command goes on "
+        raise KeyboardInterrupt(f"interrupted; {folder} holds {done}. The same command goes on "
                                 "from there") from None
 
 

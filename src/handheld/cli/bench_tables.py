@@ -99,8 +99,9 @@ def _facts(results: Results, lines: list[dict[str, Any]], ran: int,
                   + ", ".join(f"{count} {name}" for name, count in statuses(rows).items())))
     for line in lines:
         for one in line.get("not_trained", []):
+            where = f"{one['device']}, batch {one['batch'] or 'own'}"
             facts.append((show.middle(line["workload"], 13),
-                          f"{one['device']}, batch {one['batch'] or 'own'}: {show.middle(why(one), 200)}"))
+                          f"{where}: {show.middle(why(one), 200)}"))
     rails = sorted({row["rail"] for row in rows if row.get("rail")})
     facts.append(("energy", f"of {', '.join(rails)}" if rails else
                   "not measured: no sensor of power is here (handheld doctor says why)"))
