@@ -75,7 +75,7 @@ def open_source(spec: str, size: str | None = None) -> Source:
 def check_source(spec: str, size: str) -> int | None:
     """An error if there is no such model; its own batch size, if no one's code must run to know."""
     if not spec.endswith(".step"):
-        source = open_source(spec, size)
+        source = open_source(spec, size if spec in suite.WORKLOADS else None)
         return source.default_batch if isinstance(source, Suite) else None
     if not Path(spec).is_file():
         raise HandheldError(f"there is no file {spec}")

@@ -75,11 +75,13 @@ def profile(
     source = open_source(what, scale)
     size = batch or source.default_batch
     step = source.step([size], seed)
-    names = [graph] if graph else graphs_in_turn(step.graphs, size)
+    example = source.example(size)
+    runs = dict(source.runs(example) or [(name, example)
+                                         for name in graphs_in_turn(step.graphs, size)])
+    names = [graph] if graph else list(runs)
     if names[0] not in step.graphs:
         raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
-    example = source.example(size)
-    given = {name: inputs_for(example, step.graphs[name], seed) for name in names}
+    given = {name: inputs_for(runs.get(name, example), step.graphs[name], seed) for name in names}
     path = out or _free(source.name)
     plan = step.plan(on, graphs=names)
     with _kept(path), _shown(path, live and not json, json) as progress:
