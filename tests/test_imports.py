@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "benchmark": _STEP | {"handheld", "cache", "package", "suite", "source", "plan", "backends",
                           "run", "sensors", "store", "analyse", "profile"},
     "studies": _STEP | {"cache", "kernels", "plan", "backends", "run", "measure", "analyse",
-                        "profile", "report", "suite"},
+                        "profile", "report", "sensors", "suite", "benchmark"},
     "cli": _STEP | {"handheld", "container", "package", "plan", "backends", "run", "measure",
                     "suite", "source", "sensors", "analyse", "profile", "report", "studies",
                     "benchmark"},

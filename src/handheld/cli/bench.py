@@ -81,7 +81,7 @@ def bench(
     if compare or merge:
         _folders(names or [], compare, merge, out, json)
         return
-    settings = Settings(seconds, steps, seed, _bytes(limit_memory), timeout, _cool(cool))
+    settings = Settings(seconds, steps, seed, _bytes(limit_memory), timeout, cooling(cool))
     if resume is not None:
         if names:
             raise HandheldError("--resume goes on with what the folder was begun with, and takes "
@@ -89,11 +89,11 @@ def bench(
         matrix, folder = None, resume
         settings = _as_begun(resume, settings)
     else:
-        matrix = benchmark.Matrix(benchmark.expand(names or ()), _split(on),
-                                  _batches(batch), size)
+        matrix = benchmark.Matrix(benchmark.expand(names or ()), split(on),
+                                  batches(batch), size)
         folder = out
     begun = time.monotonic()
-    with _shown(json) as tell:
+    with shown(json) as tell:
         count = 0
         rows = benchmark.run(matrix, folder, settings, retry=retry, tell=tell)
         before = benchmark.open_results(folder)
@@ -161,7 +161,7 @@ def _kept(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+def shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
     """On a terminal: a line that says where it is, and how long it takes still."""
     if quiet or not show.err.is_terminal:
         yield None
@@ -185,12 +185,12 @@ def _shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
         yield tell
 
 
-def _split(text: str) -> tuple[str, ...]:
+def split(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
-def _batches(text: str | None) -> tuple[int, ...]:
-    words = _split(text or "")
+def batches(text: str | None) -> tuple[int, ...]:
+    words = split(text or "")
     wrong = [word for word in words if not word.isdigit() or int(word) < 1]
     if wrong or (text is not None and not words):
         raise HandheldError(f"--batch {text!r} should be numbers with commas between: 1,4,16")
@@ -212,7 +212,7 @@ def _bytes(text: str | None) -> int | None:
     return int(number)
 
 
-def _cool(text: str) -> float | None:
+def cooling(text: str) -> float | None:
     if text == "auto":
         return None
     try:
