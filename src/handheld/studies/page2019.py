@@ -101,7 +101,7 @@ def _runs(result: Row) -> Markup:
              for row in result["rows"] if row["status"] == "measured"]
     failed = [[row["workload"], str(row["batch"]), row["status"],
                row["why"] + (f" (the plan needs {row['planned_bytes'] / MIB:,.0f} MiB)"
-                             if row.get("planned_bytes") else "")]
+                             if row.get("planned_bytes") and "needs" not in row["why"] else "")]
               for row in result["rows"] if row["status"] != "measured"]
     left = result["runs"] - len(result["rows"])
     said = result["disturbed"]
