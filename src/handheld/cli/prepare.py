@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from handheld.cli.source import Source, StepFile
 from handheld.errors import BatchError, DataError, HandheldError
 from handheld.graph.graph import Graph
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData, load_data
 from handheld.run.loop import Schedule
+from handheld.source import Source, StepFile
 from handheld.step import Step, frozen_text
 from handheld.step import check_frozen as refuse_frozen
 

@@ -28,7 +28,6 @@ from handheld.cli.prepare import (
     schedule_of,
 )
 from handheld.cli.progress import Bar
-from handheld.cli.source import open_source
 from handheld.errors import CheckpointError, StepFileError
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
@@ -39,6 +38,7 @@ from handheld.run.history import History
 from handheld.run.interrupt import Interrupted
 from handheld.run.loop import fit
 from handheld.run.trainer import Trainer
+from handheld.source import open_source
 from handheld.step import Step
 
 

@@ -14,6 +14,7 @@ import psutil
 
 from handheld.measure.ceilings import stored
 from handheld.plan.plan import Plan
+from handheld.sensors.cpu import core_kinds
 
 PACKAGES = ("handheld", "numpy", "pyopencl", "torch")
 
@@ -36,7 +37,8 @@ def facts(plan: Plan, code: Path) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     uname = platform.uname()
     return {"system": uname.system, "release": uname.release, "machine": uname.machine,
-            "cores": os.cpu_count(), "memory_bytes": int(psutil.virtual_memory().total)}
+            "cores": os.cpu_count(), "core_kinds": core_kinds(),
+            "memory_bytes": int(psutil.virtual_memory().total)}
 
 
 def versions() -> dict[str, str]:

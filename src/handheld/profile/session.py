@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from handheld.analyse.rails import Series, rails
 from handheld.analyse.run import Run, open_run
+from handheld.analyse.stats import AHEAD
 from handheld.errors import HandheldError
 from handheld.plan.plan import Plan
 from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure
@@ -32,8 +34,9 @@ Progress = Callable[[int, int, str], None]
 
 def profile(
     plan: Plan, batches: Batch | Iterable[Batch] | Mapping[str, Any], path: str | Path, *,
-    steps: int = STEPS, graph: str | Sequence[str] | None = None, wait: int = 0,
-    warmup: int = WARMUP, active: int | None = None, sensors: Sensors = True,
+    steps: int = STEPS, seconds: float | None = None,
+    graph: str | Sequence[str] | None = None, wait: int = 0, warmup: int = WARMUP,
+    active: int | None = None, sensors: Sensors = True,
     where: Where | None = None, energy: bool = False, energy_s: float | None = None,
     estimate: Estimate | None = None, idle_s: float = IDLE_S, progress: Progress | None = None,
     **settings: Any,
@@ -41,11 +44,13 @@ def profile(
     """Runs `steps` steps and measures them.
 
     `batches` is one batch (a tuple of arrays) that every step gets, or an iterable of batches,
-    whose time to make the next one counts too. `graph` names the graph to run, or several that a
-    step runs in turn (a GAN's `d` and `g`; then `batches` says by name what each gets). `sensors`:
-    all that are here, none, or these classes, looked for at `where`. `energy`: then also windows
-    that tell the energy of each op, for about `energy_s` seconds; `estimate`: what a device is
-    said to take, for estimates. It works on a copy of the step's state."""
+    whose time to make the next one counts too. `seconds`: `steps` is the least, and more are run
+    until so much time has passed since the device had finished the first. `graph` names the graph
+    to run, or several that a step runs in turn (a GAN's `d` and `g`; then `batches` says by name
+    what each gets). `sensors`: all that are here, none, or these classes, looked for at `where`.
+    `energy`: then also windows that tell the energy of each op, for about `energy_s` seconds;
+    `estimate`: what a device is said to take, for estimates. It works on a copy of the step's
+    state."""
     names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
     unknown = [name for name in names if name not in plan.graphs]
     if unknown:
@@ -74,13 +79,19 @@ def profile(
         profiler.attach(trainer)
         if found.here:
             idle(profiler.writer, idle_s)
-        turns = itertools.cycle(zip(names, takes))
-        for done in range(steps * len(names)):
-            name, take = next(turns)
-            loss = trainer.run(name, *take())
+        turns = list(zip(names, takes))
+        begun = None
+        for done in itertools.count(1):
+            for name, take in turns:
+                loss = trainer.run(name, *take())
             if progress:
-                progress(done // len(names) + 1, steps, "step")
-        float(loss)
+                progress(done, max(steps, done), "step")
+            if done == AHEAD:  # the host is no further ahead: the first step has ended
+                begun = time.monotonic()
+            if done >= steps and (seconds is None or (
+                    begun is not None and time.monotonic() - begun >= seconds)):
+                break
+        profiler.writer.meta(loss=float(loss))
         if energy:
             profiler.flush()
             measure(profiler, trainer, names[0], _window_s(profiler.path), budget_s=energy_s,
