@@ -1,5 +1,5 @@
-"""Writes the pages of docs/ that follow from the code: commands.md, errors.md, ops.md, the schema in
-measurement.md and the table in suite.md.
+"""Writes the pages of docs/ that follow from the code: commands.md, errors.md, ops.md, the schema
+in measurement.md and the table in suite.md.
 
     python scripts/make_docs.py           write them
     python scripts/make_docs.py --check   exit with 1 if one of them is stale
@@ -184,7 +184,7 @@ def _short_number(value: float) -> str:
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
-    return f"{value:.2g}"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 PAGES: dict[str, Callable[[], str]] = {

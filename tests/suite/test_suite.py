@@ -15,8 +15,8 @@ from handheld.errors import HandheldError
 from handheld.suite import dqn
 
 #: cheap enough for every run; the others with --all-cases
-CHEAP = ("m2", "squeezenet", "char_cnn", "dqn", "bert_base", "nmt", "lenet5", "mobilenet_v2_last",
-         "ds_cnn", "gru_speech", "unet", "vit_tiny", "lstm_lm", "transformer", "gpt_lora", "dcgan")
+CHEAP = ("m2", "squeezenet", "char_cnn", "dqn", "bert_base", "nmt", "lenet5", "ds_cnn",
+         "gru_speech", "unet", "vit_tiny", "lstm_lm", "transformer", "gpt_lora", "dcgan")
 LESS: dict[str, dict[str, int]] = {
     "lstm_lm": {"vocabulary": 31, "width": 16, "length": 7}, "dcgan": {"width": 4},
     "transformer": {"vocabulary": 31, "width": 32, "layers": 2, "length": 16},
@@ -61,7 +61,7 @@ def test_forward_and_seeds(name):
     assert len(workload.batch()[0]) == workload.default_batch
 
 
-@pytest.mark.parametrize("learner", ["m2", "lenet5", "lstm_lm", "transformer", "gru_speech"])
+@pytest.mark.parametrize("learner", ["m2", "lenet5", "lstm_lm", "transformer"])
 def test_it_can_be_learned(learner):
     workload = small(learner)
     model, loss, optimizer = workload.make()
@@ -120,9 +120,9 @@ def test_dqn_plays_learns_and_copies():
     assert list(step.graphs) == ["learn", "copy", "predict"]
     with step.plan("torch:cpu").start() as trainer:
         before = trainer.state()
-        rewards = dqn.play(trainer, 8, 60, size=36, copy_every=25)
+        rewards = dqn.play(trainer, 8, 16, size=36, copy_every=10)
         after = trainer.state()
-    assert len(rewards) == 60 // 11 and set(rewards) <= {-1.0, 1.0}
+    assert len(rewards) == (8 + 16) // 11 and set(rewards) <= {-1.0, 1.0}
     assert not (before["online.fc2.bias"] == after["online.fc2.bias"]).all()
     assert not (before["target.fc2.bias"] == after["target.fc2.bias"]).all()  # it was copied
     assert not (after["online.fc2.bias"] == after["target.fc2.bias"]).all()  # some steps ago
