@@ -1,7 +1,7 @@
 """Trains workloads of the suite at size small on one batch, again and again. It can be memorised:
 the loss must fall.
 
-    python scripts/losses.py --on opencl [--workloads all|names] [--steps 40] [--batch 8]
+    python scripts/losses.py --on opencl [--workloads all|names] [--steps 40] [--batch 4]
 
 A workload passes if the mean of its last five losses is under nine tenths of the first. Of several
 updates the first one counts: both networks of a GAN cannot win.
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--workloads", default="all")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=4)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     names = list(suite.WORKLOADS) if options.workloads == "all" else options.workloads.split(",")
