@@ -93,6 +93,12 @@ def test_every_workload_is_in_the_table_of_the_suite(script):
         assert f"\n{script.workload_row(name)} " in text, "Run: python scripts/make_docs.py"
 
 
+def test_the_example_of_the_suite_runs(capsys):
+    code = re.search(r"```python\n(.*?)```", page("suite.md"), re.DOTALL).group(1)
+    exec(compile(code, "docs/suite.md", "exec"), {})
+    assert capsys.readouterr().out == "train [(8, 3, 32, 32), (8,)]\n"
+
+
 def test_the_passes_are_listed_in_their_order():
     order = re.findall(r"^\| `(\w+)` \| `\w+` \|", page("architecture.md"), re.MULTILINE)
     assert order == [step.__name__ for step in (*PASSES, pack_updates)]
