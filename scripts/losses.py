@@ -1,7 +1,7 @@
 """Trains workloads of the suite at size small on one batch, again and again. It can be memorised:
 the loss must fall.
 
-    python scripts/losses.py --on opencl [--workloads all|names] [--steps 40] [--batch 4]
+    python scripts/losses.py --on opencl [--workloads all|names] [--steps 60] [--batch 4]
 
 A workload passes if the mean of its last five losses is under nine tenths of the first. Of several
 updates the first one counts: both networks of a GAN cannot win.
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--workloads", default="all")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=4)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -49,7 +49,7 @@ def main() -> None:
         started = time.perf_counter()
         found = losses(name, options.steps, options.batch, options.on)
         failed += not falls(found)
-        shown = " ".join(f"{found[i * (len(found) - 1) // 4]:.3f}" for i in range(5))
+        shown = " ".join(f"{found[i * (len(found) - 1) // 4]:.3g}" for i in range(5))
         print(f"{name:18} {'falls' if falls(found) else 'DOES NOT FALL':13} {shown}  "
               f"{time.perf_counter() - started:.0f} s", flush=True)
     raise SystemExit(failed > 0)
