@@ -39,7 +39,8 @@ def capture(source: Source, size: int, seed: int, found: DataSet) -> Step:
     if "train" not in step.graphs and not batch_sizes(step.graphs, "train"):
         raise HandheldError(f"{source.name} has the graphs {', '.join(step.graphs)} and no single "
                             "training step: updates take turns as only your code can say. "
-                            "Train it from Python; docs/api.md has a GAN as an example")
+                            "Train it from Python; docs/api.md has a GAN as an example, "
+                            "docs/suite.md DQN")
     return step
 
 

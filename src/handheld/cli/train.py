@@ -45,8 +45,8 @@ from handheld.step import Step
 def train(
     what: Spec,
     data: Annotated[str, typer.Option("--data", metavar="DATA", show_default=False, help=(
-        "digits, a .npz file, a folder of images (a sub-folder a class), or a .txt file; see above."
-    ))],
+        "digits, pydoc (the text of Python's manual), a .npz file, a folder of images (a "
+        "sub-folder a class), or a .txt file; see above."))],
     scale: Size = None,
     on: On = "opencl",
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N")] = 20,
