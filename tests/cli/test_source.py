@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from handheld.cli.source import open_source
 
 from handheld.cli.prepare import load
-from handheld.cli.source import open_source
 from handheld.errors import HandheldError
 
 
