@@ -2,15 +2,17 @@
 kernels of equal time.
 
     python bench/energy.py [--on opencl] [--only b] [--seconds 120] [--other 16]
-                           [--sensor MODULE:CLASS] [--json FILE] [--plot FILE]
+                           [--rounds 2] [--ticks 20] [--sensor MODULE:CLASS]
+                           [--json FILE] [--plot FILE.svg]
 
 For a workload: windows of equal work tell the energy of each op signature by the slope over extra
 runs in normal steps and by running it alone (`--seconds`, about). Their sum is compared with what
 the rail's counter says about the step itself and about two things that were held out: the forward
 pass alone, and another batch size (each op's joules by how much longer it takes there), and beside
 it mean power x time, which knows no ops. Then two kernels that take the same time, one arithmetic-
-bound and one memory-bound, as a step of two ops. All joules are of the rail that is named, idle
-power included.
+bound and one memory-bound, as a step of two ops. `timed` is each method's watts by the times that
+ops have in the step, not by those they have when repeated. All joules are of the rail that is
+named, idle power included.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figure import scatter
 from workloads import Entry, captured, chosen
 
 import handheld
@@ -38,18 +41,21 @@ from handheld.analyse.run import Run
 from handheld.backends.base import describe
 from handheld.errors import HandheldError
 from handheld.measure.ceilings import _Bench
-from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure, window
+from handheld.profile.energy import LEAST_ROUNDS, LEAST_S, MOST_S, TICKS, measure, window
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import Sources, idle, sampled, sources
 from handheld.profile.session import update_s
 
 METHODS = ("slope", "alone")
+TIMED = tuple(f"{method} timed" for method in METHODS)
 ROUNDS = 3
-STEPS = 30
+STEPS, STEPS_S = 30, 2.0  # before the windows, at least
 PLANTED_S = 0.004  # of each planted kernel
 HELD = "held out"
+HELD_OUT = ("step", "forward", "other batch")  # the step itself, for comparison, is not
 
 Row = dict[str, Any]
+Keyed = dict[tuple[Any, ...], Row]
 
 
 # ── a workload ────────────────────────────────────────────────────────────────────────────────
@@ -67,12 +73,14 @@ def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path
         trainer = stack.enter_context(plan.start())
         profiler.attach(trainer)
         idle(profiler.writer, 1.5)
-        for _ in range(STEPS):
-            loss = trainer.run(graph, *(t.numpy() for t in batch))
+        inputs, done, until = [t.numpy() for t in batch], 0, time.monotonic() + STEPS_S
+        while done < STEPS or time.monotonic() < until:  # several windows with op times
+            loss = trainer.run(graph, *inputs)
+            done += 1
         float(loss)
         profiler.flush()
         with handheld.open_run(path) as run:
-            window_s = window_of(run)
+            window_s = window_of(run, options.ticks)
         session, nodes = trainer.session, plan.graphs[graph].graph.nodes
         forward = {i: int(node.origin.phase == "forward") for i, node in enumerate(nodes)}
 
@@ -83,18 +91,26 @@ def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path
 
         if everything:
             measure(profiler, trainer, graph, window_s, budget_s=options.seconds,
-                    progress=lambda done, count, what: print(
-                        f"\r{done + 1}/{count} windows", end="", file=sys.stderr))
-            print(file=sys.stderr)
+                    least_rounds=options.rounds,
+                    progress=progress)
+            if sys.stderr.isatty():
+                print(file=sys.stderr)
         for _ in range(ROUNDS):
             held("step", {})
             held("forward", forward)
     return graph
 
 
-def window_of(run: Run) -> float:
-    slowest = max(update_s(one) for one in rails(run.channels))
-    return min(max(TICKS * slowest, LEAST_S), MOST_S)
+def progress(done: int, count: int, what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{done + 1}/{count} windows", end="", file=sys.stderr, flush=True)
+
+
+def window_of(run: Run, ticks: int = TICKS) -> float:
+    """Long enough for so many updates of the rail that everything is compared on, and its parts."""
+    main = main_rail(run)
+    mine = [one for one in rails(run.channels) if one.source == main.source]
+    return min(max(ticks * max(map(update_s, mine)), LEAST_S), MOST_S)
 
 
 def ledger(run: Run, method: str, rail: str) -> dict[int, tuple[float, float]]:
@@ -128,10 +144,13 @@ def held_out(run: Run, rail: Series, name: str) -> tuple[float, float, float]:
 def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: Path) -> Row:
     first, second = folder / "first.run", folder / "second.run"
     record(entry, options, found, first, True)
-    other = options.other or max(entry.batch // 2, 1)
-    record(replace(entry, batch=other), options, found, second, False)
-    with handheld.open_run(first) as run, handheld.open_run(second) as small:
-        rail, again = (main_rail(one) for one in (run, small))
+    other, problem = options.other or max(entry.batch // 2, 1), ""
+    try:
+        record(replace(entry, batch=other), options, found, second, False)
+    except Exception as error:  # what the first run says stays
+        problem = f"{type(error).__name__}: {error}"
+    with handheld.open_run(first) as run:
+        rail = main_rail(run)
         step_j, step_half, step_s = held_out(run, rail, "step")
         mean_w = step_j / step_s
         phase = {row["id"]: row["phase"] for row in run.ops()}
@@ -145,28 +164,72 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
                           "mean power": mean_w * seconds}
         for m in METHODS:
             row["forward"][m] = sum(j for op, (j, _) in sums[m].items() if phase[op] == "forward")
-        row["other batch"] = other_batch(run, small, again, sums, mean_w, step_s)
+        timed = keyed(run)
+        ahead = {key: r for key, r in timed.items() if r["phase"] == "forward"}
+        row["step"] |= by_power(timed, timed, sums, mean_w, step_s)
+        row["forward"] |= by_power(timed, ahead, sums, mean_w, seconds)
         row |= agreement(run, rail.rail)
+        row["seconds_by"] = {m: sum(s for _, s in sums[m].values()) for m in METHODS}
         row["memory_share"] = memory_share(run, rail)
+        if problem:
+            return {**row, "problem": problem}
+        with handheld.open_run(second) as small:
+            row["other batch"] = other_batch(run, small, main_rail(small), sums, mean_w, step_s)
     return row
 
 
 def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w: float,
                 step_s: float) -> Row:
-    """Each op's joules by how much longer it takes at the other batch, and gaps with them."""
+    """Each op's joules by how much longer it takes at the other batch, and gaps with them. Ops are
+    matched by where they come from; one that is only there takes what its phase takes."""
     joules, half, seconds = held_out(small, rail, "step")
-    row: Row = {"joules": joules, "half": half, "seconds": seconds, "mean power": mean_w * seconds}
-    here = {r["position"]: r for r in run.ops()}
-    there = {r["position"]: r for r in small.ops() if r["ms"] is not None}
-    if [r["op"] for _, r in sorted(here.items())] != [r["op"] for _, r in sorted(there.items())]:
-        raise HandheldError("the graphs of the two batch sizes have different ops")
+    here, there = keyed(run), keyed(small)
+    row: Row = {"joules": joules, "half": half, "seconds": seconds, "mean power": mean_w * seconds,
+                "ops": len(there), "unmatched": len(there.keys() - here.keys())}
     # what an op takes has its share of the gaps between ops in it
     gaps = (seconds / sum(r["ms"] for r in there.values())
             / (step_s / sum(r["ms"] for r in here.values())))
     for m in METHODS:
-        row[m] = gaps * sum(joules * there[at]["ms"] / r["ms"] for at, r in here.items()
-                            for joules in [sums[m].get(r["id"], (0.0, 0.0))[0]] if r["ms"])
-    return row
+        rates = {key: sums[m][r["id"]][0] / r["ms"] for key, r in here.items()
+                 if r["id"] in sums[m] and r["ms"]}
+        row[m] = gaps * sum(r["ms"] * rates.get(key, phase_rate(here, sums[m], r["phase"]))
+                            for key, r in there.items())
+    return row | by_power(here, there, sums, mean_w, seconds)
+
+
+def by_power(here: Keyed, there: Keyed, sums: dict[str, Any], mean_w: float, seconds: float
+             ) -> Row:
+    """The same methods' watts while an op runs, by the times of ops where they are wanted: right
+    also where an op that is repeated finds its inputs in a cache, and takes less."""
+    whole = sum(r["ms"] for r in there.values())
+    found = {}
+    for m in METHODS:
+        watts = {}
+        for key, r in here.items():
+            joules, took = sums[m].get(r["id"], (0.0, 0.0))
+            watts[key] = joules / took if joules > 0 and took > 0 else mean_w
+        mean = sum(watts.get(key, mean_w) * r["ms"] for key, r in there.items()) / whole
+        found[f"{m} timed"] = mean * seconds
+    return found
+
+
+def keyed(run: Run) -> Keyed:
+    """Ops that take time, by where they come from."""
+    found: Keyed = {}
+    for row in sorted(run.ops(), key=lambda r: r["position"]):
+        if row["ms"]:
+            key = tuple(row[k] for k in ("op", "source", "phase", "path"))
+            again = sum(other[:-1] == key for other in found)
+            found[(*key, again)] = row
+    return found
+
+
+def phase_rate(here: Keyed, joules: dict[int, tuple[float, float]],
+               phase: str) -> float:
+    """J a ms of the ops of a phase."""
+    mine = [r for r in here.values() if r["phase"] == phase and r["id"] in joules] or [
+        r for r in here.values() if r["id"] in joules]
+    return sum(joules[r["id"]][0] for r in mine) / sum(r["ms"] for r in mine)
 
 
 def agreement(run: Run, rail: str) -> Row:
@@ -212,7 +275,7 @@ def planted(options: argparse.Namespace, found: Sources, path: Path) -> Row:
         idle(profiler.writer, 1.5)
         profiler.writer.commit()
         with handheld.open_run(path) as run:
-            window_s = window_of(run)
+            window_s = window_of(run, options.ticks)
         names = list(kernels.run)
         for _ in range(ROUNDS):
             for method, extra in (("slope", {}), *(("slope", {n: 2}) for n in names),
@@ -329,16 +392,19 @@ def rounds(kernels: Kernels, counts: dict[str, int], seconds: float) -> tuple[in
 def say(row: Row) -> None:
     print(f"\n{row['workload']}, {row['rail']}: {row['watts']:.1f} W at work, "
           f"{row['idle_watts']:.1f} W idle")
-    print(f"{'J':24} {'counter':>10} {'±':>8} {'slope':>16} {'alone':>16} {'mean power':>16}")
-    for name in ("step", "forward", "other batch"):
+    kinds = (*METHODS, *TIMED, "mean power")
+    print(f"{'J':24} {'counter':>10} {'±':>8}" + "".join(f" {kind:>16}" for kind in kinds))
+    for name in (name for name in HELD_OUT if name in row):
         one = row[name]
         cells = "".join(f" {one[m]:9.4g} {one[m] / one['joules'] - 1:+6.1%}" if m in one else
-                        f" {'':16}" for m in (*METHODS, "mean power"))
+                        f" {'':16}" for m in kinds)
         held = "" if name == "step" else " (held out)"
         print(f"{name + held:24} {one['joules']:10.4g} {one['half']:8.2g}{cells}")
     if row["correlation"] is not None:
         print(f"the two methods, {len(row['signatures'])} signatures: correlation "
               f"{row['correlation']:.3f}, of ranks {row['rank_correlation']:.3f}")
+    if "problem" in row:
+        print(f"no other batch: {row['problem']}")
     share = row["memory_share"]
     print("memory's share of a step's energy: " + (
         f"{share:.1%}" if share is not None else "not measured: memory has no rail here"))
@@ -355,24 +421,12 @@ def say_planted(row: Row) -> None:
         print(f"{method}: {cells}: {'told apart' if one['told apart'] else 'not told apart'}")
 
 
-def plot(rows: list[Row], path: str) -> None:
-    import matplotlib.pyplot as plt
-
-    _, axes = plt.subplots(figsize=(6, 6))
-    for row in rows:
-        xs, ys = ([s[m]["joules"] * 1e3 for s in row["signatures"]] for m in METHODS)
-        errors = [[(s[m]["high_joules"] - s[m]["joules"]) * 1e3 for s in row["signatures"]]
-                  for m in METHODS]
-        axes.errorbar(xs, ys, xerr=errors[0], yerr=errors[1], fmt="o", label=row["workload"])
-        ends = [min(xs + ys), max(xs + ys)]
-        axes.plot(ends, ends, color="black", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("mJ of a signature's ops, slope")
-    axes.set_ylabel("mJ, alone")
-    axes.legend()
-    plt.tight_layout()
-    plt.savefig(path, dpi=120)
+def plot(rows: list[Row], path: str | Path) -> None:
+    """The two methods, a dot a signature with its intervals."""
+    scatter(Path(path), "mJ of a signature's ops, slope", "mJ, alone", {
+        row["workload"]: [tuple(tuple(one[m][k] * 1e3 for k in (
+            "low_joules", "joules", "high_joules")) for m in METHODS)
+            for one in row["signatures"]] for row in rows})
 
 
 def find_sensors(name: str | None) -> Sources:
@@ -388,12 +442,14 @@ def main() -> int:
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="b", help="letters, small or large")
     parser.add_argument("--seconds", type=float, default=120.0, help="for all windows of one model")
+    parser.add_argument("--rounds", type=int, default=LEAST_ROUNDS, help="of windows, at least")
+    parser.add_argument("--ticks", type=int, default=TICKS, help="of the slowest sensor, a window")
     parser.add_argument("--other", type=int, help="the other batch size; half if not given")
     parser.add_argument("--sensor", metavar="MODULE:CLASS", help="this sensor alone, not all")
     parser.add_argument("--no-planted", action="store_true", help="leave the two kernels out")
     parser.add_argument("--keep", type=Path, help="keep the run files in this folder")
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", help="write the two methods' agreement here (needs matplotlib)")
+    parser.add_argument("--plot", help="write a figure of the two methods' agreement here (SVG)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     try:

@@ -7,8 +7,10 @@ Turns of the same trainer are taken with and without a profiler and the machine'
 the other, so that what else the machine does falls on both alike. A turn is as many steps as fill
 `--seconds`; it ends when its last loss is on the host. A profiler stays open over all of its turns,
 as it does over a run, and records as many windows of steps as its budget allows. The ratio is that
-of the medians over the turns; `windows` is how many were recorded. PyTorch's profiler runs the same
-model in eager mode, over whole turns (CPU activity, and CUDA's where it runs there).
+of the medians over the turns, `±` what the middle half of the turns' own ratios span, `windows` how
+many were recorded. Processor time beside it says what other work on the machine hides. PyTorch's
+profiler runs the same model in eager mode, over whole turns (CPU activity, and CUDA's where it runs
+there).
 """
 
 from __future__ import annotations
@@ -48,17 +50,21 @@ def interleaved(plain: Turn, other: Turn, options: argparse.Namespace) -> dict[s
     plain(2)
     count = max(1, round(2 * options.seconds / (time.perf_counter() - started)))
     times: dict[str, list[float]] = {"plain": [], "profiled": []}
+    spent: dict[str, list[float]] = {"plain": [], "profiled": []}  # processor time
     ratios = []
     for n in range(options.rounds):
         order = (("plain", plain), ("profiled", other))
         for name, turn in order if n % 2 else reversed(order):
-            started = time.perf_counter()
+            started, processor = time.perf_counter(), time.process_time()
             turn(count)
             times[name].append((time.perf_counter() - started) / count * 1e3)
+            spent[name].append(time.process_time() - processor)
         ratios.append(times["profiled"][-1] / times["plain"][-1])
     found = {f"{name}_ms": statistics.median(values) for name, values in times.items()}
     quarter = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return {**found, "steps": count * options.rounds, "spread": quarter[2] - quarter[0],
+            "processor_ratio": (statistics.median(spent["profiled"])
+                                / statistics.median(spent["plain"])),
             "ratio": found["profiled_ms"] / found["plain_ms"]}
 
 
@@ -186,13 +192,15 @@ def main() -> None:
             print(f"{entry.name:26} {row['plain_ms']:9.3f} {row['profiled_ms']:9.3f} "
                   f"{row['ratio']:6.3f} {row['spread']:5.2f} {row['windows']:7} "
                   f"{row['sampler_share']:7.1%} {other}", flush=True)
+            if options.json:  # what is there is kept, should the rest not come
+                facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where}
+                Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     print("sampler, share of a core by source (of the last workload): " + ", ".join(
         f"{name} {share:.2%}" for name, share in rows[-1]["sampler_sources"].items()))
+    print("processor time of the process, profiled / not: " + ", ".join(
+        f"{row['workload']} {row['processor_ratio']:.3f}" for row in rows))
     over = [row["workload"] for row in rows if row["ratio"] > TARGET]
     print(f"over {TARGET}: {', '.join(over) or 'none'}")
-    if options.json:
-        facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where}
-        Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     if options.plot:
         plot(rows, options.plot)
 

@@ -28,8 +28,8 @@ MODELS = ("mlp", "lenet5", "mobilenet_v2", "resnet18", "squeezenet", "lstm_lm", 
 
 @dataclass(frozen=True)
 class Part:
-    """Commands of `seconds` at most; `{on}`, `{json}` and `{folder}` are filled in. More than
-    one command, or `{shard}`: side by side."""
+    """Commands of `seconds` at most; `{on}`, `{json}` and `{folder}`, a new one, are filled in.
+    More than one command, or `{shard}`: side by side."""
 
     name: str
     seconds: int
@@ -53,11 +53,13 @@ PARTS = (
                         "--seconds 0.3 --json {json}",)),
     Part("kernels", 150, ("bench/kernels.py --on {on} --rounds 5 --seconds 0.1 --json {json}",)),
     Part("das2022", 240, ("-m handheld study das2022 --on {on} --out {folder}",)),
+    Part("liu2019", 260, ("-m handheld study liu2019 --on {on} --workloads squeezenet,resnet50,"
+                          "densenet40,char_cnn,dqn --batch 4,64 --cool 0 --out {folder}",)),
     Part("memory", 60, ("bench/memory.py --on {on} --only bcde --json {json}",)),
     Part("first_step", 120, ("bench/first_step.py --on {on} --json {json}",)),
     Part("overhead", 180, ("bench/overhead.py --on {on} --only small --rounds 5 --seconds 0.5 "
                            "--json {json}",)),
-    Part("energy", 420, ("bench/energy.py --on {on} --only bcf --seconds 120 --json {json}",)),
+    Part("accounts", 500, ("bench/accounts.py --on {on} --minutes 7.5 --out {folder}",)),
 )
 
 
@@ -86,8 +88,7 @@ class Check:
     def _lines(self, part: Part) -> list[str]:
         count = self.jobs if "{shard}" in part.commands[0] else 1
         return [command.format(on=self.on, json=self.out / f"{part.name}.json",
-                               folder=self.out / part.name,
-                               shard=f"{i + 1}/{count}")
+                               folder=self.out / part.name, shard=f"{i + 1}/{count}")
                 for command in part.commands for i in range(count)]
 
 

@@ -1,9 +1,9 @@
 """The memory of training steps at paper size, planned without running, against a line.
 
-    python scripts/fits.py [--workloads unfit|all|names] [--batch 1,16,64] [--line 8] [--run]
+    python scripts/fits.py [--workloads unfit|all|names] [--batch 1,16,64] [--line 8] [--run 1]
 
 "unfit" are the six models that liu2019 could not train on 8 GB. `--run` makes two real steps of
-each at the largest batch of the list that fits half of this machine's memory, on `--on`.
+each at that batch on `--on`, where this machine has twice the room.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--size", default="paper")
     parser.add_argument("--batch", default="1,16,64")
     parser.add_argument("--line", type=float, default=8, metavar="GB")
-    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--run", type=int, metavar="BATCH")
     parser.add_argument("--on", default="opencl")
     options = parser.parse_args()
     batches = [int(word) for word in options.batch.split(",")]
@@ -56,11 +56,13 @@ def main() -> None:
         cells = [f"{need.bytes / 1e9:.2f} GB" + ("" if need in under else " ✗") for need in needs]
         print(f"| {name} | {needs[0].lasting_bytes / 1e9:.2f} GB | {' | '.join(cells)} | "
               f"{max((need.batch for need in under), default='none')} |", flush=True)
-        room = [need for need in needs if need.bytes <= psutil.virtual_memory().available / 2]
-        if options.run and room:
-            print(real(workload, room[-1], options.on), flush=True)
-        elif options.run:
-            print("    no batch of the list fits half of this machine's memory")
+        if options.run is None:
+            continue
+        need = needed(workload, options.run)
+        room = psutil.virtual_memory().available / 2
+        print(real(workload, need, options.on) if need.bytes <= room else
+              f"    not run at batch {need.batch}: {need.bytes / 1e9:.2f} GB are needed, and half "
+              f"of this machine's free memory is {room / 1e9:.2f} GB", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 Each profile runs steps without end in a process that writes, after every step, how many are done
 and when into memory that outlives it. It is killed with SIGKILL at a random moment, up to `--most`
-seconds after its first steps. Then its run file must open, and no step may be missing that had
-ended a second before.
+seconds after its run file is there: some of them while it starts, most while steps run. Then the
+file must open, and no step may be missing that had ended a second before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from handheld.errors import RunFileError
 from handheld.profile.session import profile
 
 LATEST_S = 1.0  # of finished steps that may be missing
-FIRST = 10  # steps before the time counts: a driver builds kernels when they are first run
 KEPT = 1 << 16  # steps whose ends are remembered
 
 
@@ -58,8 +57,8 @@ def one(step_file: str, path: Path, after_s: float) -> dict[str, Any]:
     ends, count = context.Array("d", KEPT, lock=False), context.Value("q", 0)
     process = context.Process(target=work, args=(step_file, str(path), ends, count))
     process.start()
-    while count.value < FIRST and process.is_alive():
-        time.sleep(0.01)
+    while not path.exists() and process.is_alive():
+        time.sleep(0.001)
     time.sleep(after_s)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
@@ -98,7 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=50)
-    parser.add_argument("--most", type=float, default=6.0, help="seconds after the first steps")
+    parser.add_argument("--most", type=float, default=6.0, help="seconds after the file is there")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", action="store_true", help="print one document")

@@ -1,5 +1,5 @@
-"""Writes the pages of docs/ that follow from the code: commands.md, errors.md, ops.md, and the
-schema in measurement.md.
+"""Writes the pages of docs/ that follow from the code: commands.md, errors.md, ops.md, the schema
+in measurement.md and the table in suite.md.
 
     python scripts/make_docs.py           write them
     python scripts/make_docs.py --check   exit with 1 if one of them is stale
@@ -149,9 +149,47 @@ def measurement_page() -> str:
             f"{SCHEMA.rstrip()}\n```\n{end}{tail}")
 
 
+def suite_page() -> str:
+    """The page as it is, with a row for each workload, and its size counted."""
+    from handheld.suite import WORKLOADS, count, get
+
+    text = (DOCS / "suite.md").read_text(encoding="utf-8")
+    head, mark, rest = text.partition("<!-- workloads:")
+    note, _, rest = rest.partition("-->\n")
+    _, end, tail = rest.partition("<!-- end of workloads -->")
+    assert mark and end, "docs/suite.md has lost the place of its table"
+    rows = ["| workload | what | of | domain | batch | small | paper | parameters | GMAC |",
+            "|---|---|---|---|---:|---|---|---:|---:|"]
+    for name in WORKLOADS:
+        sizes = [get(name, size=size) for size in ("small", "paper")]
+        numbers = (" / ".join(dict.fromkeys(_short_number(count.parameters(w)) for w in sizes)),
+                   " / ".join(dict.fromkeys(_short_number(count.forward_flops(w) / 2e9)
+                                            for w in sizes)))
+        rows.append(f"{workload_row(name)} {' | '.join(numbers)} |")
+    return f"{head}{mark}{note}-->\n" + "\n".join(rows) + f"\n{end}{tail}"
+
+
+def workload_row(name: str) -> str:
+    """What the table says of a workload, up to what has to be counted."""
+    from handheld.suite import WORKLOADS
+
+    workload = WORKLOADS[name]
+    sizes = (", ".join(f"{key} {value}" for key, value in options.items()) or "the same"
+             for options in (workload.small, workload.paper))
+    return (f"| `{name}` | {workload.about} | {', '.join(workload.source)} | {workload.domain} | "
+            f"{workload.default_batch} | {' | '.join(sizes)} |")
+
+
+def _short_number(value: float) -> str:
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page, "errors.md": errors_page, "ops.md": ops_page,
-    "measurement.md": measurement_page,
+    "measurement.md": measurement_page, "suite.md": suite_page,
 }
 
 

@@ -43,12 +43,13 @@ class MadeRun:
 
     def steps(self, count: int, *, commands: Sequence[Command] = PLAIN, every: int = 10,
               outside_ms: Callable[[int], float] = lambda i: 0.0,
-              slower: Callable[[int], float] = lambda i: 1.0, graph: str = "train") -> None:
-        """`count` steps; of each `every`, the first four are recorded. What is outside of the
-        calls lies before a step; `slower` is a factor on the device's time."""
+              slower: Callable[[int], float] = lambda i: 1.0, graph: str = "train",
+              first: int = 0) -> None:
+        """`count` steps; of each `every`, counted from `first`, the first four are recorded. What
+        is outside of the calls lies before a step; `slower` is a factor on the device's time."""
         for i in range(count):
-            recorded = i % every < 4
-            if i % every == 0:
+            recorded = (first + i) % every < 4
+            if (first + i) % every == 0:
                 self.windows += 1
             begin = self.now + round(outside_ms(i) * MS)
             rows, at = [], begin + 10_000

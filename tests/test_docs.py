@@ -83,10 +83,20 @@ def test_every_op_is_documented(script):
         assert f"| `{name}` |" in text
 
 
-def test_every_workload_says_what_it_is():
+def test_every_workload_is_in_the_table_of_the_suite(script):
+    """Its numbers are counted by tests/suite/test_published.py: here they would take too long."""
     from handheld.suite import WORKLOADS
 
-    assert all(workload.about for workload in WORKLOADS.values())
+    text = page("suite.md")
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(WORKLOADS)
+    for name in WORKLOADS:
+        assert f"\n{script.workload_row(name)} " in text, "Run: python scripts/make_docs.py"
+
+
+def test_the_example_of_the_suite_runs(capsys):
+    code = re.search(r"```python\n(.*?)```", page("suite.md"), re.DOTALL).group(1)
+    exec(compile(code, "docs/suite.md", "exec"), {})
+    assert capsys.readouterr().out == "train [(8, 3, 32, 32), (8,)]\n"
 
 
 def test_the_passes_are_listed_in_their_order():

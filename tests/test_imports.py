@@ -1,8 +1,9 @@
 """Imports point one way, PyTorch stays where it belongs, and only the command line prints.
 
     errors, device, cache, collector → graph → passes → kernels → plan → backends → run → measure
-    → cli
-    errors → sensors → cli
+    → profile → benchmark → cli
+    errors → sensors → store → analyse → profile
+    suite → source → benchmark, cli
 
 Imports inside functions and for type checking are not counted: a plan may open its device when it
 is started, and a type may be named anywhere.
@@ -44,10 +45,14 @@ ALLOWED: dict[str, set[str]] = {
     "report": set(),
     "capture": _STEP | {"passes"},
     "suite": _STEP | {"capture"},
+    "source": _STEP | {"container", "package", "suite", "run"},
+    "benchmark": _STEP | {"handheld", "cache", "package", "suite", "source", "plan", "backends",
+                          "run", "sensors", "store", "analyse", "profile"},
     "studies": _STEP | {"cache", "kernels", "plan", "backends", "run", "measure", "analyse",
-                        "profile", "report", "suite"},
+                        "profile", "report", "sensors", "suite", "benchmark"},
     "cli": _STEP | {"handheld", "container", "package", "plan", "backends", "run", "measure",
-                    "suite", "sensors", "analyse", "profile", "report", "studies"},
+                    "suite", "source", "sensors", "analyse", "profile", "report", "studies",
+                    "benchmark"},
     "handheld": _BASE | {"step"},
     "__main__": {"cli"},
 }

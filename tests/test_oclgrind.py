@@ -11,18 +11,17 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "oclgrind"
+CRASHED = 139  # as a shell tells it
 
 
 @pytest.mark.skipif(shutil.which("oclgrind") is None, reason="Oclgrind is not installed")
 def test_a_sample_is_clean() -> None:
-    # Oclgrind itself falls over now and then (a signal, an error of a call that is right) and not
-    # twice at the same place: a run that did not get to its end is repeated, a finding is not
-    for _ in range(3):
+    for _ in range(2):  # Oclgrind itself crashes now and then, and not twice at the same place
         done = subprocess.run(
             [str(SCRIPT), "--sample", "10", "--seed", "1", "--variants", "1"],
             capture_output=True, text=True, timeout=600,
             env={**os.environ, "PYTHON": sys.executable}, check=False)
-        if " wrong\n" in done.stdout or "found nothing" not in done.stdout:
+        if done.returncode != CRASHED:
             break
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "0 wrong" in done.stdout and "Oclgrind found nothing" in done.stdout

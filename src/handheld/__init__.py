@@ -69,14 +69,14 @@ def tune(step: Step, device: str = "opencl", seconds: float = 120.0,
     return run(step, device, seconds, precision)
 
 
-def open_run(path: Any) -> Run:
+def open_run(path: str | Path) -> Run:
     """Opens what `plan.profile`, `handheld profile` or a `Profiler` has written."""
     from handheld.analyse.run import open_run as run
 
     return run(path)
 
 
-def watch(model: Any, path: Any, **options: Any) -> Watch:
+def watch(model: Any, path: str | Path, **options: Any) -> Watch:
     """Profiles plain PyTorch, which Handheld does not run; see handheld.profile.watch."""
     from handheld.profile.watch import Watch as found
 

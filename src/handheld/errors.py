@@ -15,6 +15,7 @@
     ├── NonFiniteGradient       in halves: every step is skipped, however small the loss's scale
     ├── RunFileError            a run file that cannot be written, read or understood
     ├── StudyError              a study that cannot be run here, or a result that is none
+    ├── ResultsError            a results folder that is busy, damaged or of another version
     ├── DataError               a data set that cannot be read
     ├── CheckpointError         a checkpoint that could not be written or does not fit the state
     └── SensorError             sensors, the sampler and its files
@@ -58,6 +59,11 @@ class PlanError(HandheldError):
 class OutOfMemory(PlanError):
     """The plan needs more memory than the device has."""
 
+    def __init__(self, text: str, needed_bytes: int | None = None,
+                 available_bytes: int | None = None) -> None:
+        super().__init__(text)
+        self.needed_bytes, self.available_bytes = needed_bytes, available_bytes
+
 
 class DeviceError(HandheldError):
     """A device that is missing, or that failed."""
@@ -85,6 +91,10 @@ class RunFileError(HandheldError):
 
 class StudyError(HandheldError):
     """A study that cannot be run here, or a file that is not its result."""
+
+
+class ResultsError(HandheldError):
+    """A results folder that another process writes, that is damaged, or of another version."""
 
 
 class DataError(HandheldError):

@@ -95,6 +95,15 @@ def test_own_load_where_cores_are_free(made):
         assert "other load" not in kinds(run)
 
 
+def test_a_process_that_gets_more_of_the_machine_is_no_load(made):
+    """For most of the run others take its cores; then it has them for itself, and is faster."""
+    made.steps(600, slower=lambda i: 0.5 if i >= 400 else 1.0)
+    begin = 0.00917 * 400
+    machine(made, own=between(begin, 99))
+    with made.open() as run:
+        assert "own load" not in kinds(run)
+
+
 def test_another_process(made):
     made.steps(600)
     machine(made, other=between(1.0, 3.0))
@@ -154,6 +163,14 @@ def test_a_sleeping_data_loader(made):
         slept = {i for i in range(300) if i % 5 == 4}
         assert set(found["steps"]) <= slept and len(slept - set(found["steps"])) <= 60
         assert found["ops"] == [0], "the op that waits for the batch"
+
+
+def test_long_waits_are_meant_and_not_the_short_ones_beside_them(made):
+    made.steps(300, outside_ms=lambda i: 400.0 if i % 10 == 7 else 1.0)
+    with made.open() as run:
+        found = named(run, "caller")
+        assert found["evidence"]["ms"] == pytest.approx(400, rel=0.01)
+        assert found["steps"] == list(range(17, 300, 10)), "the first one is found to be warm-up"
 
 
 def test_a_loader_that_the_device_does_not_wait_for(made):

@@ -65,9 +65,41 @@ def test_the_device_clock_is_mapped_with_its_error_and_drift(tmp_path):
         made.writer.put("clock", round((at - START) * (1 - 1e-4)) + 77, at, 1200)
     with made.open() as run:
         assert run.clock.error_ns == 1200 and run.clock.drift_ppm == pytest.approx(100, rel=1e-2)
-        back = run.clock.host(np.array([77, 77 + 10**7]))
+        back = run.clock.host(np.array([77, 77 + 10**7]), START, START + 10**7)
         assert back.tolist() == pytest.approx([START, START + 10**7 * (1 + 1e-4)], abs=2)
         assert run.summary()["clock_error_us"] == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("by", [-4_000_000_000, 70_000_000])
+def test_a_device_clock_that_is_set_spoils_the_window_it_is_set_in_and_no_other(tmp_path, by):
+    made = MadeRun(tmp_path / "one.run")
+    made.writer.commit()
+    made.writer._db.execute("DELETE FROM clock")
+
+    def window() -> None:
+        made.writer.put("clock", made.now + made.offset, made.now, 500)
+        made.steps(4)
+        made.now += 100_000
+        made.writer.put("clock", made.now + made.offset, made.now, 500)
+        made.steps(6, every=10**6, first=4)
+
+    window()
+    made.offset += by  # between two windows
+    window()
+    made.writer.put("clock", made.now + made.offset, made.now, 500)
+    made.steps(2)
+    made.offset -= by  # in the middle of the third
+    made.steps(2)
+    made.writer.put("clock", made.now + made.offset, made.now, 500)
+    made.steps(6, every=10**6, first=4)
+    window()
+    with made.open() as run:
+        assert [one.step for one in run.timed] == [*range(4), *range(10, 14), *range(30, 34)]
+        assert run.parts()["forward"] == pytest.approx(6) and run.parts()["unexplained"] == 0
+        assert all(one.begin <= one.commands["started"][0] < one.end for one in run.timed)
+        notes = [note["text"] for note in run.notes() if note["kind"] == "clock"]
+        assert len(notes) == 2 and f"{by * 1e-9:+.6f} s" in notes[0], notes
+        assert run.clock.drift_ppm == 0
 
 
 def test_transfers_are_cut_into_latency_and_bandwidth(tmp_path):
@@ -171,6 +203,55 @@ def test_memory_is_compared_with_the_process(tmp_path):
         assert found["process_growth_bytes"] == 1800
         assert [e["bytes"] for e in found["explained"]] == [1000, 500, 300]
         assert sum(e["bytes"] for e in found["explained"]) == found["process_growth_bytes"]
+
+
+def test_what_the_device_itself_says_it_has_given(tmp_path):
+    made = MadeRun(tmp_path / "one.run", started_ns=START - 500 * MS)
+    made.steps(60)
+    made.source("memory", [Channel("used", "memory")], 100, lambda t: [7e9 * (1 + (t > 0))])
+    made.source("nvidia", [Channel("gpu0 memory used", "memory", covers=("memory",))], 100,
+                lambda t: [1e9 if t < -1 else 3e9])
+    with made.open() as run:
+        assert run.memory_summary()["device_growth_bytes"] == 2e9
+
+
+def test_utilisation_and_idle_ratios(tmp_path):
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(300)
+    # one core works all the time, one for every other half second, one never
+    half = rising(lambda t: float(t % 1 < 0.5))
+    made.source("cpu", busy("cpu0", "cpu1", "cpu2"), 10, lambda t: [t, half(t), 0.0])
+    made.source("nvidia", [Channel("gpu0 load", "utilisation", covers=("gpu",)),
+                           Channel("gpu0 memory load", "utilisation", covers=("memory",))], 100,
+                lambda t: [80.0, 35.0])
+    with made.open() as run:
+        use = run.utilisation()
+        assert use["cores"]["cpu0"] == pytest.approx(1, abs=0.01)
+        assert use["cores"]["cpu1"] == pytest.approx(0.5, abs=0.1) and use["cores"]["cpu2"] == 0
+        assert use["cores_idle"]["cpu0"] == 0 and use["cores_idle"]["cpu2"] == 1
+        assert use["cores_idle"]["cpu1"] == pytest.approx(0.4, abs=0.15)
+        assert use["device_busy"] + use["device_idle"] == pytest.approx(1)
+        assert use["nvidia/gpu0 load"] == pytest.approx(0.8), "what the hardware says"
+        assert use["nvidia/gpu0 memory load"] == pytest.approx(0.35)
+
+
+def test_the_overhead_of_a_run_that_was_killed(tmp_path):
+    """Neither the profiler nor the sampler came to say what they had cost in all."""
+    made = MadeRun(tmp_path / "one.run", status="running", begun_monotonic_ns=START,
+                   recording_ns=30 * MS)
+    made.steps(100)
+    made.source("cpu", busy("cpu0"), 10, lambda t: [t])
+    made.writer.put("cost", 0, 300, 2, 0.030, 0.001, 0.020)
+    with made.open() as run:
+        found = run.summary()["overhead"]
+        assert found["recording_share"] == pytest.approx(30 * MS / (made.now - START))
+        assert found["recorded_over_others"] == pytest.approx(1, abs=0.01)
+        seconds = found["sampler"]["elapsed_s"]
+        assert found["sampler"]["sources"]["cpu"]["cpu_share"] == pytest.approx(0.020 / seconds)
+    empty = MadeRun(tmp_path / "two.run", status="running")
+    with empty.open() as run:
+        assert run.summary()["overhead"] == {
+            "recording_share": None, "recorded_over_others": None, "sampler": None}
 
 
 def test_samples_are_summed_up(tmp_path):

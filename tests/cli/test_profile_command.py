@@ -15,6 +15,7 @@ import termios
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -138,10 +139,39 @@ def test_an_estimate_says_that_it_is_one(run):
     assert "estimate" not in plain
 
 
+def test_the_git_state_is_that_of_the_users_code(run, tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "mine.py").write_text(Path("mine.py").read_text())
+    git = ["git", "-C", str(project), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True,
+                          check=True).stdout.strip()
+    assert run("project/mine.py:make", "--steps", "3", "--out", "one.run").exit_code == 0
+    with handheld.open_run("one.run") as found:
+        assert found.meta["code"] == {"commit": head, "changed": False}
+
+
 def test_torch_cpu(run):
     result = run("mine.py:make", "--on", "torch:cpu", "--steps", "20")
     assert result.exit_code == 0 and "torch:cpu" in result.stdout
     assert "allocated" not in result.stdout, "PyTorch's own memory is not ours to state"
+
+
+def test_examples_come_from_data_and_what_is_frozen_is_named(run, tmp_path):
+    (tmp_path / "bare.py").write_text(FACTORY.replace(", batch\n", "\n").replace(
+        "nn.ReLU()", "Gate()").replace("def make", """class Gate(nn.Module):
+    def forward(self, x):
+        return x if x.mean() > 0 else -x
+
+def make"""))
+    np.savez(tmp_path / "data.npz", x=np.ones((64, 6), np.float32), y=np.arange(64) % 3)
+    words = ("bare.py:make", "--on", "torch:cpu", "--steps", "5", "--json")
+    assert "--data DATA" in json.loads(run(*words).stdout)["error"]["message"]
+    result = run(*words, "--data", "data.npz")
+    assert result.exit_code == 0, result.output
+    assert "`return x if x.mean() > 0 else -x`" in result.stderr
 
 
 def test_a_workload_of_two_updates(run):
@@ -186,6 +216,23 @@ def test_ctrl_c(run, tmp_path):
     with handheld.open_run("one.run") as found:
         assert found.meta["status"] == "interrupted" and found.summary()["steps"] > 50
         assert "sampler" in found.meta
+
+
+def test_a_disk_that_fills(run, tmp_path):
+    """By a limit on the size of files, after which nothing more can be written."""
+    code = ("import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+            "from handheld.cli.main import main; main()")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "profile", "mine.py:make", "--on", "torch:cpu", "--steps",
+         "800", "--out", "one.run"], cwd=tmp_path, env=environment(), capture_output=True,
+        text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "one.run could not be written" in said and "committed before opens" in said, said
+    with handheld.open_run("one.run") as found:
+        assert found.meta["status"] == "running" and not found.complete
+        assert found.summary()["steps"] == len(found.steps())
 
 
 def test_live_in_a_terminal(run, tmp_path):

@@ -52,21 +52,25 @@ def profiled(plan, path, events=(), **options):
     return handheld.open_run(path)
 
 
-def burn(seconds: float) -> None:
-    end = time.monotonic() + seconds
+def burn(seconds: float, spent: list[float]) -> None:
+    end, begun = time.monotonic() + seconds, time.thread_time()
     data = np.zeros(200_000)
     while time.monotonic() < end:
         np.sin(data, out=data)  # without Python's lock: a core is really taken
+    spent.append(time.thread_time() - begun)
 
 
 def test_a_thread_that_burns_a_core_for_two_seconds(plan, tmp_path):
-    marks = []
+    marks: list[int] = []
+    spent: list[float] = []
 
     def plant() -> None:
         marks.append(time.monotonic_ns())
-        threading.Thread(target=burn, args=(2.0,)).start()
+        threading.Thread(target=burn, args=(2.0, spent)).start()
 
     with profiled(plan, tmp_path / "one.run", [(2.0, plant)]) as run:
+        if spent[0] < 1.0:
+            pytest.skip("the machine is so busy that the thread got no core to burn")
         found = [f for f in run.findings() if f["kind"] == "own load"]
         assert len(found) == 1, [f["text"] for f in run.findings()]
         begin, end = marks[0], marks[0] + 2e9

@@ -177,11 +177,14 @@ def test_the_overhead_is_stated(run):
     assert set(overhead["sampler"]["sources"]) >= {"cpu", "process", "memory"}
 
 
-def test_the_state_is_left_as_it_was(plan, batch, tmp_path):
-    before = {n: v.copy() for n, v in plan.step.values.items()}
-    plan.profile(batch, tmp_path / "one.run", steps=5, sensors=False).close()
-    for name, value in plan.step.values.items():
-        np.testing.assert_array_equal(value, before[name])
+def test_state_and_a_running_trainer_are_left_as_they_were(plan, batch, tmp_path):
+    with plan.start() as trainer:
+        trainer.step(*batch)
+        before = trainer.state()
+        plan.profile(batch, tmp_path / "one.run", steps=5, sensors=False).close()
+        assert not trainer.closed
+        for name, value in trainer.state().items():
+            np.testing.assert_array_equal(value, before[name])
 
 
 # ── memory ────────────────────────────────────────────────────────────────────────────────────
@@ -323,7 +326,6 @@ def test_ctrl_c_leaves_a_run_that_opens(plan, batch, tmp_path):
     with handheld.open_run(path) as run:
         assert run.meta["status"] == "interrupted" and not run.complete
         assert len(run.steps()) == 25 and run.timed and run.summary()["status"] == "interrupted"
-    assert plan.step._trainer.closed
 
 
 def test_an_error_in_the_callers_data_is_the_callers(plan, batch, tmp_path):
@@ -431,6 +433,21 @@ def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
         assert all(w["end_ns"] - w["begin_ns"] >= 0.5e9 and w["runs"] > 0 for w in windows)
         assert run.energy()[0]["idle_watts"] < run.energy()[0]["watts"]
         assert told[-1][0] == told[-1][1] - 1 and run.complete
+
+
+def test_a_sensor_of_the_users_own_by_entry_point(plan, batch, tmp_path, monkeypatch):
+    """Installed as pip leaves it behind: found, sampled by the other process, a rail of the run."""
+    folder = tmp_path / "site" / "meters-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: meters\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[handheld.sensors]\nmeter = meters:Meter\n"
+                                             "broken = meters:Broken\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
+    with plan.profile(batch, tmp_path / "one.run", steps=60, idle_s=0.3) as run:
+        (row,) = (row for row in run.energy() if row["rail"] == "meter/cpu energy")
+        assert row["joules"] > 0 and row["ticks"] > 0 and row["idle_watts"] is not None
+        assert run.meta["sensors_absent"]["broken"] == "it is in the other room"
+        assert run.summary()["overhead"]["sampler"]["sources"]["meter"]["readings"] > 10
 
 
 def test_too_little_time_for_energy(plan, batch, tmp_path):

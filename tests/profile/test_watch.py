@@ -93,7 +93,6 @@ def test_a_sleeping_loader_is_found(tmp_path):
     with handheld.open_run(tmp_path / "one.run") as run:
         (found,) = (f for f in run.findings() if f["kind"] == "caller")
         assert found["evidence"]["ms"] >= 45 and len(found["steps"]) >= 10
-        assert found["evidence"]["share"] > 0.3
 
 
 def test_the_model_is_left_as_it_was(tmp_path):

@@ -90,6 +90,17 @@ def test_all_sensors_of_this_machine(file):
     assert {one.name for one in sampler.summary().sources} >= {"cpu", "memory", "process"}
 
 
+def test_it_reads_a_last_time_when_it_is_told_to_end(steered, file, tmp_path):
+    """What was sampled lies between two readings, however seldom a source is read."""
+    with Sampler([Steered], file, periods_s={"steered": 60.0}, where=steered):
+        until(lambda: count(file, "steered") == 1)
+        put(tmp_path, "value", "43")
+        end = time.monotonic()
+    with Samples(file) as samples:
+        t_s, values = samples.series("steered", samples.channels()[0]["name"])
+    assert len(t_s) == 2 and t_s[-1] >= end and values.tolist() == [42, 43]
+
+
 def test_a_wrap_does_not_show(tmp_path, file):
     where = grow("rapl-laptop", tmp_path)
     with Sampler([Rapl], file, where=where):

@@ -2,65 +2,68 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from handheld import suite
 from handheld.errors import HandheldError
-from handheld.suite import dcgan, mobilenet, resnet, squeezenet
+from handheld.suite import dqn
 
-
-def count(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
-
-
-@pytest.mark.parametrize(("name", "parameters"), [
-    ("mlp", 784 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10), ("lenet5", 61_706),
-    ("mobilenet_v2", 2_236_682), ("resnet18", 11_181_642), ("squeezenet", 727_626),
-])
-def test_parameters(name, parameters):
-    assert count(suite.get(name).make()[0]) == parameters
-
-
-def test_published_parameters():
-    assert count(mobilenet.build(1000)) == 3_504_872
-    assert count(resnet.build(1000)) == 11_689_512
-    assert count(squeezenet.SqueezeNet(1000)) == 1_235_496
-    assert count(dcgan.generator()) == 3_576_704
-    assert count(dcgan.discriminator()) == 2_765_568
+#: cheap enough for every run; the others with --all-cases
+CHEAP = ("m2", "squeezenet", "char_cnn", "dqn", "bert_base", "nmt", "lenet5", "ds_cnn",
+         "gru_speech", "unet", "vit_tiny", "lstm_lm", "transformer", "gpt_lora", "dcgan")
+LESS: dict[str, dict[str, int]] = {
+    "lstm_lm": {"vocabulary": 31, "width": 16, "length": 7}, "dcgan": {"width": 4},
+    "transformer": {"vocabulary": 31, "width": 32, "layers": 2, "length": 16},
+    "gpt_lora": {"layers": 2}, "vit_tiny": {"layers": 2}, "unet": {"width": 4}}
 
 
 def small(name: str) -> suite.Workload:
-    options = {"lstm_lm": {"vocabulary": 31, "width": 16, "length": 7}, "dcgan": {"width": 4},
-               "transformer": {"vocabulary": 31, "width": 32, "layers": 2, "length": 16}}
-    return suite.get(name, **options.get(name, {}))
+    return suite.get(name, size="small").with_options(**LESS.get(name, {}))
 
 
-NAMES = [name for name, workload in suite.WORKLOADS.items() if "large" not in workload.tags]
+@pytest.fixture(params=suite.WORKLOADS)
+def name(request):
+    if request.param not in CHEAP and not request.config.getoption("--all-cases"):
+        pytest.skip("with --all-cases")
+    return request.param
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "dcgan"])
+def test_every_workload_says_what_it_is():
+    for workload in suite.WORKLOADS.values():
+        assert workload.domain in ("vision", "text", "speech", "rl", "tabular")
+        assert workload.source and set(workload.source) <= {"das2022", "liu2019", "today"}
+        assert set(workload.small) == set(workload.paper), workload.name
+        assert workload.default_batch > 0 and workload.about
+    counts = {source: sum(source in w.source for w in suite.WORKLOADS.values())
+              for source in ("das2022", "liu2019")}
+    assert counts == {"das2022": 4, "liu2019": 16}
+    assert sum("unfit" in w.tags for w in suite.WORKLOADS.values()) == 6
+
+
 def test_forward_and_seeds(name):
     workload = small(name)
-    model, loss, optimizer = workload.make()
-    x, y = workload.batch(2, seed=1)
-    value = loss(model.eval()(x), y)
-    assert value.shape == () and torch.isfinite(value)
-    assert isinstance(optimizer, torch.optim.SGD) and optimizer.defaults["momentum"] == 0.9
-    again, *_ = workload.make()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
-    assert all(torch.equal(a, b) for a, b in zip((x, y), workload.batch(2, seed=1)))
-    assert not torch.equal(x, workload.batch(2, seed=2)[0])
+    modules, updates = workload.parts()
+    batch = workload.batch(4, seed=1)
+    for update, (graph, part) in zip(updates, workload.runs(batch)):
+        value = update.loss(modules, part)
+        assert graph == update.graph and value.shape == () and torch.isfinite(value)
+    again, _ = workload.parts()
+    assert all(torch.equal(a, b) for key in modules
+               for a, b in zip(modules[key].parameters(), again[key].parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(batch, workload.batch(4, seed=1)))
+    assert not torch.equal(batch[0], workload.batch(4, seed=2)[0])
     assert len(workload.batch()[0]) == workload.default_batch
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet5", "lstm_lm", "transformer"])
-def test_it_can_be_learned(name):
-    workload = small(name)
+@pytest.mark.parametrize("learner", ["m2", "lenet5", "lstm_lm", "transformer"])
+def test_it_can_be_learned(learner):
+    workload = small(learner)
     model, loss, optimizer = workload.make()
     batches = [workload.batch(16, seed) for seed in range(4)]
     losses = []
@@ -74,6 +77,15 @@ def test_it_can_be_learned(name):
     assert sum(losses[-4:]) < 0.9 * sum(losses[:4])
 
 
+def test_losses_fall_on_opencl(request):
+    """The same by scripts/losses.py: two small ones, or all of them: half an hour."""
+    path = Path(__file__).parents[2] / "scripts" / "losses.py"
+    script = runpy.run_path(str(path))
+    everything = request.config.getoption("--all-cases")
+    for found in suite.WORKLOADS if everything else ("m2", "m4"):
+        assert script["falls"](script["losses"](found, 60, 4, "opencl")), found
+
+
 def test_making_a_model_leaves_the_generator_alone():
     torch.manual_seed(5)
     want = torch.rand(1)
@@ -82,11 +94,38 @@ def test_making_a_model_leaves_the_generator_alone():
     assert torch.equal(torch.rand(1), want)
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet5", "squeezenet", "lstm_lm", "transformer"])
 def test_captured(name):
-    step = small(name).step(batch=2)
-    assert list(step.graphs) == ["train", "evaluate", "predict"] and step.meta["name"] == name
-    assert not step.no_gradient()
+    workload = small(name)
+    step = workload.step(batch=4)
+    assert step.meta["name"] == name and not step.frozen() and not step.no_gradient()
+    assert {graph for graph, _ in workload.runs(workload.batch(4))} <= set(step.graphs)
+    if workload.single:
+        assert list(step.graphs) == ["train", "evaluate", "predict"]
+
+
+def test_what_is_frozen_stays():
+    """Fine-tuning writes what it trains, and no statistics."""
+    for tuned in ("mobilenet_v2_last", "gpt_lora"):
+        step = small(tuned).step(batch=2, evaluate=False)
+        written = {slot for slot, _ in step.graphs["train"].writes}
+        kept = {s.name for s in step.slots.values() if s.role in ("parameter", "buffer")}
+        own = ("low_",) if tuned == "gpt_lora" else ("model.head.",)
+        assert written & kept == {slot for slot in kept if any(part in slot for part in own)}
+
+
+def test_dqn_plays_learns_and_copies():
+    """All three graphs over one state, from a memory that fills while it plays."""
+    workload = suite.get("dqn", size="small", width=4)
+    step = workload.step(batch=8)
+    assert list(step.graphs) == ["learn", "copy", "predict"]
+    with step.plan("torch:cpu").start() as trainer:
+        before = trainer.state()
+        rewards = dqn.play(trainer, 8, 16, size=36, copy_every=10)
+        after = trainer.state()
+    assert len(rewards) == (8 + 16) // 11 and set(rewards) <= {-1.0, 1.0}
+    assert not (before["online.fc2.bias"] == after["online.fc2.bias"]).all()
+    assert not (before["target.fc2.bias"] == after["target.fc2.bias"]).all()  # it was copied
+    assert not (after["online.fc2.bias"] == after["target.fc2.bias"]).all()  # some steps ago
 
 
 def test_dcgan_is_two_updates_over_one_state():
@@ -113,7 +152,7 @@ def test_options_and_names():
         suite.get("resnet18", layers=50)
     with pytest.raises(HandheldError, match="Did you mean lenet5"):
         suite.get("lenet")
-    with pytest.raises(HandheldError, match="There are: mlp, lenet5"):
+    with pytest.raises(HandheldError, match="There are: m1, m2"):
         suite.get("zzzz")
 
 

@@ -27,6 +27,7 @@ CLOCK_SHARE, CLOCK_S = 0.85, 0.3  # a clock below that share of what it was, for
 WARMER_C = 5.0  # above the start
 CALLER_SHARE = 0.05  # of the run's time that the device had nothing to do between calls
 CALLER_STEP = 0.1  # of a step's time: less than that is no wait
+CALLER_MOST = 0.98  # of all that was waited: the steps that it lies in are named
 LAUNCHING_SHARE = 0.2  # of a step's time that the device waits for the host's launches
 OP_SHARE, OP_SHOWN = 0.2, 5  # how much slower an op is, to be touched; how many are named
 DRIFT_SHARE, DRIFT_S = 0.1, 5.0  # longer or shorter steps at the end of a run of at least so long
@@ -112,8 +113,10 @@ def _loads(run: Run) -> list[Row]:
         rows += _more(run, at, threads, "own load", "threads that this process started kept "
                       "{:.1f} cores busy besides its steps", THREADS)
     if own is not None and not rows:
-        rows += _more(run, at, own, "own load", "this process kept {:.1f} cores more busy than in "
-                      "its other steps")
+        # steps that are faster than others have more of the machine, and nothing besides them
+        rows += [one for one in _more(run, at, own, "own load", "this process kept {:.1f} cores "
+                                      "more busy than in its other steps")
+                 if not _faster(run, one["steps"])]
     if own is not None and cores is not None:
         rows += _more(run, at, cores - own, "other load",
                       "other processes kept {:.1f} cores more busy than at other times")
@@ -132,6 +135,16 @@ def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str,
     seconds, steps = _seconds(where), _touched(run, where)
     return [_finding(kind, f"{text.format(extra)}, for {seconds:.1f} s", steps,
                      _slower(run, steps), cores=extra, seconds=seconds, intervals=where)]
+
+
+def _faster(run: Run, steps: list[int]) -> bool:
+    """Whether these steps took clearly less than the others."""
+    inside = set(steps)
+    times: dict[bool, list[int]] = {True: [], False: []}
+    for before, one in itertools.pairwise(run.steps()):
+        times[one["id"] in inside].append(one["end_ns"] - before["end_ns"])
+    return all(times.values()) and bool(
+        np.median(times[True]) < (1 - OP_SHARE) * np.median(times[False]))
 
 
 def _clocks(run: Run) -> list[Row]:
@@ -209,12 +222,21 @@ def _caller(run: Run) -> list[Row]:
     share = float(lost[long].sum() / whole.sum()) if long.any() else 0.0
     if share < CALLER_SHARE:
         return []
+    long &= lost >= _least_of_most(lost[long])
     ids = [b["id"] for (_, b), hit in zip(pairs, long) if hit]
     each = float(np.median(lost[long])) * 1e-6
     what = "the device waits" if run.periods else "whether the device waits is not known:"
     return [_finding("caller", f"{what} {each:.2f} ms between the end of a step and the beginning "
                      f"of the next in {len(ids)} steps, {share:.0%} of the time: for data, or the "
                      "caller's own code", ids, _first_ops(run), ms=each, share=share)]
+
+
+def _least_of_most(values: np.ndarray) -> float:
+    """The smallest of the largest values that make up CALLER_MOST of the sum: of a few long waits
+    and many that are nothing beside them, the long ones are meant."""
+    falling = np.sort(values)[::-1]
+    last = np.searchsorted(np.cumsum(falling), CALLER_MOST * falling.sum())
+    return float(falling[min(int(last), len(falling) - 1)])
 
 
 def _needed(run: Run, graph: str) -> float:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+#: sources whose memory is a device's own
+DEVICE_MEMORY = ("nvidia", "amd-gpu")
+
 
 def memory_summary(run: Run) -> Row:
     """Bytes; None for what is not known. `explained` is what the process grew by, in parts that add
@@ -30,8 +33,8 @@ def memory_summary(run: Run) -> Row:
     resident = [s for s in run.channels if (s.source, s.name) == ("process", "resident")]
     if resident and started and run._steps:
         _process(found, run, resident[0], started)
-    used = [s for s in run.channels if s.quantity == "memory" and s.covers == ("gpu",)
-            and "used" in s.name]
+    used = [s for s in run.channels if s.quantity == "memory" and "used" in s.name
+            and s.source in DEVICE_MEMORY]
     if used and started and used[0].t_ns[0] < started:
         found["device_growth_bytes"] = float(used[0].values.max() - used[0].values[0])
     return found

@@ -19,11 +19,14 @@ from handheld.analyse import commands, stats, timeline
 from handheld.analyse.energy import idle_watts, op_energy, step_energy
 from handheld.analyse.estimate import op_estimate, step_estimate
 from handheld.analyse.memory import memory_summary
+from handheld.analyse.overhead import overhead
 from handheld.analyse.rails import Series, rails, series
 from handheld.graph.graph import PHASES
 from handheld.store.reader import RunFile
 
 Row = dict[str, Any]
+
+BIN_NS, NOTHING_S = 100_000_000, 1e-3  # a core that worked for less in such a time was idle
 
 
 def open_run(path: str | Path) -> Run:
@@ -258,8 +261,9 @@ class Run:
                 "slow_steps": ids[warm:][stats.slow(late)].tolist()}
 
     def utilisation(self) -> Row:
-        """Shares of the time: the device's busy share in recorded steps, each core's, and the
-        bandwidth that ops needed at least."""
+        """Shares of the time: the device's busy share in recorded steps, each core's and for how
+        much of the time it did nothing at all, what the hardware itself counts, and the bandwidth
+        that ops needed at least."""
         found: Row = {}
         if self.periods:
             length = sum(p.length for p in self.periods)
@@ -276,15 +280,19 @@ class Run:
                 found["bandwidth_share"] = found["gbytes_s"] * 1e9 / ceilings["bytes_s"]
                 found["flops_share"] = found["gflops"] * 1e9 / ceilings["flops"]
         begin, end = self.warm()
-        cores = {}
+        cores, idle = {}, {}
+        bins = np.arange(begin, end, BIN_NS)
         for one in self.channels:
             if one.quantity == "time" and one.counter and one.source == "cpu" and end > begin:
                 low, high = np.interp((begin, end), one.t_ns, one.values)
                 cores[one.name] = float((high - low) / ((end - begin) * 1e-9))
+                if len(bins) > 1:
+                    rises = np.diff(np.interp(bins, one.t_ns, one.values))
+                    idle[one.name] = float((rises < NOTHING_S).mean())
             elif one.quantity == "utilisation" and len(one.within(begin, end)):
                 found[one.rail] = float(one.within(begin, end).mean()) / 100
         if cores:
-            found["cores"] = cores
+            found.update(cores=cores, cores_idle=idle)
         return found
 
     def findings(self) -> list[Row]:
@@ -300,7 +308,10 @@ class Run:
             "JOIN source ON source.id = gap.source ORDER BY from_ns")
         return self.file.table("SELECT t_ns, kind, text FROM note ORDER BY t_ns") + [
             {"t_ns": gap["from_ns"], "kind": "gap", "text": f"{gap['source']}: {gap['reason']}"}
-            for gap in gaps]
+            for gap in gaps] + [
+            {"t_ns": when, "kind": "clock", "text": f"the device's clock was set by "
+             f"{moved * 1e-9:+.6f} s: steps around that have no op times"}
+            for when, moved in self.clock.stepped]
 
     def summary(self) -> Row:
         """The run in a few numbers."""
@@ -319,8 +330,7 @@ class Run:
             "memory": self.memory_summary(),
             "energy": self.energy(), "clock_error_us": self.clock.error_ns * 1e-3,
             "clock_drift_ppm": self.clock.drift_ppm,
-            "overhead": {"recording_share": self.meta.get("recording_share"),
-                         "sampler": self.meta.get("sampler")},
+            "overhead": overhead(self),
             "sensors_absent": self.meta.get("sensors_absent", {}),
         }
 

@@ -23,30 +23,57 @@ from handheld.store.reader import RunFile
 
 TRANSFERS = {UPLOAD: "upload", DOWNLOAD: "download", COPY: "copy"}
 PARTS = ("ops", "upload", "download", "copy", "launching", "caller", "between", "unexplained")
+MOST_DRIFT = 1e-3  # of two clocks that run on: beyond it one of them was set
+UNNOTICED_NS = 20_000  # and a little more
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The host's time of a device's time: straight lines between the marks."""
+    """The host's time of a device's time: straight lines between the marks of a stretch. A new
+    stretch begins where the device's clock was set: its offset moved by more than it can drift."""
 
     device: np.ndarray
-    offset: np.ndarray
+    at: np.ndarray  # the host's time of each mark; they are in its order
+    stretch: np.ndarray
     error_ns: int
     drift_ppm: float
 
     @classmethod
     def of(cls, file: RunFile) -> Clock:
         marks = np.array(file.rows("SELECT device_ns, host_ns, error_ns FROM clock "
-                                   "ORDER BY device_ns"), np.int64).reshape(-1, 3)
+                                   "ORDER BY host_ns"), np.int64).reshape(-1, 3)
         if not len(marks):
-            return cls(np.zeros(1, np.int64), np.zeros(1, np.int64), 0, 0.0)
-        offset = marks[:, 1] - marks[:, 0]
-        span = marks[-1, 0] - marks[0, 0]
+            zero = np.zeros(1, np.int64)
+            return cls(zero, zero, zero, 0, 0.0)
+        device, at, error = marks.T
+        moved = np.abs(np.diff(at - device))
+        allowed = error[1:] + error[:-1] + MOST_DRIFT * np.diff(at) + UNNOTICED_NS
+        stretch = np.concatenate(([0], np.cumsum(moved > allowed)))
+        longest = stretch == np.bincount(stretch).argmax()
+        span = at[longest][-1] - at[longest][0]
+        offset = (at - device)[longest]
         drift = (offset[-1] - offset[0]) / span * 1e6 if span else 0.0
-        return cls(marks[:, 0], offset, int(np.median(marks[:, 2])), float(drift))
+        return cls(device, at, stretch, int(np.median(error)), float(drift))
 
-    def host(self, device_ns: np.ndarray) -> np.ndarray:
-        shift = np.interp(device_ns, self.device, self.offset.astype(np.float64))
+    @property
+    def stepped(self) -> list[tuple[int, int]]:
+        """(when, by how much) in ns the device's clock was set."""
+        where = np.flatnonzero(np.diff(self.stretch))
+        moved = np.diff(self.device - self.at)
+        return [(int(self.at[i + 1]), int(moved[i])) for i in where]
+
+    def host(self, device_ns: np.ndarray, begin: int, end: int) -> np.ndarray | None:
+        """Of times in a step that the host saw from `begin` to `end`; None if the clock was set
+        between the marks around it."""
+        last = len(self.at) - 1
+        before = max(int(np.searchsorted(self.at, begin, "right")) - 1, 0)
+        after = min(int(np.searchsorted(self.at, end)), last)
+        if self.stretch[before] != self.stretch[after]:
+            return None
+        mine = np.flatnonzero(self.stretch == self.stretch[before])
+        mine = mine[np.argsort(self.device[mine], kind="stable")]
+        shift = np.interp(device_ns, self.device[mine],
+                          (self.at[mine] - self.device[mine]).astype(np.float64))
         placed: np.ndarray = device_ns + np.rint(shift).astype(np.int64)
         return placed
 
@@ -88,9 +115,10 @@ def timed_steps(file: RunFile) -> list[Timed]:
         commands = file.commands(step)
         if commands is None or not len(commands["kind"]):
             continue
-        placed = {name: clock.host(values) if name in ("started", "ended") else values
-                  for name, values in commands.items()}
-        found.append(Timed(step, graph, window, begin, end, placed))
+        started, ended = (clock.host(commands[name], begin, end) for name in ("started", "ended"))
+        if started is not None and ended is not None:
+            placed = {**commands, "started": started, "ended": ended}
+            found.append(Timed(step, graph, window, begin, end, placed))
     return found
 
 

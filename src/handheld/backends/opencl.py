@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -288,6 +288,8 @@ class OpenCLSession:
             building = {}
             for texts in families.values():
                 building.update(dict.fromkeys(texts, pool.submit(self._build_family, texts)))
+            if threads == 1:  # nothing at the same time: Oclgrind falls over
+                wait(building.values())
             turn = {text: n for n, text in enumerate(building)}
             for name, graph in self.plan.graphs.items():
                 self._launches[name] = [[] for _ in graph.lowered]

@@ -54,6 +54,23 @@ class _Value:
         return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
+def cuda_event() -> Any:
+    """An event, recorded now."""
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def cuda_mark() -> tuple[Any, int, int]:
+    """An event of a GPU that has nothing to do, its host time, and how far off that may be."""
+    torch.cuda.synchronize()
+    begin = time.monotonic_ns()
+    event = cuda_event()
+    event.synchronize()
+    error = (time.monotonic_ns() - begin) // 2
+    return event, begin + error, error
+
+
 class TorchRecording:
     """Ops with their times."""
 
@@ -62,18 +79,13 @@ class TorchRecording:
         self.notes: list[tuple[int, int, int, int, int, Any, Any]] = []
         if self.cuda:
             torch.cuda.synchronize()
-            self.base_event, self.base_ns = self._event(), time.monotonic_ns()
-
-    def _event(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+            self.base_event, self.base_ns, _ = cuda_mark()
 
     def begin(self) -> tuple[int, Any]:
-        return time.monotonic_ns(), self._event() if self.cuda else None
+        return time.monotonic_ns(), cuda_event() if self.cuda else None
 
     def end(self, begun: tuple[int, Any], kind: int, node: int, nbytes: int) -> None:
-        event = self._event() if self.cuda else None
+        event = cuda_event() if self.cuda else None
         self.notes.append((kind, node, nbytes, begun[0], time.monotonic_ns(), begun[1], event))
 
     def read(self) -> Recorded:
@@ -234,7 +246,10 @@ class TorchSession:
 
     def clock_mark(self) -> tuple[int, int, int]:
         """On a CPU there is one clock. A GPU's events are told relative to the first of a
-        recording, whose host time is taken when the GPU has nothing to do."""
+        recording, whose host time is known as well as that of a mark now."""
+        if self.where == "cuda":
+            _, now, error = cuda_mark()
+            return now, now, error
         now = time.monotonic_ns()
         return now, now, 0
 

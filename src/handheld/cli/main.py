@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import handheld
-from handheld.cli import doctor, package, profile, show, study, train, tune, verify
+from handheld.cli import bench, doctor, package, profile, show, study, train, tune, verify
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
 
@@ -99,6 +99,7 @@ app.command("profile")(profile.profile)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)
+app.command("bench")(bench.bench)
 app.add_typer(study.study, name="study")
 
 

@@ -11,8 +11,8 @@ import typer
 from handheld.cli import show
 from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen, check_new, check_writable
-from handheld.cli.source import StepFile, open_source
 from handheld.errors import HandheldError
+from handheld.source import StepFile, open_source
 
 
 def package(

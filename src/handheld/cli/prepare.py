@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from handheld.cli.source import Source, StepFile
 from handheld.errors import BatchError, DataError, HandheldError
 from handheld.graph.graph import Graph
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData, load_data
 from handheld.run.loop import Schedule
+from handheld.source import Source, StepFile
 from handheld.step import Step, frozen_text
 from handheld.step import check_frozen as refuse_frozen
 
@@ -39,7 +39,8 @@ def capture(source: Source, size: int, seed: int, found: DataSet) -> Step:
     if "train" not in step.graphs and not batch_sizes(step.graphs, "train"):
         raise HandheldError(f"{source.name} has the graphs {', '.join(step.graphs)} and no single "
                             "training step: updates take turns as only your code can say. "
-                            "Train it from Python; docs/api.md has a GAN as an example")
+                            "Train it from Python; docs/api.md has a GAN as an example, "
+                            "docs/suite.md DQN")
     return step
 
 

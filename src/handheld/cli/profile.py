@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import typer
 from rich.live import Live
 from rich.text import Text
@@ -16,16 +15,16 @@ from rich.text import Text
 from handheld.analyse.run import open_run
 from handheld.cli import show
 from handheld.cli.live import watching
-from handheld.cli.options import Json, On, Precision, Seed, Size, Spec
+from handheld.cli.options import Data, Json, On, Precision, Seed, Size, Spec
+from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.run_tables import SHOWN, present
-from handheld.cli.source import open_source
 from handheld.errors import HandheldError
-from handheld.graph.graph import Graph
 from handheld.profile.estimate import Estimate
+from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.sampling import sources
-from handheld.profile.session import STEPS, Progress, default_graphs
+from handheld.profile.session import STEPS, Progress
 from handheld.profile.session import profile as measure
-from handheld.run.batch import NUMPY, batch_sizes
+from handheld.source import open_source
 
 SAY_S = 0.25  # between two looks at how far it is
 
@@ -41,6 +40,7 @@ def profile(
         "Steps to run."))] = STEPS,
     graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
         "The graph to run; if not given the one that trains, or several updates in turn."))] = None,
+    data: Data = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.run", help=(
         "Where to write the run; NAME-N.run if not given."))] = None,
     energy: Annotated[bool, typer.Option("--energy", help=(
@@ -78,19 +78,25 @@ def profile(
         sources().need_power()  # before anything is captured
     source = open_source(what, scale)
     size = batch or source.default_batch
-    step = source.step([size], seed)
-    names = [graph] if graph else _graphs(step.graphs, size)
+    step, batches = capture_example(source, [size], seed, data)
+    frozen = check_frozen(step, source, accept=True)  # where time goes does not depend on it
+    if frozen:
+        show.warn(frozen)
+    example = batches[0] if batches else source.example(size)
+    runs = dict(source.runs(example) or [(name, example)
+                                         for name in graphs_in_turn(step.graphs, size)])
+    names = [graph] if graph else list(runs)
     if names[0] not in step.graphs:
         raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
-    example = source.example(size)
-    given = {name: _inputs(example, step.graphs[name], seed) for name in names}
+    given = {name: inputs_for(runs.get(name, example), step.graphs[name], seed) for name in names}
     path = out or _free(source.name)
     plan = step.plan(on, graphs=names, precision=precision)
     with _kept(path), _shown(path, live and not json, json) as progress:
         run = measure(plan, given[names[0]] if len(names) == 1 else given, path, steps=steps,
                       graph=names, energy=energy, energy_s=energy_seconds, estimate=estimate,
-                      progress=progress, what=source.name, batch=size, seed=seed,
-                      data="random" if example is None else "example")
+                      progress=progress, code=source.folder, what=source.name, batch=size,
+                      seed=seed,
+                      data=data or ("random" if example is None else "example"))
     with run:
         if json:
             show.print_json({**run.summary(), "ops": run.ops()[:SHOWN],
@@ -122,42 +128,6 @@ def _estimate(wanted: bool, busy: float | None, idle: float) -> Estimate | None:
         raise HandheldError("an estimate needs to know what the device takes: give --watts-busy W, "
                             "and --watts-idle W if you know it")
     return Estimate(busy, idle)
-
-
-def _graphs(graphs: Mapping[str, Graph], size: int) -> list[str]:
-    """The graph that trains on this batch size, or all updates of a step that has several."""
-    sizes = batch_sizes(graphs, "train")
-    return [sizes.get(size, next(iter(sizes.values())))] if sizes else default_graphs(graphs)
-
-
-def _inputs(example: Any, graph: Graph, seed: int) -> Any:
-    """What of an example the graph takes, by name or else by shape; without one, random values."""
-    if example is None:
-        return _random(graph, seed)
-    if isinstance(example, Mapping):
-        return {name: np.asarray(example[name]) for name, _, _ in graph.inputs if name in example}
-    left, found = [np.asarray(one) for one in example], []
-    for name, tensor, _ in graph.inputs:
-        shape = graph.tensors[tensor].shape
-        at = next((i for i, one in enumerate(left) if one.shape == shape), None)
-        if at is None:
-            raise HandheldError(f"graph {graph.name!r} takes {name} of {list(shape)}, and the "
-                                "example has nothing of that shape")
-        found.append(left.pop(at))
-    return tuple(found)
-
-
-def _random(graph: Graph, seed: int) -> tuple[np.ndarray, ...]:
-    """A batch that fits: a step file has none of its own."""
-    draw, arrays = np.random.default_rng(seed), []
-    ranges = {name: (low, high) for name, low, high, *_ in graph.notes.get("ranges", ())}
-    for name, tensor, _ in graph.inputs:
-        made = graph.tensors[tensor]
-        low, high = ranges.get(name, (0, 2))
-        values = (draw.standard_normal(made.shape) if made.dtype == "f32"
-                  else draw.integers(low, max(high, low + 1), made.shape))
-        arrays.append(np.asarray(values).astype(NUMPY[made.dtype]))
-    return tuple(arrays)
 
 
 def _free(name: str) -> Path:

@@ -55,13 +55,10 @@ def head(run: Run) -> Table:
                             f"{_share(use, 'flops_share')}, at least {use['gbytes_s']:.1f} GB/s"
                             f"{_share(use, 'bandwidth_share')}{_cores(use.get('cores', {}))}"))
     if one["launches"]:
-        launch = one["launches"]
-        rows.append(("launches", f"{launch['per_step']:.0f} a step, {launch['enqueue_us']:.1f} µs "
-                     "of the host each" + (f"; an idle device begins {launch['start_us']:.0f} µs "
-                                           "later" if launch["start_us"] is not None else "")))
+        rows.append(("launches", _launches(one["launches"])))
     rows += _memory(one["memory"])
     rows.append(("energy", _energy(one["energy"])))
-    rows += _overhead(one["overhead"])
+    rows.append(("overhead", _overhead(one["overhead"])))
     if one["status"] not in ("complete", "running"):
         rows.append(("ended", one["status"]))
     return show.grid(rows)
@@ -85,6 +82,12 @@ def _cores(cores: dict[str, float]) -> str:
     if not cores:
         return ""
     return f"; cores busy {', '.join(f'{share:.0%}' for share in list(cores.values())[:8])}"
+
+
+def _launches(launch: Row) -> str:
+    late = launch["start_us"]
+    return (f"{launch['per_step']:.0f} a step, {launch['enqueue_us']:.1f} µs of the host each"
+            + ("" if late is None else f"; an idle device begins {max(late, 0.0):.0f} µs later"))
 
 
 def _memory(memory: Row) -> list[tuple[str, str | Text]]:
@@ -116,12 +119,15 @@ def _energy(rows: list[Row]) -> str:
     return text
 
 
-def _overhead(overhead: Row) -> list[tuple[str, str | Text]]:
+def _overhead(overhead: Row) -> str:
     sampler, share = overhead["sampler"], overhead["recording_share"]
-    if share is None:
-        return []
-    return [("overhead", f"recording {share:.1%} of the run"
-             + (f", sensors {sampler['cpu_share']:.1%} of a core" if sampler else ""))]
+    ratio = overhead["recorded_over_others"]
+    said = [f"recording {share:.1%} of the run" if share is not None else
+            "recording: no window of steps was timed yet"]
+    if ratio is not None:
+        said.append(f"recorded steps take {ratio:.2f} of others")
+    said.append(f"sensors {sampler['cpu_share']:.1%} of a core" if sampler else "no sensors")
+    return ", ".join(said)
 
 
 def parts(run: Run, graph: str) -> Table:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from handheld.cli import show
+from handheld.cli import liu2019, show
 from handheld.cli.options import Json
 from handheld.errors import StudyError
 from handheld.report.scale import number
@@ -245,3 +245,6 @@ def _sweep(result: dict[str, Any]) -> Table:
             PYTORCH, REFERENCE, NAIVE, OPTIMISED, APART[1])),
             f"{cpu[1] / mine:.2f}x" if cpu and mine else "–")
     return table
+
+
+study.command("liu2019")(liu2019.study_liu2019)

@@ -28,7 +28,6 @@ from handheld.cli.prepare import (
     schedule_of,
 )
 from handheld.cli.progress import Bar
-from handheld.cli.source import open_source
 from handheld.errors import CheckpointError, StepFileError
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
@@ -39,14 +38,15 @@ from handheld.run.history import History
 from handheld.run.interrupt import Interrupted
 from handheld.run.loop import fit
 from handheld.run.trainer import Trainer
+from handheld.source import open_source
 from handheld.step import Step
 
 
 def train(
     what: Spec,
     data: Annotated[str, typer.Option("--data", metavar="DATA", show_default=False, help=(
-        "digits, a .npz file, a folder of images (a sub-folder a class), or a .txt file; see above."
-    ))],
+        "digits, pydoc (the text of Python's manual), a .npz file, a folder of images (a "
+        "sub-folder a class), or a .txt file; see above."))],
     scale: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",

@@ -18,7 +18,6 @@ from handheld.backends.base import describe
 from handheld.cli import show
 from handheld.cli.options import Data, Json, Precision, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
-from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError
 from handheld.measure.jobs import find_jobs
 from handheld.measure.tuner import Progress as Now
@@ -27,6 +26,7 @@ from handheld.plan.lowering import Choice
 from handheld.plan.precision import prepare
 from handheld.plan.tuning import Record, load_tuning
 from handheld.run.batch import batch_sizes
+from handheld.source import Source, open_source
 from handheld.step import Step
 
 SHOWN = 20  # signatures in the table

@@ -14,11 +14,11 @@ from rich.text import Text
 from handheld.cli import show
 from handheld.cli.options import AcceptFrozen, Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example
-from handheld.cli.source import Source, open_source
 from handheld.errors import HandheldError
 from handheld.graph.graph import Graph
 from handheld.run.batch import batch_sizes
 from handheld.run.verify import TOLERANCE, Row, Verification, verify_plan
+from handheld.source import Source, open_source
 from handheld.step import Step
 
 SHOWN = 10  # ops that differ, unless all are asked for

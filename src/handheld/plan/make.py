@@ -161,7 +161,8 @@ def _check_memory(plan: Plan, limit: int | None) -> None:
     raise OutOfMemory(
         f"the plan needs {plan.bytes / 2**20:.1f} MiB on {plan.device} and "
         f"{available / 2**20:.1f} MiB are available. Largest tensors of graph "
-        f"{graph.name!r}: {rows}. Try a smaller batch"
+        f"{graph.name!r}: {rows}. Try a smaller batch",
+        plan.bytes, available,
     )
 
 

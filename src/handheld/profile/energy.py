@@ -24,6 +24,7 @@ from handheld.run.trainer import Trainer
 
 TICKS = 20  # of the slowest rail, in every window
 LEAST_S, MOST_S = 0.5, 5.0  # of a window
+SETTLE = 0.1  # of its time, before it
 ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 3, 2, 10
 NAMED = 24  # signatures with windows of their own; all others are one more, "rest"
 NAMED_SHARE = 0.98  # of the time of ops, after which the others are the rest
@@ -69,23 +70,24 @@ def _work(key: str, rows: list[dict[str, Any]], first: int) -> Work:
 
 def measure(
     profiler: Profiler, trainer: Trainer, graph: str, window_s: float, *,
-    budget_s: float | None = None, seed: int = 0,
+    budget_s: float | None = None, least_rounds: int = LEAST_ROUNDS, seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> None:
     """Runs the windows. The trainer's plan has every tensor in a place of its own; its inputs are
     on the device already. `budget_s`: how long all windows may take, about; fewer signatures are
-    told apart and fewer or more rounds of windows are run, so that they do."""
+    told apart and fewer or more rounds of windows are run, but `least_rounds`, so that they do."""
     session = trainer.session
     if not isinstance(session, OpenCLSession):
         raise HandheldError(f"energy of ops is measured on OpenCL devices, and this is "
                             f"{trainer.plan.device}")
     profiler.writer.commit()
     first = profiler.first_op(graph)
-    rounds, most = affordable(window_s, budget_s)
+    whole_s = (1 + SETTLE) * window_s
+    rounds, most = affordable(whole_s, budget_s, least_rounds)
     with open_run(profiler.path) as run:
         todo = works(run, graph, first, most)
         if budget_s is not None:
-            rounds = int(np.clip(budget_s // (windows(len(todo)) * window_s), LEAST_ROUNDS,
+            rounds = int(np.clip(budget_s // (windows(len(todo)) * whole_s), least_rounds,
                                  MOST_ROUNDS))
         parts = run.parts()
         step_s = (parts["ms"] if parts else sum(w.seconds for w in todo) * 1e3) * 1e-3
@@ -100,16 +102,18 @@ def measure(
     for done, (method, work) in enumerate(plans):
         if progress:
             progress(done, len(plans), work.signature if work else "steps")
-        extra = 0
+        extra, again = 0, 1
         repeats: dict[int, int] = {}
-        if work is not None and method == "slope":
-            extra = int(np.clip(round(MORE * step_s / max(work.seconds, 1e-7)), 1, MOST_EXTRA))
-            repeats = dict.fromkeys(work.nodes, 1 + extra)
-        elif work is not None:
-            repeats = {node: int(node in work.nodes) for node in range(count)}
+        if work is not None:
+            # about as long as a step: what the host does between two rounds falls on many runs
+            again = int(np.clip(round(MORE * step_s / max(work.seconds, 1e-7)), 1, MOST_EXTRA))
+            repeats = ({node: again if node in work.nodes else 0 for node in range(count)}
+                       if method == "alone" else dict.fromkeys(work.nodes, 1 + again))
+            extra, again = (0, again) if method == "alone" else (again, 1)
         runs, begin, end = window(session, graph, repeats, window_s)
         ids = [first + node for node in work.nodes] if work else []
-        profiler.energy_window(method, work.signature if work else "", ids, extra, runs, begin, end)
+        profiler.energy_window(method, work.signature if work else "", ids, extra, runs * again,
+                               begin, end)
 
 
 def windows(count: int) -> int:
@@ -117,26 +121,32 @@ def windows(count: int) -> int:
     return 2 + 2 * count
 
 
-def affordable(window_s: float, budget_s: float | None) -> tuple[int, int]:
+def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUNDS
+               ) -> tuple[int, int]:
     """Rounds, and signatures that can be told apart besides the rest."""
     if budget_s is None:
         return ROUNDS, NAMED
-    count = int((budget_s / (LEAST_ROUNDS * window_s) - 2) // 2) - 1
+    count = int((budget_s / (rounds * window_s) - 2) // 2) - 1
     if count < 1:
-        least = windows(2) * LEAST_ROUNDS * window_s
+        least = windows(2) * rounds * window_s
         raise HandheldError(f"the energy of ops takes at least {least:.0f} s here (a window is "
                             f"{window_s:.2g} s for the slowest sensor), and {budget_s:g} s are "
                             "given")
-    return LEAST_ROUNDS, min(count, NAMED)
+    return rounds, min(count, NAMED)
 
 
 def window(session: OpenCLSession, graph: str, repeats: dict[int, int], seconds: float
-            ) -> tuple[int, int, int]:
-    session.run_repeated(graph, repeats)
-    session.finish()
-    runs, begin = 0, time.monotonic_ns()
-    while time.monotonic_ns() - begin < seconds * 1e9:
-        session.run_repeated(graph, repeats)
-        runs += 1
-    session.finish()
+           ) -> tuple[int, int, int]:
+    """(runs, begin, end) of a window. The same work goes before it for a while: sensors lag, and
+    clocks and power need their time to follow."""
+    def fill(length_s: float) -> tuple[int, int]:
+        runs, begin = 0, time.monotonic_ns()
+        while not runs or time.monotonic_ns() - begin < length_s * 1e9:
+            session.run_repeated(graph, repeats)
+            runs += 1
+        session.finish()
+        return runs, begin
+
+    fill(SETTLE * seconds)
+    runs, begin = fill(seconds)
     return runs, begin, time.monotonic_ns()

@@ -14,16 +14,17 @@ import psutil
 
 from handheld.measure.ceilings import stored
 from handheld.plan.plan import Plan
+from handheld.sensors.cpu import core_kinds
 
 PACKAGES = ("handheld", "numpy", "pyopencl", "torch")
 
 
-def facts(plan: Plan) -> dict[str, Any]:
+def facts(plan: Plan, code: Path) -> dict[str, Any]:
     known = stored(plan.caps) if plan.device.partition(":")[0] == "opencl" else None
     return {
         "device": plan.device, "caps": plan.caps.to_json(), "plan_options": dict(plan.options),
         "plan_bytes": plan.bytes, "arena_bytes": plan.arena_bytes, "segments": list(plan.segments),
-        "machine": machine(), "versions": versions(), "code": code_state(Path.cwd()),
+        "machine": machine(), "versions": versions(), "code": code_state(code),
         "ceilings": known and {
             "flops": known.fp32.median, "bytes_s": known.bandwidth,
             "to_device_bytes_s": known.to_device.median,
@@ -36,7 +37,8 @@ def facts(plan: Plan) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     uname = platform.uname()
     return {"system": uname.system, "release": uname.release, "machine": uname.machine,
-            "cores": os.cpu_count(), "memory_bytes": int(psutil.virtual_memory().total)}
+            "cores": os.cpu_count(), "core_kinds": core_kinds(),
+            "memory_bytes": int(psutil.virtual_memory().total)}
 
 
 def versions() -> dict[str, str]:

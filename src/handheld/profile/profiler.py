@@ -36,15 +36,17 @@ class Profiler:
                 trainer.step(*batch)
 
     `wait` steps are not looked at, `warmup` steps are not recorded op by op, then `active` steps
-    are seen (None: all). Sensors are sampled by `plan.profile`, not by this.
+    are seen (None: all). `code` is the folder whose git state is noted, the present one if not
+    given. Sensors are sampled by `plan.profile`, not by this.
     """
 
     def __init__(self, path: str | Path, *, wait: int = 0, warmup: int = WARMUP,
                  active: int | None = None, estimate: Estimate | None = None,
-                 **settings: Any) -> None:
+                 code: Path | None = None, **settings: Any) -> None:
         self.windows = Windows(wait, warmup, active)
         self.writer = RunWriter(path)
         self.path = Path(path)
+        self._code = code or Path.cwd()
         self._op_ids: dict[str, int] = {}  # graph -> id of its first op
         self._trainer: Trainer | None = None
         self._window: contextlib.ExitStack | None = None
@@ -68,7 +70,7 @@ class Profiler:
         if self._trainer is not None:
             raise HandheldError("a run file is of one trainer: another Profiler, with another "
                                 "file, is for the next one")
-        self.writer.meta(**facts(trainer.plan), started_ns=time.monotonic_ns(),
+        self.writer.meta(**facts(trainer.plan, self._code), started_ns=time.monotonic_ns(),
                          allocated_bytes=trainer.session.allocated_bytes)
         self._describe(trainer.plan)
         trainer.observer = self
@@ -160,6 +162,7 @@ class Profiler:
                 part[part[:, 0] == LAUNCH, 1] += self._op_ids[graph]
                 self.writer.put("command", step, len(part), part.T.astype("<i8").tobytes())
                 start = stop
+        self.writer.meta(recording_ns=self.windows.cost_ns)  # should it be killed
 
     def energy_window(self, method: str, signature: str, ops: list[int], extra: int, runs: int,
                       begin_ns: int, end_ns: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 
 from handheld.analyse.rails import Series, rails
 from handheld.analyse.run import Run, open_run
+from handheld.analyse.stats import AHEAD
 from handheld.errors import HandheldError
 from handheld.plan.plan import Plan
 from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure
@@ -20,7 +23,6 @@ from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
 from handheld.profile.windows import WARMUP
 from handheld.run.batch import check_batch
-from handheld.run.trainer import Trainer
 from handheld.sensors.base import Where
 
 STEPS = 50
@@ -32,8 +34,9 @@ Progress = Callable[[int, int, str], None]
 
 def profile(
     plan: Plan, batches: Batch | Iterable[Batch] | Mapping[str, Any], path: str | Path, *,
-    steps: int = STEPS, graph: str | Sequence[str] | None = None, wait: int = 0,
-    warmup: int = WARMUP, active: int | None = None, sensors: Sensors = True,
+    steps: int = STEPS, seconds: float | None = None,
+    graph: str | Sequence[str] | None = None, wait: int = 0, warmup: int = WARMUP,
+    active: int | None = None, sensors: Sensors = True,
     where: Where | None = None, energy: bool = False, energy_s: float | None = None,
     estimate: Estimate | None = None, idle_s: float = IDLE_S, progress: Progress | None = None,
     **settings: Any,
@@ -41,11 +44,13 @@ def profile(
     """Runs `steps` steps and measures them.
 
     `batches` is one batch (a tuple of arrays) that every step gets, or an iterable of batches,
-    whose time to make the next one counts too. `graph` names the graph to run, or several that a
-    step runs in turn (a GAN's `d` and `g`; then `batches` says by name what each gets). `sensors`:
-    all that are here, none, or these classes, looked for at `where`. `energy`: then also windows
-    that tell the energy of each op, for about `energy_s` seconds; `estimate`: what a device is
-    said to take, for estimates. The step's state is left as it was."""
+    whose time to make the next one counts too. `seconds`: `steps` is the least, and more are run
+    until so much time has passed since the device had finished the first. `graph` names the graph
+    to run, or several that a step runs in turn (a GAN's `d` and `g`; then `batches` says by name
+    what each gets). `sensors`: all that are here, none, or these classes, looked for at `where`.
+    `energy`: then also windows that tell the energy of each op, for about `energy_s` seconds;
+    `estimate`: what a device is said to take, for estimates. It works on a copy of the step's
+    state."""
     names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
     unknown = [name for name in names if name not in plan.graphs]
     if unknown:
@@ -59,6 +64,7 @@ def profile(
     found = sources(sensors, where)
     takes = [_source(plan, name, batches if len(names) == 1 else _of(batches, name, names))
              for name in names]
+    plan = dataclasses.replace(plan, step=plan.step.copy())
     if energy:
         found.need_power()
         # nothing that an op reads may be overwritten by running it again
@@ -69,19 +75,23 @@ def profile(
             path, wait=wait, warmup=warmup, active=active, estimate=estimate, steps=steps,
             graphs=names, **settings))
         stack.enter_context(sampled(profiler.writer, found, where))
-        before = {n: v.copy() for n, v in plan.step.values.items()}
-        trainer = plan.start()
-        stack.callback(_leave, trainer, before)
+        trainer = stack.enter_context(plan.start())
         profiler.attach(trainer)
         if found.here:
             idle(profiler.writer, idle_s)
-        turns = itertools.cycle(zip(names, takes))
-        for done in range(steps * len(names)):
-            name, take = next(turns)
-            loss = trainer.run(name, *take())
+        turns = list(zip(names, takes))
+        begun = None
+        for done in itertools.count(1):
+            for name, take in turns:
+                loss = trainer.run(name, *take())
             if progress:
-                progress(done // len(names) + 1, steps, "step")
-        float(loss)
+                progress(done, max(steps, done), "step")
+            if done == AHEAD:  # the host is no further ahead: the first step has ended
+                begun = time.monotonic()
+            if done >= steps and (seconds is None or (
+                    begun is not None and time.monotonic() - begun >= seconds)):
+                break
+        profiler.writer.meta(loss=float(loss))
         if energy:
             profiler.flush()
             measure(profiler, trainer, names[0], _window_s(profiler.path), budget_s=energy_s,
@@ -114,12 +124,6 @@ def update_s(one: Series) -> float:
     """The usual time between two values of a channel."""
     at = one.t_ns[1:][np.diff(one.values) != 0]
     return float(np.median(np.diff(at))) * 1e-9 if len(at) > 3 else 0.1
-
-
-def _leave(trainer: Trainer, before: dict[str, Any]) -> None:
-    """Frees the device; the step has the values that it had."""
-    trainer.close()
-    trainer.plan.step.values.update(before)
 
 
 def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:

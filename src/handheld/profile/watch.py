@@ -120,6 +120,7 @@ class Watch:
                 part = rows[start:stop]
                 self.writer.put("command", step, len(part), part.T.astype("<i8").tobytes())
                 start = stop
+        self.writer.meta(recording_ns=self.windows.cost_ns)
         self._marks = []
         self.windows.closed()
 

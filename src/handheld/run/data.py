@@ -1,4 +1,4 @@
-"""Data sets: `.npz` files, folders of images, text files, and scikit-learn's digits.
+"""Data sets: `.npz` files, folders of images, text files, scikit-learn's digits, Python's manual.
 
 `load_data` turns what a user types into a training and a test set; batches.py says what those are.
 Every error says which file it is about and what to do next.
@@ -58,19 +58,22 @@ class DataSet:
 
 def load_data(spec: str, batch_size: int, *, seed: int = 0, test: float = 0.2, size: int = 32,
               gray: bool = False, length: int = 64, tokens: str = "byte") -> DataSet:
-    """`digits`, a `.npz` file, a folder with a sub-folder of images a class, or a `.txt` file.
+    """`digits`, `pydoc`, a `.npz` file, a folder with a sub-folder of images a class, or a `.txt`
+    file.
 
     `test` is the share held out where the data has no test set of its own; `size` and `gray` are
     for images, `length` and `tokens` (byte or char) for text.
     """
     if spec == "digits":
         return digits(batch_size, seed=seed, test=test)
+    if spec == "pydoc":
+        return _windows(spec, pydoc_text().encode(), batch_size, seed, test, length, tokens)
     path = Path(spec)
     if path.is_dir():
         return images(path, batch_size, seed=seed, test=test, size=size, gray=gray)
     if not path.exists():
         raise DataError(f"there is no data called {spec!r}: no such file or folder. "
-                        "Try: digits, a .npz file, a folder of images, or a .txt file")
+                        "Try: digits, pydoc, a .npz file, a folder of images, or a .txt file")
     if path.suffix == ".npz":
         return npz(path, batch_size, seed=seed, test=test)
     if path.suffix in TEXT_SUFFIXES:
@@ -305,11 +308,29 @@ class TextData(Indexed):
 def text(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, length: int = 64,
          tokens: str = "byte") -> DataSet:
     """A text as bytes (256 tokens) or characters (as many as it has); its end is for testing."""
-    path = Path(path)
     try:
-        raw = path.read_bytes()
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read as text: {error}") from error
+    return _windows(str(path), raw, batch_size, seed, test, length, tokens)
+
+
+def pydoc_text() -> str:
+    """The topics of Python's manual that Python carries for `help()`: some 500 kB of English."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:  # some systems leave it out
+        raise DataError("this Python comes without the text of its manual (pydoc_data). "
+                        "Try: a .txt file of your own") from error
+    return "\n".join(topics[name] for name in sorted(topics))
+
+
+def _windows(path: str, raw: bytes, batch_size: int, seed: int, test: float, length: int,
+             tokens: str) -> DataSet:
+    """The tokens of a text, cut into windows."""
+    try:
         content = raw.decode() if tokens == "char" else ""
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise DataError(f"{path} cannot be read as text: {error}. Try: tokens as bytes") from error
     if tokens == "byte":
         row = np.frombuffer(raw, np.uint8).astype(np.int64)
@@ -327,4 +348,4 @@ def text(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2,
     note = _too_few((len(row) - cut - 1) // length, batch_size)
     held = None if note else TextData(row[cut:], length=length, batch_size=batch_size,
                                       shuffle=False, name=f"{path} (test)")
-    return DataSet(str(path), train, held, classes, note)
+    return DataSet(path, train, held, classes, note)

@@ -155,7 +155,9 @@ def main() -> None:
             writer.write()
             say(summary(writer, begun, cpu_s))
         writer.write()
+    alive = os.getppid() == job["parent"]  # of one that is gone there is nothing to read
     for worker in writer.workers:
+        worker.once_more = alive
         worker.stop.set()
     for worker in writer.workers:
         worker.join(0.5)

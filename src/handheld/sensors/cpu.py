@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Value, Where
 from handheld.sensors.files import File, opened, unless_all_missing
@@ -112,3 +113,57 @@ def _sum(files: list[File]) -> Value:
             return value
         total += value
     return total
+
+
+#: ARM's (implementer, part) of cores that phones and boards mix
+_PARTS = {("0x41", "0xd03"): "Cortex-A53", ("0x41", "0xd05"): "Cortex-A55",
+          ("0x41", "0xd07"): "Cortex-A57", ("0x41", "0xd08"): "Cortex-A72",
+          ("0x41", "0xd09"): "Cortex-A73", ("0x41", "0xd0a"): "Cortex-A75",
+          ("0x41", "0xd0b"): "Cortex-A76", ("0x41", "0xd0d"): "Cortex-A77",
+          ("0x41", "0xd41"): "Cortex-A78", ("0x41", "0xd44"): "Cortex-X1",
+          ("0x41", "0xd46"): "Cortex-A510", ("0x41", "0xd47"): "Cortex-A710",
+          ("0x41", "0xd48"): "Cortex-X2", ("0x4e", "0x003"): "Denver 2"}
+
+
+def core_kinds(where: Where | None = None) -> dict[str, str]:
+    """What each core is, as far as the machine says: cores of one kind have one text. Empty where
+    nothing is known. Clocks are no sign: equal cores may have different ones."""
+    where = where or Where()
+    found = {}
+    try:
+        text = where.path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return {}
+    for block in text.split("\n\n"):
+        lines = (line.partition(":") for line in block.splitlines())
+        said = {name.strip(): value.strip() for name, _, value in lines}
+        if "processor" not in said:
+            continue
+        key = (said.get("CPU implementer", ""), said.get("CPU part", ""))
+        kind = _PARTS.get(key) or said.get("model name") or " ".join(filter(None, key))
+        if kind:
+            found[f"cpu{said['processor']}"] = kind
+    for name in ("core", "atom"):  # Intel's two kinds bear one model's name
+        for core in _listed(where.path(f"/sys/devices/cpu_{name}/cpus")) & found.keys():
+            found[core] += f" ({name})"
+    capacity = {core: _line(where.path(f"{_CPU}/{core}/cpu_capacity")) for core in found}
+    if len({(found[core], capacity[core]) for core in found}) > len(set(found.values())):
+        return {core: f"{kind} (capacity {capacity[core]})" for core, kind in found.items()}
+    return found
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _listed(path: Path) -> set[str]:
+    """The cores of a list such as 0-3,8"""
+    found = set()
+    for part in filter(None, _line(path).split(",")):
+        low, _, high = part.partition("-")
+        if low.isdigit() and (high or low).isdigit():
+            found |= {f"cpu{n}" for n in range(int(low), int(high or low) + 1)}
+    return found

@@ -94,7 +94,8 @@ def opened(where: Where, path: Path | str, hint: str) -> File:
 def absent(where: Where, folder: str, text: str, hint: str = "Try: sudo") -> Unavailable:
     """Why nothing was found in a folder: it may be there and closed to us."""
     path = where.path(folder)
-    if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+    effective = os.access in os.supports_effective_ids
+    if path.is_dir() and not os.access(path, os.R_OK | os.X_OK, effective_ids=effective):
         return Unavailable(f"no permission to list {folder}. {hint}")
     return Unavailable(text)
 

@@ -43,6 +43,7 @@ class Worker(threading.Thread):
         self.readings: collections.deque[Reading] = collections.deque()
         self.gaps: collections.deque[Gap] = collections.deque()
         self.stop = threading.Event()
+        self.once_more = False  # whether to read a last time when it stops
         self.since_ns: int | None = None  # when the reading now under way began
         self._count = self._missed = self._wall_ns = self._max_ns = self._cpu_ns = 0
         self._pack = struct.Struct(f"<{len(self.channels)}d").pack
@@ -67,6 +68,8 @@ class Worker(threading.Thread):
             self._read(self.sensor)
             self._cpu_ns = time.thread_time_ns()
             due = self._wait(due + self.period_s)
+        if self.sensor is not None and self.once_more:
+            self._read(self.sensor)  # what was sampled until now lies between two readings
         if self.sensor is not None:
             self.sensor.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -40,17 +41,12 @@ class RunWriter:
         if self.path.exists():
             raise RunFileError(f"{self.path} exists. Try: another name, or delete it")
         try:
+            _make(self.path)
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=10.0,
                                        check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.execute("BEGIN")
-            for statement in statements():
-                self._db.execute(statement)
-            self._db.execute(f"PRAGMA application_id={APPLICATION}")
-            self._db.execute(f"PRAGMA user_version={VERSION}")
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise RunFileError(f"{self.path} cannot be made: {error}") from None
         self._thread = threading.Thread(target=self._work, name="run file", daemon=True)
         self._thread.start()
@@ -111,6 +107,23 @@ class RunWriter:
         if self.problem:
             raise RunFileError(f"{self.problem}. {len(self._rows) + self.lost} rows are lost; "
                                "what was committed before opens")
+
+
+def _make(path: Path) -> None:
+    """A file with empty tables, which is there whole or not at all: a process that is killed just
+    then leaves nothing under this name."""
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as db:
+            db.execute("BEGIN")
+            for statement in statements():
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id={APPLICATION}")
+            db.execute(f"PRAGMA user_version={VERSION}")
+            db.execute("COMMIT")
+        made.rename(path)
+    finally:
+        made.unlink(missing_ok=True)
 
 
 def statements() -> list[str]:

@@ -14,8 +14,8 @@ _ROOM = 1 << 50
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes on the device: parameters, optimizer state, buffers and batches live from step to step;
-    the arena holds activations, gradients and workspace, each while it is needed."""
+    """Bytes on the device: parameters, optimizer state, buffers, a batch and its outputs live from
+    step to step; the arena holds activations, gradients and workspace, each while it is needed."""
 
     workload: str
     size: str

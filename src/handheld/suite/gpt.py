@@ -55,7 +55,8 @@ def make(*, seed: int = 0, vocabulary: int = 256, width: int = 128, layers: int 
         lambda: Gpt(vocabulary, width, layers, heads, length, rank=rank), seed)
     if rank:
         adapt(model)
-    return model, token_loss, torch.optim.AdamW(trainable(model), lr=1e-3)
+    # what is frozen here is untrained: low-rank layers take long steps to make anything of it
+    return model, token_loss, torch.optim.AdamW(trainable(model), lr=2e-2 if rank else 1e-3)
 
 
 def batch(n: int, seed: int, *, vocabulary: int = 256, width: int = 128, layers: int = 4,

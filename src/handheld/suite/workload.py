@@ -100,7 +100,7 @@ class Workload:
                 for update in self._module().UPDATES]
 
     def step(self, batch: int | None = None, seed: int = 0, evaluate: bool = True) -> Step:
-        """The captured step at a batch size; of one model also its evaluation, unless not wanted."""
+        """The captured step at a batch size; of one model also its evaluation, if wanted."""
         module, size = self._module(), self.default_batch if batch is None else batch
         if not self.single:
             step: Step = module.record(size, seed, **self.options).step(name=self.name)

@@ -12,8 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import handheld
-from handheld import container, suite
+from handheld import container, package, suite
 from handheld.errors import CaptureError, HandheldError, StepFileError
 from handheld.run.batch import batch_sizes
 from handheld.run.data import DATA_SUFFIXES
@@ -27,6 +26,7 @@ class Source(ABC):
 
     name: str
     default_batch: int
+    folder: Path | None = None  # of the user's code
 
     @abstractmethod
     def example(self, size: int) -> Any:
@@ -40,6 +40,11 @@ class Source(ABC):
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
         """What Python code decided once on the first batch, and whether it decides otherwise on the
         others and those of capture/trial.py; empty where there is no code to run again."""
+        return []
+
+    def runs(self, example: Any) -> list[tuple[str, Any]]:
+        """The graphs that one training step runs in turn, each with its share of an example; empty
+        where that follows from the graphs alone."""
         return []
 
     def shape(self) -> tuple[int, ...]:
@@ -66,6 +71,16 @@ def open_source(spec: str, size: str | None = None) -> Source:
         return Suite(spec, size)
     raise HandheldError(f"{_no_model(Path(spec))}. A model is a workload (lenet5), "
                         "file.py:factory or a step file")
+
+
+def check_source(spec: str, size: str) -> int | None:
+    """An error if there is no such model; its own batch size, if no one's code must run to know."""
+    if not spec.endswith(".step"):
+        source = open_source(spec, size if spec in suite.WORKLOADS else None)
+        return source.default_batch if isinstance(source, Suite) else None
+    if not Path(spec).is_file():
+        raise HandheldError(f"there is no file {spec}")
+    return None
 
 
 def _no_model(path: Path) -> str:
@@ -97,6 +112,9 @@ class Suite(Source):
     def example(self, size: int) -> Any:
         return self.workload.batch(size)
 
+    def runs(self, example: Any) -> list[tuple[str, Any]]:
+        return list(self.workload.runs(example))
+
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
              classes: int | None = None) -> Step:
         workload = self.workload
@@ -118,6 +136,7 @@ class Factory(Source):
 
     def __init__(self, path: Path, function: str) -> None:
         self.name, self.path, self.function = f"{path.stem}_{function}", path, function
+        self.folder = path.absolute().parent
         self._made: tuple[Any, ...] | None = None
         if not path.is_file():
             raise HandheldError(f"there is no file {path}")
@@ -133,15 +152,24 @@ class Factory(Source):
 
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
              classes: int | None = None) -> Step:
+        parts = self.parts(seed)
+        examples = {n: resized(batch, n) if batch is not None else self.need_example(n)
+                    for n in sizes}
+        return capture_sizes(parts, examples, seed, self.name)
+
+    def parts(self, seed: int) -> Parts:
+        """A model of its own each time, the same for the same seed."""
         import torch
 
         torch.manual_seed(seed)
-        parts = self._call()[0]
-        examples = {n: resized(batch, n) if batch is not None else self.example(n) for n in sizes}
-        if any(example is None for example in examples.values()):
+        return self._call()[0]
+
+    def need_example(self, size: int) -> Any:
+        example = self.example(size)
+        if example is None:
             raise CaptureError(f"{self.path}:{self.function} gives no example batch. Try: --data "
                                "DATA, or let it return (model, loss, optimizer, batch)")
-        return capture_sizes(parts, examples, seed, self.name)
+        return example
 
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
         import torch
@@ -197,7 +225,7 @@ class StepFile(Source):
     """A captured step: no PyTorch needed."""
 
     def __init__(self, path: Path) -> None:
-        self.loaded = handheld.load(path)
+        self.loaded = package.load(path)
         self.name = str(self.loaded.meta.get("name") or path.stem)
         self.sizes = batch_sizes(self.loaded.graphs, "train")
         shape = self.shape()

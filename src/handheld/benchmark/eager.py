@@ -1,0 +1,110 @@
+"""Plain PyTorch, `pytorch:cpu` or `pytorch:cuda`: the same workload as people write it, as a peer.
+
+`torch:cpu` is Handheld's reference, a graph op by op, and no measure of what PyTorch can do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from handheld.analyse.run import Run, open_run
+from handheld.analyse.stats import AHEAD
+from handheld.errors import HandheldError
+from handheld.source import Factory, Source, Suite
+
+KIND = "pytorch"
+
+
+def is_eager(device: str) -> bool:
+    return device.partition(":")[0] == KIND
+
+
+def processor(device: str) -> str:
+    """The device as the rest of Handheld calls it."""
+    return f"torch:{device.partition(':')[2] or 'cpu'}" if is_eager(device) else device
+
+
+class Eager:
+    """A workload's model and the updates of its step, where PyTorch is to train them."""
+
+    def __init__(self, source: Source, device: str, batch: int, seed: int) -> None:
+        import torch
+
+        self.where = processor(device).partition(":")[2]
+        modules, losses, optimizers, example = _parts(source, batch, seed)
+        self.model = torch.nn.ModuleDict({name or "model": m for name, m in modules.items()})
+        self.model.to(self.where).train()
+        given = torch.utils._pytree.tree_map(lambda one: one.to(self.where), example)
+        self.updates = [(loss, optimizer(), given) for loss, optimizer in zip(losses, optimizers)]
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    def profile(self, path: str, *, steps: int, seconds: float | None,
+                progress: Callable[[int, int, str], None]) -> Run:
+        """Trains for `steps` steps, or at least these and until `seconds` have passed."""
+        from handheld.profile.watch import Watch
+
+        queued: deque[Any] = deque()
+        begun = None
+        with Watch(self.model, path) as watch:
+            for done in itertools.count(1):
+                loss = self._step()
+                self._wait(queued)
+                watch.step()
+                progress(done, max(steps, done), "step")
+                if done == AHEAD:
+                    begun = time.monotonic()
+                if done >= steps and (seconds is None or (
+                        begun is not None and time.monotonic() - begun >= seconds)):
+                    break
+            watch.writer.meta(loss=float(loss))
+        return open_run(path)
+
+    def _step(self) -> Any:
+        for compute, optimizer, example in self.updates:
+            optimizer.zero_grad(set_to_none=True)
+            loss = compute(example)
+            loss.backward()
+            optimizer.step()
+        return loss
+
+    def _wait(self, queued: deque[Any]) -> None:
+        """On a GPU the host is at most two steps ahead, as Handheld is."""
+        if self.where != "cuda":
+            return
+        import torch
+
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        queued.append(event)
+        if len(queued) >= AHEAD:
+            queued.popleft().synchronize()
+
+
+def _parts(source: Source, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
+    """Modules by name; the loss of each update, a function of the batch; their optimizers, to be
+    made when the modules are where they stay; an example batch."""
+    from handheld.capture.capture import _closure
+
+    if isinstance(source, Suite):
+        modules, updates = source.workload.parts(seed)
+        return (modules, [_loss(update, modules) for update in updates],
+                [partial(update.optimizer, modules) for update in updates],
+                source.workload.batch(batch, seed))
+    if not isinstance(source, Factory):
+        raise HandheldError(f"{source.name} is a step file: there is no model that PyTorch itself "
+                            "could train. Try: --on torch:cpu")
+    model, loss, optimizer = source.parts(seed)
+    fn = _closure(model, loss, 1)
+    return {"": model}, [lambda b: fn(b)[0]], [lambda: optimizer], source.need_example(batch)
+
+
+def _loss(update: Any, modules: Any) -> Callable[[Any], Any]:
+    return lambda batch: update.loss(modules, tuple(batch[i] for i in update.takes))

@@ -1,0 +1,70 @@
+"""Waits until the machine is as cool as when the benchmark began, or for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from handheld.errors import SensorLost
+from handheld.sensors import Sensor, Where, available
+
+WARMER = 3.0  # °C above the beginning that count as cool
+MOST_S, TICK_S = 60.0, 0.5
+PAUSE_S = 1.0  # where nothing tells temperature
+
+
+class Heat:
+    """The temperatures that the machine tells, now and at the beginning."""
+
+    def __init__(self, cool_s: float | None = None, base: dict[str, float] | None = None,
+                 where: Where | None = None) -> None:
+        self.cool_s = cool_s
+        self._sensors: list[Sensor] = []
+        for sensor in available(where):
+            if any(channel.quantity == "temperature" for channel in sensor.channels):
+                self._sensors.append(sensor)
+            else:
+                sensor.close()
+        self.base = base or self.read()
+
+    def read(self) -> dict[str, float]:
+        """°C by channel, of those that answer."""
+        found: dict[str, float] = {}
+        for sensor in self._sensors:
+            try:
+                values = sensor.read()
+            except (SensorLost, OSError):
+                continue
+            found |= {f"{sensor.name}/{channel.name}": value
+                      for channel, value in zip(sensor.channels, values)
+                      if channel.quantity == "temperature" and not isinstance(value, str)}
+        return found
+
+    def cool(self, tell: Callable[[str], None]) -> dict[str, Any]:
+        """Waits: for `cool_s`; or by the sensors, at most a minute; or, without any, a moment."""
+        begun = time.monotonic()
+        wait = self.cool_s if self.cool_s is not None else MOST_S if self.base else PAUSE_S
+        by = "seconds" if self.cool_s is not None else "sensors" if self.base else "pause"
+        while (left := begun + wait - time.monotonic()) > 0:
+            above = self.above()
+            if by == "sensors" and above <= WARMER:
+                break
+            tell("cooling" + (f", {above:+.0f} °C" if self.base else ""))
+            time.sleep(min(TICK_S, left))
+        return {"cooled_s": time.monotonic() - begun, "cooled_by": by, **self.facts()}
+
+    def above(self) -> float:
+        """How much warmer the warmest channel is than it was; 0 without sensors."""
+        now = self.read()
+        return max((now[name] - self.base[name] for name in now if name in self.base), default=0.0)
+
+    def facts(self) -> dict[str, Any]:
+        """The hottest channel, and how much warmer than at the beginning the machine is."""
+        now = self.read()
+        return {"celsius": max(now.values(), default=None),
+                "warmer_by": self.above() if now else None}
+
+    def close(self) -> None:
+        for sensor in self._sensors:
+            sensor.close()

@@ -1,0 +1,60 @@
+"""A run file in a few numbers. What was not measured is None; it is never zero."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from handheld.analyse.run import Run
+from handheld.benchmark.eager import is_eager
+
+FEW = 3  # steps whose median counts
+TICKS = 5  # of a sensor, below which joules are noise
+
+
+def measured(run: Run, batch: int, device: str) -> dict[str, Any]:
+    """Speed, memory and energy of a run; a loss that is no number is said too."""
+    few = 1 if is_eager(device) else FEW
+    times = [_step_ms(run, graph, few) for graph in run.graphs]
+    known = [ms for ms, _ in times if ms is not None]
+    step_ms = sum(known) if times and len(known) == len(times) else None
+    memory, use, loss = run.memory_summary(), run.utilisation(), run.meta.get("loss")
+    spread = run.variance()
+    return {
+        "steps": sum(step["graph"] == run.graph for step in run.steps()),
+        "step_ms": step_ms, "timed_by": times[0][1] if times else None,
+        "step_p5_ms": spread.get("p5"), "step_p95_ms": spread.get("p95"),
+        "samples_s": batch / step_ms * 1e3 if step_ms else None,
+        "loss": loss if loss is not None and math.isfinite(loss) else None,
+        "finite": loss is not None and math.isfinite(loss),
+        "peak_bytes": memory["peak_bytes"], "allocated_bytes": memory["allocated_bytes"],
+        "device_busy": use.get("device_busy"), "gflops": use.get("gflops"),
+        **_energy(run, batch, device),
+        "findings": sorted({finding["kind"] for finding in run.findings()}),
+    }
+
+
+def _step_ms(run: Run, graph: str, few: int) -> tuple[float | None, str]:
+    """A step as it is without being recorded; of a run too short for that, as it was recorded. That
+    makes PyTorch's own steps longer, and few others are better."""
+    spread, parts = run.variance(graph), run.parts(graph)
+    if spread["n"] >= few or (spread["n"] and parts is None):
+        return spread["median"], "steps"
+    return (parts["ms"], "recorded steps") if parts else (None, "")
+
+
+def _energy(run: Run, batch: int, device: str) -> dict[str, Any]:
+    """Every rail, and of one of them joules a sample: what covers the whole system, else what
+    covers the processor that ran."""
+    rows = [row for row in run.energy() if row["ticks"] >= TICKS and not row["estimate"]]
+    found: dict[str, Any] = {"joules_sample": None, "rail": None, "watts": None, "energy": [
+        {key: row[key] for key in ("rail", "covers", "part_of", "watts", "idle_watts",
+                                   "joules_step", "ticks")} for row in rows]}
+    kind = (run.meta.get("caps") or {}).get("kind")
+    gpu = kind == "gpu" or device.startswith("torch:cuda")
+    for wanted in ("system", "gpu" if gpu else "cpu", "soc"):
+        for row in rows:
+            if wanted in row["covers"] and not row["part_of"] and row["joules_step"]:
+                return {**found, "joules_sample": row["joules_step"] / batch, "rail": row["rail"],
+                        "watts": row["watts"]}
+    return found

@@ -1,0 +1,254 @@
+"""The loop: what is not done yet is prepared, cooled for, measured, and written down as a row."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import handheld
+from handheld.benchmark.child import Answer, call
+from handheld.benchmark.eager import is_eager
+from handheld.benchmark.folder import Row, Writer
+from handheld.benchmark.heat import Heat
+from handheld.benchmark.matrix import Case, Matrix, ordered
+from handheld.errors import DeviceError, HandheldError, ResultsError
+from handheld.profile.facts import machine, versions
+
+LEAST_STEPS = 5
+TRAINED = "trained"
+_SAME = ("name", "vendor", "driver", "kind", "compute_units")  # what makes a device the same
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How each run is done. Rows of one folder share the first three."""
+
+    seconds: float = 3.0  # of steps, after the first; and LEAST_STEPS of them
+    steps: int | None = None  # so many instead
+    seed: int = 0  # of the models, and of the order
+    limit_bytes: int | None = None  # what a run may hold; if None nearly all that is free
+    silence_s: float = 600.0  # without a word, after which a run counts as hung
+    cool_s: float | None = None  # between runs; if None as sensors say
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a benchmark is. `left_s` is None until a run has ended."""
+
+    done: int
+    count: int
+    case: Case
+    stage: str
+    left_s: float | None
+
+
+def run(matrix: Matrix | None, folder: str | Path, settings: Settings | None = None, *,
+        retry: bool = False, tell: Callable[[Progress], None] | None = None) -> Iterator[Row]:
+    """Runs what the folder has no row of yet, and yields rows as they are written.
+
+    `matrix` None: what the folder was begun with, and its settings. `retry`: also what did not
+    train. `tell` hears what goes on. Errors come before anything is run; one run's failure is a
+    row. The folder is this process's until the iterator is at its end or closed."""
+    if settings is not None:
+        check_settings(settings)
+    if matrix is not None:
+        matrix.cases()  # what is not known is said before a folder is made
+    bench = Bench(folder, settings)
+    try:
+        bench.begin(matrix, retry)
+    except BaseException:
+        bench.close()
+        raise
+    return bench.rows(tell or (lambda progress: None))
+
+
+class Bench:
+    """A results folder that is being filled."""
+
+    def __init__(self, folder: str | Path, settings: Settings | None) -> None:
+        self.settings = settings or Settings()
+        self._given = settings
+        self.writer = Writer(folder)
+        self.info: dict[str, Any] = {}
+        self.heat: Heat | None = None
+        self.left: list[Case] = []
+        self.count = 0
+        self._wall: list[float] = []
+        self._lost: dict[str, str] = {}  # device -> how it went
+        self._pairs: dict[str, Answer] = {}  # what was prepared, or why it could not be
+
+    # ── before anything is run ────────────────────────────────────────────────────────────────
+
+    def begin(self, matrix: Matrix | None, retry: bool) -> None:
+        old = self.writer.open()
+        if old is not None:
+            self._check_same(old.info)
+        elif matrix is None:
+            raise ResultsError(f"there is nothing to resume in {self.writer.folder}")
+        known = [Case(**case) for case in old.info["cases"]] if old else []
+        wanted = known if matrix is None else matrix.cases()
+        ended = {row["key"]: row for row in old.rows} if old else {}
+        self.left = [case for case in ordered(wanted, self.settings.seed)
+                     if case.key not in ended
+                     or (retry and ended[case.key]["status"] != TRAINED)]
+        self.count = len(wanted)
+        self._wall = [row["wall_s"] for row in ended.values() if row.get("wall_s")]
+        devices = dict(old.info["devices"]) if old else {}
+        if self.left:
+            devices |= self._devices(list(dict.fromkeys(c.device for c in self.left)), devices)
+        self.heat = Heat(self.settings.cool_s, old.info.get("base_celsius") if old else None)
+        self.info = {
+            "handheld": handheld.__version__,
+            "created": old.info["created"] if old else _now(),
+            "settings": dataclasses.asdict(self.settings), "devices": devices,
+            "machine": machine(), "versions": versions(), "base_celsius": self.heat.base,
+            "notes": old.notes if old else [],
+            "cases": [case.to_json() for case in dict.fromkeys((*known, *wanted))]}
+        self.writer.describe(self.info)
+
+    def _check_same(self, info: dict[str, Any]) -> None:
+        """Rows that are not measured alike do not belong into one folder."""
+        folder, own = self.writer.folder, handheld.__version__
+        if info["handheld"] != own:
+            raise ResultsError(f"{folder} was measured with Handheld {info['handheld']}, and this "
+                               f"is {own}. Try: another --out, and handheld bench --compare")
+        if "merged" in info:
+            raise ResultsError(f"{folder} was merged from others, and is not measured any further. "
+                               "Try: another --out, and merge again")
+        fields = {field.name for field in dataclasses.fields(Settings)}
+        before = Settings(**{k: v for k, v in info["settings"].items() if k in fields})
+        if self._given is None:
+            self.settings = before
+        for name in ("seconds", "steps", "seed"):
+            then, now = getattr(before, name), getattr(self.settings, name)
+            if then != now:
+                raise ResultsError(f"{folder} was measured with {name}={then}, and now it is {now}:"
+                                   f" rows would not be alike. Try: another --out, or "
+                                   f"handheld bench --resume {folder}")
+
+    def _devices(self, names: list[str], known: dict[str, Any]) -> dict[str, Any]:
+        """What they are; an error if one is not here, or is not what it was."""
+        answer = self._call({"do": "describe", "devices": names})
+        if answer.status != "done":
+            raise DeviceError(answer.reason)
+        found: dict[str, Any] = answer.facts["devices"]
+        for name, caps in found.items():
+            before = known.get(name, caps)
+            for field in _SAME:
+                if before[field] != caps[field]:
+                    raise ResultsError(
+                        f"{self.writer.folder} was measured where the {field} of {name} is "
+                        f"{before[field]!r}, and here it is {caps[field]!r}. Try: another --out, "
+                        "and handheld bench --merge")
+        return found
+
+    # ── runs ──────────────────────────────────────────────────────────────────────────────────
+
+    def rows(self, tell: Callable[[Progress], None]) -> Iterator[Row]:
+        try:
+            while self.left:
+                case = self.left[0]
+                row = self._row(case, lambda stage: tell(Progress(
+                    self.count - len(self.left), self.count, self.left[0], stage, self._left_s())))
+                self.writer.append(row)
+                self.left.pop(0)
+                if not any(other.pair == case.pair for other in self.left):
+                    self._pairs.pop(case.pair, None)
+                    self.writer.forget_steps()
+                yield row
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self.heat is not None:
+            self.heat.close()
+        self.writer.forget_steps()
+        self.writer.close()
+
+    def _left_s(self) -> float | None:
+        return statistics.mean(self._wall) * len(self.left) if self._wall else None
+
+    def _row(self, case: Case, tell: Callable[[str], None]) -> Row:
+        begun, began = time.monotonic(), _now()
+        row: Row = {"key": case.key, **case.to_json(), "status": "", "reason": "",
+                    "processor": self.info["devices"][case.device]["name"], "began": began}
+        answer = self._attempt(case, row, tell)
+        row["status"], row["reason"] = answer.status, answer.reason
+        if answer.status == "done":
+            row["status"] = TRAINED
+            if not row["finite"]:
+                row["status"], row["reason"] = "failed", "the loss became NaN or infinite"
+        if row.get("run") and not (self.writer.folder / row["run"]).exists():
+            row["run"] = None
+        row["wall_s"] = time.monotonic() - begun
+        self._wall.append(row["wall_s"])
+        return row
+
+    def _attempt(self, case: Case, row: Row, tell: Callable[[str], None]) -> Answer:
+        if case.device in self._lost:
+            return Answer("device lost", self._lost[case.device])
+        if is_eager(case.device):
+            return self._measure(case, row, {"do": "eager"}, tell)
+        step = self.writer.step_file(case.step_file)
+        if case.pair not in self._pairs:
+            self._pairs[case.pair] = self._call(
+                {"do": "prepare", **case.to_json(), "seed": self.settings.seed,
+                 "step": str(step)}, tell)
+        prepared = self._pairs[case.pair]
+        row.update(prepared.facts)
+        if prepared.status != "done":
+            status = "does not build" if prepared.status == "failed" else prepared.status
+            return Answer(status, prepared.reason)
+        return self._measure(case, row, {
+            "do": "measure", "data": row["data"], "step": str(step),
+            "limit_bytes": self.settings.limit_bytes}, tell)
+
+    def _measure(self, case: Case, row: Row, task: dict[str, Any],
+                 tell: Callable[[str], None]) -> Answer:
+        assert self.heat is not None
+        row.update(self.heat.cool(tell))
+        row["run"] = self.writer.run_file(case.file)
+        answer = self._call({
+            **task, **case.to_json(), "batch": row["batch"],
+            "run": str(self.writer.folder / row["run"]), "seed": self.settings.seed,
+            "seconds": None if self.settings.steps else self.settings.seconds,
+            "steps": self.settings.steps or LEAST_STEPS}, tell, self.settings.limit_bytes)
+        row.update(answer.facts)
+        if answer.status in ("failed", "crashed", "device lost"):
+            self._look_for(case.device, answer)
+        return answer
+
+    def _look_for(self, device: str, answer: Answer) -> None:
+        """After a failure: is the device still there? If not, its other runs need not be tried."""
+        seen = self._call({"do": "describe", "devices": [device]})
+        if seen.status != "done":
+            answer.status = "device lost"
+            answer.reason = f"{device} is not there any more: {seen.reason}"
+            self._lost[device] = answer.reason
+        elif answer.status == "device lost":  # it came back
+            answer.status = "failed"
+
+    def _call(self, task: dict[str, Any], tell: Callable[[str], None] | None = None,
+              limit_bytes: int | None = None) -> Answer:
+        return call(task, silence_s=self.settings.silence_s, limit_bytes=limit_bytes,
+                    tell=tell or (lambda stage: None))
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def check_settings(settings: Settings) -> None:
+    """Numbers that make no sense, before anything is opened."""
+    if settings.steps is not None and settings.steps < 1:
+        raise HandheldError(f"{settings.steps} steps measure nothing")
+    if not 0 < settings.seconds < 86_400 or settings.silence_s <= 0:
+        raise HandheldError("seconds of steps, and those without a word, are more than 0")
+    if settings.limit_bytes is not None and settings.limit_bytes < 1:
+        raise HandheldError(f"a limit of {settings.limit_bytes} bytes leaves nothing")

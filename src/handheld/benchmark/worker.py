@@ -1,0 +1,210 @@
+"""The process of a run: captures a step into a file, or measures one; see child.py.
+
+One task comes as JSON on standard input:
+
+    {"do": "describe", "devices": [...]}                    their descriptions
+    {"do": "prepare", "workload", "size", "batch", "seed",  captures, writes the step and a batch
+     "step": FILE}
+    {"do": "measure", "step": FILE, "device", "run": FILE,  plans; if it fits runs and profiles
+     "steps", "seconds", "limit_bytes", "seed"}
+    {"do": "eager", ...}                                    PyTorch itself trains the workload
+
+Capturing is a process of its own, so that what a run holds in memory is the run's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from handheld import package
+from handheld.backends.base import describe
+from handheld.benchmark.eager import Eager, processor
+from handheld.benchmark.row import measured
+from handheld.errors import DeviceError, HandheldError, OutOfMemory
+from handheld.profile.inputs import graphs_in_turn, inputs_for
+from handheld.profile.session import profile
+from handheld.source import Source, StepFile, open_source
+
+PR_SET_PDEATHSIG = 1  # of Linux
+SAY_S = 0.5  # between two words about steps
+
+Say = Callable[..., None]
+
+
+class Failed(Exception):
+    """A status, and the reason."""
+
+
+def describe_devices(task: dict[str, Any], say: Say) -> None:
+    found = {}
+    for device in task["devices"]:
+        caps = describe(processor(device)).to_json()
+        if device.partition(":")[0] == "opencl":
+            from handheld.backends import opencl
+
+            caps["stable_name"] = f"opencl:{opencl.find(device).name}"
+        found[device] = caps
+    say(facts={"devices": found})
+
+
+def prepare(task: dict[str, Any], say: Say) -> None:
+    say(stage="capturing")
+    begun, path = time.monotonic(), Path(task["step"])
+    source = _source(task)
+    batch = task["batch"] or source.default_batch
+    step = source.step([batch], task["seed"])
+    if isinstance(source, StepFile) and task["batch"] and source.sizes and (
+            task["batch"] not in source.sizes):
+        raise Failed("failed", f"batch {batch} is not packaged; there are "
+                               f"{', '.join(map(str, source.sizes))}")
+    example, by_name, arrays = source.example(batch), {}, dict[str, np.ndarray]()
+    runs = source.runs(example) or [(name, example)
+                                    for name in graphs_in_turn(step.graphs, batch)]
+    for name, share in runs:
+        given = inputs_for(share, step.graphs[name], task["seed"])
+        by_name[name] = list(given) if isinstance(given, dict) else None
+        values = given.values() if isinstance(given, dict) else given
+        arrays |= {f"{name}/{i}": np.asarray(value) for i, value in enumerate(values)}
+    facts = {"batch": batch, "data": "random" if example is None else "synthetic example",
+             "parameters": sum(int(np.prod(slot.shape)) for slot in step.slots.values()
+                               if slot.role == "parameter")}
+    with path.with_suffix(".npz").open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    path.with_suffix(".json").write_text(json.dumps({"graphs": by_name}), encoding="utf-8")
+    step.save(path)
+    say(facts={**facts, "prepare_s": time.monotonic() - begun})
+
+
+def measure(task: dict[str, Any], say: Say) -> None:
+    say(stage="opening the device")
+    path, device = Path(task["step"]), task["device"]
+    _open(device)
+    say(stage="planning")
+    step = package.load(path)
+    graphs = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["graphs"]
+    try:
+        plan = step.plan(device, graphs=list(graphs), memory_limit_bytes=task["limit_bytes"])
+    except OutOfMemory as error:
+        say(facts={"planned_bytes": error.needed_bytes, "available_bytes": error.available_bytes})
+        raise Failed("does not fit", str(error)) from None
+    say(facts={"planned_bytes": plan.bytes}, stage="building kernels")
+    steps = Steps(say)
+    with np.load(path.with_suffix(".npz")) as arrays:
+        given = {name: _given(arrays, name, keys) for name, keys in graphs.items()}
+    names = list(graphs)
+    with profile(plan, given[names[0]] if len(names) == 1 else given, task["run"],
+                 steps=task["steps"], seconds=task["seconds"], graph=names, progress=steps,
+                 what=task["workload"], batch=task["batch"], seed=task["seed"],
+                 data=task["data"]) as run:
+        row = measured(run, task["batch"], device)
+    say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})
+
+
+def eager(task: dict[str, Any], say: Say) -> None:
+    say(stage="making the model")
+    _open(task["device"])
+    source = _source(task)
+    batch = task["batch"] or source.default_batch
+    made = Eager(source, task["device"], batch, task["seed"])
+    say(facts={"batch": batch, "parameters": made.parameters, "data": "synthetic example",
+               "planned_bytes": None})
+    steps = Steps(say)
+    with made.profile(task["run"], steps=task["steps"], seconds=task["seconds"],
+                      progress=steps) as run:
+        row = {**measured(run, batch, task["device"]), "peak_bytes": run.meta.get("peak_bytes")}
+    say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})
+
+
+class Steps:
+    """Says how far it is, and knows when the first step was done."""
+
+    def __init__(self, say: Say) -> None:
+        self.say, self.first_s = say, 0.0
+        self._begun, self._said = time.monotonic(), 0.0
+
+    def __call__(self, done: int, count: int, what: str) -> None:
+        now = time.monotonic()
+        self.first_s = self.first_s or now - self._begun
+        if now - self._said >= SAY_S:
+            self._said = now
+            self.say(stage=f"step {done}")
+
+
+def _source(task: dict[str, Any]) -> Source:
+    return open_source(task["workload"], task["size"] if task["size"] != "own" else None)
+
+
+def _open(device: str) -> None:
+    try:
+        describe(processor(device))
+    except DeviceError as error:
+        raise Failed("device lost", str(error)) from None
+
+
+def _given(arrays: Any, name: str, keys: list[str] | None) -> Any:
+    count = sum(key.rpartition("/")[0] == name for key in arrays.files)
+    values = [arrays[f"{name}/{i}"] for i in range(count)]
+    return tuple(values) if keys is None else dict(zip(keys, values))
+
+
+def _most_resident() -> int:
+    """The most memory this process has held."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _memory(error: Exception) -> bool:
+    """Whether it says that there is no more memory; PyTorch has no class for that on a CPU."""
+    return (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+            or "can't allocate memory" in str(error))
+
+
+TASKS = {"describe": describe_devices, "prepare": prepare, "measure": measure, "eager": eager}
+
+
+def main() -> None:
+    # drivers write to the standard output too: keep it for the answers
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    with contextlib.suppress(OSError, AttributeError):  # it must not outlive who asked
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(OSError):  # if memory runs out, this process goes and not another
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+    def say(**words: Any) -> None:
+        answers.write(json.dumps(words) + "\n")
+        answers.flush()
+
+    task = json.loads(sys.stdin.read())
+    if os.getppid() != task["parent"]:  # who asked went before that could be said to the system
+        return
+    try:
+        TASKS[task["do"]](task, say)
+        say(status="done")
+    except Failed as stop:
+        say(status=stop.args[0], reason=stop.args[1])
+    except OutOfMemory as error:
+        say(status="out of memory", reason=str(error))
+    except Exception as error:  # whatever a model, a driver or PyTorch raises is a row
+        if _memory(error):
+            say(status="out of memory", reason=f"{type(error).__name__}: {error}")
+            return
+        name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
+        say(status="failed", reason=f"{name}{error}", facts={"error": type(error).__name__})
+
+
+if __name__ == "__main__":
+    main()

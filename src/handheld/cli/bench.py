@@ -1,0 +1,224 @@
+"""`handheld bench`: what a device can train, how fast, in how much memory, for how much energy."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from handheld import benchmark
+from handheld.benchmark import Progress, Results, Settings
+from handheld.benchmark.matrix import DEVICES
+from handheld.cli import bench_tables, show
+from handheld.cli.options import Json, Seed
+from handheld.errors import HandheldError
+
+OUT = Path("bench-results")
+SAY_S = 0.25  # between two looks at how far it is
+UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAMES", show_default=False, help=(
+        "Workloads (lenet5), groups of them (text, liu2019), file.py:factory or step files; all "
+        "workloads if none is named. With --compare and --merge: results folders."))] = None,
+    on: Annotated[str, typer.Option("--on", metavar="DEVICES", help=(
+        "Devices, with commas between: opencl, opencl:NAME, torch:cpu, torch:cuda; and PyTorch "
+        "itself, for comparison, as pytorch:cpu, pytorch:cuda."))] = ",".join(DEVICES),
+    batch: Annotated[str | None, typer.Option("--batch", metavar="N,N", show_default=False, help=(
+        "Batch sizes, with commas between; each workload's own if not given."))] = None,
+    size: Annotated[str, typer.Option("--size", metavar="SIZE", help=(
+        "small, or paper: images of 224x224 and published configurations."))] = "small",
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help=(
+        "How long each run trains after its first step; five steps at least."))] = Settings.seconds,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", show_default=False,
+                                              help="Train for so many steps instead.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help=(
+        "The results folder; one that is there goes on where it stopped."))] = OUT,
+    resume: Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=(
+        "Go on with what this folder was begun with."))] = None,
+    retry: Annotated[bool, typer.Option("--retry", help=(
+        "Run again what did not train."))] = False,
+    limit_memory: Annotated[str | None, typer.Option("--limit-memory", metavar="SIZE", help=(
+        "The most a run may take, as planned on the device and as held by its process: 2GiB. "
+        "If not given nearly all that is free."))] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=1, metavar="S", help=(
+        "How long a run may say nothing before it counts as hung."))] = Settings.silence_s,
+    cool: Annotated[str, typer.Option("--cool", metavar="S|auto", help=(
+        "Seconds between runs; auto: until sensors say what they said at the start, at most a "
+        "minute, and a second where there are none."))] = "auto",
+    compare: Annotated[bool, typer.Option("--compare", help=(
+        "Compare two results folders, row by row."))] = False,
+    merge: Annotated[bool, typer.Option("--merge", help=(
+        "Make one results folder, --out, of several."))] = False,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Train workloads on devices at batch sizes, and say what this machine can train.
+
+    Each run is a process of its own: one that fails, hangs or takes too much memory is a row that
+    says so, with what it needed. Runs come in a drawn order in which devices take turns, and the
+    machine cools between them. Everything lies in one folder: results.jsonl, a line a run;
+    bench.json, what it was measured on; runs/, the run files. After Ctrl-C or a kill the same
+    command goes on where it stopped.
+
+    \b
+    Examples:
+    handheld bench
+    handheld bench lenet5 gpt --on opencl,torch:cpu --batch 1,4,16
+    handheld bench mine.py:make --limit-memory 2GiB --out mine
+    handheld bench --resume bench-results --retry
+    handheld bench --compare before after
+    handheld bench --merge phone laptop --out both
+    """
+    if compare or merge:
+        _folders(names or [], compare, merge, out, json)
+        return
+    settings = Settings(seconds, steps, seed, _bytes(limit_memory), timeout, cooling(cool))
+    if resume is not None:
+        if names:
+            raise HandheldError("--resume goes on with what the folder was begun with, and takes "
+                                f"no names. Try: handheld bench {' '.join(names)} --out {resume}")
+        matrix, folder = None, resume
+        settings = _as_begun(resume, settings)
+    else:
+        matrix = benchmark.Matrix(benchmark.expand(names or ()), split(on),
+                                  batches(batch), size)
+        folder = out
+    begun = time.monotonic()
+    with shown(json) as tell:
+        count = 0
+        rows = benchmark.run(matrix, folder, settings, retry=retry, tell=tell)
+        before = benchmark.open_results(folder)
+        for note in before.notes:
+            show.warn(note)
+        if before.rows and not json:
+            show.out.print(f"{folder} holds {show.count(len(before.rows), 'row')} already",
+                           soft_wrap=True)
+        with contextlib.closing(rows) as rows, _kept(folder):  # type: ignore[type-var]
+            for row in rows:
+                count += 1
+                if not json:
+                    bench_tables.say_row(row, count)
+    results = benchmark.open_results(folder)
+    _end(results, count, time.monotonic() - begun, json)
+
+
+def _as_begun(folder: Path, settings: Settings) -> Settings:
+    """Those settings that rows share are the folder's, unless something else was asked for."""
+    before = benchmark.open_results(folder).info["settings"] if folder.exists() else {}
+    return replace(settings, **{
+        name: before[name] for name in ("seconds", "steps", "seed")
+        if name in before and getattr(settings, name) == getattr(Settings, name)})
+
+
+def _end(results: Results, count: int, seconds: float, json: bool) -> None:
+    lines = benchmark.card(results.rows)
+    if json:
+        show.print_json({"folder": str(results.folder), "ran": count, "seconds": seconds,
+                         "bench": results.info, "rows": results.rows, "card": lines,
+                         "notes": results.notes})
+    else:
+        bench_tables.present(results, lines, count, seconds)
+    if not any(line["trains"] for line in lines):
+        raise typer.Exit(1)
+
+
+def _folders(names: list[str], compare: bool, merge: bool, out: Path, json: bool) -> None:
+    if compare and merge:
+        raise HandheldError("--compare and --merge are two commands. Try: one of them")
+    opened = [benchmark.open_results(name) for name in names]
+    if compare:
+        if len(opened) != 2:
+            raise HandheldError(f"--compare takes two results folders, not {len(opened)}")
+        found = benchmark.compare(*opened)
+        show.print_json(found) if json else bench_tables.present_compared(found)
+        return
+    made = benchmark.merge(opened, out)
+    if json:
+        show.print_json({"folder": str(made.folder), "rows": made.rows})
+    else:
+        show.out.print(f"{show.count(len(made.rows), 'row')} of {len(opened)} folders are in "
+                       f"{made.folder}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    """Ctrl-C says what is there and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done = show.count(len(benchmark.open_results(folder).rows), "row")
+        raise KeyboardInterrupt(f"interrupted; {folder} holds {done}. The same command goes on "
+                                "from there") from None
+
+
+@contextlib.contextmanager
+def shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """On a terminal: a line that says where it is, and how long it takes still."""
+    if quiet or not show.err.is_terminal:
+        yield None
+        return
+    last = 0.0
+    with Live(console=show.err, transient=True, auto_refresh=False) as screen:
+
+        def tell(now: Progress) -> None:
+            nonlocal last
+            clock = time.monotonic()
+            if clock - last < SAY_S and now.stage.startswith("step"):
+                return
+            last = clock
+            left = "" if now.left_s is None else f"  about {show.duration(now.left_s)} left"
+            case = now.case
+            where = f"{case.workload} on {case.device}, {case.batch or 'own'}: {now.stage}"
+            room = max(show.err.width - len(left) - 10, 20)
+            screen.update(Text.assemble((f"{now.done + 1}/{now.count} ", "bold"),
+                                        show.middle(where, room), (left, "dim")), refresh=True)
+
+        yield tell
+
+
+def split(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def batches(text: str | None) -> tuple[int, ...]:
+    words = split(text or "")
+    wrong = [word for word in words if not word.isdigit() or int(word) < 1]
+    if wrong or (text is not None and not words):
+        raise HandheldError(f"--batch {text!r} should be numbers with commas between: 1,4,16")
+    return tuple(int(word) for word in words)
+
+
+def _bytes(text: str | None) -> int | None:
+    """`512MiB`, `2g`, `1000000`"""
+    if text is None:
+        return None
+    word = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = word[-1:] if word[-1:] in UNITS else ""
+    try:
+        number = float(word.removesuffix(unit)) * UNITS[unit]
+    except ValueError:
+        number = 0.0
+    if not 1 <= number < 2**63:
+        raise HandheldError(f"--limit-memory {text!r} should be a size, such as 512MiB or 2GiB")
+    return int(number)
+
+
+def cooling(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 86_400:
+        raise HandheldError(f"--cool {text!r} should be seconds, or auto")
+    return seconds

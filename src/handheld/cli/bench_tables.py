@@ -1,0 +1,158 @@
+"""What `bench` prints: a line a run, the report card, two folders side by side. 80 columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from handheld.benchmark import Results, Row
+from handheld.benchmark.folder import statuses
+from handheld.cli import show
+
+_HEAD = (f"{'':>4} {'workload':<19} {'on':<13} {'batch':>5} {'samples/s':>10} "
+         f"{'ms a step':>10} {'memory':>10}")
+NOT_MEASURED = "not measured"
+
+
+def say_row(row: Row, number: int) -> None:
+    """A run that is done."""
+    if number == 1:
+        show.out.print(Text(_HEAD, style="dim"))
+    batch = "own" if row["batch"] is None else str(row["batch"])
+    start = (f"{number:>4} {show.middle(row['workload'], 19):<19} "
+             f"{show.middle(row['device'], 13):<13} {batch:>5} ")
+    if row["status"] == "trained":
+        show.out.print(Text(start + _numbers(row)))
+        return
+    text = why(row)
+    show.out.print(Text.assemble(start, (show.middle(text, 80 - len(start)), "yellow")))
+
+
+def why(row: dict[str, Any]) -> str:
+    """Why a row did not train, with what it needed where that is known."""
+    needed = row.get("planned_bytes")
+    if row["status"] == "does not fit" and needed and row.get("available_bytes"):
+        return (f"does not fit, needs {show.size(needed)}, there is "
+                f"{show.size(row['available_bytes'])}")
+    more = f" (planned {show.size(needed)})" if needed and row["status"] == "out of memory" else ""
+    return f"{row['status']}{more}: {row['reason']}".replace("\n", " ")
+
+
+def _numbers(row: Row) -> str:
+    memory = row.get("planned_bytes") or row.get("peak_bytes")
+    return (f"{_rate(row.get('samples_s')):>10} {_ms(row.get('step_ms')):>10} "
+            f"{show.size(memory) if memory else '':>10}")
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return "too short"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def joules(value: float | None) -> str:
+    if value is None:
+        return NOT_MEASURED
+    for unit, scale in (("J", 1.0), ("mJ", 1e-3), ("µJ", 1e-6)):
+        if value >= scale or unit == "µJ":
+            return f"{value / scale:.3g} {unit}"
+    raise AssertionError
+
+
+def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: float) -> None:
+    """The report card."""
+    out = show.out
+    out.print()
+    out.print(Text("what trains here", style="bold"))
+    out.print(Text(f"{'workload':<18} {'best on':<13} {'batch':>5} {'samples/s':>9} "
+                   f"{'a sample':>12} others", style="dim"))
+    for line in lines:
+        name = f"{show.middle(line['workload'], 18):<18} "
+        if not line["trains"]:
+            out.print(Text.assemble(name, (show.middle(why(line), 60), "yellow")))
+            continue
+        others = ", ".join(f"{one['device']} {one['ratio']:.2f}x" for one in line["others"])
+        out.print(Text.assemble(
+            name, f"{show.middle(line['device'], 13):<13} {line['batch']:>5} "
+            f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} ",
+            (show.middle(others, 17), "dim")))
+    out.print()
+    out.print(show.grid(_facts(results, lines, ran, seconds)))
+
+
+def _facts(results: Results, lines: list[dict[str, Any]], ran: int,
+           seconds: float) -> list[tuple[str, str | Text]]:
+    rows = results.rows
+    facts: list[tuple[str, str | Text]] = [
+        (show.middle(device, 13), f"{caps['name']} ({caps['driver']})"
+         if caps.get("driver") else caps["name"])
+        for device, caps in results.info["devices"].items()]
+    facts.append(("trains", f"{sum(line['trains'] for line in lines)} of "
+                            f"{show.count(len(lines), 'workload')}; rows: "
+                  + ", ".join(f"{count} {name}" for name, count in statuses(rows).items())))
+    for line in lines:
+        for one in line.get("not_trained", []):
+            where = f"{one['device']}, batch {one['batch'] or 'own'}"
+            facts.append((show.middle(line["workload"], 13),
+                          f"{where}: {show.middle(why(one), 200)}"))
+    rails = sorted({row["rail"] for row in rows if row.get("rail")})
+    facts.append(("energy", f"of {', '.join(rails)}" if rails else
+                  "not measured: no sensor of power is here (handheld doctor says why)"))
+    facts.append(("heat", _heat(rows)))
+    facts.append(("data", "synthetic" if all("synthetic" in (row.get("data") or "synthetic")
+                                             for row in rows) else "synthetic, or random"))
+    facts.append(("time", f"{show.duration(seconds)} for {show.count(ran, 'run')} now, "
+                          f"{len(rows)} in all"))
+    facts.append(("results", show.path(results.folder)))
+    return facts
+
+
+def _heat(rows: list[Row]) -> str:
+    known = [row["warmer_by"] for row in rows if row.get("warmer_by") is not None]
+    if not known:
+        return "no sensor of temperature is here: a pause between runs, and a drawn order"
+    return (f"runs began at most {max(known):.0f} °C warmer than the first "
+            f"(the hottest at {max(row['celsius'] for row in rows if row.get('celsius')):.0f} °C)")
+
+
+def present_compared(found: dict[str, Any]) -> None:
+    """Two folders: b's numbers over a's."""
+    out = show.out
+    out.print(show.grid([("a", found["a"]), ("b", found["b"])]))
+    out.print(Text(f"{'workload':<19} {'on':<13} {'batch':>5} {'a: samples/s':>12} "
+                   f"{'b: samples/s':>12} {'b/a':>6} {'memory':>7}", style="dim"))
+    for line in found["rows"]:
+        a, b, ratios = line["a"], line["b"], line["ratios"]
+        batch = "own" if line["batch"] is None else str(line["batch"])
+        start = (f"{show.middle(line['workload'], 19):<19} {show.middle(line['device'], 13):<13} "
+                 f"{batch:>5} {_side(a):>12} {_side(b):>12} ")
+        out.print(Text(start + f"{_ratio(ratios.get('samples_s')):>6} "
+                       f"{_ratio(ratios.get('planned_bytes')):>7}"))
+    means = found["means"]
+    out.print()
+    facts: list[tuple[str, str | Text]] = []
+    for name, text in (("samples_s", "samples/s"), ("planned_bytes", "memory"),
+                       ("joules_sample", "J a sample")):
+        mean = means.get(name)
+        facts.append((text, f"{mean['ratio']:.3f}x, the geometric mean of "
+                      f"{show.count(mean['rows'], 'row')}" if mean else
+                      "no row that both have measured"))
+    facts += [("differs", text) for text in found["differences"]]
+    out.print(show.grid(facts))
+
+
+def _side(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "no row"
+    return _rate(row["samples_s"]) if row["status"] == "trained" else show.middle(row["status"], 12)
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}x"

@@ -1,0 +1,49 @@
+"""What the graphs of a step are given when only the step is of interest, not what it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from handheld.errors import HandheldError
+from handheld.graph.graph import Graph
+from handheld.profile.session import default_graphs
+from handheld.run.batch import NUMPY, batch_sizes
+
+
+def graphs_in_turn(graphs: Mapping[str, Graph], size: int) -> list[str]:
+    """The graph that trains on this batch size, or all updates of a step that has several."""
+    sizes = batch_sizes(graphs, "train")
+    return [sizes.get(size, next(iter(sizes.values())))] if sizes else default_graphs(graphs)
+
+
+def inputs_for(example: Any, graph: Graph, seed: int) -> Any:
+    """What of an example the graph takes, by name or else by shape; without one, random values."""
+    if example is None:
+        return _random(graph, seed)
+    if isinstance(example, Mapping):
+        return {name: np.asarray(example[name]) for name, _, _ in graph.inputs if name in example}
+    left, found = [np.asarray(one) for one in example], []
+    for name, tensor, _ in graph.inputs:
+        shape = graph.tensors[tensor].shape
+        at = next((i for i, one in enumerate(left) if one.shape == shape), None)
+        if at is None:
+            raise HandheldError(f"graph {graph.name!r} takes {name} of {list(shape)}, and the "
+                                "example has nothing of that shape")
+        found.append(left.pop(at))
+    return tuple(found)
+
+
+def _random(graph: Graph, seed: int) -> tuple[np.ndarray, ...]:
+    """A batch that fits: a step file has none of its own."""
+    draw, arrays = np.random.default_rng(seed), []
+    ranges = {name: (low, high) for name, low, high, *_ in graph.notes.get("ranges", ())}
+    for name, tensor, _ in graph.inputs:
+        made = graph.tensors[tensor]
+        low, high = ranges.get(name, (0, 2))
+        values = (draw.standard_normal(made.shape) if made.dtype == "f32"
+                  else draw.integers(low, max(high, low + 1), made.shape))
+        arrays.append(np.asarray(values).astype(NUMPY[made.dtype]))
+    return tuple(arrays)

@@ -1,0 +1,300 @@
+"""A run file -> one row of plain data: all that the 2019 study's figures and findings rest on.
+
+What is not there is None, with the reason beside it where there is one (`..._why`); it is never
+zero. Shares are of 1, power is W, energy J, memory bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+
+from handheld.analyse.rails import Series, rails
+from handheld.analyse.run import Run
+from handheld.graph.graph import PHASES
+from handheld.studies import predictability
+
+FEW = 3  # steps whose median counts; with fewer, recorded ones do
+INTERVAL_S = 0.05  # a core is idle in one of these if its busy time did not rise
+LEAST_INTERVALS = 10
+MOMENTS = 90  # of the three steps that are drawn
+CORE_TICK_S = 0.01  # of /proc/stat
+CORES_S = 0.25  # a stretch of steps, for the load of cores: 25 ticks of one that is busy
+POWER_TICKS = 5  # that a mean power, and so an energy, rests on at least
+VARIES = 0.01  # of a share: a load that stays within that is constant
+NO_POWER = "no sensor of power is here"
+#: sources that measure power or energy on some machine: why they are not here is worth saying
+POWER_SOURCES = ("jetson-power", "nvidia-power", "rapl", "pixel-rails", "raspberry-pi", "amd-gpu",
+                 "battery", "hwmon")
+
+Row = dict[str, Any]
+
+
+def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
+    """All of a run. A step of several graphs (a GAN's two updates) is one round of them."""
+    settings = run.meta.get("settings") or {}
+    caps = run.meta.get("caps") or {}
+    summary_batch = next((s["batch"] for s in run.steps()), None)
+    batch = settings.get("batch") or summary_batch
+    step_ms = _step_ms(run)
+    power, why = _power(run)
+    return {
+        "workload": workload or settings.get("what"), "domain": domain, "batch": batch,
+        "status": "measured" if step_ms else "failed",
+        "why": "" if step_ms else "too few steps were timed",
+        "device": run.meta.get("device"), "device_name": caps.get("name"),
+        "gpu": _is_gpu(run), "steps": len(run.steps()), "recorded": len(run.timed),
+        "step_ms": step_ms, "spread": run.variance().get("cv"),
+        "samples_s": batch / step_ms * 1e3 if step_ms and batch else None,
+        "device_busy": run.utilisation().get("device_busy"), "device_load": _load(run),
+        "cores": _cores(run), "others_cores": _others(run), "power": power, "power_why": why,
+        "memory": _memory(run),
+        "against": _against(run), "three_steps": _three_steps(run),
+        "prediction": _prediction(run),
+    }
+
+
+def _is_gpu(run: Run) -> bool:
+    caps = run.meta.get("caps") or {}
+    device = str(run.meta.get("device", ""))
+    return caps.get("kind") == "gpu" or device.startswith("torch:cuda")
+
+
+def _step_ms(run: Run) -> float | None:
+    """Of one round of the graphs that ran; from recorded steps where there are too few others."""
+    times = []
+    for graph in run.graphs:
+        spread, parts = run.variance(graph), run.parts(graph)
+        if spread["n"] < FEW and parts is None:
+            return None
+        times.append(float(spread["median"] if parts is None or spread["n"] >= FEW
+                           else parts["ms"]))
+    return sum(times) or None
+
+
+def _load(run: Run) -> Row | None:
+    """The device's load by its own sensor, where it has one."""
+    begin, end = run.warm()
+    for one in run.channels:
+        values = one.within(begin, end)
+        if one.quantity == "utilisation" and one.covers == ("gpu",) and len(values):
+            return {"sensor": one.rail, "share": float(values.mean()) / 100, "n": len(values)}
+    return None
+
+
+# ── cores ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _core_channels(run: Run) -> list[Series]:
+    return [s for s in run.channels if s.source == "cpu" and s.quantity == "time" and s.counter]
+
+
+def _cores(run: Run) -> list[Row]:
+    """A row a core: its kind where the machine says, busy share, and the share of intervals in
+    which it did nothing."""
+    kinds = (run.meta.get("machine") or {}).get("core_kinds") or {}
+    begin, end = run.warm()
+    rows = []
+    for one in _core_channels(run):
+        name = one.name.partition(" ")[0]
+        edges = np.arange(begin, end, round(INTERVAL_S * 1e9))
+        if len(edges) <= LEAST_INTERVALS or one.t_ns[0] > begin or one.t_ns[-1] < edges[-1]:
+            rows.append({"core": name, "kind": kinds.get(name), "busy": None, "idle": None})
+            continue
+        rises = np.diff(np.interp(edges, one.t_ns, one.values))
+        rows.append({"core": name, "kind": kinds.get(name),
+                     "busy": float(min(rises.sum() * 1e9 / (edges[-1] - edges[0]), 1.0)),
+                     "idle": float((rises < CORE_TICK_S / 100).mean())})
+    return rows
+
+
+def _others(run: Run) -> float | None:
+    """Cores that other processes kept busy meanwhile: what they take, a run does not get."""
+    begin, end = run.warm()
+    cores = _core_channels(run)
+    own = [s for s in run.channels if (s.source, s.name) == ("process", "cpu time")]
+    if not cores or not own or end - begin < LEAST_INTERVALS * INTERVAL_S * 1e9:
+        return None
+    rises = [float(np.diff(np.interp((begin, end), s.t_ns, s.values))[0]) for s in (*cores, *own)]
+    return max(sum(rises[:-1]) - rises[-1], 0.0) / ((end - begin) * 1e-9)
+
+
+def _against(run: Run) -> Row:
+    """Whether device and cores move against each other over time: their correlation."""
+    cores = _core_channels(run)
+    if not cores:
+        return {"r": None, "why": "the cores' load is not measured"}
+    edges, device = _device_over_time(run)
+    if len(device) < LEAST_INTERVALS:
+        return {"r": None, "why": "too few readings of the device's load" if len(device) else
+                "no sensor of the device's load, and steps too short for the cores' clock of 10 ms"}
+    load = np.mean([np.diff(np.interp(edges, s.t_ns, s.values)) for s in cores], axis=0)
+    load = load / np.diff(edges) * 1e9
+    if min(float(device.std()), float(load.std())) < VARIES:
+        which = "device's" if device.std() < load.std() else "cores'"
+        return {"r": None, "why": f"the {which} load stayed constant"}
+    return {"r": float(np.corrcoef(device, load)[0, 1]), "n": len(device), "why": ""}
+
+
+def _device_over_time(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Edges in ns, and the device's load between them: by its sensor, else from recorded steps
+    that are long enough for the cores' clock."""
+    begin, end = run.warm()
+    for one in run.channels:
+        if one.quantity == "utilisation" and one.covers == ("gpu",):
+            at = one.t_ns[(one.t_ns >= begin) & (one.t_ns <= end)]
+            return at.astype(np.float64), one.within(begin, end)[1:] / 100
+    least = 5 * CORE_TICK_S * 1e9
+    for period in run.periods[::-1]:
+        count = int(period.length / least)
+        if count >= LEAST_INTERVALS:
+            steps = [s for s in run.timed if s.step in (period.step, period.step + 1)]
+            edges = np.linspace(period.begin, period.end, count + 1)
+            return edges, predictability.busy(steps, edges)
+    return np.zeros(0), np.zeros(0)
+
+
+# ── power, memory ─────────────────────────────────────────────────────────────────────────────
+
+
+def _power(run: Run) -> tuple[list[Row], str]:
+    """A row a rail; else why there is none."""
+    rows = [{k: row[k] for k in ("rail", "covers", "part_of", "watts", "idle_watts",
+                                 "joules_step", "ticks")}
+            for row in run.energy() if not row["estimate"]]
+    if any(row["ticks"] >= POWER_TICKS for row in rows):
+        return [row for row in rows if row["ticks"] >= POWER_TICKS], ""
+    if rows:
+        return [], ("the run was too short for the sensor: its values changed "
+                    f"{max(row['ticks'] for row in rows)} times")
+    return [], NO_POWER
+
+
+def absent_power(run: Run) -> dict[str, str]:
+    """Sensors of power that are not here: why."""
+    absent = run.meta.get("sensors_absent") or {}
+    return {name: absent[name] for name in POWER_SOURCES if name in absent}
+
+
+def main_rail(rows: list[Row], gpu: bool) -> Row | None:
+    """The rail that an energy of the whole is taken from: the system's, else the device's own,
+    else the first that is no part of another."""
+    def first(*covers: str) -> Row | None:
+        return next((r for r in rows if set(covers) <= set(r["covers"]) and not r["part_of"]), None)
+
+    whole = next((r for r in rows if not r["part_of"]), None)
+    return first("system") or (first("gpu") if gpu else first("cpu")) or whole
+
+
+def _memory(run: Run) -> Row | None:
+    """Bytes by category: at the peak, where they add up, and the most of each at any op."""
+    best: Row | None = None
+    for graph in run.graphs:
+        rows = run.memory(graph)
+        if not rows:
+            continue
+        names = {k for row in rows for k in row} - {"id", "op", "path", "phase", "bytes"}
+        peak = max(rows, key=lambda row: row["bytes"])
+        found = {"peak_bytes": peak["bytes"],
+                 "at_peak": {k: peak[k] for k in sorted(names) if peak.get(k)},
+                 "most": {k: max(row.get(k, 0) for row in rows) for k in sorted(names)}}
+        if best is None or found["peak_bytes"] > best["peak_bytes"]:
+            best = found
+    if best is not None:
+        best["allocated_bytes"] = run.meta.get("allocated_bytes")
+    return best
+
+
+# ── three steps, and how well they are foretold ───────────────────────────────────────────────
+
+
+def _three_steps(run: Run) -> Row | None:
+    """Three recorded steps in a row: the device's load by phase, each core's, and each rail's, over
+    their time in ms. Sensors that are too slow for them are left out, with the reason."""
+    window = next((w for w in sorted({s.window for s in run.timed}, reverse=True)
+                   if sum(s.window == w for s in run.timed) > 3), None)
+    if window is None:
+        return None
+    steps = [s for s in run.timed if s.window == window][1:4]
+    begin = int(steps[0].commands["started"][0])
+    end = max(int(s.commands["ended"].max()) for s in steps)
+    edges = np.linspace(begin, end, MOMENTS + 1)
+    phase_of = {row["id"]: row["phase"] for row in run.ops()}
+    names = ([f"step {n}" for n in (1, 2, 3)] if len(run.graphs) == 1
+             else [one.graph for one in steps])
+    found: Row = {"ms": (end - begin) * 1e-6, "names": names, "phases": {}, "cores": {},
+                  "power": {}, "why": [],
+                  "begins_ms": [(int(s.commands["started"][0]) - begin) * 1e-6 for s in steps]}
+    for phase in PHASES:
+        started, ended = _of_phase(steps, phase_of, phase)
+        found["phases"][phase] = _rounded(predictability.share(started, ended, edges))
+    _slow_sensors(run, found, begin, end)
+    return found
+
+
+def _of_phase(steps: list[Any], phase_of: dict[int, str], phase: str
+              ) -> tuple[np.ndarray, np.ndarray]:
+    started, ended = [], []
+    for one in steps:
+        pick = np.array([phase_of.get(op) == phase for op in one.commands["op"].tolist()], bool)
+        started.append(one.commands["started"][pick])
+        ended.append(one.commands["ended"][pick])
+    return np.concatenate(started), np.concatenate(ended)
+
+
+def _slow_sensors(run: Run, found: Row, begin: int, end: int) -> None:
+    span_s = (end - begin) * 1e-9
+    count = min(int(span_s / (2 * CORE_TICK_S)), MOMENTS)
+    cores = _core_channels(run)
+    if cores and count >= LEAST_INTERVALS:
+        edges = np.linspace(begin, end, count + 1)
+        for one in cores:
+            rate = np.diff(np.interp(edges, one.t_ns, one.values)) / np.diff(edges) * 1e9
+            found["cores"][one.name.partition(" ")[0]] = _rounded(np.clip(rate, 0, 1))
+    elif cores:
+        found["why"].append(f"cores: three steps take {span_s * 1e3:.3g} ms, and their busy time "
+                            f"is counted in steps of {CORE_TICK_S * 1e3:.0f} ms")
+    for rail in rails(run.channels):
+        tick = predictability.tick_s(rail)
+        count = min(int(span_s / tick), MOMENTS)
+        at = np.linspace(begin, end, count + 1).astype(np.int64).tolist() if count >= 4 else []
+        watts = [predictability.means(rail, a, b) for a, b in itertools.pairwise(at)]
+        if watts and None not in watts:
+            found["power"][rail.rail] = _rounded(np.array(watts, np.float64))
+        else:
+            found["why"].append(f"{rail.rail}: three steps take {span_s * 1e3:.3g} ms, and its "
+                                f"value changes every {tick * 1e3:.3g} ms")
+
+
+def _prediction(run: Run) -> Row:
+    """Errors, held out (predictability.py)."""
+    first = run.variance()["warm_up"]
+    warm = [one for one in run.timed if one.step >= first]
+    found: Row = {"ops": predictability.ops(warm, run.graph)
+                  or predictability.ops(run.timed, run.graph),
+                  "within": predictability.within(run, run.graph),
+                  "cores": _cores_foretold(run), "power": None, "power_within": None}
+    powered = {one.rail: one for one in rails(run.channels)}
+    main = main_rail(_power(run)[0], _is_gpu(run))
+    if main is not None:
+        rail = powered[main["rail"]]
+        found.update(power=predictability.blocks(run, rail),
+                     power_within=predictability.over_step(run, rail), rail=rail.rail)
+    return found
+
+
+def _cores_foretold(run: Run) -> Row | None:
+    """The load of all cores together, as power is foretold."""
+    cores = _core_channels(run)
+    if not cores or any(len(one.t_ns) != len(cores[0].t_ns) for one in cores):
+        return None
+    total = dataclasses.replace(cores[0], name="all cores",
+                                values=np.sum([one.values for one in cores], axis=0))
+    return predictability.blocks(run, total, CORES_S)
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [round(float(v), 4) for v in values]

@@ -1,0 +1,45 @@
+"""What commands make of a workload's name, its size and a user's data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from handheld.cli.source import open_source
+
+from handheld.cli.prepare import load
+from handheld.errors import HandheldError
+
+
+@pytest.mark.parametrize(("name", "size", "shape"), [
+    ("resnet18", "small", (1, 3, 32, 32)), ("resnet18", "paper", (1, 3, 224, 224)),
+    ("resnet18", "64", (1, 3, 64, 64)), ("vgg16", None, (1, 3, 224, 224)),
+    ("dqn", "small", (1, 4, 36, 36)), ("gpt", "paper", (1, 1024)), ("m3", "paper", (1, 256)),
+])
+def test_sizes(name, size, shape):
+    source = open_source(name, size)
+    assert source.shape() == shape
+    assert source.name == (name if size is None else f"{name}_{size}")
+
+
+@pytest.mark.parametrize(("what", "size", "message"), [
+    ("resnet18", "huge", r"resnet18 has no size 'huge'\. There are: small, paper"),
+    ("m1", "64", "m1 has no option 'size'. It has: widths"),
+    ("mine.py:make", "small", r"--size small is for the workloads of the suite, and mine\.py:make"),
+    ("mine.step", "paper", r"--size paper is for the workloads"),
+    ("resnet19", "small", "Did you mean resnet18"),
+])
+def test_bad_sizes(what, size, message):
+    with pytest.raises(HandheldError, match=message):
+        open_source(what, size)
+
+
+def test_a_text_is_cut_to_the_models_length(tmp_path: Path):
+    path = tmp_path / "mine.txt"
+    path.write_text(Path(__file__).read_text())
+    for spec in (str(path), "pydoc"):
+        found = load(spec, 4, 0, open_source("gpt", "small"))
+        x, y = next(iter(found.train.epoch(0)))
+        assert x.shape == y.shape == (4, 64) and (x[:, 1:] == y[:, :-1]).all()
+        assert len(found.classes) == 256
+    assert found.train.samples > 3000 and found.test is not None  # 500 kB of English

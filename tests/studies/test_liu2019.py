@@ -1,0 +1,182 @@
+"""The study of 2019 from its results folder: result, page, command; what is there is not run."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from handheld import suite
+from handheld.backends.base import LAUNCH
+from handheld.benchmark.folder import Writer
+from handheld.cli.main import app
+from handheld.errors import StudyError
+from handheld.sensors.base import Channel
+from handheld.studies import liu2019, page2019
+from run_files import MadeRun, busy, rising
+
+CAPS = {"name": "made up", "kind": "gpu", "vendor": "v", "driver": "1", "compute_units": 2}
+ABSENT = {"rapl": "there is no /sys/class/powercap"}
+
+
+def folder(path: Path, *, watts: float | None = 10.0, cases: int = 5) -> Path:
+    """Two workloads at two batches, one batch that does not fit, and what is still to be run."""
+    writer = Writer(path)
+    wanted = [(name, batch) for name in ("resnet50", "char_cnn") for batch in (4, 64, 256)]
+    writer.describe({
+        "handheld": metadata.version("handheld"), "created": "2026-01-01T00:00:00+00:00",
+        "settings": {"seconds": 1.0}, "devices": {"opencl": CAPS}, "versions": {},
+        "machine": {"cores": 2, "core_kinds": {"cpu0": "big", "cpu1": "little"}},
+        "cases": [{"workload": n, "size": "small", "device": "opencl", "batch": b}
+                  for n, b in wanted]})
+    for name, batch in wanted[:cases]:
+        key = f"{name}/small/{batch}/opencl"
+        row = {"key": key, "workload": name, "size": "small", "device": "opencl", "batch": batch,
+               "status": "trained", "reason": "", "run": None, "planned_bytes": 3 << 30}
+        if batch == 256:
+            row.update(status="does not fit", reason="the plan needs 3072.0 MiB")
+        else:
+            row["run"] = writer.run_file(f"{name}-{batch}")
+            _run(path / row["run"], name, batch, watts)
+        writer.append(row)
+    writer.close()
+    return path
+
+
+def _run(path: Path, name: str, batch: int, watts: float | None) -> None:
+    made = MadeRun(path, caps=CAPS, sensors_absent=ABSENT, settings={"what": name, "batch": batch},
+                   machine={"core_kinds": {"cpu0": "big", "cpu1": "little"}})
+    made.steps(60, commands=((LAUNCH, 0, 12.0), (LAUNCH, 1, 8.0)), every=12,
+               outside_ms=lambda i: 1.0)
+    counters = [rising(lambda t: 0.4) for _ in range(3)]
+    made.source("cpu", busy("cpu0 busy", "cpu1 busy"), 10, lambda t: [c(t) for c in counters[:2]])
+    if watts:
+        power = rising(lambda t: watts)
+        made.source("meter", [Channel("all", "energy", counter=True, covers=("system",))], 10,
+                    lambda t: [power(t)])
+    made.open().close()
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder(tmp_path_factory.mktemp("study") / "out")
+
+
+def command(*words: object) -> Any:
+    return CliRunner().invoke(app, ["study", "liu2019", *map(str, words)])
+
+
+def test_the_sets_of_workloads_are_those_of_the_paper():
+    assert len(liu2019.ALL) == 16 and len(liu2019.TRAINED) == 10
+    assert {"resnet50", "char_cnn", "dqn", "dcgan"} <= set(liu2019.TRAINED)
+    assert {"bert_base", "nmt", "resnet152"} <= set(liu2019.ALL) - set(liu2019.TRAINED)
+    assert set(liu2019.QUICK) <= set(liu2019.TRAINED) and set(liu2019.ALL) <= set(suite.WORKLOADS)
+    assert liu2019.domain("char_cnn") == "recurrent" and liu2019.domain("resnet50") == "vision"
+    with pytest.raises(StudyError, match="no set"):
+        liu2019.workloads("none")
+
+
+def test_a_result_has_every_row_and_ten_answers(measured):
+    made = liu2019.result(measured)
+    assert [(r["workload"], r["batch"], r["status"]) for r in made["rows"]] == [
+        ("resnet50", 4, "measured"), ("resnet50", 64, "measured"),
+        ("resnet50", 256, "does not fit"), ("char_cnn", 4, "measured"),
+        ("char_cnn", 64, "measured")]
+    assert made["runs"] == 6 and made["sensors_absent"] == ABSENT
+    assert [one["number"] for one in made["answers"]] == list(range(1, 11))
+    by = {one["number"]: one for one in made["answers"]}
+    assert by[10]["answer"] == "holds" and by[8]["answer"] == "holds"
+    assert by[4]["answer"] == "does not hold", "big and little cores do the same here"
+
+
+def test_a_saved_result_is_the_same_and_makes_the_same_page(measured):
+    made = liu2019.result(measured)
+    saved = liu2019.load(liu2019.save(measured, made))
+    assert saved == json.loads(json.dumps(made))
+    assert page2019.draw(saved) == page2019.draw(made)
+
+
+def test_the_page_shows_what_was_measured_and_what_was_not(measured):
+    text = page2019.draw(liu2019.result(measured))
+    for words in ("Utilisation over three steps", "Each core against batch", "Idle ratio of cores",
+                  "Power by rail", "Energy of a step", "Peak memory", "Samples a second",
+                  "Times of ops", "does not fit", "1 more were not run yet"):
+        assert words in text, words
+    assert "Not measured" not in text and "<script" not in text
+    assert all(f">{n}</" in text for n in range(1, 11))
+
+
+def test_the_page_without_power_says_why(tmp_path):
+    text = page2019.draw(liu2019.result(folder(tmp_path / "out", watts=None)))
+    assert "Not measured: no sensor of power is here." in text
+    assert "rapl: there is no /sys/class/powercap" in text
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("{", "damaged"), ("[]", "no result of"), ('{"format": "other"}', "no result of"),
+    (json.dumps({"format": liu2019.FORMAT, "version": 99}), "version 99")])
+def test_files_that_are_no_result(tmp_path, text, words):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(StudyError, match=words):
+        liu2019.load(path)
+
+
+def test_the_command_draws_again_without_measuring(measured, tmp_path):
+    result = tmp_path / "kept.json"
+    result.write_text(json.dumps(liu2019.result(measured)))
+    done = command("--page", result)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "kept.html").read_text() == page2019.draw(json.loads(result.read_text()))
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert len(re.findall(r"^ ?\d+  \S", done.stdout, re.MULTILINE)) == 10
+    said = json.loads(command("--page", measured, "--json").stdout)
+    assert said["measured"] == 4 and said["runs"] == 6 and len(said["answers"]) == 10
+    assert (measured / liu2019.PAGE).exists()
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--batch", "4,x"], "numbers with commas"), (["--batch", "0"], "numbers with commas"),
+    (["--cool", "x"], "or auto"),
+    (["--workloads", "resnet51"], "resnet50"), (["--workloads", ","], "names none"),
+    (["--size", "huge"], "small or paper"), (["--page", "nowhere.json"], "cannot be read")])
+def test_what_cannot_be_asked_for(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    done = command(*words)
+    assert done.exit_code == 1 and said in done.stderr, done.output
+
+
+def test_an_interrupt_keeps_what_was_measured(tmp_path, monkeypatch):
+    out = folder(tmp_path / "out", cases=2)
+
+    def stopped(*args: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(liu2019, "study", stopped)
+    done = command("--out", out)
+    assert done.exit_code == 130
+    assert "2 of 6 runs are kept" in " ".join(done.stderr.split())
+    kept = liu2019.load(out / liu2019.RESULT)
+    assert len(kept["rows"]) == 2 and (out / liu2019.PAGE).exists()
+
+
+def test_a_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):
+    """One run for real, then the same command again: nothing is run twice."""
+    monkeypatch.chdir(tmp_path)
+    words = ("--workloads", "mlp", "--batch", "8", "--seconds", "0.1", "--json")
+    first = command(*words)
+    assert first.exit_code == 0, first.output
+    said = json.loads(first.stdout)
+    assert said["measured"] == said["runs"] == 1 and len(said["answers"]) == 10
+    (run,) = (tmp_path / "liu2019" / "runs").glob("*.run")
+    before = run.stat().st_mtime_ns
+    assert command(*words).exit_code == 0
+    assert run.stat().st_mtime_ns == before
+    row = liu2019.load(said["result"])["rows"][0]
+    assert row["step_ms"] > 0 and row["memory"]["peak_bytes"] > 0
