@@ -9,7 +9,7 @@ from handheld.benchmark.row import measured
 from handheld.errors import HandheldError
 from handheld.source import StepFile, open_source
 
-STEPS = 3
+STEPS = 5
 
 
 def test_names():
@@ -26,6 +26,7 @@ def test_it_is_the_same_training(name, tmp_path):
                       progress=lambda *_: None, sensors=False) as run:
         row = measured(run, 2, "pytorch:cpu")
     assert row["steps"] == STEPS and row["samples_s"] > 0 and row["finite"]
+    assert "caller" not in row["findings"], "nothing happens between its steps"
     step = source.step([2], 0)
     runs = source.runs(source.example(2))
     with step.plan("torch:cpu", graphs=[graph for graph, _ in runs]).start() as trainer:

@@ -55,6 +55,7 @@ class Eager:
         begun = None
         with Watch(self.model, path, sensors=sensors) as watch:
             for done in itertools.count(1):
+                watch.begin()
                 loss = self._step()
                 self._wait(queued)
                 watch.step()
