@@ -55,6 +55,7 @@ PARTS = (
     Part("das2022", 240, ("-m handheld study das2022 --on {on} --out {folder}",)),
     Part("liu2019", 260, ("-m handheld study liu2019 --on {on} --workloads squeezenet,resnet50,"
                           "densenet40,char_cnn,dqn --batch 4,64 --cool 0 --out {folder}",)),
+    Part("bench", 540, ("-m handheld bench --on {on} --seconds 2 --cool 1 --out {folder}",)),
     Part("memory", 60, ("bench/memory.py --on {on} --only bcde --json {json}",)),
     Part("first_step", 120, ("bench/first_step.py --on {on} --json {json}",)),
     Part("overhead", 180, ("bench/overhead.py --on {on} --only small --rounds 5 --seconds 0.5 "

@@ -190,6 +190,14 @@ def test_state_and_a_running_trainer_are_left_as_they_were(plan, batch, tmp_path
 # ── memory ────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_seconds_are_counted_from_the_end_of_the_first_step(plan, batch, tmp_path):
+    with plan.profile(batch, tmp_path / "a.run", steps=1, seconds=0.0, sensors=False) as run:
+        assert len(run.steps()) == 3, "the host is two steps ahead"
+        assert math.isfinite(run.meta["loss"])
+    with plan.profile(batch, tmp_path / "b.run", steps=9, seconds=0.0, sensors=False) as run:
+        assert len(run.steps()) == 9
+
+
 def test_what_was_planned_is_what_was_allocated(run, plan):
     found = run.memory_summary()
     assert found["allocated_bytes"] == found["plan_bytes"] == plan.bytes

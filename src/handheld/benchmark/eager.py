@@ -47,14 +47,15 @@ class Eager:
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
     def profile(self, path: str, *, steps: int, seconds: float | None,
-                progress: Callable[[int, int, str], None]) -> Run:
+                progress: Callable[[int, int, str], None], sensors: bool = True) -> Run:
         """Trains for `steps` steps, or at least these and until `seconds` have passed."""
         from handheld.profile.watch import Watch
 
         queued: deque[Any] = deque()
         begun = None
-        with Watch(self.model, path) as watch:
+        with Watch(self.model, path, sensors=sensors) as watch:
             for done in itertools.count(1):
+                watch.begin()
                 loss = self._step()
                 self._wait(queued)
                 watch.step()
@@ -64,7 +65,7 @@ class Eager:
                 if done >= steps and (seconds is None or (
                         begun is not None and time.monotonic() - begun >= seconds)):
                     break
-            watch.writer.meta(loss=float(loss))
+            watch.writer.meta(loss=float(loss.detach()))
         return open_run(path)
 
     def _step(self) -> Any:

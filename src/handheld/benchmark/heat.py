@@ -9,8 +9,8 @@ from typing import Any
 from handheld.errors import SensorLost
 from handheld.sensors import Sensor, Where, available
 
-WARMER = 3.0  # °C above the beginning that count as cool
-MOST_S, TICK_S = 60.0, 0.5
+WARMER = 5.0  # °C above the beginning that count as cool
+MOST_S, TICK_S = 30.0, 0.5
 PAUSE_S = 1.0  # where nothing tells temperature
 
 
@@ -42,7 +42,7 @@ class Heat:
         return found
 
     def cool(self, tell: Callable[[str], None]) -> dict[str, Any]:
-        """Waits: for `cool_s`; or by the sensors, at most a minute; or, without any, a moment."""
+        """Waits: for `cool_s`; or by the sensors, at most MOST_S; or, without any, a moment."""
         begun = time.monotonic()
         wait = self.cool_s if self.cool_s is not None else MOST_S if self.base else PAUSE_S
         by = "seconds" if self.cool_s is not None else "sensors" if self.base else "pause"

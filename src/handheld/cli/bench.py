@@ -52,8 +52,8 @@ def bench(
     timeout: Annotated[float, typer.Option("--timeout", min=1, metavar="S", help=(
         "How long a run may say nothing before it counts as hung."))] = Settings.silence_s,
     cool: Annotated[str, typer.Option("--cool", metavar="S|auto", help=(
-        "Seconds between runs; auto: until sensors say what they said at the start, at most a "
-        "minute, and a second where there are none."))] = "auto",
+        "Seconds between runs; auto: until sensors say what they said at the start, at most "
+        "half a minute, and a second where there are none."))] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help=(
         "Compare two results folders, row by row."))] = False,
     merge: Annotated[bool, typer.Option("--merge", help=(

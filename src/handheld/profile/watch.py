@@ -76,6 +76,10 @@ class Watch:
         self._start()
         return self
 
+    def begin(self) -> None:
+        """Tells that a step begins: where the model itself is never called, only parts of it."""
+        self._called()
+
     def step(self) -> None:
         """Tells that a step has ended."""
         if not self._noted:

@@ -1,0 +1,45 @@
+"""PyTorch as a peer trains what Handheld trains."""
+
+from __future__ import annotations
+
+import pytest
+
+from handheld.benchmark.eager import Eager, is_eager, processor
+from handheld.benchmark.row import measured
+from handheld.errors import HandheldError
+from handheld.source import StepFile, open_source
+
+STEPS = 5
+
+
+def test_names():
+    assert is_eager("pytorch:cuda") and not is_eager("torch:cpu")
+    assert [processor(name) for name in ("pytorch:cuda", "pytorch", "opencl:x")] == [
+        "torch:cuda", "torch:cpu", "opencl:x"]
+
+
+@pytest.mark.parametrize("name", ["m1", "dcgan"])
+def test_it_is_the_same_training(name, tmp_path):
+    source = open_source(name, "small")
+    made = Eager(source, "pytorch:cpu", 2, 0)
+    with made.profile(str(tmp_path / "x.run"), steps=STEPS, seconds=None,
+                      progress=lambda *_: None, sensors=False) as run:
+        row = measured(run, 2, "pytorch:cpu")
+    assert row["steps"] == STEPS and row["samples_s"] > 0 and row["finite"]
+    assert "caller" not in row["findings"], "nothing happens between its steps"
+    step = source.step([2], 0)
+    runs = source.runs(source.example(2))
+    with step.plan("torch:cpu", graphs=[graph for graph, _ in runs]).start() as trainer:
+        for _ in range(STEPS):
+            for graph, share in runs:
+                loss = trainer.run(graph, *share)
+        assert row["loss"] == pytest.approx(float(loss), rel=1e-4)
+    assert made.parameters == sum(
+        int(step.values[slot.name].size) for slot in step.slots.values()
+        if slot.role == "parameter")
+
+
+def test_a_step_file_has_no_model(tmp_path):
+    open_source("m1", "small").step([2], 0).save(tmp_path / "m1.step")
+    with pytest.raises(HandheldError, match="step file"):
+        Eager(StepFile(tmp_path / "m1.step"), "pytorch:cpu", 2, 0)
