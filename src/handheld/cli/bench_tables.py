@@ -78,7 +78,7 @@ def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: fl
         if not line["trains"]:
             out.print(Text.assemble(name, (show.middle(why(line), 60), "yellow")))
             continue
-        others = ", ".join(f"{one['device']} {one['ratio']:.2f}x" for one in line["others"])
+        others = ", ".join(f"{one['device']} {one['ratio']:.2g}x" for one in line["others"])
         out.print(Text.assemble(
             name, f"{show.middle(line['device'], 13):<13} {line['batch']:>5} "
             f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} ",

@@ -158,8 +158,8 @@ def ops(run: Run, count: int) -> Table:
     for row in rows[:count]:
         name = f"{row['path'] or '(model)'} {row['op']}"
         table.add_row(name, row["phase"], f"{row['ms']:.3f}", f"{row['share']:.1%}",
-                      f"{row['cv']:.0%}", f"{row['gflops'] or 0:.1f}",
-                      f"{row['gbytes_s'] or 0:.1f}")
+                      f"{row['cv']:.0%}",
+                      *(f"{row[rate]:.1f}" if row[rate] else "" for rate in ("gflops", "gbytes_s")))
     rest = rows[count:]
     if rest:
         table.add_row(f"and {show.count(len(rest), 'op')} more", "",
