@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class _Commands(TyperGroup):
                 _stopped(stop, as_json)
         except typer.Exit:
             raise
-        except KeyboardInterrupt as again:  # fell into the end of the first one; there is no third
+        except KeyboardInterrupt as again:  # fell into the end of the first one
             _stopped(again, as_json)
         except Exception as error:
             if as_json:
@@ -57,10 +58,20 @@ def _stopped(stop: KeyboardInterrupt, as_json: bool) -> NoReturn:
     raise typer.Exit(128 + getattr(found, "signal", signal.SIGINT)) from None
 
 
-def _interrupt_once(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C, and no more of them while the command ends."""
-    signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+class _Interrupts:
+    """Raises KeyboardInterrupt for Ctrl-C, but not for those within `QUIET_S` after one, which
+    would fall into the end of the command."""
+
+    QUIET_S = 2.0
+
+    def __init__(self) -> None:
+        self._last = -self.QUIET_S
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if now - self._last >= self.QUIET_S:
+            self._last = now
+            raise KeyboardInterrupt
 
 
 def _cause(stop: BaseException) -> BaseException:
@@ -133,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     warnings.filterwarnings("ignore", message="Non-empty compiler output")
     warnings.showwarning = lambda message, *_, **__: show.warn(str(message))
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt_once)
+        signal.signal(signal.SIGINT, _Interrupts())
     app(args=given, prog_name="handheld")
 
 
