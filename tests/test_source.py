@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from handheld.cli.source import open_source
 
 from handheld.cli.prepare import load
 from handheld.errors import HandheldError
+from handheld.source import open_source
 
 
 @pytest.mark.parametrize(("name", "size", "shape"), [
