@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -212,11 +213,13 @@ def test_small_and_large_devices(items, local):
                 local_mem_bytes=local << 10)
 
 
-def test_every_choice_computes_the_same():
+def test_every_choice_computes_the_same(request):
     sizes = (1, 2, 1, 21, 37, 24, 40)
     graph = _graph(sizes)
     offered = candidates(graph.nodes[0], graph, caps("gpu"))
     assert len(offered) > 3 and candidates(graph.nodes[0], graph, caps("cpu")) == ()
+    if not request.config.getoption("--all-cases"):
+        offered = random.Random(0).sample(offered, 4)
     for choice in offered:
         compare("gpu", sizes, PLAIN, choice=choice)
     with pytest.raises(PlanError, match="no work-group"):

@@ -234,7 +234,7 @@ class Capture:
         if not loss.requires_grad:
             raise CaptureError("the loss does not depend on any parameter of the optimizer")
         # the gradient of the loss is a slot: 1 in float32, see passes/scale.py
-        seed = rec.stand_in_of(SCALE, torch.tensor(1.0)).reshape(loss.shape).to(loss.dtype)
+        seed = rec.stand_in_of(SCALE, torch.ones(())).reshape(loss.shape).to(loss.dtype)
         found = torch.autograd.grad(loss, parameters, seed, allow_unused=True)
         # functions that run a backward pass of their own (reversible layers) leave gradients behind
         grads = [
