@@ -311,9 +311,9 @@ class Kernels:
 
 def equal_kernels(device: str) -> Kernels:
     """Kernels that take PLANTED_S each, by how much they do."""
-    from handheld.backends import opencl
+    from handheld.backends import opencl_devices
 
-    bench = _Bench(opencl.find(device))
+    bench = _Bench(opencl_devices.find(device))
     cl, queue = bench.cl, bench.queue
     local = min(64, bench.caps.max_work_group)
     items = local * bench.caps.compute_units * (4 if bench.caps.kind == "cpu" else 64)

@@ -45,7 +45,8 @@ from contractions import Contraction
 from streams import Stream, Update
 
 import handheld
-from handheld.backends.opencl import Found, OpenCLSession, find
+from handheld.backends.opencl import OpenCLSession
+from handheld.backends.opencl_devices import Found, find
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.kernels import contract

@@ -11,17 +11,13 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "oclgrind"
-CRASHED = 139  # as a shell tells it
 
 
 @pytest.mark.skipif(shutil.which("oclgrind") is None, reason="Oclgrind is not installed")
 def test_a_sample_is_clean() -> None:
-    for _ in range(2):  # Oclgrind itself crashes now and then, and not twice at the same place
-        done = subprocess.run(
-            [str(SCRIPT), "--sample", "10", "--seed", "1", "--variants", "1"],
-            capture_output=True, text=True, timeout=600,
-            env={**os.environ, "PYTHON": sys.executable}, check=False)
-        if done.returncode != CRASHED:
-            break
+    done = subprocess.run(
+        [str(SCRIPT), "--sample", "10", "--seed", "1", "--variants", "1"],
+        capture_output=True, text=True, timeout=600,
+        env={**os.environ, "PYTHON": sys.executable}, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "0 wrong" in done.stdout and "Oclgrind found nothing" in done.stdout

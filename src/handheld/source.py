@@ -174,7 +174,7 @@ class Factory(Source):
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
         import torch
 
-        from handheld.capture.capture import _closure
+        from handheld.capture.capture import closure
         from handheld.capture.trial import other_batches, try_batches
 
         torch.manual_seed(seed)
@@ -183,7 +183,7 @@ class Factory(Source):
         others = [(f"batch {n + 2} of the data", batch) for n, batch in enumerate(rest)]
         if callable(own):
             others.append(("another batch of the factory", own(_rows(first))))
-        return list(try_batches(model, _closure(model, loss, 1), first,
+        return list(try_batches(model, closure(model, loss, 1), first,
                                 [*others, *other_batches(first)]))
 
     def _parts(self) -> tuple[Parts, Any]:
@@ -258,13 +258,13 @@ def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: st
 
 
 def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
-    from handheld.capture.capture import Capture, _closure, capture
+    from handheld.capture.capture import Capture, capture, closure
 
     model, loss, optimizer = parts
     if len(examples) == 1:
         return capture(model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name,
                        frozen="accept")  # each command says what follows
-    builder, fn = Capture(model, seed), _closure(model, loss, 1)
+    builder, fn = Capture(model, seed), closure(model, loss, 1)
     for size, batch in examples.items():
         builder.train(fn, optimizer, batch, f"train@{size}")
         builder.evaluate(fn, batch, f"evaluate@{size}")

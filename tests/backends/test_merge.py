@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import handheld
-from handheld.backends import opencl
+from handheld.backends import opencl, opencl_devices
 from handheld.backends.merge import merge, renamed
 from handheld.errors import BuildError
 from models import Vision
@@ -41,7 +41,7 @@ void run(__global int *x) { Change c = {2, 5}; x[0] = (int)change(x[0]) * c.firs
 
 
 def test_each_text_keeps_its_names() -> None:
-    found = opencl.find("opencl")
+    found = opencl_devices.find("opencl")
     context = cl.Context([found.device])
     queue = cl.CommandQueue(context)
     program = cl.Program(context, merge([ADD, SCALE, ADD])).build(options=["-w"])

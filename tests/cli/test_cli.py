@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import handheld
 from handheld import container
-from handheld.backends import opencl
+from handheld.backends import opencl_devices
 from handheld.cli import probe, show
 from handheld.cli.main import app
 from handheld.errors import CheckpointError, DeviceError, StepFileError
@@ -124,8 +124,8 @@ def test_version_and_help(run):
 
 @pytest.fixture
 def one_device(monkeypatch):
-    found = opencl.devices()[:1]
-    monkeypatch.setattr(opencl, "devices", lambda: found)
+    found = opencl_devices.devices()[:1]
+    monkeypatch.setattr(opencl_devices, "devices", lambda: found)
     return found[0]
 
 
@@ -153,14 +153,14 @@ def test_doctor_says_what_fails(run, one_device, monkeypatch):
 
 
 def test_doctor_without_any_device(run, monkeypatch):
-    monkeypatch.setattr(opencl, "devices", lambda: [])
+    monkeypatch.setattr(opencl_devices, "devices", lambda: [])
     result = run("doctor")
     assert result.exit_code == 1 and "no OpenCL device" in result.stdout
 
     def broken() -> list[object]:
         raise DeviceError("no OpenCL platform: none. Try: pip install pocl-binary-distribution")
 
-    monkeypatch.setattr(opencl, "devices", broken)
+    monkeypatch.setattr(opencl_devices, "devices", broken)
     assert "no OpenCL platform" in run("doctor").stdout
 
 
@@ -412,7 +412,7 @@ def no_device(monkeypatch):
     def opened() -> None:
         raise AssertionError("the device was opened")
 
-    monkeypatch.setattr(opencl, "devices", opened)
+    monkeypatch.setattr(opencl_devices, "devices", opened)
 
 
 def test_what_is_known_is_said_before_a_device_starts(run, work, no_device):
@@ -470,7 +470,7 @@ def test_one_is_not_many(run):
 
 
 def test_no_opencl_device(run, monkeypatch):
-    monkeypatch.setattr(opencl, "devices", lambda: [])
+    monkeypatch.setattr(opencl_devices, "devices", lambda: [])
     fails(run("train", "mine.py:make", "--data", "data.npz"), "no OpenCL device", "torch:cpu")
 
 

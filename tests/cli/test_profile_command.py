@@ -101,6 +101,13 @@ def test_json(run):
         assert opened.meta["settings"]["what"] == "mine_make"
 
 
+def test_a_graph_that_no_training_step_runs(run):
+    result = run("mine.py:make", "--graph", "predict", "--steps", "5", "--out", "one.run")
+    assert result.exit_code == 0, result.output
+    with handheld.open_run("one.run") as opened:
+        assert opened.meta["settings"]["data"] == "random"
+
+
 def test_a_file_that_exists_is_not_touched(run):
     Path("one.run").write_text("mine")
     result = run("mine.py:make", "--out", "one.run")

@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from handheld.backends import opencl
+from handheld.backends import opencl_devices
 from handheld.cli import sensing, show
 from handheld.cli.main import app
 from sensor_trees import grow
@@ -65,7 +65,7 @@ def test_readings_in_words(tree, expected, tmp_path):
 def test_doctor_lists_the_sensors_of_this_machine(monkeypatch):
     from typer.testing import CliRunner
 
-    monkeypatch.setattr(opencl, "devices", lambda: [])
+    monkeypatch.setattr(opencl_devices, "devices", lambda: [])
     monkeypatch.setenv("COLUMNS", "80")
     report = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
     data = {one["name"]: one for one in report["sensors"]}

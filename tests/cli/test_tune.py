@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fake_family
-from handheld.backends import opencl
+from handheld.backends import opencl_devices
 from handheld.cli import probe, show, tune
 from handheld.cli.main import app
 from handheld.measure import ceilings
@@ -53,8 +53,8 @@ def run(monkeypatch, tmp_path):
 
 @pytest.fixture
 def one_device(monkeypatch):
-    found = opencl.devices()[:1]
-    monkeypatch.setattr(opencl, "devices", lambda: found)
+    found = opencl_devices.devices()[:1]
+    monkeypatch.setattr(opencl_devices, "devices", lambda: found)
     monkeypatch.setattr(probe, "run_in_child", lambda device: "")
     return found[0]
 

@@ -34,6 +34,11 @@ def name(request):
     return request.param
 
 
+def test_a_batch_of_too_few_arrays_is_an_error():
+    with pytest.raises(HandheldError, match="dqn takes batches of 5 arrays, and this one has 2"):
+        suite.get("dqn").runs((torch.zeros(1), torch.zeros(1)))
+
+
 def test_every_workload_says_what_it_is():
     for workload in suite.WORKLOADS.values():
         assert workload.domain in ("vision", "text", "speech", "rl", "tabular")

@@ -120,9 +120,9 @@ def describe(device: str) -> DeviceCaps:
     """The description of a device by its name."""
     kind = device.partition(":")[0]
     if kind == "opencl":
-        from handheld.backends import opencl
+        from handheld.backends.opencl_devices import find
 
-        return opencl.find(device).caps
+        return find(device).caps
     if kind == "torch":
         try:
             from handheld.backends import torch as torch_backend

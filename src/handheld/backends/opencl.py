@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 import warnings
 import weakref
@@ -16,17 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from handheld.backends.base import (
-    COPY,
-    DOWNLOAD,
-    LAUNCH,
-    UPLOAD,
-    Counters,
-    Recorded,
-    available_memory,
-)
+from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD, Counters, Recorded
 from handheld.backends.merge import merge, renamed
-from handheld.device import DeviceCaps
+from handheld.backends.opencl_devices import find, opencl
 from handheld.errors import BuildError, DeviceError, OutOfMemory
 from handheld.graph.graph import DTYPES
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
@@ -47,106 +38,6 @@ FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver counts them in 32
 Bound = tuple[Any, tuple[int, ...], tuple[int, ...]]
 #: the program that a text is in, and its number there if it is not alone
 Built = tuple[Any, int | None]
-
-
-def _cl() -> Any:
-    try:
-        import pyopencl
-    except ImportError as error:  # a broken loader is a missing device, not a crash
-        raise DeviceError(
-            f"pyopencl cannot be imported ({error}). Try: pip install pyopencl"
-        ) from None
-    return pyopencl
-
-
-@dataclass(frozen=True)
-class Found:
-    """An OpenCL device under its stable name."""
-
-    name: str
-    device: Any
-    caps: DeviceCaps
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
-def devices() -> list[Found]:
-    """All OpenCL devices, GPUs first, named after platform and device rather than by position."""
-    cl = _cl()
-    try:
-        platforms = cl.get_platforms()
-    except cl.Error as error:
-        raise DeviceError(
-            f"no OpenCL platform: {error}. Try: pip install pocl-binary-distribution"
-        ) from None
-    found: list[Found] = []
-    for platform in platforms:
-        try:
-            members = platform.get_devices()
-        except cl.Error:
-            continue
-        for device in members:
-            base = _slug(f"{platform.name} {device.name}")
-            for long, short in (("portable-computing-language", "pocl"), ("nvidia-cuda-", "")):
-                base = base.replace(long, short)
-            same = sum(f.name == base or f.name.startswith(f"{base}--") for f in found)
-            found.append(
-                Found(base if not same else f"{base}--{same + 1}", device, caps_of(device))
-            )
-    return sorted(found, key=lambda f: f.caps.kind != "gpu")
-
-
-def caps_of(device: Any) -> DeviceCaps:
-    cl = _cl()
-    kind = "cpu" if device.type & cl.device_type.CPU else "gpu"
-    unified = bool(device.host_unified_memory)
-    memory = int(device.global_mem_size)
-    if unified:
-        memory = min(memory, available_memory())
-    extensions = device.extensions.split()
-    return DeviceCaps(
-        name=device.name.strip(),
-        vendor=device.vendor.strip(),
-        kind=kind,
-        driver=f"{device.platform.version.strip()}; {device.driver_version.strip()}",
-        compute_units=int(device.max_compute_units),
-        max_work_group=int(device.max_work_group_size),
-        local_mem_bytes=int(device.local_mem_size),
-        global_mem_bytes=memory,
-        max_alloc_bytes=int(device.max_mem_alloc_size),
-        base_align_bytes=int(device.mem_base_addr_align) // 8,
-        unified_memory=unified,
-        images=bool(device.image_support),
-        fp16="cl_khr_fp16" in extensions,
-        fp64="cl_khr_fp64" in extensions,
-        vector_width=max(int(device.native_vector_width_float), 1),
-    )
-
-
-def find(spec: str) -> Found:
-    """`opencl`, `opencl:0` or `opencl:<part of a name>`."""
-    wanted = spec.partition(":")[2]
-    found = devices()
-    if not found:
-        raise DeviceError(
-            "no OpenCL device found. Try: pip install pocl-binary-distribution (x86-64 Linux), "
-            "install the GPU vendor's OpenCL driver, or use --on torch:cpu"
-        )
-    if not wanted:
-        return found[0]
-    if wanted.isdigit():
-        if int(wanted) < len(found):
-            return found[int(wanted)]
-    else:
-        exact = [f for f in found if f.name == wanted]
-        partial = [f for f in found if wanted.lower() in f.name]
-        if exact or partial:
-            return (exact or partial)[0]
-    raise DeviceError(
-        f"no OpenCL device {wanted!r}; there are {', '.join('opencl:' + f.name for f in found)}"
-    )
 
 
 class _Download:
@@ -188,7 +79,7 @@ class Kept:
     """A context and what was built in it, for those who start many plans that share programs."""
 
     def __init__(self, device: str) -> None:
-        self.context: Any = _cl().Context([find(device).device])
+        self.context: Any = opencl().Context([find(device).device])
         self.programs: dict[str, Any] = {}
 
 
@@ -199,7 +90,7 @@ class OpenCLSession:
         self, plan: Plan, profiling: bool = False, build_threads: int | None = None,
         kept: Kept | None = None,
     ) -> None:
-        cl = self._cl = _cl()
+        cl = self._cl = opencl()
         self.plan, self.counters = plan, Counters()
         self._slots = plan.slots
         self.timings: dict[str, float] = {}
@@ -593,7 +484,7 @@ class OpenCLSession:
 
 def texture(context: Any, buffer: Any, floats: int, kind: str = "f32") -> Any:
     """A buffer as an image1d_buffer_t of texels of 1 or 4 floats or halves."""
-    cl = _cl()
+    cl = opencl()
     channel = cl.channel_type.HALF_FLOAT if kind == "f16" else cl.channel_type.FLOAT
     order = cl.channel_order.RGBA if floats == 4 else cl.channel_order.R
     make = getattr(cl, "create_image", cl.Image)  # pyopencl before 2024.3 has no create_image

@@ -117,6 +117,7 @@ class TorchSession:
         self.where = _where(plan.device)
         self.float_dtype = torch.float64 if float64 else torch.float32
         self._slots = {n: self._to(v) for n, v in plan.values.items()}
+        self._shapes = {n: slot.shape for n, slot in plan.slots.items()}
         self._values: dict[str, dict[int, torch.Tensor]] = {name: {} for name in plan.graphs}
         self._recording: TorchRecording | None = None
 
@@ -227,8 +228,7 @@ class TorchSession:
         return np.asarray(self._values[graph][tensor].cpu().numpy())
 
     def read_slot(self, name: str) -> np.ndarray:
-        slot = self.plan.slots[name]
-        return np.asarray(_Value(self._slots[name]).read()).reshape(slot.shape)
+        return np.asarray(_Value(self._slots[name]).read()).reshape(self._shapes[name])
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
         self._slots[name] = self._to(array)

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -49,22 +47,17 @@ class Eager:
     def profile(self, path: str, *, steps: int, seconds: float | None,
                 progress: Callable[[int, int, str], None], sensors: bool = True) -> Run:
         """Trains for `steps` steps, or at least these and until `seconds` have passed."""
+        from handheld.profile.session import until
         from handheld.profile.watch import Watch
 
         queued: deque[Any] = deque()
-        begun = None
         with Watch(self.model, path, sensors=sensors) as watch:
-            for done in itertools.count(1):
+            for done in until(steps, seconds):
                 watch.begin()
                 loss = self._step()
                 self._wait(queued)
                 watch.step()
                 progress(done, max(steps, done), "step")
-                if done == AHEAD:
-                    begun = time.monotonic()
-                if done >= steps and (seconds is None or (
-                        begun is not None and time.monotonic() - begun >= seconds)):
-                    break
             watch.writer.meta(loss=float(loss.detach()))
         return open_run(path)
 
@@ -92,7 +85,7 @@ class Eager:
 def _parts(source: Source, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
     """Modules by name; the loss of each update, a function of the batch; their optimizers, to be
     made when the modules are where they stay; an example batch."""
-    from handheld.capture.capture import _closure
+    from handheld.capture.capture import closure
 
     if isinstance(source, Suite):
         modules, updates = source.workload.parts(seed)
@@ -103,7 +96,7 @@ def _parts(source: Source, batch: int, seed: int) -> tuple[Any, list[Any], list[
         raise HandheldError(f"{source.name} is a step file: there is no model that PyTorch itself "
                             "could train. Try: --on torch:cpu")
     model, loss, optimizer = source.parts(seed)
-    fn = _closure(model, loss, 1)
+    fn = closure(model, loss, 1)
     return {"": model}, [lambda b: fn(b)[0]], [lambda: optimizer], source.need_example(batch)
 
 

@@ -52,9 +52,9 @@ def describe_devices(task: dict[str, Any], say: Say) -> None:
     for device in task["devices"]:
         caps = describe(processor(device)).to_json()
         if device.partition(":")[0] == "opencl":
-            from handheld.backends import opencl
+            from handheld.backends.opencl_devices import find
 
-            caps["stable_name"] = f"opencl:{opencl.find(device).name}"
+            caps["stable_name"] = f"opencl:{find(device).name}"
         found[device] = caps
     say(facts={"devices": found})
 

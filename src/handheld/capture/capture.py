@@ -455,7 +455,7 @@ def capture(
         fn: Callable[[Any], Any] = model
     else:
         builder = Capture(model, seed)
-        fn = _closure(model, loss, inputs)
+        fn = closure(model, loss, inputs)
     if optimizer is not None:
         builder.train(fn, optimizer, batch, clip_norm=clip_norm, clip_value=clip_value,
                       accumulate=accumulate)
@@ -466,7 +466,7 @@ def capture(
     return builder.step(frozen=frozen, name=name or type(model).__name__)
 
 
-def _closure(
+def closure(
     model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int
 ) -> Callable[[Any], Any]:
     def fn(batch: Any) -> Any:

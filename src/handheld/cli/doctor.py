@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 import handheld
-from handheld.backends import opencl
+from handheld.backends import opencl_devices
 from handheld.backends.base import available_memory
 from handheld.cli import probe, sensing, show
 from handheld.cli.options import Json
@@ -83,7 +83,7 @@ def examine(measure: bool = False, on: str | None = None) -> dict[str, Any]:
 
 def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[str]]:
     try:
-        found = opencl.devices() if on is None else [opencl.find(on)]
+        found = opencl_devices.devices() if on is None else [opencl_devices.find(on)]
     except DeviceError as error:
         if on is not None:
             raise

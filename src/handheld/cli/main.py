@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -143,7 +144,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     # drivers chatter while they build kernels; what matters becomes a BuildError
     warnings.filterwarnings("ignore", message="Non-empty compiler output")
     warnings.showwarning = lambda message, *_, **__: show.warn(str(message))
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    own = threading.current_thread() is threading.main_thread()
+    if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _Interrupts())
     app(args=given, prog_name="handheld")
 

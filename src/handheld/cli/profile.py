@@ -88,7 +88,8 @@ def profile(
     names = [graph] if graph else list(runs)
     if names[0] not in step.graphs:
         raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
-    given = {name: inputs_for(runs.get(name, example), step.graphs[name], seed) for name in names}
+    # a graph that no training step runs may want other shapes than the example's
+    given = {name: inputs_for(runs.get(name), step.graphs[name], seed) for name in names}
     path = out or _free(source.name)
     plan = step.plan(on, graphs=names, precision=precision)
     with _kept(path), _shown(path, live and not json, json) as progress:
@@ -96,7 +97,7 @@ def profile(
                       graph=names, energy=energy, energy_s=energy_seconds, estimate=estimate,
                       progress=progress, code=source.folder, what=source.name, batch=size,
                       seed=seed,
-                      data=data or ("random" if example is None else "example"))
+                      data="random" if runs.get(names[0]) is None else data or "example")
     with run:
         if json:
             show.print_json({**run.summary(), "ops": run.ops()[:SHOWN],

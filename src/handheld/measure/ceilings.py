@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from handheld import cache
-from handheld.backends import opencl
+from handheld.backends import opencl_devices
 from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
@@ -119,7 +119,7 @@ def measure(device: str, progress: Callable[[str, float], None] = lambda what, p
     if device.partition(":")[0] != "opencl":
         raise DeviceError(f"{device} has no ceilings of its own. Try: --on opencl")
     started = time.perf_counter()
-    bench = _Bench(opencl.find(device))
+    bench = _Bench(opencl_devices.find(device))
     caps = bench.caps
     progress("arithmetic", 0.0)
     fp32, kind = bench.flops("float")
@@ -144,7 +144,7 @@ def measure(device: str, progress: Callable[[str, float], None] = lambda what, p
 def launch_latencies(device: str) -> tuple[Measured, Measured, Measured]:
     """Only the launches of `measure`, now: seconds to enqueue one, to run one after another, and
     to enqueue and wait for one."""
-    return _Bench(opencl.find(device)).launches()
+    return _Bench(opencl_devices.find(device)).launches()
 
 
 def working_sets(caps: DeviceCaps) -> Iterator[int]:
@@ -159,7 +159,7 @@ def working_sets(caps: DeviceCaps) -> Iterator[int]:
 class _Bench:
     """An open device. Work-items are few and long on a CPU, many on a GPU."""
 
-    def __init__(self, found: opencl.Found) -> None:
+    def __init__(self, found: opencl_devices.Found) -> None:
         import pyopencl as cl
 
         self.cl, self.caps = cl, found.caps

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from handheld.backends import opencl
+from handheld.backends import opencl_devices
 from handheld.measure import ceilings
 from handheld.measure.timing import Measured
 
@@ -32,7 +32,7 @@ def transfer_times(device: str, sizes: Sequence[int] = SIZES, seconds: float = S
     import pyopencl
 
     cl: Any = pyopencl
-    found = opencl.find(device)
+    found = opencl_devices.find(device)
     queue = cl.CommandQueue(cl.Context([found.device]))
     sizes = [size for size in sizes if size <= found.caps.max_alloc_bytes // 4]
     largest = max(sizes)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from handheld.backends import opencl
+from handheld.backends import opencl, opencl_devices
 from handheld.errors import HandheldError
 from handheld.graph.check import check
 from handheld.graph.codec import from_json
@@ -46,7 +46,7 @@ class Subject:
     """One node on a device, and the variants of it that have run."""
 
     def __init__(
-        self, found: opencl.Found, queue: Any, graph: Graph, programs: dict[str, Any]
+        self, found: opencl_devices.Found, queue: Any, graph: Graph, programs: dict[str, Any]
     ) -> None:
         import pyopencl as cl
 
@@ -207,7 +207,7 @@ class Worker:
         if self.subject is not None:
             self.subject.close()
             self.subject = None
-        found = opencl.find(device)
+        found = opencl_devices.find(device)
         if self.device != device:
             import pyopencl as cl
 

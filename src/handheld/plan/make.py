@@ -170,11 +170,6 @@ def fallbacks(plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Where the driver rejects a kernel: plans without it, by name. First without what was tuned,
     then with the kernels meant for the other kind of device; both kinds run on any."""
     if any(graph.tuned for graph in plan.graphs.values()):
-        yield "variants that were not tuned", _again(plan, plan.caps)
+        yield "variants that were not tuned", plan.again(tuning=False)
     other = replace(plan.caps, kind="gpu" if plan.caps.kind == "cpu" else "cpu")
-    yield f"the {other.kind} variants", _again(plan, other)
-
-
-def _again(plan: Plan, caps: DeviceCaps) -> Plan:
-    options = {**plan.options, "tuning": False}
-    return make_plan(plan.step, plan.device, caps, list(plan.graphs), options)
+    yield f"the {other.kind} variants", plan.again(caps=other, tuning=False)

@@ -82,11 +82,6 @@ class Plan:
         return {**self.step.values, **self.tables}
 
     @property
-    def arithmetic(self) -> dict[str, Any]:
-        """The options that decide what is computed, for another plan of the same."""
-        return {k: self.options[k] for k in ("precision", "growth_steps") if k in self.options}
-
-    @property
     def bytes(self) -> int:
         """Everything the plan allocates on the device."""
         return sum(self.segments)
@@ -94,6 +89,11 @@ class Plan:
     @property
     def arena_bytes(self) -> int:
         return sum(self.segments[self.arena :])
+
+    def again(self, device: str | None = None, **changed: Any) -> Plan:
+        """Another plan with the same options but those that are `changed`, perhaps elsewhere."""
+        same = {"graphs": list(self.graphs), "caps": None if device else self.caps, **self.options}
+        return self.step.plan(device or self.device, **{**same, **changed})
 
     def start(self, **options: Any) -> Trainer:
         """Opens the device, builds the kernels and uploads the state. Where the driver rejects a

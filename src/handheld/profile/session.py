@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,7 @@ def profile(
     if energy:
         found.need_power()
         # nothing that an op reads may be overwritten by running it again
-        plan = plan.step.plan(plan.device, graphs=list(plan.graphs),
-                              **{**plan.options, "isolate": True})
+        plan = plan.again(isolate=True)
     with contextlib.ExitStack() as stack:
         profiler = stack.enter_context(Profiler(
             path, wait=wait, warmup=warmup, active=active, estimate=estimate, steps=steps,
@@ -80,23 +79,30 @@ def profile(
         if found.here:
             idle(profiler.writer, idle_s)
         turns = list(zip(names, takes))
-        begun = None
-        for done in itertools.count(1):
+        for done in until(steps, seconds):
             for name, take in turns:
                 loss = trainer.run(name, *take())
             if progress:
                 progress(done, max(steps, done), "step")
-            if done == AHEAD:  # the host is no further ahead: the first step has ended
-                begun = time.monotonic()
-            if done >= steps and (seconds is None or (
-                    begun is not None and time.monotonic() - begun >= seconds)):
-                break
         profiler.writer.meta(loss=float(loss))
         if energy:
             profiler.flush()
             measure(profiler, trainer, names[0], _window_s(profiler.path), budget_s=energy_s,
                     progress=progress)
     return open_run(path)
+
+
+def until(steps: int, seconds: float | None) -> Iterator[int]:
+    """1, 2, ...: so many steps, or, with `seconds`, these at least and until that much time has
+    passed since the first had ended."""
+    begun = None
+    for done in itertools.count(1):
+        yield done
+        if done == AHEAD:  # the host is no further ahead: the first step has ended
+            begun = time.monotonic()
+        if done >= steps and (seconds is None or (
+                begun is not None and time.monotonic() - begun >= seconds)):
+            return
 
 
 def default_graphs(graphs: Iterable[str]) -> list[str]:

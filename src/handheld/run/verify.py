@@ -94,10 +94,8 @@ def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train",
         raise HandheldError(f"the plan has no graph {name!r}; it has {', '.join(plan.graphs)}")
     if not plan.options.get("isolate") or len(plan.graphs) > 1:
         # results must outlive the nodes that read them
-        plan = plan.step.plan(plan.device, caps=plan.caps, graphs=[name], isolate=True,
-                              tuning=plan.options.get("tuning", True),
-                              naive=bool(plan.options.get("naive", False)), **plan.arithmetic)
-    reference = plan.step.plan("torch:cpu", graphs=[name], **plan.arithmetic)
+        plan = plan.again(graphs=[name], isolate=True, memory_limit_bytes=None)
+    reference = plan.again("torch:cpu", isolate=False, naive=False, memory_limit_bytes=None)
     arrays = check_batch(plan.graphs[name].graph, batch)
     sessions: list[Session] = []
     try:

@@ -96,6 +96,10 @@ class Workload:
         of this workload."""
         if self.single:
             return [("train", batch)]
+        needed = 1 + max(i for update in self._module().UPDATES for i in update.takes)
+        if len(batch) < needed:
+            raise HandheldError(f"{self.name} takes batches of {needed} arrays, and this one has "
+                                f"{len(batch)}")
         return [(update.graph, tuple(batch[i] for i in update.takes))
                 for update in self._module().UPDATES]
 
