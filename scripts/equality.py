@@ -5,7 +5,8 @@
 
 A value passes if it errs by at most four times what PyTorch's own float32 errs, plus 1e-6.
 "kinks" are values (in so many steps) over that limit where float64 PyTorch itself moves as far when
-its start is moved by less than 2**-21: an activation within rounding of ReLU's corner.
+its start is moved by less than 2**-21: an activation within rounding of ReLU's corner, or, mostly
+of a loss, a network of which rounding moves all that far.
 "noise" are values over the limit of which PyTorch's float32 has no digit right either: what is zero
 but for rounding, such as the gradient of a bias that a softmax takes away again.
 """

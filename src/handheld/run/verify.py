@@ -10,12 +10,12 @@ nothing, is of the size of what PyTorch's own float32 errs on the same inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from handheld.backends.base import Session, open_session
+from handheld.backends.base import Session, describe, open_session
 from handheld.errors import HandheldError
 from handheld.graph.graph import Graph
 from handheld.passes.scale import SCALE, SKIPPED
@@ -95,7 +95,10 @@ def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train",
     if not plan.options.get("isolate") or len(plan.graphs) > 1:
         # results must outlive the nodes that read them
         plan = plan.again(graphs=[name], isolate=True, memory_limit_bytes=None)
-    reference = plan.again("torch:cpu", isolate=False, naive=False, memory_limit_bytes=None)
+    # which tensors are halves depends on where a tensor may start
+    caps = replace(describe("torch:cpu"), base_align_bytes=plan.caps.base_align_bytes)
+    reference = plan.again("torch:cpu", caps=caps, isolate=False, naive=False,
+                           memory_limit_bytes=None)
     arrays = check_batch(plan.graphs[name].graph, batch)
     sessions: list[Session] = []
     try:
