@@ -8,8 +8,9 @@ kernels of equal time.
 For a workload: windows of equal work tell the energy of each op signature by the slope over extra
 runs in normal steps and by running it alone (`--seconds`, about). Their sum is compared with what
 the rail's counter says about the step itself and about two things that were held out: the forward
-pass alone, and another batch size (each op's joules by how much longer it takes there), and beside
-it mean power x time, which knows no ops. Then two kernels that take the same time, one arithmetic-
+pass alone, and another batch size (what each op takes above idle power, by how much longer it takes
+there, and idle power over the time it all takes), and beside it mean power x time, which knows no
+ops. Then two kernels that take the same time, one arithmetic-
 bound and one memory-bound, as a step of two ops. `timed` is each method's watts by the times that
 ops have in the step, not by those they have when repeated. All joules are of the rail that is
 named, idle power included.
@@ -48,7 +49,7 @@ from handheld.profile.session import update_s
 
 METHODS = ("slope", "alone")
 TIMED = tuple(f"{method} timed" for method in METHODS)
-ROUNDS = 3
+ROUNDS, OTHER_ROUNDS, PLANTED_ROUNDS = 5, 8, 6  # of windows of what is held out, and planted
 STEPS, STEPS_S = 30, 2.0  # before the windows, at least
 PLANTED_S = 0.004  # of each planted kernel
 HELD = "held out"
@@ -95,9 +96,10 @@ def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path
                     progress=progress)
             if sys.stderr.isatty():
                 print(file=sys.stderr)
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS if everything else OTHER_ROUNDS):
             held("step", {})
-            held("forward", forward)
+            if everything:
+                held("forward", forward)
     return graph
 
 
@@ -174,26 +176,28 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
         if problem:
             return {**row, "problem": problem}
         with handheld.open_run(second) as small:
-            row["other batch"] = other_batch(run, small, main_rail(small), sums, mean_w, step_s)
+            row["other batch"] = other_batch(run, small, main_rail(small), sums, mean_w,
+                                             row["idle_watts"])
     return row
 
 
 def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w: float,
-                step_s: float) -> Row:
-    """Each op's joules by how much longer it takes at the other batch, and gaps with them. Ops are
+                idle_w: float | None) -> Row:
+    """Each op's joules above idle power by how much longer it takes at the other batch, and idle
+    power over the whole of a step: where the device waits for the host it takes no more. Ops are
     matched by where they come from; one that is only there takes what its phase takes."""
+    still = idle_w or 0.0
     joules, half, seconds = held_out(small, rail, "step")
     here, there = keyed(run), keyed(small)
     row: Row = {"joules": joules, "half": half, "seconds": seconds, "mean power": mean_w * seconds,
                 "ops": len(there), "unmatched": len(there.keys() - here.keys())}
-    # what an op takes has its share of the gaps between ops in it
-    gaps = (seconds / sum(r["ms"] for r in there.values())
-            / (step_s / sum(r["ms"] for r in here.values())))
     for m in METHODS:
-        rates = {key: sums[m][r["id"]][0] / r["ms"] for key, r in here.items()
-                 if r["id"] in sums[m] and r["ms"]}
-        row[m] = gaps * sum(r["ms"] * rates.get(key, phase_rate(here, sums[m], r["phase"]))
-                            for key, r in there.items())
+        above = {op: (joules - still * took, took) for op, (joules, took) in sums[m].items()}
+        rates = {key: above[r["id"]][0] / r["ms"] for key, r in here.items()
+                 if r["id"] in above and r["ms"]}
+        row[m] = still * seconds + sum(
+            r["ms"] * rates.get(key, phase_rate(here, above, r["phase"]))
+            for key, r in there.items())
     return row | by_power(here, there, sums, mean_w, seconds)
 
 
@@ -277,7 +281,7 @@ def planted(options: argparse.Namespace, found: Sources, path: Path) -> Row:
         with handheld.open_run(path) as run:
             window_s = window_of(run, options.ticks)
         names = list(kernels.run)
-        for _ in range(ROUNDS):
+        for _ in range(PLANTED_ROUNDS):
             for method, extra in (("slope", {}), *(("slope", {n: 2}) for n in names),
                                   *(("alone", {n: 0}) for n in names), ("slope", {})):
                 counts = dict.fromkeys(names, 0 if method == "alone" else 1)

@@ -120,8 +120,7 @@ def _paused(turn: Turn, profiler: Profiler) -> Turn:
         try:
             turn(steps)
         finally:
-            if profiler.windows.count:
-                profiler.windows._first_ns += time.monotonic_ns() - begun
+            profiler.windows.skip(time.monotonic_ns() - begun)
             for child in children:
                 child.send_signal(signal.SIGCONT)
 

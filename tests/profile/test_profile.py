@@ -270,21 +270,26 @@ def test_bad_schedules(bad):
         Windows(**bad)
 
 
-def test_windows_keep_their_cost_low(monkeypatch):
+@pytest.mark.parametrize("reading_ns", [5_000_000, 0])
+@pytest.mark.parametrize("longer_ns", [0, 2_000_000])  # than others, a recorded step
+def test_windows_keep_their_cost_low(monkeypatch, reading_ns, longer_ns):
     now = [0]
     monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
-    windows, recorded = Windows(warmup=0), 0
-    for _ in range(2000):
+    windows, spent = Windows(warmup=0), 0
+    for _ in range(6000):
         if windows.due():
             windows.opened()
-            with windows.costs():
-                now[0] += 5_000_000  # of recording
             windows.steps += WINDOW
-            recorded += 1
+            now[0] += WINDOW * (1_000_000 + longer_ns)
             windows.closed()
+            with windows.costs():
+                now[0] += reading_ns
+            spent += reading_ns + WINDOW * longer_ns
         windows.steps += 1
         now[0] += 1_000_000
-    assert recorded >= 3 and windows.cost_ns <= 0.02 * now[0]
+    unseen = WINDOW * longer_ns  # of the first: what steps take was not known
+    assert windows.count >= 3 and windows.cost_ns == spent - unseen
+    assert spent <= 0.02 * now[0] + unseen
 
 
 def test_one_trainer_one_profiler(plan, batch, tmp_path):

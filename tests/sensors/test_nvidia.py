@@ -12,7 +12,7 @@ import pytest
 
 from handheld.sensors import Sampler, Samples
 from handheld.sensors.base import SensorLost, Unavailable, Where
-from handheld.sensors.nvidia import NvidiaPower, NvidiaState
+from handheld.sensors.nvidia import DEAR_S, NvidiaPower, NvidiaState
 from sensor_trees import values
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -44,6 +44,20 @@ def test_power_by_scope_and_energy(machine, plays):
     energy, _, memory = sensor.channels
     assert energy.counter and energy.unit == "J" and energy.wraps_at is None
     assert memory.covers == ("memory",) and memory.part_of == "gpu0 power"
+    sensor.close()
+
+
+def test_what_takes_long_is_asked_for_less_often(machine, plays):
+    plays("slow")
+    sensor = NvidiaPower.probe(machine)
+    begun = time.monotonic()
+    rows = [values(sensor) for _ in range(50)]
+    rest = time.monotonic() - begun
+    counted = {row["gpu0 energy"] for row in rows}
+    assert len(counted) <= 1 + rest / DEAR_S < 50
+    assert all(row["gpu0 power"] == 149.0 for row in rows)
+    time.sleep(DEAR_S)
+    assert values(sensor)["gpu0 energy"] == pytest.approx(max(counted) + 1.49)
     sensor.close()
 
 

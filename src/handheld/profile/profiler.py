@@ -146,8 +146,8 @@ class Profiler:
         if self._window is not None and self._recording is not None:
             self._window.close()
             self._unread.append((self._recording, self._recorded))
+            self.windows.closed(len(self._recorded))
             self._window, self._recording, self._recorded = None, None, []
-            self.windows.closed()
 
     def _read_one(self) -> None:
         """Reads the times of a finished window."""

@@ -78,7 +78,8 @@ def sampled(writer: RunWriter, found: Sources, where: Where | None = None) -> It
         summary = sampler.summary()
         # one that was killed says nothing about what it cost
         writer.meta(sampler=None if not summary.elapsed_s else {
-            "elapsed_s": summary.elapsed_s, "cpu_share": summary.cpu_share, "lost": summary.lost,
+            "elapsed_s": summary.elapsed_s, "cpu_share": summary.cpu_share,
+            "stretch": summary.stretch, "lost": summary.lost,
             "sources": {one.name: {"period_s": one.period_s, "readings": one.readings,
                                    "missed": one.missed, "mean_s": one.mean_s,
                                    "cpu_share": one.cpu_share} for one in summary.sources}})

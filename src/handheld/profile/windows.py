@@ -3,6 +3,7 @@
 `wait` steps are not looked at, `warmup` steps are noted but not recorded, then `active` steps are
 noted and some of them recorded (None: all that follow). The first window opens at once; the next
 one when all of them together, with it, have cost no more than SHARE of the time since the first.
+A window costs what it takes to open and read it, and what its steps take longer than others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Windows:
         self.seen = self.steps = self.count = 0  # steps seen and noted; windows
         self.cost_ns = 0
         self._first_ns = self._next = 0
+        self._mark_ns = self._aside_ns = 0  # when a window last opened or closed; costs since
+        self._step_ns = 0.0  # what a step between the last two windows took
 
     def notes(self) -> bool:
         """Whether the step that begins now is noted."""
@@ -44,11 +47,31 @@ class Windows:
         return cost <= SHARE * (time.monotonic_ns() - self._first_ns)
 
     def opened(self) -> None:
-        self._first_ns = self._first_ns or time.monotonic_ns()
+        took = self._since()
+        if self.count:
+            self._step_ns = took / max(self.steps - (self._next - WINDOW), 1)
+        self._first_ns = self._first_ns or self._mark_ns
 
-    def closed(self) -> None:
+    def closed(self, steps: int = WINDOW) -> None:
+        """A window of so many steps is over."""
+        took = self._since()
+        if self._step_ns:
+            self.cost_ns += max(0, int(took - steps * self._step_ns))
         self.count += 1
         self._next = self.steps + WINDOW
+
+    def skip(self, ns: int) -> None:
+        """So much of the time was not the run's."""
+        if self._first_ns:
+            self._first_ns += ns
+            self._mark_ns += ns
+
+    def _since(self) -> int:
+        """Time since the last mark, costs aside; sets the next."""
+        now = time.monotonic_ns()
+        took = now - self._mark_ns - self._aside_ns
+        self._mark_ns, self._aside_ns = now, 0
+        return took
 
     @contextlib.contextmanager
     def costs(self) -> Iterator[None]:
@@ -57,4 +80,7 @@ class Windows:
         try:
             yield
         finally:
-            self.cost_ns += time.monotonic_ns() - begun
+            took = time.monotonic_ns() - begun
+            self.cost_ns += took
+            if begun >= self._mark_ns:
+                self._aside_ns += took

@@ -4,9 +4,10 @@
     stdout  a JSON line when it is ready or cannot be, and one for each `summary`
 
 One thread a source, so that a slow or hanging one holds up no other; the first thread writes what
-they have read, four times a second. It ends with its parent, however that ends: the pipe closes,
-the kernel sends the death signal, and the parent's number is looked at besides (a forked
-grandchild may hold the pipe open).
+they have read, four times a second. All of it takes at most SHARE of the machine's processors:
+where it would take more, sources are read less often than their periods say. It ends with its
+parent, however that ends: the pipe closes, the kernel sends the death signal, and the parent's
+number is looked at besides (a forked grandchild may hold the pipe open).
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from handheld.sensors.sink import Gap, Reading, Sink
 from handheld.sensors.worker import Worker
 
 WRITE_S = 0.25  # between two writes
+SHARE = 0.01  # of all processors, that sampling may take
+MOST = 10.0  # times its period, that a source may wait
+LOOK_S = 1.0  # between two looks at what it takes
 KEPT = 200_000  # readings held in memory while the sink refuses them
 _PR_SET_PDEATHSIG = 1
 
@@ -66,11 +70,36 @@ class Writer:
         self._gaps.clear()
 
 
+class Pace:
+    """How much longer than their periods sources wait, so that sampling stays within its share."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.workers = workers
+        self.share = SHARE * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") \
+            else SHARE * (os.cpu_count() or 1)
+        self.stretch = 1.0
+        self._set(sum(worker.takes_s / worker.period_s for worker in workers) / self.share)
+        self._seen = time.monotonic(), time.process_time()
+
+    def _set(self, stretch: float) -> None:
+        self.stretch = min(max(stretch, 1.0), MOST)
+        for worker in self.workers:
+            worker.stretch = self.stretch
+
+    def keep(self) -> None:
+        """Called often; looks now and then."""
+        now, cpu = time.monotonic(), time.process_time()
+        elapsed = now - self._seen[0]
+        if elapsed >= LOOK_S:
+            self._set(self.stretch * (cpu - self._seen[1]) / elapsed / self.share)
+            self._seen = now, cpu
+
+
 def _drained(queue: collections.deque[Any]) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue))]
 
 
-def summary(writer: Writer, begun: float, cpu_s: float) -> dict[str, Any]:
+def summary(writer: Writer, pace: Pace, begun: float, cpu_s: float) -> dict[str, Any]:
     """What was read since `begun`, when this process had had `cpu_s`, and what that has taken."""
     elapsed = time.monotonic() - begun
     sources = []
@@ -83,8 +112,8 @@ def summary(writer: Writer, begun: float, cpu_s: float) -> dict[str, Any]:
             "max_s": cost.max_s, "cpu_share": cost.cpu_s / elapsed,
             "updates_s": {name: s for name, s in zip(names, cost.updates_s) if s is not None}})
     return {"elapsed_s": elapsed, "cpu_share": (time.process_time() - cpu_s) / elapsed,
-            "gaps": writer.gap_count, "lost": writer.lost, "problem": writer.problem,
-            "sources": sources}
+            "stretch": pace.stretch, "gaps": writer.gap_count, "lost": writer.lost,
+            "problem": writer.problem, "sources": sources}
 
 
 def die_with(parent: int, stop: threading.Event) -> None:
@@ -143,6 +172,7 @@ def main() -> None:
         say({"error": str(error) or type(error).__name__})
         return
     begun, cpu_s = time.monotonic(), time.process_time()
+    pace = Pace(writer.workers)
     for worker in writer.workers:
         worker.start()
     say({"ready": [{"name": worker.source.name, "period_s": worker.period_s}
@@ -153,8 +183,9 @@ def main() -> None:
             if not line:
                 break
             writer.write()
-            say(summary(writer, begun, cpu_s))
+            say(summary(writer, pace, begun, cpu_s))
         writer.write()
+        pace.keep()
     alive = os.getppid() == job["parent"]  # of one that is gone there is nothing to read
     for worker in writer.workers:
         worker.once_more = alive
@@ -162,7 +193,7 @@ def main() -> None:
     for worker in writer.workers:
         worker.join(0.5)
     writer.write()
-    say(summary(writer, begun, cpu_s))
+    say(summary(writer, pace, begun, cpu_s))
     writer.sink.close()
     os._exit(0)  # a thread that hangs in a driver would keep the interpreter
 

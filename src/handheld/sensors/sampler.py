@@ -51,6 +51,7 @@ class Summary:
 
     elapsed_s: float
     cpu_share: float  # of one core, by the whole process once it has started
+    stretch: float  # how much longer than their periods sources waited at the end
     gaps: int
     lost: int  # readings that could not be written
     problem: str  # empty, or what went wrong
@@ -179,7 +180,7 @@ class Sampler:
 
 def _summary(answer: dict[str, Any]) -> Summary:
     if "error" in answer:
-        return Summary(0.0, 0.0, 0, 0, answer["error"], ())
+        return Summary(0.0, 0.0, 1.0, 0, 0, answer["error"], ())
     return Summary(**{**answer, "sources": tuple(SourceSummary(**one)
                                                  for one in answer["sources"])})
 

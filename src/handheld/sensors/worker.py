@@ -26,6 +26,7 @@ SILENT_S = 2.0  # after which a reading that has not come back is a gap
 _UPDATES = 256  # intervals between values that are kept to tell how often a channel changes
 _NAP_S = 0.05  # a wait that need not be interrupted to end
 _BUSY = 0.5  # a source is read at most for this share of the time
+_SLOWEST_S = 0.25  # no source that is quicker is slowed down beyond this
 
 
 class Worker(threading.Thread):
@@ -39,7 +40,10 @@ class Worker(threading.Thread):
         self.number, self.source, self.where = number, source, where
         self.sensor: Sensor | None = source.probe(where)
         self.channels = self.sensor.channels
-        self.period_s = max(period_s or self.sensor.period_s, _quickest(self.sensor) / _BUSY)
+        self.takes_s = _quickest(self.sensor)
+        self.period_s = max(period_s or self.sensor.period_s, self.takes_s / _BUSY)
+        self.asked = period_s is not None  # for this period: it is kept whatever that costs
+        self.stretch = 1.0  # of the period, set by child.Pace
         self.readings: collections.deque[Reading] = collections.deque()
         self.gaps: collections.deque[Gap] = collections.deque()
         self.stop = threading.Event()
@@ -67,19 +71,26 @@ class Worker(threading.Thread):
                 continue
             self._read(self.sensor)
             self._cpu_ns = time.thread_time_ns()
-            due = self._wait(due + self.period_s)
+            due = self._wait(due + self.pace_s)
         if self.sensor is not None and self.once_more:
             self._read(self.sensor)  # what was sampled until now lies between two readings
         if self.sensor is not None:
             self.sensor.close()
 
+    @property
+    def pace_s(self) -> float:
+        """Between two readings now."""
+        if self.asked:
+            return self.period_s
+        return max(self.period_s, min(self.period_s * self.stretch, _SLOWEST_S))
+
     def _wait(self, due: float) -> float:
         """Sleeps until it is due; deadlines that are over already are counted, not made up for."""
         now = time.monotonic()
         if now > due:
-            skipped = int((now - due) / self.period_s) + 1
+            skipped = int((now - due) / self.pace_s) + 1
             self._missed += skipped
-            due += skipped * self.period_s
+            due += skipped * self.pace_s
         if due - now > _NAP_S:
             self.stop.wait(due - now)
         else:  # half the cost of waiting for an event
