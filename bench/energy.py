@@ -8,7 +8,7 @@ kernels of equal time.
 For a workload: windows of equal work tell the energy of each op signature by the slope over extra
 runs in normal steps and by running it alone (`--seconds`, about). Their sum is compared with what
 the rail's counter says about the step itself and about two things that were held out: the forward
-pass alone, and another batch size (what each op takes above idle power, by how much longer it takes
+pass alone, and another batch size (what each op takes above idle power, by how much more it does
 there, and idle power over the time it all takes), and beside it mean power x time, which knows no
 ops. Then two kernels that take the same time, one arithmetic-
 bound and one memory-bound, as a step of two ops. `timed` is each method's watts by the times that
@@ -183,9 +183,10 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
 
 def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w: float,
                 idle_w: float | None) -> Row:
-    """Each op's joules above idle power by how much longer it takes at the other batch, and idle
-    power over the whole of a step: where the device waits for the host it takes no more. Ops are
-    matched by where they come from; one that is only there takes what its phase takes."""
+    """Each op's joules above idle power by how much more work it is at the other batch, and idle
+    power over the whole of a step: where the device waits for the host, or is not full, it takes
+    longer and no more. Ops are matched by where they come from; one that is only there counts as
+    the mean of its phase."""
     still = idle_w or 0.0
     joules, half, seconds = held_out(small, rail, "step")
     here, there = keyed(run), keyed(small)
@@ -193,12 +194,19 @@ def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w
                 "ops": len(there), "unmatched": len(there.keys() - here.keys())}
     for m in METHODS:
         above = {op: (joules - still * took, took) for op, (joules, took) in sums[m].items()}
-        rates = {key: above[r["id"]][0] / r["ms"] for key, r in here.items()
-                 if r["id"] in above and r["ms"]}
-        row[m] = still * seconds + sum(
-            r["ms"] * rates.get(key, phase_rate(here, above, r["phase"]))
-            for key, r in there.items())
+        row[m] = still * seconds
+        for key, r in there.items():
+            if key in here and here[key]["id"] in above:
+                row[m] += above[here[key]["id"]][0] * more_work(here[key], r)
+            else:
+                row[m] += phase_rate(here, above, r["phase"]) * r["ms"]
     return row | by_power(here, there, sums, mean_w, seconds)
+
+
+def more_work(here: Row, there: Row) -> float:
+    """How much more an op does: by its arithmetic, or by the bytes of one that has none."""
+    what = "flops" if here["flops"] else "bytes"
+    return there[what] / here[what] if here[what] else 1.0
 
 
 def by_power(here: Keyed, there: Keyed, sums: dict[str, Any], mean_w: float, seconds: float

@@ -22,7 +22,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_with_a_meter(tmp_path):
-    done = run("--only", "a", "--seconds", "7", "--other", "16", "--sensor", "meters:Meter",
+    done = run("--only", "a", "--seconds", "12", "--other", "16", "--sensor", "meters:Meter",
                "--json", str(tmp_path / "one.json"), "--keep", str(tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads((tmp_path / "one.json").read_text())

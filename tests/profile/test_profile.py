@@ -431,7 +431,7 @@ def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
     """A meter that counts the process's own cores: the sum over ops is what a step takes."""
     told = []
     with plan.profile(batch, tmp_path / "one.run", steps=30, idle_s=0.5, energy=True,
-                      energy_s=8, sensors=(Meter, ProcessUse, CpuBusy),
+                      energy_s=12, sensors=(Meter, ProcessUse, CpuBusy),
                       progress=lambda *what: told.append(what)) as run:
         rows = run.op_energy()
         assert rows and {r["method"] for r in rows} == {"slope", "alone"}

@@ -26,7 +26,8 @@ TICKS = 20  # of the slowest rail, in every window
 LEAST_S, MOST_S = 0.5, 5.0  # of a window
 SETTLE = 0.1  # of its time, before it
 ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 3, 2, 10
-NAMED = 24  # signatures with windows of their own; all others are one more, "rest"
+NAMED = 24  # signatures with windows of their own; all others are "rest of" their phase
+RESTS = 3  # phases, at most
 NAMED_SHARE = 0.98  # of the time of ops, after which the others are the rest
 MORE = 1.0  # times the step's own time that the extra runs take, about
 MOST_EXTRA = 4096
@@ -42,7 +43,8 @@ class Work:
 
 
 def works(run: Run, graph: str, first: int, most: int = NAMED) -> list[Work]:
-    """Signatures by time, the smallest ones, and all beyond `most`, together as the rest."""
+    """Signatures by time, the smallest ones, and all beyond `most`, together as the rest of their
+    phase."""
     by: dict[str, list[dict[str, Any]]] = {}
     rows = [row for row in run.ops() if row["graph"] == graph and row["launches"]]
     if not rows or any(row["ms"] is None for row in rows):
@@ -53,14 +55,15 @@ def works(run: Run, graph: str, first: int, most: int = NAMED) -> list[Work]:
     groups = sorted(by.items(), key=lambda item: -sum(r["ms"] for r in item[1]))
     total = sum(row["ms"] for row in rows)
     named: list[Work] = []
-    rest: list[dict[str, Any]] = []
+    rest: dict[str, list[dict[str, Any]]] = {}
     for key, mine in groups:
         done = sum(w.seconds for w in named) * 1e3
         if len(named) < most and done < NAMED_SHARE * total:
             named.append(_work(key, mine, first))
         else:
-            rest += mine
-    return [*named, _work("rest", rest, first)] if rest else named
+            for row in mine:
+                rest.setdefault(f"rest of {row['phase']}", []).append(row)
+    return [*named, *(_work(key, mine, first) for key, mine in rest.items())]
 
 
 def _work(key: str, rows: list[dict[str, Any]], first: int) -> Work:
@@ -123,12 +126,12 @@ def windows(count: int) -> int:
 
 def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUNDS
                ) -> tuple[int, int]:
-    """Rounds, and signatures that can be told apart besides the rest."""
+    """Rounds, and signatures that can be told apart besides the rests."""
     if budget_s is None:
         return ROUNDS, NAMED
-    count = int((budget_s / (rounds * window_s) - 2) // 2) - 1
+    count = int((budget_s / (rounds * window_s) - 2) // 2) - RESTS
     if count < 1:
-        least = windows(2) * rounds * window_s
+        least = windows(1 + RESTS) * rounds * window_s
         raise HandheldError(f"the energy of ops takes at least {least:.0f} s here (a window is "
                             f"{window_s:.2g} s for the slowest sensor), and {budget_s:g} s are "
                             "given")

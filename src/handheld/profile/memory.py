@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from handheld.plan.memory import Place
 from handheld.plan.plan import GraphPlan, Plan
 
@@ -40,33 +42,48 @@ class Live:
     owners: tuple[Owner, ...]  # at the peak, largest first
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """A place, who has it, and the nodes from which and to which."""
+
+    place: Place
+    category: str
+    name: str
+    born: int
+    first: int
+    last: int
+
+
 def live(plan: Plan, graph: str) -> Live:
     made = plan.graphs[graph]
-    spans = _spans(made)
+    count = max(len(made.graph.nodes), 1)
+    pieces = _pieces(plan, made)
+    sums = _by_category(pieces, count)
+    totals = [sum(one.values()) for one in sums]
+    peak = max(range(count), key=totals.__getitem__)
+    owners = sorted((Owner(one.name, one.category, one.place.nbytes)
+                     for one in pieces if one.first <= peak <= one.last),
+                    key=lambda owner: -owner.nbytes)
+    return Live(tuple(sums), peak, totals[peak], tuple(owners[:12]))
+
+
+def _pieces(plan: Plan, made: GraphPlan) -> list[_Piece]:
     count = len(made.graph.nodes)
-    state = {tensor: slot for slot, tensor in made.graph.slots.items()}
+    state = set(made.graph.slots.values())
     slots = plan.slots
     roles = {tensor: slots[slot].role for slot, tensor in made.graph.writes}
-    always: list[tuple[Place, str, int, str]] = [
-        (place, CATEGORIES[slots[name].role], count, name)
-        for name, place in plan.state.items()]
-    pieces: list[list[tuple[Place, str, int, str]]] = [[] for _ in range(max(count, 1))]
-    for tensor, (born, last) in spans.items():
+    found = [_Piece(place, CATEGORIES[slots[name].role], name, count, 0, max(count - 1, 0))
+             for name, place in plan.state.items()]
+    for tensor, (born, last) in _spans(made).items():
         if tensor in state or tensor not in made.places:
             continue
         category = CATEGORIES[roles.get(tensor, made.graph.tensors[tensor].role)]
         name = made.graph.tensors[tensor].name or _maker(made, born)
-        for node in range(max(born, 0), min(last, count - 1) + 1):
-            pieces[node].append((made.places[tensor], category, born, name))
-    for (node, _), place in made.workspace.items():
-        pieces[node].append((place, "workspace", node, "workspace"))
-    sums = [_by_category(always + one) for one in pieces]
-    totals = [sum(one.values()) for one in sums]
-    peak = max(range(len(totals)), key=totals.__getitem__)
-    owners = sorted((Owner(name, category, place.nbytes)
-                     for place, category, _, name in (always + pieces[peak])),
-                    key=lambda owner: -owner.nbytes)
-    return Live(tuple(sums), peak, totals[peak], tuple(owners[:12]))
+        found.append(_Piece(made.places[tensor], category, name, born, max(born, 0),
+                            min(last, count - 1)))
+    found += [_Piece(place, "workspace", "workspace", node, node, node)
+              for (node, _), place in made.workspace.items()]
+    return found
 
 
 def _spans(made: GraphPlan) -> dict[int, tuple[int, int]]:
@@ -95,16 +112,20 @@ def _maker(made: GraphPlan, node: int) -> str:
     return f"{origin.path or '(model)'} {made.graph.nodes[node].op} ({origin.phase})"
 
 
-def _by_category(pieces: list[tuple[Place, str, int, str]]) -> dict[str, int]:
-    """The union of the places: where two overlap, the later-made one counts."""
-    found: dict[str, int] = {}
-    taken: dict[int, list[tuple[int, int]]] = {}
-    for place, category, _, _ in sorted(pieces, key=lambda piece: -piece[2]):
-        begin, end = place.offset, place.offset + place.nbytes
-        free = [(begin, end)]
-        for a, b in taken.setdefault(place.segment, []):
-            free = [part for lo, hi in free
-                    for part in ((lo, min(hi, a)), (max(lo, b), hi)) if part[0] < part[1]]
-        taken[place.segment].append((begin, end))
-        found[category] = found.get(category, 0) + sum(hi - lo for lo, hi in free)
-    return found
+def _by_category(pieces: list[_Piece], count: int) -> list[dict[str, int]]:
+    """Bytes by category while each node runs: the union of the places, where two overlap the
+    later-made one. Memory is cut wherever a place begins or ends; a part has one owner a node."""
+    names = list(dict.fromkeys(one.category for one in pieces))
+    ends = [(one.place.segment, one.place.offset + n)
+            for one in pieces for n in (0, one.place.nbytes)]
+    cuts = {cut: i for i, cut in enumerate(sorted(set(ends)))}
+    owner = np.full((count, len(cuts)), -1, np.int8)
+    for one in sorted(pieces, key=lambda one: one.born):
+        segment, begin = one.place.segment, one.place.offset
+        parts = slice(cuts[segment, begin], cuts[segment, begin + one.place.nbytes])
+        owner[one.first : one.last + 1, parts] = names.index(one.category)
+    at = np.array([offset for _, offset in cuts], np.int64).reshape(-1)
+    size = np.append(np.diff(at), 0)  # what lies between two segments belongs to nobody
+    by = {name: (owner == i) @ size for i, name in enumerate(names)}
+    return [{name: int(by[name][node]) for name in names if by[name][node]}
+            for node in range(count)]
