@@ -1,7 +1,8 @@
 """Whether what a profile says adds up, on one device, in a given time: one command for all of it.
 
     python bench/accounts.py [--on opencl] [--only fRM] [--minutes 8] [--out FOLDER]
-                             [--ticks 10] [--rounds 3] [--sensor MODULE:CLASS] [--keep-runs FOLDER]
+                             [--ticks 10] [--rounds 3] [--sensor MODULE:CLASS] [--no-planted]
+                             [--keep-runs FOLDER]
     python bench/accounts.py --show FOLDER/accounts.json
 
 For each workload:
@@ -317,8 +318,9 @@ def everything(options: argparse.Namespace, folder: Path) -> Row:
         report.part(f"{entry.name}: time", row, "time",
                     lambda e=entry, p=path: times(e, options, found, p), 15.0)
     options.seconds = 0.0
-    report.part("two kernels", report.found, "planted",
-                lambda: energy.planted(options, found, folder / "planted.run"), PLANTED_S)
+    if not options.no_planted:
+        report.part("two kernels", report.found, "planted",
+                    lambda: energy.planted(options, found, folder / "planted.run"), PLANTED_S)
     besides = max(min(ELSE_S, report.left / len(entries) / 2), 5.0)
     for n, entry in enumerate(entries):
         row = report.found["workloads"][entry.name]
@@ -432,6 +434,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of windows, at least")
     parser.add_argument("--other", type=int, help="the other batch size; half if not given")
     parser.add_argument("--sensor", metavar="MODULE:CLASS", help="this sensor alone, not all")
+    parser.add_argument("--no-planted", action="store_true", help="leave the two kernels out")
     parser.add_argument("--keep-runs", type=Path, metavar="FOLDER",
                         help="keep the run files there")
     parser.add_argument("--show", type=Path, metavar="JSON", help="say again what was found")
