@@ -53,7 +53,7 @@ PLAIN_S = 1.5  # of steps without a profiler, before and after
 HOLDS, LATE = 20, 4  # times that busy time is measured; that the host may be too late for it
 MOST_AHEAD = 700  # launches: drivers hold about a thousand before enqueueing waits
 ELSE_S = 40.0  # what a workload takes besides windows, until one has shown it
-WINDOWS_S = 34.0  # of windows for energy, at least
+WINDOWS_S = 40.0  # of windows for energy, at least
 PLANTED_S, TORCH_S = 45.0, 20.0  # what the two kernels, and PyTorch's ops, may take
 END_S, LATE_S = 8.0, 60.0  # for the end; past the given time it is ended wherever it is
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import handheld
 from handheld import benchmark, cache, suite
 from handheld.analyse.run import open_run
 from handheld.errors import ResultsError, RunFileError, StudyError
@@ -92,7 +92,7 @@ def result(folder: str | Path, device: str | None = None) -> Row:
         absent |= row.pop("sensors_absent", {})
     wanted = sum(case["device"] == device for case in results.info["cases"])
     return {
-        "format": FORMAT, "version": VERSION, "handheld": metadata.version("handheld"),
+        "format": FORMAT, "version": VERSION, "handheld": handheld.__version__,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": device, "caps": results.info["devices"].get(device, {}),
         "machine": results.info["machine"], "versions": results.info["versions"],
