@@ -214,6 +214,22 @@ def test_launches_that_the_device_waits_for(made):
         assert named(run, "launching")["evidence"]["share"] == pytest.approx(0.5, abs=0.06)
 
 
+def test_a_driver_that_waits(made):
+    for n in range(40):
+        t = START + n * 20 * MS
+        at = t + made.offset
+        rows = [(LAUNCH, 0, 0, t, t + 1000, 0, 0, at + 2000, at + MS),
+                (LAUNCH, 1, 0, t + 1000, t + 2000, 0, 0, at + 6 * MS, at + 7 * MS),
+                (LAUNCH, 0, 0, t + 2000, t + 3000, 0, 0, at + 8 * MS, at + 20 * MS)]
+        made.writer.put("step", n, "train", 8, t, t + 20 * MS, n // 4, None)
+        made.writer.put("command", n, 3, np.array(rows, "<i8").T.tobytes())
+    with made.open() as run:
+        found = named(run, "driver")
+        assert found["ops"] == [1] and found["evidence"]["share"] == pytest.approx(0.3, abs=0.01)
+        assert found["evidence"]["most_ms"] == pytest.approx(5, abs=0.01)
+        assert "although the next command is there" in found["text"] and len(found["steps"]) == 20
+
+
 def test_heat_touches_the_steps_after_it(made):
     made.steps(400)
     made.source("thermal", [Channel("soc", "temperature")], 100, lambda t: [40 + 4 * max(t, 0)])

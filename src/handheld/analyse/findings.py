@@ -29,6 +29,7 @@ CALLER_SHARE = 0.05  # of the run's time that the device had nothing to do betwe
 CALLER_STEP = 0.1  # of a step's time: less than that is no wait
 CALLER_MOST = 0.98  # of all that was waited: the steps that it lies in are named
 LAUNCHING_SHARE = 0.2  # of a step's time that the device waits for the host's launches
+DRIVER_SHARE = 0.1  # of a step's time that nothing runs although the next command is there
 OP_SHARE, OP_SHOWN = 0.2, 5  # how much slower an op is, to be touched; how many are named
 DRIFT_SHARE, DRIFT_S = 0.1, 5.0  # longer or shorter steps at the end of a run of at least so long
 
@@ -38,7 +39,7 @@ Interval = tuple[int, int]
 def find(run: Run) -> list[Row]:
     """All findings; those that touch most steps first, unexplained slow steps last."""
     found = [*_loads(run), *_clocks(run), *_heat(run), *_caller(run), *_launching(run),
-             *_transfers(run), *_drift(run)]
+             *_driver(run), *_transfers(run), *_drift(run)]
     found.sort(key=lambda one: -len(one["steps"]))
     return [*found, *_slow(run, found)]
 
@@ -264,6 +265,31 @@ def _launching(run: Run) -> list[Row]:
                      f"({share:.0%}) for the host to launch its kernels",
                      [p.step for p in run.periods if p.graph == run.graph],
                      ms=parts["launching"], share=share)]
+
+
+def _driver(run: Run) -> list[Row]:
+    """Commands that were there and did not begin."""
+    parts = run.parts()
+    if parts is None or parts["between"] < DRIVER_SHARE * parts["ms"]:
+        return []
+    share = parts["between"] / parts["ms"]
+    steps = [p.step for p in run.periods if p.graph == run.graph]
+    waits: dict[tuple[int, int], list[float]] = {}
+    for one in run.timed:
+        if one.step in steps:
+            c = one.commands
+            idle = c["started"][1:] - np.maximum(c["ended"][:-1], c["host_end"][1:])
+            for kind, op, ns in zip(c["kind"][1:].tolist(), c["op"][1:].tolist(), idle.tolist()):
+                waits.setdefault((kind, op), []).append(max(ns, 0) * 1e-6)
+    each = {key: sum(ms) / len(steps) for key, ms in waits.items()}
+    (kind, op), most = max(each.items(), key=lambda item: item[1])
+    names = {row["id"]: f"{row['path'] or '(model)'} {row['op']}" for row in run._op_rows}
+    before = names.get(op, str(op)) if kind == LAUNCH else f"the {timeline.TRANSFERS[kind]}"
+    return [_finding("driver", f"nothing runs for {parts['between']:.2f} ms of a step "
+                     f"({share:.0%}) although the next command is there: the driver, or the "
+                     f"device. {most:.2f} ms of that are before {before}", steps,
+                     [op] if kind == LAUNCH else [], ms=parts["between"], share=share,
+                     most_ms=most)]
 
 
 def _transfers(run: Run) -> list[Row]:
