@@ -80,6 +80,7 @@ class Pace:
         self.stretch = 1.0
         self._set(sum(worker.takes_s / worker.period_s for worker in workers) / self.share)
         self._seen = time.monotonic(), time.process_time()
+        self._awake_s = self._cpu_s = 0.0  # since the last look
 
     def _set(self, stretch: float) -> None:
         self.stretch = min(max(stretch, 1.0), MOST)
@@ -87,12 +88,16 @@ class Pace:
             worker.stretch = self.stretch
 
     def keep(self) -> None:
-        """Called often; looks now and then."""
+        """Called at every write; looks now and then. Time in which the process was stopped, or the
+        machine slept, does not count."""
         now, cpu = time.monotonic(), time.process_time()
-        elapsed = now - self._seen[0]
-        if elapsed >= LOOK_S:
-            self._set(self.stretch * (cpu - self._seen[1]) / elapsed / self.share)
-            self._seen = now, cpu
+        if now - self._seen[0] < 2 * WRITE_S:
+            self._awake_s += now - self._seen[0]
+            self._cpu_s += cpu - self._seen[1]
+        self._seen = now, cpu
+        if self._awake_s >= LOOK_S:
+            self._set(self.stretch * self._cpu_s / self._awake_s / self.share)
+            self._awake_s = self._cpu_s = 0.0
 
 
 def _drained(queue: collections.deque[Any]) -> list[Any]:
