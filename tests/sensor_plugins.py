@@ -33,6 +33,25 @@ class Steered(Sensor):
         return [float(text), "it is odd" if float(text) % 2 else float(text) / 2]
 
 
+class Dear(Sensor):
+    """Takes 3 ms of a core for a reading."""
+
+    name = "dear"
+    about = "a number that is hard to come by"
+    period_s = 0.01
+    channels = (Channel("number", "power"),)
+
+    @classmethod
+    def probe(cls, where: Where) -> Dear:
+        return cls()
+
+    def read(self):
+        end = time.thread_time() + 0.003
+        while time.thread_time() < end:
+            pass
+        return [1.0]
+
+
 class Broken(Sensor):
     name = "broken"
     about = "a plug-in with a mistake in it"

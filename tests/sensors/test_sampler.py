@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ import pytest
 from handheld.errors import HandheldError
 from handheld.sensors import Sampler, Samples, Where, available
 from handheld.sensors.battery import Battery
+from handheld.sensors.child import Pace
 from handheld.sensors.cpu import CpuBusy
 from handheld.sensors.memory import ProcessUse
 from handheld.sensors.rapl import Rapl
-from sensor_plugins import Lines, Refusing, Steered
+from sensor_plugins import Dear, Lines, Refusing, Steered
 from sensor_trees import grow, put
 
 
@@ -310,8 +312,39 @@ def test_a_sampler_that_is_killed_leaves_what_it_wrote(steered, file):
     assert count(file, "steered") >= 5
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) > 12, reason="1% of so many cores is enough")
+def test_sources_that_take_much_are_read_less_often(file):
+    """Its own 3 ms every 10 ms would be a third of a core. A period that is asked for is kept."""
+    with Sampler([Dear], file) as sampler:
+        until(lambda: sampler.summary().elapsed_s > 3)
+        found = sampler.summary()
+    assert found.stretch > 1.5 and found.sources[0].period_s == 0.01
+    assert found.sources[0].readings < 0.7 * found.elapsed_s / 0.01
+    assert found.sources[0].cpu_share < 0.2
+    with Sampler([Dear], file.with_name("asked"), {"dear": 0.02}) as sampler:
+        until(lambda: sampler.summary().sources[0].readings > 20)
+    assert sampler.summary().sources[0].cpu_share > 0.1
+
+
+def test_time_asleep_does_not_count(monkeypatch):
+    now, cpu = [0.0], [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: cpu[0])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    worker = SimpleNamespace(takes_s=0.0001, period_s=0.01, stretch=1.0)
+    pace = Pace([worker])
+    for _ in range(30):  # 4% of a core, of two: twice what it may
+        for _ in range(4):
+            now[0] += 0.25
+            cpu[0] += 0.25 * 0.04 / worker.stretch
+            pace.keep()
+        now[0] += 3.0  # stopped
+        pace.keep()
+    assert worker.stretch == pytest.approx(2.0, rel=0.01)
+
+
 def test_a_sampler_that_was_stopped_says_when(steered, file):
-    with Sampler([Steered], file, where=steered) as sampler:
+    with Sampler([Steered], file, {"steered": 0.01}, steered) as sampler:
         until(lambda: count(file, "steered") >= 5)
         os.kill(sampler.pid, signal.SIGSTOP)
         time.sleep(3.0)
