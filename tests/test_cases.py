@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from cases import CASES
-from casework import Held, captured, differences, limit_of, reference, run
+from casework import Held, captured, differences, limit_of, reference, run, run_plan
+from handheld.backends.base import describe
 from handheld.passes import half
 from handheld.run.verify import verify_plan
 from variants import in_shard
 
 SAMPLE = 60  # on OpenCL, unless --all-cases: building kernels takes most of the time
 HALF_SAMPLE = 4
+WIDTH_SAMPLE = 8
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -36,12 +39,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if not metafunc.config.getoption("--all-cases"):
             names = sorted(random.Random(1).sample(names, HALF_SAMPLE))
         metafunc.parametrize("half_case", names)
+    if "conv_case" in metafunc.fixturenames:
+        names = [name for name in CASES if "conv" in name]
+        if not metafunc.config.getoption("--all-cases"):
+            names = sorted(random.Random(2).sample(names, WIDTH_SAMPLE))
+        metafunc.parametrize("conv_case", names)
 
 
 def test_opencl(case: str) -> None:
     held = Held(CASES[case])
     got = run(captured(held), held, "opencl")
     assert not differences(got, reference(held), limit_of(CASES[case], exact=False))
+
+
+def test_the_other_width(conv_case: str) -> None:
+    """CPUs with registers of 16 floats and with smaller ones have kernels of their own."""
+    caps = describe("opencl")
+    caps = replace(caps, kind="cpu", vector_width=8 if caps.vector_width >= 16 else 16)
+    held = Held(CASES[conv_case])
+    got = run_plan(captured(held).plan("opencl", caps=caps), held)
+    assert not differences(got, reference(held), limit_of(CASES[conv_case], exact=False))
 
 
 def test_halves(half_case: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ from handheld.step import Step
 
 #: what decides which variants there are; everything else is the device's own
 DESCRIPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "cpu": {"kind": "cpu"},
+    "cpu": {"kind": "cpu", "vector_width": 8},
+    "wide": {"kind": "cpu", "vector_width": 16},
     "desktop": {"kind": "gpu", "compute_units": 48, "max_work_group": 1024,
                 "local_mem_bytes": 48 << 10},
     "textures": {"kind": "gpu", "vendor": "QUALCOMM", "compute_units": 6, "max_work_group": 1024,

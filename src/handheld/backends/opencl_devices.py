@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from handheld import cache
 from handheld.backends.base import available_memory
 from handheld.device import DeviceCaps
-from handheld.errors import DeviceError
+from handheld.errors import DeviceError, HandheldError
 
 
 def opencl() -> Any:
@@ -20,6 +24,23 @@ def opencl() -> Any:
             f"pyopencl cannot be imported ({error}). Try: pip install pyopencl"
         ) from None
     return pyopencl
+
+
+#: a kernel that is never run: its work-group size is the answer
+_WIDTH = """
+#if defined(__AVX512F__)
+#define WIDTH 16
+#elif defined(__AVX__)
+#define WIDTH 8
+#elif defined(__SSE2__) || defined(__ARM_NEON)
+#define WIDTH 4
+#else
+#define WIDTH 1
+#endif
+__kernel __attribute__((reqd_work_group_size(WIDTH, 1, 1))) void width(__global int *y) {
+    y[get_global_id(0)] = 0;
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -84,8 +105,38 @@ def caps_of(device: Any) -> DeviceCaps:
         images=bool(device.image_support),
         fp16="cl_khr_fp16" in extensions,
         fp64="cl_khr_fp64" in extensions,
-        vector_width=max(int(device.native_vector_width_float), 1),
+        vector_width=_vector_width(device, kind),
     )
+
+
+def _vector_width(device: Any, kind: str) -> int:
+    """Floats in a vector. A driver may name the CPU's own and compile for less: an older PoCL does
+    on processors that its compiler does not know. What it says is compared with what it compiles
+    for, once a driver."""
+    said = max(int(device.native_vector_width_float), 1)
+    if kind != "cpu" or said < 16:
+        return said
+    key = hashlib.sha256(f"{device.name}\n{device.platform.version}\n{device.driver_version}"
+                         .encode()).hexdigest()[:12]
+    path = cache.folder() / "devices" / f"{cache.slug(device.name)}-{key}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads(path.read_text(encoding="utf-8"))["vector_width"])
+    width = min(_compiled_width(device) or said, said)
+    with contextlib.suppress(HandheldError):  # next time again
+        cache.write_json(path, {"vector_width": width})
+    return width
+
+
+def _compiled_width(device: Any) -> int:
+    """By the names that the compiler defines; 0 if it defines none of them."""
+    cl = opencl()
+    try:
+        program = cl.Program(cl.Context([device]), _WIDTH).build()
+        size = cl.Kernel(program, "width").get_work_group_info(
+            cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, device)
+    except cl.Error:
+        return 0
+    return int(size[0]) if size[0] > 1 else 0
 
 
 def find(spec: str) -> Found:

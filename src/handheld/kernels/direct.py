@@ -74,14 +74,15 @@ def side_of(problem: Problem) -> Side:
 
 def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     """How to cut a problem, or None where another kernel is better: a kernel of one tap is a
-    matrix product, few output channels leave lanes idle, and very long rows or large kernels do
-    not fit the region."""
-    if caps.kind != "cpu" or problem.mode == "MATMUL" or problem.m < 8 or problem.k == 0:
+    matrix product, few output channels leave lanes idle, very long rows or large kernels do not
+    fit the region, and 8 rows of 16 sums do not fit 16 registers of 8 floats."""
+    if (caps.kind != "cpu" or caps.vector_width < 16 or problem.mode == "MATMUL" or problem.m < 8
+            or problem.k == 0):
         return None
     side = side_of(problem)
     if side.all_taps == 1:
         return None
-    vectors = 2 if problem.m > 16 and caps.vector_width >= 16 else 1
+    vectors = 2 if problem.m > 16 else 1
     width, units = 16 * vectors, caps.compute_units
     all_lanes = round_up(problem.m, width)
     if problem.mode == "WEIGHT":
