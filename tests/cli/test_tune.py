@@ -16,7 +16,7 @@ from handheld.cli.main import app
 from handheld.measure import ceilings
 from handheld.measure.child import Child
 from handheld.measure.tuner import Row, Tuner
-from handheld.plan import lowering
+from handheld.plan import lowering, tuning
 from handheld.plan.tuning import Entry, Record
 
 FACTORY = """
@@ -38,6 +38,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_VARIANTS", "own empty fast")
+    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")  # made for other families
     monkeypatch.setattr(lowering, "FAMILIES",
                         {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
     child = functools.partial(Child, fake_family.COMMAND)

@@ -55,6 +55,7 @@ def variants(monkeypatch, tmp_path):
     """Puts the fake family in, offering the variants that a test names."""
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(make, "_told", set())
+    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")  # made for other families
     monkeypatch.setattr(lowering, "FAMILIES",
                         {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
 

@@ -35,7 +35,7 @@ CREATE TABLE energy_window (  -- a stretch of equal work, for the energy of ops
   id INTEGER PRIMARY KEY,
   method TEXT,               -- `slope`: normal steps with `extra` more runs of these ops each;
                              -- `alone`: these ops alone
-  signature TEXT,            -- of the ops; empty: steps as they are; `rest`: all ops not named
+  signature TEXT,            -- of the ops; empty: steps as they are; `rest of PHASE`: all ops not named
   ops TEXT,                  -- JSON: their ids
   extra INTEGER, runs INTEGER,  -- more runs a step of each op; steps (or rounds of these ops)
   begin_ns INTEGER, end_ns INTEGER
