@@ -187,14 +187,16 @@ def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w
     power over the whole of a step: where the device waits for the host, or is not full, it takes
     longer and no more. Ops are matched by where they come from; one that is only there counts as
     the mean of its phase."""
-    still = idle_w or 0.0
+    if idle_w is None:
+        raise HandheldError(f"no reading of {rail.rail} reaches around the idle time, so that what "
+                            "ops take above it is not known")
     joules, half, seconds = held_out(small, rail, "step")
     here, there = keyed(run), keyed(small)
     row: Row = {"joules": joules, "half": half, "seconds": seconds, "mean power": mean_w * seconds,
                 "ops": len(there), "unmatched": len(there.keys() - here.keys())}
     for m in METHODS:
-        above = {op: (joules - still * took, took) for op, (joules, took) in sums[m].items()}
-        row[m] = still * seconds
+        above = {op: (joules - idle_w * took, took) for op, (joules, took) in sums[m].items()}
+        row[m] = idle_w * seconds
         for key, r in there.items():
             if key in here and here[key]["id"] in above:
                 row[m] += above[here[key]["id"]][0] * more_work(here[key], r)

@@ -55,7 +55,9 @@ def test_opencl(case: str) -> None:
 def test_the_other_width(conv_case: str) -> None:
     """CPUs with registers of 16 floats and with smaller ones have kernels of their own."""
     caps = describe("opencl")
-    caps = replace(caps, kind="cpu", vector_width=8 if caps.vector_width >= 16 else 16)
+    if caps.kind != "cpu":
+        pytest.skip("kernels for CPUs, and this is none")
+    caps = replace(caps, vector_width=8 if caps.vector_width >= 16 else 16)
     held = Held(CASES[conv_case])
     got = run_plan(captured(held).plan("opencl", caps=caps), held)
     assert not differences(got, reference(held), limit_of(CASES[conv_case], exact=False))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from handheld.backends.base import DOWNLOAD, LAUNCH
+from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.sensors.base import Channel
 from run_files import MS, PLAIN, START, MadeRun, busy, kinds, named, rising
 
@@ -228,6 +228,21 @@ def test_a_driver_that_waits(made):
         assert found["ops"] == [1] and found["evidence"]["share"] == pytest.approx(0.3, abs=0.01)
         assert found["evidence"]["most_ms"] == pytest.approx(5, abs=0.01)
         assert "although the next command is there" in found["text"] and len(found["steps"]) == 20
+
+
+def test_a_driver_that_waits_before_a_step(made):
+    """The next step's upload is there long before it begins."""
+    for n in range(40):
+        t = START + n * 20 * MS
+        at = t + made.offset
+        rows = [(UPLOAD, -1, 64, t, t + 1000, 0, 0, at + 12 * MS, at + 13 * MS),
+                (LAUNCH, 0, 0, t + 1000, t + 2000, 0, 0, at + 13 * MS, at + 22 * MS)]
+        made.writer.put("step", n, "train", 8, t, t + 20 * MS, n // 4, None)
+        made.writer.put("command", n, 2, np.array(rows, "<i8").T.tobytes())
+    with made.open() as run:
+        found = named(run, "driver")
+        assert found["evidence"]["most_ms"] == pytest.approx(10, abs=0.01) and not found["ops"]
+        assert "10.00 ms of that are before the upload" in found["text"]
 
 
 def test_heat_touches_the_steps_after_it(made):

@@ -17,6 +17,7 @@ CPU = SimpleNamespace(name="some CPU", native_vector_width_float=16, driver_vers
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
+    monkeypatch.setattr(opencl_devices, "_widths", {})
     return tmp_path / "devices"
 
 
@@ -27,11 +28,24 @@ def test_a_driver_that_compiles_for_less_than_it_says(folder, monkeypatch, compi
     assert [opencl_devices._vector_width(CPU, "cpu") for _ in range(3)] == [width] * 3
     assert len(asked) == 1, "it is known from then on"
     (file,) = folder.iterdir()
+    opencl_devices._widths.clear()  # as in the next process
+    assert opencl_devices._vector_width(CPU, "cpu") == width and len(asked) == 1
     file.write_text("not JSON")
+    opencl_devices._widths.clear()
     assert opencl_devices._vector_width(CPU, "cpu") == width and len(asked) == 2
     assert json.loads(file.read_text()) == {"vector_width": width}
     newer = SimpleNamespace(**{**vars(CPU), "driver_version": "2"})
     assert opencl_devices._vector_width(newer, "cpu") == width and len(asked) == 3
+
+
+def test_without_a_cache_it_is_asked_once_a_process(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "file"))  # no folder
+    monkeypatch.setattr(opencl_devices, "_widths", {})
+    asked = []
+    monkeypatch.setattr(opencl_devices, "_compiled_width", lambda d: asked.append(d) or 8)
+    assert [opencl_devices._vector_width(CPU, "cpu") for _ in range(3)] == [8] * 3
+    assert len(asked) == 1
 
 
 def test_who_is_not_asked(folder, monkeypatch):

@@ -281,7 +281,7 @@ def test_windows_keep_their_cost_low(monkeypatch, reading_ns, longer_ns):
             windows.opened()
             windows.steps += WINDOW
             now[0] += WINDOW * (1_000_000 + longer_ns)
-            windows.closed()
+            windows.closed(WINDOW)
             with windows.costs():
                 now[0] += reading_ns
             spent += reading_ns + WINDOW * longer_ns

@@ -274,22 +274,27 @@ def _driver(run: Run) -> list[Row]:
         return []
     share = parts["between"] / parts["ms"]
     steps = [p.step for p in run.periods if p.graph == run.graph]
-    waits: dict[tuple[int, int], list[float]] = {}
-    for one in run.timed:
-        if one.step in steps:
-            c = one.commands
-            idle = c["started"][1:] - np.maximum(c["ended"][:-1], c["host_end"][1:])
-            for kind, op, ns in zip(c["kind"][1:].tolist(), c["op"][1:].tolist(), idle.tolist()):
-                waits.setdefault((kind, op), []).append(max(ns, 0) * 1e-6)
-    each = {key: sum(ms) / len(steps) for key, ms in waits.items()}
-    (kind, op), most = max(each.items(), key=lambda item: item[1])
-    names = {row["id"]: f"{row['path'] or '(model)'} {row['op']}" for row in run._op_rows}
-    before = names.get(op, str(op)) if kind == LAUNCH else f"the {timeline.TRANSFERS[kind]}"
+    waits: dict[tuple[int, int], int] = {}  # before a command, of its kind and op
+    for one, after in itertools.pairwise(run.timed):
+        if one.step not in steps or one.window != after.window:
+            continue
+        gaps, late = timeline.gaps_after(one, after)
+        kinds, ops = (np.append(one.commands[name][1:], after.commands[name][0]).tolist()
+                      for name in ("kind", "op"))
+        for key, ns in zip(zip(kinds, ops), (gaps - late).tolist()):
+            waits[key] = waits.get(key, 0) + ns
+    (kind, op), most = max(waits.items(), key=lambda item: item[1])
+    most_ms = most / len(steps) * 1e-6
+    name = _op_names(run).get(op, str(op)) if kind == LAUNCH else f"the {timeline.TRANSFERS[kind]}"
     return [_finding("driver", f"nothing runs for {parts['between']:.2f} ms of a step "
                      f"({share:.0%}) although the next command is there: the driver, or the "
-                     f"device. {most:.2f} ms of that are before {before}", steps,
+                     f"device. {most_ms:.2f} ms of that are before {name}", steps,
                      [op] if kind == LAUNCH else [], ms=parts["between"], share=share,
-                     most_ms=most)]
+                     most_ms=most_ms)]
+
+
+def _op_names(run: Run) -> dict[int, str]:
+    return {row["id"]: f"{row['path'] or '(model)'} {row['op']}" for row in run._op_rows}
 
 
 def _transfers(run: Run) -> list[Row]:
@@ -306,7 +311,7 @@ def _transfers(run: Run) -> list[Row]:
             name = timeline.TRANSFERS[int(c["kind"][at])]
             hits.setdefault((name, int(c["op"][before]), int(c["op"][after])), []).append(
                 (one.step, int(c["bytes"][at]), stall))
-    ops = {row["id"]: f"{row['path'] or '(model)'} {row['op']}" for row in run._op_rows}
+    ops = _op_names(run)
     rows = []
     for (name, before, after), found in hits.items():
         stall = float(np.median([ms for _, _, ms in found]))

@@ -152,6 +152,16 @@ def periods(steps: list[Timed]) -> list[Period]:
     return found
 
 
+def gaps_after(one: Timed, after: Timed) -> tuple[np.ndarray, np.ndarray]:
+    """After each command of a step, up to the next step's first: how long nothing ran, and how
+    much of that because the command that follows was not there yet."""
+    ended = one.commands["ended"]
+    started, there = (np.append(one.commands[name][1:], after.commands[name][0])
+                      for name in ("started", "host_end"))
+    gaps = np.maximum(started - ended, 0)
+    return gaps, np.clip(there - ended, 0, gaps)
+
+
 def _period(before: Timed, one: Timed, after: Timed) -> Period:
     commands = one.commands
     begin, end = int(commands["started"][0]), int(after.commands["started"][0])
@@ -161,13 +171,8 @@ def _period(before: Timed, one: Timed, after: Timed) -> Period:
     for kind, name in TRANSFERS.items():
         mine = commands["kind"] == kind
         parts[name] = int((commands["ended"] - commands["started"])[mine].sum())
-    # what was not there yet when the one before it had ended, up to the next step's first command
-    ended = commands["ended"]
-    started = np.append(commands["started"][1:], end)
-    there = np.append(commands["host_end"][1:], after.commands["host_end"][0])
-    gaps = np.maximum(started - ended, 0)
-    late = np.clip(there - ended, 0, gaps)
-    outside = max(min(after.begin, int(started[-1])) - max(one.end, int(ended[-1])), 0)
+    gaps, late = gaps_after(one, after)
+    outside = max(min(after.begin, end) - max(one.end, int(commands["ended"][-1])), 0)
     caller = min(outside, int(late[-1]))
     parts["caller"] = caller
     parts["launching"] = int(late.sum()) - caller

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from handheld import cache
@@ -25,6 +25,8 @@ def opencl() -> Any:
         ) from None
     return pyopencl
 
+
+_widths: dict[Path, int] = {}  # that this process knows
 
 #: a kernel that is never run: its work-group size is the answer
 _WIDTH = """
@@ -52,10 +54,6 @@ class Found:
     caps: DeviceCaps
 
 
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
 def devices() -> list[Found]:
     """All OpenCL devices, GPUs first, named after platform and device rather than by position."""
     cl = opencl()
@@ -72,7 +70,7 @@ def devices() -> list[Found]:
         except cl.Error:
             continue
         for device in members:
-            base = _slug(f"{platform.name} {device.name}")
+            base = cache.slug(f"{platform.name} {device.name}")
             for long, short in (("portable-computing-language", "pocl"), ("nvidia-cuda-", "")):
                 base = base.replace(long, short)
             same = sum(f.name == base or f.name.startswith(f"{base}--") for f in found)
@@ -119,10 +117,21 @@ def _vector_width(device: Any, kind: str) -> int:
     key = hashlib.sha256(f"{device.name}\n{device.platform.version}\n{device.driver_version}"
                          .encode()).hexdigest()[:12]
     path = cache.folder() / "devices" / f"{cache.slug(device.name)}-{key}.json"
+    if path not in _widths:
+        _widths[path] = _kept_width(path) or _ask_width(device, said, path)
+    return _widths[path]
+
+
+def _kept_width(path: Path) -> int:
+    """0 if there is none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads(path.read_text(encoding="utf-8"))["vector_width"])
+    return 0
+
+
+def _ask_width(device: Any, said: int, path: Path) -> int:
     width = min(_compiled_width(device) or said, said)
-    with contextlib.suppress(HandheldError):  # next time again
+    with contextlib.suppress(HandheldError):  # the next process asks again
         cache.write_json(path, {"vector_width": width})
     return width
 

@@ -168,7 +168,7 @@ def _check_memory(plan: Plan, limit: int | None) -> None:
 
 def fallbacks(plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Where the driver rejects a kernel: plans without it, by name. First without what was tuned,
-    then with the kernels meant for the other kind of device; both kinds run on any."""
+    then with the kernels meant for the other kind of device, which most run."""
     if any(graph.tuned for graph in plan.graphs.values()):
         yield "variants that were not tuned", plan.again(tuning=False)
     other = replace(plan.caps, kind="gpu" if plan.caps.kind == "cpu" else "cpu")

@@ -125,8 +125,8 @@ class Watch:
                 self.writer.put("command", step, len(part), part.T.astype("<i8").tobytes())
                 start = stop
         self.writer.meta(recording_ns=self.windows.cost_ns)
+        self.windows.closed(len(self._marks))
         self._marks = []
-        self.windows.closed()
 
     def op(self, key: tuple[str, ...], flops: int, nbytes: int) -> int:
         """The number of an op, by all that tells it from others."""

@@ -52,7 +52,7 @@ class Windows:
             self._step_ns = took / max(self.steps - (self._next - WINDOW), 1)
         self._first_ns = self._first_ns or self._mark_ns
 
-    def closed(self, steps: int = WINDOW) -> None:
+    def closed(self, steps: int) -> None:
         """A window of so many steps is over."""
         took = self._since()
         if self._step_ns:
