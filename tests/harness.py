@@ -84,9 +84,11 @@ def make(
 
 
 def run_node(
-    lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: DeviceCaps
+    lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: DeviceCaps,
+    in_place: dict[int, int] | None = None,
 ) -> list[np.ndarray]:
-    """Runs the graph's only node; returns its outputs. Outputs and workspace start as NaN."""
+    """Runs the graph's only node; returns its outputs. Outputs and workspace start as NaN, but for
+    outputs that are `in_place` of an input."""
     node, q = graph.nodes[0], queue()
     lowered = lower(node, graph, caps)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
@@ -97,6 +99,7 @@ def run_node(
             tensor.shape, np.nan if tensor.dtype in ("f32", "f16") else 77, NUMPY[tensor.dtype]
         )
     buffers = {i: cl.Buffer(q.context, flags, hostbuf=a) for i, a in host.items() if a.size}
+    buffers.update({out: buffers[i] for out, i in (in_place or {}).items()})
     scratch = [
         cl.Buffer(q.context, flags, hostbuf=np.full(max(n, 4) // 4 + 1, np.nan, np.float32))
         for n in lowered.workspace

@@ -12,13 +12,16 @@ from __future__ import annotations
 import math
 
 from handheld.device import DeviceCaps
-from handheld.graph.graph import Graph, Node
+from handheld.graph.graph import Graph, Node, Tensor
 from handheld.graph.program import Program
 from handheld.kernels.base import Launch, Lowered, round_up
 from handheld.kernels.expr import INDEX, REGISTER, Code, statement
 from handheld.kernels.space import Space, collapse
 
 BLOCK = 2048
+LONG = 64  # iterations of a loop
+VECTORIZE = "#ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif"
+VECTORIZE_LONG = VECTORIZE.replace("safety)", "safety) vectorize_width(16) interleave_count(2)")
 
 
 class Body:
@@ -61,18 +64,23 @@ class Body:
         return f"const {REGISTER[self.kinds[i]]} v{i} = {self.value(i)};"
 
     def stores(self, full: bool) -> list[str]:
-        lines = []
-        for (position, is_full), out, walk in zip(
-            self.node.attrs["stores"], self.node.outputs, self.space.outputs
-        ):
-            if is_full == full:
-                tensor = self.code.graph.tensors[out]
-                self.code.pointer(tensor, written=True)
-                key = -2 - out
-                if key not in self._indices:
-                    self._indices[key] = self.code.index(walk, 0, self.coords)
-                lines.append(self.code.store(tensor, self._indices[key], self.name(position)))
-        return lines
+        return [self.code.store(self._output(n), self._output_index(n), self.name(position))
+                for n, (position, is_full) in enumerate(self.node.attrs["stores"])
+                if is_full == full]
+
+    def place(self, n: int) -> str:
+        """The element of output n, a float, that belongs to the point."""
+        return f"{self.code.pointer(self._output(n), written=True)}[{self._output_index(n)}]"
+
+    def _output(self, n: int) -> Tensor:
+        return self.code.graph.tensors[self.node.outputs[n]]
+
+    def _output_index(self, n: int) -> str:
+        key = -2 - n
+        if key not in self._indices:
+            self.code.pointer(self._output(n), written=True)  # its parameter comes first
+            self._indices[key] = self.code.index(self.space.outputs[n], 0, self.coords)
+        return self._indices[key]
 
     def kernel(self, name: str, lines: list[str], attributes: str = "") -> str:
         params = ", ".join(self.code.params)
@@ -110,7 +118,7 @@ def lower_map(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
             "const int g = get_global_id(0);", f"if (g >= {work}) return;",
             f"const int row = g / {count}, begin = (g % {count}) * {BLOCK};",
             f"const int end = min(begin + {BLOCK}, {end});",
-            *body.split("row", dims[:-1]), *loop(f"x{dims[-1]}", "begin", "end", inner),
+            *body.split("row", dims[:-1]), *loop(f"x{dims[-1]}", "begin", "end", inner, last),
         ]
         local = cpu_group(rows * blocks, caps)
         return launch(body, "map_blocks", lines, round_up(rows * blocks, local), local, node)
@@ -126,10 +134,11 @@ def cpu_group(work: int, caps: DeviceCaps) -> int:
     return 16 if work >= 64 * 16 and caps.max_work_group >= 16 else 1
 
 
-def loop(variable: str, begin: str, end: str, inner: list[str]) -> list[str]:
-    """A loop whose iterations touch only their own elements, whatever the pointers alias."""
+def loop(variable: str, begin: str, end: str, inner: list[str], size: int) -> list[str]:
+    """A loop whose iterations touch only their own elements, whatever the pointers alias. In a long
+    one several vectors are on their way at once: polynomials are chains of steps that wait."""
     return [
-        "#ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif",
+        VECTORIZE_LONG if size >= LONG else VECTORIZE,
         f"for (int {variable} = {begin}; {variable} < {end}; ++{variable}) {{",
         *(f"  {line}" for line in inner), "}",
     ]

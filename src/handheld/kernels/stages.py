@@ -11,6 +11,8 @@ million terms errs like one of a thousand.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from handheld.graph.program import REDUCTIONS, Instr, Program
 from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body
@@ -53,15 +55,17 @@ class Stages:
         self.last = max(self.stage, default=0)
         self.has_full = any(full for _, full in node.attrs["stores"])
 
-    def needed(self, program: Program, roots: list[int]) -> list[int]:
-        """Inner instructions that `roots` need, in order."""
+    def needed(self, program: Program, roots: list[int],
+               known: Collection[int] = ()) -> list[int]:
+        """Inner instructions that `roots` need, in order; what `known` ones need is not looked
+        for."""
         found: set[int] = set()
         stack = list(roots)
         while stack:
             i = stack.pop()
             if i not in found and self.inner[i]:
                 found.add(i)
-                stack.extend(program[i].args)
+                stack.extend(() if i in known else program[i].args)
         return sorted(found)
 
 
@@ -106,3 +110,38 @@ def start_of(body: Body, i: int) -> tuple[str, str]:
 
 def is_arg(instr: Instr) -> bool:
     return instr.op in ("arg_max", "arg_min")
+
+
+def available(body: Body, stages: Stages, stage: int, done: set[int]) -> list[int]:
+    """Outer, non-reducing instructions whose inputs are complete after `stage`."""
+    ready = [
+        i
+        for i, instr in enumerate(body.program)
+        if i not in done
+        and not stages.inner[i]
+        and instr.op not in REDUCTIONS
+        and stages.stage[i] <= stage
+    ]
+    done.update(ready)
+    return ready
+
+
+def linear(body: Body) -> str:
+    """Position in the row: the reduced dimensions, row-major."""
+    inner = [d for d, i in enumerate(body.space.inner) if i]
+    text = "0"
+    for d in inner:
+        text = f"({text} * {body.sizes[d]} + x{d})" if text != "0" else f"x{d}"
+    return text
+
+
+def nest(body: Body, dims: list[int], inner: list[str]) -> list[str]:
+    """Plain loops over `dims` around `inner`."""
+    lines = inner
+    for d in reversed(dims):
+        lines = [
+            f"for (int x{d} = 0; x{d} < {body.sizes[d]}; ++x{d}) {{",
+            *(f"  {line}" for line in lines),
+            "}",
+        ]
+    return lines

@@ -1,0 +1,252 @@
+"""reduce on a CPU, rows whose elements are adjacent: a work-item takes a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from handheld.device import DeviceCaps
+from handheld.kernels.base import Lowered, round_up
+from handheld.kernels.expr import REGISTER
+from handheld.kernels.loops import VECTORIZE, Body, cpu_group, launch, loop
+from handheld.kernels.stages import (
+    RUN,
+    Stages,
+    available,
+    fold_of,
+    is_arg,
+    linear,
+    nest,
+    reductions_of,
+    start_of,
+    update,
+)
+
+LANES = 16
+#: instructions that cost more than to write a float and read it again
+DEAR = {"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "pow"}
+
+
+def lower_lanes(body: Body, stages: Stages, outer: list[int], rows: int,
+                caps: DeviceCaps) -> Lowered:
+    inner = [d for d, i in enumerate(body.space.inner) if i]
+    bound = body.code.integer(rows)
+    lines = [
+        "typedef float8 __attribute__((aligned(4))) loose8;",
+        "const int g = get_global_id(0);", f"if (g >= {bound}) return;",
+    ]
+    lines += body.split("g", outer) if outer else []
+    done: set[int] = set()
+    kept = _kept(body, stages)
+    for stage in range(stages.last + 1):
+        lines += [body.declare(i) for i in available(body, stages, stage, done)]
+        todo = reductions_of(stages, body.program, stage + 1)
+        if todo:
+            keep = kept if stage == stages.last - 1 else None
+            lines += LaneWalk(body, stages, todo, inner, keep).lines()
+    if stages.has_full:
+        lines += _last_walk(body, stages, inner, kept)
+    lines += body.stores(False)
+    local = cpu_group(rows, caps)
+    return launch(body, "reduce_lanes", lines, round_up(rows, local), local, body.node)
+
+
+def _last_walk(body: Body, stages: Stages, inner: list[int], kept: Kept | None) -> list[str]:
+    """Writes the full outputs."""
+    roots = [p for p, full in body.node.attrs["stores"] if full]
+    if kept is None:
+        text = [body.declare(i) for i in stages.needed(body.program, roots)]
+    else:
+        text = [f"const float v{kept.value} = {kept.place};" if i == kept.value else body.declare(i)
+                for i in stages.needed(body.program, roots, {kept.value})]
+    text += body.stores(True)
+    if not inner:
+        return text
+    size = body.space.sizes[inner[-1]]
+    return nest(body, inner[:-1], loop(f"x{inner[-1]}", "0", body.sizes[inner[-1]], text, size))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A value that the last walk with reductions leaves in an output for the one that writes, as it
+    is dear to compute again: the exponentials of a softmax."""
+
+    value: int  # the instruction
+    place: str  # the element of the output
+
+
+def _kept(body: Body, stages: Stages) -> Kept | None:
+    """The writing walk may then read nothing else: the output may have an input's memory."""
+    program, stores = body.program, body.node.attrs["stores"]
+    outputs = [n for n, (_, full) in enumerate(stores)
+               if full and body.code.graph.tensors[body.node.outputs[n]].dtype == "f32"]
+    roots = [p for p, full in stores if full]
+    dear = [i for i in stages.needed(program, roots) if program[i].op in DEAR]
+    before = [a for i in reductions_of(stages, program, stages.last) for a in program[i].args]
+    if not outputs or len(dear) != 1 or dear[0] not in stages.needed(program, before):
+        return None
+    if any(program[i].op in ("load", "gather") for i in stages.needed(program, roots, dear)):
+        return None
+    return Kept(dear[0], body.place(outputs[0]))
+
+
+class LaneWalk:
+    """The text of one walk along rows that ends in reductions. Blocks of LANES (long rows: twice
+    as many) elements go into vectors (float) or arrays. The last block of a row is moved back so
+    that it ends with the row, and what it has of the one before does not count; a row that is
+    shorter than a block is walked element by element.
+
+    Vectors are filled through u, or straight from memory where nothing is computed: an array that
+    is added to would live in memory, and each step wait for the store of the one before. Sums of a
+    run (q) join the total (p)."""
+
+    def __init__(self, body: Body, stages: Stages, todo: list[int], inner: list[int],
+                 kept: Kept | None) -> None:
+        self.body, self.stages, self.todo, self.inner, self.kept = body, stages, todo, inner, kept
+        self.vectors = [i for i in todo if start_of(body, i)[0] == "float"
+                        and not is_arg(body.program[i])]
+        size = body.space.sizes[inner[-1]] if inner else 1
+        self.block = 0 if size < LANES else LANES
+        if size >= 2 * LANES and self.vectors == todo:
+            self.block = 2 * LANES
+        self.at = linear(body)
+
+    def lines(self) -> list[str]:
+        make = self._blocks if self.block else self._singly
+        return [*(line for i in self.todo for line in self._start(i)), *make(),
+                *(line for i in self.todo for line in self._result(i))]
+
+    def _value(self, i: int) -> str:
+        return self.body.name(self.body.program[i].args[0])
+
+    def _update(self, i: int, into: str, where: str) -> str:
+        instr = self.body.program[i]
+        return update(instr, self.body.kinds[instr.args[0]], into, self._value(i), where, self.at)
+
+    def _two_level(self, i: int) -> bool:
+        return i in self.vectors and self.body.program[i].op == "sum"
+
+    def _text(self, reductions: list[int]) -> list[str]:
+        """What is computed of an element for these."""
+        roots = [a for i in reductions for a in self.body.program[i].args]
+        return [self.body.declare(i) for i in self.stages.needed(self.body.program, roots)]
+
+    def _keep(self) -> list[str]:
+        return [f"{self.kept.place} = v{self.kept.value};"] if self.kept else []
+
+    def _parts(self, name: str, i: int) -> list[str]:
+        """The vectors of eight that hold p or q of a block."""
+        return [f"{name}{i}_{k}" for k in range(self.block // 8)]
+
+    def _start(self, i: int) -> list[str]:
+        kind, neutral = start_of(self.body, i)
+        arg = is_arg(self.body.program[i])
+        if not self.block:
+            return [f"{kind} p{i} = {neutral};", *([f"int w{i} = INT_MAX;"] if arg else [])]
+        if i in self.vectors:
+            return [f"float8 {', '.join(f'{p} = {neutral}' for p in self._parts('p', i))};"]
+        every = f"for (int l = 0; l < {self.block}; ++l)"
+        lines = [f"{kind} p{i}[{self.block}]; {every} p{i}[l] = {neutral};"]
+        return lines + ([f"int w{i}[{self.block}]; {every} w{i}[l] = INT_MAX;"] if arg else [])
+
+    def _result(self, i: int) -> list[str]:
+        kind, source = REGISTER[self.body.kinds[i]], "w" if is_arg(self.body.program[i]) else "p"
+        if not self.block:
+            return [f"const {kind} v{i} = {source}{i};"]
+        if i in self.vectors:
+            op, parts, lines = self.body.program[i].op, self._parts("p", i), []
+            while len(parts) > 1:
+                half = len(parts) // 2
+                lines += [_wide(op, a, b) for a, b in zip(parts, parts[half:])]
+                parts = parts[:half]
+            halves = [f"h{i}_{n}" for n in (4, 2)]
+            for name, whole, n in zip(halves, (parts[0], halves[0]), (4, 2)):
+                lines += [f"float{n} {name} = {whole}.lo;", _wide(op, name, f"{whole}.hi", n)]
+            lines.append(f"float p{i} = {halves[1]}.x;")
+            lines.append(fold_of(self.body, i, f"p{i}", f"{halves[1]}.y", "", ""))
+            return [*lines, f"const float v{i} = p{i};"]
+        fold = fold_of(self.body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
+        return [
+            f"for (int h = {self.block // 2}; h; h >>= 1) "
+            f"for (int l = 0; l < h; ++l) {{ {fold} }}",
+            f"const {kind} v{i} = {source}{i}[0];",
+        ]
+
+    def _singly(self) -> list[str]:
+        runs = [i for i in self.todo if self._two_level(i)]
+        start = [f"float q{i} = 0.0f;" for i in runs]
+        text = [*self._text(self.todo), *self._keep(),
+                *(self._update(i, f"{'q' if i in runs else 'p'}{i}", f"w{i}") for i in self.todo)]
+        flush = [f"p{i} += q{i};" for i in runs]
+        walk = ["{", *start, *nest(self.body, self.inner[-1:], text), *flush, "}"]
+        return nest(self.body, self.inner[:-1], walk)
+
+    def _blocks(self) -> list[str]:
+        block, n, run = self.block, self.body.sizes[self.inner[-1]], self.block * RUN
+        runs = [i for i in self.todo if self._two_level(i)]
+        walk = [
+            f"for (int c_ = 0; c_ < {n}; c_ += {run}) {{",
+            f"  int b_ = c_; const int e_ = min(c_ + {run}, {n});",
+            *(f"  float8 {', '.join(f'{q} = 0.0f' for q in self._parts('q', i))};" for i in runs),
+            f"  for (; b_ + {block} <= e_; b_ += {block}) {{",
+            *(f"    {t}" for t in self._one("b_", "")),
+            "  }",
+            "  if (b_ < e_) {",
+            *(f"    {t}" for t in self._one(f"{n} - {block}", f"x{self.inner[-1]} >= b_")),
+            "  }",
+            *(f"  {p} += {q};" for i in runs
+              for p, q in zip(self._parts("p", i), self._parts("q", i))),
+            "}",
+        ]
+        return nest(self.body, self.inner[:-1], walk)
+
+    def _one(self, begin: str, counts: str) -> list[str]:
+        """One block; only elements for which `counts` is true are new."""
+        x = f"x{self.inner[-1]}"
+        straight = {i: p for i in self.vectors if (p := self._straight(i)) and not counts
+                    and not self.kept}
+        through = [i for i in self.todo if i not in straight]
+        text = self._text(through)
+        for i in through:
+            if i in self.vectors:
+                value = f"{counts} ? {self._value(i)} : {start_of(self.body, i)[1]}" if counts \
+                    else self._value(i)
+                text.append(f"u{i}[l] = {value};")
+            else:
+                step = self._update(i, f"p{i}[l]", f"w{i}[l]")
+                text.append(f"if ({counts}) {{ {step} }}" if counts else step)
+        text += [f"if ({counts}) {t}" if counts else t for t in self._keep()]
+        lines = [f"float u{i}[{self.block}];" for i in through if i in self.vectors]
+        if through:
+            lines += [VECTORIZE, f"for (int l = 0; l < {self.block}; ++l) "
+                      f"{{ const int {x} = {begin} + l;", *(f"  {t}" for t in text), "}"]
+        for i in self.vectors:
+            parts = self._parts("q" if self._two_level(i) else "p", i)
+            for k, into in enumerate(parts):
+                if i in straight:
+                    load = f"*(const __global loose8 *)({straight[i]})"
+                    lines.append(f"{{ const int {x} = {begin} + {8 * k}; "
+                                 f"{_wide(self.body.program[i].op, into, load)} }}")
+                else:
+                    load = f"*(const loose8 *)(u{i} + {8 * k})"
+                    lines.append(_wide(self.body.program[i].op, into, load))
+        return lines
+
+    def _straight(self, i: int) -> str:
+        """Where the elements that i reduces lie, side by side, or ""."""
+        load = self.body.program[self.body.program[i].args[0]]
+        if load.op != "load" or load.params[1]:
+            return ""
+        operand = load.params[0]
+        tensor = self.body.code.graph.tensors[self.body.node.inputs[operand].tensor]
+        if tensor.dtype != "f32" or self.body.space.operands[operand][self.inner[-1]] != 1:
+            return ""
+        return f"{self.body.code.pointer(tensor)} + {self.body.index_of(operand)}"
+
+
+def _wide(op: str, into: str, value: str, width: int = 8) -> str:
+    """A step of a reduction of so many floats; a NaN stays, as in f_max."""
+    if op in ("sum", "prod"):
+        return f"{into} {'+' if op == 'sum' else '*'}= {value};"
+    sign = ">=" if op == "max_of" else "<="
+    return (f"{{ const float{width} t_ = {value}; "
+            f"{into} = (({into} {sign} t_) | ({into} != {into})) ? {into} : t_; }}")
