@@ -3,18 +3,17 @@
 // SCATTER  index[o, k, i], src[o, k, i], base[o, v, i] -> out[o, v, i]
 //   out = base or 0; for each k in order: out[o, index[o, k, i], i] += src (ADD) or = src
 //
-//   No atomics: a work-item owns one destination (o, v) and a run of WIDTH columns, looks for the k
-//   that come to it, in order, and writes once. An index that is no row of out finds no owner.
+//   No atomics: a work-item owns what it writes, looks for the k that come to it, in order, and
+//   writes once. An index that is no row of out finds no owner.
 //
-//              i: |<- WIDTH ->|<- WIDTH ->|        WIDTH > 1 needs one index for the whole run
-//      v      +---+-----------+-----------+        (a view of stride 0 along i, as in the gradient
-//      |  ... |   |  item     |  item + 1 |        of an embedding)
-//             +---+-----------+-----------+
-//
-//   scatter_scan     reads all k indices: for small k.
+//   scatter_scan     item (o, v, i) reads all k indices: for small k.
 //   scatter_starts   item (r, v): where the k of v start in the sorted indices of row r.
-//   scatter_sorted   reads the k of v only: places[starts[v]] ... places[starts[v + 1] - 1].
-//                    Rows of sorted indices: one for each o, or, without WIDTH, for each (o, i).
+//   scatter_sorted   item (o, v, i) reads the k of v only: places[starts[v]] ...
+//                    places[starts[v + 1] - 1]. Rows of sorted indices: one for each o if one index
+//                    serves all i (the gradient of an embedding), else for each (o, i).
+//   scatter_owned    for CPUs, where one index serves all i: an item owns every OWNERS-th row v (a
+//                    power of two) and some columns i, starts them, then reads all k and adds in
+//                    place, whole vectors at a time.
 //
 // ASSIGN  out = base, but out[region] = value
 //   assign_copy      item: four elements of base; harmless if out is base.
@@ -29,9 +28,6 @@
 #ifndef ADD     // scatter: 1 adds, 0 replaces
 #define ADD 1
 #endif
-#ifndef WIDTH   // scatter: columns of a work-item
-#define WIDTH 1
-#endif
 #ifndef CHUNK   // terms that are added up before they join the total
 #define CHUNK 256
 #endif
@@ -39,61 +35,38 @@
 #define RANK 4
 #endif
 
-// The columns of a work-item while they are being made.
+// An element while it is being made.
 typedef struct {
-    ELEM sum[WIDTH];   // what is final
-    ELEM part[WIDTH];  // ADD: the terms since the last CHUNK
+    ELEM sum;   // what is final
+    ELEM part;  // ADD: the terms since the last CHUNK
     int terms;
-} Columns;
+} Element;
 
-void columns_open(Columns *own, __global const ELEM *base, int has_base, int stride, int count) {
-    own->terms = 0;
-    for (int j = 0; j < WIDTH; j++) {
-        own->part[j] = 0;
-        own->sum[j] = has_base && j < count ? base[j * stride] : 0;
-    }
-}
-
-void columns_take(Columns *own, __global const ELEM *src, int stride, int count) {
+void element_take(Element *own, ELEM value) {
 #if ADD
-    if (count == WIDTH && stride == 1) {  // a loop without conditions becomes vector loads
-        for (int j = 0; j < WIDTH; j++) own->part[j] += src[j];
-    } else {
-        for (int j = 0; j < WIDTH; j++)
-            if (j < count) own->part[j] += src[j * stride];
-    }
+    own->part += value;
     if (++own->terms == CHUNK) {
         own->terms = 0;
-        for (int j = 0; j < WIDTH; j++) {
-            own->sum[j] += own->part[j];
-            own->part[j] = 0;
-        }
+        own->sum += own->part;
+        own->part = 0;
     }
 #else
-    for (int j = 0; j < WIDTH; j++)
-        if (j < count) own->sum[j] = src[j * stride];
+    own->sum = value;
 #endif
-}
-
-void columns_close(Columns *own, __global ELEM *out, int count) {
-    for (int j = 0; j < WIDTH; j++)
-        if (j < count) out[j] = own->sum[j] + own->part[j];
 }
 
 __kernel void scatter_scan(__global const int *index, __global const ELEM *src,
                            __global const ELEM *base, __global ELEM *out, int total, int has_base,
-                           int V, int K, int I, int runs, int x0, int xo, int xk, int xi,
+                           int V, int K, int I, int x0, int xo, int xk, int xi,
                            int s0, int so, int sk, int si, int b0, int bo, int bv, int bi) {
     int id = get_global_id(0);
     if (id >= total) return;
-    int i = id % runs * WIDTH, v = id / runs % V, o = id / runs / V;
-    int count = min(WIDTH, I - i);
-    Columns own;
-    columns_open(&own, base + b0 + o * bo + v * bv + i * bi, has_base, bi, count);
+    int i = id % I, v = id / I % V, o = id / I / V;
+    Element own = {has_base ? base[b0 + o * bo + v * bv + i * bi] : 0, 0, 0};
     for (int k = 0; k < K; k++)
         if (index[x0 + o * xo + k * xk + i * xi] == v)
-            columns_take(&own, src + s0 + o * so + k * sk + i * si, si, count);
-    columns_close(&own, out + (o * V + v) * I + i, count);
+            element_take(&own, src[s0 + o * so + k * sk + i * si]);
+    out[id] = own.sum + own.part;
 }
 
 // keys[r, k] ascending -> starts[r, v] for v = 0 ... V: how many keys are below v
@@ -115,22 +88,47 @@ __kernel void scatter_starts(__global const int *keys, __global int *starts, int
 __kernel void scatter_sorted(__global const int *starts, __global const int *places,
                              __global const ELEM *src, __global const ELEM *base,
                              __global ELEM *out, int total, int has_base, int V, int K, int I,
-                             int runs, int rows_per_o, int s0, int so, int sk, int si,
+                             int rows_per_o, int s0, int so, int sk, int si,
                              int b0, int bo, int bv, int bi) {
     int id = get_global_id(0);
     if (id >= total) return;
-    int i = id % runs * WIDTH, v = id / runs % V, o = id / runs / V;
-    int count = min(WIDTH, I - i);
+    int i = id % I, v = id / I % V, o = id / I / V;
     int row = rows_per_o == 1 ? o : o * I + i;
     int begin = starts[row * (V + 1) + v], end = starts[row * (V + 1) + v + 1];
-    Columns own;
-    columns_open(&own, base + b0 + o * bo + v * bv + i * bi, has_base, bi, count);
+    Element own = {has_base ? base[b0 + o * bo + v * bv + i * bi] : 0, 0, 0};
 #if !ADD
     begin = max(begin, end - 1);  // only the last one counts
 #endif
     for (int at = begin; at < end; at++)
-        columns_take(&own, src + s0 + o * so + places[row * K + at] * sk + i * si, si, count);
-    columns_close(&own, out + (o * V + v) * I + i, count);
+        element_take(&own, src[s0 + o * so + places[row * K + at] * sk + i * si]);
+    out[id] = own.sum + own.part;
+}
+
+__kernel void scatter_owned(__global const int *index, __global const ELEM *src,
+                            __global const ELEM *base, __global ELEM *out, int total, int has_base,
+                            int V, int K, int I, int owners, int columns, int runs, int x0, int xo,
+                            int xk, int xi, int s0, int so, int sk, int si,
+                            int b0, int bo, int bv, int bi) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    int first = id % runs * columns, count = min(columns, I - first);
+    int owner = id / runs % owners, o = id / runs / owners;
+    out += o * V * I + first;
+    for (int v = owner; v < V; v += owners) {
+        __global ELEM *row = out + v * I;
+        __global const ELEM *from = base + b0 + o * bo + v * bv + first * bi;
+        for (int j = 0; j < count; j++) row[j] = has_base ? from[j * bi] : 0;
+    }
+    for (int k = 0; k < K; k++) {
+        int v = index[x0 + o * xo + k * xk];
+        if ((v & (owners - 1)) != owner || v < 0 || v >= V) continue;
+        __global ELEM *row = out + v * I;
+        __global const ELEM *from = src + s0 + o * so + k * sk + first * si;
+#ifdef __clang__
+#pragma clang loop vectorize(assume_safety)
+#endif
+        for (int j = 0; j < count; j++) row[j] = (ADD ? row[j] : 0) + from[j * si];
+    }
 }
 
 __kernel void assign_copy(__global const ELEM *base, __global ELEM *out, int total) {

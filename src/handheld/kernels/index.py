@@ -20,9 +20,9 @@ from handheld.kernels.order import sort_rows
 
 #: up to this many indices every destination reads them all; more are sorted first
 _FEW = 32
-#: columns of a work-item where one index serves a row: wide vectors for a CPU; on a GPU
-#: neighbouring work-items read neighbouring columns, which is the vector there
-_WIDTH = {"cpu": 64, "gpu": 1}
+#: for each compute unit of a CPU, work-items that share the rows of a scatter
+_OWNERS = 4
+_COLUMNS = 64  # at least, where there are so many
 #: elements of a region that a work-item of a CPU writes
 _RUN = 256
 
@@ -37,17 +37,16 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         raise PlanError("scatter cannot add booleans. Try: convert them to integers first")
     k = index.shape[1]
     one_row = inner == 1 or index.strides[2] == 0
-    width = _WIDTH.get(caps.kind, 1) if one_row and inner >= 16 else 1
-    runs = -(-inner // width)
-    source = with_defines({"ELEM": C_TYPES[dtype], "ADD": int(add), "WIDTH": width},
-                          read_source("index.cl"))
-    items = outer * v * runs
-    sizes = ints(items, int(node.attrs["base"]), v, k, inner, runs)
+    if caps.kind == "cpu" and one_row and inner >= 16:
+        return _owned(node, graph, caps)
+    source = with_defines({"ELEM": C_TYPES[dtype], "ADD": int(add)}, read_source("index.cl"))
+    items = outer * v * inner
+    sizes = ints(items, int(node.attrs["base"]), v, k, inner)
     if k <= _FEW:
         buffers = _buffers(node, index, src)
         args: tuple[Arg, ...] = (*buffers, *sizes, *strided(index), *strided(src), *_base(node))
         return Lowered((line("scatter_scan", source, args, items, caps),),
-                       why=f"{k} indices: each of {v} rows reads them all, {width} columns at once")
+                       why=f"{k} indices: each of {v} rows reads them all")
     # One order of the indices for each o where they serve whole rows, else for each (o, i).
     rows = 1 if one_row else inner
     keys = View(index.tensor, (outer, k, rows), index.strides, index.offset)
@@ -62,7 +61,24 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         line("scatter_sorted", source, args, items, caps),
     )
     return Lowered(launches, (*done.workspace, 4 * n_starts),
-                   f"{k} indices sorted, so that each row reads its own, {width} columns at once")
+                   f"{k} indices sorted, so that each row reads its own")
+
+
+def _owned(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
+    """For a CPU: every owner reads all indices, which costs little beside the rows it adds."""
+    index, src = node.inputs[:2]
+    outer, v, inner = node.attrs["shape"]
+    elem, add = C_TYPES[graph.tensors[node.outputs[0]].dtype], node.attrs["mode"] == "add"
+    source = with_defines({"ELEM": elem, "ADD": int(add)}, read_source("index.cl"))
+    want = _OWNERS * caps.compute_units
+    owners = 1 << min(want.bit_length() - 1, (v - 1).bit_length())
+    runs = min(-(-want // (outer * owners)), -(-inner // _COLUMNS))
+    columns = -(-inner // runs)
+    items = outer * owners * runs
+    args = (*_buffers(node, index, src), *ints(items, int(node.attrs["base"]), v, index.shape[1],
+            inner, owners, columns, runs), *strided(index), *strided(src), *_base(node))
+    launch = Launch("scatter_owned", source, args, (items,), (1,))
+    return Lowered((launch,), why=f"{owners} owners of {v} rows, {columns} columns at once")
 
 
 def _buffers(node: Node, index: View, src: View) -> list[Arg]:

@@ -19,9 +19,15 @@ from handheld.kernels.expr import INDEX, REGISTER, Code, statement
 from handheld.kernels.space import Space, collapse
 
 BLOCK = 2048
-LONG = 64  # iterations of a loop
 VECTORIZE = "#ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif"
-VECTORIZE_LONG = VECTORIZE.replace("safety)", "safety) vectorize_width(16) interleave_count(2)")
+#: ways to make vector code of a loop: iterations at once, and the time of each. What is left over
+#: is done one by one. Several vectors at once suit polynomials, which are chains of steps that wait
+_STEPS = {
+    8: (1.0, VECTORIZE),
+    16: (0.65, VECTORIZE.replace("safety)", "safety) vectorize_width(16)")),
+    32: (0.6, VECTORIZE.replace("safety)", "safety) vectorize_width(16) interleave_count(2)")),
+}
+_SINGLE = 8.0
 
 
 class Body:
@@ -135,10 +141,11 @@ def cpu_group(work: int, caps: DeviceCaps) -> int:
 
 
 def loop(variable: str, begin: str, end: str, inner: list[str], size: int) -> list[str]:
-    """A loop whose iterations touch only their own elements, whatever the pointers alias. In a long
-    one several vectors are on their way at once: polynomials are chains of steps that wait."""
+    """A loop of at most `size` iterations that touch only their own elements, whatever the pointers
+    alias."""
+    step = min(_STEPS, key=lambda n: size // n * n * _STEPS[n][0] + size % n * _SINGLE)
     return [
-        VECTORIZE_LONG if size >= LONG else VECTORIZE,
+        _STEPS[step][1],
         f"for (int {variable} = {begin}; {variable} < {end}; ++{variable}) {{",
         *(f"  {line}" for line in inner), "}",
     ]
