@@ -437,7 +437,8 @@ def main() -> int:
     print(f"{caps.name} ({caps.driver}) beside PyTorch {torch.__version__} on {where}")
     print(f"ceilings of {best.date}: {best.fp32.median / 1e9:.0f} GFLOP/s, "
           f"{best.bandwidth / 1e9:.1f} GB/s outside caches, "
-          f"{best.launch_device_s.median * 1e6:.1f} us a launch")
+          f"{best.launch_device_s.median * 1e6:.1f} us a launch{best.disturbed and ', '}"
+          f"{best.disturbed}")
     print(tuned.known(caps)[1])
     print(HEAD)
     results: list[dict[str, Any]] = []

@@ -57,6 +57,18 @@ def test_ceilings_of_another_driver_are_not_these(quick):
     assert stored(caps) == found == Ceilings.from_json(found.to_json())
 
 
+def test_ceilings_say_when_something_else_ran(quick, monkeypatch):
+    assert 0 <= measure("opencl").others <= 1
+    for others, said in ((0.05, ""), (0.7, "other processes took 70% of the processors")):
+        then = iter([(100.0, 10.0), (200.0, 10.0 + 100 * others)])
+        monkeypatch.setattr(ceilings, "_processor_s", lambda then=then: next(then))
+        found = measure("opencl")
+        assert found.others == pytest.approx(others) and stored(describe("opencl")) == found
+        assert said in found.disturbed and bool(found.disturbed) == bool(said)
+    old = {k: v for k, v in found.to_json().items() if k != "others"}
+    assert Ceilings.from_json(old).others is None and not Ceilings.from_json(old).disturbed
+
+
 def test_working_sets_fit_the_device():
     caps = describe("opencl")
     small = dataclasses.replace(caps, global_mem_bytes=8 << 20)

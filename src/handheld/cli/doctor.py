@@ -203,6 +203,7 @@ def _ceilings_rows(data: dict[str, Any] | None) -> list[tuple[str, str]]:
     found = ceilings.Ceilings.from_json(data)
     half = f", fp16 {_rate(found.fp16, 'FLOP/s')}" if found.fp16 else ""
     rows = [("ceilings", f"of {found.date}, medians (± half the range between quartiles)"),
+            *([("", found.disturbed)] if found.disturbed else []),
             ("  arithmetic", f"fp32 {_rate(found.fp32, 'FLOP/s')} in {found.fp32_type}{half}")]
     rows += [(f"  {show.size(m.working_set_bytes)}",
               f"read {_rate(m.read, 'B/s')}, copy {_rate(m.copy, 'B/s')}") for m in found.memory]

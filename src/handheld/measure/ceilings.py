@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from handheld import cache
 from handheld.backends import opencl_devices
@@ -35,6 +36,7 @@ SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of working set
 APART = 2 << 20  # bytes that take much longer to walk than a launch
 TRANSFER = 64 << 20  # bytes of a transfer
 LAUNCHES = 200
+DISTURBED = 0.1  # of the processors, that other processes may take
 #: types and sums of a work-item that are tried for arithmetic; the best counts
 WIDTHS, SUMS = ("", "4", "16"), (4, 8, 12)
 
@@ -69,6 +71,16 @@ class Ceilings:
     launch_enqueue_s: Measured
     launch_device_s: Measured
     launch_round_trip_s: Measured
+    #: of all processors, the share that other processes took meanwhile; None: not known
+    others: float | None = None
+
+    @property
+    def disturbed(self) -> str:
+        """Empty, or why these are likely too low."""
+        if self.others is None or self.others < DISTURBED:
+            return ""
+        return (f"likely too low: other processes took {self.others:.0%} of the processors. Try "
+                "again when they are done: handheld doctor --ceilings")
 
     @property
     def bandwidth(self) -> float:
@@ -118,7 +130,7 @@ def measure(device: str, progress: Callable[[str, float], None] = lambda what, p
     """Measures and keeps. `progress` is told what comes next and which part of all is done."""
     if device.partition(":")[0] != "opencl":
         raise DeviceError(f"{device} has no ceilings of its own. Try: --on opencl")
-    started = time.perf_counter()
+    started, before = time.perf_counter(), _processor_s()
     bench = _Bench(opencl_devices.find(device))
     caps = bench.caps
     progress("arithmetic", 0.0)
@@ -136,9 +148,21 @@ def measure(device: str, progress: Callable[[str, float], None] = lambda what, p
     result = Ceilings(
         caps.name, caps.driver, datetime.date.today().isoformat(), time.perf_counter() - started,
         fp32, kind, fp16, tuple(memory), to_device, to_device_latency, to_host, to_host_latency,
-        *launches)
+        *launches, _others(before))
     cache.write_json(path_of(caps), result.to_json())
     return result
+
+
+def _processor_s() -> tuple[float, float]:
+    """Seconds that all processors have had, and those of other processes among them."""
+    times = psutil.cpu_times()
+    rest = times.idle + getattr(times, "iowait", 0.0)
+    return sum(times[:8]), sum(times[:8]) - rest - time.process_time()  # guests are within
+
+
+def _others(before: tuple[float, float]) -> float | None:
+    total, others = (now - then for now, then in zip(_processor_s(), before))
+    return min(max(others / total, 0.0), 1.0) if total > 0 else None
 
 
 def launch_latencies(device: str) -> tuple[Measured, Measured, Measured]:
