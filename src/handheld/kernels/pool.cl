@@ -23,6 +23,7 @@
 // A CPU has its own max pooling: forward, 16 windows at a time; backward, a work-item owns a plane
 // of dx and scatters. Its average pooling goes by rows: rows are added up first, side by side, into
 // one row of sums, and its columns then.
+// `size` is how many elements the tensor has that x is a view of.
 // Parameters:
 
 #ifndef ADAPTIVE   // 1: window i of size -> count is [floor(i*size/count), ceil((i+1)*size/count))
@@ -156,7 +157,7 @@ __kernel void max_pool(__global const IN *x, __global OUT *y, __global int *inde
 #ifdef STEP  // pixels from one window to the next, 1 or 2
 __kernel void max_pool_rows(__global const IN *x, __global OUT *y, __global int *index,
                             int total, int run, int offset, int xn, int xc, int xh, int xw,
-                            int C, int H, int W, int P, int Q) {
+                            int C, int H, int W, int P, int Q, int size) {
     OWN(P, Q)
     for (int next = 0; next < Q; next += 16) {
         int start = Q < 16 ? 0 : min(next, Q - 16), count = min(Q, 16);  // the last two may overlap
@@ -165,12 +166,14 @@ __kernel void max_pool_rows(__global const IN *x, __global OUT *y, __global int 
         for (int r = 0; r < KH; r++) {
             int h = own.row * SH - PH + r * DH;
             if (h < 0 || h >= H) continue;
-            __global const IN *line = x + offset + own.n * xn + own.c * xc + h * xh;
+            int begin = offset + own.n * xn + own.c * xc + h * xh;
+            __global const IN *line = x + begin;
             for (int s = 0; s < KW; s++) {
                 int w = start * STEP - PW + s * DW;  // the pixel of the first window
                 float16 value;
                 int16 inside = (int16)(-1);
-                if (w >= 0 && w + 16 * STEP <= W) {
+                if (w >= 0 && begin + w + 16 * STEP <= size) {  // what is read exists
+                    if (w + 16 * STEP > W) inside = w + LANES16 * STEP < W;
 #if STEP == 1
                     value = load16(line, IN_HALF, w);
 #else

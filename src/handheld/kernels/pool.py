@@ -81,6 +81,8 @@ def _pool(node: Node, graph: Graph, caps: DeviceCaps, window: dict[str, int], *,
     for view in node.inputs:
         args += strided(view)
     args += ints(*image[1:], *windows[2:])
+    if "STEP" in defines:
+        args += ints(graph.tensors[node.inputs[0].tensor].size)
     planes = image[0] * image[1]
     if caps.kind == "gpu" and planes <= MOST_PLANES:
         defines["GRID"] = 1
