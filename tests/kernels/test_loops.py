@@ -11,7 +11,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
 from handheld.graph.program import Builder
-from handheld.kernels import rows_shape
+from handheld.kernels import rows_chunks, rows_shape
 from handheld.kernels.base import Buffer
 from handheld.plan.lowering import lower
 from harness import caps_of_kind, error, make, run_node
@@ -176,6 +176,53 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def test_random_programs_in_chunks(chunks: dict[str, int]) -> None:
     launches = [run_case(seed, "gpu", (8, 2, 32)[seed % 3], **chunks) for seed in range(2000, 2030)]
     assert sum(n > 1 for n in launches) > 10 and max(launches) > 2
+
+
+@pytest.fixture
+def cpu_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LEAST", 1), ("TERMS_LEAST", 1), ("TERMS", 5), ("TILE", 8), ("JOIN", 4)):
+        monkeypatch.setattr(rows_chunks, name, value)
+
+
+def test_random_programs_in_chunks_on_a_cpu(cpu_chunks: None) -> None:
+    def in_two(seed: int) -> bool:
+        graph, _ = random_node(np.random.default_rng(seed))
+        return len(lower(graph.nodes[0], graph, caps_of_kind("cpu")).launches) == 2
+
+    seeds = [seed for seed in range(3000, 3600) if in_two(seed)]
+    assert len(seeds) >= 8
+    for seed in seeds[:12]:
+        run_case(seed, "cpu")
+
+
+@pytest.mark.parametrize("shape", [(3000, 41), (70, 50, 33), (257, 9000)])
+@pytest.mark.parametrize("dtype", ["f32", "i32"])
+def test_sums_of_columns_in_chunks(shape: tuple[int, ...], dtype: str) -> None:
+    array = np.random.default_rng(3).integers(-9, 9, shape)
+    array = array.astype(np.float32 if dtype == "f32" else np.int32)
+    axes = tuple(range(len(shape) - 1))
+    for op, function in (("sum", np.sum), ("max_of", np.max)):
+        got = one_reduction(op, array, axes, "cpu", dtype, compute_units=2)
+        assert (got == function(array, axes)).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(400, 300), (37, 41), (5, 3)])
+def test_one_walk_writes_what_depends_on_no_sum(shape: tuple[int, ...], axis: int) -> None:
+    """In place: by chunks, by columns and by rows."""
+    builder = Builder()
+    y = builder.op("tanh", "f32", builder.load(0, "f32"))
+    stores = ((y, True), (builder.op("sum", "f32", y), False))
+    attrs = {"shape": shape, "axes": (axis,), "program": builder.program, "stores": stores}
+    array = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    graph, data = make("reduce", [array], None,
+                       [(shape, "f32"), ((shape[1 - axis],), "f32")], attrs)
+    got = run_node(lower, graph, data, caps_of_kind("cpu"), in_place={1: 0})
+    want = np.tanh(array.astype(np.float64))
+    assert error(got[0], want) < 1e-6 and error(got[1], want.sum(axis)) < 1e-6
+    for launch in lower(graph.nodes[0], graph, caps_of_kind("cpu")).launches[:1]:
+        text = launch.source.partition("__kernel")[2]
+        assert text.count("f_tanh(") == (2 if axis and shape[1] >= 16 else 1)
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])

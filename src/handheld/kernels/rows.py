@@ -1,8 +1,9 @@
-"""reduce: generated kernels, and two ways to walk the rows of a space on a CPU.
+"""reduce: generated kernels, and three ways to walk the rows of a space on a CPU.
 
     lanes      a work-item takes one row; 16 or 32 partial results run along it (rows_lanes.py)
     columns    a work-item takes 16 or 128 neighbouring rows, so that memory is read in order where
                rows, not elements, are adjacent
+    chunks     a work-item takes a part of all rows, where those are long (rows_chunks.py)
 
 What a GPU does is in rows_gpu.py, and what all share in stages.py.
 """
@@ -16,7 +17,8 @@ from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.base import Lowered, round_up
 from handheld.kernels.expr import REGISTER
-from handheld.kernels.loops import VECTORIZE, Body, cpu_group, launch
+from handheld.kernels.loops import Body, cpu_group, launch, loop
+from handheld.kernels.rows_chunks import chunks_of, lower_chunks
 from handheld.kernels.rows_gpu import lower_groups
 from handheld.kernels.rows_lanes import LANES, lower_lanes
 from handheld.kernels.space import Space, collapse
@@ -44,7 +46,9 @@ def lower_reduce(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     outer = [d for d, inner in enumerate(space.inner) if not inner]
     rows = math.prod(space.sizes[d] for d in outer)
     if _adjacent_rows(space, outer):
-        return _columns(body, stages, outer, rows, caps)
+        chunks = chunks_of(body, stages, outer, caps)
+        return lower_chunks(node, graph, space, caps, chunks) if chunks else \
+            _columns(body, stages, outer, rows, caps)
     return lower_lanes(body, stages, outer, rows, caps)
 
 
@@ -79,12 +83,7 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
     body.array = {i for i in range(len(body.program)) if not stages.inner[i]}
 
     def lanes(text: list[str]) -> list[str]:
-        return [
-            VECTORIZE,
-            f"for (int l = 0; l < width; ++l) {{ const int x{column} = begin + l;",
-            *(f"  {t}" for t in text),
-            "}",
-        ]
+        return loop("l", "0", "width", [f"const int x{column} = begin + l;", *text], width)
 
     done: set[int] = set()
     for stage in range(stages.last + 1):
@@ -95,10 +94,9 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
         todo = reductions_of(stages, body.program, stage + 1)
         if todo:
             lines += _column_stage(body, stages, todo, inner, width, lanes)
-    if stages.has_full:
-        roots = [p for p, full in body.node.attrs["stores"] if full]
-        text = [body.declare(i) for i in stages.needed(body.program, roots)] + body.stores(True)
-        lines += nest(body, inner, lanes(text))
+    if stages.has_full and not stages.full_early:
+        text = [body.declare(i) for i in stages.needed(body.program, stages.full_roots)]
+        lines += nest(body, inner, lanes(text + body.stores(True)))
     partial = body.stores(False)
     if partial:
         lines += lanes(partial)
@@ -132,6 +130,9 @@ def _column_stage(
         value = body.name(instr.args[0])
         updates.append(update(instr, body.kinds[instr.args[0]], into, value, f"v{i}[l]", at))
     roots = [a for i in todo for a in body.program[i].args]
+    if stages.full_early:
+        roots += stages.full_roots
+        updates += body.stores(True)
     text = [body.declare(i) for i in stages.needed(body.program, roots)] + updates
     walk = lanes(text)
     if flush:

@@ -36,14 +36,15 @@ def lower_lanes(body: Body, stages: Stages, outer: list[int], rows: int,
     ]
     lines += body.split("g", outer) if outer else []
     done: set[int] = set()
-    kept = _kept(body, stages)
+    kept, early = _kept(body, stages), stages.full_early
+    writes = [f"{kept.place} = v{kept.value};"] if kept else body.stores(True) if early else []
     for stage in range(stages.last + 1):
         lines += [body.declare(i) for i in available(body, stages, stage, done)]
         todo = reductions_of(stages, body.program, stage + 1)
         if todo:
-            keep = kept if stage == stages.last - 1 else None
-            lines += LaneWalk(body, stages, todo, inner, keep).lines()
-    if stages.has_full:
+            own = writes if stage == stages.last - 1 else []
+            lines += LaneWalk(body, stages, todo, inner, own).lines()
+    if stages.has_full and not early:
         lines += _last_walk(body, stages, inner, kept)
     lines += body.stores(False)
     local = cpu_group(rows, caps)
@@ -52,7 +53,7 @@ def lower_lanes(body: Body, stages: Stages, outer: list[int], rows: int,
 
 def _last_walk(body: Body, stages: Stages, inner: list[int], kept: Kept | None) -> list[str]:
     """Writes the full outputs."""
-    roots = [p for p, full in body.node.attrs["stores"] if full]
+    roots = stages.full_roots
     if kept is None:
         text = [body.declare(i) for i in stages.needed(body.program, roots)]
     else:
@@ -79,10 +80,12 @@ def _kept(body: Body, stages: Stages) -> Kept | None:
     program, stores = body.program, body.node.attrs["stores"]
     outputs = [n for n, (_, full) in enumerate(stores)
                if full and body.code.graph.tensors[body.node.outputs[n]].dtype == "f32"]
-    roots = [p for p, full in stores if full]
+    roots = stages.full_roots
     dear = [i for i in stages.needed(program, roots) if program[i].op in DEAR]
     before = [a for i in reductions_of(stages, program, stages.last) for a in program[i].args]
     if not outputs or len(dear) != 1 or dear[0] not in stages.needed(program, before):
+        return None
+    if stages.full_early:
         return None
     if any(program[i].op in ("load", "gather") for i in stages.needed(program, roots, dear)):
         return None
@@ -97,11 +100,12 @@ class LaneWalk:
 
     Vectors are filled through u, or straight from memory where nothing is computed: an array that
     is added to would live in memory, and each step wait for the store of the one before. Sums of a
-    run (q) join the total (p)."""
+    run (q) join the total (p). `writes` are statements for each element."""
 
     def __init__(self, body: Body, stages: Stages, todo: list[int], inner: list[int],
-                 kept: Kept | None) -> None:
-        self.body, self.stages, self.todo, self.inner, self.kept = body, stages, todo, inner, kept
+                 writes: list[str]) -> None:
+        self.body, self.stages, self.todo, self.inner = body, stages, todo, inner
+        self.writes = writes
         self.vectors = [i for i in todo if start_of(body, i)[0] == "float"
                         and not is_arg(body.program[i])]
         size = body.space.sizes[inner[-1]] if inner else 1
@@ -128,10 +132,8 @@ class LaneWalk:
     def _text(self, reductions: list[int]) -> list[str]:
         """What is computed of an element for these."""
         roots = [a for i in reductions for a in self.body.program[i].args]
+        roots += self.stages.full_roots if self.stages.full_early else []
         return [self.body.declare(i) for i in self.stages.needed(self.body.program, roots)]
-
-    def _keep(self) -> list[str]:
-        return [f"{self.kept.place} = v{self.kept.value};"] if self.kept else []
 
     def _parts(self, name: str, i: int) -> list[str]:
         """The vectors of eight that hold p or q of a block."""
@@ -174,7 +176,7 @@ class LaneWalk:
     def _singly(self) -> list[str]:
         runs = [i for i in self.todo if self._two_level(i)]
         start = [f"float q{i} = 0.0f;" for i in runs]
-        text = [*self._text(self.todo), *self._keep(),
+        text = [*self._text(self.todo), *self.writes,
                 *(self._update(i, f"{'q' if i in runs else 'p'}{i}", f"w{i}") for i in self.todo)]
         flush = [f"p{i} += q{i};" for i in runs]
         walk = ["{", *start, *nest(self.body, self.inner[-1:], text), *flush, "}"]
@@ -202,8 +204,8 @@ class LaneWalk:
     def _one(self, begin: str, counts: str) -> list[str]:
         """One block; only elements for which `counts` is true are new."""
         x = f"x{self.inner[-1]}"
-        straight = {i: p for i in self.vectors if (p := self._straight(i)) and not counts
-                    and not self.kept}
+        straight = {} if counts or self.writes else {
+            i: place for i in self.vectors if (place := self._straight(i))}
         through = [i for i in self.todo if i not in straight]
         text = self._text(through)
         for i in through:
@@ -214,7 +216,7 @@ class LaneWalk:
             else:
                 step = self._update(i, f"p{i}[l]", f"w{i}[l]")
                 text.append(f"if ({counts}) {{ {step} }}" if counts else step)
-        text += [f"if ({counts}) {t}" if counts else t for t in self._keep()]
+        text += [f"if ({counts}) {t}" if counts else t for t in self.writes]
         lines = [f"float u{i}[{self.block}];" for i in through if i in self.vectors]
         if through:
             lines += [VECTORIZE, f"for (int l = 0; l < {self.block}; ++l) "

@@ -53,7 +53,11 @@ class Stages:
             self.inner.append(inner)
             self.stage.append(stage)
         self.last = max(self.stage, default=0)
-        self.has_full = any(full for _, full in node.attrs["stores"])
+        self.full_roots = [p for p, full in node.attrs["stores"] if full]
+        self.has_full = bool(self.full_roots)
+        #: whether one walk does it all: full outputs that depend on no reduction are written by it
+        self.full_early = (self.has_full and self.last == 1
+                           and all(self.stage[p] == 0 for p in self.full_roots))
 
     def needed(self, program: Program, roots: list[int],
                known: Collection[int] = ()) -> list[int]:
