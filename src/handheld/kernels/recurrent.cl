@@ -56,7 +56,6 @@
 #define BLOCK (SLICES * QUADS)  // quads of a row in local memory
 #define POOL max_(TILE * BLOCK, (SLICES * TILE * WIDTH + 3) / 4)
 #define max_(a, b) ((a) > (b) ? (a) : (b))
-#define UNROLL _Pragma("unroll")  // arrays of an item are registers only if no index is left
 #define SHARED __local float4 pool[POOL];
 #define POOL_ARG , pool
 #else
@@ -64,24 +63,28 @@
 #define POOL_ARG
 #endif
 
+#define UNROLL _Pragma("unroll")  // arrays of an item are registers only if no index is left
+
 #define GLUE_(a, b) a##b
 #define GLUE(a, b) GLUE_(a, b)
 #if LANES == 1
 typedef float lanes;
-#define LOAD(p) (*(p))
-#define STORE(v, p) (*(p) = (v))
 #else
 typedef GLUE(float, LANES) lanes;
-#define LOAD(p) GLUE(vload, LANES)(0, p)
-#define STORE(v, p) GLUE(vstore, LANES)(v, 0, p)
 #endif
+// through pointers, not vload: PoCL 3.0's keeps what it loads in memory
+typedef lanes __attribute__((aligned(4))) loose;
+#define LOAD(p) (*(__global const loose *)(p))
+#define STORE(v, p) (*(__global loose *)(p) = (v))
+#define OWN_LOAD(p) (*(const loose *)(p))
+#define OWN_STORE(v, p) (*(loose *)(p) = (v))
 
 // The first `count` lanes at p; rows of H elements may end inside a vector.
 lanes load_some(__global const float *p, int count) {
     if (count >= LANES) return LOAD(p);
     float part[LANES];
     for (int l = 0; l < LANES; l++) part[l] = l < count ? p[l] : 0;
-    return LOAD(part);
+    return OWN_LOAD(part);
 }
 
 void store_some(lanes v, __global float *p, int count) {
@@ -89,13 +92,32 @@ void store_some(lanes v, __global float *p, int count) {
         STORE(v, p);
     } else {
         float part[LANES];
-        STORE(v, part);
+        OWN_STORE(v, part);
         for (int l = 0; l < LANES; l++)
             if (l < count) p[l] = part[l];
     }
 }
 
-lanes sigmoid(lanes x) { return 1.0f / (1.0f + exp(-x)); }
+#ifdef UNITS
+float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+float tanh_(float x) { return tanh(x); }
+#else  // from math.cl, which comes first: OpenCL's own may be calls, one for each lane
+#ifdef __clang__
+#define VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define VECTORIZE
+#endif
+#define DEFINE_LANES(NAME, FUNCTION)                                 \
+    lanes NAME(lanes x) {                                            \
+        float each[LANES];                                           \
+        OWN_STORE(x, each);                                          \
+        VECTORIZE                                                    \
+        for (int l = 0; l < LANES; l++) each[l] = FUNCTION(each[l]); \
+        return OWN_LOAD(each);                                       \
+    }
+DEFINE_LANES(sigmoid, f_sigmoid)
+DEFINE_LANES(tanh_, f_tanh)
+#endif
 
 // Which rows and columns a work-item makes.
 typedef struct {
@@ -230,22 +252,30 @@ Tile tile_of(int B, int H) {
         if (own.rows == 0) return;                                                                 \
         packed += own.col / panel * panel * H * G + own.col % panel;                               \
         __global const float *row[ROWS];                                                           \
+        UNROLL                                                                                     \
         for (int r = 0; r < ROWS; r++) {                                                           \
             row[r] = a + (own.row + min(r, own.rows - 1)) * stride;                                \
+            UNROLL                                                                                 \
             for (int g = 0; g < G; g++) sum[r][g] = 0;                                             \
         }                                                                                          \
         for (int start = 0; start < H; start += CHUNK) {                                           \
             lanes part[ROWS][G];                                                                   \
+            UNROLL                                                                                 \
             for (int r = 0; r < ROWS; r++)                                                         \
+                UNROLL                                                                             \
                 for (int g = 0; g < G; g++) part[r][g] = 0;                                        \
             int end = min(start + CHUNK, H);                                                       \
             for (int k = start; k < end; k++)                                                      \
+                UNROLL                                                                             \
                 for (int g = 0; g < G; g++) {                                                      \
                     lanes weight = LOAD(packed + (k * G + g) * panel);                             \
+                    UNROLL                                                                         \
                     for (int r = 0; r < ROWS; r++)                                                 \
                         part[r][g] += row[r][g * spread + k] * weight;                             \
                 }                                                                                  \
+            UNROLL                                                                                 \
             for (int r = 0; r < ROWS; r++)                                                         \
+                UNROLL                                                                             \
                 for (int g = 0; g < G; g++) sum[r][g] += part[r][g];                               \
         }                                                                                          \
     }
@@ -284,7 +314,7 @@ __kernel void lstm(__global const float *gx, __global const float *packed,
         int to = (at + b) * H + own.col, gate = (at + b) * 4 * H + own.col;
         lanes i = sigmoid(sum[r][0] + load_some(gx + gate, n));
         lanes f = sigmoid(sum[r][1] + load_some(gx + gate + H, n));
-        lanes g = tanh(sum[r][2] + load_some(gx + gate + 2 * H, n));
+        lanes g = tanh_(sum[r][2] + load_some(gx + gate + 2 * H, n));
         lanes o = sigmoid(sum[r][3] + load_some(gx + gate + 3 * H, n));
         lanes cell = f * load_some(near_c + (near + b) * H + own.col, n) + i * g;
         store_some(i, gates + gate, n);
@@ -292,7 +322,7 @@ __kernel void lstm(__global const float *gx, __global const float *packed,
         store_some(g, gates + gate + 2 * H, n);
         store_some(o, gates + gate + 3 * H, n);
         store_some(cell, c + to, n);
-        store_some(o * tanh(cell), h + to, n);
+        store_some(o * tanh_(cell), h + to, n);
     }
 }
 
@@ -312,7 +342,7 @@ __kernel void gru(__global const float *gx, __global const float *packed,
         lanes reset = sigmoid(load_some(gx + gate, n) + (sum[r][0] + bias_r));
         lanes z = sigmoid(load_some(gx + gate + H, n) + (sum[r][1] + bias_z));
         lanes hidden = sum[r][2] + bias_n;
-        lanes fresh = tanh(load_some(gx + gate + 2 * H, n) + reset * hidden);
+        lanes fresh = tanh_(load_some(gx + gate + 2 * H, n) + reset * hidden);
         lanes old = load_some(near_h + (near + b) * H + own.col, n);
         store_some(reset, saved + save, n);
         store_some(z, saved + save + H, n);
@@ -343,7 +373,7 @@ __kernel void lstm_grad(__global const float *dh, __global const float *dh_last,
         else d += load_some(dh_last + state, n);
         lanes i = load_some(gates + gate, n), f = load_some(gates + gate + H, n);
         lanes g = load_some(gates + gate + 2 * H, n), o = load_some(gates + gate + 3 * H, n);
-        lanes t = tanh(load_some(c + here, n));
+        lanes t = tanh_(load_some(c + here, n));
         lanes dc = load_some(carry + state, n) + d * o * (1.0f - t * t);
         lanes old = load_some(before_c + (near + b) * H + own.col, n);
         store_some(dc * g * i * (1.0f - i), dgx + gate, n);

@@ -45,11 +45,13 @@ class _Cell:
         ints(steps * batch * gates * hidden)
         if caps.kind == "gpu":
             return _tiles(caps, steps, batch, hidden, gates, backward)
-        lanes, rows = 8, 2  # lanes * rows * gates sums stay in registers
+        # lanes * rows * gates sums stay in registers, of which there are twice as many of 16 floats
+        lanes, rows = 8, 4 if caps.vector_width >= 16 else 2
         row_blocks, lane_blocks = -(-batch // rows), -(-hidden // lanes)
         local = (min(group(caps, 16), _power(row_blocks)), 1)
         size = (round_up(row_blocks, local[0]), lane_blocks)
-        source = with_defines({"LANES": lanes, "ROWS": rows}, read_source("recurrent.cl"))
+        source = with_defines({"LANES": lanes, "ROWS": rows},
+                              read_source("math.cl") + read_source("recurrent.cl"))
         return _Cell(caps, source, steps, batch, hidden, gates, lanes, (size, local),
                      gates * hidden * round_up(hidden, lanes), "vectors of columns")
 
