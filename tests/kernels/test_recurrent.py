@@ -175,6 +175,7 @@ def test_a_step_fills_a_large_gpu():
 TILED = "-DLANES=1 -DROWS=1 -DUNITS=8 -DTILE=8 -DGATES=3 -DCOLUMNS=3 -DSLICES=8 -DQUADS=4 -DWHOLE=0"
 
 
-@pytest.mark.parametrize("defines", ["", TILED])
-def test_the_file_compiles_alone(defines):
-    cl.Program(queue().context, read_source("recurrent.cl")).build(defines)
+@pytest.mark.parametrize(("before", "defines"), [("math.cl", ""), (None, TILED)])
+def test_the_file_compiles(before, defines):
+    text = (read_source(before) if before else "") + read_source("recurrent.cl")
+    cl.Program(queue().context, text).build(defines)
