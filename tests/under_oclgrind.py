@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import random
+import re
 import sys
 
 import numpy as np
@@ -51,7 +52,8 @@ def without_vectors() -> None:
     build = OpenCLSession._program
 
     def build_plainly(session, text):
-        return build(session, text.replace("vectorize(assume_safety)", "vectorize(disable)"))
+        return build(session, re.sub(r"loop vectorize\(assume_safety\)[^\n\"]*",
+                                     "loop vectorize(disable)", text))
 
     OpenCLSession._program = build_plainly
 
