@@ -23,6 +23,8 @@ _FEW = 32
 #: for each compute unit of a CPU, work-items that share the rows of a scatter
 _OWNERS = 4
 _COLUMNS = 64  # at least, where there are so many
+#: indices of a row on average, and in all, that may be added one by one: more would cost accuracy
+_HITS, _MOST = 64, 65536
 #: elements of a region that a work-item of a CPU writes
 _RUN = 256
 
@@ -37,7 +39,7 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         raise PlanError("scatter cannot add booleans. Try: convert them to integers first")
     k = index.shape[1]
     one_row = inner == 1 or index.strides[2] == 0
-    if caps.kind == "cpu" and one_row and inner >= 16:
+    if caps.kind == "cpu" and one_row and inner >= 16 and k <= min(_HITS * v, _MOST):
         return _owned(node, graph, caps)
     source = with_defines({"ELEM": C_TYPES[dtype], "ADD": int(add)}, read_source("index.cl"))
     items = outer * v * inner

@@ -83,11 +83,10 @@ def _kept(body: Body, stages: Stages) -> Kept | None:
     roots = stages.full_roots
     dear = [i for i in stages.needed(program, roots) if program[i].op in DEAR]
     before = [a for i in reductions_of(stages, program, stages.last) for a in program[i].args]
-    if not outputs or len(dear) != 1 or dear[0] not in stages.needed(program, before):
+    if stages.full_early or not outputs or len(dear) != 1:
         return None
-    if stages.full_early:
-        return None
-    if any(program[i].op in ("load", "gather") for i in stages.needed(program, roots, dear)):
+    reads = [i for i in stages.needed(program, roots, dear) if program[i].op in ("load", "gather")]
+    if reads or dear[0] not in stages.needed(program, before):
         return None
     return Kept(dear[0], body.place(outputs[0]))
 
