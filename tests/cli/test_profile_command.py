@@ -82,7 +82,8 @@ def test_what_is_said(run):
     result = run("mine.py:make", "--steps", "30")
     assert result.exit_code == 0, result.output
     for words in ("device", "ms a step", "alive at the peak", "allocated", "overhead",
-                  "where a step goes", "forward", "backward", "matmul", "run file mine_make-1.run"):
+                  "where a recorded step goes", "forward", "backward", "matmul",
+                  "run file mine_make-1.run"):
         assert words in result.stdout, words
     assert "energy" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
@@ -184,7 +185,7 @@ def make"""))
 def test_a_workload_of_two_updates(run):
     result = run("dcgan", "--batch", "2", "--steps", "4")
     assert result.exit_code == 0, result.output
-    assert "d and g" in result.stdout and "where a step of g goes" in result.stdout
+    assert "d and g" in result.stdout and "a recorded step of g" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
@@ -265,7 +266,7 @@ def test_live_in_a_terminal(run, tmp_path):
     assert "of 20000 steps" in text, text[:2000]
     assert "run file mine_make-1.run" in text
     assert max(map(len, re.split(r"[\r\n]+", text))) <= 80
-    assert shown.rstrip().endswith(b".run") and text.count("where a step goes") == 1
+    assert shown.rstrip().endswith(b".run") and text.count("where a recorded step goes") == 1
 
 
 def test_tables_of_a_run_with_everything(tmp_path, monkeypatch, capsys):

@@ -54,6 +54,8 @@ def head(run: Run) -> Table:
         rows.append(("use", f"device busy {use['device_busy']:.0%}, {use['gflops']:.1f} GFLOP/s"
                             f"{_share(use, 'flops_share')}, at least {use['gbytes_s']:.1f} GB/s"
                             f"{_share(use, 'bandwidth_share')}{_cores(use.get('cores', {}))}"))
+    if (run.meta.get("ceilings") or {}).get("disturbed"):
+        rows.append(("", f"the ceilings are {run.meta['ceilings']['disturbed']}"))
     if one["launches"]:
         rows.append(("launches", _launches(one["launches"])))
     rows += _memory(one["memory"])
@@ -131,10 +133,12 @@ def _overhead(overhead: Row) -> str:
 
 
 def parts(run: Run, graph: str) -> Table:
-    """Where the time of a step goes."""
+    """Where the time of a step goes, of those with op times."""
     found = run.parts(graph)
     assert found is not None
-    title = "where a step goes" if len(run.graphs) == 1 else f"where a step of {graph} goes"
+    title = "where a recorded step goes"
+    if len(run.graphs) > 1:
+        title = f"a recorded step of {graph}"
     table = _table(title, "ms", "share")
     for name, ms in found.items():
         if name not in ("ms", "steps") and abs(ms) > LEAST_SHARE * found["ms"]:
