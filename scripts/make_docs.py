@@ -90,6 +90,8 @@ def _lowerings() -> Iterable[str]:
     yield (f"{len(table)} ops of PyTorch are said directly in the graph's vocabulary, those below. "
            "Views (`view`,\n`permute`, `slice`, `expand`, `select` and their kin) are not among "
            "them: they are how an op reads its\ninputs and cost nothing.\n")
+    yield ("Integers have 32 bits on a device. Batches and constants that need more are refused; a "
+           "sum or product\nthat needs more wraps, where PyTorch's int64 would hold it.\n")
     own = {str(op) for op in decompositions()}
     more = len(own - set(table))
     yield (f"Other ops are taken apart by PyTorch's own decompositions (PyTorch "

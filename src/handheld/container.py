@@ -241,5 +241,6 @@ def _entries(
         need(begin == at, "tensors overlap or leave gaps")
         at = end
     if at != data_bytes:
-        raise StepFileError(f"is truncated or too long: {data_bytes} bytes of values, not {at}")
+        raise StepFileError(f"it is truncated or too long: {data_bytes} bytes of values, not {at}. "
+                            "Try: an earlier copy of it")
     return {name: (kind, sizes) for _, _, name, kind, sizes in sorted(found, key=lambda e: e[:2])}

@@ -91,6 +91,21 @@ def test_what_is_said(run):
     assert Path("mine_make-2.run").exists(), "no run is written over"
 
 
+def test_a_run_file_is_shown_again(run):
+    first = run("mine.py:make", "--steps", "30", "--out", "one.run")
+    again = CliRunner().invoke(app, ["show", "one.run"], prog_name="handheld")
+    assert again.exit_code == 0 and again.stdout == first.stdout
+    found = CliRunner().invoke(app, ["show", "one.run", "--json"], prog_name="handheld")
+    assert json.loads(found.stdout)["steps"] == 30
+    missing = CliRunner().invoke(app, ["show", "other.run"], prog_name="handheld")
+    assert missing.exit_code == 1 and "there is no run file other.run" in missing.stderr
+
+
+def test_no_folder_to_write_to(run):
+    result = run("mine.py:make", "--steps", "3", "--out", "away/one.run")
+    assert result.exit_code == 1 and "cannot be made: there is no folder away" in result.stderr
+
+
 def test_json(run):
     result = run("mine.py:make", "--steps", "30", "--json", "--out", "one.run")
     found = json.loads(result.stdout)
@@ -220,7 +235,8 @@ def test_ctrl_c(run, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert re.search(r"stopped: interrupted; [\d,]+ steps of it are in one\.run", said), said
+    assert re.search(r"stopped: interrupted; [\d,]+ steps of it are in one\.run\. "
+                     r"Try: handheld show one\.run", said), said
     with handheld.open_run("one.run") as found:
         assert found.meta["status"] == "interrupted" and found.summary()["steps"] > 50
         assert "sampler" in found.meta

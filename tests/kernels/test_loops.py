@@ -349,6 +349,19 @@ def test_nan_and_infinity(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_of_several_nans_the_first_is_found(kind: str, axis: int) -> None:
+    """Whatever the order in which partial results are joined; as numpy and PyTorch."""
+    rng = np.random.default_rng(4)
+    for length in (3, 15, 32, 75, 300, 4097):
+        array = rng.standard_normal((5, length)).astype(np.float32)
+        array[rng.random(array.shape) < 3 / length] = np.nan
+        array = array if axis else np.ascontiguousarray(array.T)
+        for op, function in (("arg_max", np.argmax), ("arg_min", np.argmin)):
+            assert (one_reduction(op, array, (axis,), kind) == function(array, axis)).all(), length
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("axes", [(0,), (1,)])
 def test_long_sums_stay_accurate(kind: str, axes: tuple[int, ...]) -> None:
     array = (

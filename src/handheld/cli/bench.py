@@ -193,7 +193,8 @@ def batches(text: str | None) -> tuple[int, ...]:
     words = split(text or "")
     wrong = [word for word in words if not word.isdigit() or int(word) < 1]
     if wrong or (text is not None and not words):
-        raise HandheldError(f"--batch {text!r} should be numbers with commas between: 1,4,16")
+        raise HandheldError(f"--batch {text!r} should be batch sizes from 1 on with commas "
+                            "between. Try: --batch 1,4,16")
     return tuple(int(word) for word in words)
 
 

@@ -204,7 +204,7 @@ def _ceilings_rows(data: dict[str, Any] | None) -> list[tuple[str, str]]:
     half = f", fp16 {_rate(found.fp16, 'FLOP/s')}" if found.fp16 else ""
     rows = [("ceilings", f"of {found.date}, medians (± half the range between quartiles)"),
             *([("", found.disturbed)] if found.disturbed else []),
-            ("  arithmetic", f"fp32 {_rate(found.fp32, 'FLOP/s')} in {found.fp32_type}{half}")]
+            ("  arithmetic", f"fp32 {_rate(found.fp32, 'FLOP/s')} {_kind(found)}{half}")]
     rows += [(f"  {show.size(m.working_set_bytes)}",
               f"read {_rate(m.read, 'B/s')}, copy {_rate(m.copy, 'B/s')}") for m in found.memory]
     return [*rows,
@@ -215,6 +215,12 @@ def _ceilings_rows(data: dict[str, Any] | None) -> list[tuple[str, str]]:
             ("  launch", f"{_micro(found.launch_enqueue_s)} to enqueue, "
                          f"{_micro(found.launch_device_s)} one after another, "
                          f"{_micro(found.launch_round_trip_s)} to wait for")]
+
+
+def _kind(found: ceilings.Ceilings) -> str:
+    """What it was measured with; OpenCL's float16 would read as halves."""
+    width = found.fp32_type.removeprefix("float")
+    return f"in vectors of {width}" if width else "without vectors"
 
 
 def _rate(found: Measured, unit: str) -> str:

@@ -16,7 +16,18 @@ import typer
 from typer.core import TyperGroup
 
 import handheld
-from handheld.cli import bench, doctor, package, profile, show, study, train, tune, verify
+from handheld.cli import (
+    bench,
+    doctor,
+    package,
+    profile,
+    show,
+    show_run,
+    study,
+    train,
+    tune,
+    verify,
+)
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
 
@@ -108,6 +119,7 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=
 app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
 app.command("profile")(profile.profile)
+app.command("show")(show_run.show_run)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)

@@ -73,5 +73,6 @@ def parse_sizes(text: str) -> list[int]:
     """`1,4,16` -> [1, 4, 16], ascending, each once."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdigit() and int(word) > 0 for word in words):
-        raise HandheldError(f"--batch {text!r} is no list of batch sizes. Try: --batch 1,4,16,64")
+        raise HandheldError(f"--batch {text!r} should be batch sizes from 1 on with commas "
+                            "between. Try: --batch 1,4,16")
     return sorted({int(word) for word in words})

@@ -17,7 +17,7 @@ from handheld.cli import show
 from handheld.cli.live import watching
 from handheld.cli.options import Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
-from handheld.cli.run_tables import SHOWN, present
+from handheld.cli.run_tables import present
 from handheld.errors import HandheldError
 from handheld.profile.estimate import Estimate
 from handheld.profile.inputs import graphs_in_turn, inputs_for
@@ -63,8 +63,8 @@ def profile(
     """Run a training step many times and say where its time, memory and energy go.
 
     Everything is written to a run file as it happens: a run that is stopped or killed still opens
-    (handheld.open_run in Python). Sensors that are here are sampled beside it; those that are not
-    are in the file with the reason.
+    (`handheld show FILE.run`, or handheld.open_run in Python). Sensors that are here are sampled
+    beside it; those that are not are in the file with the reason.
 
     \b
     Examples:
@@ -99,12 +99,7 @@ def profile(
                       seed=seed,
                       data="random" if runs.get(names[0]) is None else data or "example")
     with run:
-        if json:
-            show.print_json({**run.summary(), "ops": run.ops()[:SHOWN],
-                             "findings": run.findings(), "op_energy": run.op_energy(),
-                             "notes": run.notes()})
-        else:
-            present(run)
+        present(run, json)
 
 
 @contextlib.contextmanager
@@ -117,7 +112,8 @@ def _kept(path: Path) -> Iterator[None]:
             raise
         with open_run(path) as run:
             done = show.count(len(run.steps()), "step")
-        raise KeyboardInterrupt(f"interrupted; {done} of it are in {path}") from None
+        raise KeyboardInterrupt(f"interrupted; {done} of it are in {path}. "
+                                f"Try: handheld show {path}") from None
 
 
 def _estimate(wanted: bool, busy: float | None, idle: float) -> Estimate | None:

@@ -15,8 +15,12 @@ SHOWN = 12  # rows of a table
 LEAST_SHARE = 0.0005  # of a step: parts below it are not shown
 
 
-def present(run: Run) -> None:
-    """All of it, as `handheld profile` ends."""
+def present(run: Run, json: bool = False) -> None:
+    """All of it, as `handheld profile` ends and `handheld show` prints it."""
+    if json:
+        show.print_json({**run.summary(), "ops": run.ops()[:SHOWN], "findings": run.findings(),
+                         "op_energy": run.op_energy(), "notes": run.notes()})
+        return
     show.out.print(head(run))
     for graph in run.graphs if run.periods else ():
         if run.parts(graph):
@@ -72,7 +76,7 @@ def _time(graph: Row) -> str:
         return (f"{found['ms']:.3f} ms a step, of recorded ones alone: too few others" if found
                 else "too few steps to say")
     warm = f"; {show.count(variance['warm_up'], 'step')} of warm-up" if variance["warm_up"] else ""
-    return (f"{variance['median']:.3f} ms a step (5% {variance['p5']:.3f}, 95% "
+    return (f"{variance['median']:.3f} ms a step in the median (5% {variance['p5']:.3f}, 95% "
             f"{variance['p95']:.3f}){warm}")
 
 
@@ -83,7 +87,7 @@ def _share(use: Row, key: str) -> str:
 def _cores(cores: dict[str, float]) -> str:
     if not cores:
         return ""
-    return f"; cores busy {', '.join(f'{share:.0%}' for share in list(cores.values())[:8])}"
+    return f"; cores busy {', '.join(f'{min(share, 1):.0%}' for share in list(cores.values())[:8])}"
 
 
 def _launches(launch: Row) -> str:
@@ -139,7 +143,7 @@ def parts(run: Run, graph: str) -> Table:
     title = "where a recorded step goes"
     if len(run.graphs) > 1:
         title = f"a recorded step of {graph}"
-    table = _table(title, "ms", "share")
+    table = _table(title, "mean ms", "share")
     for name, ms in found.items():
         if name not in ("ms", "steps") and abs(ms) > LEAST_SHARE * found["ms"]:
             table.add_row(name, f"{ms:.3f}", f"{ms / found['ms']:.1%}")

@@ -87,7 +87,10 @@ def update(instr: Instr, kind: str, into: str, value: str, where: str, at: str) 
     if instr.op in ("arg_max", "arg_min"):
         better = _better(largest, kind, value, into)
         # `where` starts at INT_MAX, so that a row of neutral elements still names its first one
-        tie = f"({value} == {into} && {at} < {where})"
+        equal = f"{value} == {into}"
+        if kind == "f32":
+            equal = f"({equal} || (isnan({value}) && isnan({into})))"
+        tie = f"({equal} && {at} < {where})"
         return f"if ({better} || {tie}) {{ {into} = {value}; {where} = {at}; }}"
     call = ("f_max" if largest else "f_min") if kind == "f32" else ("max" if largest else "min")
     return f"{into} = {call}({into}, {value});"

@@ -138,8 +138,13 @@ class Trainer:
             raise HandheldError("nothing was run yet, so that there are no outputs. Try: "
                                 "trainer.evaluate(*batch), or trainer.run(graph, *batch)")
         graph = self.plan.graphs[self._last].graph
-        return {name: self.session.read_tensor(self._last, view.tensor).reshape(view.shape)
-                for name, view, _ in graph.outputs if name != "loss"}
+        found = {}
+        for name, view, dtype in graph.outputs:
+            if name != "loss":
+                value = self.session.read_tensor(self._last, view.tensor).reshape(view.shape)
+                # integers have 32 bits on the device, whatever they have in the model
+                found[name] = value.astype(dtype) if "int" in dtype else value
+        return found
 
     def evaluate(self, *batch: Any) -> tuple[Loss, dict[str, np.ndarray]]:
         """Loss and outputs in eval mode; changes no state."""

@@ -31,7 +31,7 @@ class RunFile:
         try:
             self.db, application, version = self._open()
         except sqlite3.Error as error:
-            raise RunFileError(f"{self.path} is damaged: {error}") from None
+            raise self._damaged(error) from None
         if application != APPLICATION:
             raise RunFileError(f"{self.path} is a database, and no run file of Handheld")
         if version > VERSION:
@@ -53,11 +53,15 @@ class RunFile:
             db = sqlite3.connect(f"{self.path.absolute().as_uri()}?immutable=1", uri=True)
             return db, _pragma(db, "application_id"), _pragma(db, "user_version")
 
+    def _damaged(self, why: object) -> RunFileError:
+        return RunFileError(f"{self.path} is damaged: {why}. Try: copy it again, and the file "
+                            f"{self.path.name}-wal with it if there is one")
+
     def rows(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
         try:
             return self.db.execute(query, args).fetchall()
         except sqlite3.Error as error:
-            raise RunFileError(f"{self.path} is damaged: {error}") from None
+            raise self._damaged(error) from None
 
     def table(self, query: str, *args: Any) -> list[dict[str, Any]]:
         try:
@@ -65,7 +69,7 @@ class RunFile:
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row)) for row in cursor]
         except sqlite3.Error as error:
-            raise RunFileError(f"{self.path} is damaged: {error}") from None
+            raise self._damaged(error) from None
 
     def commands(self, step: int) -> dict[str, np.ndarray] | None:
         """The commands of a recorded step, a column each."""
@@ -74,8 +78,7 @@ class RunFile:
             return None
         count, data = found[0]
         if len(data) != 8 * len(COMMAND) * count:
-            raise RunFileError(f"{self.path} is damaged: the commands of step {step} are "
-                               f"{len(data)} bytes long")
+            raise self._damaged(f"the commands of step {step} are {len(data)} bytes long")
         return dict(zip(COMMAND, np.frombuffer(data, "<i8").reshape(len(COMMAND), count)))
 
     def close(self) -> None:

@@ -47,7 +47,8 @@ class RunWriter:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
         except (sqlite3.Error, OSError) as error:
-            raise RunFileError(f"{self.path} cannot be made: {error}") from None
+            why = error if self.path.parent.is_dir() else f"there is no folder {self.path.parent}"
+            raise RunFileError(f"{self.path} cannot be made: {why}") from None
         self._thread = threading.Thread(target=self._work, name="run file", daemon=True)
         self._thread.start()
 
