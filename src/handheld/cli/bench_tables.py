@@ -72,7 +72,7 @@ def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: fl
     out.print()
     out.print(Text("what trains here", style="bold"))
     out.print(Text(f"{'workload':<18} {'best on':<13} {'batch':>5} {'samples/s':>9} "
-                   f"{'a sample':>12} others", style="dim"))
+                   f"{'J a sample':>12} others", style="dim"))
     for line in lines:
         name = f"{show.middle(line['workload'], 18):<18} "
         if not line["trains"]:
