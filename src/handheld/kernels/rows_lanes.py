@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from handheld.device import DeviceCaps
 from handheld.kernels.base import Lowered, round_up
 from handheld.kernels.expr import REGISTER
-from handheld.kernels.loops import VECTORIZE, Body, cpu_group, launch, loop
+from handheld.kernels.loops import Body, cpu_group, launch, loop
 from handheld.kernels.stages import (
     RUN,
     Stages,
@@ -218,8 +218,8 @@ class LaneWalk:
         text += [f"if ({counts}) {t}" if counts else t for t in self.writes]
         lines = [f"float u{i}[{self.block}];" for i in through if i in self.vectors]
         if through:
-            lines += [VECTORIZE, f"for (int l = 0; l < {self.block}; ++l) "
-                      f"{{ const int {x} = {begin} + l;", *(f"  {t}" for t in text), "}"]
+            lines += loop("l", "0", str(self.block), [f"const int {x} = {begin} + l;", *text],
+                          self.block)
         for i in self.vectors:
             parts = self._parts("q" if self._two_level(i) else "p", i)
             for k, into in enumerate(parts):
