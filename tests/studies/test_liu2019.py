@@ -141,7 +141,7 @@ def test_the_command_draws_again_without_measuring(measured, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["--batch", "4,x"], "numbers with commas"), (["--batch", "0"], "numbers with commas"),
+    (["--batch", "4,x"], "from 1 on with commas"), (["--batch", "0"], "from 1 on with commas"),
     (["--cool", "x"], "or auto"),
     (["--workloads", "resnet51"], "resnet50"), (["--workloads", ","], "names none"),
     (["--size", "huge"], "small or paper"), (["--page", "nowhere.json"], "cannot be read")])
