@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from handheld.cli import show
+from handheld.cli.bench import batches
 from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen, check_new, check_writable
 from handheld.errors import HandheldError
@@ -45,7 +46,7 @@ def package(
     path = out or Path(f"{source.name}.step")
     check_new(path, force)
     check_writable(path)
-    sizes = parse_sizes(batch) if batch else [source.default_batch]
+    sizes = sorted(set(batches(batch))) if batch else [source.default_batch]
     step, _ = capture_example(source, sizes, seed, data)
     frozen = check_frozen(step, source, accept_frozen)
     if frozen:
@@ -67,12 +68,3 @@ def package(
         ("state", f"{len(step.slots)} slots, {result['parameters']} of them parameters"),
         ("time", show.duration(time.perf_counter() - started)),
     ]))
-
-
-def parse_sizes(text: str) -> list[int]:
-    """`1,4,16` -> [1, 4, 16], ascending, each once."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdigit() and int(word) > 0 for word in words):
-        raise HandheldError(f"--batch {text!r} should be batch sizes from 1 on with commas "
-                            "between. Try: --batch 1,4,16")
-    return sorted({int(word) for word in words})

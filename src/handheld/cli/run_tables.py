@@ -10,6 +10,7 @@ from rich.text import Text
 
 from handheld.analyse.run import Row, Run
 from handheld.cli import show
+from handheld.measure.ceilings import disturbed
 
 SHOWN = 12  # rows of a table
 LEAST_SHARE = 0.0005  # of a step: parts below it are not shown
@@ -58,8 +59,9 @@ def head(run: Run) -> Table:
         rows.append(("use", f"device busy {use['device_busy']:.0%}, {use['gflops']:.1f} GFLOP/s"
                             f"{_share(use, 'flops_share')}, at least {use['gbytes_s']:.1f} GB/s"
                             f"{_share(use, 'bandwidth_share')}{_cores(use.get('cores', {}))}"))
-    if (run.meta.get("ceilings") or {}).get("disturbed"):
-        rows.append(("", f"the ceilings are {run.meta['ceilings']['disturbed']}"))
+    low = disturbed((run.meta.get("ceilings") or {}).get("others"))
+    if low:
+        rows.append(("", f"the ceilings are {low}"))
     if one["launches"]:
         rows.append(("launches", _launches(one["launches"])))
     rows += _memory(one["memory"])

@@ -19,13 +19,13 @@ from handheld.kernels.expr import INDEX, REGISTER, Code, statement
 from handheld.kernels.space import Space, collapse
 
 BLOCK = 2048
-VECTORIZE = "#ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif"
+_VECTORIZE = "#ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif"
 #: ways to make vector code of a loop: iterations at once, and the time of each. What is left over
 #: is done one by one. Several vectors at once suit polynomials, which are chains of steps that wait
 _STEPS = {
-    8: (1.0, VECTORIZE),
-    16: (0.65, VECTORIZE.replace("safety)", "safety) vectorize_width(16)")),
-    32: (0.6, VECTORIZE.replace("safety)", "safety) vectorize_width(16) interleave_count(2)")),
+    8: (1.0, _VECTORIZE),
+    16: (0.65, _VECTORIZE.replace("safety)", "safety) vectorize_width(16)")),
+    32: (0.6, _VECTORIZE.replace("safety)", "safety) vectorize_width(16) interleave_count(2)")),
 }
 _SINGLE = 8.0
 

@@ -94,7 +94,7 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
         todo = reductions_of(stages, body.program, stage + 1)
         if todo:
             lines += _column_stage(body, stages, todo, inner, width, lanes)
-    if stages.has_full and not stages.full_early:
+    if stages.has_full and not stages.early:
         text = [body.declare(i) for i in stages.needed(body.program, stages.full_roots)]
         lines += nest(body, inner, lanes(text + body.stores(True)))
     partial = body.stores(False)
@@ -130,7 +130,7 @@ def _column_stage(
         value = body.name(instr.args[0])
         updates.append(update(instr, body.kinds[instr.args[0]], into, value, f"v{i}[l]", at))
     roots = [a for i in todo for a in body.program[i].args]
-    if stages.full_early:
+    if stages.early:
         roots += stages.full_roots
         updates += body.stores(True)
     text = [body.declare(i) for i in stages.needed(body.program, roots)] + updates

@@ -21,6 +21,7 @@ from handheld.kernels.loops import Body, cpu_group, loop
 from handheld.kernels.space import Space
 from handheld.kernels.stages import (
     Stages,
+    closure,
     fold_of,
     is_arg,
     nest,
@@ -43,7 +44,7 @@ def chunks_of(body: Body, stages: Stages, outer: list[int], caps: DeviceCaps) ->
     inner = [d for d, is_inner in enumerate(space.inner) if is_inner]
     if len(outer) != 1 or not inner or stages.last != 1 or math.prod(space.sizes) < LEAST:
         return 0
-    if stages.has_full and not stages.full_early:
+    if stages.has_full and not stages.early:
         return 0
     if any(is_arg(body.program[i]) for i in reductions_of(stages, body.program, 1)):
         return 0
@@ -70,7 +71,7 @@ def _parts(node: Node, graph: Graph, space: Space, chunks: int) -> tuple[Launch,
     parts = {i: _part(body, k, i) for k, i in enumerate(todo)}
     start = [f"{parts[i]} = {start_of(body, i)[1]};" for i in todo]
     roots = [*(a for i in todo for a in body.program[i].args), *stages.full_roots]
-    text = [body.declare(i) for i in _all_needed(body, roots)]
+    text = [body.declare(i) for i in closure(body.program, roots)]
     for i in todo:
         instr = body.program[i]
         kind = body.kinds[instr.args[0]]
@@ -110,7 +111,7 @@ def _join(node: Node, graph: Graph, space: Space, caps: DeviceCaps, chunks: int)
     ]
     roots = [p for p, full in node.attrs["stores"] if not full]
     text = [f"const {REGISTER[body.kinds[i]]} v{i} = p{i}[{x} - low_];" for i in todo]
-    text += [body.declare(i) for i in _all_needed(body, roots, todo) if i not in todo]
+    text += [body.declare(i) for i in closure(body.program, roots) if i not in todo]
     lines += loop(x, "low_", "high_", text + body.stores(False), JOIN)
     work = -(-space.sizes[column] // JOIN)
     local = cpu_group(work, caps)
@@ -124,15 +125,3 @@ def _part(body: Body, k: int, i: int) -> str:
     body.code.params.append(f"__global {start_of(body, i)[0]} *w{i}")
     body.code.args.append(Workspace(k))
     return f"w{i}[g * {body.sizes[column]} + x{column}]"
-
-
-def _all_needed(body: Body, roots: list[int], known: list[int] | None = None) -> list[int]:
-    """Instructions that `roots` need, in order, of columns as of elements."""
-    found: set[int] = set()
-    stack = list(roots)
-    while stack:
-        i = stack.pop()
-        if i not in found:
-            found.add(i)
-            stack.extend(() if known and i in known else body.program[i].args)
-    return sorted(found)

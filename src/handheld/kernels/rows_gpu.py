@@ -21,14 +21,23 @@ from __future__ import annotations
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
-from handheld.graph.program import REDUCTIONS, Program
+from handheld.graph.program import REDUCTIONS
 from handheld.kernels.args import ints
 from handheld.kernels.base import Launch, Lowered, Workspace
 from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body
 from handheld.kernels.rows_shape import Shape, joining, shape_of
 from handheld.kernels.space import Space
-from handheld.kernels.stages import RUN, Stages, fold_of, is_arg, reductions_of, start_of, update
+from handheld.kernels.stages import (
+    RUN,
+    Stages,
+    closure,
+    fold_of,
+    is_arg,
+    reductions_of,
+    start_of,
+    update,
+)
 
 UNROLL = 4  # elements whose loads are on their way together when a walk stores
 UNROLL_SIZE = 24  # instructions an element; larger programs go two by two
@@ -44,8 +53,7 @@ def lower_groups(node: Node, graph: Graph, space: Space, caps: DeviceCaps) -> Lo
         kernel = Kernel(node, graph, space, shape, 1)
         return Lowered((kernel.whole(name),), (), f"{name} over {size}, {shape.lanes} items a row")
     stages = Stages(Body(node, graph, space))
-    full = [p for p, is_full in node.attrs["stores"] if is_full]
-    early = stages.last == 1 and all(stages.stage[p] == 0 for p in full)
+    early = stages.early
     last = joining(shape) if early else shape
     saved = [] if early else _row_loads(stages, node)
     launches = []
@@ -62,20 +70,7 @@ def _row_loads(stages: Stages, node: Node) -> list[int]:
     """Operands that are read once a row and that stores need."""
     program = node.attrs["program"]
     roots = [p for p, _ in node.attrs["stores"]]
-    return [i for i in _closure(program, roots) if program[i].op == "load" and not stages.inner[i]]
-
-
-def _closure(program: Program, roots: list[int]) -> list[int]:
-    """What `roots` need, in order, as far as the reductions before them."""
-    found: set[int] = set()
-    stack = list(roots)
-    while stack:
-        i = stack.pop()
-        if i not in found:
-            found.add(i)
-            if program[i].op not in REDUCTIONS:
-                stack.extend(program[i].args)
-    return sorted(found)
+    return [i for i in closure(program, roots) if program[i].op == "load" and not stages.inner[i]]
 
 
 class Kernel:
@@ -214,7 +209,7 @@ class Kernel:
 
     def _prepare(self, roots: list[int], saved: dict[int, str]) -> None:
         """What `roots` need of earlier launches and of the row."""
-        wanted = _closure(self.program, roots)
+        wanted = closure(self.program, roots)
         for i in sorted(set(wanted) & set(saved)):
             self.declared.add(i)
             self.lines.append(f"const {REGISTER[self.body.kinds[i]]} v{i} = {saved[i]};")

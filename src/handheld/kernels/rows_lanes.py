@@ -36,7 +36,7 @@ def lower_lanes(body: Body, stages: Stages, outer: list[int], rows: int,
     ]
     lines += body.split("g", outer) if outer else []
     done: set[int] = set()
-    kept, early = _kept(body, stages), stages.full_early
+    kept, early = _kept(body, stages), stages.early
     writes = [f"{kept.place} = v{kept.value};"] if kept else body.stores(True) if early else []
     for stage in range(stages.last + 1):
         lines += [body.declare(i) for i in available(body, stages, stage, done)]
@@ -83,7 +83,7 @@ def _kept(body: Body, stages: Stages) -> Kept | None:
     roots = stages.full_roots
     dear = [i for i in stages.needed(program, roots) if program[i].op in DEAR]
     before = [a for i in reductions_of(stages, program, stages.last) for a in program[i].args]
-    if stages.full_early or not outputs or len(dear) != 1:
+    if stages.early or not outputs or len(dear) != 1:
         return None
     reads = [i for i in stages.needed(program, roots, dear) if program[i].op in ("load", "gather")]
     if reads or dear[0] not in stages.needed(program, before):
@@ -131,7 +131,7 @@ class LaneWalk:
     def _text(self, reductions: list[int]) -> list[str]:
         """What is computed of an element for these."""
         roots = [a for i in reductions for a in self.body.program[i].args]
-        roots += self.stages.full_roots if self.stages.full_early else []
+        roots += self.stages.full_roots if self.stages.early else []
         return [self.body.declare(i) for i in self.stages.needed(self.body.program, roots)]
 
     def _parts(self, name: str, i: int) -> list[str]:

@@ -55,9 +55,8 @@ class Stages:
         self.last = max(self.stage, default=0)
         self.full_roots = [p for p, full in node.attrs["stores"] if full]
         self.has_full = bool(self.full_roots)
-        #: whether one walk does it all: full outputs that depend on no reduction are written by it
-        self.full_early = (self.has_full and self.last == 1
-                           and all(self.stage[p] == 0 for p in self.full_roots))
+        #: whether one walk does it all: no full output depends on a reduction, so it writes them
+        self.early = self.last == 1 and all(self.stage[p] == 0 for p in self.full_roots)
 
     def needed(self, program: Program, roots: list[int],
                known: Collection[int] = ()) -> list[int]:
@@ -71,6 +70,19 @@ class Stages:
                 found.add(i)
                 stack.extend(() if i in known else program[i].args)
         return sorted(found)
+
+
+def closure(program: Program, roots: list[int]) -> list[int]:
+    """What `roots` need, in order, as far as the reductions before them."""
+    found: set[int] = set()
+    stack = list(roots)
+    while stack:
+        i = stack.pop()
+        if i not in found:
+            found.add(i)
+            if program[i].op not in REDUCTIONS:
+                stack.extend(program[i].args)
+    return sorted(found)
 
 
 def reductions_of(stages: Stages, program: Program, stage: int) -> list[int]:

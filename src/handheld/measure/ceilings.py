@@ -77,10 +77,7 @@ class Ceilings:
     @property
     def disturbed(self) -> str:
         """Empty, or why these are likely too low."""
-        if self.others is None or self.others < DISTURBED:
-            return ""
-        return (f"likely too low: other processes took {self.others:.0%} of the processors. Try "
-                "again when they are done: handheld doctor --ceilings")
+        return disturbed(self.others)
 
     @property
     def bandwidth(self) -> float:
@@ -102,6 +99,14 @@ class Ceilings:
         rest: dict[str, Any] = {
             k: Measured(**v) if isinstance(v, dict) else v for k, v in fields.items()}
         return Ceilings(memory=memory, **rest)
+
+
+def disturbed(others: float | None) -> str:
+    """What a share of other processes means for ceilings; empty: nothing."""
+    if others is None or others < DISTURBED:
+        return ""
+    return (f"likely too low: other processes took {others:.0%} of the processors. Try again when "
+            "they are done: handheld doctor --ceilings")
 
 
 def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:

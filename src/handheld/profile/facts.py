@@ -30,7 +30,7 @@ def facts(plan: Plan, code: Path) -> dict[str, Any]:
             "to_device_bytes_s": known.to_device.median,
             "to_device_latency_s": known.to_device_latency_s.median,
             "to_host_bytes_s": known.to_host.median,
-            "to_host_latency_s": known.to_host_latency_s.median, "disturbed": known.disturbed},
+            "to_host_latency_s": known.to_host_latency_s.median, "others": known.others},
     }
 
 
