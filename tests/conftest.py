@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+from pathlib import Path
 
 import pytest
 
 # what was tuned on this machine must not decide which kernels are tested
 os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
+
+
+# a shell's job in the background ignores Ctrl-C, and so would all that tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+#: What runs here runs in real time, against clocks and signals, on machines that are shared: a
+#: test that fails is run again, at most twice, and shown as R. What computes never is.
+REAL_TIME = ("profile/", "benchmark/", "sensors/test_sampler.py", "cli/test_profile_command.py",
+             "cli/test_bench_command.py", "cli/test_sensing.py", "cli/test_tune.py", "measure/",
+             "studies/test_das2022.py", "studies/test_liu2019.py", "test_bench",
+             "run/test_loop.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix().startswith(REAL_TIME):
+            item.add_marker(pytest.mark.flaky(reruns=2))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

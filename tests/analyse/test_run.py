@@ -275,6 +275,15 @@ def test_warm_up_is_found():
     assert stats.warm_up_end(np.array([99, 10])) == 0
 
 
+@pytest.mark.parametrize(("slow", "first"), [(None, 0), (15, 16)])
+def test_recorded_steps_are_no_warm_up(tmp_path, slow, first):
+    """Between windows there is one step in eight whose time is known: 7, 15, 23 and so on."""
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(64, every=8, slower=lambda i: 3.0 if i == slow else 1.0)
+    with made.open() as run:
+        assert run.variance()["warm_up"] == first
+
+
 def test_slow_steps_are_far_above_the_others():
     rng = np.random.default_rng(0)
     times = rng.normal(100, 2, 200)

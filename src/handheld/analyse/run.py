@@ -256,7 +256,10 @@ class Run:
             return {"warm_up": 0, "n": 0}
         warm = stats.warm_up_end(times)
         late = times[warm:]
-        return {"warm_up": int(ids[warm]), **stats.distribution(late * 1e-6),
+        # windows open once the schedule's own warm-up is over; their steps are not among the times
+        first = int(ids[warm - 1]) + 1 if warm else min(
+            [int(ids[0]), *(s["id"] for s in self._steps if s["window"] is not None)])
+        return {"warm_up": first, **stats.distribution(late * 1e-6),
                 "drift": stats.drift(late),
                 "slow_steps": ids[warm:][stats.slow(late)].tolist()}
 
