@@ -20,6 +20,7 @@ from handheld.errors import HandheldError, PlanError
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View
 from handheld.graph.program import Instr
+from handheld.kernels import contract
 from handheld.measure.child import Child, ChildFailed
 from handheld.measure.jobs import alone, find_jobs
 from handheld.measure.timing import Measured
@@ -338,10 +339,17 @@ def test_signatures_name_what_decides_speed():
 
 
 def test_the_hash_follows_the_families_with_variants(variants):
-    texts = "\n".join(lowering.tunable_sources())
+    texts = "\n".join(lowering.tunable_sources("cpu"))
     assert "VARIANT 0 is the family's own" in texts  # the fake family, and what it is made of
     assert "lower_conv_weight" in texts and "__kernel" in texts
     assert "loose16" in texts  # what the .cl files share counts too
+    others = "\n".join(lowering.tunable_sources("gpu"))
+    assert "VARIANT 0 is the family's own" in others
+    for names, here, there in ((lowering.CPU_ONLY, texts, others),
+                               (lowering.GPU_ONLY, others, texts)):
+        for name in names:
+            text = Path(contract.__file__).with_name(f"{name}.cl").read_text()
+            assert text in here and text not in there
 
 
 def test_the_cache_folder(monkeypatch, tmp_path):
@@ -393,5 +401,5 @@ def test_shipped_records_can_be_read_and_fit_the_kernels():
     assert records
     for record in records.values():
         assert record.entries and record.driver and record.kind in ("cpu", "gpu")
-    stale = [name for name, one in records.items() if one.kernels != tuning.kernels_hash()]
+    stale = [name for name, one in records.items() if one.kernels != tuning.kernels_hash(one.kind)]
     assert not stale, "measured with other kernels, so that no device would take them: tune again"

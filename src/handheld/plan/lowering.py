@@ -59,6 +59,11 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
 #: in the place of the families above, for comparison: Step.plan(naive=True)
 NAIVE: Mapping[str, Lower] = MappingProxyType({"matmul": naive.lower_matmul})
 
+#: modules and .cl files of families with variants that only one kind of device runs: a record of
+#: another kind does not depend on them
+CPU_ONLY = ("contract_register", "attention_register", "direct")
+GPU_ONLY = ("contract_local", "attention_local")
+
 #: parameters of a variant
 Choice = Mapping[str, int]
 
@@ -105,17 +110,19 @@ def _family(op: str) -> ModuleType:
     return sys.modules[family(op)]
 
 
-def tunable_sources() -> list[str]:
-    """The texts that decide what a choice means and how fast it is: the families with variants,
-    what they use of the other kernel modules, and their .cl files."""
+def tunable_sources(kind: str) -> list[str]:
+    """The texts that decide what a choice means and how fast it is on a kind of device: the
+    families with variants, what they use of the other kernel modules, and their .cl files."""
+    elsewhere = CPU_ONLY if kind == "gpu" else GPU_ONLY
     found: dict[str, ModuleType] = {}
     for op in FAMILIES:
         if hasattr(_family(op), "candidates"):
             _reach(_family(op), found)
-    texts = {name: inspect.getsource(module) for name, module in sorted(found.items())}
+    texts = {name: inspect.getsource(module) for name, module in sorted(found.items())
+             if name.rpartition(".")[2] not in elsewhere}
     for name in sorted({n for text in texts.values() for n in re.findall(r"\w+\.cl\b", text)}):
         path = Path(contract.__file__).with_name(name)
-        if path.is_file():
+        if path.is_file() and path.stem not in elsewhere:
             texts[name] = path.read_text(encoding="utf-8")
     return list(texts.values())
 

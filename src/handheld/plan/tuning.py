@@ -94,7 +94,7 @@ class Record:
 
     @staticmethod
     def of(caps: DeviceCaps) -> Record:
-        return Record(caps.name, caps.driver, kernels_hash(), caps.kind, caps.vector_width)
+        return Record(caps.name, caps.driver, kernels_hash(caps.kind), caps.kind, caps.vector_width)
 
     def path(self) -> Path:
         """Its place in the user's cache."""
@@ -108,7 +108,7 @@ class Record:
             return f"it is for {self.device}, and this is {caps.name}"
         if self.driver != caps.driver:
             return f"it is for the driver {self.driver}, and this is {caps.driver}"
-        if self.kernels != kernels_hash():
+        if self.kernels != kernels_hash(self.kind):
             return "the kernels have changed since"
         return ""
 
@@ -147,9 +147,10 @@ class Record:
                             "Try: delete it and tune again") from None
 
 
-def kernels_hash() -> str:
-    """The text of every kernel that has variants, and of the code that offers them."""
-    return hashlib.sha256("\n".join(tunable_sources()).encode()).hexdigest()[:16]
+def kernels_hash(kind: str) -> str:
+    """The text of every kernel that has variants on a kind of device, and of the code that offers
+    them."""
+    return hashlib.sha256("\n".join(tunable_sources(kind)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
