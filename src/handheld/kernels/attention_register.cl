@@ -203,13 +203,12 @@ __kernel void attention(INPUTS, __global ELEMENT *out, __global float *lse) {
     product(qs, DP, 1, kt, BK, p, BK, tall, wide, depth, 1);
     for (int i = 0; i < count; ++i) {
       float *x = p + i * BK;
-      const int seen = SEEN(first + i) - key0;  // may be less than 0, or more than `here`
+      const int seen = min(SEEN(first + i) - key0, here);  // may be less than 0
       scored(x, scale, wide);
       MASKED(x, first + i, key0, here)
       float16 top = (float16)(-INFINITY);
       for (int j = 0; j < wide; j += 16) {
-        const float16 t = LANES16 + j < min(seen, here) ? SCALED(PLOAD(0, x + j))
-                                                        : (float16)(-INFINITY);
+        const float16 t = LANES16 + j < seen ? SCALED(PLOAD(0, x + j)) : (float16)(-INFINITY);
         top = t > top ? t : top;
         PSTORE(t, 0, x + j);
       }
@@ -276,14 +275,14 @@ __kernel void attention_grad(INPUTS, GRADIENTS, __global float *dq, __global ELE
           float16 delta = (float16)(0.0f);
           for (int j = 0; j < EP; j += 16) delta += PLOAD(0, gs + i * EP + j) * PLOAD(0, line + j);
           const float both = total_of(delta);
-          const int seen = SEEN(first + i) - key0;
+          const int seen = min(SEEN(first + i) - key0, here);
           const float low = lse[(b * heads + h) * rows + first + i];
           scored(x, scale, wide);
           MASKED(x, first + i, key0, here)
           FACTORS(first + i, key0, wide)
           for (int j = 0; j < wide; j += 16) {
-            const float16 s = LANES16 + j < min(seen, here) ? SCALED(PLOAD(0, x + j)) - low
-                                                            : (float16)(-INFINITY);
+            const float16 s = LANES16 + j < seen ? SCALED(PLOAD(0, x + j)) - low
+                                                 : (float16)(-INFINITY);
             const float16 e = exp16(s);
             PSTORE(e * (DROPPED(PLOAD(0, dx + j), j) - both) * scale, 0, dx + j);
             PSTORE(DROPPED(e, j), 0, x + j);

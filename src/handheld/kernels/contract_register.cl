@@ -44,13 +44,17 @@
 #define PANEL_LOAD PLOAD
 #endif
 
+// PoCL 3.0 calls its own min and max as functions, which takes as long as packing a row.
+inline int lesser(int a, int b) { return a < b ? a : b; }
+inline int greater(int a, int b) { return a > b ? a : b; }
+
 #define PITCH (KC + 16)  // a row of the packed A; with KC alone rows would share cache sets
 
 // b[at .. at + 15*step], step 1 or 2, with 0 outside [first, stop); nothing outside the buffer is
 // read.
 inline float16 load_some(const __global void *b, int halves, int size, int at, int step,
                          int first, int stop) {
-  if (first >= min(stop, 16) || stop <= 0) return (float16)(0.0f);
+  if (first >= lesser(stop, 16) || stop <= 0) return (float16)(0.0f);
   const int all = first <= 0 && stop >= 16;
   if (step == 1 && all) return load16(b, halves, at);
   float16 row;
@@ -117,11 +121,11 @@ typedef struct { int first, stop, at, h, w; } Segment;
 // is a blend of as many vectors. Else one by one.
 inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, int k, int end) {
   Segment rows[16];
-  const int live = min(16, p->N - n), gap = p->u_w * p->b_w;
+  const int live = lesser(16, p->N - n), gap = p->u_w * p->b_w;
   int count = 0, x = n % p->n_x, y = n / p->n_x % p->n_y, image = n / p->n_x / p->n_y;
   for (int j = 0; j < live; ++count) {
     Segment row;
-    row.first = j, row.stop = min(live, j + p->n_x - x);
+    row.first = j, row.stop = lesser(live, j + p->n_x - x);
     row.h = y * p->u_h + p->off_h, row.w = (x - j) * p->u_w + p->off_w;
     row.at = p->b_0 + image * p->b_n + row.h * p->b_h + row.w * p->b_w;
     rows[count] = row;
@@ -140,11 +144,11 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
         if ((uint)(row.h + t.h) >= (uint)p->H) continue;
         const int at = row.at + t.b, left = -(row.w + t.w), right = p->W + left;
         // lanes whose pixel, u_w * lane - left, is in [0, W)
-        const int first = max(row.first, p->u_w == 1 ? left : (left + 1) >> 1);
-        const int stop = min(row.stop, p->u_w == 1 ? right : (right + 1) >> 1);
+        const int first = greater(row.first, p->u_w == 1 ? left : (left + 1) >> 1);
+        const int stop = lesser(row.stop, p->u_w == 1 ? right : (right + 1) >> 1);
         if (first >= stop) continue;
         whole = first == 0 && stop == 16;
-        near &= at + min(last, 0) >= 0 && at + max(last, 0) + gap * 16 <= p->b_size;
+        near &= at + lesser(last, 0) >= 0 && at + greater(last, 0) + gap * 16 <= p->b_size;
         from[used] = at, mask[used++] = LANES16 >= first && LANES16 < stop;
       }
     }
@@ -196,7 +200,7 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
 // masked where the pixel is outside, and are transposed; else one by one.
 inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, int k, int end) {
   int at[16], h[16], low[16], high[16], first[16], stop[16];
-  const int live = min(16, p->N - n);
+  const int live = lesser(16, p->N - n);
   Column c = column(p, n);
 #if MODE == WEIGHT
   int x = n % p->n_x, y = n / p->n_x % p->n_y, image = n / p->n_x / p->n_y;
@@ -207,8 +211,8 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
     c.at += p->b_n;
 #else
     // the columns [low, high) of k for which this tap is inside
-    low[j] = (max(-c.w, 0) + p->e_w - 1) / p->e_w;
-    high[j] = (max(p->W - c.w, 0) + p->e_w - 1) / p->e_w;
+    low[j] = (greater(-c.w, 0) + p->e_w - 1) / p->e_w;
+    high[j] = (greater(p->W - c.w, 0) + p->e_w - 1) / p->e_w;
     if (++x == p->n_x) x = 0, ++y;
     if (y == p->n_y) y = 0, ++image;
     c.h = y * p->u_h + p->off_h, c.w = x * p->u_w + p->off_w;
@@ -224,7 +228,7 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
       for (int i = 0; i < t.len; ++i) PSTORE(B_GET16(from + i * t.b_step), 0, pack + i * NT);
       return;
     }
-    if (p->b_n == 1 && start + min(last, 0) >= 0 && start + max(last, 0) + 16 <= p->b_size) {
+    if (p->b_n == 1 && start + lesser(last, 0) >= 0 && start + greater(last, 0) + 16 <= p->b_size) {
       const __global B_TYPE *from = b + start;
       const int16 mask = LANES16 < live;
       for (int i = 0; i < t.len; ++i)
@@ -236,8 +240,8 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
       first[j] = 0, stop[j] = j < live ? t.len : 0;
 #if MODE == WEIGHT
       const int s = t.w / p->e_w;
-      first[j] = max(low[j] - s, 0);
-      stop[j] = (uint)(h[j] + t.h) < (uint)p->H ? min(high[j] - s, stop[j]) : 0;
+      first[j] = greater(low[j] - s, 0);
+      stop[j] = (uint)(h[j] + t.h) < (uint)p->H ? lesser(high[j] - s, stop[j]) : 0;
 #endif
     }
     if (t.b_step == 1 || t.b_step == 2) {
@@ -251,7 +255,7 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
     } else {
       for (int j = 0; j < 16; ++j) {
         const __global B_TYPE *from = b + at[j] + t.b;
-        const int begin = min(first[j], t.len), until = max(stop[j], begin);
+        const int begin = lesser(first[j], t.len), until = greater(stop[j], begin);
         for (int i = 0; i < begin; ++i) pack[i * NT + j] = 0.0f;
         for (int i = begin; i < until; ++i) pack[i * NT + j] = B_GET(from, i * t.b_step);
         for (int i = until; i < t.len; ++i) pack[i * NT + j] = 0.0f;
@@ -291,7 +295,7 @@ __kernel void pack(const __global B_TYPE *b, MAP_PARAMS, __global float *panel) 
   float pb[(KC + 15) * NT];
   const int k = get_global_id(0) * KC, n = get_global_id(1) * NT, z = get_global_id(2);
   MAP_OF(z)
-  const int end = min(k + KC, map.K);
+  const int end = lesser(k + KC, map.K);
   __global float *to = panel + ((z * get_global_size(1) + get_global_id(1)) * map.K + k) * NT;
   for (int v = 0; v < NT; v += 16) pack_b(&map, b, pb + v, n + v, k, end);
   for (int i = 0; i < (end - k) * NT; i += 16) *(__global loose16 *)(to + i) = PLOAD(0, pb + i);
@@ -311,12 +315,12 @@ __kernel void contract(const __global A_TYPE *a, const __global B_ARG *b, MAP_PA
 #endif
   MAP_OF(z % sets)
   const int m_first = get_global_id(1) * rows;
-  const int n_count = min(cols, N - n_first), m_count = min(rows, M - m_first);
-  const int tiles = (m_count + MR - 1) / MR, k_stop = min(map.K, (split + 1) * k_part);
+  const int n_count = lesser(cols, N - n_first), m_count = lesser(rows, M - m_first);
+  const int tiles = (m_count + MR - 1) / MR, k_stop = lesser(map.K, (split + 1) * k_part);
   for (int m = 0; m < tiles * MR; ++m)
     for (int n = 0; n < cols; n += 16) PSTORE((float16)(0.0f), 0, total + m * cols + n);
   for (int k = split * k_part; k < k_stop; k += KC) {
-    const int end = min(k + KC, k_stop);
+    const int end = lesser(k + KC, k_stop);
     pack_a(&map, a, pa, m_first, m_count, k, end);
     for (int n = 0; n < n_count; n += NT) {
 #if PACKED
@@ -328,7 +332,7 @@ __kernel void contract(const __global A_TYPE *a, const __global B_ARG *b, MAP_PA
       for (int i = 0; i < tiles; ++i)
         for (int r = 0; r < end - k; r += RUN)
           multiply(pa + i * MR * PITCH + r, pb + r * NT, total + i * MR * cols + n, cols,
-                   min(RUN, end - k - r));
+                   lesser(RUN, end - k - r));
     }
   }
   for (int m = 0; m < m_count; ++m) {
@@ -338,7 +342,7 @@ __kernel void contract(const __global A_TYPE *a, const __global B_ARG *b, MAP_PA
 #else
     int x = n_first % n_x, y = n_first / n_x % n_y, i = n_first / n_x / n_y;
     for (int n = 0; n < n_count;) {
-      const int stop = min(n_x - x, n_count - n);  // the end of the image's row, or of the block
+      const int stop = lesser(n_x - x, n_count - n);  // the end of the image's row, or of the block
       for (int j = 0; j < stop; ++j) STORE_AT(from[n + j], m_first + m, i, y, x + j)
       n += stop, x = 0;
       if (++y == n_y) y = 0, ++i;
