@@ -18,10 +18,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: What runs here runs in real time, against clocks and signals, on machines that are shared: a
 #: test that fails is run again, at most twice, and shown as R. What computes never is.
-REAL_TIME = ("profile/", "benchmark/", "sensors/test_sampler.py", "cli/test_profile_command.py",
-             "cli/test_bench_command.py", "cli/test_sensing.py", "cli/test_tune.py", "measure/",
-             "studies/test_das2022.py", "studies/test_liu2019.py", "test_bench",
-             "run/test_loop.py")
+REAL_TIME = ("benchmark/", "cli/", "measure/", "profile/", "run/test_loop.py", "sensors/", "store/",
+             "studies/", "test_bench")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

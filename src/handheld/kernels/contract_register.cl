@@ -28,7 +28,7 @@
 #define ROWS 384
 #endif
 #ifndef TOTAL  // most elements of a block
-#define TOTAL 32768
+#define TOTAL 33792  // 132 x 256, 66 x 512
 #endif
 
 #ifndef PACKED  // 1: B comes packed by the launch before, `pack`, as [set][panel][k][NT]

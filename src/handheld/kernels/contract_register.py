@@ -12,7 +12,7 @@ from handheld.kernels.contract_problem import Choice, Problem, Shape
 
 KC = 256  # as in contract_register.cl
 PART = 128  # parts of k are multiples of this
-MOST_ROWS, MOST = 384, 32768  # rows and elements of a block
+MOST_ROWS, MOST = 384, 33792  # rows and elements of a block
 #: register tiles, rows and float16 of a row: for 16 registers, and for 32 of 512 bits
 TILES = {False: ((6, 1),), True: ((8, 2), (6, 1))}
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
