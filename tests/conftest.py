@@ -17,9 +17,11 @@ os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: What runs here runs in real time, against clocks and signals, on machines that are shared: a
-#: test that fails is run again, at most twice, and shown as R. What computes never is.
-REAL_TIME = ("benchmark/", "cli/", "measure/", "profile/", "run/test_loop.py", "sensors/", "store/",
-             "studies/", "test_bench")
+#: test that fails is run again, at most twice, and shown as R. Op cases, kernels, passes and whole
+#: models never are.
+REAL_TIME = ("benchmark/", "cli/", "measure/", "profile/", "run/test_loop.py",
+             "sensors/test_sampler.py", "store/", "studies/test_das2022.py",
+             "studies/test_liu2019.py", "test_bench")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
