@@ -18,6 +18,7 @@ import numpy as np
 from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD, Counters, Recorded
 from handheld.backends.merge import merge, renamed
 from handheld.backends.opencl_devices import find, opencl
+from handheld.backends.opencl_pinned import LEAST_BYTES, Pinned
 from handheld.errors import BuildError, DeviceError, OutOfMemory
 from handheld.graph.graph import DTYPES
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
@@ -103,6 +104,7 @@ class OpenCLSession:
         self._check_device()
         self.context = kept.context if kept else cl.Context([device])
         self._kept = kept
+        self._pinned = Pinned(cl, self.context)
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         self.queue = cl.CommandQueue(self.context, properties=properties)
         started = time.perf_counter()
@@ -274,11 +276,21 @@ class OpenCLSession:
         if array.size:
             # the host's array stays alive until the device has read it
             begin = time.monotonic_ns()
-            event = self._cl.enqueue_copy(self.queue, self._region(place), array, is_blocking=False)
-            self._flight.append((event, array))
+            piece = self._pin(graph, tensor, array)
+            host = array if piece is None else piece.host
+            event = self._cl.enqueue_copy(self.queue, self._region(place), host, is_blocking=False)
+            if piece is not None:
+                piece.event = event
+            self._flight.append((event, host))
             self._note(UPLOAD, -1, array.nbytes, begin, event)
         self.counters.uploads += 1
         self.counters.upload_bytes += array.nbytes
+
+    def _pin(self, graph: str, tensor: int, array: np.ndarray) -> Any:
+        """The array in pinned memory, where that is the faster way."""
+        if self.plan.caps.unified_memory or array.nbytes < LEAST_BYTES:
+            return None
+        return self._pinned.hold((graph, tensor), array, self.queue)
 
     def run(self, graph: str) -> None:
         plan = self.plan.graphs[graph]
@@ -479,6 +491,7 @@ class OpenCLSession:
     def close(self) -> None:
         self.queue.finish()
         self._flight.clear()
+        self._pinned.release(self.queue)
         self._release()
 
 
