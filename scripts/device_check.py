@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -46,7 +48,7 @@ PARTS = (
     Part("cases", 400, ("-m pytest -q --tb=short -p no:cacheprovider --all-cases --shard {shard} "
                         "tests/test_cases.py -k opencl",)),
     Part("variants", 500, ("-m pytest -q --tb=short -p no:cacheprovider --all-variants "
-                           "--shard {shard} tests/test_variants.py -k every",)),
+                           "--shard {shard} tests/test_variants.py -k 'every and own'",)),
     Part("peers", 150, ("bench/peers.py --on {on} --only small --against eager --rounds 7 "
                         "--seconds 0.2 --json {json}",)),
     Part("large", 150, ("bench/peers.py --on {on} --only large --against eager --rounds 3 "
@@ -97,7 +99,7 @@ class Check:
 
 def _start(line: str, log: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
     with log.open("wb") as file:
-        return subprocess.Popen([sys.executable, *line.split()], cwd=ROOT, stdout=file,
+        return subprocess.Popen([sys.executable, *shlex.split(line)], cwd=ROOT, stdout=file,
                                 stderr=subprocess.STDOUT, env=settings)
 
 
@@ -106,7 +108,7 @@ def _wait(child: subprocess.Popen[bytes], until: float) -> int | None:
     try:
         return child.wait(max(until - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
-        child.terminate()
+        child.send_signal(signal.SIGINT)  # pytest and handheld then say what they have
         try:
             child.wait(5)
         except subprocess.TimeoutExpired:

@@ -24,6 +24,7 @@ from handheld.step import Step
 
 #: what decides which variants there are; everything else is the device's own
 DESCRIPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "own": {},
     "cpu": {"kind": "cpu", "vector_width": 8},
     "wide": {"kind": "cpu", "vector_width": 16},
     "desktop": {"kind": "gpu", "compute_units": 48, "max_work_group": 1024,

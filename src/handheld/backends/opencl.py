@@ -287,7 +287,7 @@ class OpenCLSession:
         self.counters.upload_bytes += array.nbytes
 
     def _pin(self, graph: str, tensor: int, array: np.ndarray) -> Any:
-        """The array in pinned memory, where that is the faster way."""
+        """The array in pinned memory, where that is the faster way; else None."""
         if self.plan.caps.unified_memory or array.nbytes < LEAST_BYTES:
             return None
         return self._pinned.hold((graph, tensor), array, self.queue)

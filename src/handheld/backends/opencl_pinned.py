@@ -8,6 +8,7 @@ goes on with the step's launches.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,22 @@ class Pinned:
     def __init__(self, cl: Any, context: Any) -> None:
         self._cl, self._context = cl, context
         self._pieces: dict[Any, list[_Piece]] = {}
+        self._given = True  # that there is such memory
 
-    def hold(self, key: Any, array: np.ndarray, queue: Any) -> _Piece:
-        """The array's bytes in pinned memory; what the piece held before has left it."""
+    def hold(self, key: Any, array: np.ndarray, queue: Any) -> _Piece | None:
+        """The array's bytes in pinned memory; what the piece held before has left it. None if the
+        system gives no such memory: the caller's way is slower, and no less right."""
         pieces = self._pieces.setdefault(key, [])
+        if not self._given:
+            return None
         if len(pieces) < PIECES:
-            piece = _Piece(self._cl, self._context, queue, array)
+            try:
+                piece = _Piece(self._cl, self._context, queue, array)
+            except (self._cl.Error, MemoryError) as error:
+                self._given = False
+                warnings.warn(f"no pinned memory of {array.nbytes:,} bytes for batches ({error}): "
+                              "they go to the device by the slower way", stacklevel=2)
+                return None
         else:
             piece = pieces.pop(0)
             if piece.event is not None:

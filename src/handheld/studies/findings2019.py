@@ -216,6 +216,10 @@ def _foretold(one: Row) -> bool:
     return bool(one["error"] <= FORETOLD and better)
 
 
+def _hits(found: Sequence[Row]) -> str:
+    return f"foretold in {sum(map(_foretold, found))} of {len(found)} runs"
+
+
 def utilisation_repeats(rows: Sequence[Row]) -> list[Check]:
     checks = []
     for key, what, few in (
@@ -228,8 +232,8 @@ def utilisation_repeats(rows: Sequence[Row]) -> list[Check]:
         checks.append(Check(
             f"error of what earlier steps say about later ones: {what}",
             BY_EYE if key == "ops" else "",
-            f"{what}: error {np.median(errors):.1%}, naive {np.median(naive):.1%} (medians of "
-            f"{len(found)} runs, held out)" if found else "",
+            f"{what}: error {np.median(errors):.1%}, naive {np.median(naive):.1%} (medians, held "
+            f"out; {_hits(found)})" if found else "",
             bool(np.mean([_foretold(one) for one in found]) >= MOST) if found else None,
             "" if found else f"{what}: {few}"))
     return checks
@@ -373,8 +377,8 @@ def power_repeats(rows: Sequence[Row]) -> list[Check]:
     errors, naive = ([one[k] for one in found] for k in ("error", "naive"))
     each = [one["steps_each"] for one in found]
     checks = [Check(what, paper,
-                    f"error {np.median(errors):.1%}, naive {np.median(naive):.1%} (medians of "
-                    f"{len(found)} runs, means over {_range(each, '{:.0f}')} steps)",
+                    f"error {np.median(errors):.1%}, naive {np.median(naive):.1%} (medians; "
+                    f"{_hits(found)}; means over {_range(each, '{:.0f}')} steps)",
                     bool(np.mean([_foretold(one) for one in found]) >= MOST))]
     inside = [r["prediction"]["power_within"] for r in rows if r["prediction"]["power_within"]]
     if inside:

@@ -81,11 +81,13 @@ def observed(results: benchmark.Results, row: Row) -> Row:
 def result(folder: str | Path, device: str | None = None) -> Row:
     """The whole study from a results folder: rows, answers, and what it was measured on."""
     results = benchmark.open_results(folder)
-    devices = list(dict.fromkeys(row["device"] for row in results.rows))
-    if not devices:
-        raise ResultsError(f"nothing was measured yet in {folder}. Try: the same command again")
-    device = device or devices[0]
-    rows = [observed(results, row) for row in results.rows if row["device"] == device]
+    device = device or next((row["device"] for row in results.rows), None)
+    ran = [row for row in results.rows if row["device"] == device]
+    if device is None or not ran:
+        raise ResultsError(f"nothing was measured yet in {folder}"
+                           f"{f' on {device}' if device else ''}. Try: the same command again")
+    last = datetime.fromisoformat(max(row["began"] for row in ran)).astimezone(timezone.utc)
+    rows = [observed(results, row) for row in ran]
     rows.sort(key=lambda row: (_place(row["workload"]), row["batch"] or 0))
     absent: dict[str, str] = {}
     for row in rows:
@@ -93,7 +95,7 @@ def result(folder: str | Path, device: str | None = None) -> Row:
     wanted = sum(case["device"] == device for case in results.info["cases"])
     return {
         "format": FORMAT, "version": VERSION, "handheld": handheld.__version__,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": last.strftime("%Y-%m-%d %H:%M UTC"),  # of the last run, not of the page
         "device": device, "caps": results.info["devices"].get(device, {}),
         "machine": results.info["machine"], "versions": results.info["versions"],
         "settings": results.info["settings"], "runs": wanted, "sensors_absent": absent,

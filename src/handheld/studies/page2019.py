@@ -12,13 +12,14 @@ from handheld.report.charts import Axis, Guide, Series
 from handheld.report.markup import Markup, join
 from handheld.report.page import Column, beside, callout, listing, page, section, table, text
 from handheld.sensors.base import natural
-from handheld.studies.findings2019 import FAILS, HOLDS, UNKNOWN, intermediate, joules
+from handheld.studies.findings2019 import FAILS, FORETOLD, HOLDS, UNKNOWN, intermediate, joules
 from handheld.studies.observations import main_rail
 
 #: the paper's device load in %, by batch
 PAPER_BUSY = {"densenet40": {4: 81.6, 64: 96.4}, "squeezenet": {4: 71.4, 64: 84.5},
               "resnet50": {4: 85.6, 64: 95.6}}
 WORDS = {True: "yes", False: "no", None: "not measured"}
+PLURAL = {HOLDS: "hold", FAILS: "do not hold"}
 MOST_TIMELINES = 6
 MOST_CORES, MOST_SERIES = 16, 8  # that are drawn
 CATEGORIES = ("parameter", "optimizer state", "gradient", "activation", "workspace", "input",
@@ -69,12 +70,15 @@ def _answers(result: Row) -> Markup:
     checks = [[str(one["number"]), check["what"], WORDS[check["holds"]],
                _said(check), check["paper"]]
               for one in found for check in one["checks"]]
-    said = ", ".join(f"{number} {word}" for word, number in count.items() if number)
+    said = ", ".join(f"{number} {word if number == 1 else PLURAL.get(word, word)}"
+                     for word, number in count.items() if number)
     return section(
         "The ten findings",
         callout("note", f"Of ten findings, here: {said}",
                 "What is said of many workloads holds if it does for three of four; the others are "
-                "named. A finding holds if every check of it does that could be measured."),
+                "named. A finding holds if every check of it does that could be measured. Something"
+                f" is foretold if the prediction errs by at most {FORETOLD:.0%}, and a pattern only"
+                " if the naive one is not better."),
         table(["", "finding", "answer", "here", "paper"], rows),
         table(["", "check", "holds", "here, or why not", "paper"], checks,
               caption="What the answers rest on"), _absent(result))
