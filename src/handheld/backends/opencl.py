@@ -18,7 +18,7 @@ import numpy as np
 from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD, Counters, Recorded
 from handheld.backends.merge import merge, renamed
 from handheld.backends.opencl_devices import find, opencl
-from handheld.backends.opencl_pinned import LEAST_BYTES, Pinned
+from handheld.backends.opencl_staging import Staging
 from handheld.errors import BuildError, DeviceError, OutOfMemory
 from handheld.graph.graph import DTYPES
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
@@ -104,9 +104,9 @@ class OpenCLSession:
         self._check_device()
         self.context = kept.context if kept else cl.Context([device])
         self._kept = kept
-        self._pinned = Pinned(cl, self.context)
         properties = cl.command_queue_properties.PROFILING_ENABLE if profiling else 0
         self.queue = cl.CommandQueue(self.context, properties=properties)
+        self._staging = Staging(cl, self.context, self.queue, not plan.caps.unified_memory)
         started = time.perf_counter()
         self._allocate()
         self.timings["allocate"] = time.perf_counter() - started
@@ -274,23 +274,14 @@ class OpenCLSession:
     def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:
         place = self.plan.graphs[graph].places[tensor]
         if array.size:
-            # the host's array stays alive until the device has read it
             begin = time.monotonic_ns()
-            piece = self._pin(graph, tensor, array)
-            host = array if piece is None else piece.host
-            event = self._cl.enqueue_copy(self.queue, self._region(place), host, is_blocking=False)
-            if piece is not None:
-                piece.event = event
-            self._flight.append((event, host))
+            piece = self._staging.hold((graph, tensor), array)
+            piece.event = event = self._cl.enqueue_copy(self.queue, self._region(place), piece.host,
+                                                        is_blocking=False)
+            self._flight.append((event, piece.host))
             self._note(UPLOAD, -1, array.nbytes, begin, event)
         self.counters.uploads += 1
         self.counters.upload_bytes += array.nbytes
-
-    def _pin(self, graph: str, tensor: int, array: np.ndarray) -> Any:
-        """The array in pinned memory, where that is the faster way; else None."""
-        if self.plan.caps.unified_memory or array.nbytes < LEAST_BYTES:
-            return None
-        return self._pinned.hold((graph, tensor), array, self.queue)
 
     def run(self, graph: str) -> None:
         plan = self.plan.graphs[graph]
@@ -491,7 +482,7 @@ class OpenCLSession:
     def close(self) -> None:
         self.queue.finish()
         self._flight.clear()
-        self._pinned.release(self.queue)
+        self._staging.release()
         self._release()
 
 

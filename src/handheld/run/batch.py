@@ -48,8 +48,9 @@ def choose_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, .
                      f"{', '.join(map(str, sizes))}. Others need `handheld package --batch`")
 
 
-def check_batch(graph: Graph, batch: tuple[Any, ...]) -> list[np.ndarray]:
-    """The batch in the graph's order and types, or an error that says what does not fit."""
+def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> list[np.ndarray]:
+    """The batch in the graph's order and types, or an error that says what does not fit. Not
+    `own`: where nothing has to be converted it is the caller's memory."""
     names = [name for name, _, _ in graph.inputs]
     if len(batch) == 1 and isinstance(batch[0], Mapping):
         missing = [n for n in names if n not in batch[0]]
@@ -68,7 +69,7 @@ def check_batch(graph: Graph, batch: tuple[Any, ...]) -> list[np.ndarray]:
         if array.shape != wanted.shape:
             raise BatchError(f"input {name!r} of graph {graph.name!r} has shape {array.shape}; "
                              f"the plan is made for {wanted.shape}")
-        arrays.append(_convert(array, wanted.dtype, name, torch_dtype))
+        arrays.append(_convert(array, wanted.dtype, name, torch_dtype, own))
         if name in ranges and array.size:
             _check_range(arrays[-1], name, *ranges[name])
     return arrays
@@ -83,7 +84,8 @@ def _check_range(array: np.ndarray, name: str, low: int, high: int, ignore: int 
                          f"indices must be from {low} to {high - 1}")
 
 
-def _convert(array: np.ndarray, dtype: str, name: str, torch_dtype: str) -> np.ndarray:
+def _convert(array: np.ndarray, dtype: str, name: str, torch_dtype: str, own: bool
+             ) -> np.ndarray:
     kinds = {"f32": "f", "i32": "iu", "bool": "b"}[dtype]
     if array.dtype.kind not in kinds:
         raise BatchError(f"input {name!r} is {array.dtype}; "
@@ -93,5 +95,4 @@ def _convert(array: np.ndarray, dtype: str, name: str, torch_dtype: str) -> np.n
         if low < -(2**31) or high > 2**31 - 1:
             raise BatchError(f"input {name!r} holds {low if low < 0 else high}, "
                              "which does not fit 32 bits")
-    # a copy of our own: the caller may change the array while the device still reads it
-    return np.array(array, dtype=NUMPY[dtype], order="C", copy=True)
+    return array.astype(NUMPY[dtype], order="C" if own else "K", copy=own)

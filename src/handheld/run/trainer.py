@@ -123,7 +123,7 @@ class Trainer:
 
     def _run(self, graph: str, batch: tuple[Any, ...]) -> Loss:
         plan = self.plan.graphs[graph].graph
-        for (_, tensor, _), array in zip(plan.inputs, check_batch(plan, batch)):
+        for (_, tensor, _), array in zip(plan.inputs, check_batch(plan, batch, own=False)):
             self.session.upload(graph, tensor, array)
         self.session.run(graph)
         self._last = graph

@@ -1,4 +1,4 @@
-"""Large batches go through pinned memory where the device has memory of its own."""
+"""Batches go through memory that is kept, pinned where the device has memory of its own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 import handheld
-from handheld.backends import opencl_pinned
 from handheld.backends.base import describe
-from handheld.backends.opencl_pinned import LEAST_BYTES, PIECES
+from handheld.backends.opencl_staging import LEAST_BYTES, PIECES, Staging
 from handheld.step import Step
 
 
-def losses(step: Step, own_memory: bool) -> tuple[list[float], list[int]]:
-    """Of batches that are made in one array, and how many pieces each input had."""
+def losses(step: Step, own_memory: bool) -> tuple[list[float], list[bool]]:
+    """Of batches that are made in one array, and which of their pieces were pinned."""
     caps = replace(describe("opencl"), unified_memory=not own_memory)
     draw, x, found = np.random.default_rng(1), np.empty((128, 1024), np.float32), []
     with step.copy().plan("opencl", caps=caps).start() as trainer:
@@ -25,8 +24,9 @@ def losses(step: Step, own_memory: bool) -> tuple[list[float], list[int]]:
             x[:] = draw.standard_normal(x.shape)
             found.append(trainer.step(x, draw.integers(0, 4, 128)))
         x[:] = np.nan  # what was given is not looked at again
-        pieces = [len(one) for one in trainer.session._pinned._pieces.values()]
-        return [float(loss) for loss in found], pieces
+        pieces = [piece for one in trainer.session._staging._pieces.values() for piece in one]
+        mapped = [piece.host.base is not None for piece in pieces]
+        return [float(loss) for loss in found], mapped
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,21 @@ def step() -> Step:
 
 
 def test_the_same_losses_and_the_caller_may_change_its_arrays(step):
-    (plainly, none), (pinned, pieces) = losses(step, False), losses(step, True)
-    assert pinned == plainly and (none, pieces) == ([], [PIECES])
+    (plainly, none), (pinned, large) = losses(step, False), losses(step, True)
+    assert pinned == plainly and len(set(pinned)) > 1
+    assert none == [False] * 2 * PIECES, "memory is the device's own"
+    assert large == [True] * PIECES + [False] * PIECES, "labels are few"
+
+
+def test_a_batch_may_lie_in_any_order(step):
+    x = np.random.default_rng(2).standard_normal((128, 1024)).astype(np.float32)
+    wide = np.zeros((1024, 256), np.float32)
+    wide[:, ::2] = x.T
+    found = []
+    for given in (x, wide.T[::2], torch.from_numpy(wide).T[::2]):
+        with step.copy().plan("opencl").start() as trainer:
+            found.append(float(trainer.step(given, np.arange(128) % 4)))
+    assert found == [found[0]] * 3
 
 
 def test_without_such_memory_training_goes_on_and_says_so(step, monkeypatch):
@@ -49,7 +62,7 @@ def test_without_such_memory_training_goes_on_and_says_so(step, monkeypatch):
         raise MemoryError("locked memory is limited")
 
     plainly, _ = losses(step, False)
-    monkeypatch.setattr(opencl_pinned, "_Piece", refused)
+    monkeypatch.setattr(Staging, "_mapped", refused)
     with pytest.warns(UserWarning, match="no pinned memory of 524,288 bytes .*locked") as said:
         assert losses(step, True)[0] == plainly
     assert sum("pinned" in str(one.message) for one in said) == 1
