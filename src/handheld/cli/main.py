@@ -23,6 +23,7 @@ from handheld.cli import (
     profile,
     show,
     show_run,
+    stopping,
     study,
     train,
     tune,
@@ -159,6 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     own = threading.current_thread() is threading.main_thread()
     if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _Interrupts())
+        stopping.answer()
     app(args=given, prog_name="handheld")
 
 
