@@ -284,6 +284,22 @@ def test_recorded_steps_are_no_warm_up(tmp_path, slow, first):
         assert run.variance()["warm_up"] == first
 
 
+def test_a_host_that_runs_ahead_does_not_make_steps_shorter():
+    """Two calls in three return at once; the device takes 2 ms a step."""
+    calls = np.array([100_000, 100_000, 5_800_000] * 200)
+    steady = stats.steady(calls, np.zeros(600, np.int64))
+    assert np.median(steady) == pytest.approx(2e6, rel=0.05) and steady.sum() == calls.sum()
+    assert len(stats.slow(calls, steady)) == 0 and len(stats.slow(calls)) == 200
+    calls[300] = 50_000_000
+    assert stats.slow(calls, steady).tolist() == [300]
+
+
+def test_stretches_and_long_steps_stay_apart():
+    times = np.array([60, 80, 10, 20, 30, 7]) * 1_000_000
+    stretches = np.array([0, 0, 1, 1, 1, 4])
+    assert (stats.steady(times, stretches) * 1e-6).tolist() == [60, 80, 20, 20, 20, 7]
+
+
 def test_slow_steps_are_far_above_the_others():
     rng = np.random.default_rng(0)
     times = rng.normal(100, 2, 200)

@@ -27,6 +27,7 @@ from handheld.store.reader import RunFile
 Row = dict[str, Any]
 
 BIN_NS, NOTHING_S = 100_000_000, 1e-3  # a core that worked for less in such a time was idle
+FEW = 3  # steps whose median counts
 
 
 def open_run(path: str | Path) -> Run:
@@ -244,24 +245,34 @@ class Run:
         return step_energy(self.file, self.channels)
 
     def variance(self, graph: str | None = None) -> Row:
-        """The distribution of a graph's step times in ms, where warm-up ended, and drift."""
+        """The distribution of a graph's step times in ms, where warm-up ended, and drift. A step
+        counts as the mean of those around it, for 50 ms: stats.steady says why."""
         graph = graph or self.graph
         if graph not in self._variances:
             self._variances[graph] = self._variance(graph)
         return self._variances[graph]
 
     def _variance(self, graph: str) -> Row:
-        ids, times = stats.step_times(self._steps, graph)
+        ids, times, stretches = stats.step_times(self._steps, graph)
         if not len(times):
             return {"warm_up": 0, "n": 0}
         warm = stats.warm_up_end(times)
         late = times[warm:]
+        steady = stats.steady(late, stretches[warm:])
         # windows open once the schedule's own warm-up is over; their steps are not among the times
         first = int(ids[warm - 1]) + 1 if warm else min(
             [int(ids[0]), *(s["id"] for s in self._steps if s["window"] is not None)])
-        return {"warm_up": first, **stats.distribution(late * 1e-6),
-                "drift": stats.drift(late),
-                "slow_steps": ids[warm:][stats.slow(late)].tolist()}
+        return {"warm_up": first, **stats.distribution(steady * 1e-6),
+                "drift": stats.drift(steady),
+                "slow_steps": ids[warm:][stats.slow(late, steady)].tolist()}
+
+    def step_ms(self, graph: str | None = None, few: int = FEW) -> tuple[float | None, str]:
+        """A step of a graph as it is without being recorded, and "steps"; if fewer than `few` were
+        not recorded, the mean of those that were, and "recorded steps"."""
+        spread, parts = self.variance(graph), self.parts(graph)
+        if spread["n"] >= few or (spread["n"] and parts is None):
+            return spread["median"], "steps"
+        return (parts["ms"], "recorded steps") if parts else (None, "")
 
     def utilisation(self) -> Row:
         """Shares of the time: the device's busy share in recorded steps, each core's and for how
@@ -324,7 +335,7 @@ class Run:
             "precision": (self.meta.get("plan_options") or {}).get("precision"),
             "graph": self.graph, "batch": next((s["batch"] for s in self._steps), None),
             "steps": len(self._steps), "recorded": len(self.timed),
-            "step_ms": self.variance().get("median"), "variance": self.variance(),
+            "step_ms": self.step_ms()[0], "variance": self.variance(),
             "parts": self.parts(), "phases": self.phases(), "utilisation": self.utilisation(),
             "launches": self.launches(), "transfers": self.transfers(), "host": self.host(),
             "graphs": {name: {"steps": sum(s["graph"] == name for s in self._steps),

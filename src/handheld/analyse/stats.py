@@ -11,6 +11,7 @@ LIKE_THE_REST = 0.1  # of the usual time: a step that is no further off belongs 
 IN_A_ROW = 3  # steps that are alike
 FOLLOWING, MOST_FOLLOWING = 10, 200  # steps that they are compared with
 AHEAD = 3  # steps that the host may be ahead of the device, and one more
+BLOCK_NS = 50_000_000  # steps that the host's calls are averaged over
 SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # beyond the median: in usual deviations, and of the median
 
 
@@ -24,18 +25,36 @@ def distribution(values: np.ndarray) -> dict[str, float]:
             "cv": float(values.std(ddof=1) / mean) if len(values) > 1 and mean else 0.0}
 
 
-def step_times(steps: list[dict[str, Any]], graph: str) -> tuple[np.ndarray, np.ndarray]:
-    """(step, ns) of a graph's steps that were not recorded: from the end of the one before to its
-    own end.
+def step_times(steps: list[dict[str, Any]], graph: str
+               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(step, ns, stretch) of a graph's steps that were not recorded: from the end of the one before
+    to its own end; steps of a stretch have no recorded one between them.
     After a window the device is empty, and the host runs ahead for AHEAD steps: these say nothing
     about the device, and are left out."""
-    found, since = [], AHEAD
+    found, since, stretch = [], AHEAD, 0
     for before, one in itertools.pairwise(steps):
-        since = 0 if one["window"] is not None else since + 1
+        recorded = one["window"] is not None
+        since, stretch = (0, stretch + 1) if recorded else (since + 1, stretch)
         if since > AHEAD and one["graph"] == graph:
-            found.append((one["id"], one["end_ns"] - before["end_ns"]))
-    ids, times = zip(*found) if found else ((), ())
-    return np.array(ids, np.int64), np.array(times, np.int64)
+            found.append((one["id"], one["end_ns"] - before["end_ns"], stretch))
+    ids, times, stretches = zip(*found) if found else ((), (), ())
+    return np.array(ids, np.int64), np.array(times, np.int64), np.array(stretches, np.int64)
+
+
+def steady(times: np.ndarray, stretches: np.ndarray) -> np.ndarray:
+    """Each step's time as the mean of steps around it that take BLOCK_NS together. A host that runs
+    ahead of its device returns from some calls at once and waits long in others: single ones say
+    when it waited, and their median may be less than the device needs."""
+    found = np.array(times, np.float64)
+    for stretch in np.unique(stretches):
+        mine = np.flatnonzero(stretches == stretch)
+        ends = np.cumsum(times[mine])
+        blocks = max(int(ends[-1] // BLOCK_NS), 1)
+        middles = ends - times[mine] // 2
+        which = np.minimum(middles * blocks // max(int(ends[-1]), 1), blocks - 1)
+        for block in np.unique(which):
+            found[mine[which == block]] = times[mine[which == block]].mean()
+    return found
 
 
 def warm_up_end(times: np.ndarray) -> int:
@@ -55,11 +74,11 @@ def warm_up_end(times: np.ndarray) -> int:
     return 0
 
 
-def slow(times: np.ndarray) -> np.ndarray:
-    """Positions of values far above the others."""
+def slow(times: np.ndarray, usually: np.ndarray | None = None) -> np.ndarray:
+    """Positions of values far above the others, or above what is given as usual."""
     if len(times) < 5:
         return np.zeros(0, np.int64)
-    usual = np.median(times)
+    usual = np.median(times if usually is None else usually)
     spread = 1.4826 * np.median(np.abs(times - usual))
     return np.flatnonzero(times > usual + max(SLOW_SPREADS * spread, SLOW_SHARE * usual))
 

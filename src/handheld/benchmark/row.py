@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from handheld.analyse.run import Run
+from handheld.analyse.run import FEW, Run
 from handheld.benchmark.eager import is_eager
 
-FEW = 3  # steps whose median counts
 TICKS = 5  # of a sensor, below which joules are noise
 
 
 def measured(run: Run, batch: int, device: str) -> dict[str, Any]:
     """Speed, memory and energy of a run; a loss that is no number is said too."""
-    few = 1 if is_eager(device) else FEW
-    times = [_step_ms(run, graph, few) for graph in run.graphs]
+    # recording makes PyTorch's own steps longer, so that one other is better
+    times = [run.step_ms(graph, 1 if is_eager(device) else FEW) for graph in run.graphs]
     known = [ms for ms, _ in times if ms is not None]
     step_ms = sum(known) if times and len(known) == len(times) else None
     memory, use, loss = run.memory_summary(), run.utilisation(), run.meta.get("loss")
@@ -32,15 +31,6 @@ def measured(run: Run, batch: int, device: str) -> dict[str, Any]:
         **_energy(run, batch, device),
         "findings": sorted({finding["kind"] for finding in run.findings()}),
     }
-
-
-def _step_ms(run: Run, graph: str, few: int) -> tuple[float | None, str]:
-    """A step as it is without being recorded; of a run too short for that, as it was recorded. That
-    makes PyTorch's own steps longer, and few others are better."""
-    spread, parts = run.variance(graph), run.parts(graph)
-    if spread["n"] >= few or (spread["n"] and parts is None):
-        return spread["median"], "steps"
-    return (parts["ms"], "recorded steps") if parts else (None, "")
 
 
 def _energy(run: Run, batch: int, device: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from handheld.analyse.run import Row, Run
+from handheld.analyse.run import FEW, Row, Run
 from handheld.cli import show
 from handheld.measure.ceilings import disturbed
 
@@ -74,7 +74,7 @@ def head(run: Run) -> Table:
 
 def _time(graph: Row) -> str:
     variance, found = graph["variance"], graph["parts"]
-    if not variance["n"]:
+    if variance["n"] < FEW:
         return (f"{found['ms']:.3f} ms a step, of recorded ones alone: too few others" if found
                 else "too few steps to say")
     warm = f"; {show.count(variance['warm_up'], 'step')} of warm-up" if variance["warm_up"] else ""

@@ -17,7 +17,6 @@ from handheld.analyse.run import Run
 from handheld.graph.graph import PHASES
 from handheld.studies import predictability
 
-FEW = 3  # steps whose median counts; with fewer, recorded ones do
 INTERVAL_S = 0.05  # a core is idle in one of these if its busy time did not rise
 LEAST_INTERVALS = 10
 MOMENTS = 90  # of the three steps that are drawn
@@ -65,14 +64,8 @@ def _is_gpu(run: Run) -> bool:
 
 def _step_ms(run: Run) -> float | None:
     """Of one round of the graphs that ran; from recorded steps where there are too few others."""
-    times = []
-    for graph in run.graphs:
-        spread, parts = run.variance(graph), run.parts(graph)
-        if spread["n"] < FEW and parts is None:
-            return None
-        times.append(float(spread["median"] if parts is None or spread["n"] >= FEW
-                           else parts["ms"]))
-    return sum(times) or None
+    times = [ms for ms, _ in map(run.step_ms, run.graphs) if ms is not None]
+    return sum(times) if times and len(times) == len(run.graphs) else None
 
 
 def _load(run: Run) -> Row | None:
