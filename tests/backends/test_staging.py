@@ -12,6 +12,7 @@ from torch import nn
 import handheld
 from handheld.backends.base import describe
 from handheld.backends.opencl_staging import LEAST_BYTES, PIECES, Staging
+from handheld.errors import BatchError
 from handheld.step import Step
 
 
@@ -55,6 +56,13 @@ def test_a_batch_may_lie_in_any_order(step):
         with step.copy().plan("opencl").start() as trainer:
             found.append(float(trainer.step(given, np.arange(128) % 4)))
     assert found == [found[0]] * 3
+
+
+def test_a_type_that_numpy_does_not_know(step):
+    given = torch.zeros(128, 1024, dtype=torch.bfloat16)
+    with step.copy().plan("opencl").start() as trainer, pytest.raises(
+            BatchError, match="'0' is bfloat16; the model was captured with float32"):
+        trainer.step(given, np.arange(128) % 4)
 
 
 def test_without_such_memory_training_goes_on_and_says_so(step, monkeypatch):

@@ -97,8 +97,31 @@ def test_compare_and_merge(run, tmp_path):
     assert run("--compare", "a", "c").exit_code == 0
 
 
+def test_a_model_whose_file_has_changed(run, tmp_path):
+    small_step()
+    words = ("small.step", "--on", "opencl", "--steps", "8", "--cool", "0", "--out", "out")
+    assert run(*words).exit_code == 0
+    small_step()
+    changed = run(*words)
+    assert changed.exit_code == 1 and "small.step has changed since out was" in changed.stderr
+    (tmp_path / "small.step").unlink()
+    assert "small.step is not here, and out was" in run("--resume", "out").stderr
+
+
+def test_the_list_of_workloads(run):
+    result = run("--list")
+    assert "lenet5" in result.stdout and max(map(len, result.stdout.splitlines())) <= 80
+    texts = json.loads(run("text", "--list", "--json").stdout)["workloads"]
+    assert {one["domain"] for one in texts} == {"text"} and len(texts) > 3
+
+
 def test_rows_that_did_not_train(capsys, monkeypatch):
     from handheld.cli import bench_tables
+
+    reason = "the factory raised " + "a long story, " * 12 + "and its end"
+    bench_tables.say_row(row(status="does not build", reason=reason, batch=4), 2)
+    said = capsys.readouterr().out
+    assert " ".join(said.split()).endswith(reason) and max(map(len, said.splitlines())) <= 80
 
     text = bench_tables.why(row(status="does not fit", planned_bytes=9 << 30,
                                 available_bytes=8 << 30))

@@ -140,6 +140,8 @@ def test_the_command_draws_again_without_measuring(measured, tmp_path):
     said = json.loads(command("--page", measured, "--json").stdout)
     assert said["measured"] == 4 and said["runs"] == 6 and len(said["answers"]) == 10
     assert (measured / liu2019.PAGE).exists()
+    assert command("--page", measured, "--out", tmp_path / "else").exit_code == 0
+    assert {one.name for one in (tmp_path / "else").iterdir()} == {liu2019.PAGE, liu2019.RESULT}
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -27,6 +27,7 @@ from handheld.store.reader import RunFile
 Row = dict[str, Any]
 
 BIN_NS, NOTHING_S = 100_000_000, 1e-3  # a core that worked for less in such a time was idle
+OTHERS_NS = 500_000_000  # over which other processes can be told apart
 FEW = 3  # steps whose median counts
 
 
@@ -276,8 +277,8 @@ class Run:
 
     def utilisation(self) -> Row:
         """Shares of the time: the device's busy share in recorded steps, each core's and for how
-        much of the time it did nothing at all, what the hardware itself counts, and the bandwidth
-        that ops needed at least."""
+        much of the time it did nothing at all, the cores that other processes kept busy, what the
+        hardware itself counts, and the bandwidth that ops needed at least."""
         found: Row = {}
         if self.periods:
             length = sum(p.length for p in self.periods)
@@ -307,6 +308,12 @@ class Run:
                 found[one.rail] = float(one.within(begin, end).mean()) / 100
         if cores:
             found.update(cores=cores, cores_idle=idle)
+            own = next((s for s in self.channels
+                        if (s.source, s.name) == ("process", "cpu time")), None)
+            if own is not None and end - begin >= OTHERS_NS:
+                low, high = np.interp((begin, end), own.t_ns, own.values)
+                found["others_cores"] = max(
+                    sum(cores.values()) - float(high - low) / ((end - begin) * 1e-9), 0.0)
         return found
 
     def findings(self) -> list[Row]:

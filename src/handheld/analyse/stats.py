@@ -11,6 +11,7 @@ LIKE_THE_REST = 0.1  # of the usual time: a step that is no further off belongs 
 IN_A_ROW = 3  # steps that are alike
 FOLLOWING, MOST_FOLLOWING = 10, 200  # steps that they are compared with
 AHEAD = 3  # steps that the host may be ahead of the device, and one more
+OTHERS = 0.1  # of the cores, busy for others: worth saying
 BLOCK_NS = 50_000_000  # steps that the host's calls are averaged over
 SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # beyond the median: in usual deviations, and of the median
 
@@ -81,6 +82,15 @@ def slow(times: np.ndarray, usually: np.ndarray | None = None) -> np.ndarray:
     usual = np.median(times if usually is None else usually)
     spread = 1.4826 * np.median(np.abs(times - usual))
     return np.flatnonzero(times > usual + max(SLOW_SPREADS * spread, SLOW_SHARE * usual))
+
+
+def others(cores: list[float], count: int) -> str:
+    """What other processes took of a machine's cores, a value a run, if that is worth saying."""
+    many = [one for one in cores if one > OTHERS * count]
+    if not many:
+        return ""
+    return (f"other processes kept {np.median(many):.1f} of {count} cores busy during {len(many)} "
+            f"of {len(cores)} runs: times, loads and predictions are disturbed by them")
 
 
 def drift(times: np.ndarray) -> float | None:

@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from handheld import cache, suite
@@ -51,6 +52,15 @@ class Case:
 def _file(key: str, workload: str) -> str:
     mark = "" if workload in suite.WORKLOADS else f"-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
     return cache.slug(key) + mark
+
+
+def file_mark(workload: str) -> str:
+    """Of the file that a user's model is made of, itself and not what it imports; empty for a
+    workload of the suite, and for a file that is not there."""
+    path = Path(workload if workload.endswith(".step") else workload.rpartition(":")[0])
+    if workload in suite.WORKLOADS or not path.is_file():
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def expand(names: Iterable[str]) -> tuple[str, ...]:

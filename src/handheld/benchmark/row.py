@@ -28,6 +28,7 @@ def measured(run: Run, batch: int, device: str) -> dict[str, Any]:
         "finite": loss is not None and math.isfinite(loss),
         "peak_bytes": memory["peak_bytes"], "allocated_bytes": memory["allocated_bytes"],
         "device_busy": use.get("device_busy"), "gflops": use.get("gflops"),
+        "others_cores": use.get("others_cores"),
         **_energy(run, batch, device),
         "findings": sorted({finding["kind"] for finding in run.findings()}),
     }

@@ -14,9 +14,9 @@ from typing import Any
 import handheld
 from handheld.benchmark.child import Answer, call
 from handheld.benchmark.eager import is_eager
-from handheld.benchmark.folder import Row, Writer
+from handheld.benchmark.folder import Results, Row, Writer
 from handheld.benchmark.heat import Heat
-from handheld.benchmark.matrix import Case, Matrix, ordered
+from handheld.benchmark.matrix import Case, Matrix, file_mark, ordered
 from handheld.errors import DeviceError, HandheldError, ResultsError
 from handheld.profile.facts import machine, versions
 
@@ -94,6 +94,7 @@ class Bench:
         known = [Case(**case) for case in old.info["cases"]] if old else []
         wanted = known if matrix is None else matrix.cases()
         ended = {row["key"]: row for row in old.rows} if old else {}
+        files = self._files([case.workload for case in wanted], old, ended)
         self.left = [case for case in ordered(wanted, self.settings.seed)
                      if case.key not in ended
                      or (retry and ended[case.key]["status"] != TRAINED)]
@@ -108,7 +109,7 @@ class Bench:
             "created": old.info["created"] if old else _now(),
             "settings": dataclasses.asdict(self.settings), "devices": devices,
             "machine": machine(), "versions": versions(), "base_celsius": self.heat.base,
-            "notes": old.notes if old else [],
+            "notes": old.notes if old else [], "files": files,
             "cases": [case.to_json() for case in dict.fromkeys((*known, *wanted))]}
         self.writer.describe(self.info)
 
@@ -131,6 +132,22 @@ class Bench:
                 raise ResultsError(f"{folder} was measured with {name}={then}, and now it is {now}:"
                                    f" rows would not be alike. Try: another --out, or "
                                    f"handheld bench --resume {folder}")
+
+    def _files(self, names: list[str], old: Results | None, ended: dict[str, Row]
+               ) -> dict[str, str]:
+        """A mark of each file that a workload is made of; an error if one that rows were measured
+        with has changed, or is not here."""
+        marks = dict(old.info.get("files", {})) if old else {}
+        measured = {row["workload"] for row in ended.values()}
+        for name in dict.fromkeys(names):
+            before, now = marks.get(name), file_mark(name)
+            if before and name in measured and now != before:
+                what = "has changed since" if now else "is not here, and"
+                raise ResultsError(f"{name} {what} {self.writer.folder} was measured with it: rows "
+                                   "would not be alike. Try: another --out"
+                                   + ("" if now else ", or from the folder that it lies in"))
+            marks |= {name: now} if now else {}
+        return marks
 
     def _devices(self, names: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """What they are; an error if one is not here, or is not what it was."""

@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from handheld import package
 from handheld.backends.base import describe
+from handheld.benchmark.child import FREE
 from handheld.benchmark.eager import Eager, processor
 from handheld.benchmark.row import measured
 from handheld.errors import DeviceError, HandheldError, OutOfMemory
@@ -95,7 +97,7 @@ def measure(task: dict[str, Any], say: Say) -> None:
     step = package.load(path)
     graphs = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["graphs"]
     try:
-        plan = step.plan(device, graphs=list(graphs), memory_limit_bytes=task["limit_bytes"])
+        plan = step.plan(device, graphs=list(graphs), memory_limit_bytes=_limit(task, device))
     except OutOfMemory as error:
         say(facts={"planned_bytes": error.needed_bytes, "available_bytes": error.available_bytes})
         raise Failed("does not fit", str(error)) from None
@@ -110,6 +112,17 @@ def measure(task: dict[str, Any], say: Say) -> None:
                  data=task["data"]) as run:
         row = measured(run, task["batch"], device)
     say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})
+
+
+def _limit(task: dict[str, Any], device: str) -> int | None:
+    """What a plan may take: as given, and, of the machine's own memory, no more than what this
+    process may hold (child.py)."""
+    given: int | None = task["limit_bytes"]
+    if not describe(device).unified_memory:
+        return given
+    held = psutil.Process().memory_info().rss
+    room = max(int(FREE * (psutil.virtual_memory().available + held)) - held, 1)
+    return min(given or room, room)
 
 
 def eager(task: dict[str, Any], say: Say) -> None:

@@ -58,6 +58,8 @@ def bench(
         "Compare two results folders, row by row."))] = False,
     merge: Annotated[bool, typer.Option("--merge", help=(
         "Make one results folder, --out, of several."))] = False,
+    listed: Annotated[bool, typer.Option("--list", help=(
+        "Say which workloads there are, and run nothing."))] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -72,12 +74,16 @@ def bench(
     \b
     Examples:
     handheld bench
+    handheld bench --list
     handheld bench lenet5 gpt --on opencl,torch:cpu --batch 1,4,16
     handheld bench mine.py:make --limit-memory 2GiB --out mine
     handheld bench --resume bench-results --retry
     handheld bench --compare before after
     handheld bench --merge phone laptop --out both
     """
+    if listed:
+        bench_tables.present_workloads(benchmark.expand(names or ()), json)
+        return
     if compare or merge:
         _folders(names or [], compare, merge, out, json)
         return
@@ -100,8 +106,10 @@ def bench(
         for note in before.notes:
             show.warn(note)
         if before.rows and not json:
-            show.out.print(f"{folder} holds {show.count(len(before.rows), 'row')} already",
-                           soft_wrap=True)
+            failed = sum(row["status"] != "trained" for row in before.rows)
+            again = f"; --retry runs the {failed} again that did not train" if failed else ""
+            show.out.print(f"{folder} holds {show.count(len(before.rows), 'row')} already"
+                           f"{'' if retry else again}", soft_wrap=True)
         with contextlib.closing(rows) as rows, _kept(folder):  # type: ignore[type-var]
             for row in rows:
                 count += 1

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 from rich.text import Text
 
+from handheld import suite
+from handheld.analyse.stats import others
 from handheld.benchmark import Results, Row
 from handheld.benchmark.folder import statuses
 from handheld.cli import show
@@ -25,8 +29,18 @@ def say_row(row: Row, number: int) -> None:
     if row["status"] == "trained":
         show.out.print(Text(start + _numbers(row)))
         return
-    text = why(row)
-    show.out.print(Text.assemble(start, (show.middle(text, 80 - len(start)), "yellow")))
+    _say_why(start, row)
+
+
+def _say_why(start: str, row: dict[str, Any]) -> None:
+    """On the line if there is room, else below it, whole."""
+    text, room = why(row), 80 - len(start)
+    if len(text) <= room:
+        show.out.print(Text.assemble(start, (text, "yellow")))
+        return
+    show.out.print(Text.assemble(start, (row["status"], "yellow")))
+    for part in textwrap.wrap(text.removeprefix(row["status"]).lstrip(":, "), 75):
+        show.out.print(Text(f"     {part}", style="yellow"))
 
 
 def why(row: dict[str, Any]) -> str:
@@ -57,6 +71,10 @@ def _ms(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g}x" if ratio >= 0.01 else f"{ratio:.1g}x"
+
+
 def joules(value: float | None) -> str:
     if value is None:
         return NOT_MEASURED
@@ -76,15 +94,32 @@ def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: fl
     for line in lines:
         name = f"{show.middle(line['workload'], 18):<18} "
         if not line["trains"]:
-            out.print(Text.assemble(name, (show.middle(why(line), 60), "yellow")))
+            _say_why(name, line)
             continue
-        others = ", ".join(f"{one['device']} {one['ratio']:.2g}x" for one in line["others"])
+        beside = ", ".join(f"{one['device']} {_times(one['ratio'])}" for one in line["others"])
         out.print(Text.assemble(
             name, f"{show.middle(line['device'], 13):<13} {line['batch']:>5} "
             f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} ",
-            (show.middle(others, 17), "dim")))
+            (show.middle(beside, 18), "dim")))
     out.print()
     out.print(show.grid(_facts(results, lines, ran, seconds)))
+
+
+def present_workloads(names: Iterable[str], json: bool) -> None:
+    """What can be named: workloads, and the domains and sources that stand for groups of them."""
+    found = [suite.get(name) for name in names]
+    if json:
+        show.print_json({"workloads": [
+            {"name": w.name, "domain": w.domain, "source": list(w.source), "batch": w.default_batch,
+             "about": w.about} for w in found]})
+        return
+    show.out.print(Text(f"{'workload':<19} {'domain':<8} {'from':<16} {'batch':>5} ", style="dim"))
+    for one in found:
+        start = (f"{one.name:<19} {one.domain:<8} {', '.join(one.source):<16} "
+                 f"{one.default_batch:>5} ")
+        lines = textwrap.wrap(one.about, 80 - len(start)) or [""]
+        for number, line in enumerate(lines):
+            show.out.print(Text.assemble(start if not number else " " * len(start), (line, "dim")))
 
 
 def _facts(results: Results, lines: list[dict[str, Any]], ran: int,
@@ -106,6 +141,10 @@ def _facts(results: Results, lines: list[dict[str, Any]], ran: int,
     facts.append(("energy", f"of {', '.join(rails)}" if rails else
                   "not measured: no sensor of power is here (handheld doctor says why)"))
     facts.append(("heat", _heat(rows)))
+    loads = [row["others_cores"] for row in rows if row.get("others_cores") is not None]
+    busy = others(loads, results.info["machine"].get("cores") or 1) if loads else ""
+    if busy:
+        facts.append(("disturbed", busy))
     facts.append(("data", "synthetic" if all("synthetic" in (row.get("data") or "synthetic")
                                              for row in rows) else "synthetic, or random"))
     facts.append(("time", f"{show.duration(seconds)} for {show.count(ran, 'run')} now, "

@@ -13,7 +13,7 @@ from rich.text import Text
 from handheld import benchmark
 from handheld.cli import bench_tables, show
 from handheld.cli.bench import batches, cooling, shown, split
-from handheld.cli.options import Json, On, Seed
+from handheld.cli.options import Json, On, Seed, out_folder
 from handheld.errors import HandheldError, StudyError
 from handheld.studies import findings2019, liu2019, page2019
 
@@ -35,10 +35,12 @@ def study_liu2019(
         "Of steps in each run; sensors of power want 4 or more."))] = liu2019.SECONDS,
     quick: Annotated[bool, typer.Option("--quick", help=(
         "A first look: four workloads, batches 4 and 64, 2 seconds a run."))] = False,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help=(
-        "Where runs, result and page go; what is there is not run again."))] = Path("liu2019"),
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", show_default=False, help=(
+        "Where runs, result and page go; what is there is not run again. ./liu2019 if not "
+        "given."))] = None,
     page: Annotated[Path | None, typer.Option("--page", metavar="RESULT", help=(
-        "Measure nothing: draw the page of a result, or of a folder of runs, again."))] = None,
+        "Measure nothing: draw the page of a result, or of a folder of runs, again, beside it or "
+        "into --out."))] = None,
     cool: Annotated[str, typer.Option("--cool", metavar="S|auto", help=(
         "Seconds between runs; auto: as sensors say, at most a minute."))] = "auto",
     retry: Annotated[bool, typer.Option("--retry", help=(
@@ -59,8 +61,9 @@ def study_liu2019(
     handheld study liu2019 --page liu2019/liu2019.json
     """
     if page is not None:
-        _again(page, json)
+        _again(page, out, json)
         return
+    out = out or Path("liu2019")
     names = liu2019.workloads("quick" if quick and workloads == "trained" else _names(workloads))
     sizes = liu2019.QUICK_BATCHES if quick and batch == _BATCHES else batches(batch)
     spent = liu2019.QUICK_SECONDS if quick and seconds == liu2019.SECONDS else seconds
@@ -82,11 +85,12 @@ def study_liu2019(
     _present(made, result, target, json)
 
 
-def _again(page: Path, json: bool) -> None:
+def _again(page: Path, out: Path | None, json: bool) -> None:
     """The page of what was measured: of a result as it is, of a folder read anew."""
     made, result, target = liu2019.load(page), page, page.with_suffix(".html")
-    if page.is_dir():
-        result, target = liu2019.save(page, made), page / liu2019.PAGE
+    if page.is_dir() or out is not None:
+        folder = out_folder(out or page)
+        result, target = liu2019.save(folder, made), folder / liu2019.PAGE
     _write_page(target, made)
     _present(made, result, target, json)
 

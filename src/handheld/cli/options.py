@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from handheld.errors import HandheldError
 
 SPEC_HELP = ("A workload (lenet5), a step file, or file.py:factory: a function that returns "
              "(model, loss, optimizer) or, with an example batch or a function of its size, "
@@ -27,3 +30,12 @@ Data = Annotated[str | None, typer.Option("--data", metavar="DATA", show_default
     "Data to take example batches from, as in train."))]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help=(
     "Same seed, device and tuning: same bits."))]
+
+
+def out_folder(folder: Path) -> Path:
+    """The folder of --out, there before anything is measured."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HandheldError(f"--out {folder} cannot be made: {error.strerror}") from None
+    return folder

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from handheld.cli import liu2019, show
-from handheld.cli.options import Json
+from handheld.cli.options import Json, out_folder
 from handheld.errors import StudyError
 from handheld.report.scale import number
 from handheld.studies import answers2022 as answers
@@ -61,11 +61,12 @@ def das2022(
     """
     stopped = False
     if page is not None:
+        page = page / das.RESULT if page.is_dir() else page
         result, folder = das.read(page), out or page.parent
     else:
         settings = das.Settings(on, steps, _widths(widths), _models(models),
                                 rounds=min(das.ROUNDS, steps))
-        folder, result = _made(out or Path("das2022")), das.begin(settings)
+        folder, result = out_folder(out or Path("das2022")), das.begin(settings)
         try:
             with _bar(json) as tell:
                 das.measure(settings, result, folder / das.RESULT, tell)
@@ -109,17 +110,8 @@ def _widths(given: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def _made(folder: Path) -> Path:
-    """The folder, there and writable before anything is measured."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StudyError(f"--out {folder} cannot be made: {error.strerror}") from None
-    return folder
-
-
 def _draw(result: dict[str, Any], folder: Path) -> Path:
-    path = _made(folder) / das.PAGE
+    path = out_folder(folder) / das.PAGE
     try:
         path.write_text(page2022.draw(result), encoding="utf-8")
     except (KeyError, TypeError, IndexError, AttributeError):

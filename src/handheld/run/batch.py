@@ -65,7 +65,7 @@ def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> li
     arrays = []
     for (name, tensor, torch_dtype), value in zip(graph.inputs, batch):
         wanted = graph.tensors[tensor]
-        array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+        array = _array(value, name, torch_dtype)
         if array.shape != wanted.shape:
             raise BatchError(f"input {name!r} of graph {graph.name!r} has shape {array.shape}; "
                              f"the plan is made for {wanted.shape}")
@@ -73,6 +73,17 @@ def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> li
         if name in ranges and array.size:
             _check_range(arrays[-1], name, *ranges[name])
     return arrays
+
+
+def _array(value: Any, name: str, torch_dtype: str) -> np.ndarray:
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    try:
+        found: np.ndarray = value.detach().cpu().numpy()
+    except TypeError:  # bfloat16, for one, is not known to NumPy
+        raise BatchError(f"input {name!r} is {str(value.dtype).removeprefix('torch.')}; "
+                         f"the model was captured with {torch_dtype}") from None
+    return found
 
 
 def _check_range(array: np.ndarray, name: str, low: int, high: int, ignore: int | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from handheld.analyse.stats import others
 from handheld.studies.observations import NO_POWER, main_rail
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be measured here"
@@ -32,7 +33,6 @@ CPU_CHANGE = 0.05  # of a share: more is a change
 CORES_DIFFER = 0.1  # of a share between kinds of cores
 RECURRENT_SHARE = 0.5  # of the vision models' load, at most
 GPU_OF_CPU, GPU_OF_MEMORY = 2.0, 1.2  # the paper has 4× and 2×; what is above these is "far more"
-OTHERS = 0.1  # of the cores, busy for others: worth saying
 RISES = 1.1  # throughput
 BY_EYE = "shown by eye, no figure"
 IS_CPU = "the OpenCL device is the CPU"
@@ -97,11 +97,7 @@ def disturbed(rows: Sequence[Row]) -> str:
     """What other processes took of the machine, if that is worth saying; else nothing."""
     found = [(row["others_cores"], len(row["cores"])) for row in rows
              if row["status"] == "measured" and row["others_cores"] is not None]
-    many = [cores for cores, count in found if cores > OTHERS * count]
-    if not many:
-        return ""
-    return (f"other processes kept {np.median(many):.1f} of {found[0][1]} cores busy during "
-            f"{len(many)} of {len(found)} runs: times, loads and predictions are disturbed by them")
+    return others([cores for cores, _ in found], found[0][1]) if found else ""
 
 
 def _answer(number: int, claim: str, checks: list[Check]) -> Answer:
@@ -459,7 +455,7 @@ def throughput(rows: Sequence[Row]) -> list[Check]:
     known = [f"{name} {low['samples_s']:,.0f}→{high['samples_s']:,.0f} ({ratios[name]:.1f}×)"
              for name, (low, high) in pairs.items()
              if name.startswith(("resnet50", "dqn", "densenet40"))]
-    text = (f"batch {_batches(pairs)}: {_range(list(ratios.values()), '{:.2g}', '×')}, "
+    text = (f"batch {_batches(pairs)}: {_range(list(ratios.values()), '{:.3g}', '×')}, "
             f"{len(pairs)} workloads")
     return [Check(what, paper, "; ".join([text, *known]) + _not(rises), _most(rises))]
 

@@ -38,7 +38,7 @@ def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
     caps = run.meta.get("caps") or {}
     summary_batch = next((s["batch"] for s in run.steps()), None)
     batch = settings.get("batch") or summary_batch
-    step_ms = _step_ms(run)
+    step_ms, use = _step_ms(run), run.utilisation()
     power, why = _power(run)
     return {
         "workload": workload or settings.get("what"), "domain": domain, "batch": batch,
@@ -48,9 +48,9 @@ def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
         "gpu": _is_gpu(run), "steps": len(run.steps()), "recorded": len(run.timed),
         "step_ms": step_ms, "spread": run.variance().get("cv"),
         "samples_s": batch / step_ms * 1e3 if step_ms and batch else None,
-        "device_busy": run.utilisation().get("device_busy"), "device_load": _load(run),
-        "cores": _cores(run), "others_cores": _others(run), "power": power, "power_why": why,
-        "memory": _memory(run),
+        "device_busy": use.get("device_busy"), "device_load": _load(run),
+        "cores": _cores(run), "others_cores": use.get("others_cores"),
+        "power": power, "power_why": why, "memory": _memory(run),
         "against": _against(run), "three_steps": _three_steps(run),
         "prediction": _prediction(run),
     }
@@ -102,17 +102,6 @@ def _cores(run: Run) -> list[Row]:
                      "busy": float(min(rises.sum() * 1e9 / (edges[-1] - edges[0]), 1.0)),
                      "idle": float((rises < CORE_TICK_S / 100).mean())})
     return rows
-
-
-def _others(run: Run) -> float | None:
-    """Cores that other processes kept busy meanwhile: what they take, a run does not get."""
-    begin, end = run.warm()
-    cores = _core_channels(run)
-    own = [s for s in run.channels if (s.source, s.name) == ("process", "cpu time")]
-    if not cores or not own or end - begin < LEAST_INTERVALS * INTERVAL_S * 1e9:
-        return None
-    rises = [float(np.diff(np.interp((begin, end), s.t_ns, s.values))[0]) for s in (*cores, *own)]
-    return max(sum(rises[:-1]) - rises[-1], 0.0) / ((end - begin) * 1e-9)
 
 
 def _against(run: Run) -> Row:
