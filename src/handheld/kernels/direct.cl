@@ -1,7 +1,7 @@
 // Convolutions and their two gradients on a CPU: no unfolding, one multiplication loop.
 //
-// Lanes are output channels, m; rows are 8 pixels at a time (or, for the gradient in the weights,
-// 8 of its columns n = channel, tap, tap). What a row needs is found by adding two offsets:
+// Lanes are output channels, m; rows are MR pixels at a time (or, for the gradient in the weights,
+// MR of its columns n = channel, tap, tap). What a row needs is found by adding two offsets:
 //
 //     sum[row][lane] += region[row's offset + term's offset] * panel[term][lane]
 //
@@ -15,7 +15,7 @@
 //
 //     for a block of pixels (of columns)          total[rows of the block][lanes of the block]
 //       for a chunk of channels (of pixels)       region, offsets of its terms
-//         for 8 rows, for a panel                 NV float16 a row in registers, then total +=
+//         for MR rows, for a panel                NV float16 a row in registers, then total +=
 //       transpose 16 x 16, then the epilogue
 //
 // Index maps and stores are those of contract_maps.cl, vectors those of wide.cl.

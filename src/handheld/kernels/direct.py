@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from handheld.kernels.contract_problem import Problem
 
 #: as in direct.cl
-MR, REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 8, 32768, 256, 65536, 512, 64
+REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 32768, 256, 65536, 512, 64
 
 Source = Callable[["Problem", Epilogue | None, Mapping[str, int]], str]
 
@@ -47,7 +47,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A work-item: `images` x `rows` of pixels at a time, `channels`, `lanes` output channels."""
+    """A work-item: `images` x `rows` of pixels at a time, `channels`, `lanes` output channels; its
+    register tile has `tile_rows` rows of `vectors` float16."""
 
     images: int
     rows: int
@@ -56,6 +57,7 @@ class Blocks:
     grid: tuple[int, int]
     splits: int
     part_images: int
+    tile_rows: int
     vectors: int
     k_most: int
 
@@ -75,22 +77,24 @@ def side_of(problem: Problem) -> Side:
 def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     """How to cut a problem, or None where another kernel is better: a kernel of one tap is a
     matrix product, few output channels leave lanes idle, very long rows or large kernels do not
-    fit the region, and 8 rows of 16 sums do not fit 16 registers of 8 floats."""
-    if (caps.kind != "cpu" or caps.vector_width < 16 or problem.mode == "MATMUL" or problem.m < 8
-            or problem.k == 0):
+    fit the region. With 16 registers of 8 floats only gradients in the weights gain: register
+    blocks would turn the image around for every tap, and pack the rest as fast."""
+    wide = caps.vector_width >= 16
+    if (caps.kind != "cpu" or not (wide or problem.mode == "WEIGHT") or problem.mode == "MATMUL"
+            or problem.m < 8 or problem.k == 0):
         return None
     side = side_of(problem)
     if side.all_taps == 1:
         return None
-    vectors = 2 if problem.m > 16 else 1
+    tile_rows, vectors = 8 if wide else 6, 2 if wide and problem.m > 16 else 1
     width, units = 16 * vectors, caps.compute_units
     all_lanes = round_up(problem.m, width)
     if problem.mode == "WEIGHT":
-        return _weight(problem, side, vectors, all_lanes, units)
+        return _weight(problem, side, tile_rows, vectors, all_lanes, units)
     lanes = min(all_lanes, TOTAL // 64)
     while lanes > width and side.cols > TOTAL // lanes:
         lanes = round_up(lanes // 2, width)
-    room = min(MOST_ROWS, TOTAL // lanes) // MR * MR
+    room = min(MOST_ROWS, TOTAL // lanes) // tile_rows * tile_rows
     if side.cols > room or side.all_taps > TERMS:
         return None
     rows = min(side.rows, room // side.cols)
@@ -111,12 +115,12 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     if channels < 1:
         return None
     grid = (-(-side.rows // rows) * -(-side.images // images), -(-problem.m // lanes))
-    return Blocks(images, rows, channels, lanes, grid, 1, side.images, vectors,
+    return Blocks(images, rows, channels, lanes, grid, 1, side.images, tile_rows, vectors,
                   side.channels * side.all_taps)
 
 
 def _weight(
-    problem: Problem, side: Side, vectors: int, all_lanes: int, units: int
+    problem: Problem, side: Side, tile_rows: int, vectors: int, all_lanes: int, units: int
 ) -> Blocks | None:
     width = 16 * vectors
     if side.cols > TERMS or side.all_taps > MOST_ROWS:
@@ -127,7 +131,7 @@ def _weight(
     lanes = min(all_lanes, TOTAL // 64)
     while lanes > width and side.all_taps > TOTAL // lanes:
         lanes = round_up(lanes // 2, width)
-    room = min(MOST_ROWS, TOTAL // lanes) // MR * MR
+    room = min(MOST_ROWS, TOTAL // lanes) // tile_rows * tile_rows
     channels = min(side.channels, room // side.all_taps, REGION // side.pitch(images, rows))
     if channels < 1:
         return None
@@ -138,7 +142,8 @@ def _weight(
     splits = -(-side.images // part)
     images = min(images, part)
     grid = (-(-side.channels // channels), -(-problem.m // lanes))
-    return Blocks(images, rows, channels, lanes, grid, splits, part, vectors, problem.k)
+    return Blocks(images, rows, channels, lanes, grid, splits, part, tile_rows, vectors,
+                  problem.k)
 
 
 def lower(
@@ -150,7 +155,7 @@ def lower(
     panels = -(-problem.m // width)
     panel_size = problem.sets * panels * cut.k_most * width
     within(node, max(cut.splits * size, panel_size), "partial sums or elements of its panels")
-    tile = {"DIRECT": 1, "NV": cut.vectors}
+    tile = {"DIRECT": 1, "MR": cut.tile_rows, "NV": cut.vectors}
     # only conv_weight has no epilogue: a single part is its output
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last: tuple[Arg, ...] = end.args if end else (Buffer(node.outputs[0]),)
