@@ -71,6 +71,9 @@ def study_liu2019(
     with shown(json) as tell:
         rows = liu2019.study(names, on, sizes, out, size=size, settings=settings, retry=retry,
                              tell=tell)
+        kept = len(benchmark.open_results(out).rows)
+        if kept and not json:
+            show.out.print(f"{out} holds {show.count(kept, 'run')} already", soft_wrap=True)
         try:
             with contextlib.closing(rows) as rows:  # type: ignore[type-var]
                 for count, row in enumerate(rows, 1):
