@@ -298,6 +298,8 @@ def test_stretches_and_long_steps_stay_apart():
     times = np.array([60, 80, 10, 20, 30, 7]) * 1_000_000
     stretches = np.array([0, 0, 1, 1, 1, 4])
     assert (stats.steady(times, stretches) * 1e-6).tolist() == [60, 80, 20, 20, 20, 7]
+    assert stats.steady(np.zeros(4, np.int64), np.zeros(4, np.int64)).tolist() == [0] * 4
+    assert len(stats.steady(np.zeros(0, np.int64), np.zeros(0, np.int64))) == 0
 
 
 def test_slow_steps_are_far_above_the_others():

@@ -104,6 +104,12 @@ def test_a_model_whose_file_has_changed(run, tmp_path):
     small_step()
     changed = run(*words)
     assert changed.exit_code == 1 and "small.step has changed since out was" in changed.stderr
+    (tmp_path / "mine.py").write_text("def make():\n    raise ValueError('not yet')\n")
+    mine = ("mine.py:make", *words[1:-1], "mine")
+    assert run(*mine).exit_code == 1
+    (tmp_path / "mine.py").write_text("def make():\n    raise ValueError('still not')\n")
+    again = run(*mine, "--retry")
+    assert "still not" in again.stdout, "what did not train may be mended"
     (tmp_path / "small.step").unlink()
     assert "small.step is not here, and out was" in run("--resume", "out").stderr
 

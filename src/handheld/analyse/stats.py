@@ -46,16 +46,15 @@ def steady(times: np.ndarray, stretches: np.ndarray) -> np.ndarray:
     """Each step's time as the mean of steps around it that take BLOCK_NS together. A host that runs
     ahead of its device returns from some calls at once and waits long in others: single ones say
     when it waited, and their median may be less than the device needs."""
-    found = np.array(times, np.float64)
-    for stretch in np.unique(stretches):
-        mine = np.flatnonzero(stretches == stretch)
-        ends = np.cumsum(times[mine])
-        blocks = max(int(ends[-1] // BLOCK_NS), 1)
-        middles = ends - times[mine] // 2
-        which = np.minimum(middles * blocks // max(int(ends[-1]), 1), blocks - 1)
-        for block in np.unique(which):
-            found[mine[which == block]] = times[mine[which == block]].mean()
-    return found
+    _, stretch = np.unique(stretches, return_inverse=True)
+    totals = np.maximum(np.bincount(stretch, times), 1.0)
+    blocks = np.maximum(totals // BLOCK_NS, 1).astype(np.int64)
+    begun = np.cumsum(totals) - totals
+    share = (np.cumsum(times) - times / 2 - begun[stretch]) / totals[stretch]
+    block = np.clip((share * blocks[stretch]).astype(np.int64), 0, blocks[stretch] - 1)
+    block += (np.cumsum(blocks) - blocks)[stretch]
+    means = np.bincount(block, times) / np.maximum(np.bincount(block), 1)
+    return np.asarray(means[block], np.float64)
 
 
 def warm_up_end(times: np.ndarray) -> int:

@@ -71,4 +71,5 @@ class Piece:
     """Memory for one batch of one input, and the copy that reads it."""
 
     def __init__(self, host: np.ndarray) -> None:
-        self.host, self.event = host, None
+        self.host = host
+        self.event: Any = None

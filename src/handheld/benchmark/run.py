@@ -138,7 +138,7 @@ class Bench:
         """A mark of each file that a workload is made of; an error if one that rows were measured
         with has changed, or is not here."""
         marks = dict(old.info.get("files", {})) if old else {}
-        measured = {row["workload"] for row in ended.values()}
+        measured = {row["workload"] for row in ended.values() if row["status"] == TRAINED}
         for name in dict.fromkeys(names):
             before, now = marks.get(name), file_mark(name)
             if before and name in measured and now != before:
