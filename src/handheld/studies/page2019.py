@@ -101,7 +101,8 @@ def _runs(result: Row) -> Markup:
     """What ran, and what did not, with the reason."""
     cells = [[row["workload"], row["batch"], row["step_ms"], row["samples_s"],
               row["device_busy"] and 100 * row["device_busy"],
-              row["memory"] and row["memory"]["peak_bytes"] / MIB, row["others_cores"]]
+              row["memory"] and row["memory"]["peak_bytes"] / MIB,
+              row["others_cores"] and round(row["others_cores"], 2)]
              for row in result["rows"] if row["status"] == "measured"]
     failed = [[row["workload"], str(row["batch"]), row["status"],
                row["why"] + (f" (the plan needs {row['planned_bytes'] / MIB:,.0f} MiB)"
