@@ -38,7 +38,7 @@ def folder(path: Path, *, watts: float | None = 10.0, cases: int = 5) -> Path:
         key = f"{name}/small/{batch}/opencl"
         row = {"key": key, "workload": name, "size": "small", "device": "opencl", "batch": batch,
                "status": "trained", "reason": "", "run": None, "planned_bytes": 3 << 30,
-               "began": f"2026-01-01T0{cases}:00:00+00:00"}
+               "began": f"2026-01-01T0{wanted.index((name, batch))}:00:00+00:00"}
         if batch == 256:
             row.update(status="does not fit", reason="the plan needs 3072.0 MiB")
         else:
@@ -89,7 +89,7 @@ def test_a_result_has_every_row_and_ten_answers(measured):
         ("resnet50", 256, "does not fit"), ("char_cnn", 4, "measured"),
         ("char_cnn", 64, "measured")]
     assert made["runs"] == 6 and made["sensors_absent"] == ABSENT
-    assert made["date"] == "2026-01-01 05:00 UTC", "of the last run"
+    assert made["date"] == "2026-01-01 04:00 UTC", "of the last run"
     assert [one["number"] for one in made["answers"]] == list(range(1, 11))
     by = {one["number"]: one for one in made["answers"]}
     assert by[10]["answer"] == "holds" and by[8]["answer"] == "holds"
