@@ -47,6 +47,7 @@ from streams import Stream, Update
 import handheld
 from handheld.backends.opencl import OpenCLSession
 from handheld.backends.opencl_devices import Found, find
+from handheld.backends.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.kernels import contract
@@ -151,8 +152,8 @@ class Bound:
         self.out = np.zeros(out, np.float32)
         self.buffers = [cl.Buffer(context, copied, hostbuf=a) for a in (*inputs, self.out)]
         self.scratch = [cl.Buffer(context, flags.READ_WRITE, n) for n in lowered.workspace]
-        programs = {s: cl.Program(context, s).build(["-w"])
-                    for s in {launch.source for launch in lowered.launches}}
+        programs = {source: cl.Program(context, text).build(["-w"]) for source, text in
+                    texts_of(lowered.launches, device.found.caps).items()}
         self.launches = []
         for launch in lowered.launches:
             kernel = cl.Kernel(programs[launch.source], launch.kernel)

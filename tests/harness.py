@@ -9,6 +9,7 @@ import numpy as np
 import pyopencl as cl
 
 from handheld.backends.opencl import texture
+from handheld.backends.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
 from handheld.kernels.base import Buffer, Float, Int, Lower, Start, Texture, Workspace
@@ -105,8 +106,9 @@ def run_node(
         for n in lowered.workspace
     ]
     empty = cl.Buffer(q.context, cl.mem_flags.READ_WRITE, 4)
+    texts = texts_of(lowered.launches, caps)
     for launch in lowered.launches:
-        kernel = cl.Kernel(cl.Program(q.context, launch.source).build(["-w"]), launch.kernel)
+        kernel = cl.Kernel(cl.Program(q.context, texts[launch.source]).build(["-w"]), launch.kernel)
         for k, arg in enumerate(launch.args):
             if isinstance(arg, Buffer):
                 kernel.set_arg(k, buffers.get(arg.tensor, empty))

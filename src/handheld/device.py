@@ -34,6 +34,8 @@ class DeviceCaps:
     fp16: bool = False
     fp64: bool = False
     vector_width: int = 4  # floats in a register
+    #: of the processor, which its compiler leaves out unless asked (backends/widen.py)
+    features: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The description as plain data."""
@@ -43,7 +45,7 @@ class DeviceCaps:
     def from_json(data: dict[str, Any]) -> DeviceCaps:
         """What `to_json` gave, or DeviceError."""
         fields = {f.name for f in dataclasses.fields(DeviceCaps)}
-        required = fields - {"images", "fp16", "fp64", "vector_width"}
+        required = fields - {"images", "fp16", "fp64", "vector_width", "features"}
         if not isinstance(data, dict) or not required <= set(data) <= fields:
             raise DeviceError(f"a device description must have the fields {sorted(fields)}")
         return DeviceCaps(**data)

@@ -19,6 +19,7 @@ from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD, Counters, Rec
 from handheld.backends.merge import merge, renamed
 from handheld.backends.opencl_devices import find, opencl
 from handheld.backends.opencl_staging import Staging
+from handheld.backends.widen import texts_of
 from handheld.errors import BuildError, DeviceError, OutOfMemory
 from handheld.graph.graph import DTYPES
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
@@ -177,6 +178,9 @@ class OpenCLSession:
                 for launch in lowered.launches:
                     whose = family(node.op) if merged else launch.source
                     families.setdefault(whose, {}).setdefault(launch.source, launch)
+        self._texts = texts_of((launch for graph in self.plan.graphs.values()
+                                for lowered in graph.lowered for launch in lowered.launches),
+                               self.plan.caps)
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
             building = {}
             for texts in families.values():
@@ -202,7 +206,7 @@ class OpenCLSession:
         if len(texts) == 1:
             return {texts[0]: (self._build_one(first[texts[0]]), None)}
         try:
-            whole = self._program(merge(texts))
+            whole = self._program(merge([self._texts[text] for text in texts]))
             return {text: (whole, i) for i, text in enumerate(texts)}
         except self._cl.Error as error:  # is it one of them, or their being together?
             problem = str(error)[:1000]
@@ -212,13 +216,13 @@ class OpenCLSession:
         return built
 
     def _build_one(self, launch: Launch) -> Any:
-        cl = self._cl
+        cl, text = self._cl, self._texts[launch.source]
         try:
-            return self._program(launch.source)
+            return self._program(text)
         except cl.Error as error:
             raise BuildError(
                 f"{self.plan.device} could not build kernel {launch.kernel}:\n{error}\n"
-                f"--- source ---\n{launch.source}"
+                f"--- source ---\n{text}"
             ) from None
 
     def _program(self, text: str) -> Any:

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from handheld import cache
 from handheld.backends.base import available_memory
+from handheld.backends.widen import widened
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError, HandheldError
+from handheld.kernels.base import Buffer, Launch
 
 
 def opencl() -> Any:
@@ -26,7 +30,7 @@ def opencl() -> Any:
     return pyopencl
 
 
-_widths: dict[Path, int] = {}  # that this process knows
+_vectors: dict[Path, tuple[int, str]] = {}  # that this process knows
 
 #: a kernel that is never run: its work-group size is the answer
 _WIDTH = """
@@ -41,6 +45,20 @@ _WIDTH = """
 #endif
 __kernel __attribute__((reqd_work_group_size(WIDTH, 1, 1))) void width(__global int *y) {
     y[get_global_id(0)] = 0;
+}
+"""
+
+
+#: of processors whose vectors hold 16 floats, all but the first ones
+_FEATURES = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+#: item i: the sum of what the items 0 .. 15 of x are, times i + 1
+_TRY = """
+typedef float16 __attribute__((aligned(4))) loose16;
+__kernel void attempt(const __global float *x, __global float *y) {
+  const float16 all = *(const __global loose16 *)x * (get_global_id(0) + 1.0f);
+  const float8 half_ = all.lo + all.hi;
+  const float4 quarter = half_.lo + half_.hi;
+  y[get_global_id(0)] = quarter.x + quarter.y + quarter.z + quarter.w;
 }
 """
 
@@ -88,6 +106,7 @@ def caps_of(device: Any) -> DeviceCaps:
     if unified:
         memory = min(memory, available_memory())
     extensions = device.extensions.split()
+    width, features = _vectors_of(device, kind)
     return DeviceCaps(
         name=device.name.strip(),
         vendor=device.vendor.strip(),
@@ -103,37 +122,40 @@ def caps_of(device: Any) -> DeviceCaps:
         images=bool(device.image_support),
         fp16="cl_khr_fp16" in extensions,
         fp64="cl_khr_fp64" in extensions,
-        vector_width=_vector_width(device, kind),
+        vector_width=width,
+        features=features,
     )
 
 
-def _vector_width(device: Any, kind: str) -> int:
-    """Floats in a vector. A driver may name the CPU's own and compile for less: an older PoCL does
-    on processors that its compiler does not know. What it says is compared with what it compiles
-    for, once a driver."""
+def _vectors_of(device: Any, kind: str) -> tuple[int, str]:
+    """Floats in a vector, and the features that texts must ask for to have them. A driver may name
+    the CPU's own vectors and compile for less: an older PoCL does on processors that its compiler
+    does not know. What it says is compared with what it compiles for, once a driver."""
     said = max(int(device.native_vector_width_float), 1)
     if kind != "cpu" or said < 16:
-        return said
+        return said, ""
     key = hashlib.sha256(f"{device.name}\n{device.platform.version}\n{device.driver_version}"
                          .encode()).hexdigest()[:12]
     path = cache.folder() / "devices" / f"{cache.slug(device.name)}-{key}.json"
-    if path not in _widths:
-        _widths[path] = _kept_width(path) or _ask_width(device, said, path)
-    return _widths[path]
+    if path not in _vectors:
+        _vectors[path] = _kept_vectors(path) or _ask_vectors(device, said, path)
+    return _vectors[path]
 
 
-def _kept_width(path: Path) -> int:
-    """0 if there is none."""
+def _kept_vectors(path: Path) -> tuple[int, str] | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(path.read_text(encoding="utf-8"))["vector_width"])
-    return 0
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return int(kept["vector_width"]), str(kept["features"])
+    return None
 
 
-def _ask_width(device: Any, said: int, path: Path) -> int:
-    width = min(_compiled_width(device) or said, said)
+def _ask_vectors(device: Any, said: int, path: Path) -> tuple[int, str]:
+    width, features = min(_compiled_width(device) or said, said), ""
+    if width < said and _works(device, asked := ",".join(_FEATURES)):
+        width, features = said, asked
     with contextlib.suppress(HandheldError):  # the next process asks again
-        cache.write_json(path, {"vector_width": width})
-    return width
+        cache.write_json(path, {"vector_width": width, "features": features})
+    return width, features
 
 
 def _compiled_width(device: Any) -> int:
@@ -146,6 +168,33 @@ def _compiled_width(device: Any) -> int:
     except cl.Error:
         return 0
     return int(size[0]) if size[0] > 1 else 0
+
+
+def _works(device: Any, features: str) -> bool:
+    """Whether the processor has them and a text that asks for them gives what it should."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    here = [set(line.split(":")[1].split()) for line in lines if line.startswith("flags")]
+    if not here or not set(_FEATURES) <= set.intersection(*here):
+        return False
+    cl = opencl()
+    launch = Launch("attempt", _TRY, (Buffer(0), Buffer(1)), (4,), (1,))
+    x, y = np.arange(16, dtype=np.float32), np.zeros(4, np.float32)
+    try:
+        context = cl.Context([device])
+        queue, flags = cl.CommandQueue(context), cl.mem_flags
+        program = cl.Program(context, widened([launch], features)).build(options=["-w"])
+        of_x = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
+        of_y = cl.Buffer(context, flags.WRITE_ONLY, y.nbytes)
+        kernel = cl.Kernel(program, launch.kernel)
+        kernel.set_args(of_x, of_y)
+        cl.enqueue_nd_range_kernel(queue, kernel, launch.global_size, launch.local_size)
+        cl.enqueue_copy(queue, y, of_y)
+    except cl.Error:
+        return False
+    return bool((y == x.sum() * np.arange(1, 5)).all())
 
 
 def find(spec: str) -> Found:

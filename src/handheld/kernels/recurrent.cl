@@ -235,14 +235,15 @@ __kernel void pack_tiles(__global const float *w, __global float *packed, int to
 }
 
 #else
-Tile tile_of(int B, int H) {
+Tile tile_at(int row, int col, int B, int H) {
     Tile own;
-    own.row = get_global_id(0) * ROWS;
-    own.col = get_global_id(1) * LANES;
+    own.row = row * ROWS;
+    own.col = col * LANES;
     own.rows = own.col < H ? clamp(B - own.row, 0, ROWS) : 0;
     own.cols = min(LANES, H - own.col);
     return own;
 }
+#define tile_of(B, H) tile_at(get_global_id(0), get_global_id(1), B, H)
 
 // sum[r][g] = sum over k of a[row r][g*spread + k] * packed[k][g]; rows of a are `stride` long.
 // Rows past the end of the batch repeat the last one: same speed, and nothing to guard.

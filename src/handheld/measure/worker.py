@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 
 from handheld.backends import opencl, opencl_devices
+from handheld.backends.widen import texts_of
 from handheld.errors import HandheldError
 from handheld.graph.check import check
 from handheld.graph.codec import from_json
 from handheld.graph.graph import Graph
-from handheld.kernels.base import Buffer, Int, Launch, Lowered, Start, Texture, Workspace
+from handheld.kernels.base import Buffer, Int, Lowered, Start, Texture, Workspace
 from handheld.plan.lowering import Choice, lower
 from handheld.run.verify import relative_error
 
@@ -91,18 +92,19 @@ class Subject:
         for i, nbytes in enumerate(lowered.workspace):
             if i == len(self._scratch) or self._scratch[i].size < nbytes:
                 self._scratch[i : i + 1] = [self._buffer(nbytes)]
-        bound = []
+        bound, texts = [], texts_of(lowered.launches, self.found.caps)
         for launch in lowered.launches:
-            if launch.source not in self.programs:
-                self.programs[launch.source] = self._build(launch)
-            kernel = self.cl.Kernel(self.programs[launch.source], launch.kernel)
+            text = texts[launch.source]
+            if text not in self.programs:
+                self.programs[text] = self._build(text)
+            kernel = self.cl.Kernel(self.programs[text], launch.kernel)
             kernel.set_args(*(self._argument(arg) for arg in launch.args))
             bound.append((kernel, launch.global_size, launch.local_size))
         return bound
 
-    def _build(self, launch: Launch) -> Any:
+    def _build(self, text: str) -> Any:
         try:
-            return self.cl.Program(self.queue.context, launch.source).build(options=["-w"])
+            return self.cl.Program(self.queue.context, text).build(options=["-w"])
         except self.cl.Error as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             said = next((line for line in lines if "error" in line.lower()), lines[0])
