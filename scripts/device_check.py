@@ -47,7 +47,7 @@ PARTS = (
                                 for m in MODELS)),
     Part("cases", 400, ("-m pytest -q --tb=short -p no:cacheprovider --all-cases --shard {shard} "
                         "tests/test_cases.py -k opencl",)),
-    Part("variants", 500, ("-m pytest -q --tb=short -p no:cacheprovider --all-variants "
+    Part("variants", 560, ("-m pytest -q --tb=short -p no:cacheprovider --all-variants "
                            "--shard {shard} tests/test_variants.py -k 'every and own'",)),
     Part("peers", 150, ("bench/peers.py --on {on} --only small --against eager --rounds 7 "
                         "--seconds 0.2 --json {json}",)),

@@ -140,10 +140,10 @@ class OpenCLSession:
             for buffer, size in zip(self._segments, self.plan.segments):
                 # packs are read with their gaps: start from zeros, so that nothing is undefined
                 whole = max(size, 4) // 4 * 4
-                for start in range(0, whole, FILL):
-                    part = min(FILL, whole - start)
-                    piece = buffer if part == whole else buffer.get_sub_region(start, part)
-                    cl.enqueue_fill_buffer(self.queue, piece, np.uint8(0), 0, part)
+                cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(0), 0, min(FILL, whole))
+                for start in range(FILL, whole, FILL):  # from what is zero already
+                    cl.enqueue_copy(self.queue, buffer, buffer, src_offset=0, dst_offset=start,
+                                    byte_count=min(FILL, whole - start))
         except cl.Error as error:
             raise OutOfMemory(
                 f"{self.plan.device} refused {sum(self.plan.segments):,} bytes in "
