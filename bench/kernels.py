@@ -9,11 +9,12 @@ device (TF32 off), the host's clock on a CPU. They take turns, with a pause betw
 spin for more work would disturb the next. Ratios are ours / theirs of the medians: below 1,
 Handheld is faster. `error` is the distance to PyTorch's result.
 
-`share` is the part of what `handheld doctor --ceilings` measured on the device: of its arithmetic
-for contractions; for the rest of its bandwidth at that working set, as the time in which the bytes
-could be read and copied. Each tensor counts once; `walked` counts what a reduction has to read
-again (a batch norm reads its input for the mean, for the variance and to apply them). `small`: the
-ceiling is less time than an empty launch takes, so the share says nothing.
+`share` is the time that a kernel takes which reads and writes as many bytes and does nothing else
+(bare.py; it takes turns with the other two) over ours; of contractions the time that their
+arithmetic takes at the rate that `handheld doctor --ceilings` measured, where that is more. Each
+tensor counts once; `walked` counts what a reduction has to read again (a batch norm reads its input
+for the mean, for the variance and to apply them). `small`: that time is less than an empty launch
+takes, so the share says nothing.
 
 `choice`: tuned or best (a record knows the shape), absent (none does), — (one variant). With
 --candidates every choice that a contraction offers is timed, the best shown below the one taken.
@@ -41,6 +42,7 @@ import pyopencl as cl
 import streams
 import torch
 import tuned
+from bare import Bare
 from contractions import Contraction
 from streams import Stream, Update
 
@@ -74,8 +76,8 @@ class Subject:
     read: int
     written: int
     again: int = 0
-    #: bytes, where outputs take the place of inputs
-    in_place: int = 0
+    #: whether outputs take the place of inputs
+    in_place: bool = False
     flops: int = 0
     candidates: list[dict[str, Any]] = field(default_factory=list)
     close: Callable[[], None] = lambda: None
@@ -244,7 +246,7 @@ def stream(row: Stream | Update, device: Device, options: argparse.Namespace) ->
         row.family, row.name, by_events(session.queue, launches), pytorch(run, device.where),
         error, "; ".join(dict.fromkeys(part.lowered[i].why for i in nodes)), "—", len(launches),
         read, written, sum(streams.extra_walks(part.graph.nodes[i], part.graph) for i in nodes),
-        written if isinstance(row, Update) else 0,
+        isinstance(row, Update),
         close=session.close)
 
 
@@ -278,30 +280,14 @@ def medians(runs: list[Seconds], options: argparse.Namespace) -> list[float]:
     return [statistics.median(t) for t in times]
 
 
-def bandwidths(found: Ceilings, working_set: int) -> tuple[float, float]:
-    """Reading and copying at a working set, between the two that were measured next to it."""
-    sizes = [math.log(m.working_set_bytes) for m in found.memory]
-    at = math.log(max(working_set, 1))
-    return (float(np.interp(at, sizes, [m.read.median for m in found.memory])),
-            float(np.interp(at, sizes, [m.copy.median for m in found.memory])))
-
-
-def least(found: Ceilings, subject: Subject) -> tuple[float, float]:
-    """Seconds that the bytes take at the device's best, pairs copied and the rest read; and with
-    what is read again, which need not come from memory: the working set stays the same."""
-    read, written = subject.read, subject.written
-    reading, copying = bandwidths(found, read + written - subject.in_place)
-    pairs = min(read, written)
-    once = 2 * pairs / copying + (read - pairs) / reading + (written - pairs) / copying
-    return once, once + subject.again / reading
-
-
 def compare(subject: Subject, device: Device, options: argparse.Namespace) -> dict[str, Any]:
-    mine, other = medians([subject.ours, subject.theirs], options)
+    bare = Bare(device.queue, device.caps, subject.read, subject.written, subject.in_place)
+    mine, other, best = medians(
+        [subject.ours, subject.theirs, by_events(device.queue, bare.launches)], options)
+    bare.close()
     moved = subject.read + subject.written
-    best, walked = least(device.ceilings, subject)
-    if subject.flops:
-        best = walked = max(best, subject.flops / device.ceilings.fp32.median)
+    best = max(best, subject.flops / device.ceilings.fp32.median)
+    walked = best * (moved + subject.again) / moved
     small = best < device.ceilings.launch_device_s.median * subject.launches
     return {
         "family": subject.family, "row": subject.name, "why": subject.why,
@@ -381,7 +367,7 @@ def plot(results: list[dict[str, Any]], title: str, path: str) -> None:
     axes[0].set_ylim(len(families) - 0.4, -0.6)
     axes[0].set_xlim(0, max(105, 5 + max(100 * r["share"] for r in shown)))
     axes[0].axvline(100, color=plots.INK, linewidth=0.8)
-    axes[0].set_xlabel("% of the measured ceiling (arithmetic, or bandwidth at the working set)")
+    axes[0].set_xlabel("% of the measured ceiling (arithmetic, or the same bytes only moved)")
     axes[0].set_title(title)
     axes[1].set_xscale("log")
     axes[1].axvline(1, color=plots.INK, linewidth=0.8)

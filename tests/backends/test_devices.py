@@ -17,7 +17,8 @@ CPU = SimpleNamespace(name="some CPU", native_vector_width_float=16, driver_vers
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
-    monkeypatch.setattr(opencl_devices, "_widths", {})
+    monkeypatch.setattr(opencl_devices, "_vectors", {})
+    monkeypatch.setattr(opencl_devices, "_works", lambda device, features: False)
     return tmp_path / "devices"
 
 
@@ -25,40 +26,58 @@ def folder(tmp_path, monkeypatch):
 def test_a_driver_that_compiles_for_less_than_it_says(folder, monkeypatch, compiled, width):
     asked = []
     monkeypatch.setattr(opencl_devices, "_compiled_width", lambda d: asked.append(d) or compiled)
-    assert [opencl_devices._vector_width(CPU, "cpu") for _ in range(3)] == [width] * 3
+    assert [opencl_devices._vectors_of(CPU, "cpu") for _ in range(3)] == [(width, "")] * 3
     assert len(asked) == 1, "it is known from then on"
     (file,) = folder.iterdir()
-    opencl_devices._widths.clear()  # as in the next process
-    assert opencl_devices._vector_width(CPU, "cpu") == width and len(asked) == 1
-    file.write_text("not JSON")
-    opencl_devices._widths.clear()
-    assert opencl_devices._vector_width(CPU, "cpu") == width and len(asked) == 2
-    assert json.loads(file.read_text()) == {"vector_width": width}
+    opencl_devices._vectors.clear()  # as in the next process
+    assert opencl_devices._vectors_of(CPU, "cpu") == (width, "") and len(asked) == 1
+    for damaged in ("not JSON", '{"vector_width": 8}'):
+        file.write_text(damaged)
+        opencl_devices._vectors.clear()
+        assert opencl_devices._vectors_of(CPU, "cpu") == (width, "")
+    assert len(asked) == 3
+    assert json.loads(file.read_text()) == {"vector_width": width, "features": ""}
     newer = SimpleNamespace(**{**vars(CPU), "driver_version": "2"})
-    assert opencl_devices._vector_width(newer, "cpu") == width and len(asked) == 3
+    assert opencl_devices._vectors_of(newer, "cpu") == (width, "") and len(asked) == 4
 
 
-def test_without_a_cache_it_is_asked_once_a_process(tmp_path, monkeypatch):
+@pytest.mark.parametrize("compiled", [8, 16])
+def test_it_is_asked_for_the_vectors_that_it_says_if_that_works(folder, monkeypatch, compiled):
+    monkeypatch.setattr(opencl_devices, "_compiled_width", lambda device: compiled)
+    monkeypatch.setattr(opencl_devices, "_works", lambda device, features: "avx512f" in features)
+    width, features = opencl_devices._vectors_of(CPU, "cpu")
+    assert width == 16
+    assert bool(features) == (compiled == 8), "nothing to ask for"
+    opencl_devices._vectors.clear()
+    assert opencl_devices._vectors_of(CPU, "cpu") == (16, features), "kept"
+
+
+def test_without_a_cache_it_is_asked_once_a_process(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "file"))  # no folder
-    monkeypatch.setattr(opencl_devices, "_widths", {})
     asked = []
     monkeypatch.setattr(opencl_devices, "_compiled_width", lambda d: asked.append(d) or 8)
-    assert [opencl_devices._vector_width(CPU, "cpu") for _ in range(3)] == [8] * 3
+    assert [opencl_devices._vectors_of(CPU, "cpu") for _ in range(3)] == [(8, "")] * 3
     assert len(asked) == 1
 
 
 def test_who_is_not_asked(folder, monkeypatch):
     monkeypatch.setattr(opencl_devices, "_compiled_width", lambda device: pytest.fail("asked"))
     small = SimpleNamespace(**{**vars(CPU), "native_vector_width_float": 8})
-    assert opencl_devices._vector_width(small, "cpu") == 8
-    assert opencl_devices._vector_width(CPU, "gpu") == 16
+    assert opencl_devices._vectors_of(small, "cpu") == (8, "")
+    assert opencl_devices._vectors_of(CPU, "gpu") == (16, "")
     assert not folder.exists()
 
 
-def test_the_device_here(folder):
+def test_the_device_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
+    monkeypatch.setattr(opencl_devices, "_vectors", {})
     device = opencl_devices.find("opencl").device
     compiled = opencl_devices._compiled_width(device)
     assert compiled in (0, 4, 8, 16)
-    if describe("opencl").kind == "cpu" and compiled:
-        assert describe("opencl").vector_width <= max(compiled, 8)
+    caps = describe("opencl")
+    if caps.kind == "cpu" and compiled:
+        assert caps.vector_width <= max(compiled, 8) or caps.features
+    # features that no processor has are not taken for there
+    monkeypatch.setattr(opencl_devices, "_FEATURES", ("avx9000",))
+    assert not opencl_devices._works(device, "avx9000")

@@ -11,7 +11,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
 from handheld.graph.program import Builder
-from handheld.kernels import rows_chunks, rows_shape
+from handheld.kernels import loops, rows_chunks, rows_shape
 from handheld.kernels.base import Buffer
 from handheld.plan.lowering import lower
 from harness import caps_of_kind, error, make, run_node
@@ -163,6 +163,39 @@ def test_random_programs(seed: int, kind: str) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_small_work_groups(seed: int) -> None:
     run_case(1000 + seed, "gpu", work_group=(8, 1)[seed % 2])
+
+
+def test_random_maps_of_several_points_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there are many, with groups of 8 and 4 points an item, 2 of long programs."""
+    monkeypatch.setattr(loops, "FULL", 0)
+    seen = set()
+    for seed in range(4000, 4080):
+        graph, _ = random_node(np.random.default_rng(seed))
+        if graph.nodes[0].op == "map":
+            monkeypatch.setattr(loops, "LONG", (24, 3)[seed % 2])
+            run_case(seed, "gpu", work_group=8)
+            (launch,) = lower(graph.nodes[0], graph, caps_of_kind("gpu")).launches
+            seen.add(launch.kernel)
+    assert seen == {"map_4_points", "map_2_points"}
+
+
+@pytest.mark.parametrize("size", [1, 511, 512, 513, 4096, 5000])
+def test_several_points_in_place(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "FULL", 0)
+    builder = Builder()
+    x = builder.load(0, "f32", (), 0)
+    y = builder.op("add", "f32", builder.op("mul", "f32", x, x), builder.const(1.0, "f32"))
+    attrs = {"shape": (size,), "axes": (), "program": builder.program, "stores": ((y, True),)}
+    data = np.linspace(-2, 2, size, dtype=np.float32)
+    graph, values = make("map", [data], None, [((size,), "f32")], attrs)
+    (got,) = run_node(lower, graph, values, caps_of_kind("gpu"), in_place={1: 0})
+    np.testing.assert_allclose(got, data * data + 1, rtol=1e-6)
+
+
+def test_random_programs_where_rows_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_shape, "MANY", 0)
+    for seed in range(5000, 5024):
+        run_case(seed, "gpu")
 
 
 @pytest.fixture

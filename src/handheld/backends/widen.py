@@ -27,8 +27,8 @@ def texts_of(launches: Iterable[Launch], caps: DeviceCaps) -> dict[str, str]:
     sources: dict[str, list[Launch]] = {}
     for launch in launches:
         sources.setdefault(launch.source, []).append(launch)
-    return {source: widened(mine, caps.features)
-            if caps.features and all(set(launch.local_size) == {1} for launch in mine) else source
+    wide = caps.features and caps.kind == "cpu"  # whose kernels have no local memory
+    return {source: widened(mine, caps.features) if wide else source
             for source, mine in sources.items()}
 
 

@@ -2,7 +2,8 @@
 
     blocks   (on a CPU)   a work-item takes a run of the last dimension, a plain loop that the
                           compiler turns into vector code
-    points   (on a GPU)   a work-item takes one point
+    points   (on a GPU)   a work-item takes one point or, of many, four that are a group's size
+                          apart: their loads are on their way together
 
 `Body` writes the statements of a program; the reductions in rows.py use it too.
 """
@@ -14,11 +15,16 @@ import math
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node, Tensor
 from handheld.graph.program import Program
+from handheld.kernels.args import LIMIT
 from handheld.kernels.base import Launch, Lowered, round_up
 from handheld.kernels.expr import INDEX, REGISTER, Code, statement
 from handheld.kernels.space import Space, collapse
 
 BLOCK = 2048
+GROUP = 128  # work-items of a group on a GPU
+POINTS = 4  # of an item,
+LONG = 24  # half as many if a point takes more instructions than that
+FULL = 4096  # points for each compute unit from which on there are many
 _VECTORIZE = "#ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif"
 #: ways to make vector code of a loop: iterations at once, and the time of each. What is left over
 #: is done one by one. Several vectors at once suit polynomials, which are chains of steps that wait
@@ -128,11 +134,35 @@ def lower_map(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         ]
         local = cpu_group(rows * blocks, caps)
         return launch(body, "map_blocks", lines, round_up(rows * blocks, local), local, node)
-    bound = body.code.integer(total)
-    lines = ["const int g = get_global_id(0);", f"if (g >= {bound}) return;"]
-    lines += body.split("g", dims) + inner
-    local = min(128, caps.max_work_group)
-    return launch(body, "map_points", lines, round_up(max(total, 1), local), local, node)
+    bound, local = body.code.integer(total), min(GROUP, caps.max_work_group)
+    split, points = body.split("g", dims), POINTS if len(body.program) <= LONG else POINTS // 2
+    if total < FULL * caps.compute_units or total + points * local > LIMIT:
+        lines = ["const int g = get_global_id(0);", f"if (g >= {bound}) return;", *split, *inner]
+        return launch(body, "map_points", lines, round_up(max(total, 1), local), local, node)
+    lines = _several(body, split, bound, points, local)
+    items = round_up(-(-total // points), local)
+    return launch(body, f"map_{points}_points", lines, items, local, node)
+
+
+def _several(body: Body, split: list[str], bound: str, count: int, local: int) -> list[str]:
+    """All loads of an item, then all its stores, which a compiler cannot tell to be apart from the
+    loads after them."""
+    values = [body.declare(i) for i in range(len(body.program))]
+    stored = sorted({position for position, _ in body.node.attrs["stores"]})
+    kinds = {i: REGISTER[body.kinds[i]] for i in stored}
+    each = ["#pragma unroll", f"for (int u_ = 0; u_ < {count}; ++u_) {{",
+            f"  const int g = first_ + u_ * {local};"]
+    return [
+        f"const int first_ = get_group_id(0) * {count * local} + get_local_id(0);",
+        f"if (first_ + {(count - 1) * local} < {bound}) {{",
+        *(f"{kind} y{i}[{count}];" for i, kind in kinds.items()),
+        *each, *split, *values, *(f"y{i}[u_] = v{i};" for i in stored), "}",
+        *each, *split, *(f"const {kind} v{i} = y{i}[u_];" for i, kind in kinds.items()),
+        *body.stores(True), "}",
+        "} else {",
+        f"for (int g = first_; g < {bound}; g += {local}) {{", *split, *values,
+        *body.stores(True), "}", "}",
+    ]
 
 
 def cpu_group(work: int, caps: DeviceCaps) -> int:

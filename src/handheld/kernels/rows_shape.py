@@ -14,6 +14,8 @@ LONG_GROUP = 512  # and of one with a long row, where rows are few
 MANY_GROUP = 256  # and where they are many
 LEAST_LANES = 16  # along a row that has as many elements
 TERMS = 4  # elements of a row that an item should have at least, before it gets company
+MANY_TERMS = 16  # and where there are so many for each compute unit, that items are never too few:
+MANY = 8192
 COLUMNS = 32  # neighbouring rows of a group
 COLUMN_TERMS = 8
 BUSY = 2  # groups for each compute unit from which on rows are many
@@ -87,7 +89,8 @@ def shape_of(space: Space, reductions: int, caps: DeviceCaps) -> Shape:
             slots *= 2
     else:
         most = limit if rows < many else min(limit, MANY_GROUP)
-        lanes = max(min(_power(length), LEAST_LANES), _power(-(-length // TERMS)))
+        terms = MANY_TERMS if rows * length >= MANY * caps.compute_units else TERMS
+        lanes = max(min(_power(length), LEAST_LANES), _power(-(-length // terms)))
         lanes = min(lanes, most)
         slots = max(min(GROUP, limit) // lanes, 1)
         slots = min(slots, _power(rows))

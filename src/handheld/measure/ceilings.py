@@ -24,9 +24,10 @@ import psutil
 from handheld import cache
 from handheld.backends import opencl_devices
 from handheld.backends.base import describe
+from handheld.backends.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
-from handheld.kernels.base import with_defines
+from handheld.kernels.base import Arg, Buffer, Float, Int, Launch, with_defines
 from handheld.measure.timing import Measured
 
 VERSION = 1
@@ -39,6 +40,11 @@ LAUNCHES = 200
 DISTURBED = 0.1  # of the processors, that other processes may take
 #: types and sums of a work-item that are tried for arithmetic; the best counts
 WIDTHS, SUMS = ("", "4", "16"), (4, 8, 12)
+#: the kernels of ceilings.cl, by the kinds of their arguments
+_MEMORY_ARGS: tuple[Arg, ...] = (Buffer(0), Buffer(1), *(Int(0) for _ in range(5)))
+_ARGS: dict[str, tuple[Arg, ...]] = {
+    "flops": (Buffer(0), Float(0), Float(0), Int(0)), "read": _MEMORY_ARGS, "copy": _MEMORY_ARGS,
+    "nothing": (Buffer(0),)}
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,8 @@ def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
 
 
 def path_of(caps: DeviceCaps) -> Path:
-    key = hashlib.sha256(f"{caps.name}\n{caps.driver}".encode()).hexdigest()[:12]
+    known = f"{caps.name}\n{caps.driver}\n{caps.features}".rstrip("\n")
+    key = hashlib.sha256(known.encode()).hexdigest()[:12]
     return cache.folder() / "ceilings" / f"{cache.slug(caps.name)}-{key}.json"
 
 
@@ -201,6 +208,9 @@ class _Bench:
 
     def _program(self, **defines: object) -> Any:
         text = with_defines(dict(defines), self.source)
+        launches = [Launch(name, text, args, (1,), (1,)) for name, args in _ARGS.items()
+                    if (name == "flops") == ("FLOPS" in defines)]
+        (text,) = texts_of(launches, self.caps).values()
         return self.cl.Program(self.queue.context, text).build(options=["-w"])
 
     def _buffer(self, nbytes: int) -> Any:

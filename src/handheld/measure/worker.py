@@ -30,7 +30,7 @@ from handheld.errors import HandheldError
 from handheld.graph.check import check
 from handheld.graph.codec import from_json
 from handheld.graph.graph import Graph
-from handheld.kernels.base import Buffer, Int, Lowered, Start, Texture, Workspace
+from handheld.kernels.base import Buffer, Int, Launch, Lowered, Start, Texture, Workspace
 from handheld.plan.lowering import Choice, lower
 from handheld.run.verify import relative_error
 

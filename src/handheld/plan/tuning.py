@@ -98,7 +98,8 @@ class Record:
 
     def path(self) -> Path:
         """Its place in the user's cache."""
-        key = hashlib.sha256("\n".join((self.device, self.driver, self.kernels)).encode())
+        known = (self.device, self.driver, self.kernels, str(self.vector_width))
+        key = hashlib.sha256("\n".join(known).encode())
         name = f"{cache.slug(self.device)}-{key.hexdigest()[:12]}.json"
         return cache.folder() / "tuning" / name
 
@@ -106,6 +107,8 @@ class Record:
         """Empty if the record is for this device as it is now."""
         if self.device != caps.name and not self.like(caps):
             return f"it is for {self.device}, and this is {caps.name}"
+        if self.vector_width != caps.vector_width:
+            return f"it is for vectors of {self.vector_width} floats, not {caps.vector_width}"
         if self.driver != caps.driver:
             return f"it is for the driver {self.driver}, and this is {caps.driver}"
         if self.kernels != kernels_hash(self.kind):
@@ -185,7 +188,8 @@ def load_tuning(caps: DeviceCaps, source: bool | str | Path = True) -> Tuning:
         if not reason:
             entries.update(record.entries)
             used.append(path)
-        elif record.device == caps.name or source is not True:
+        elif source is not True or (record.device, record.vector_width) == (
+                caps.name, caps.vector_width):
             ignored.append(f"the tuning record {path.name} is ignored: {reason}. "
                            "Try: handheld tune MODEL")
     return Tuning(entries, tuple(used), tuple(ignored))

@@ -1,0 +1,101 @@
+"""The least time that bytes can take on a device: kernels that move them and do nothing else.
+
+A kernel's share of the bandwidth is told by such a kernel that takes turns with it, with as many
+bytes to read and to write in buffers of its own: what a cache holds of a working set, and what other
+programs leave of it, changes within minutes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from handheld.backends.widen import texts_of
+from handheld.device import DeviceCaps
+from handheld.kernels.base import Buffer, Int, Launch, round_up
+
+GROUP, VECTORS = 256, 4  # on a GPU: items of a group, and vectors of an item
+BLOCKS = 8  # on a CPU, for each compute unit
+TEXT = """
+#ifdef GPU
+typedef float4 vector;
+#define AT const int first = get_group_id(0) * 4 * each + get_local_id(0), step = each; \\
+  const int end = min(first + 4 * each, count);
+#else
+typedef float16 __attribute__((aligned(4))) vector;
+#define AT const int first = get_global_id(0) * each, step = 1; \\
+  const int end = first + each < count ? first + each : count;
+#endif
+__kernel void copy(const __global vector *x, __global vector *y, int each, int count) {
+  AT
+#ifdef GPU
+  if (first + 3 * step < end) {
+    const vector a = x[first], b = x[first + step], c = x[first + 2 * step], d = x[first + 3 * step];
+    y[first] = a, y[first + step] = b, y[first + 2 * step] = c, y[first + 3 * step] = d;
+    return;
+  }
+#endif
+  for (int i = first; i < end; i += step) y[i] = x[i];
+}
+__kernel void look(const __global vector *x, __global vector *y, int each, int count) {
+  AT
+  vector a = 0, b = 0, c = 0, d = 0;
+  int i = first;
+  for (; i + 3 * step < end; i += 4 * step)
+    a += x[i], b += x[i + step], c += x[i + 2 * step], d += x[i + 3 * step];
+  for (; i < end; i += step) a += x[i];
+  a += b + c + d;
+  if (a.s0 + a.s1 + a.s2 + a.s3 == 0.123f) y[0] = a;  // so that it has to be read
+}
+__kernel void fill(const __global vector *x, __global vector *y, int each, int count) {
+  AT
+  for (int i = first; i < end; i += step) y[i] = 1.0f;
+}
+"""
+
+
+class Bare:
+    """Launches that read `read` bytes and write `written`, in place of what they read or not."""
+
+    def __init__(
+        self, queue: Any, caps: DeviceCaps, read: int, written: int, in_place: bool = False
+    ) -> None:
+        gpu = caps.kind == "gpu"
+        self.queue, self.caps, self.wide = queue, caps, 16 if gpu else 64  # bytes of a vector
+        text = f"{'#define GPU' if gpu else ''}\n{TEXT}"
+        args = (Buffer(0), Buffer(1), Int(0), Int(0))
+        launches = [Launch(name, text, args, (1,), (1,)) for name in ("copy", "look", "fill")]
+        self.program = cl.Program(queue.context, texts_of(launches, caps)[text]).build(["-w"])
+        self.buffers: list[Any] = []
+        self.launches: list[Any] = []
+        pairs = min(read, written)
+        x = self._buffer(pairs)
+        self._add("copy", x, x if in_place else self._buffer(pairs), pairs)
+        self._add("look", self._buffer(read - pairs), x, read - pairs)
+        self._add("fill", x, self._buffer(written - pairs), written - pairs)
+
+    def _buffer(self, nbytes: int) -> Any:
+        made = cl.Buffer(self.queue.context, cl.mem_flags.READ_WRITE, max(round_up(nbytes, 64), 64))
+        self.buffers.append(made)
+        cl.enqueue_fill_buffer(self.queue, made, np.uint8(0), 0, made.size)
+        return made
+
+    def _add(self, name: str, x: Any, y: Any, nbytes: int) -> None:
+        count = nbytes // self.wide
+        if not count:
+            return
+        if self.caps.kind == "gpu":
+            group = each = min(GROUP, self.caps.max_work_group)
+            items = round_up(-(-count // VECTORS), group)
+        else:
+            group, items = 1, min(BLOCKS * self.caps.compute_units, count)
+            each = -(-count // items)
+        kernel = cl.Kernel(self.program, name)
+        kernel.set_args(x, y, np.int32(each), np.int32(count))
+        self.launches.append((kernel, (items,), (group,)))
+
+    def close(self) -> None:
+        for buffer in self.buffers:
+            buffer.release()
