@@ -1,8 +1,8 @@
 """The least time that bytes can take on a device: kernels that move them and do nothing else.
 
 A kernel's share of the bandwidth is told by such a kernel that takes turns with it, with as many
-bytes to read and to write in buffers of its own: what a cache holds of a working set, and what other
-programs leave of it, changes within minutes.
+bytes to read and to write in buffers of its own: what a cache holds of a working set, and what
+other programs leave of it, changes within minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ __kernel void copy(const __global vector *x, __global vector *y, int each, int c
   AT
 #ifdef GPU
   if (first + 3 * step < end) {
-    const vector a = x[first], b = x[first + step], c = x[first + 2 * step], d = x[first + 3 * step];
+    const vector a = x[first], b = x[first + step];
+    const vector c = x[first + 2 * step], d = x[first + 3 * step];
     y[first] = a, y[first + step] = b, y[first + 2 * step] = c, y[first + 3 * step] = d;
     return;
   }

@@ -13,8 +13,8 @@ Handheld is faster. `error` is the distance to PyTorch's result.
 (bare.py; it takes turns with the other two) over ours; of contractions the time that their
 arithmetic takes at the rate that `handheld doctor --ceilings` measured, where that is more. Each
 tensor counts once; `walked` counts what a reduction has to read again (a batch norm reads its input
-for the mean, for the variance and to apply them). `small`: that time is less than an empty launch
-takes, so the share says nothing.
+for the mean, for the variance and to apply them). `small`: at the device's best, outside caches,
+they would take less time than empty launches do, so the share says nothing.
 
 `choice`: tuned or best (a record knows the shape), absent (none does), — (one variant). With
 --candidates every choice that a contraction offers is timed, the best shown below the one taken.
@@ -288,7 +288,9 @@ def compare(subject: Subject, device: Device, options: argparse.Namespace) -> di
     moved = subject.read + subject.written
     best = max(best, subject.flops / device.ceilings.fp32.median)
     walked = best * (moved + subject.again) / moved
-    small = best < device.ceilings.launch_device_s.median * subject.launches
+    empty = device.ceilings.launch_device_s.median * max(subject.launches, len(bare.launches))
+    small = max(moved / device.ceilings.bandwidth,
+                subject.flops / device.ceilings.fp32.median) < empty
     return {
         "family": subject.family, "row": subject.name, "why": subject.why,
         "choice": subject.choice, "launches": subject.launches, "flops": subject.flops,

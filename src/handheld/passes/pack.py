@@ -67,6 +67,17 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
 
 
 def _buckets(graph: Graph, members: list[int]) -> list[list[int]]:
+    """A gradient that two updates read (of two biases of which a sum is taken) lies in one pack: the
+    second update stays alone."""
+    read: set[int] = set()
+    alone: set[int] = set()
+    for i in members:
+        own = {v.tensor for v in graph.nodes[i].inputs if graph.tensors[v.tensor].role == "gradient"
+               and graph.tensors[v.tensor].size > 1}
+        if own & read:
+            alone.add(i)
+        read |= own
+    members = [i for i in members if i not in alone]
     sizes = {i: graph.tensors[graph.nodes[i].outputs[0]].size for i in members}
     limit = max(sum(sizes.values()) // BUCKETS, MIN_BUCKET)
     buckets: list[list[int]] = [[]]
