@@ -30,8 +30,9 @@ def lower_lanes(body: Body, stages: Stages, outer: list[int], rows: int,
                 caps: DeviceCaps) -> Lowered:
     inner = [d for d, i in enumerate(body.space.inner) if i]
     bound = body.code.integer(rows)
+    width = 16 if caps.vector_width >= 16 else 8
     lines = [
-        "typedef float8 __attribute__((aligned(4))) loose8;",
+        f"typedef float{width} __attribute__((aligned(4))) loose;",
         "const int g = get_global_id(0);", f"if (g >= {bound}) return;",
     ]
     lines += body.split("g", outer) if outer else []
@@ -43,7 +44,7 @@ def lower_lanes(body: Body, stages: Stages, outer: list[int], rows: int,
         todo = reductions_of(stages, body.program, stage + 1)
         if todo:
             own = writes if stage == stages.last - 1 else []
-            lines += LaneWalk(body, stages, todo, inner, own).lines()
+            lines += LaneWalk(body, stages, todo, inner, own, width).lines()
     if stages.has_full and not early:
         lines += _last_walk(body, stages, inner, kept)
     lines += body.stores(False)
@@ -102,9 +103,9 @@ class LaneWalk:
     run (q) join the total (p). `writes` are statements for each element."""
 
     def __init__(self, body: Body, stages: Stages, todo: list[int], inner: list[int],
-                 writes: list[str]) -> None:
+                 writes: list[str], width: int) -> None:
         self.body, self.stages, self.todo, self.inner = body, stages, todo, inner
-        self.writes = writes
+        self.writes, self.width = writes, width
         self.vectors = [i for i in todo if start_of(body, i)[0] == "float"
                         and not is_arg(body.program[i])]
         size = body.space.sizes[inner[-1]] if inner else 1
@@ -135,8 +136,8 @@ class LaneWalk:
         return [self.body.declare(i) for i in self.stages.needed(self.body.program, roots)]
 
     def _parts(self, name: str, i: int) -> list[str]:
-        """The vectors of eight that hold p or q of a block."""
-        return [f"{name}{i}_{k}" for k in range(self.block // 8)]
+        """The vectors that hold p or q of a block."""
+        return [f"{name}{i}_{k}" for k in range(self.block // self.width)]
 
     def _start(self, i: int) -> list[str]:
         kind, neutral = start_of(self.body, i)
@@ -144,7 +145,8 @@ class LaneWalk:
         if not self.block:
             return [f"{kind} p{i} = {neutral};", *([f"int w{i} = INT_MAX;"] if arg else [])]
         if i in self.vectors:
-            return [f"float8 {', '.join(f'{p} = {neutral}' for p in self._parts('p', i))};"]
+            parts = ", ".join(f"{p} = {neutral}" for p in self._parts("p", i))
+            return [f"float{self.width} {parts};"]
         every = f"for (int l = 0; l < {self.block}; ++l)"
         lines = [f"{kind} p{i}[{self.block}]; {every} p{i}[l] = {neutral};"]
         return lines + ([f"int w{i}[{self.block}]; {every} w{i}[l] = INT_MAX;"] if arg else [])
@@ -157,13 +159,15 @@ class LaneWalk:
             op, parts, lines = self.body.program[i].op, self._parts("p", i), []
             while len(parts) > 1:
                 half = len(parts) // 2
-                lines += [_wide(op, a, b) for a, b in zip(parts, parts[half:])]
+                lines += [_wide(op, a, b, self.width) for a, b in zip(parts, parts[half:])]
                 parts = parts[:half]
-            halves = [f"h{i}_{n}" for n in (4, 2)]
-            for name, whole, n in zip(halves, (parts[0], halves[0]), (4, 2)):
-                lines += [f"float{n} {name} = {whole}.lo;", _wide(op, name, f"{whole}.hi", n)]
-            lines.append(f"float p{i} = {halves[1]}.x;")
-            lines.append(fold_of(self.body, i, f"p{i}", f"{halves[1]}.y", "", ""))
+            whole, n = parts[0], self.width // 2
+            while n > 1:
+                lines.append(f"float{n} h{i}_{n} = {whole}.lo;")
+                lines.append(_wide(op, f"h{i}_{n}", f"{whole}.hi", n))
+                whole, n = f"h{i}_{n}", n // 2
+            lines.append(f"float p{i} = {whole}.x;")
+            lines.append(fold_of(self.body, i, f"p{i}", f"{whole}.y", "", ""))
             return [*lines, f"const float v{i} = p{i};"]
         fold = fold_of(self.body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
         return [
@@ -187,7 +191,8 @@ class LaneWalk:
         walk = [
             f"for (int c_ = 0; c_ < {n}; c_ += {run}) {{",
             f"  int b_ = c_; const int e_ = min(c_ + {run}, {n});",
-            *(f"  float8 {', '.join(f'{q} = 0.0f' for q in self._parts('q', i))};" for i in runs),
+            *(f"  float{self.width} {', '.join(f'{q} = 0.0f' for q in self._parts('q', i))};"
+              for i in runs),
             f"  for (; b_ + {block} <= e_; b_ += {block}) {{",
             *(f"    {t}" for t in self._one("b_", "")),
             "  }",
@@ -222,14 +227,15 @@ class LaneWalk:
                           self.block)
         for i in self.vectors:
             parts = self._parts("q" if self._two_level(i) else "p", i)
+            op = self.body.program[i].op
             for k, into in enumerate(parts):
+                first = self.width * k
                 if i in straight:
-                    load = f"*(const __global loose8 *)({straight[i]})"
-                    lines.append(f"{{ const int {x} = {begin} + {8 * k}; "
-                                 f"{_wide(self.body.program[i].op, into, load)} }}")
+                    load = f"*(const __global loose *)({straight[i]})"
+                    lines.append(f"{{ const int {x} = {begin} + {first}; "
+                                 f"{_wide(op, into, load, self.width)} }}")
                 else:
-                    load = f"*(const loose8 *)(u{i} + {8 * k})"
-                    lines.append(_wide(self.body.program[i].op, into, load))
+                    lines.append(_wide(op, into, f"*(const loose *)(u{i} + {first})", self.width))
         return lines
 
     def _straight(self, i: int) -> str:
@@ -244,7 +250,7 @@ class LaneWalk:
         return f"{self.body.code.pointer(tensor)} + {self.body.index_of(operand)}"
 
 
-def _wide(op: str, into: str, value: str, width: int = 8) -> str:
+def _wide(op: str, into: str, value: str, width: int) -> str:
     """A step of a reduction of so many floats; a NaN stays, as in f_max."""
     if op in ("sum", "prod"):
         return f"{into} {'+' if op == 'sum' else '*'}= {value};"
