@@ -173,7 +173,11 @@ def _device(device: dict[str, Any]) -> Table:
     verdict = Text("PASS", style="bold green") if device["passed"] else Text.assemble(
         ("FAIL ", "bold red"), device["problem"])
     caps = device["caps"]
-    extras = [name for name in ("fp16", "fp64", "images", "unified_memory") if caps[name]]
+    extras = [name.replace("_", " ") for name in ("fp16", "fp64", "images", "unified_memory")
+              if caps[name]]
+    if caps["kind"] == "cpu":
+        asked = ", which its compiler has to be asked for" if caps["features"] else ""
+        extras.append(f"vectors of {caps['vector_width']} floats{asked}")
     return show.grid([
         ("device", Text(device["name"], style="bold")),
         ("result", verdict),
@@ -182,7 +186,7 @@ def _device(device: dict[str, Any]) -> Table:
         ("memory", f"{show.size(caps['global_mem_bytes'])} available, "
                    f"{show.size(caps['max_alloc_bytes'])} in one piece, "
                    f"{show.size(caps['local_mem_bytes'])} local"),
-        ("has", ", ".join(extras).replace("_", " ") or "nothing optional"),
+        ("has", ", ".join(extras) or "nothing optional"),
         ("tuning", _tuning_words(device["tuning"])),
         *_ceilings_rows(device["ceilings"]),
     ])
