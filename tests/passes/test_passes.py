@@ -92,6 +92,45 @@ def test_updates_are_packed() -> None:
     assert len(updates) <= 2 and graph.packs
 
 
+class Residual(nn.Module):
+    """Both layers of each sum have biases with one gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.two = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for one, two in zip(self.one, self.two):
+            x = torch.tanh(one(x) + two(torch.sin(x)))
+        return x
+
+
+def test_a_gradient_that_two_updates_read_keeps_one_of_them_out() -> None:
+    torch.manual_seed(0)
+    model, (x, y) = Residual(), (torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = handheld.capture(model, loss, optimizer, (x, y), evaluate=False)
+    graph = step.graphs["train"]
+    updates = [n for n in graph.nodes if n.origin.phase == "update"]
+    sizes = sorted(graph.tensors[n.outputs[0]].size for n in updates)
+    assert len(updates) == 6 and sizes[:4] == [8] * 4, "four biases alone, counters, all the rest"
+    with step.plan("torch:cpu").start(float64=True) as trainer:
+        for _ in range(2):
+            trainer.step(x, y)
+        got = {name: trainer.session._slots[name].numpy() for name in step.slots}
+    model.double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss(model(x.double()), y).backward()
+        optimizer.step()
+    for name, want in model.named_parameters():
+        (mine,) = [v for slot, v in got.items() if slot.endswith(name) and v.shape == want.shape
+                   and "momentum" not in slot]
+        np.testing.assert_allclose(mine, want.detach().numpy(), rtol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_reshaping_a_view_keeps_its_elements(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -67,8 +67,8 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
 
 
 def _buckets(graph: Graph, members: list[int]) -> list[list[int]]:
-    """A gradient that two updates read (of two biases of which a sum is taken) lies in one pack: the
-    second update stays alone."""
+    """A gradient that two updates read (of two biases whose layers are added up) lies in one pack:
+    the second update stays alone."""
     read: set[int] = set()
     alone: set[int] = set()
     for i in members:
