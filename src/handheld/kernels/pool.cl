@@ -155,31 +155,55 @@ __kernel void max_pool(__global const IN *x, __global OUT *y, __global int *inde
 }
 
 #ifdef STEP  // pixels from one window to the next, 1 or 2
+inline float16 pixels(__global const IN *line, int w) {
+#if STEP == 1
+    return load16(line, IN_HALF, w);
+#else
+    float16 value;
+    value.lo = load16(line, IN_HALF, w).even;
+    value.hi = load16(line, IN_HALF, w + 16).even;
+    return value;
+#endif
+}
+
 __kernel void max_pool_rows(__global const IN *x, __global OUT *y, __global int *index,
                             int total, int run, int offset, int xn, int xc, int xh, int xw,
                             int C, int H, int W, int P, int Q, int size) {
     OWN(P, Q)
+    int top = own.row * SH - PH, plane = offset + own.n * xn + own.c * xc;
+    int first = top >= 0 ? 0 : (-top + DH - 1) / DH;  // the taps [first, end) are in the image
+    int end = top >= H ? 0 : min(KH, (H - top + DH - 1) / DH);
+    int furthest = plane + max((top + first * DH) * xh, (top + (end - 1) * DH) * xh);
     for (int next = 0; next < Q; next += 16) {
         int start = Q < 16 ? 0 : min(next, Q - 16), count = min(Q, 16);  // the last two may overlap
         float16 best = (float16)(-INFINITY);
         int16 where = (int16)(-1);
-        for (int r = 0; r < KH; r++) {
-            int h = own.row * SH - PH + r * DH;
-            if (h < 0 || h >= H) continue;
-            int begin = offset + own.n * xn + own.c * xc + h * xh;
+        int left = start * STEP - PW;
+        // all windows inside a row, and what is read beyond it exists
+        int whole = first < end && left >= 0 && left + (count - 1) * STEP + (KW - 1) * DW < W
+            && furthest + left + (KW - 1) * DW + 16 * STEP <= size;
+        if (whole) where = (top + first * DH) * W + left + LANES16 * STEP;
+        for (int r = first; r < end; r++) {
+            int h = top + r * DH;
+            int begin = plane + h * xh;
             __global const IN *line = x + begin;
+            if (whole) {
+                for (int s = 0; s < KW; s++) {
+                    int w = left + s * DW;
+                    float16 value = pixels(line, w);
+                    int16 better = value > best || value != value;
+                    best = better ? value : best;
+                    where = better ? h * W + w + LANES16 * STEP : where;
+                }
+                continue;
+            }
             for (int s = 0; s < KW; s++) {
-                int w = start * STEP - PW + s * DW;  // the pixel of the first window
+                int w = left + s * DW;  // the pixel of the first window
                 float16 value;
                 int16 inside = (int16)(-1);
                 if (w >= 0 && begin + w + 16 * STEP <= size) {  // what is read exists
                     if (w + 16 * STEP > W) inside = w + LANES16 * STEP < W;
-#if STEP == 1
-                    value = load16(line, IN_HALF, w);
-#else
-                    value.lo = load16(line, IN_HALF, w).even;
-                    value.hi = load16(line, IN_HALF, w + 16).even;
-#endif
+                    value = pixels(line, w);
                 } else {
                     float some[16];
                     for (int q = 0; q < 16; q++) {
