@@ -192,6 +192,28 @@ def test_several_points_in_place(size: int, monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(got, data * data + 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("width", [1, 3, 16, 40, 2048, 2100])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_rows_of_a_table_and_positions_outside(kind: str, width: int, dtype: type) -> None:
+    """Where all of a row is inside it is read as it lies; else every position is held inside."""
+    builder = Builder()
+    row = builder.op("mul", "i32", builder.load(0, "i32", (), 0), builder.const(width, "i32"))
+    at = builder.op("add", "i32", row, builder.op("iota", "i32", params=(1,)))
+    y = builder.op("gather", "f32", at, params=(1,))
+    rows = np.array([0, 4, 2, -1, 5, 2**30, -(2**20), 3], np.int32)
+    table = np.random.default_rng(0).standard_normal((5, width)).astype(dtype)
+    attrs = {"shape": (len(rows), width), "axes": (), "program": builder.program,
+             "stores": ((y, True),)}
+    views = [lambda t: View(t.id, (len(rows), width), (1, 0), 0), None]
+    graph, values = make("map", [rows, table], views, [((len(rows), width), "f32")], attrs)
+    (got,) = run_node(lower, graph, values, caps_of_kind(kind))
+    with np.errstate(over="ignore"):
+        flat = (rows * np.int32(width))[:, None] + np.arange(width, dtype=np.int32)
+    want = table.reshape(-1)[np.clip(flat, 0, table.size - 1)]
+    np.testing.assert_array_equal(got, want.astype(np.float32))
+
+
 def test_random_programs_where_rows_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_shape, "MANY", 0)
     for seed in range(5000, 5024):

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node, Tensor
@@ -34,6 +35,7 @@ _STEPS = {
     32: (0.6, _VECTORIZE.replace("safety)", "safety) vectorize_width(16) interleave_count(2)")),
 }
 _SINGLE = 8.0
+_HELD = re.compile(r"clamp\(\w+, 0, (\w+)\)")  # as expr.py writes it
 
 
 class Body:
@@ -130,7 +132,7 @@ def lower_map(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
             "const int g = get_global_id(0);", f"if (g >= {work}) return;",
             f"const int row = g / {count}, begin = (g % {count}) * {BLOCK};",
             f"const int end = min(begin + {BLOCK}, {end});",
-            *body.split("row", dims[:-1]), *loop(f"x{dims[-1]}", "begin", "end", inner, last),
+            *body.split("row", dims[:-1]), *_run(body, inner, last),
         ]
         local = cpu_group(rows * blocks, caps)
         return launch(body, "map_blocks", lines, round_up(rows * blocks, local), local, node)
@@ -142,6 +144,52 @@ def lower_map(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     lines = _several(body, split, bound, points, local)
     items = round_up(-(-total // points), local)
     return launch(body, f"map_{points}_points", lines, items, local, node)
+
+
+def _run(body: Body, inner: list[str], size: int) -> list[str]:
+    """The points [begin, end) of a row. Where a table is read side by side, as an embedding is, and
+    all of the row is inside, positions are not held inside one by one, and the loop becomes vector
+    code."""
+    x, slopes, tests = f"x{len(body.space.sizes) - 1}", _slopes(body), []
+    free = {i: body.declare(i) for i, slope in enumerate(slopes) if slope != 0}
+    for i, instr in enumerate(body.program):
+        if instr.op == "gather" and slopes[at := instr.args[0]] == 1:
+            needed = {at}
+            for k in range(at, -1, -1):
+                needed |= set(body.program[k].args) if k in needed else set()
+            held = _HELD.search(free[i])
+            assert held
+            before = [free[k] for k in sorted(needed & set(free))]
+            tests += ["{", f"const int {x} = begin;", *before,
+                      f"inside &= v{at} >= 0 && v{at} <= {held[1]} - (end - 1 - begin);", "}"]
+            free[i] = _HELD.sub(f"v{at}", free[i])
+    if not tests:
+        return loop(x, "begin", "end", inner, size)
+    fixed = [body.declare(i) for i in range(len(body.program)) if i not in free]
+    quick = loop(x, "begin", "end", [*free.values(), *body.stores(True)], size)
+    return [*fixed, "int inside = 1;", *tests, "if (inside) {", *quick, "} else {",
+            *loop(x, "begin", "end", inner, size), "}"]
+
+
+def _slopes(body: Body) -> list[int | None]:
+    """How much each value grows from one point of a row to the next; None: not evenly."""
+    space, slopes = body.space, list[int | None]()
+    last = len(space.sizes) - 1
+    for instr in body.program:
+        args = [slopes[a] for a in instr.args]
+        slope = 0 if all(a == 0 for a in args) else None
+        if instr.op == "iota":
+            slope = int(space.keep[instr.params[0]] == last)
+        elif instr.op == "index":
+            slope = space.linear[last]
+        elif instr.op == "load" and (
+                space.operands[instr.params[0]][last]
+                or any(space.keep[d] == last for d, _, _ in instr.params[1])):
+            slope = None
+        elif instr.op == "add" and None not in args:
+            slope = sum(a or 0 for a in args)
+        slopes.append(slope)
+    return slopes
 
 
 def _several(body: Body, split: list[str], bound: str, count: int, local: int) -> list[str]:
