@@ -19,6 +19,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
     monkeypatch.setattr(opencl_devices, "_vectors", {})
     monkeypatch.setattr(opencl_devices, "_works", lambda device, features: False)
+    monkeypatch.setattr(opencl_devices, "_processor_has", lambda features: True)
     return tmp_path / "devices"
 
 
@@ -50,6 +51,10 @@ def test_it_is_asked_for_the_vectors_that_it_says_if_that_works(folder, monkeypa
     assert bool(features) == (compiled == 8), "nothing to ask for"
     opencl_devices._vectors.clear()
     assert opencl_devices._vectors_of(CPU, "cpu") == (16, features), "kept"
+    # by another machine that uses the same folder
+    opencl_devices._vectors.clear()
+    monkeypatch.setattr(opencl_devices, "_processor_has", lambda features: False)
+    assert opencl_devices._vectors_of(CPU, "cpu") == (compiled, "")
 
 
 def test_without_a_cache_it_is_asked_once_a_process(folder, tmp_path, monkeypatch):
@@ -78,6 +83,5 @@ def test_the_device_here(tmp_path, monkeypatch):
     caps = describe("opencl")
     if caps.kind == "cpu" and compiled:
         assert caps.vector_width <= max(compiled, 8) or caps.features
-    # features that no processor has are not taken for there
-    monkeypatch.setattr(opencl_devices, "_FEATURES", ("avx9000",))
-    assert not opencl_devices._works(device, "avx9000")
+    assert not opencl_devices._processor_has("avx9000")
+    assert not caps.features or opencl_devices._processor_has(caps.features)

@@ -50,7 +50,7 @@ __kernel __attribute__((reqd_work_group_size(WIDTH, 1, 1))) void width(__global 
 
 
 #: of processors whose vectors hold 16 floats, all but the first ones
-_FEATURES = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_FEATURES = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
 #: item i: the sum of what the items 0 .. 15 of x are, times i + 1
 _TRY = """
 typedef float16 __attribute__((aligned(4))) loose16;
@@ -143,16 +143,18 @@ def _vectors_of(device: Any, kind: str) -> tuple[int, str]:
 
 
 def _kept_vectors(path: Path) -> tuple[int, str] | None:
+    """None also for features that the processor does not have: folders may be shared."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(path.read_text(encoding="utf-8"))
-        return int(kept["vector_width"]), str(kept["features"])
+        width, features = int(kept["vector_width"]), str(kept["features"])
+        return (width, features) if not features or _processor_has(features) else None
     return None
 
 
 def _ask_vectors(device: Any, said: int, path: Path) -> tuple[int, str]:
     width, features = min(_compiled_width(device) or said, said), ""
-    if width < said and _works(device, asked := ",".join(_FEATURES)):
-        width, features = said, asked
+    if width < said and _processor_has(_FEATURES) and _works(device, _FEATURES):
+        width, features = said, _FEATURES
     with contextlib.suppress(HandheldError):  # the next process asks again
         cache.write_json(path, {"vector_width": width, "features": features})
     return width, features
@@ -170,15 +172,17 @@ def _compiled_width(device: Any) -> int:
     return int(size[0]) if size[0] > 1 else 0
 
 
-def _works(device: Any, features: str) -> bool:
-    """Whether the processor has them and a text that asks for them gives what it should."""
+def _processor_has(features: str) -> bool:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return False
-    here = [set(line.split(":")[1].split()) for line in lines if line.startswith("flags")]
-    if not here or not set(_FEATURES) <= set.intersection(*here):
-        return False
+    cores = [set(line.split(":")[1].split()) for line in lines if line.startswith("flags")]
+    return bool(cores) and set(features.split(",")) <= set.intersection(*cores)
+
+
+def _works(device: Any, features: str) -> bool:
+    """Whether a text that asks for them gives what it should."""
     cl = opencl()
     launch = Launch("attempt", _TRY, (Buffer(0), Buffer(1)), (4,), (1,))
     x, y = np.arange(16, dtype=np.float32), np.zeros(4, np.float32)
