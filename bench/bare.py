@@ -1,8 +1,9 @@
-"""The least time that bytes can take on a device: kernels that move them and do nothing else.
+"""The time that bytes alone take on a device: kernels that move them and do nothing else.
 
 A kernel's share of the bandwidth is told by such a kernel that takes turns with it, with as many
 bytes to read and to write in buffers of its own: what a cache holds of a working set, and what
-other programs leave of it, changes within minutes.
+other programs leave of it, changes within minutes. It is a plain kernel, not the best there could
+be, and copies and reads in launches of their own: a share may be more than 100%.
 """
 
 from __future__ import annotations

@@ -160,6 +160,11 @@ def test_random_programs(seed: int, kind: str) -> None:
     run_case(seed, kind)
 
 
+def test_a_sum_over_rows_of_one_element() -> None:
+    """6,851 of them, which do not lie side by side: the sum still has two levels."""
+    run_case(9129, "cpu")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_small_work_groups(seed: int) -> None:
     run_case(1000 + seed, "gpu", work_group=(8, 1)[seed % 2])

@@ -5,7 +5,9 @@ out the vectors of 512 bits which the processor has. A function may ask for them
 attribute; a kernel may not, since PoCL copies it into a function of its own, which does not ask. So
 each kernel becomes a function that asks, and a kernel that only calls it: functions that ask for
 more than their caller are never copied into it. What a function could not find out when it is not
-copied, its place in the grid, it is given.
+copied, its place in the grid, it is given. Nor can it call what takes or gives vectors of 16 and
+does not ask, as OpenCL's own functions do: for the one that kernels for CPUs use, the compiler has
+an operation.
 """
 
 from __future__ import annotations
@@ -39,11 +41,13 @@ def widened(launches: Iterable[Launch], features: str) -> str:
     ends = "\n".join(_kernel(kernels[name]) for name in sorted(kernels))
     return f"""#define get_global_id(d) item_##d
 #define get_global_size(d) items_##d
+#define convert_uint16(v) __builtin_convertvector(v, uint16)
 #pragma clang attribute push(__attribute__((target("{features}"))), apply_to = function)
 {_KERNEL.sub(f"static void {_FUNCTION}({_ITEM}, ", text)}
 #pragma clang attribute pop
 #undef get_global_id
 #undef get_global_size
+#undef convert_uint16
 {ends}
 """
 

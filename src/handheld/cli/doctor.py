@@ -176,7 +176,7 @@ def _device(device: dict[str, Any]) -> Table:
     extras = [name.replace("_", " ") for name in ("fp16", "fp64", "images", "unified_memory")
               if caps[name]]
     if caps["kind"] == "cpu":
-        asked = ", which its compiler has to be asked for" if caps["features"] else ""
+        asked = " (AVX-512, asked for by name)" if caps["features"] else ""
         extras.append(f"vectors of {caps['vector_width']} floats{asked}")
     return show.grid([
         ("device", Text(device["name"], style="bold")),

@@ -181,9 +181,13 @@ class LaneWalk:
         start = [f"float q{i} = 0.0f;" for i in runs]
         text = [*self._text(self.todo), *self.writes,
                 *(self._update(i, f"{'q' if i in runs else 'p'}{i}", f"w{i}") for i in self.todo)]
-        flush = [f"p{i} += q{i};" for i in runs]
-        walk = ["{", *start, *nest(self.body, self.inner[-1:], text), *flush, "}"]
-        return nest(self.body, self.inner[:-1], walk)
+        flush = [f"p{i} += q{i}; q{i} = 0.0f;" for i in runs]
+        walk = nest(self.body, self.inner[-1:], text)
+        if runs and self.inner:  # a short row, perhaps of one element, is not a run
+            n = self.body.sizes[self.inner[-1]]
+            walk += [f"if ((run_ += {n}) >= {RUN}) {{", "run_ = 0;", *flush, "}"]
+            start.append("int run_ = 0;")
+        return ["{", *start, *nest(self.body, self.inner[:-1], walk), *flush, "}"]
 
     def _blocks(self) -> list[str]:
         block, n, run = self.block, self.body.sizes[self.inner[-1]], self.block * RUN

@@ -168,8 +168,12 @@ def _check_memory(plan: Plan, limit: int | None) -> None:
 
 def fallbacks(plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Where the driver rejects a kernel: plans without it, by name. First without what was tuned,
-    then with the kernels meant for the other kind of device, which most run."""
+    then without what its compiler is asked for, then with the kernels meant for the other kind of
+    device, which most run."""
     if any(graph.tuned for graph in plan.graphs.values()):
         yield "variants that were not tuned", plan.again(tuning=False)
+    if plan.caps.features:
+        plain = replace(plan.caps, features="", vector_width=8)
+        yield "vectors of 8 floats", plan.again(caps=plain, tuning=False)
     other = replace(plan.caps, kind="gpu" if plan.caps.kind == "cpu" else "cpu")
     yield f"the {other.kind} variants", plan.again(caps=other, tuning=False)
