@@ -8,6 +8,7 @@ be, and copies and reads in launches of their own: a share may be more than 100%
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -58,18 +59,24 @@ __kernel void fill(const __global vector *x, __global vector *y, int each, int c
 """
 
 
+@cache
+def _program(context: Any, caps: DeviceCaps) -> Any:
+    """Built once, for all rows."""
+    text = f"{'#define GPU' if caps.kind == 'gpu' else ''}\n{TEXT}"
+    args = (Buffer(0), Buffer(1), Int(0), Int(0))
+    launches = [Launch(name, text, args, (1,), (1,)) for name in ("copy", "look", "fill")]
+    return cl.Program(context, texts_of(launches, caps)[text]).build(["-w"])
+
+
 class Bare:
     """Launches that read `read` bytes and write `written`, in place of what they read or not."""
 
     def __init__(
         self, queue: Any, caps: DeviceCaps, read: int, written: int, in_place: bool = False
     ) -> None:
-        gpu = caps.kind == "gpu"
-        self.queue, self.caps, self.wide = queue, caps, 16 if gpu else 64  # bytes of a vector
-        text = f"{'#define GPU' if gpu else ''}\n{TEXT}"
-        args = (Buffer(0), Buffer(1), Int(0), Int(0))
-        launches = [Launch(name, text, args, (1,), (1,)) for name in ("copy", "look", "fill")]
-        self.program = cl.Program(queue.context, texts_of(launches, caps)[text]).build(["-w"])
+        self.queue, self.caps = queue, caps
+        self.wide = 16 if caps.kind == "gpu" else 64  # bytes of a vector
+        self.program = _program(queue.context, caps)
         self.buffers: list[Any] = []
         self.launches: list[Any] = []
         pairs = min(read, written)

@@ -155,7 +155,7 @@ class Bound:
         self.buffers = [cl.Buffer(context, copied, hostbuf=a) for a in (*inputs, self.out)]
         self.scratch = [cl.Buffer(context, flags.READ_WRITE, n) for n in lowered.workspace]
         programs = {source: cl.Program(context, text).build(["-w"]) for source, text in
-                    texts_of(lowered.launches, device.found.caps).items()}
+                    texts_of(lowered.launches, device.caps).items()}
         self.launches = []
         for launch in lowered.launches:
             kernel = cl.Kernel(programs[launch.source], launch.kernel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 import handheld
 from equality import compare, relative
+from handheld.backends.base import describe
 from handheld.errors import BatchError, CaptureError, HandheldError
 
 DEVICES = ["torch:cpu", "opencl"]
@@ -506,6 +508,26 @@ def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatc
     with pytest.warns(UserWarning, match=r"(?s)could not build kernel contract.*gpu variants"):
         trainer = plan.start()
     with trainer:
+        assert np.isfinite(float(trainer.step(*batch())))
+
+
+def test_features_that_a_compiler_refuses_are_asked_for_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before another kind's kernels are tried."""
+    from handheld.backends import widen
+
+    caps = describe("opencl")
+    if caps.kind != "cpu":
+        pytest.skip("only compilers for CPUs are asked")
+    monkeypatch.setattr(widen, "widened", lambda launches, features: "#error not these")
+    model = net()
+    step = handheld.capture(model, F.cross_entropy, sgd(model), batch(), evaluate=False)
+    plan = step.plan("opencl", caps=replace(caps, features="sse2"), tuning=False)
+    with pytest.warns(UserWarning, match=r"(?s)could not build.*Trying vectors of 8 floats"):
+        trainer = plan.start()
+    with trainer:
+        assert trainer.plan.caps.kind == "cpu" and not trainer.plan.caps.features
         assert np.isfinite(float(trainer.step(*batch())))
 
 

@@ -106,21 +106,31 @@ class Residual(nn.Module):
         return x
 
 
-def test_a_gradient_that_two_updates_read_keeps_one_of_them_out() -> None:
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_gradient_that_two_updates_read_keeps_one_of_them_out(groups: int) -> None:
     torch.manual_seed(0)
     model, (x, y) = Residual(), (torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def sgd() -> torch.optim.SGD:
+        parts = [{"params": model.parameters()}]
+        if groups == 2:  # with rates of their own, so that no update of one is like one of another
+            parts = [{"params": model.one.parameters()},
+                     {"params": model.two.parameters(), "lr": 0.05}]
+        return torch.optim.SGD(parts, lr=0.1, momentum=0.9)
+
+    optimizer = sgd()
     step = handheld.capture(model, loss, optimizer, (x, y), evaluate=False)
     graph = step.graphs["train"]
     updates = [n for n in graph.nodes if n.origin.phase == "update"]
     sizes = sorted(graph.tensors[n.outputs[0]].size for n in updates)
-    assert len(updates) == 6 and sizes[:4] == [8] * 4, "four biases alone, counters, all the rest"
+    # four biases alone, counters, and all the rest of a group at once
+    assert len(updates) == 5 + groups and sizes[:4] == [8] * 4
     with step.plan("torch:cpu").start(float64=True) as trainer:
         for _ in range(2):
             trainer.step(x, y)
         got = {name: trainer.session._slots[name].numpy() for name in step.slots}
     model.double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = sgd()
     for _ in range(2):
         optimizer.zero_grad()
         loss(model(x.double()), y).backward()

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node, Tensor
@@ -35,7 +34,6 @@ _STEPS = {
     32: (0.6, _VECTORIZE.replace("safety)", "safety) vectorize_width(16) interleave_count(2)")),
 }
 _SINGLE = 8.0
-_HELD = re.compile(r"clamp\(\w+, 0, (\w+)\)")  # as expr.py writes it
 
 
 class Body:
@@ -157,12 +155,13 @@ def _run(body: Body, inner: list[str], size: int) -> list[str]:
             needed = {at}
             for k in range(at, -1, -1):
                 needed |= set(body.program[k].args) if k in needed else set()
-            held = _HELD.search(free[i])
-            assert held
+            table = body.code.graph.tensors[body.node.inputs[instr.params[0]].tensor]
+            last = body.code.integer(max(table.size - 1, 0))
             before = [free[k] for k in sorted(needed & set(free))]
             tests += ["{", f"const int {x} = begin;", *before,
-                      f"inside &= v{at} >= 0 && v{at} <= {held[1]} - (end - 1 - begin);", "}"]
-            free[i] = _HELD.sub(f"v{at}", free[i])
+                      f"inside &= v{at} >= 0 && v{at} <= {last} - (end - 1 - begin);", "}"]
+            kind = REGISTER[body.kinds[i]]
+            free[i] = f"const {kind} v{i} = {body.code.element(table, f'v{at}')};"
     if not tests:
         return loop(x, "begin", "end", inner, size)
     fixed = [body.declare(i) for i in range(len(body.program)) if i not in free]

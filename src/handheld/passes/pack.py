@@ -32,8 +32,9 @@ def pack_updates(graph: Graph, layout: Layout) -> Graph:
     packed: set[int] = {m for members in packs.values() for m in members}
     gone: set[int] = set()
     new: list[Node] = []
+    read: set[int] = set()
     for members in groups.values():
-        for bucket in _buckets(graph, members):
+        for bucket in _buckets(graph, _with_own_gradients(graph, members, read)):
             whole = _pack(graph, [graph.nodes[i] for i in bucket], tensors, packs, packed, layout)
             if whole is not None:
                 new.append(whole)
@@ -66,18 +67,21 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
     return (node.attrs["program"], node.attrs["stores"], tuple(kinds), node.origin.phase)
 
 
-def _buckets(graph: Graph, members: list[int]) -> list[list[int]]:
+def _with_own_gradients(graph: Graph, members: list[int], read: set[int]) -> list[int]:
     """A gradient that two updates read (of two biases whose layers are added up) lies in one pack:
-    the second update stays alone."""
-    read: set[int] = set()
-    alone: set[int] = set()
+    the second update stays alone. `read` are those of updates before, also of other groups."""
+    found = []
     for i in members:
+        size = graph.tensors[graph.nodes[i].outputs[0]].size
         own = {v.tensor for v in graph.nodes[i].inputs if graph.tensors[v.tensor].role == "gradient"
-               and graph.tensors[v.tensor].size > 1}
-        if own & read:
-            alone.add(i)
+               and graph.tensors[v.tensor].size == size}
+        if not own & read:
+            found.append(i)
         read |= own
-    members = [i for i in members if i not in alone]
+    return found
+
+
+def _buckets(graph: Graph, members: list[int]) -> list[list[int]]:
     sizes = {i: graph.tensors[graph.nodes[i].outputs[0]].size for i in members}
     limit = max(sum(sizes.values()) // BUCKETS, MIN_BUCKET)
     buckets: list[list[int]] = [[]]
