@@ -97,27 +97,40 @@ def times(entry: Entry, options: argparse.Namespace, found: Sources, path: Path)
         busy, held = ahead(trainer.session, graph), ahead_timed(trainer.session, graph)
         profiler.flush()
     with handheld.open_run(path) as run:
-        return {"plain_ms": plain, "profiled_ms": profiled, "ratio": profiled / plain,
-                "busy_ms": busy, "held_ms": held, **account(run, graph)}
+        return {
+            "plain_ms": plain,
+            "profiled_ms": profiled,
+            "ratio": profiled / plain,
+            "busy_ms": busy,
+            "held_ms": held,
+            **account(run, graph),
+        }
 
 
 def account(run: Any, graph: str) -> Row:
     parts, summary = run.parts(graph), run.summary()
     if parts is None:
         raise HandheldError("no step was recorded whole")
-    return {"parts": parts, "kernels_ms": sum(parts[p] for p in ("forward", "backward", "update")),
-            "unexplained": parts["unexplained"] / parts["ms"],
-            "launches": summary["launches"], "recorded": summary["recorded"],
-            "clock_error_us": summary["clock_error_us"],
-            "clock_drift_ppm": summary["clock_drift_ppm"],
-            "utilisation": summary["utilisation"], "memory": summary["memory"],
-            "overhead": summary["overhead"], "findings": [f["text"] for f in run.findings()],
-            "notes": [note["text"] for note in run.notes()]}
+    return {
+        "parts": parts,
+        "kernels_ms": sum(parts[p] for p in ("forward", "backward", "update")),
+        "unexplained": parts["unexplained"] / parts["ms"],
+        "launches": summary["launches"],
+        "recorded": summary["recorded"],
+        "clock_error_us": summary["clock_error_us"],
+        "clock_drift_ppm": summary["clock_drift_ppm"],
+        "utilisation": summary["utilisation"],
+        "memory": summary["memory"],
+        "overhead": summary["overhead"],
+        "findings": [f["text"] for f in run.findings()],
+        "notes": [note["text"] for note in run.notes()],
+    }
 
 
 def ahead(session: Any, graph: str) -> float | None:
     """ms that a step's kernels take on a queue without times, when all of them are there; None if
     the driver does not take so many at once."""
+
     def waited(count: int) -> float:
         begun = time.perf_counter()
         session.queue.finish()
@@ -129,6 +142,7 @@ def ahead(session: Any, graph: str) -> float | None:
 def ahead_timed(session: Any, graph: str) -> float | None:
     """The sum of their own times, on a queue that keeps them."""
     with session.record() as recording:
+
         def summed(count: int) -> float:
             session.queue.finish()
             rows = recording.read().rows
@@ -137,8 +151,9 @@ def ahead_timed(session: Any, graph: str) -> float | None:
         return _held(session, graph, summed, recording.notes.clear)
 
 
-def _held(session: Any, graph: str, take: Callable[[int], float],
-          forget: Callable[[], None] = lambda: None) -> float | None:
+def _held(
+    session: Any, graph: str, take: Callable[[int], float], forget: Callable[[], None] = lambda: None
+) -> float | None:
     """The median of what `take` makes of steps that were all enqueued before the first began."""
     cl, queue = session._cl, session.queue
     nodes = range(len(session._launches[graph]))
@@ -219,8 +234,13 @@ def with_torch(found: Sources, folder: Path, steps: int = 40) -> Row:
     step, runs = captured(entry)
     (graph, tensors), *_ = runs
     with step.plan(f"torch:{where}", graphs=[graph]).profile(
-            tuple(t.numpy() for t in tensors), folder / "torch.run", steps=steps, graph=graph,
-            sensors=tuple(found.here), idle_s=0.1) as run:
+        tuple(t.numpy() for t in tensors),
+        folder / "torch.run",
+        steps=steps,
+        graph=graph,
+        sensors=tuple(found.here),
+        idle_s=0.1,
+    ) as run:
         row: Row = {"where": where, "torch": sums(run)}
     from workloads import single
 
@@ -240,11 +260,14 @@ def with_torch(found: Sources, folder: Path, steps: int = 40) -> Row:
 
 def sums(run: Any) -> Row:
     parts = run.parts()
-    return {"step_ms": run.summary()["step_ms"], "recorded": len(run.timed),
-            "ops": sum(row["ms"] is not None for row in run.ops()),
-            "clock_error_us": run.clock.error_ns * 1e-3,
-            "unexplained": parts["unexplained"] / parts["ms"] if parts else None,
-            "phases_ms": {row["phase"]: row["ms"] for row in run.phases()}}
+    return {
+        "step_ms": run.summary()["step_ms"],
+        "recorded": len(run.timed),
+        "ops": sum(row["ms"] is not None for row in run.ops()),
+        "clock_error_us": run.clock.error_ns * 1e-3,
+        "unexplained": parts["unexplained"] / parts["ms"] if parts else None,
+        "phases_ms": {row["phase"]: row["ms"] for row in run.phases()},
+    }
 
 
 # ── all of it, in the time there is ───────────────────────────────────────────────────────────
@@ -263,12 +286,10 @@ class Report:
     def left(self) -> float:
         return self.end - time.monotonic()
 
-    def part(self, name: str, into: Row, key: str, run: Callable[[], Any],
-             least_s: float = 1.0) -> None:
+    def part(self, name: str, into: Row, key: str, run: Callable[[], Any], least_s: float = 1.0) -> None:
         """Runs a part, keeps what it gives, or why it gives nothing."""
         if self.left < least_s:
-            self.found["problems"][name] = (f"no time: {self.left:.0f} s are left and it needs "
-                                            f"{least_s:.0f} s")
+            self.found["problems"][name] = f"no time: {self.left:.0f} s are left and it needs {least_s:.0f} s"
             print(f"{name}: {self.found['problems'][name]}", flush=True)
             return self.write()
         print(f"{name} ({self.left:.0f} s left)", flush=True)
@@ -307,20 +328,29 @@ def everything(options: argparse.Namespace, folder: Path) -> Row:
     print(f"handheld {handheld.__version__} on {caps.name} ({caps.driver})")
     found = energy.find_sensors(options.sensor)
     found.need_power()
-    report.found |= {"device": caps.to_json(), "torch": torch.__version__, "commit": commit(),
-                     "settings": {k: str(v) for k, v in vars(options).items()},
-                     "sensors": [one.name for one in found.here], "absent": found.absent}
+    report.found |= {
+        "device": caps.to_json(),
+        "torch": torch.__version__,
+        "commit": commit(),
+        "settings": {k: str(v) for k, v in vars(options).items()},
+        "sensors": [one.name for one in found.here],
+        "absent": found.absent,
+    }
     report.write()
     entries = chosen(options.only)
     for entry in entries:
         row = report.found["workloads"].setdefault(entry.name, {})
         path = folder / f"{entry.letter}-time.run"
-        report.part(f"{entry.name}: time", row, "time",
-                    lambda e=entry, p=path: times(e, options, found, p), 15.0)
+        report.part(f"{entry.name}: time", row, "time", lambda e=entry, p=path: times(e, options, found, p), 15.0)
     options.seconds = 0.0
     if not options.no_planted:
-        report.part("two kernels", report.found, "planted",
-                    lambda: energy.planted(options, found, folder / "planted.run"), PLANTED_S)
+        report.part(
+            "two kernels",
+            report.found,
+            "planted",
+            lambda: energy.planted(options, found, folder / "planted.run"),
+            PLANTED_S,
+        )
     besides = max(min(ELSE_S, report.left / len(entries) / 2), 5.0)
     for n, entry in enumerate(entries):
         row = report.found["workloads"][entry.name]
@@ -328,17 +358,22 @@ def everything(options: argparse.Namespace, folder: Path) -> Row:
         mine = folder / entry.letter
         mine.mkdir()
         before = report.left
-        report.part(f"{entry.name}: energy in {options.seconds:.0f} s", row, "energy",
-                    lambda e=entry, f=mine: energy.compare(e, options, found, f),
-                    besides + WINDOWS_S)
+        report.part(
+            f"{entry.name}: energy in {options.seconds:.0f} s",
+            row,
+            "energy",
+            lambda e=entry, f=mine: energy.compare(e, options, found, f),
+            besides + WINDOWS_S,
+        )
         besides = max(before - report.left - options.seconds, 5.0)
     report.part("torch", report.found, "torch_ops", lambda: with_torch(found, folder), TORCH_S / 2)
     return report.found
 
 
 def commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
-                          check=False, cwd=Path(__file__).parent)
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
     return done.stdout.strip()
 
 
@@ -358,12 +393,22 @@ def limits(found: Row) -> list[tuple[str, str, bool | None]]:
             one = found["planted"][method]
             a, b = (one[k]["joules"] / one[k]["run_s"] for k in ("arithmetic", "memory"))
             same = one["arithmetic"]["run_s"] / one["memory"]["run_s"]
-            rows.append((f"two kernels, {method}: W of arithmetic, memory (time {same:.3f})",
-                         f"{a:.1f}, {b:.1f}", one["told apart"]))
+            rows.append(
+                (
+                    f"two kernels, {method}: W of arithmetic, memory (time {same:.3f})",
+                    f"{a:.1f}, {b:.1f}",
+                    one["told apart"],
+                )
+            )
     for name in ("torch", "watch") if found.get("torch_ops") else ():
         one = found["torch_ops"][name]
-        rows.append((f"{name} on {found['torch_ops']['where']}: steps with times, ops",
-                     f"{one['recorded']}, {one['ops']}", bool(one["recorded"] and one["ops"])))
+        rows.append(
+            (
+                f"{name} on {found['torch_ops']['where']}: steps with times, ops",
+                f"{one['recorded']}, {one['ops']}",
+                bool(one["recorded"] and one["ops"]),
+            )
+        )
     return rows
 
 
@@ -371,17 +416,22 @@ def _times(name: str, one: Row) -> list[tuple[str, str, bool | None]]:
     kernels, held, busy, memory = (one[k] for k in ("kernels_ms", "held_ms", "busy_ms", "memory"))
     same = memory["plan_bytes"] == memory["allocated_bytes"]
     return [
-        (f"{name}: unexplained of a step", f"{one['unexplained']:.2%}",
-         abs(one["unexplained"]) <= UNEXPLAINED),
-        *([(f"{name}: kernels {held:.3f} ms, unprofiled {busy:.3f}",
-            f"{held / busy - 1:+.1%}", abs(held / busy - 1) <= BUSY),
-           (f"{name}: kernels as steps run, {kernels:.3f} ms",
-            f"{kernels / busy - 1:+.1%}", None)] if busy and held else
-          [(f"{name}: busy time, unprofiled", "not measured", None)]),
-        (f"{name}: step {one['plain_ms']:.3f} ms, profiled over it", f"{one['ratio']:.3f}",
-         one["ratio"] <= 1.05),
-        (f"{name}: allocated of {memory['plan_bytes']:,} planned",
-         f"{memory['allocated_bytes']:,}", same)]
+        (f"{name}: unexplained of a step", f"{one['unexplained']:.2%}", abs(one["unexplained"]) <= UNEXPLAINED),
+        *(
+            [
+                (
+                    f"{name}: kernels {held:.3f} ms, unprofiled {busy:.3f}",
+                    f"{held / busy - 1:+.1%}",
+                    abs(held / busy - 1) <= BUSY,
+                ),
+                (f"{name}: kernels as steps run, {kernels:.3f} ms", f"{kernels / busy - 1:+.1%}", None),
+            ]
+            if busy and held
+            else [(f"{name}: busy time, unprofiled", "not measured", None)]
+        ),
+        (f"{name}: step {one['plain_ms']:.3f} ms, profiled over it", f"{one['ratio']:.3f}", one["ratio"] <= 1.05),
+        (f"{name}: allocated of {memory['plan_bytes']:,} planned", f"{memory['allocated_bytes']:,}", same),
+    ]
 
 
 def _energies(name: str, one: Row) -> list[tuple[str, str, bool | None]]:
@@ -390,25 +440,26 @@ def _energies(name: str, one: Row) -> list[tuple[str, str, bool | None]]:
         counter = one[held]["joules"]
         plainly = one[held].get("mean power")
         if plainly is not None:
-            rows.append((f"{name}: {held}, mean power x time", f"{plainly / counter - 1:+.1%}",
-                         None))
+            rows.append((f"{name}: {held}, mean power x time", f"{plainly / counter - 1:+.1%}", None))
         off = {m: one[held][m] / counter - 1 for m in (*energy.METHODS, *energy.TIMED)}
         for m, error in off.items():
             known = plainly is None or m in energy.TIMED  # nothing is asked of these
-            rows.append((f"{name}: {held}, {m}", f"{error:+.1%}",
-                         None if known else abs(error) <= ENERGY))
+            rows.append((f"{name}: {held}, {m}", f"{error:+.1%}", None if known else abs(error) <= ENERGY))
         if plainly is not None:
             closer = sum(abs(off[m]) < abs(plainly / counter - 1) for m in energy.METHODS)
-            rows.append((f"{name}: {held}, closer than mean power",
-                         f"{closer} of {len(energy.METHODS)}", closer == len(energy.METHODS)))
+            rows.append(
+                (
+                    f"{name}: {held}, closer than mean power",
+                    f"{closer} of {len(energy.METHODS)}",
+                    closer == len(energy.METHODS),
+                )
+            )
     if one["correlation"] is not None:
-        rows.append((f"{name}: correlation of {len(one['signatures'])} signatures",
-                     f"{one['correlation']:.3f}", None))
+        rows.append((f"{name}: correlation of {len(one['signatures'])} signatures", f"{one['correlation']:.3f}", None))
     if "problem" in one:
         rows.append((f"{name}: other batch: {one['problem']}", "not measured", False))
     share = one["memory_share"]
-    rows.append((f"{name}: memory's share of a step's energy",
-                 "no rail" if share is None else f"{share:.1%}", None))
+    rows.append((f"{name}: memory's share of a step's energy", "no rail" if share is None else f"{share:.1%}", None))
     return rows
 
 
@@ -421,14 +472,15 @@ def say(found: Row) -> int:
     for name, problem in found["problems"].items():
         print(f"{name}: {problem}")
     missed = sum(good is False for _, _, good in rows)
-    print(f"\n{sum(good is True for _, _, good in rows)} limits met, {missed} missed, "
-          f"{len(found['problems'])} parts without a result")
+    print(
+        f"\n{sum(good is True for _, _, good in rows)} limits met, {missed} missed, "
+        f"{len(found['problems'])} parts without a result"
+    )
     return 0 if not found["problems"] else 1
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="fRM", help="letters, small or large")
     parser.add_argument("--minutes", type=float, default=8.0, help="for all of it")
@@ -439,8 +491,7 @@ def main() -> int:
     parser.add_argument("--other", type=int, help="the other batch size; half if not given")
     parser.add_argument("--sensor", metavar="MODULE:CLASS", help="this sensor alone, not all")
     parser.add_argument("--no-planted", action="store_true", help="leave the two kernels out")
-    parser.add_argument("--keep-runs", type=Path, metavar="FOLDER",
-                        help="keep the run files there")
+    parser.add_argument("--keep-runs", type=Path, metavar="FOLDER", help="keep the run files there")
     parser.add_argument("--show", type=Path, metavar="JSON", help="say again what was found")
     options = parser.parse_args()
     warnings.simplefilter("ignore")

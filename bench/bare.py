@@ -71,9 +71,7 @@ def _program(context: Any, caps: DeviceCaps) -> Any:
 class Bare:
     """Launches that read `read` bytes and write `written`, in place of what they read or not."""
 
-    def __init__(
-        self, queue: Any, caps: DeviceCaps, read: int, written: int, in_place: bool = False
-    ) -> None:
+    def __init__(self, queue: Any, caps: DeviceCaps, read: int, written: int, in_place: bool = False) -> None:
         self.queue, self.caps = queue, caps
         self.wide = 16 if caps.kind == "gpu" else 64  # bytes of a vector
         self.program = _program(queue.context, caps)

@@ -62,8 +62,7 @@ Keyed = dict[tuple[Any, ...], Row]
 # ── a workload ────────────────────────────────────────────────────────────────────────────────
 
 
-def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path,
-           everything: bool) -> str:
+def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path, everything: bool) -> str:
     """A run of a workload with windows for energy: of all ops, or only of steps as they are."""
     step, runs = captured(entry)
     (graph, batch), *_ = runs
@@ -87,13 +86,18 @@ def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path
 
         def held(name: str, repeats: dict[int, int]) -> None:
             runs, begin, end = window(session, graph, repeats, window_s)
-            profiler.energy_window(HELD, name, [i for i, n in repeats.items() if n], 0, runs,
-                                   begin, end)
+            profiler.energy_window(HELD, name, [i for i, n in repeats.items() if n], 0, runs, begin, end)
 
         if everything:
-            measure(profiler, trainer, graph, window_s, budget_s=options.seconds,
-                    least_rounds=options.rounds,
-                    progress=progress)
+            measure(
+                profiler,
+                trainer,
+                graph,
+                window_s,
+                budget_s=options.seconds,
+                least_rounds=options.rounds,
+                progress=progress,
+            )
             if sys.stderr.isatty():
                 print(file=sys.stderr)
         for _ in range(ROUNDS if everything else OTHER_ROUNDS):
@@ -156,14 +160,18 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
         step_j, step_half, step_s = held_out(run, rail, "step")
         mean_w = step_j / step_s
         phase = {row["id"]: row["phase"] for row in run.ops()}
-        row: Row = {"workload": entry.name, "rail": rail.rail, "other_batch": other,
-                    "idle_watts": idle_watts(run.file, rail), "watts": mean_w,
-                    "step": {"joules": step_j, "half": step_half, "seconds": step_s}}
+        row: Row = {
+            "workload": entry.name,
+            "rail": rail.rail,
+            "other_batch": other,
+            "idle_watts": idle_watts(run.file, rail),
+            "watts": mean_w,
+            "step": {"joules": step_j, "half": step_half, "seconds": step_s},
+        }
         sums = {m: ledger(run, m, rail.rail) for m in METHODS}
         row["step"] |= {m: sum(j for j, _ in sums[m].values()) for m in METHODS}
         joules, half, seconds = held_out(run, rail, "forward")
-        row["forward"] = {"joules": joules, "half": half, "seconds": seconds,
-                          "mean power": mean_w * seconds}
+        row["forward"] = {"joules": joules, "half": half, "seconds": seconds, "mean power": mean_w * seconds}
         for m in METHODS:
             row["forward"][m] = sum(j for op, (j, _) in sums[m].items() if phase[op] == "forward")
         timed = keyed(run)
@@ -176,24 +184,29 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
         if problem:
             return {**row, "problem": problem}
         with handheld.open_run(second) as small:
-            row["other batch"] = other_batch(run, small, main_rail(small), sums, mean_w,
-                                             row["idle_watts"])
+            row["other batch"] = other_batch(run, small, main_rail(small), sums, mean_w, row["idle_watts"])
     return row
 
 
-def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w: float,
-                idle_w: float | None) -> Row:
+def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w: float, idle_w: float | None) -> Row:
     """Each op's joules above idle power by how much more work it is at the other batch, and idle
     power over the whole of a step: where the device waits for the host, or is not full, it takes
     longer and no more. Ops are matched by where they come from; one that is only there counts as
     the mean of its phase."""
     if idle_w is None:
-        raise HandheldError(f"no reading of {rail.rail} reaches around the idle time, so that what "
-                            "ops take above it is not known")
+        raise HandheldError(
+            f"no reading of {rail.rail} reaches around the idle time, so that what ops take above it is not known"
+        )
     joules, half, seconds = held_out(small, rail, "step")
     here, there = keyed(run), keyed(small)
-    row: Row = {"joules": joules, "half": half, "seconds": seconds, "mean power": mean_w * seconds,
-                "ops": len(there), "unmatched": len(there.keys() - here.keys())}
+    row: Row = {
+        "joules": joules,
+        "half": half,
+        "seconds": seconds,
+        "mean power": mean_w * seconds,
+        "ops": len(there),
+        "unmatched": len(there.keys() - here.keys()),
+    }
     for m in METHODS:
         above = {op: (joules - idle_w * took, took) for op, (joules, took) in sums[m].items()}
         row[m] = idle_w * seconds
@@ -211,8 +224,7 @@ def more_work(here: Row, there: Row) -> float:
     return there[what] / here[what] if here[what] else 1.0
 
 
-def by_power(here: Keyed, there: Keyed, sums: dict[str, Any], mean_w: float, seconds: float
-             ) -> Row:
+def by_power(here: Keyed, there: Keyed, sums: dict[str, Any], mean_w: float, seconds: float) -> Row:
     """The same methods' watts while an op runs, by the times of ops where they are wanted: right
     also where an op that is repeated finds its inputs in a cache, and takes less."""
     whole = sum(r["ms"] for r in there.values())
@@ -238,34 +250,41 @@ def keyed(run: Run) -> Keyed:
     return found
 
 
-def phase_rate(here: Keyed, joules: dict[int, tuple[float, float]],
-               phase: str) -> float:
+def phase_rate(here: Keyed, joules: dict[int, tuple[float, float]], phase: str) -> float:
     """J a ms of the ops of a phase."""
     mine = [r for r in here.values() if r["phase"] == phase and r["id"] in joules] or [
-        r for r in here.values() if r["id"] in joules]
+        r for r in here.values() if r["id"] in joules
+    ]
     return sum(joules[r["id"]][0] for r in mine) / sum(r["ms"] for r in mine)
 
 
 def agreement(run: Run, rail: str) -> Row:
     """How far the two methods agree on each signature."""
-    by = {m: {r["signature"]: r for r in run.op_energy()
-              if (r["method"], r["rail"]) == (m, rail)} for m in METHODS}
+    by = {m: {r["signature"]: r for r in run.op_energy() if (r["method"], r["rail"]) == (m, rail)} for m in METHODS}
     names = [name for name in by["slope"] if name in by["alone"]]
     pairs = np.array([[by[m][name]["joules"] for m in METHODS] for name in names])
     ranks = pairs.argsort(axis=0).argsort(axis=0)
     whole = len(names) > 2
-    return {"signatures": [{"signature": name, **{m: {k: by[m][name][k] for k in (
-                "joules", "low_joules", "high_joules", "ticks", "run_s")} for m in METHODS}}
-                for name in names],
-            "correlation": float(np.corrcoef(pairs.T)[0, 1]) if whole else None,
-            "rank_correlation": float(np.corrcoef(ranks.T)[0, 1]) if whole else None}
+    return {
+        "signatures": [
+            {
+                "signature": name,
+                **{
+                    m: {k: by[m][name][k] for k in ("joules", "low_joules", "high_joules", "ticks", "run_s")}
+                    for m in METHODS
+                },
+            }
+            for name in names
+        ],
+        "correlation": float(np.corrcoef(pairs.T)[0, 1]) if whole else None,
+        "rank_correlation": float(np.corrcoef(ranks.T)[0, 1]) if whole else None,
+    }
 
 
 def main_rail(run: Run) -> Series:
     """The GPU's own, if there is one: a counter before power, all of it before a part."""
     found = rails(run.channels)
-    return min(found, key=lambda one: ("gpu" not in one.covers, bool(one.part_of),
-                                       not one.counter))
+    return min(found, key=lambda one: ("gpu" not in one.covers, bool(one.part_of), not one.counter))
 
 
 def memory_share(run: Run, rail: Series) -> float | None:
@@ -292,8 +311,12 @@ def planted(options: argparse.Namespace, found: Sources, path: Path) -> Row:
             window_s = window_of(run, options.ticks)
         names = list(kernels.run)
         for _ in range(PLANTED_ROUNDS):
-            for method, extra in (("slope", {}), *(("slope", {n: 2}) for n in names),
-                                  *(("alone", {n: 0}) for n in names), ("slope", {})):
+            for method, extra in (
+                ("slope", {}),
+                *(("slope", {n: 2}) for n in names),
+                *(("alone", {n: 0}) for n in names),
+                ("slope", {}),
+            ):
                 counts = dict.fromkeys(names, 0 if method == "alone" else 1)
                 for name, more in extra.items():
                     counts[name] += more or 1
@@ -307,10 +330,11 @@ def planted(options: argparse.Namespace, found: Sources, path: Path) -> Row:
         result: Row = {"rail": rail}
         for method in METHODS:
             hot, cold = (rows[name, method] for name in names)
-            apart = (hot["low_joules"] > cold["high_joules"]
-                     or cold["low_joules"] > hot["high_joules"])
-            result[method] = {name: {k: rows[name, method][k] for k in (
-                "joules", "low_joules", "high_joules", "run_s", "ticks")} for name in names}
+            apart = hot["low_joules"] > cold["high_joules"] or cold["low_joules"] > hot["high_joules"]
+            result[method] = {
+                name: {k: rows[name, method][k] for k in ("joules", "low_joules", "high_joules", "run_s", "ticks")}
+                for name in names
+            }
             result[method]["told apart"] = bool(apart)
         return result
 
@@ -362,6 +386,7 @@ def equal_kernels(device: str) -> Kernels:
 
 def rounds_for(run: Callable[[int], None], queue: Any, seconds: float) -> int:
     """How many rounds of a kernel's loop take so long: by the slope between two counts."""
+
     def clock(n: int) -> float:
         run(n)
         queue.finish()
@@ -384,6 +409,7 @@ def rounds_for(run: Callable[[int], None], queue: Any, seconds: float) -> int:
 
 def rounds(kernels: Kernels, counts: dict[str, int], seconds: float) -> tuple[int, int, int]:
     """As profile.energy.window, of these kernels."""
+
     def one() -> None:
         for name, count in counts.items():
             for _ in range(count):
@@ -404,24 +430,28 @@ def rounds(kernels: Kernels, counts: dict[str, int], seconds: float) -> tuple[in
 
 
 def say(row: Row) -> None:
-    print(f"\n{row['workload']}, {row['rail']}: {row['watts']:.1f} W at work, "
-          f"{row['idle_watts']:.1f} W idle")
+    print(f"\n{row['workload']}, {row['rail']}: {row['watts']:.1f} W at work, {row['idle_watts']:.1f} W idle")
     kinds = (*METHODS, *TIMED, "mean power")
     print(f"{'J':24} {'counter':>10} {'±':>8}" + "".join(f" {kind:>16}" for kind in kinds))
     for name in (name for name in HELD_OUT if name in row):
         one = row[name]
-        cells = "".join(f" {one[m]:9.4g} {one[m] / one['joules'] - 1:+6.1%}" if m in one else
-                        f" {'':16}" for m in kinds)
+        cells = "".join(
+            f" {one[m]:9.4g} {one[m] / one['joules'] - 1:+6.1%}" if m in one else f" {'':16}" for m in kinds
+        )
         held = "" if name == "step" else " (held out)"
         print(f"{name + held:24} {one['joules']:10.4g} {one['half']:8.2g}{cells}")
     if row["correlation"] is not None:
-        print(f"the two methods, {len(row['signatures'])} signatures: correlation "
-              f"{row['correlation']:.3f}, of ranks {row['rank_correlation']:.3f}")
+        print(
+            f"the two methods, {len(row['signatures'])} signatures: correlation "
+            f"{row['correlation']:.3f}, of ranks {row['rank_correlation']:.3f}"
+        )
     if "problem" in row:
         print(f"no other batch: {row['problem']}")
     share = row["memory_share"]
-    print("memory's share of a step's energy: " + (
-        f"{share:.1%}" if share is not None else "not measured: memory has no rail here"))
+    print(
+        "memory's share of a step's energy: "
+        + (f"{share:.1%}" if share is not None else "not measured: memory has no rail here")
+    )
 
 
 def say_planted(row: Row) -> None:
@@ -431,16 +461,25 @@ def say_planted(row: Row) -> None:
         cells = "; ".join(
             f"{name} {one[name]['joules'] * 1e3:.4g} mJ ({one[name]['low_joules'] * 1e3:.4g} to "
             f"{one[name]['high_joules'] * 1e3:.4g}) in {one[name]['run_s'] * 1e3:.3f} ms"
-            for name in ("arithmetic", "memory"))
+            for name in ("arithmetic", "memory")
+        )
         print(f"{method}: {cells}: {'told apart' if one['told apart'] else 'not told apart'}")
 
 
 def plot(rows: list[Row], path: str | Path) -> None:
     """The two methods, a dot a signature with its intervals."""
-    scatter(Path(path), "mJ of a signature's ops, slope", "mJ, alone", {
-        row["workload"]: [tuple(tuple(one[m][k] * 1e3 for k in (
-            "low_joules", "joules", "high_joules")) for m in METHODS)
-            for one in row["signatures"]] for row in rows})
+    scatter(
+        Path(path),
+        "mJ of a signature's ops, slope",
+        "mJ, alone",
+        {
+            row["workload"]: [
+                tuple(tuple(one[m][k] * 1e3 for k in ("low_joules", "joules", "high_joules")) for m in METHODS)
+                for one in row["signatures"]
+            ]
+            for row in rows
+        },
+    )
 
 
 def find_sensors(name: str | None) -> Sources:
@@ -451,8 +490,7 @@ def find_sensors(name: str | None) -> Sources:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="b", help="letters, small or large")
     parser.add_argument("--seconds", type=float, default=120.0, help="for all windows of one model")
@@ -485,8 +523,9 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if options.json:
-        Path(options.json).write_text(json.dumps(
-            {"device": caps.to_json(), "rows": rows, "planted": pair}, indent=1) + "\n")
+        Path(options.json).write_text(
+            json.dumps({"device": caps.to_json(), "rows": rows, "planted": pair}, indent=1) + "\n"
+        )
     if options.plot:
         plot(rows, options.plot)
     return 0

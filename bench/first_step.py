@@ -63,10 +63,16 @@ def plot(rows: list[dict[str, Any]], title: str, path: str) -> None:
     for n, part in enumerate(parts):
         spent = [row.get(part, 0.0) for row in rows]
         axes.barh(ys, spent, 0.36, before, color=plots.COLOURS[n % len(plots.COLOURS)], label=part)
-        before = [b + s for b, s in zip(before, spent)]
-    for row, y in zip(rows, ys):
-        axes.annotate(f"{row['total']:.1f} s {row['start']}", (row["total"], y), (3, 0),
-                      textcoords="offset points", va="center", fontsize=7)
+        before = [b + s for b, s in zip(before, spent, strict=True)]
+    for row, y in zip(rows, ys, strict=True):
+        axes.annotate(
+            f"{row['total']:.1f} s {row['start']}",
+            (row["total"], y),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+        )
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlim(0, 1.12 * max(row["total"] for row in rows))
@@ -117,14 +123,16 @@ def main() -> None:
             }
             for kind, command in starts.items():
                 tries = sorted(
-                    (timed_process([sys.executable, *command], os.environ | caches)
-                     for _ in range(options.warm if kind == "warm" else 1)),
-                    key=lambda spent: sum(spent.values()))
+                    (
+                        timed_process([sys.executable, *command], os.environ | caches)
+                        for _ in range(options.warm if kind == "warm" else 1)
+                    ),
+                    key=lambda spent: sum(spent.values()),
+                )
                 spent, totals = tries[len(tries) // 2], [sum(t.values()) for t in tries]
                 parts = "  ".join(f"{k} {v:.2f}" for k, v in spent.items())
                 total = sum(spent.values())
-                rows.append({"workload": entry.name, "start": kind, **spent, "total": total,
-                             "totals": totals})
+                rows.append({"workload": entry.name, "start": kind, **spent, "total": total, "totals": totals})
                 spread = f" ({totals[0]:.2f} to {totals[-1]:.2f})" if len(tries) > 1 else ""
                 print(f"{entry.name:24} {kind}: {parts}  total {total:.2f} s{spread}", flush=True)
     if options.json:

@@ -115,11 +115,9 @@ def by_events(queue: Any, launches: list[Any]) -> Seconds:
     """The device's own time of some launches, after one round that wakes it up."""
 
     def seconds(times: int) -> float:
-        events = [cl.enqueue_nd_range_kernel(queue, *launch)
-                  for _ in range(times + 1) for launch in launches]
+        events = [cl.enqueue_nd_range_kernel(queue, *launch) for _ in range(times + 1) for launch in launches]
         queue.finish()
-        return sum(e.profile.end - e.profile.start
-                   for e in events[len(launches):]) / 1e9 / times
+        return sum(e.profile.end - e.profile.start for e in events[len(launches) :]) / 1e9 / times
 
     return seconds
 
@@ -154,8 +152,10 @@ class Bound:
         self.out = np.zeros(out, np.float32)
         self.buffers = [cl.Buffer(context, copied, hostbuf=a) for a in (*inputs, self.out)]
         self.scratch = [cl.Buffer(context, flags.READ_WRITE, n) for n in lowered.workspace]
-        programs = {source: cl.Program(context, text).build(["-w"]) for source, text in
-                    texts_of(lowered.launches, device.caps).items()}
+        programs = {
+            source: cl.Program(context, text).build(["-w"])
+            for source, text in texts_of(lowered.launches, device.caps).items()
+        }
         self.launches = []
         for launch in lowered.launches:
             kernel = cl.Kernel(programs[launch.source], launch.kernel)
@@ -208,10 +208,20 @@ def contraction(row: Contraction, device: Device, options: argparse.Namespace) -
         one.close()
         tried.append({"choice": dict(other), "why": one.why, "us": spent * 1e6, "error": wrong})
     return Subject(
-        row.op, row.name, ours.seconds, pytorch(lambda: run(*inputs), device.where), error,
-        ours.why, standing, len(ours.launches), sum(t.nbytes for t in host), want.nbytes,
-        flops=contract.flops(node, graph), close=ours.close,
-        candidates=sorted(tried, key=lambda t: t.get("us", math.inf)))
+        row.op,
+        row.name,
+        ours.seconds,
+        pytorch(lambda: run(*inputs), device.where),
+        error,
+        ours.why,
+        standing,
+        len(ours.launches),
+        sum(t.nbytes for t in host),
+        want.nbytes,
+        flops=contract.flops(node, graph),
+        close=ours.close,
+        candidates=sorted(tried, key=lambda t: t.get("us", math.inf)),
+    )
 
 
 def stream(row: Stream | Update, device: Device, options: argparse.Namespace) -> Subject:
@@ -223,31 +233,46 @@ def stream(row: Stream | Update, device: Device, options: argparse.Namespace) ->
     part = plan.graphs[name]
     nodes = range(len(part.graph.nodes))
     if isinstance(row, Update):
-        nodes = [i for i in nodes if part.graph.nodes[i].origin.phase == "update"
-                 and part.graph.nodes[i].origin.path != "handheld"]
+        nodes = [
+            i
+            for i in nodes
+            if part.graph.nodes[i].origin.phase == "update" and part.graph.nodes[i].origin.path != "handheld"
+        ]
         run, count = streams.pytorch_update(row, device.where)
         error, read, written = math.nan, 12 * count, 8 * count
     else:
         inputs = [t.to(device.where) for t in host]
         want = streams.outputs(row.run(*inputs))
-        for (_, tensor, _), t in zip(part.graph.inputs, host):
+        for (_, tensor, _), t in zip(part.graph.inputs, host, strict=True):
             kind = np.int32 if t.dtype == torch.int64 else np.float32
             session.set_tensor(name, tensor, t.numpy().astype(kind))
         session.run(name)
-        error = max(distance(session.read_tensor(name, view.tensor), t.cpu().numpy())
-                    for (_, view, _), t in zip(part.graph.outputs, want))
+        error = max(
+            distance(session.read_tensor(name, view.tensor), t.cpu().numpy())
+            for (_, view, _), t in zip(part.graph.outputs, want, strict=True)
+        )
         read = sum(size(t) for t in host) if row.read is None else row.read
         written = sum(size(t) for t in want)
 
         def run() -> Any:
             return row.run(*inputs)
+
     launches = [launch for i in nodes for launch in session._launches[name][i]]
     return Subject(
-        row.family, row.name, by_events(session.queue, launches), pytorch(run, device.where),
-        error, "; ".join(dict.fromkeys(part.lowered[i].why for i in nodes)), "—", len(launches),
-        read, written, sum(streams.extra_walks(part.graph.nodes[i], part.graph) for i in nodes),
+        row.family,
+        row.name,
+        by_events(session.queue, launches),
+        pytorch(run, device.where),
+        error,
+        "; ".join(dict.fromkeys(part.lowered[i].why for i in nodes)),
+        "—",
+        len(launches),
+        read,
+        written,
+        sum(streams.extra_walks(part.graph.nodes[i], part.graph) for i in nodes),
         isinstance(row, Update),
-        close=session.close)
+        close=session.close,
+    )
 
 
 def size(tensor: torch.Tensor) -> int:
@@ -272,7 +297,7 @@ def medians(runs: list[Seconds], options: argparse.Namespace) -> list[float]:
     times: list[list[float]] = [[] for _ in runs]
     started = time.perf_counter()
     for _ in range(options.rounds):
-        for run, count, into in zip(runs, counts, times):
+        for run, count, into in zip(runs, counts, times, strict=True):
             time.sleep(PAUSE)
             into.append(run(count))
         if time.perf_counter() - started > options.seconds and len(times[0]) > 2:
@@ -282,47 +307,64 @@ def medians(runs: list[Seconds], options: argparse.Namespace) -> list[float]:
 
 def compare(subject: Subject, device: Device, options: argparse.Namespace) -> dict[str, Any]:
     bare = Bare(device.queue, device.caps, subject.read, subject.written, subject.in_place)
-    mine, other, best = medians(
-        [subject.ours, subject.theirs, by_events(device.queue, bare.launches)], options)
+    mine, other, best = medians([subject.ours, subject.theirs, by_events(device.queue, bare.launches)], options)
     bare.close()
     moved = subject.read + subject.written
     best = max(best, subject.flops / device.ceilings.fp32.median)
     walked = best * (moved + subject.again) / moved
     empty = device.ceilings.launch_device_s.median * max(subject.launches, len(bare.launches))
-    small = max(moved / device.ceilings.bandwidth,
-                subject.flops / device.ceilings.fp32.median) < empty
+    small = max(moved / device.ceilings.bandwidth, subject.flops / device.ceilings.fp32.median) < empty
     return {
-        "family": subject.family, "row": subject.name, "why": subject.why,
-        "choice": subject.choice, "launches": subject.launches, "flops": subject.flops,
-        "read_bytes": subject.read, "written_bytes": subject.written,
-        "read_again_bytes": subject.again, "handheld_us": mine * 1e6, "torch_us": other * 1e6,
-        "handheld_gflops": subject.flops / mine / 1e9, "torch_gflops": subject.flops / other / 1e9,
-        "handheld_gbs": moved / mine / 1e9, "torch_gbs": moved / other / 1e9,
-        "least_us": best * 1e6, "small": small, "share": best / mine, "share_walked": walked / mine,
-        "torch_share": best / other, "ratio": mine / other,
+        "family": subject.family,
+        "row": subject.name,
+        "why": subject.why,
+        "choice": subject.choice,
+        "launches": subject.launches,
+        "flops": subject.flops,
+        "read_bytes": subject.read,
+        "written_bytes": subject.written,
+        "read_again_bytes": subject.again,
+        "handheld_us": mine * 1e6,
+        "torch_us": other * 1e6,
+        "handheld_gflops": subject.flops / mine / 1e9,
+        "torch_gflops": subject.flops / other / 1e9,
+        "handheld_gbs": moved / mine / 1e9,
+        "torch_gbs": moved / other / 1e9,
+        "least_us": best * 1e6,
+        "small": small,
+        "share": best / mine,
+        "share_walked": walked / mine,
+        "torch_share": best / other,
+        "ratio": mine / other,
         "error": None if math.isnan(subject.error) else subject.error,
         **({"candidates": subject.candidates} if subject.candidates else {}),
     }
 
 
-HEAD = (f"{'':30} {'handheld':>9} {'torch':>9} us {'ratio':>6}   {'handheld':>9} {'torch':>9} "
-        f"{'':7} {'share':>6} {'walked':>6} {'error':>6}  choice")
+HEAD = (
+    f"{'':30} {'handheld':>9} {'torch':>9} us {'ratio':>6}   {'handheld':>9} {'torch':>9} "
+    f"{'':7} {'share':>6} {'walked':>6} {'error':>6}  choice"
+)
 
 
 def line(result: dict[str, Any]) -> str:
     unit = "gflops" if result["flops"] else "gbs"
     again = f"{result['share_walked']:6.0%}" if result["read_again_bytes"] else f"{'':6}"
     error = "" if result["error"] is None else f"{result['error']:.0e}"
-    text = (f"  {result['row']:28} {result['handheld_us']:9.1f} {result['torch_us']:9.1f}    "
-            f"{result['ratio']:6.2f}   {result['handheld_' + unit]:9.1f} "
-            f"{result['torch_' + unit]:9.1f} {'GFLOP/s' if result['flops'] else 'GB/s':7} ")
+    text = (
+        f"  {result['row']:28} {result['handheld_us']:9.1f} {result['torch_us']:9.1f}    "
+        f"{result['ratio']:6.2f}   {result['handheld_' + unit]:9.1f} "
+        f"{result['torch_' + unit]:9.1f} {'GFLOP/s' if result['flops'] else 'GB/s':7} "
+    )
     text += f"{'small':>6} {'':6}" if result["small"] else f"{result['share']:6.0%} {again}"
     text += f" {error:>6}  {result['choice']:6}  {result['why']}"
     for best in result.get("candidates", [])[:3]:
         if "us" in best:
             rate = result["flops"] / best["us"] / 1e3
-            text += (f"\n{'':30} {best['us']:9.1f} {'':22} {rate:9.1f} {best['error']:.0e} "
-                     f"{best['why']} {json.dumps(best['choice'])}")
+            text += (
+                f"\n{'':30} {best['us']:9.1f} {'':22} {rate:9.1f} {best['error']:.0e} "
+                f"{best['why']} {json.dumps(best['choice'])}"
+            )
     return text
 
 
@@ -340,8 +382,7 @@ def summary(results: list[dict[str, Any]]) -> None:
             shares = f"share {mean([r['share'] for r in large]):.0%}"
             if any(r["read_again_bytes"] for r in large):
                 shares += f", walked {mean([r['share_walked'] for r in large]):.0%}"
-        print(f"  {family:20} ratio {mean([r['ratio'] for r in rows]):5.2f} of {len(rows)}, "
-              f"{shares}")
+        print(f"  {family:20} ratio {mean([r['ratio'] for r in rows]):5.2f} of {len(rows)}, {shares}")
     absent = [r for r in results if r["choice"] == "absent"]
     known = sum(r["choice"] != "—" for r in results)
     print(f"{len(absent)} of {known} shapes with variants are in no tuning record")
@@ -351,17 +392,22 @@ def plot(results: list[dict[str, Any]], title: str, path: str) -> None:
     """A dot a row: the share of the ceiling, ours and PyTorch's, family by family."""
     shown = [r for r in results if not r["small"]]
     families = list(dict.fromkeys(r["family"] for r in shown))
-    figure, axes = plots.pyplot().subplots(1, 2, figsize=(10, 1.4 + 0.34 * len(families)),
-                                           sharey=True, width_ratios=(3, 2))
+    figure, axes = plots.pyplot().subplots(
+        1, 2, figsize=(10, 1.4 + 0.34 * len(families)), sharey=True, width_ratios=(3, 2)
+    )
     for y, family in enumerate(families):
         rows = [r for r in shown if r["family"] == family]
-        for key, colour, up, label in (("share", plots.COLOURS[0], -0.16, "Handheld"),
-                                       ("torch_share", plots.COLOURS[1], 0.16, "PyTorch")):
+        for key, colour, up, label in (
+            ("share", plots.COLOURS[0], -0.16, "Handheld"),
+            ("torch_share", plots.COLOURS[1], 0.16, "PyTorch"),
+        ):
             values = [100 * r[key] for r in rows]
-            axes[0].scatter(values, [y + up] * len(rows), 16, colour, alpha=0.55, linewidths=0,
-                            label=label if y == 0 else None)
-            axes[0].plot([100 * mean([r[key] for r in rows])] * 2, [y + up - 0.15, y + up + 0.15],
-                         color=colour, linewidth=2.2)
+            axes[0].scatter(
+                values, [y + up] * len(rows), 16, colour, alpha=0.55, linewidths=0, label=label if y == 0 else None
+            )
+            axes[0].plot(
+                [100 * mean([r[key] for r in rows])] * 2, [y + up - 0.15, y + up + 0.15], color=colour, linewidth=2.2
+            )
         ratios = [1 / r["ratio"] for r in rows]
         axes[1].scatter(ratios, [y] * len(rows), 16, plots.COLOURS[0], alpha=0.55, linewidths=0)
         axes[1].plot([mean(ratios)] * 2, [y - 0.3, y + 0.3], color=plots.COLOURS[0], linewidth=2.2)
@@ -386,12 +432,14 @@ def plot(results: list[dict[str, Any]], title: str, path: str) -> None:
 
 
 def options_of() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
-    parser.add_argument("--only", default="", help="families, by the beginning of their names: "
-                        "matmul, conv, conv_input, batch, layer, softmax, max, optimizer ...")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="families, by the beginning of their names: "
+        "matmul, conv, conv_input, batch, layer, softmax, max, optimizer ...",
+    )
     parser.add_argument("--match", default="", help="only rows whose name holds this text")
     parser.add_argument("--candidates", action="store_true", help="time every choice")
     parser.add_argument("--rounds", type=int, default=7)
@@ -418,16 +466,20 @@ def main() -> int:
     order = list(dict.fromkeys(family for family, _, _ in rows))
     rows.sort(key=lambda r: order.index(r[0]))
     if not rows:
-        raise SystemExit("no such rows: families are "
-                         f"{', '.join(dict.fromkeys(r.family for r in streams.rows(large)))}, "
-                         "matmul, conv, conv_input, conv_weight")
+        raise SystemExit(
+            "no such rows: families are "
+            f"{', '.join(dict.fromkeys(r.family for r in streams.rows(large)))}, "
+            "matmul, conv, conv_input, conv_weight"
+        )
     device = Device.open(options.on, where)
     best = device.ceilings
     print(f"{caps.name} ({caps.driver}) beside PyTorch {torch.__version__} on {where}")
-    print(f"ceilings of {best.date}: {best.fp32.median / 1e9:.0f} GFLOP/s, "
-          f"{best.bandwidth / 1e9:.1f} GB/s outside caches, "
-          f"{best.launch_device_s.median * 1e6:.1f} us a launch{best.disturbed and ', '}"
-          f"{best.disturbed}")
+    print(
+        f"ceilings of {best.date}: {best.fp32.median / 1e9:.0f} GFLOP/s, "
+        f"{best.bandwidth / 1e9:.1f} GB/s outside caches, "
+        f"{best.launch_device_s.median * 1e6:.1f} us a launch{best.disturbed and ', '}"
+        f"{best.disturbed}"
+    )
     print(tuned.known(caps)[1])
     print(HEAD)
     results: list[dict[str, Any]] = []
@@ -442,8 +494,7 @@ def main() -> int:
         print(line(results[-1]), flush=True)
     summary(results)
     if options.json:
-        facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where,
-                 "ceilings": best.to_json()}
+        facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where, "ceilings": best.to_json()}
         Path(options.json).write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
     if options.plot:
         plot(results, f"Kernels, {caps.name}", options.plot)

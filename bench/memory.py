@@ -34,7 +34,7 @@ def pytorch_peak(models: list[Any], losses: list[Any], optimizers: list[Any]) ->
     """Most bytes in use during a step, once optimizer state exists."""
 
     def step() -> None:
-        for loss, optimizer in zip(losses, optimizers):
+        for loss, optimizer in zip(losses, optimizers, strict=True):
             optimizer.zero_grad()
             loss().backward()
             optimizer.step()
@@ -49,12 +49,8 @@ def pytorch_peak(models: list[Any], losses: list[Any], optimizers: list[Any]) ->
     for optimizer in optimizers:
         optimizer.zero_grad()
     state = [t for m in models for t in (*m.parameters(), *m.buffers())]
-    state += [
-        t for o in optimizers for s in o.state.values() for t in s.values() if torch.is_tensor(t)
-    ]
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as run:
+    state += [t for o in optimizers for s in o.state.values() for t in s.values() if torch.is_tensor(t)]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as run:
         step()
     events = [e for e in run.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
     total = peak = 0
@@ -92,12 +88,17 @@ def plot(rows: list[dict[str, Any]], title: str, path: str) -> None:
     state = [(row["plan"] - row["arena"]) / row["pytorch"] for row in rows]
     arena = [row["arena"] / row["pytorch"] for row in rows]
     axes.barh(at, state, 0.62, color=plots.COLOURS[0], label="Handheld: state and batch")
-    axes.barh(at, arena, 0.62, state, color=plots.COLOURS[0], alpha=0.5,
-              label="Handheld: the rest of the step")
-    for y, row in zip(at, rows):
+    axes.barh(at, arena, 0.62, state, color=plots.COLOURS[0], alpha=0.5, label="Handheld: the rest of the step")
+    for y, row in zip(at, rows, strict=True):
         sizes = f"{row['plan'] / MIB:,.0f} of {row['pytorch'] / MIB:,.0f} MiB"
-        axes.annotate(f"{row['ratio']:.2f}   {sizes}", (max(row["ratio"], 1), y), (5, 0),
-                      textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(
+            f"{row['ratio']:.2f}   {sizes}",
+            (max(row["ratio"], 1), y),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     axes.axvline(1, color=plots.INK, linewidth=0.8, label="PyTorch's peak")
     axes.set_yticks(at, [row["model"] for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -111,12 +112,8 @@ def plot(rows: list[dict[str, Any]], title: str, path: str) -> None:
 
 
 def options_of() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--on", default="opencl", help="opencl, or a shipped description: adreno-740"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--on", default="opencl", help="opencl, or a shipped description: adreno-740")
     parser.add_argument("--only", default="small", help="letters, small or large")
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
@@ -129,17 +126,13 @@ def main() -> int:
     if options.plot:
         plots.pyplot()
     print(f"handheld {handheld.__version__}, PyTorch {torch.__version__}; MiB")
-    print(
-        f"{'':24} {'all tensors':>12} {'arena':>8} {'plan':>8} "
-        f"{'PyTorch':>8} {'ratio':>6} {'in halves':>9}"
-    )
+    print(f"{'':24} {'all tensors':>12} {'arena':>8} {'plan':>8} {'PyTorch':>8} {'ratio':>6} {'in halves':>9}")
     rows = []
     for entry in chosen(options.only):
         row = measure(entry, options.on)
         rows.append(row)
         sizes = "".join(
-            f"{row[k] / MIB:{w}.1f} "
-            for k, w in (("tensors", 12), ("arena", 8), ("plan", 8), ("pytorch", 8))
+            f"{row[k] / MIB:{w}.1f} " for k, w in (("tensors", 12), ("arena", 8), ("plan", 8), ("pytorch", 8))
         )
         halves = f"{row['half'] / MIB:9.1f}"
         print(f"{entry.name:24} {sizes}{row['ratio']:6.2f} {halves}", flush=True)

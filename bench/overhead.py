@@ -62,10 +62,13 @@ def interleaved(plain: Turn, other: Turn, options: argparse.Namespace) -> dict[s
         ratios.append(times["profiled"][-1] / times["plain"][-1])
     found = {f"{name}_ms": statistics.median(values) for name, values in times.items()}
     quarter = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-    return {**found, "steps": count * options.rounds, "spread": quarter[2] - quarter[0],
-            "processor_ratio": (statistics.median(spent["profiled"])
-                                / statistics.median(spent["plain"])),
-            "ratio": found["profiled_ms"] / found["plain_ms"]}
+    return {
+        **found,
+        "steps": count * options.rounds,
+        "spread": quarter[2] - quarter[0],
+        "processor_ratio": (statistics.median(spent["profiled"]) / statistics.median(spent["plain"])),
+        "ratio": found["profiled_ms"] / found["plain_ms"],
+    }
 
 
 def ours(entry: Entry, options: argparse.Namespace, folder: str) -> dict[str, Any]:
@@ -99,12 +102,14 @@ def ours(entry: Entry, options: argparse.Namespace, folder: str) -> dict[str, An
         sampler, parts = run.meta["sampler"], run.parts()
         # it was stopped in the plain turns
         awake = elapsed / (row["steps"] * row["profiled_ms"] * 1e-3)
-        return {**row, "windows": len({one.window for one in run.timed}),
-                "recorded": len(run.timed),
-                "unexplained": parts["unexplained"] / parts["ms"] if parts else None,
-                "sampler_share": sampler["cpu_share"] * awake,
-                "sampler_sources": {name: one["cpu_share"] * awake
-                                    for name, one in sampler["sources"].items()}}
+        return {
+            **row,
+            "windows": len({one.window for one in run.timed}),
+            "recorded": len(run.timed),
+            "unexplained": parts["unexplained"] / parts["ms"] if parts else None,
+            "sampler_share": sampler["cpu_share"] * awake,
+            "sampler_sources": {name: one["cpu_share"] * awake for name, one in sampler["sources"].items()},
+        }
 
 
 def _paused(turn: Turn, profiler: Profiler) -> Turn:
@@ -112,8 +117,9 @@ def _paused(turn: Turn, profiler: Profiler) -> Turn:
     recording does not count."""
 
     def run(steps: int) -> None:
-        children = [child for child in psutil.Process().children()
-                    if "handheld.sensors.child" in " ".join(child.cmdline())]
+        children = [
+            child for child in psutil.Process().children() if "handheld.sensors.child" in " ".join(child.cmdline())
+        ]
         for child in children:
             child.send_signal(signal.SIGSTOP)
         begun = time.monotonic_ns()
@@ -163,8 +169,7 @@ def plot(rows: list[dict[str, Any]], path: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="small", help="letters, small or large")
     parser.add_argument("--rounds", type=int, default=9)
@@ -178,8 +183,10 @@ def main() -> None:
     where = "cuda" if torch.cuda.is_available() and "NVIDIA" in caps.vendor else "cpu"
     torch.set_num_threads(caps.compute_units if caps.kind == "cpu" else os.cpu_count() or 1)
     print(f"handheld {handheld.__version__} on {caps.name}; PyTorch {torch.__version__} on {where}")
-    print(f"{'':26} {'plain ms':>9} {'profiled':>9} {'ratio':>6} {'±':>5} {'windows':>7} "
-          f"{'sampler':>7} {'torch.profiler':>14}")
+    print(
+        f"{'':26} {'plain ms':>9} {'profiled':>9} {'ratio':>6} {'±':>5} {'windows':>7} "
+        f"{'sampler':>7} {'torch.profiler':>14}"
+    )
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for entry in chosen(options.only):
@@ -188,16 +195,23 @@ def main() -> None:
                 row |= {f"torch_{k}": v for k, v in theirs(entry, options, where).items()}
             rows.append(row)
             other = f"{row['torch_ratio']:14.2f}" if "torch_ratio" in row else ""
-            print(f"{entry.name:26} {row['plain_ms']:9.3f} {row['profiled_ms']:9.3f} "
-                  f"{row['ratio']:6.3f} {row['spread']:5.2f} {row['windows']:7} "
-                  f"{row['sampler_share']:7.1%} {other}", flush=True)
+            print(
+                f"{entry.name:26} {row['plain_ms']:9.3f} {row['profiled_ms']:9.3f} "
+                f"{row['ratio']:6.3f} {row['spread']:5.2f} {row['windows']:7} "
+                f"{row['sampler_share']:7.1%} {other}",
+                flush=True,
+            )
             if options.json:  # what is there is kept, should the rest not come
                 facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where}
                 Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
-    print("sampler, share of a core by source (of the last workload): " + ", ".join(
-        f"{name} {share:.2%}" for name, share in rows[-1]["sampler_sources"].items()))
-    print("processor time of the process, profiled / not: " + ", ".join(
-        f"{row['workload']} {row['processor_ratio']:.3f}" for row in rows))
+    print(
+        "sampler, share of a core by source (of the last workload): "
+        + ", ".join(f"{name} {share:.2%}" for name, share in rows[-1]["sampler_sources"].items())
+    )
+    print(
+        "processor time of the process, profiled / not: "
+        + ", ".join(f"{row['workload']} {row['processor_ratio']:.3f}" for row in rows)
+    )
     over = [row["workload"] for row in rows if row["ratio"] > TARGET]
     print(f"over {TARGET}: {', '.join(over) or 'none'}")
     if options.plot:

@@ -14,8 +14,7 @@ from jax import lax
 from translate import Walk, host
 
 
-def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int
-         ) -> tuple[Callable[[int], float], str, str]:
+def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> tuple[Callable[[int], float], str, str]:
     """(steps -> last loss, its name, the kind of device). The command sets the threads."""
 
     def loss_of(params: Any, buffers: Any, key: Any, x: Any, y: Any) -> Any:
@@ -25,8 +24,7 @@ def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int
 
     def step(params: Any, velocity: Any, buffers: Any, key: Any, x: Any, y: Any) -> Any:
         key, now = jax.random.split(key)
-        (loss, buffers), grads = jax.value_and_grad(loss_of, has_aux=True)(
-            params, buffers, now, x, y)
+        (loss, buffers), grads = jax.value_and_grad(loss_of, has_aux=True)(params, buffers, now, x, y)
         velocity = jax.tree.map(lambda v, g: momentum * v + g, velocity, grads)
         params = jax.tree.map(lambda p, v: p - rate * v, params, velocity)
         return params, velocity, buffers, key, loss
@@ -34,8 +32,12 @@ def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int
     run = jax.jit(step, donate_argnums=(0, 1, 2, 3))
     arrays = host(batch)
     params = {n: jnp.asarray(kernel_layout(a)) for n, a in walk.parameters.items()}
-    state = [params, jax.tree.map(jnp.zeros_like, params),
-             {n: jnp.asarray(a) for n, a in walk.buffers.items()}, jax.random.key(0)]
+    state = [
+        params,
+        jax.tree.map(jnp.zeros_like, params),
+        {n: jnp.asarray(a) for n, a in walk.buffers.items()},
+        jax.random.key(0),
+    ]
 
     def turn(steps: int) -> float:
         for _ in range(steps):
@@ -59,8 +61,13 @@ class Layers:
 
     def conv(self, x: Any, w: str, b: str | None, stride: Any, padding: Any, groups: int) -> Any:
         y = lax.conv_general_dilated(
-            x, self.params[w], stride, [(p, p) for p in padding],
-            dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups)
+            x,
+            self.params[w],
+            stride,
+            [(p, p) for p in padding],
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=groups,
+        )
         return y + self.params[b] if b else y
 
     def linear(self, x: Any, w: str, b: str | None) -> Any:
@@ -87,8 +94,7 @@ class Layers:
     def lstm(self, x: Any, name: str, layers: int) -> Any:
         x = x.swapaxes(0, 1)  # [t, n, width]
         for i in range(layers):
-            p = {k: self.params[f"{name}.{k}_l{i}"]
-                 for k in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+            p = {k: self.params[f"{name}.{k}_l{i}"] for k in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
             gates = x @ p["weight_ih"].T + (p["bias_ih"] + p["bias_hh"])
 
             def cell(state: Any, gx: Any, w: Any = p["weight_hh"]) -> Any:
@@ -108,11 +114,10 @@ class Layers:
 
     def max_pool(self, x: Any, kernel: Any, stride: Any, padding: Any, ceil: bool) -> Any:
         pads = [(0, 0)]
-        for n, k, s, p in zip(x.shape[1:3], kernel, stride, padding):
+        for n, k, s, p in zip(x.shape[1:3], kernel, stride, padding, strict=True):
             over = -(n + 2 * p - k) % s if ceil else 0
             pads.append((p, p + over))
-        return lax.reduce_window(x, -jnp.inf, lax.max, (1, *kernel, 1), (1, *stride, 1),
-                                 [*pads, (0, 0)])
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, *kernel, 1), (1, *stride, 1), [*pads, (0, 0)])
 
     def mean_pool(self, x: Any) -> Any:
         return x.mean((1, 2), keepdims=True)

@@ -18,8 +18,7 @@ from translate import Walk, host
 NCHW, NC4HW4, PADS = MNN.expr.NCHW, MNN.expr.NC4HW4, MNN.expr.CAFFE
 
 
-def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int
-         ) -> tuple[Callable[[int], float], str, str]:
+def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> tuple[Callable[[int], float], str, str]:
     """(steps -> last loss, its name, the kind of device)."""
     MNN.expr.lazy_eval(True)
     MNN.expr.set_thread_number(threads)
@@ -69,8 +68,7 @@ class Layers(nn.Module):  # type: ignore[misc]
 
     def conv(self, x: Any, w: str, b: str | None, stride: Any, padding: Any, groups: int) -> Any:
         kernel = self.read(w)
-        bias = self.read(b) if b else F.const(np.zeros(kernel.shape[0], np.float32),
-                                              [kernel.shape[0]], NCHW)
+        bias = self.read(b) if b else F.const(np.zeros(kernel.shape[0], np.float32), [kernel.shape[0]], NCHW)
         return F.conv2d(packed(x), kernel, bias, list(stride), list(padding), [1, 1], groups, PADS)
 
     def linear(self, x: Any, w: str, b: str | None) -> Any:

@@ -17,8 +17,7 @@ from tinygrad.nn.optim import SGD
 from translate import Walk, host
 
 
-def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int
-         ) -> tuple[Callable[[int], float], str, str]:
+def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> tuple[Callable[[int], float], str, str]:
     """(steps -> last loss, its name, the kind of device)."""
     TRAINING.value = 1
     params = {n: Tensor(a).realize() for n, a in walk.parameters.items()}
@@ -52,8 +51,7 @@ class Layers:
     def bias(self, b: str | None) -> Tensor | None:
         return self.params[b] if b else None
 
-    def conv(self, x: Tensor, w: str, b: str | None, stride: Any, padding: Any,
-             groups: int) -> Tensor:
+    def conv(self, x: Tensor, w: str, b: str | None, stride: Any, padding: Any, groups: int) -> Tensor:
         sides = (padding[1], padding[1], padding[0], padding[0])
         return x.conv2d(self.params[w], self.bias(b), groups, stride, 1, sides)
 
@@ -120,5 +118,4 @@ class Layers:
         return self.params[name]
 
     def cross_entropy(self, scores: Tensor, target: Tensor) -> Tensor:
-        return scores.reshape(-1, scores.shape[-1]).sparse_categorical_crossentropy(
-            target.flatten())
+        return scores.reshape(-1, scores.shape[-1]).sparse_categorical_crossentropy(target.flatten())

@@ -71,8 +71,12 @@ def ours(entry: Entry, device: str) -> tuple[Turn, dict[str, Any]]:
 
     steps(1)
     first = time.perf_counter() - started
-    return timed(steps), {"launches": launches, "first_step_s": first, "plan_bytes": plan.bytes,
-                          **tuned.coverage(plan, tuned.known(plan.caps)[0])}
+    return timed(steps), {
+        "launches": launches,
+        "first_step_s": first,
+        "plan_bytes": plan.bytes,
+        **tuned.coverage(plan, tuned.known(plan.caps)[0]),
+    }
 
 
 def pytorch(entry: Entry, where: str, compiled: bool) -> Turn:
@@ -122,8 +126,7 @@ def compare(entry: Entry, options: argparse.Namespace, where: str, kind: str) ->
     return result
 
 
-def rounds(contestants: dict[str, Turn], options: argparse.Namespace, result: dict[str, Any]
-           ) -> dict[str, list[float]]:
+def rounds(contestants: dict[str, Turn], options: argparse.Namespace, result: dict[str, Any]) -> dict[str, list[float]]:
     """Seconds a step of each, turn by turn; one that has had its time sits out after three."""
     counts: dict[str, int] = {}
     times: dict[str, list[float]] = {}
@@ -166,18 +169,22 @@ def cells(row: dict[str, Any], against: list[str]) -> str:
 
 def plot(rows: list[dict[str, Any]], against: list[str], title: str, path: str) -> None:
     """Speed-ups over each peer, on a logarithmic axis: 2 is twice as fast."""
-    figure, axes = plots.pyplot().subplots(figsize=(max(6, 1.3 + 0.3 * len(rows) * (
-        1 + len(against))), 4.2))
+    figure, axes = plots.pyplot().subplots(figsize=(max(6, 1.3 + 0.3 * len(rows) * (1 + len(against))), 4.2))
     width = 0.8 / len(against)
     for i, name in enumerate(against):
         at = [k + (i + 0.5) * width - 0.4 for k, row in enumerate(rows) if f"ratio_{name}" in row]
         faster = [1 / row[f"ratio_{name}"] for row in rows if f"ratio_{name}" in row]
-        axes.bar(at, [f - 1 for f in faster], 0.92 * width, 1, label=name,
-                 color=plots.COLOURS[i])
-        for x, value in zip(at, faster):
-            axes.annotate(f"{value:.2g}", (x, value), (0, 2 if value >= 1 else -2),
-                          textcoords="offset points", ha="center", fontsize=7,
-                          va="bottom" if value >= 1 else "top")
+        axes.bar(at, [f - 1 for f in faster], 0.92 * width, 1, label=name, color=plots.COLOURS[i])
+        for x, value in zip(at, faster, strict=True):
+            axes.annotate(
+                f"{value:.2g}",
+                (x, value),
+                (0, 2 if value >= 1 else -2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+                va="bottom" if value >= 1 else "top",
+            )
     axes.axhline(1, color=plots.INK, linewidth=0.8)
     axes.set_yscale("log")
     low, high = axes.get_ylim()
@@ -197,31 +204,30 @@ def plot(rows: list[dict[str, Any]], against: list[str], title: str, path: str) 
 
 def against(text: str) -> list[str]:
     """Names, checked; "all" is those that are installed."""
-    names = [n for n in NAMES if n not in PEERS or PEERS[n].installed] if text == "all" \
-        else text.split(",")
+    names = [n for n in NAMES if n not in PEERS or PEERS[n].installed] if text == "all" else text.split(",")
     for name in names:
         if name not in NAMES:
             raise argparse.ArgumentTypeError(f"no peer {name!r}: there are {', '.join(NAMES)}")
         if name in PEERS and not PEERS[name].installed:
-            raise argparse.ArgumentTypeError(
-                f"{name} is not installed. Try: pip install {PEERS[name].package}")
+            raise argparse.ArgumentTypeError(f"{name} is not installed. Try: pip install {PEERS[name].package}")
     return names
 
 
 def options_of() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="small", help="letters, small or large")
-    parser.add_argument("--against", default="all", type=against,
-                        help=f"all that are installed, or some of {','.join(NAMES)}")
+    parser.add_argument(
+        "--against", default="all", type=against, help=f"all that are installed, or some of {','.join(NAMES)}"
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
-    parser.add_argument("--most", type=float, default=20,
-                        help="seconds of turns that a slow contestant gets, if it had three")
-    parser.add_argument("--patience", type=float, default=600,
-                        help="seconds that a peer may take to start, compilation included")
+    parser.add_argument(
+        "--most", type=float, default=20, help="seconds of turns that a slow contestant gets, if it had three"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=600, help="seconds that a peer may take to start, compilation included"
+    )
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
     return parser.parse_args()
@@ -233,8 +239,10 @@ def summary(rows: list[dict[str, Any]], names: list[str]) -> None:
         if found:
             mean = math.exp(sum(math.log(r[f"ratio_{name}"]) for r in found) / len(found))
             worst = max(found, key=lambda row: float(row[f"ratio_{name}"]))
-            print(f"handheld / {name}: geometric mean {mean:.2f} of {len(found)}, worst "
-                  f"{worst[f'ratio_{name}']:.2f} ({worst['workload']})")
+            print(
+                f"handheld / {name}: geometric mean {mean:.2f} of {len(found)}, worst "
+                f"{worst[f'ratio_{name}']:.2f} ({worst['workload']})"
+            )
     gaps = {row[key] for row in rows for key in row if key.endswith("_not_written")}
     if gaps:
         print(f"—: not written for that peer ({', '.join(sorted(gaps))})")
@@ -247,15 +255,22 @@ def summary(rows: list[dict[str, Any]], names: list[str]) -> None:
 def facts_of(caps: DeviceCaps, where: str) -> dict[str, Any]:
     """Prints what is compared, and returns it."""
     print(f"handheld {handheld.__version__} on {caps.name} ({caps.driver})")
-    print(f"PyTorch {torch.__version__} on {where}, {torch.get_num_threads()} threads; ms a step, "
-          "median (quartile range / median)")
+    print(
+        f"PyTorch {torch.__version__} on {where}, {torch.get_num_threads()} threads; ms a step, "
+        "median (quartile range / median)"
+    )
     for name, peer in PEERS.items():
         if not peer.installed:
             print(f"{name}: not installed")
     line = tuned.known(caps)[1]
     print(line)
-    return {"device": caps.to_json(), "torch": torch.__version__, "where": where,
-            "threads": torch.get_num_threads(), "tuning": line}
+    return {
+        "device": caps.to_json(),
+        "torch": torch.__version__,
+        "where": where,
+        "threads": torch.get_num_threads(),
+        "tuning": line,
+    }
 
 
 def main() -> int:

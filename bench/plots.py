@@ -17,12 +17,21 @@ def pyplot() -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    plt.rcParams.update({
-        "font.size": 9, "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK,
-        "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
-        "axes.titlesize": 10, "axes.titlelocation": "left", "legend.frameon": False,
-        "figure.constrained_layout.use": True,
-    })
+    plt.rcParams.update(
+        {
+            "font.size": 9,
+            "axes.edgecolor": INK,
+            "axes.labelcolor": INK,
+            "text.color": INK,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.axisbelow": True,
+            "axes.titlesize": 10,
+            "axes.titlelocation": "left",
+            "legend.frameon": False,
+            "figure.constrained_layout.use": True,
+        }
+    )
     return plt
 
 
@@ -33,8 +42,9 @@ def save(figure: Any, path: str) -> None:
 
 def clipped(axes: Any, bars: Any, values: list[float], most: float, text: str = "{:.1f}") -> None:
     """Bars above `most` end there and carry their value."""
-    for bar, value in zip(bars, values):
+    for bar, value in zip(bars, values, strict=True):
         if value > most:
             bar.set_height(most)
-            axes.annotate(text.format(value), (bar.get_x() + bar.get_width() / 2, most),
-                          ha="center", va="bottom", fontsize=7)
+            axes.annotate(
+                text.format(value), (bar.get_x() + bar.get_width() / 2, most), ha="center", va="bottom", fontsize=7
+            )

@@ -56,8 +56,7 @@ class Remote:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.errors = tempfile.NamedTemporaryFile("r", errors="replace")  # noqa: SIM115
-        self.process = context.Process(
-            target=serve, args=(theirs, name, entry, threads, self.errors.name), daemon=True)
+        self.process = context.Process(target=serve, args=(theirs, name, entry, threads, self.errors.name), daemon=True)
         self.process.start()
         theirs.close()
         try:
@@ -75,8 +74,9 @@ class Remote:
             answer = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join(5)
-            raise Failed(f"its process ended with {self.process.exitcode}: "
-                         f"{self.errors.read()[-400:].strip()}") from None
+            raise Failed(
+                f"its process ended with {self.process.exitcode}: {self.errors.read()[-400:].strip()}"
+            ) from None
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -32,8 +32,9 @@ def main() -> None:
     options = parser.parse_args()
     found = find()
     for one in found:
-        print(f"{one.name:16} " + (f"no: {one.reason}" if one.reason else
-                                   f"{one.cost_s * 1e6:.0f} µs a reading in a row"))
+        print(
+            f"{one.name:16} " + (f"no: {one.reason}" if one.reason else f"{one.cost_s * 1e6:.0f} µs a reading in a row")
+        )
     periods = {name: float(s) for name, _, s in (text.partition("=") for text in options.period)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.samples"
@@ -49,16 +50,25 @@ def main() -> None:
 
 def report(sampler: Sampler, path: Path) -> dict[str, Any]:
     made = sampler.summary()
-    print(f"\n{made.elapsed_s:.1f} s, {made.cpu_share:.1%} of a core in all, {made.gaps} gaps"
-          + (f", {made.problem}" if made.problem else ""))
-    result: dict[str, Any] = {"elapsed_s": made.elapsed_s, "cpu_share": made.cpu_share,
-                              "gaps": made.gaps, "problem": made.problem, "sources": []}
+    print(
+        f"\n{made.elapsed_s:.1f} s, {made.cpu_share:.1%} of a core in all, {made.gaps} gaps"
+        + (f", {made.problem}" if made.problem else "")
+    )
+    result: dict[str, Any] = {
+        "elapsed_s": made.elapsed_s,
+        "cpu_share": made.cpu_share,
+        "gaps": made.gaps,
+        "problem": made.problem,
+        "sources": [],
+    }
     with Samples(path) as samples:
         for one in made.sources:
-            print(f"\n{one.name}: every {one.period_s * 1e3:g} ms asked, "
-                  f"{one.readings / made.elapsed_s:.1f} a second, {one.missed} missed, "
-                  f"{one.mean_s * 1e6:.0f} µs (at most {one.max_s * 1e6:.0f}) a reading, "
-                  f"{one.cpu_share:.2%} of a core")
+            print(
+                f"\n{one.name}: every {one.period_s * 1e3:g} ms asked, "
+                f"{one.readings / made.elapsed_s:.1f} a second, {one.missed} missed, "
+                f"{one.mean_s * 1e6:.0f} µs (at most {one.max_s * 1e6:.0f}) a reading, "
+                f"{one.cpu_share:.2%} of a core"
+            )
             lines = channels(samples, one.name)
             result["sources"].append({**vars(one), "channels": lines})
         for gap in samples.gaps():
@@ -68,17 +78,16 @@ def report(sampler: Sampler, path: Path) -> dict[str, Any]:
 
 def channels(samples: Samples, source: str) -> list[dict[str, Any]]:
     rows = [row for row in samples.channels() if row["source"] == source]
-    energies = {row["covers"]: row["name"] for row in rows
-                if row["quantity"] == "energy" and row["counter"]}
+    energies = {row["covers"]: row["name"] for row in rows if row["quantity"] == "energy" and row["counter"]}
     for row in rows:
         t_s, values = samples.series(source, row["name"])
         if not len(values):
             continue
         row.update(first=values[0], last=values[-1], mean=float(np.mean(values)))
         update = row["update_s"]
-        text = (f"  {row['name']:24} {values[0]:.6g} to {values[-1]:.6g} {row['unit']}, mean "
-                f"{row['mean']:.6g}, " + ("did not change" if update is None else
-                                          f"changes every {update * 1e3:.1f} ms"))
+        text = f"  {row['name']:24} {values[0]:.6g} to {values[-1]:.6g} {row['unit']}, mean {row['mean']:.6g}, " + (
+            "did not change" if update is None else f"changes every {update * 1e3:.1f} ms"
+        )
         counter = energies.get(row["covers"]) if row["quantity"] == "power" else None
         if counter and len(values) > 2:
             _, joules = samples.series(source, counter)

@@ -66,8 +66,7 @@ def text(shape: Shape) -> str:
 
 def rows(large: bool) -> list[Stream | Update]:
     """Of the suite; with `large`, also what no cache holds."""
-    images = [(32, 64, 32, 32), (32, 128, 16, 16), (32, 96, 16, 16), (4, 64, 112, 112),
-              (4, 256, 56, 56)]
+    images = [(32, 64, 32, 32), (32, 128, 16, 16), (32, 96, 16, 16), (4, 64, 112, 112), (4, 256, 56, 56)]
     tokens = [(2048, 256)]
     hidden = [(2048, 1024)]
     scores = [(8192, 128)]  # 16 * 4 heads * 128 rows
@@ -146,8 +145,9 @@ def softmax(shape: Shape) -> Iterator[Stream]:
         return [dy, x.softmax(-1)]
 
     yield Stream("softmax", text(shape), normal(shape), lambda x: aten._softmax(x, -1, False))
-    yield Stream("softmax grad", text(shape), saved,
-                 lambda dy, y: aten._softmax_backward_data(dy, y, -1, torch.float32))
+    yield Stream(
+        "softmax grad", text(shape), saved, lambda dy, y: aten._softmax_backward_data(dy, y, -1, torch.float32)
+    )
 
 
 def cross_entropy(shape: Shape) -> Iterator[Stream]:
@@ -183,8 +183,9 @@ def pool(shape: Shape, kernel: int, stride: int, padding: int) -> Iterator[Strea
 
     windows = math.prod((s + 2 * padding - kernel) // stride + 1 for s in shape[2:])
     yield Stream("max pool", name, normal(shape), forward)
-    yield Stream("max pool grad", name, saved, backward,
-                 read=8 * shape[0] * shape[1] * windows)  # of x only the shape matters
+    yield Stream(
+        "max pool grad", name, saved, backward, read=8 * shape[0] * shape[1] * windows
+    )  # of x only the shape matters
 
 
 def average(shape: Shape) -> Iterator[Stream]:
@@ -194,32 +195,25 @@ def average(shape: Shape) -> Iterator[Stream]:
     def backward(dy: Any, x: Any) -> Any:
         return aten.avg_pool2d_backward(dy, x, *window)
 
-    yield Stream("avg pool", f"{text(shape)} 2/2", normal(shape),
-                 lambda x: aten.avg_pool2d(x, *window))
-    yield Stream("avg pool grad", f"{text(shape)} 2/2", normal(out, shape), backward,
-                 read=4 * math.prod(out))
+    yield Stream("avg pool", f"{text(shape)} 2/2", normal(shape), lambda x: aten.avg_pool2d(x, *window))
+    yield Stream("avg pool grad", f"{text(shape)} 2/2", normal(out, shape), backward, read=4 * math.prod(out))
 
 
 def pointwise(shape: Shape) -> Iterator[Stream]:
     yield Stream("pointwise", f"{text(shape)} relu", normal(shape), torch.relu)
-    yield Stream("pointwise", f"{text(shape)} add relu", normal(shape, shape),
-                 lambda x, y: torch.relu(x + y))
+    yield Stream("pointwise", f"{text(shape)} add relu", normal(shape, shape), lambda x, y: torch.relu(x + y))
     if len(shape) == 2:
         yield Stream("pointwise", f"{text(shape)} gelu", normal(shape), F.gelu)
-        yield Stream("pointwise", f"{text(shape)} gelu grad", normal(shape, shape),
-                     aten.gelu_backward)
+        yield Stream("pointwise", f"{text(shape)} gelu grad", normal(shape, shape), aten.gelu_backward)
 
 
 def reductions(shape: Shape) -> Iterator[Stream]:
     if len(shape) == 2:
-        yield Stream("reduction", f"{text(shape)} sum of columns", normal(shape),
-                     lambda x: x.sum(0))
+        yield Stream("reduction", f"{text(shape)} sum of columns", normal(shape), lambda x: x.sum(0))
         yield Stream("reduction", f"{text(shape)} sum of rows", normal(shape), lambda x: x.sum(1))
         return
-    yield Stream("reduction", f"{text(shape)} sum of channels", normal(shape),
-                 lambda x: x.sum((0, 2, 3)))
-    yield Stream("reduction", f"{text(shape)} mean of planes", normal(shape),
-                 lambda x: x.mean((2, 3)))
+    yield Stream("reduction", f"{text(shape)} sum of channels", normal(shape), lambda x: x.sum((0, 2, 3)))
+    yield Stream("reduction", f"{text(shape)} mean of planes", normal(shape), lambda x: x.mean((2, 3)))
 
 
 def embedding(positions: int, words: int, width: int) -> Iterator[Stream]:
@@ -229,10 +223,19 @@ def embedding(positions: int, words: int, width: int) -> Iterator[Stream]:
         generator = torch.Generator().manual_seed(2)
         return torch.randint(words, (positions,), generator=generator)
 
-    yield Stream("embedding", name, lambda: [*normal((words, width))(), index()], aten.embedding,
-                 read=4 * positions * (width + 1))
-    yield Stream("embedding grad", name, lambda: [*normal((positions, width))(), index()],
-                 lambda dy, at: aten.embedding_dense_backward(dy, at, words, -1, False))
+    yield Stream(
+        "embedding",
+        name,
+        lambda: [*normal((words, width))(), index()],
+        aten.embedding,
+        read=4 * positions * (width + 1),
+    )
+    yield Stream(
+        "embedding grad",
+        name,
+        lambda: [*normal((positions, width))(), index()],
+        lambda dy, at: aten.embedding_dense_backward(dy, at, words, -1, False),
+    )
 
 
 # ---------------------------------------------------------------------------------- as graphs
@@ -272,13 +275,14 @@ def extra_walks(node: Node, graph: Graph) -> int:
     body = Body(node, graph, collapse(node, graph))
     stages = Stages(body)
     program = body.program
-    ends = [[a for i, n in enumerate(program) if n.op in REDUCTIONS and stages.stage[i] == s
-             for a in n.args] for s in range(1, stages.last + 1)]
+    ends = [
+        [a for i, n in enumerate(program) if n.op in REDUCTIONS and stages.stage[i] == s for a in n.args]
+        for s in range(1, stages.last + 1)
+    ]
     ends.append([i for i, full in node.attrs["stores"] if full])
     times: dict[int, int] = {}
     for roots in ends:
-        loads = {program[i].params[0] for i in stages.needed(program, roots)
-                 if program[i].op == "load"}
+        loads = {program[i].params[0] for i in stages.needed(program, roots) if program[i].op == "load"}
         for operand in loads:
             times[operand] = times.get(operand, 0) + 1
     return sum((n - 1) * distinct(node, k, graph) for k, n in times.items())
@@ -288,5 +292,5 @@ def distinct(node: Node, operand: int, graph: Graph) -> int:
     """Bytes of a tensor that a view of it shows."""
     view = node.inputs[operand]
     tensor = graph.tensors[view.tensor]
-    seen = math.prod(n for n, s in zip(view.shape, view.strides) if s)
+    seen = math.prod(n for n, s in zip(view.shape, view.strides, strict=True) if s)
     return min(seen * tensor.nbytes // max(tensor.size, 1), tensor.nbytes)

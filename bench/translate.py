@@ -29,9 +29,15 @@ LAYERS = {
     "max_pool": "(x, kernel, stride, padding, ceil)",
     "mean_pool": "(x): the mean of each plane, [n, c, 1, 1]",
     "dropout": "(x, p)",
-    "relu": "(x)", "relu6": "(x)", "gelu": "(x)",
-    "flatten": "(x, start)", "cat": "(xs, axis)", "permute": "(x, axes)", "reshape": "(x, shape)",
-    "unbind": "(x, axis)", "transpose": "(x, a, b)",
+    "relu": "(x)",
+    "relu6": "(x)",
+    "gelu": "(x)",
+    "flatten": "(x, start)",
+    "cat": "(xs, axis)",
+    "permute": "(x, axes)",
+    "reshape": "(x, shape)",
+    "unbind": "(x, axis)",
+    "transpose": "(x, a, b)",
     "read": "(name): a parameter itself",
     "cross_entropy": "(scores, target): the mean over all positions",
 }
@@ -53,8 +59,7 @@ class Walk:
             raise NotWritten(f"the model cannot be traced: {error}") from None
         self.modules = dict(self.traced.named_modules())
         self.parameters = {n: p.detach().numpy().copy() for n, p in model.named_parameters()}
-        self.buffers = {n: b.numpy().copy() for n, b in model.named_buffers()
-                        if b.dtype == torch.float32}
+        self.buffers = {n: b.numpy().copy() for n, b in model.named_buffers() if b.dtype == torch.float32}
 
     def __call__(self, peer: Any, x: Any) -> Any:
         """The model's output, layer by layer in the peer's hands."""

@@ -1,9 +1,9 @@
 """Which nodes of a plan run a variant that was measured, and which their family's own choice.
 
-    tuned     the shipped record, or the user's, says which variant is the fastest
-    best      it says that the family's own choice is
-    absent    no record knows the shape: what a model gets that nobody tuned
-    —         the family has one variant
+tuned     the shipped record, or the user's, says which variant is the fastest
+best      it says that the family's own choice is
+absent    no record knows the shape: what a model gets that nobody tuned
+—         the family has one variant
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ def known(caps: DeviceCaps) -> tuple[Tuning, str]:
     if not found.used:
         return found, "no tuning record for this device, driver and kernels: all shapes are absent"
     shipped = sum(path.parent == SHIPPED for path in found.used)
-    return found, (f"tuning: {len(found.entries)} shapes in {shipped} shipped records and "
-                   f"{len(found.used) - shipped} of the user's")
+    return found, (
+        f"tuning: {len(found.entries)} shapes in {shipped} shipped records and "
+        f"{len(found.used) - shipped} of the user's"
+    )
 
 
-def standing(node: Node, graph: Graph, caps: DeviceCaps, records: Tuning
-             ) -> tuple[str, Choice | None]:
+def standing(node: Node, graph: Graph, caps: DeviceCaps, records: Tuning) -> tuple[str, Choice | None]:
     """tuned, best, absent or —, and the choice of the record."""
     offered = candidates(node, graph, caps)
     if len(offered) < 2:

@@ -26,8 +26,14 @@ Runs = list[tuple[str, tuple[Any, ...]]]
 
 
 def save_batches(path: str, runs: Runs) -> None:
-    np.savez(path, **{f"{n}.{name}.{i}": np.asarray(array)
-                      for n, (name, batch) in enumerate(runs) for i, array in enumerate(batch)})
+    np.savez(
+        path,
+        **{
+            f"{n}.{name}.{i}": np.asarray(array)
+            for n, (name, batch) in enumerate(runs)
+            for i, array in enumerate(batch)
+        },
+    )
 
 
 def load_batches(path: str) -> Runs:

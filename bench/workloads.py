@@ -101,7 +101,7 @@ class Eager:
     optimizers: list[torch.optim.Optimizer]
 
     def step(self) -> torch.Tensor:
-        for loss, optimizer in zip(self.losses, self.optimizers):
+        for loss, optimizer in zip(self.losses, self.optimizers, strict=True):
             optimizer.zero_grad()
             value = loss()
             value.backward()
@@ -124,8 +124,10 @@ def eager(entry: Entry, where: str = "cpu", compiled: bool = False) -> Eager:
         run_make, run_judge = wrap(make), wrap(judge)
         return Eager(
             [make, judge],
-            [lambda: dcgan.loss_d(run_make, run_judge, real.to(where), noise.to(where)),
-             lambda: dcgan.loss_g(run_make, run_judge, noise.to(where))],
+            [
+                lambda: dcgan.loss_d(run_make, run_judge, real.to(where), noise.to(where)),
+                lambda: dcgan.loss_g(run_make, run_judge, noise.to(where)),
+            ],
             [sgd(judge), sgd(make)],
         )
     model, loss, optimizer, (x, y) = single(entry)

@@ -141,9 +141,7 @@ class Eager:
 
     def __init__(self, task: Task, model: nn.Module, dtype: torch.dtype) -> None:
         self.task, self.model = task, still(task, model.to(dtype))
-        self.batch = {
-            k: v.to(dtype) if v.dtype.is_floating_point else v for k, v in task.batch.items()
-        }
+        self.batch = {k: v.to(dtype) if v.dtype.is_floating_point else v for k, v in task.batch.items()}
         self.optimizer = make_optimizer(task, model)
 
     @staticmethod
@@ -176,10 +174,7 @@ class Eager:
         return found
 
     def state(self) -> dict[str, np.ndarray]:
-        return {
-            k: (v.double() if v.dtype.is_floating_point else v).numpy().copy()
-            for k, v in self._tensors().items()
-        }
+        return {k: (v.double() if v.dtype.is_floating_point else v).numpy().copy() for k, v in self._tensors().items()}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         for name, tensor in self._tensors().items():
@@ -236,9 +231,7 @@ def try_family(family: Family, device: str, steps: int) -> Result:
     except Exception as problem:
         where = traceback.extract_tb(problem.__traceback__)[-1]
         result.verdict = "error"
-        result.note = (
-            f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
-        )
+        result.note = f"{type(problem).__name__}: {problem} ({Path(where.filename).name}:{where.lineno})"
     result.total_s = time.perf_counter() - started
     result.note = result.note[:1500]
     gc.collect()
@@ -306,9 +299,7 @@ def _try(task: Task, result: Result, device: str, steps: int) -> None:
     _with_dropout(task, model, result)
 
 
-def _check_exact(
-    got: dict[str, Any], want: dict[str, Any], own: dict[str, Any], loose: float, result: Result
-) -> None:
+def _check_exact(got: dict[str, Any], want: dict[str, Any], own: dict[str, Any], loose: float, result: Result) -> None:
     """With `loose`, a reference that is only as exact as so many times PyTorch's own error."""
     floor = floor_of(want)
     errors = {k: error(got[k], v, floor) for k, v in want.items() if k in got}
@@ -323,9 +314,7 @@ def _check_exact(
         )
 
 
-def _compare(
-    got: dict[str, Any], want: dict[str, Any], own: dict[str, Any], step: int, result: Result
-) -> None:
+def _compare(got: dict[str, Any], want: dict[str, Any], own: dict[str, Any], step: int, result: Result) -> None:
     floor, errors = floor_of(want), {}
     for name in want.keys() & got.keys():
         ours, theirs = error(got[name], want[name], floor), error(own[name], want[name], floor)
@@ -377,11 +366,7 @@ def families(groups: Iterable[str]) -> list[Family]:
 
     sources: dict[str, Callable[[], list[Family]]] = {
         "plain": lambda: [*coverage_plain.families(), *coverage_plain_more.families()],
-        "hf": lambda: [
-            *coverage_hf.families(),
-            *coverage_hf_more.families(),
-            *coverage_hf_wide.families(),
-        ],
+        "hf": lambda: [*coverage_hf.families(), *coverage_hf_more.families(), *coverage_hf_wide.families()],
         "timm": coverage_vision.timm_families,
         "pytorchcv": coverage_vision.pytorchcv_families,
     }
@@ -429,12 +414,8 @@ HEADER = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--only", default="", help="names that contain one of these, comma-separated"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="names that contain one of these, comma-separated")
     parser.add_argument("--group", default="", help="plain, hf, timm, pytorchcv; comma-separated")
     parser.add_argument("--on", default="opencl", help="the device")
     parser.add_argument("--steps", type=int, default=STEPS)
@@ -462,10 +443,7 @@ def main() -> int:
     good = [r for r in tried if r.verdict == "ok"]
     print(
         f"{len(good)} of {len(tried)} families ok; "
-        + ", ".join(
-            f"{sum(r.verdict == v for r in tried)} {v}"
-            for v in ("differs", "unsupported", "error", "dropout")
-        )
+        + ", ".join(f"{sum(r.verdict == v for r in tried)} {v}" for v in ("differs", "unsupported", "error", "dropout"))
     )
     return 0 if len(good) == len(tried) else 1
 

@@ -82,18 +82,11 @@ def plain() -> Batch:
 
 
 def translate() -> Batch:
-    return {
-        "input_ids": tokens(),
-        "attention_mask": torch.ones(B, T, dtype=torch.long),
-        "labels": tokens(7),
-    }
+    return {"input_ids": tokens(), "attention_mask": torch.ones(B, T, dtype=torch.long), "labels": tokens(7)}
 
 
 def image(size: int = 32, labels: int = 5) -> Maker:
-    return lambda: {
-        "pixel_values": torch.randn(B, 3, size, size),
-        "labels": torch.randint(0, labels, (B,)),
-    }
+    return lambda: {"pixel_values": torch.randn(B, 3, size, size), "labels": torch.randint(0, labels, (B,))}
 
 
 def pixels(size: int = 32) -> Maker:
@@ -103,21 +96,11 @@ def pixels(size: int = 32) -> Maker:
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
     output = model(**batch)
     loss = getattr(output, "loss", None)
-    return (
-        loss
-        if isinstance(loss, torch.Tensor)
-        else scalar_loss(dict(output) if hasattr(output, "items") else output)
-    )
+    return loss if isinstance(loss, torch.Tensor) else scalar_loss(dict(output) if hasattr(output, "items") else output)
 
 
 def family(
-    kind: str,
-    head: str,
-    batch: Maker,
-    base: dict[str, Any],
-    tag: str = "",
-    mode: str = "eval",
-    **change: Any,
+    kind: str, head: str, batch: Maker, base: dict[str, Any], tag: str = "", mode: str = "eval", **change: Any
 ) -> Family:
     """`head` is an Auto class without its `AutoModelFor`, or "" for the base model."""
 
@@ -140,17 +123,7 @@ def family(
 def _decoders() -> list[Family]:
     """Causal language models."""
     found = [
-        family(
-            "gpt2",
-            "CausalLM",
-            padded,
-            {},
-            vocab_size=V,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=64,
-        ),
+        family("gpt2", "CausalLM", padded, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64),
         family(
             "gpt2",
             "CausalLM",
@@ -177,28 +150,9 @@ def _decoders() -> list[Family]:
             pad_token_id=0,
             num_labels=3,
         ),
+        family("openai-gpt", "CausalLM", causal, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64),
         family(
-            "openai-gpt",
-            "CausalLM",
-            causal,
-            {},
-            vocab_size=V,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=64,
-        ),
-        family(
-            "gptj",
-            "CausalLM",
-            causal,
-            {},
-            vocab_size=V,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=64,
-            rotary_dim=4,
+            "gptj", "CausalLM", causal, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4
         ),
         family(
             "gpt_neo",
@@ -210,17 +164,7 @@ def _decoders() -> list[Family]:
             num_heads=4,
             window_size=4,
         ),
-        family(
-            "gpt_bigcode",
-            "CausalLM",
-            causal,
-            {},
-            vocab_size=V,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=64,
-        ),
+        family("gpt_bigcode", "CausalLM", causal, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64),
         family(
             "codegen",
             "CausalLM",
@@ -233,44 +177,13 @@ def _decoders() -> list[Family]:
             n_positions=64,
             rotary_dim=4,
         ),
-        family(
-            "ctrl",
-            "CausalLM",
-            causal,
-            {},
-            vocab_size=V,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=64,
-            dff=48,
-        ),
+        family("ctrl", "CausalLM", causal, {}, vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=64, dff=48),
         family("bloom", "CausalLM", padded, {}, vocab_size=V, hidden_size=32, n_layer=2, n_head=4),
         family("falcon", "CausalLM", causal, TEXT, new_decoder_architecture=True, num_kv_heads=2),
         family("falcon", "CausalLM", causal, TEXT, "alibi", alibi=True, multi_query=False),
         family("opt", "CausalLM", padded, TEXT, ffn_dim=48, word_embed_proj_dim=32),
-        family(
-            "mpt",
-            "CausalLM",
-            causal,
-            {},
-            vocab_size=V,
-            d_model=32,
-            n_heads=4,
-            n_layers=2,
-            max_seq_len=64,
-        ),
-        family(
-            "xglm",
-            "CausalLM",
-            causal,
-            {},
-            vocab_size=V,
-            d_model=32,
-            ffn_dim=48,
-            num_layers=2,
-            attention_heads=4,
-        ),
+        family("mpt", "CausalLM", causal, {}, vocab_size=V, d_model=32, n_heads=4, n_layers=2, max_seq_len=64),
+        family("xglm", "CausalLM", causal, {}, vocab_size=V, d_model=32, ffn_dim=48, num_layers=2, attention_heads=4),
         family("biogpt", "CausalLM", causal, TEXT),
         family("llama", "CausalLM", padded, TEXT, "padded"),
         family("llama", "CausalLM", causal, TEXT, "eager", attn_implementation="eager"),
@@ -341,20 +254,10 @@ def _decoders() -> list[Family]:
             block_types=["recurrent", "attention"],
         ),
         family(
-            "xlstm",
-            "CausalLM",
-            causal,
-            {},
-            vocab_size=V,
-            hidden_size=32,
-            num_heads=2,
-            num_blocks=2,
-            embedding_dim=32,
+            "xlstm", "CausalLM", causal, {}, vocab_size=V, hidden_size=32, num_heads=2, num_blocks=2, embedding_dim=32
         ),
         family("mixtral", "CausalLM", causal, {**TEXT, **EXPERTS}),
-        family(
-            "qwen2_moe", "CausalLM", causal, {**TEXT, **EXPERTS}, shared_expert_intermediate_size=24
-        ),
+        family("qwen2_moe", "CausalLM", causal, {**TEXT, **EXPERTS}, shared_expert_intermediate_size=24),
         family("qwen3_moe", "CausalLM", causal, {**TEXT, **EXPERTS}, head_dim=8),
         family("olmoe", "CausalLM", causal, {**TEXT, **EXPERTS}),
         family("phimoe", "CausalLM", causal, {**TEXT, **EXPERTS}),
@@ -400,29 +303,12 @@ def _decoders() -> list[Family]:
             expert_layer_offset=1,
             use_mamba_kernels=False,
         ),
-        family(
-            "modernbert-decoder",
-            "CausalLM",
-            causal,
-            TEXT,
-            global_attn_every_n_layers=2,
-            local_attention=8,
-        ),
+        family("modernbert-decoder", "CausalLM", causal, TEXT, global_attn_every_n_layers=2, local_attention=8),
         family("helium", "CausalLM", causal, TEXT, head_dim=8),
         family("ministral", "CausalLM", causal, TEXT, head_dim=8),
         family("hunyuan_v1_dense", "CausalLM", causal, TEXT, head_dim=8),
         family("lfm2", "CausalLM", causal, TEXT, layer_types=["conv", "full_attention"]),
-        family(
-            "xlnet",
-            "CausalLM",
-            plain_labels,
-            {},
-            vocab_size=V,
-            d_model=32,
-            n_layer=2,
-            n_head=4,
-            d_inner=48,
-        ),
+        family("xlnet", "CausalLM", plain_labels, {}, vocab_size=V, d_model=32, n_layer=2, n_head=4, d_inner=48),
     ]
     same = [
         "mistral",
@@ -492,15 +378,7 @@ def _encoders() -> list[Family]:
         family("bert", "TokenClassification", padded_tags, bert, num_labels=5),
         family("bert", "QuestionAnswering", spans, bert),
         family("bert", "PreTraining", plain, bert),
-        family(
-            "bert",
-            "SequenceClassification",
-            classes,
-            bert,
-            "eager",
-            num_labels=3,
-            attn_implementation="eager",
-        ),
+        family("bert", "SequenceClassification", classes, bert, "eager", num_labels=3, attn_implementation="eager"),
         family(
             "distilbert",
             "MaskedLM",
@@ -529,14 +407,7 @@ def _encoders() -> list[Family]:
         family("albert", "MaskedLM", padded, bert, embedding_size=16),
         family("electra", "MaskedLM", padded, bert, embedding_size=16),
         family("electra", "SequenceClassification", classes, bert, embedding_size=16, num_labels=3),
-        family(
-            "deberta",
-            "MaskedLM",
-            padded,
-            bert,
-            relative_attention=True,
-            pos_att_type=["p2c", "c2p"],
-        ),
+        family("deberta", "MaskedLM", padded, bert, relative_attention=True, pos_att_type=["p2c", "c2p"]),
         family(
             "deberta-v2",
             "MaskedLM",
@@ -550,13 +421,7 @@ def _encoders() -> list[Family]:
         ),
         family("deberta-v2", "SequenceClassification", classes, bert, num_labels=3),
         family(
-            "mobilebert",
-            "MaskedLM",
-            padded,
-            bert,
-            embedding_size=32,
-            true_hidden_size=16,
-            intra_bottleneck_size=16,
+            "mobilebert", "MaskedLM", padded, bert, embedding_size=32, true_hidden_size=16, intra_bottleneck_size=16
         ),
         family("squeezebert", "MaskedLM", padded, bert, embedding_size=32),
         family(
@@ -585,15 +450,7 @@ def _encoders() -> list[Family]:
             num_labels=3,
         ),
         family(
-            "xlm",
-            "SequenceClassification",
-            classes,
-            {},
-            vocab_size=V,
-            emb_dim=32,
-            n_layers=2,
-            n_heads=4,
-            num_labels=3,
+            "xlm", "SequenceClassification", classes, {}, vocab_size=V, emb_dim=32, n_layers=2, n_heads=4, num_labels=3
         ),
         family(
             "flaubert",

@@ -62,8 +62,7 @@ def _seq2seq() -> list[Family]:
         ]
     ]
     found += [
-        family(kind, "Seq2SeqLM", translate, t5)
-        for kind in ["t5", "mt5", "umt5", "longt5", "switch_transformers"]
+        family(kind, "Seq2SeqLM", translate, t5) for kind in ["t5", "mt5", "umt5", "longt5", "switch_transformers"]
     ]
     found += [
         family("bart", "SequenceClassification", bart_classes, bart, num_labels=3, eos_token_id=2),
@@ -87,15 +86,7 @@ def _seq2seq() -> list[Family]:
             num_decoder_attention_heads=4,
             ngram=2,
         ),
-        family(
-            "nllb-moe",
-            "Seq2SeqLM",
-            translate,
-            bart,
-            num_experts=4,
-            encoder_sparse_step=2,
-            decoder_sparse_step=2,
-        ),
+        family("nllb-moe", "Seq2SeqLM", translate, bart, num_experts=4, encoder_sparse_step=2, decoder_sparse_step=2),
         family(
             "fsmt",
             "Seq2SeqLM",
@@ -120,15 +111,7 @@ def _vision() -> list[Family]:
     four = {**stages, "depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32]}
     found = [
         family(kind, "ImageClassification", image(), VISION)
-        for kind in [
-            "vit",
-            "beit",
-            "data2vec-vision",
-            "dinov2",
-            "dinov2_with_registers",
-            "vit_msn",
-            "ijepa",
-        ]
+        for kind in ["vit", "beit", "data2vec-vision", "dinov2", "dinov2_with_registers", "vit_msn", "ijepa"]
     ]
     found += [
         family(
@@ -187,12 +170,7 @@ def _vision() -> list[Family]:
             decoder_hidden_size=16,
         ),
         family(
-            "segformer",
-            "ImageClassification",
-            image(),
-            four,
-            num_attention_heads=[1, 2, 3, 4],
-            decoder_hidden_size=16,
+            "segformer", "ImageClassification", image(), four, num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=16
         ),
         family(
             "beit",
@@ -206,16 +184,8 @@ def _vision() -> list[Family]:
         ),
         family("dinov3_vit", "", pixels(), VISION),
         family("deit", "MaskedImageModeling", masked_image, VISION, encoder_stride=8),
-        family(
-            "deit",
-            "ImageClassification",
-            image(),
-            VISION,
-            architectures=["DeiTForImageClassification"],
-        ),
-        family(
-            "xmod", "MaskedLM", padded, {**TEXT, "type_vocab_size": 2}, default_language="en_XX"
-        ),
+        family("deit", "ImageClassification", image(), VISION, architectures=["DeiTForImageClassification"]),
+        family("xmod", "MaskedLM", padded, {**TEXT, "type_vocab_size": 2}, default_language="en_XX"),
         family("siglip_vision_model", "", pixels(), VISION),
         family(
             "upernet",
@@ -241,17 +211,8 @@ def _vision() -> list[Family]:
             reassemble_factors=[4, 2, 1, 0.5],
             fusion_hidden_size=8,
         ),
-        family(
-            "glpn",
-            "DepthEstimation",
-            pixels(),
-            four,
-            num_attention_heads=[1, 2, 3, 4],
-            decoder_hidden_size=16,
-        ),
-        family(
-            "resnet", "ImageClassification", image(), four, embedding_size=8, layer_type="basic"
-        ),
+        family("glpn", "DepthEstimation", pixels(), four, num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=16),
+        family("resnet", "ImageClassification", image(), four, embedding_size=8, layer_type="basic"),
         family("regnet", "ImageClassification", image(), four, embedding_size=8, groups_width=8),
         family("mobilenet_v1", "ImageClassification", image(), stages, depth_multiplier=0.25),
         family("mobilenet_v2", "ImageClassification", image(), stages, depth_multiplier=0.25),
@@ -285,14 +246,7 @@ def _vision() -> list[Family]:
             mode="train",
         ),
         family("poolformer", "ImageClassification", image(64), four),
-        family(
-            "pvt",
-            "ImageClassification",
-            image(64),
-            four,
-            num_attention_heads=[1, 2, 3, 4],
-            image_size=64,
-        ),
+        family("pvt", "ImageClassification", image(64), four, num_attention_heads=[1, 2, 3, 4], image_size=64),
         family("pvt_v2", "ImageClassification", image(64), four, num_attention_heads=[1, 2, 3, 4]),
         family(
             "efficientnet",
@@ -326,12 +280,7 @@ def _vision() -> list[Family]:
             drop_path_rate=[0.0, 0.0, 0.1],
         ),
         family(
-            "swiftformer",
-            "ImageClassification",
-            image(64),
-            stages,
-            depths=[1, 1, 1, 1],
-            embed_dims=[8, 16, 24, 32],
+            "swiftformer", "ImageClassification", image(64), stages, depths=[1, 1, 1, 1], embed_dims=[8, 16, 24, 32]
         ),
         family(
             "hiera",
@@ -367,10 +316,7 @@ def series() -> Batch:
 
 
 def segments(size: int = 32) -> Batch:
-    return {
-        "pixel_values": torch.randn(B, 3, size, size),
-        "labels": torch.randint(0, 5, (B, size, size)),
-    }
+    return {"pixel_values": torch.randn(B, 3, size, size), "labels": torch.randint(0, 5, (B, size, size))}
 
 
 def speech(samples: int = 1600) -> Batch:
@@ -395,11 +341,7 @@ def _others() -> list[Family]:
         "classifier_proj_size": 8,
         "mask_time_prob": 0.0,
     }
-    towers = {
-        "text_config": {**TEXT, "num_key_value_heads": None},
-        "vision_config": VISION,
-        "projection_dim": 16,
-    }
+    towers = {"text_config": {**TEXT, "num_key_value_heads": None}, "vision_config": VISION, "projection_dim": 16}
 
     def voices() -> Batch:
         return {**speech(), "labels": torch.randint(0, 3, (B,))}
@@ -468,10 +410,7 @@ def _others() -> list[Family]:
             hidden_size=32,
         ),
         family(
-            "vits",
-            "",
-            plain,
-            {"vocab_size": V, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+            "vits", "", plain, {"vocab_size": V, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
         ),
         family(
             "time_series_transformer",

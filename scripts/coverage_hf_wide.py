@@ -6,19 +6,7 @@ from typing import Any
 
 import torch
 from coverage_family import Batch, Family
-from coverage_hf import (
-    EXPERTS,
-    TEXT,
-    VISION,
-    B,
-    V,
-    causal,
-    family,
-    image,
-    padded,
-    pixels,
-    translate,
-)
+from coverage_hf import EXPERTS, TEXT, VISION, B, V, causal, family, image, padded, pixels, translate
 
 #: what newer decoders call their parts
 DECODER: dict[str, Any] = {
@@ -126,10 +114,7 @@ AUDIO = {
 
 
 def video(size: int = 32, frames: int = 4) -> Batch:
-    return {
-        "pixel_values": torch.randn(B, frames, 3, size, size),
-        "labels": torch.randint(0, 5, (B,)),
-    }
+    return {"pixel_values": torch.randn(B, frames, 3, size, size), "labels": torch.randint(0, 5, (B,))}
 
 
 def sound() -> Batch:
@@ -141,10 +126,7 @@ def families() -> list[Family]:
     return [
         *(family(kind, "CausalLM", causal, DECODER) for kind in DECODERS),
         *(family(kind, "CausalLM", causal, {**DECODER, **MAMBA}) for kind in HYBRIDS),
-        *(
-            family(kind, "CausalLM", causal, {**DECODER, "num_key_value_heads": 4})
-            for kind in LATENT
-        ),
+        *(family(kind, "CausalLM", causal, {**DECODER, "num_key_value_heads": 4}) for kind in LATENT),
         family("zaya", "CausalLM", causal, DECODER, num_experts_per_tok=1),
         family(
             "gemma3n_text",
@@ -174,10 +156,7 @@ def families() -> list[Family]:
             attention_head_dim=16,
             attention_hidden_size=64,
         ),
-        *(
-            family(kind, "MaskedLM", padded, {**TEXT, "num_key_value_heads": 4})
-            for kind in ENCODERS
-        ),
+        *(family(kind, "MaskedLM", padded, {**TEXT, "num_key_value_heads": 4}) for kind in ENCODERS),
         *(family(kind, "", pixels(64), DETECTOR) for kind in ("detr", "table-transformer")),
         *(family(kind, "", pixels(64), DETECTOR) for kind in ("conditional_detr", "dab-detr")),
         family("yolos", "", pixels(), VISION, num_detection_tokens=5, image_size=[32, 32]),
@@ -191,18 +170,9 @@ def families() -> list[Family]:
         family("vivit", "VideoClassification", video, {**video_config, "tubelet_size": [2, 8, 8]}),
         family("timesformer", "VideoClassification", video, video_config),
         family("pegasus_x", "Seq2SeqLM", translate, {"vocab_size": V, "d_model": 32, **layers()}),
-        family(
-            "bigbird_pegasus", "Seq2SeqLM", translate, {"vocab_size": V, "d_model": 32, **layers()}
-        ),
+        family("bigbird_pegasus", "Seq2SeqLM", translate, {"vocab_size": V, "d_model": 32, **layers()}),
         family("t5gemma", "Seq2SeqLM", translate, {}, encoder=DECODER, decoder=DECODER),
-        family(
-            "lilt",
-            "SequenceClassification",
-            boxes,
-            {**TEXT, "type_vocab_size": 2},
-            hidden_size=48,
-            num_labels=5,
-        ),
+        family("lilt", "SequenceClassification", boxes, {**TEXT, "type_vocab_size": 2}, hidden_size=48, num_labels=5),
     ]
 
 

@@ -68,9 +68,7 @@ class UNet(nn.Module):
         super().__init__()
 
         def block(a: int, b: int) -> nn.Sequential:
-            return nn.Sequential(
-                nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True)
-            )
+            return nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True))
 
         self.down1, self.down2, self.deep = block(3, 8), block(8, 12), block(12, 16)
         self.up1, self.up2 = (
@@ -90,19 +88,12 @@ class UNet(nn.Module):
 class VAE(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encode = nn.Sequential(
-            nn.Conv2d(1, 8, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 8)
-        )
+        self.encode = nn.Sequential(nn.Conv2d(1, 8, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 8))
         self.decode = nn.Sequential(
-            nn.Linear(4, 512),
-            nn.ReLU(),
-            nn.Unflatten(1, (8, 8, 8)),
-            nn.ConvTranspose2d(8, 1, 4, 2, 1),
+            nn.Linear(4, 512), nn.ReLU(), nn.Unflatten(1, (8, 8, 8)), nn.ConvTranspose2d(8, 1, 4, 2, 1)
         )
 
-    def forward(
-        self, x: torch.Tensor, noise: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         mean, log = self.encode(x).chunk(2, 1)
         noise = torch.randn_like(mean) if self.training and noise.numel() == 0 else noise
         return self.decode(mean + noise * (0.5 * log).exp()), mean, log
@@ -111,8 +102,7 @@ class VAE(nn.Module):
 def elbo(model: nn.Module, batch: Batch) -> torch.Tensor:
     y, mean, log = model(batch["x"], batch["noise"])
     return (
-        F.binary_cross_entropy_with_logits(y, batch["x"].sigmoid())
-        - 0.5 * (1 + log - mean.square() - log.exp()).mean()
+        F.binary_cross_entropy_with_logits(y, batch["x"].sigmoid()) - 0.5 * (1 + log - mean.square() - log.exp()).mean()
     )
 
 
@@ -140,9 +130,7 @@ def penalty(model: nn.Module, batch: Batch) -> torch.Tensor:
     score = model(mixed)
     (g,) = torch.autograd.grad(score.sum(), mixed, create_graph=True)
     return (
-        model(batch["fake"]).mean()
-        - model(batch["real"]).mean()
-        + 10 * (g.flatten(1).norm(dim=1) - 1).square().mean()
+        model(batch["fake"]).mean() - model(batch["real"]).mean() + 10 * (g.flatten(1).norm(dim=1) - 1).square().mean()
     )
 
 
@@ -168,15 +156,14 @@ class Wave(nn.Module):
         super().__init__()
         self.first = nn.Conv1d(1, 8, 1)
         self.layers = nn.ModuleList(
-            nn.utils.parametrizations.weight_norm(nn.Conv1d(8, 16, 2, dilation=2**i))
-            for i in range(3)
+            nn.utils.parametrizations.weight_norm(nn.Conv1d(8, 16, 2, dilation=2**i)) for i in range(3)
         )
         self.mix = nn.ModuleList(nn.Conv1d(8, 8, 1) for _ in range(3))
         self.head = nn.Conv1d(8, 1, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.first(x)
-        for layer, mix in zip(self.layers, self.mix):
+        for layer, mix in zip(self.layers, self.mix, strict=True):
             a, b = layer(F.pad(y, (layer.dilation[0], 0))).chunk(2, 1)
             y = y + mix(a.tanh() * b.sigmoid())
         return self.head(F.elu(y))
@@ -191,30 +178,18 @@ class Graph(nn.Module):
 
     def forward(self, x: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         h = F.relu(self.first(x))
-        count = torch.zeros(x.shape[0], dtype=x.dtype).index_add(
-            0, target, torch.ones_like(target, dtype=x.dtype)
-        )
-        messages = torch.zeros_like(h).index_add(0, target, self.second(h[source])) / count.clamp(
-            min=1
-        ).unsqueeze(1)
+        count = torch.zeros(x.shape[0], dtype=x.dtype).index_add(0, target, torch.ones_like(target, dtype=x.dtype))
+        messages = torch.zeros_like(h).index_add(0, target, self.second(h[source])) / count.clamp(min=1).unsqueeze(1)
         score = (h[source] * h[target]).sum(1)
-        top = torch.zeros(x.shape[0], dtype=x.dtype).scatter_reduce(
-            0, target, score, "amax", include_self=False
-        )
+        top = torch.zeros(x.shape[0], dtype=x.dtype).scatter_reduce(0, target, score, "amax", include_self=False)
         weight = (score - top[target]).exp()
         total = torch.zeros(x.shape[0], dtype=x.dtype).index_add(0, target, weight)
-        attended = torch.zeros_like(h).index_add(
-            0, target, h[source] * (weight / total[target]).unsqueeze(1)
-        )
+        attended = torch.zeros_like(h).index_add(0, target, h[source] * (weight / total[target]).unsqueeze(1))
         return self.head(h + messages + attended)
 
 
 def edges() -> Batch:
-    return {
-        "x": torch.randn(7, 5),
-        "source": torch.randint(0, 7, (19,)),
-        "target": torch.randint(0, 7, (19,)),
-    }
+    return {"x": torch.randn(7, 5), "source": torch.randint(0, 7, (19,)), "target": torch.randint(0, 7, (19,))}
 
 
 class Tabular(nn.Module):
@@ -232,19 +207,13 @@ class Tabular(nn.Module):
 
 
 def table() -> Batch:
-    return {
-        "x": torch.randn(6, 3),
-        "kinds": torch.randint(0, 5, (6, 3)),
-        "words": torch.randint(0, 13, (6, 4)),
-    }
+    return {"x": torch.randn(6, 3), "kinds": torch.randint(0, 5, (6, 3)), "words": torch.randint(0, 13, (6, 4))}
 
 
 class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.GELU()) for _ in range(3)
-        )
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.GELU()) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -295,11 +264,7 @@ class Spatial(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         theta = self.where(x).view(-1, 2, 3) * 0.1 + torch.eye(2, 3, dtype=x.dtype)
-        return self.net(
-            F.grid_sample(
-                x, F.affine_grid(theta, list(x.shape), align_corners=False), align_corners=False
-            )
-        )
+        return self.net(F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=False), align_corners=False))
 
 
 class Detector(nn.Module):
@@ -308,11 +273,7 @@ class Detector(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 8, 3, 2, 1),
-            nn.BatchNorm2d(8),
-            nn.SiLU(),
-            nn.Conv2d(8, 8, 3, 2, 1),
-            nn.SiLU(),
+            nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.SiLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.SiLU()
         )
         self.kind, self.box = nn.Conv2d(8, 2 * 4, 1), nn.Conv2d(8, 2 * 4, 1)
 
@@ -328,18 +289,12 @@ class Detector(nn.Module):
             torch.minimum(found[..., 2:] + 1, boxes[..., 2:] + 1),
         )
         inner = (high - low).clamp(min=0).prod(-1)
-        area = (found[..., 2:] + 1 - found[..., :2]).prod(-1) + (
-            boxes[..., 2:] + 1 - boxes[..., :2]
-        ).prod(-1)
+        area = (found[..., 2:] + 1 - found[..., :2]).prod(-1) + (boxes[..., 2:] + 1 - boxes[..., :2]).prod(-1)
         return focal + (1 - inner / (area - inner)).mean()
 
 
 def boxes() -> Batch:
-    return {
-        "x": torch.randn(2, 3, 16, 16),
-        "hot": (torch.rand(2, 32, 4) > 0.8).float(),
-        "boxes": torch.rand(2, 32, 4),
-    }
+    return {"x": torch.randn(2, 3, 16, 16), "hot": (torch.rand(2, 32, 4) > 0.8).float(), "boxes": torch.rand(2, 32, 4)}
 
 
 def own(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -407,20 +362,13 @@ def families() -> list[Family]:
         ),
         plain(
             "mlp",
-            lambda: nn.Sequential(
-                nn.Flatten(), nn.Linear(768, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 5)
-            ),
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(768, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 5)),
             images(),
             classify,
         ),
         plain("unet", UNet, tensors(x=(2, 3, 16, 16))),
         plain("vae", VAE, tensors(x=(3, 1, 16, 16), noise=(3, 4)), elbo),
-        plain(
-            "critic with penalty",
-            Critic,
-            tensors(real=(3, 3, 16, 16), fake=(3, 3, 16, 16)),
-            penalty,
-        ),
+        plain("critic with penalty", Critic, tensors(real=(3, 3, 16, 16), fake=(3, 3, 16, 16)), penalty),
         plain("siamese", Siamese, tensors(a=(5, 7), b=(5, 7), c=(5, 7)), contrastive),
         plain("wavenet", Wave, tensors(x=(2, 1, 23))),
         plain("graph network", Graph, edges),
@@ -440,12 +388,7 @@ def families() -> list[Family]:
             tensors(x=(2, 3, 6, 6)),
             mode="train",
         ),
-        plain(
-            "old spectral norm",
-            lambda: nn.utils.spectral_norm(nn.Linear(6, 4)),
-            tensors(x=(3, 6)),
-            mode="train",
-        ),
+        plain("old spectral norm", lambda: nn.utils.spectral_norm(nn.Linear(6, 4)), tensors(x=(3, 6)), mode="train"),
         plain(
             "orthogonal",
             lambda: nn.utils.parametrizations.orthogonal(nn.Linear(4, 4), orthogonal_map="cayley"),
@@ -454,20 +397,14 @@ def families() -> list[Family]:
         plain(
             "super resolution",
             lambda: nn.Sequential(
-                nn.Conv2d(3, 16, 5, padding=2),
-                nn.Tanh(),
-                nn.Conv2d(16, 12, 3, padding=1),
-                nn.PixelShuffle(2),
+                nn.Conv2d(3, 16, 5, padding=2), nn.Tanh(), nn.Conv2d(16, 12, 3, padding=1), nn.PixelShuffle(2)
             ),
             tensors(x=(2, 3, 8, 8)),
         ),
         plain(
             "group norm",
             lambda: nn.Sequential(
-                nn.Conv2d(3, 8, 3, bias=False),
-                nn.GroupNorm(4, 8),
-                nn.Mish(),
-                nn.AdaptiveMaxPool2d(2),
+                nn.Conv2d(3, 8, 3, bias=False), nn.GroupNorm(4, 8), nn.Mish(), nn.AdaptiveMaxPool2d(2)
             ),
             tensors(x=(2, 3, 9, 9)),
         ),

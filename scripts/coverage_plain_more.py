@@ -281,7 +281,7 @@ class Meta(nn.Module):
         weights = dict(self.net.named_parameters())
         first = F.mse_loss(torch.func.functional_call(self.net, weights, (x[:3],)), y[:3])
         grads = torch.autograd.grad(first, list(weights.values()), create_graph=True)
-        quick = {k: w - 0.1 * g for (k, w), g in zip(weights.items(), grads)}
+        quick = {k: w - 0.1 * g for (k, w), g in zip(weights.items(), grads, strict=True)}
         return F.mse_loss(torch.func.functional_call(self.net, quick, (x[3:],)), y[3:])
 
 
@@ -345,9 +345,7 @@ class Segment(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=2, dilation=2), nn.PReLU(8), nn.Conv2d(8, 4, 1)
-        )
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=2, dilation=2), nn.PReLU(8), nn.Conv2d(8, 4, 1))
 
     def forward(self, x: T, labels: T) -> T:
         p = self.net(x).softmax(1)
@@ -388,8 +386,7 @@ class Attentive(nn.Module):
         h = self.inner(x)
         n = x.shape[0]
         pair = self.pair(
-            h.unsqueeze(1).expand(n, n, 8).reshape(-1, 8),
-            h.unsqueeze(0).expand(n, n, 8).reshape(-1, 8),
+            h.unsqueeze(1).expand(n, n, 8).reshape(-1, 8), h.unsqueeze(0).expand(n, n, 8).reshape(-1, 8)
         ).view(n, n)
         links = (linked > 0.3) | torch.eye(n, dtype=torch.bool)
         weight = F.leaky_relu(pair, 0.2).masked_fill(~links, -torch.inf).softmax(1)
@@ -423,7 +420,7 @@ class Contrast(nn.Module):
 
     def forward(self, a: T, b: T) -> T:
         with torch.no_grad():
-            for mine, theirs in zip(self.target.parameters(), self.online.parameters()):
+            for mine, theirs in zip(self.target.parameters(), self.online.parameters(), strict=True):
                 mine.lerp_(theirs, 0.01)
         return 2 - 2 * F.cosine_similarity(self.guess(self.online(a)), self.target(b)).mean()
 
@@ -484,11 +481,7 @@ def tagged() -> Batch:
 
 
 def noised() -> Batch:
-    return {
-        "x": torch.randn(2, 3, 8, 8),
-        "when": torch.randint(0, 50, (2,)),
-        "noise": torch.randn(2, 3, 8, 8),
-    }
+    return {"x": torch.randn(2, 3, 8, 8), "when": torch.randint(0, 50, (2,)), "noise": torch.randn(2, 3, 8, 8)}
 
 
 def labelled() -> Batch:

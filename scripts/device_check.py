@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MODELS = ("mlp", "lenet5", "mobilenet_v2", "resnet18", "squeezenet", "lstm_lm", "transformer",
-          "dcgan")
+MODELS = ("mlp", "lenet5", "mobilenet_v2", "resnet18", "squeezenet", "lstm_lm", "transformer", "dcgan")
 
 
 @dataclass(frozen=True)
@@ -43,25 +42,40 @@ class Part:
 
 
 PARTS = (
-    Part("equality", 240, tuple(f"scripts/equality.py --on {{on}} --steps 10 --only {m}"
-                                for m in MODELS)),
-    Part("cases", 400, ("-m pytest -q --tb=short -p no:cacheprovider --all-cases --shard {shard} "
-                        "tests/test_cases.py -k opencl",)),
-    Part("variants", 560, ("-m pytest -q --tb=short -p no:cacheprovider --all-variants "
-                           "--shard {shard} tests/test_variants.py -k 'every and own'",)),
-    Part("peers", 150, ("bench/peers.py --on {on} --only small --against eager --rounds 7 "
-                        "--seconds 0.2 --json {json}",)),
-    Part("large", 150, ("bench/peers.py --on {on} --only large --against eager --rounds 3 "
-                        "--seconds 0.3 --json {json}",)),
+    Part("equality", 240, tuple(f"scripts/equality.py --on {{on}} --steps 10 --only {m}" for m in MODELS)),
+    Part(
+        "cases",
+        400,
+        ("-m pytest -q --tb=short -p no:cacheprovider --all-cases --shard {shard} tests/test_cases.py -k opencl",),
+    ),
+    Part(
+        "variants",
+        560,
+        (
+            "-m pytest -q --tb=short -p no:cacheprovider --all-variants "
+            "--shard {shard} tests/test_variants.py -k 'every and own'",
+        ),
+    ),
+    Part(
+        "peers", 150, ("bench/peers.py --on {on} --only small --against eager --rounds 7 --seconds 0.2 --json {json}",)
+    ),
+    Part(
+        "large", 150, ("bench/peers.py --on {on} --only large --against eager --rounds 3 --seconds 0.3 --json {json}",)
+    ),
     Part("kernels", 150, ("bench/kernels.py --on {on} --rounds 5 --seconds 0.1 --json {json}",)),
     Part("das2022", 240, ("-m handheld study das2022 --on {on} --out {folder}",)),
-    Part("liu2019", 260, ("-m handheld study liu2019 --on {on} --workloads squeezenet,resnet50,"
-                          "densenet40,char_cnn,dqn --batch 4,64 --cool 0 --out {folder}",)),
+    Part(
+        "liu2019",
+        260,
+        (
+            "-m handheld study liu2019 --on {on} --workloads squeezenet,resnet50,"
+            "densenet40,char_cnn,dqn --batch 4,64 --cool 0 --out {folder}",
+        ),
+    ),
     Part("bench", 540, ("-m handheld bench --on {on} --seconds 2 --cool 1 --out {folder}",)),
     Part("memory", 60, ("bench/memory.py --on {on} --only bcde --json {json}",)),
     Part("first_step", 120, ("bench/first_step.py --on {on} --json {json}",)),
-    Part("overhead", 180, ("bench/overhead.py --on {on} --only small --rounds 5 --seconds 0.5 "
-                           "--json {json}",)),
+    Part("overhead", 180, ("bench/overhead.py --on {on} --only small --rounds 5 --seconds 0.5 --json {json}",)),
     Part("accounts", 500, ("bench/accounts.py --on {on} --minutes 7.5 --out {folder}",)),
 )
 #: tests, which know no other device
@@ -77,11 +91,12 @@ class Check:
         began = time.monotonic()
         limit = min(part.seconds, self.until - began)
         lines = self._lines(part)
-        logs = [self.out / (f"{part.name}.{i}.txt" if len(lines) > 1 else f"{part.name}.txt")
-                for i in range(len(lines))]
+        logs = [
+            self.out / (f"{part.name}.{i}.txt" if len(lines) > 1 else f"{part.name}.txt") for i in range(len(lines))
+        ]
         # threads of their own would only disturb each other
         settings = {**os.environ, **({"OMP_NUM_THREADS": "1"} if part.together else {})}
-        children = [_start(line, log, settings) for line, log in zip(lines, logs)]
+        children = [_start(line, log, settings) for line, log in zip(lines, logs, strict=True)]
         codes = [_wait(child, began + limit) for child in children]
         text = [log.read_text(errors="replace") for log in logs]
         print(f"{part.name}: {time.monotonic() - began:.0f} s, {_verdict(codes)}", flush=True)
@@ -92,15 +107,20 @@ class Check:
 
     def _lines(self, part: Part) -> list[str]:
         count = self.jobs if "{shard}" in part.commands[0] else 1
-        return [command.format(on=self.on, json=self.out / f"{part.name}.json",
-                               folder=self.out / part.name, shard=f"{i + 1}/{count}")
-                for command in part.commands for i in range(count)]
+        return [
+            command.format(
+                on=self.on, json=self.out / f"{part.name}.json", folder=self.out / part.name, shard=f"{i + 1}/{count}"
+            )
+            for command in part.commands
+            for i in range(count)
+        ]
 
 
 def _start(line: str, log: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
     with log.open("wb") as file:
-        return subprocess.Popen([sys.executable, *shlex.split(line)], cwd=ROOT, stdout=file,
-                                stderr=subprocess.STDOUT, env=settings)
+        return subprocess.Popen(
+            [sys.executable, *shlex.split(line)], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env=settings
+        )
 
 
 def _wait(child: subprocess.Popen[bytes], until: float) -> int | None:
@@ -131,18 +151,18 @@ def _summary(logs: Sequence[str]) -> list[str]:
     progress = re.compile(r"^([.sFEx]{2,}|[.sFEx](?= +\[))", re.M)
     dots = "".join("".join(progress.findall(log)) for log in logs)
     if dots:
-        counts = {what: dots.count(mark) for what, mark in
-                  (("passed", "."), ("failed", "F"), ("errors", "E"), ("skipped", "s"))}
-        named = [line for log in logs for line in log.splitlines()
-                 if line.startswith(("FAILED", "ERROR"))]
+        counts = {
+            what: dots.count(mark)
+            for what, mark in (("passed", "."), ("failed", "F"), ("errors", "E"), ("skipped", "s"))
+        }
+        named = [line for log in logs for line in log.splitlines() if line.startswith(("FAILED", "ERROR"))]
         return [", ".join(f"{n} {what}" for what, n in counts.items() if n), *named[:20]]
     most = 1 if len(logs) > 1 else 14
     return [line for log in logs for line in log.rstrip().splitlines()[-most:]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--minutes", type=float, default=9.0)
@@ -154,11 +174,12 @@ def main() -> None:
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no part {', '.join(unknown)}: there are {', '.join(known)}")
     if options.on != "opencl" and (fixed := [n for n in names if n in FIRST]):
-        parser.error(f"{', '.join(fixed)} run on the first OpenCL device, whatever --on says. Try: "
-                     "leave them out, or let OCL_ICD_VENDORS show that device alone")
+        parser.error(
+            f"{', '.join(fixed)} run on the first OpenCL device, whatever --on says. Try: "
+            "leave them out, or let OCL_ICD_VENDORS show that device alone"
+        )
     options.out.mkdir(parents=True, exist_ok=True)
-    check = Check(options.on, options.out.resolve(), options.jobs,
-                  time.monotonic() + 60 * options.minutes)
+    check = Check(options.on, options.out.resolve(), options.jobs, time.monotonic() + 60 * options.minutes)
     left = sorted((known[name] for name in names), key=lambda part: not part.together)
     while left and check.until - time.monotonic() > 5:
         check.run(left.pop(0))

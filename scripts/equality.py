@@ -46,18 +46,18 @@ def problem(workload: suite.Workload, batch: int, steps: int) -> tuple[Any, Any,
     modules, updates = workload.parts()
     data = [workload.runs(workload.batch(batch, seed)) for seed in range(steps)]
     names = ("optimizer", *(f"optimizer_{u.graph}" for u in updates[1:]))
-    compared = [Update(u.graph, u.loss, u.optimizer, name) for u, name in zip(updates, names)]
+    compared = [Update(u.graph, u.loss, u.optimizer, name) for u, name in zip(updates, names, strict=True)]
     return workload.step(batch), modules, compared, [[b for _, b in runs] for runs in data]
 
 
 def chosen(options: argparse.Namespace) -> list[tuple[str, suite.Workload, int]]:
     """Name, workload and batch of what was asked for."""
     if options.workloads:
-        names = list(suite.WORKLOADS) if options.workloads == "all" \
-            else options.workloads.split(",")
+        names = list(suite.WORKLOADS) if options.workloads == "all" else options.workloads.split(",")
         return [(name, suite.get(name, size="small"), options.batch or BATCH) for name in names]
-    return [(name, suite.get(name, **SMALL[name][1]), options.batch or SMALL[name][0])
-            for name in options.only.split(",")]
+    return [
+        (name, suite.get(name, **SMALL[name][1]), options.batch or SMALL[name][0]) for name in options.only.split(",")
+    ]
 
 
 def main() -> None:

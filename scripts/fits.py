@@ -33,8 +33,10 @@ def real(workload: suite.Workload, need: Need, on: str) -> str:
         started = time.perf_counter()
         losses += [float(trainer.run(graph, *part)) for graph, part in batch]
         taken = time.perf_counter() - started
-    return (f"    ran at batch {need.batch} on {on}: {trainer.plan.bytes / 1e9:.2f} GB, losses "
-            f"{', '.join(f'{loss:.3f}' for loss in losses)}, second step {taken:.1f} s")
+    return (
+        f"    ran at batch {need.batch} on {on}: {trainer.plan.bytes / 1e9:.2f} GB, losses "
+        f"{', '.join(f'{loss:.3f}' for loss in losses)}, second step {taken:.1f} s"
+    )
 
 
 def main() -> None:
@@ -47,22 +49,31 @@ def main() -> None:
     parser.add_argument("--on", default="opencl")
     options = parser.parse_args()
     batches = [int(word) for word in options.batch.split(",")]
-    print(f"| workload | lasting | {' | '.join(f'batch {n}' for n in batches)} | largest under "
-          f"{options.line:g} GB |\n|---|{'---:|' * (len(batches) + 2)}")
+    print(
+        f"| workload | lasting | {' | '.join(f'batch {n}' for n in batches)} | largest under "
+        f"{options.line:g} GB |\n|---|{'---:|' * (len(batches) + 2)}"
+    )
     for name in names(options.workloads):
         workload = suite.get(name, size=options.size)
         needs = [needed(workload, n) for n in batches]
         under = [need for need in needs if need.bytes <= options.line * 1e9]
         cells = [f"{need.bytes / 1e9:.2f} GB" + ("" if need in under else " ✗") for need in needs]
-        print(f"| {name} | {needs[0].lasting_bytes / 1e9:.2f} GB | {' | '.join(cells)} | "
-              f"{max((need.batch for need in under), default='none')} |", flush=True)
+        print(
+            f"| {name} | {needs[0].lasting_bytes / 1e9:.2f} GB | {' | '.join(cells)} | "
+            f"{max((need.batch for need in under), default='none')} |",
+            flush=True,
+        )
         if options.run is None:
             continue
         need = needed(workload, options.run)
         room = psutil.virtual_memory().available / 2
-        print(real(workload, need, options.on) if need.bytes <= room else
-              f"    not run at batch {need.batch}: {need.bytes / 1e9:.2f} GB are needed, and half "
-              f"of this machine's free memory is {room / 1e9:.2f} GB", flush=True)
+        print(
+            real(workload, need, options.on)
+            if need.bytes <= room
+            else f"    not run at batch {need.batch}: {need.bytes / 1e9:.2f} GB are needed, and half "
+            f"of this machine's free memory is {room / 1e9:.2f} GB",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

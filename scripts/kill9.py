@@ -38,8 +38,10 @@ def work(step_file: str, path: str, ends: Any, count: Synchronized[int]) -> None
     """The profile that is killed."""
     plan = handheld.load(step_file).plan("opencl", graphs=["train"])
     graph = plan.graphs["train"].graph
-    batch = tuple(np.zeros(graph.tensors[t].shape, np.float32 if kind.endswith("float32")
-                           else np.int64) for _, t, kind in graph.inputs)
+    batch = tuple(
+        np.zeros(graph.tensors[t].shape, np.float32 if kind.endswith("float32") else np.int64)
+        for _, t, kind in graph.inputs
+    )
 
     def batches() -> Any:
         """Asked for the next batch, the step before has ended."""
@@ -65,8 +67,14 @@ def one(step_file: str, path: Path, after_s: float) -> dict[str, Any]:
     killed = time.monotonic()
     process.join()
     done = count.value
-    row: dict[str, Any] = {"after_s": after_s, "steps": done, "opened": False, "kept": 0,
-                           "missing_s": None, "problem": ""}
+    row: dict[str, Any] = {
+        "after_s": after_s,
+        "steps": done,
+        "opened": False,
+        "kept": 0,
+        "missing_s": None,
+        "problem": "",
+    }
     if process.exitcode != -signal.SIGKILL:
         return {**row, "problem": f"it ended by itself: {process.exitcode}"}
     try:
@@ -89,13 +97,11 @@ def small_step(path: Path) -> None:
 
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
     batch = (torch.randn(16, 32), torch.zeros(16, dtype=torch.int64))
-    handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1),
-                     batch).save(path)
+    handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch).save(path)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--most", type=float, default=6.0, help="seconds after the file is there")
     parser.add_argument("--seed", type=int, default=0)
@@ -110,15 +116,23 @@ def main() -> int:
             row = one(str(step_file), Path(folder) / f"{n}.run", draw.uniform(0, options.most))
             rows.append(row)
             if not options.json:
-                print(f"{n:3} after {row['after_s']:5.2f} s: " + (
-                    f"{row['kept']} of {row['steps']} steps, {row['missing_s']:.2f} s missing"
-                    if row["opened"] else row["problem"]), flush=True)
+                print(
+                    f"{n:3} after {row['after_s']:5.2f} s: "
+                    + (
+                        f"{row['kept']} of {row['steps']} steps, {row['missing_s']:.2f} s missing"
+                        if row["opened"]
+                        else row["problem"]
+                    ),
+                    flush=True,
+                )
     fine = [row for row in rows if row["opened"] and row["missing_s"] <= LATEST_S]
     if options.json:
         print(json.dumps(rows))
     else:
-        print(f"{len(fine)} of {len(rows)} opened with at most {LATEST_S:g} s missing; most "
-              f"{max((r['missing_s'] or 0.0 for r in rows), default=0.0):.2f} s")
+        print(
+            f"{len(fine)} of {len(rows)} opened with at most {LATEST_S:g} s missing; most "
+            f"{max((r['missing_s'] or 0.0 for r in rows), default=0.0):.2f} s"
+        )
     return 0 if len(fine) == len(rows) else 1
 
 

@@ -34,8 +34,7 @@ SMALL = ["m1", "m3", "mlp", "lenet5", "--on", "opencl", "--seconds", "1", "--coo
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=2, help="kills")
     parser.add_argument("--most", type=float, default=30.0, help="seconds until a kill")
     parser.add_argument("--seed", type=int, default=0)
@@ -44,17 +43,21 @@ def main() -> int:
     parser.add_argument("command", nargs="*", help="names and options of handheld bench")
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        folder = options.out or Path(stack.enter_context(
-            tempfile.TemporaryDirectory())) / "results"
-        found = trial(folder, options.command or SMALL, options.times, options.most,
-                      random.Random(options.seed), (lambda *_: None) if options.json else print)
+        folder = options.out or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "results"
+        found = trial(
+            folder,
+            options.command or SMALL,
+            options.times,
+            options.most,
+            random.Random(options.seed),
+            (lambda *_: None) if options.json else print,
+        )
     if options.json:
         print(json.dumps(found))
     return 1 if found["problems"] else 0
 
 
-def trial(folder: Path, words: list[str], times: int, most: float, draw: random.Random,
-          say: Any) -> dict[str, Any]:
+def trial(folder: Path, words: list[str], times: int, most: float, draw: random.Random, say: Any) -> dict[str, Any]:
     begun, kills = time.monotonic(), []
     before: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -64,16 +67,22 @@ def trial(folder: Path, words: list[str], times: int, most: float, draw: random.
         lines = kept(folder)
         problems += lost(before, lines)
         kills.append({"after_s": after, "rows": len(lines), "ended": how})
-        say(f"{'killed after ' + format(after, '.1f') + ' s' if after and how == 'killed' else how}"
-            f": {len(lines)} rows, {len(lines) - len(before)} new", flush=True)
+        say(
+            f"{'killed after ' + format(after, '.1f') + ' s' if after and how == 'killed' else how}"
+            f": {len(lines)} rows, {len(lines) - len(before)} new",
+            flush=True,
+        )
         before = lines
         if how not in ("killed", "came to its end"):
             problems.append(how)
             break
     problems += unsound(folder)
     seconds = time.monotonic() - begun
-    say("\n".join(problems) or f"nothing lost, nothing run twice: {len(before)} rows in "
-        f"{seconds:.0f} s, with {sum(k['ended'] == 'killed' for k in kills)} kills")
+    say(
+        "\n".join(problems)
+        or f"nothing lost, nothing run twice: {len(before)} rows in "
+        f"{seconds:.0f} s, with {sum(k['ended'] == 'killed' for k in kills)} kills"
+    )
     return {"kills": kills, "rows": len(before), "seconds": seconds, "problems": problems}
 
 
@@ -81,7 +90,10 @@ def once(folder: Path, words: list[str], after: float | None) -> str:
     """Runs it until it ends, or is killed."""
     process = subprocess.Popen(
         [sys.executable, "-m", "handheld", "bench", *words, "--out", str(folder), "--json"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         _, said = process.communicate(timeout=after)
     except subprocess.TimeoutExpired:
@@ -99,7 +111,7 @@ def kept(folder: Path) -> list[dict[str, Any]]:
 
 
 def lost(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
-    return [] if after[:len(before)] == before else ["rows that were there are gone or changed"]
+    return [] if after[: len(before)] == before else ["rows that were there are gone or changed"]
 
 
 def unsound(folder: Path) -> list[str]:
@@ -107,8 +119,7 @@ def unsound(folder: Path) -> list[str]:
     results = benchmark.open_results(folder)
     keys = [row["key"] for row in results.lines]
     wanted = {benchmark.Case(**case).key for case in results.info["cases"]}
-    problems = [f"{key} has {keys.count(key)} rows" for key in {*keys, *wanted}
-                if keys.count(key) != 1]
+    problems = [f"{key} has {keys.count(key)} rows" for key in {*keys, *wanted} if keys.count(key) != 1]
     for row in results.rows:
         path = results.run_path(row)
         if path is None:

@@ -50,8 +50,11 @@ def main() -> None:
         found = losses(name, options.steps, options.batch, options.on)
         failed += not falls(found)
         shown = " ".join(f"{found[i * (len(found) - 1) // 4]:.3g}" for i in range(5))
-        print(f"{name:18} {'falls' if falls(found) else 'DOES NOT FALL':13} {shown}  "
-              f"{time.perf_counter() - started:.0f} s", flush=True)
+        print(
+            f"{name:18} {'falls' if falls(found) else 'DOES NOT FALL':13} {shown}  "
+            f"{time.perf_counter() - started:.0f} s",
+            flush=True,
+        )
     raise SystemExit(failed > 0)
 
 

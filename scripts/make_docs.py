@@ -43,8 +43,8 @@ def command_names() -> list[str]:
 
     groups = [(group.name, group.typer_instance) for group in app.registered_groups]
     return [str(command.name) for command in app.registered_commands] + [
-        f"{name} {command.name}" for name, group in groups if group is not None
-        for command in group.registered_commands]
+        f"{name} {command.name}" for name, group in groups if group is not None for command in group.registered_commands
+    ]
 
 
 def errors_page() -> str:
@@ -53,24 +53,33 @@ def errors_page() -> str:
 
     tree = inspect.getdoc(errors) or ""
     rows = [f"| `{c.__name__}` | {inspect.getdoc(c)} |" for c in error_classes()]
-    return "\n".join((
-        f"# Errors\n\n{NOTE}Everything Handheld raises on purpose is a `HandheldError` of "
-        "`handheld.errors`. Ctrl-C or SIGTERM in\na training loop ends in `Interrupted`, a "
-        "`KeyboardInterrupt` that says where the state is.\n",
-        "```text", tree, "```\n", "| error | meaning |", "|---|---|", *rows, ""))
+    return "\n".join(
+        (
+            f"# Errors\n\n{NOTE}Everything Handheld raises on purpose is a `HandheldError` of "
+            "`handheld.errors`. Ctrl-C or SIGTERM in\na training loop ends in `Interrupted`, a "
+            "`KeyboardInterrupt` that says where the state is.\n",
+            "```text",
+            tree,
+            "```\n",
+            "| error | meaning |",
+            "|---|---|",
+            *rows,
+            "",
+        )
+    )
 
 
 def error_classes() -> list[type[Exception]]:
     from handheld import errors
 
-    return [c for c in vars(errors).values()
-            if isinstance(c, type) and issubclass(c, errors.HandheldError)]
+    return [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.HandheldError)]
 
 
 def ops_page() -> str:
     """PyTorch's ops that have a lowering, and the vocabulary they become."""
-    return "\n".join(("# Ops\n", NOTE + "## PyTorch ops\n", *_lowerings(),
-                      "## The graph's vocabulary\n", *_vocabulary()))
+    return "\n".join(
+        ("# Ops\n", NOTE + "## PyTorch ops\n", *_lowerings(), "## The graph's vocabulary\n", *_vocabulary())
+    )
 
 
 def lowerings() -> dict[str, Callable[..., object]]:
@@ -87,17 +96,23 @@ def _lowerings() -> Iterable[str]:
     from handheld.capture.registry import decompositions
 
     table = lowerings()
-    yield (f"{len(table)} ops of PyTorch are said directly in the graph's vocabulary, those below. "
-           "Views (`view`,\n`permute`, `slice`, `expand`, `select` and their kin) are not among "
-           "them: they are how an op reads its\ninputs and cost nothing.\n")
-    yield ("Integers have 32 bits on a device. Batches and constants that need more are refused; a "
-           "sum or product\nthat needs more wraps, where PyTorch's int64 would hold it.\n")
+    yield (
+        f"{len(table)} ops of PyTorch are said directly in the graph's vocabulary, those below. "
+        "Views (`view`,\n`permute`, `slice`, `expand`, `select` and their kin) are not among "
+        "them: they are how an op reads its\ninputs and cost nothing.\n"
+    )
+    yield (
+        "Integers have 32 bits on a device. Batches and constants that need more are refused; a "
+        "sum or product\nthat needs more wraps, where PyTorch's int64 would hold it.\n"
+    )
     own = {str(op) for op in decompositions()}
     more = len(own - set(table))
-    yield (f"Other ops are taken apart by PyTorch's own decompositions (PyTorch "
-           f"{_minor(torch.__version__)} has {more} more)\nand work if their parts do. What is "
-           "left is an `UnsupportedOp` error that names the op and its place\nin the model. "
-           "In-place ops count as the op they vary.\n")
+    yield (
+        f"Other ops are taken apart by PyTorch's own decompositions (PyTorch "
+        f"{_minor(torch.__version__)} has {more} more)\nand work if their parts do. What is "
+        "left is an `UnsupportedOp` error that names the op and its place\nin the model. "
+        "In-place ops count as the op they vary.\n"
+    )
     groups: dict[str, list[str]] = {}
     for name, function in table.items():
         groups.setdefault(function.__module__, []).append(name)
@@ -125,12 +140,14 @@ def _vocabulary() -> Iterable[str]:
         count = ["any" if n is None else str(n) for n in (op.inputs, op.outputs)]
         more = " and those of its epilogue" if op.epilogue else ""
         meaning = op.doc.replace("|", "\\|").replace("\n", " ")
-        yield (f"| `{op.name}` | {count[0]}{more} | {count[1]} | "
-               f"{', '.join(f'`{a}`' for a in op.attrs)} | {meaning} |")
+        yield (f"| `{op.name}` | {count[0]}{more} | {count[1]} | {', '.join(f'`{a}`' for a in op.attrs)} | {meaning} |")
     yield "\nA program, in `map`, `reduce` and epilogues, is made of these instructions:\n"
-    for title, names in (("One argument", program.UNARY), ("Two arguments", program.BINARY),
-                         ("Reductions", program.REDUCTIONS),
-                         ("The rest", ("where", "gather", "random", *program.LEAVES))):
+    for title, names in (
+        ("One argument", program.UNARY),
+        ("Two arguments", program.BINARY),
+        ("Reductions", program.REDUCTIONS),
+        ("The rest", ("where", "gather", "random", *program.LEAVES)),
+    ):
         yield f"- {title}: {', '.join(f'`{name}`' for name in names)}"
     yield ""
 
@@ -147,8 +164,9 @@ def measurement_page() -> str:
     note, _, rest = rest.partition("-->\n")
     _, end, tail = rest.partition("<!-- end of schema -->")
     assert mark and end, "docs/measurement.md has lost the place of its schema"
-    return (f"{head}{mark}{note}-->\n```sql\n{schema.strip()}\n\n-- the sampler's tables"
-            f"{SCHEMA.rstrip()}\n```\n{end}{tail}")
+    return (
+        f"{head}{mark}{note}-->\n```sql\n{schema.strip()}\n\n-- the sampler's tables{SCHEMA.rstrip()}\n```\n{end}{tail}"
+    )
 
 
 def suite_page() -> str:
@@ -160,13 +178,16 @@ def suite_page() -> str:
     note, _, rest = rest.partition("-->\n")
     _, end, tail = rest.partition("<!-- end of workloads -->")
     assert mark and end, "docs/suite.md has lost the place of its table"
-    rows = ["| workload | what | of | domain | batch | small | paper | parameters | GMAC |",
-            "|---|---|---|---|---:|---|---|---:|---:|"]
+    rows = [
+        "| workload | what | of | domain | batch | small | paper | parameters | GMAC |",
+        "|---|---|---|---|---:|---|---|---:|---:|",
+    ]
     for name in WORKLOADS:
         sizes = [get(name, size=size) for size in ("small", "paper")]
-        numbers = (" / ".join(dict.fromkeys(_short_number(count.parameters(w)) for w in sizes)),
-                   " / ".join(dict.fromkeys(_short_number(count.forward_flops(w) / 2e9)
-                                            for w in sizes)))
+        numbers = (
+            " / ".join(dict.fromkeys(_short_number(count.parameters(w)) for w in sizes)),
+            " / ".join(dict.fromkeys(_short_number(count.forward_flops(w) / 2e9) for w in sizes)),
+        )
         rows.append(f"{workload_row(name)} {' | '.join(numbers)} |")
     return f"{head}{mark}{note}-->\n" + "\n".join(rows) + f"\n{end}{tail}"
 
@@ -176,10 +197,14 @@ def workload_row(name: str) -> str:
     from handheld.suite import WORKLOADS
 
     workload = WORKLOADS[name]
-    sizes = (", ".join(f"{key} {value}" for key, value in options.items()) or "the same"
-             for options in (workload.small, workload.paper))
-    return (f"| `{name}` | {workload.about} | {', '.join(workload.source)} | {workload.domain} | "
-            f"{workload.default_batch} | {' | '.join(sizes)} |")
+    sizes = (
+        ", ".join(f"{key} {value}" for key, value in options.items()) or "the same"
+        for options in (workload.small, workload.paper)
+    )
+    return (
+        f"| `{name}` | {workload.about} | {', '.join(workload.source)} | {workload.domain} | "
+        f"{workload.default_batch} | {' | '.join(sizes)} |"
+    )
 
 
 def _short_number(value: float) -> str:
@@ -190,8 +215,11 @@ def _short_number(value: float) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "commands.md": commands_page, "errors.md": errors_page, "ops.md": ops_page,
-    "measurement.md": measurement_page, "suite.md": suite_page,
+    "commands.md": commands_page,
+    "errors.md": errors_page,
+    "ops.md": ops_page,
+    "measurement.md": measurement_page,
+    "suite.md": suite_page,
 }
 
 

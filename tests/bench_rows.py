@@ -12,17 +12,37 @@ CAPS = {"name": "made up", "vendor": "nobody", "driver": "1", "kind": "gpu", "co
 
 
 def row(workload: str = "mlp", device: str = "opencl", batch: int = 4, **more: Any) -> dict:
-    return {"key": f"{workload}/small/{batch}/{device}", "workload": workload, "size": "small",
-            "device": device, "batch": batch, "status": "trained", "reason": "",
-            "processor": "made up", "began": "2026-01-01T00:00:00+00:00", "samples_s": 100.0,
-            "step_ms": 40.0, "joules_sample": None, "planned_bytes": 1000, "run": None, **more}
+    return {
+        "key": f"{workload}/small/{batch}/{device}",
+        "workload": workload,
+        "size": "small",
+        "device": device,
+        "batch": batch,
+        "status": "trained",
+        "reason": "",
+        "processor": "made up",
+        "began": "2026-01-01T00:00:00+00:00",
+        "samples_s": 100.0,
+        "step_ms": 40.0,
+        "joules_sample": None,
+        "planned_bytes": 1000,
+        "run": None,
+        **more,
+    }
 
 
 def info(**more: Any) -> dict:
-    return {"handheld": handheld.__version__, "created": "2026-01-01T00:00:00+00:00",
-            "settings": {"seconds": 3.0, "steps": None, "seed": 0}, "machine": {"cores": 2},
-            "versions": {"python": "3.11"}, "devices": {"opencl": CAPS}, "cases": [],
-            "base_celsius": {}, **more}
+    return {
+        "handheld": handheld.__version__,
+        "created": "2026-01-01T00:00:00+00:00",
+        "settings": {"seconds": 3.0, "steps": None, "seed": 0},
+        "machine": {"cores": 2},
+        "versions": {"python": "3.11"},
+        "devices": {"opencl": CAPS},
+        "cases": [],
+        "base_celsius": {},
+        **more,
+    }
 
 
 def folder(path: Path, rows: list[dict], **more: Any) -> Results:

@@ -33,16 +33,12 @@ def collect(*groups: Iterable[Case]) -> dict[str, Case]:
     return found
 
 
-def of(
-    name: str, fn: Callable[..., Any], *tensors: Callable[[], torch.Tensor], **flags: bool
-) -> Case:
+def of(name: str, fn: Callable[..., Any], *tensors: Callable[[], torch.Tensor], **flags: bool) -> Case:
     """A function of tensors that are made when its turn comes."""
     return Case(name, lambda: (fn, [make() for make in tensors]), **flags)
 
 
-def module(
-    name: str, make: Callable[[], nn.Module], *tensors: Callable[[], torch.Tensor], **flags: bool
-) -> Case:
+def module(name: str, make: Callable[[], nn.Module], *tensors: Callable[[], torch.Tensor], **flags: bool) -> Case:
     """A module of tensors."""
     return Case(name, lambda: (make(), [t() for t in tensors]), **flags)
 

@@ -17,11 +17,5 @@ from cases_pointwise import pointwise_cases
 from cases_reduce import reduce_cases
 
 CASES: dict[str, Case] = collect(
-    pointwise_cases(),
-    reduce_cases(),
-    layer_cases(),
-    image_cases(),
-    index_cases(),
-    complex_cases(),
-    linalg_cases(),
+    pointwise_cases(), reduce_cases(), layer_cases(), image_cases(), index_cases(), complex_cases(), linalg_cases()
 )

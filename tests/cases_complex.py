@@ -72,9 +72,7 @@ def _fourier() -> Iterator[Case]:
             normal(3, n),
             rounded=True,
         )
-    yield of(
-        "fft real part", lambda x: torch.fft.fftn(x, dim=(1, 2)).real, normal(2, 5, 7), rounded=True
-    )
+    yield of("fft real part", lambda x: torch.fft.fftn(x, dim=(1, 2)).real, normal(2, 5, 7), rounded=True)
     yield of(
         "ifft orthonormal",
         lambda x: _shown(torch.fft.ifft(_pair(x), dim=0, norm="ortho")),
@@ -87,12 +85,7 @@ def _fourier() -> Iterator[Case]:
         normal(2, 5, 6),
         rounded=True,
     )
-    yield of(
-        "fft shift",
-        lambda x: torch.fft.fftshift(torch.fft.fft2(x)).abs(),
-        normal(5, 7),
-        rounded=True,
-    )
+    yield of("fft shift", lambda x: torch.fft.fftshift(torch.fft.fft2(x)).abs(), normal(5, 7), rounded=True)
     yield of(
         "stft",
         lambda x: torch.stft(x, 8, 3, window=torch.ones(8), return_complex=True).abs(),

@@ -25,22 +25,10 @@ def _matmul() -> Iterator[Case]:
     yield of("bmm", torch.bmm, normal(3, 5, 7), normal(3, 7, 2))
     yield of("matmul broadcast", torch.matmul, normal(2, 1, 5, 7), normal(3, 7, 2))
     yield of("matmul vector", lambda a, x: a @ x, normal(2, 3, 5), normal(5))
+    yield of("matmul expanded", lambda a, b: a.expand(4, 3, 5) @ b, normal(1, 3, 5), normal(4, 5, 2))
+    yield of("addmm", lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2), normal(3), normal(5, 7), normal(7, 3))
     yield of(
-        "matmul expanded", lambda a, b: a.expand(4, 3, 5) @ b, normal(1, 3, 5), normal(4, 5, 2)
-    )
-    yield of(
-        "addmm",
-        lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2),
-        normal(3),
-        normal(5, 7),
-        normal(7, 3),
-    )
-    yield of(
-        "baddbmm",
-        lambda c, a, b: torch.baddbmm(c, a, b, alpha=0.5),
-        normal(3, 5, 2),
-        normal(3, 5, 7),
-        normal(3, 7, 2),
+        "baddbmm", lambda c, a, b: torch.baddbmm(c, a, b, alpha=0.5), normal(3, 5, 2), normal(3, 5, 7), normal(3, 7, 2)
     )
     yield of(
         "addmv addr",
@@ -52,15 +40,8 @@ def _matmul() -> Iterator[Case]:
     yield of("addbmm", torch.addbmm, normal(5, 2), normal(3, 5, 7), normal(3, 7, 2))
     yield of("grouped mm", _grouped, normal(9, 4), normal(3, 4, 5))
     yield of("outer", torch.outer, normal(3), normal(5))
-    yield of(
-        "einsum", lambda a, b: torch.einsum("bij,bjk->bik", a, b), normal(2, 3, 5), normal(2, 5, 4)
-    )
-    yield of(
-        "einsum heads",
-        lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b),
-        normal(2, 3, 2, 5),
-        normal(2, 4, 2, 5),
-    )
+    yield of("einsum", lambda a, b: torch.einsum("bij,bjk->bik", a, b), normal(2, 3, 5), normal(2, 5, 4))
+    yield of("einsum heads", lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b), normal(2, 3, 2, 5), normal(2, 4, 2, 5))
     yield of(
         "einsum diagonal",
         lambda a, b: torch.einsum("ij,ij->i", a, b) + torch.einsum("ij->j", a).sum(),
@@ -75,10 +56,7 @@ def _matmul() -> Iterator[Case]:
         normal(3, 2),
     )
     yield of(
-        "grouped slices",
-        lambda a, b: torch.cat([a[:, :3] @ b[:3], a[:, 3:] @ b[3:]], 1),
-        normal(4, 7),
-        normal(7, 2),
+        "grouped slices", lambda a, b: torch.cat([a[:, :3] @ b[:3], a[:, 3:] @ b[3:]], 1), normal(4, 7), normal(7, 2)
     )
     yield module("linear", lambda: nn.Linear(7, 3), normal(2, 5, 7))
     yield module("linear no bias", lambda: nn.Linear(7, 1, bias=False), normal(5, 7))
@@ -130,33 +108,15 @@ _TRANSPOSED: dict[str, tuple[tuple[int, ...], dict[str, Any], tuple[int, ...]]] 
 
 def _convolution() -> Iterator[Case]:
     for name, (sizes, options, shape) in _CONVS.items():
-        yield module(
-            f"conv2d {name}", lambda s=sizes, o=options: nn.Conv2d(*s, **o), normal(*shape)
-        )
+        yield module(f"conv2d {name}", lambda s=sizes, o=options: nn.Conv2d(*s, **o), normal(*shape))
     for name, (sizes, options, shape) in _TRANSPOSED.items():
-        yield module(
-            f"conv_transpose2d {name}",
-            lambda s=sizes, o=options: nn.ConvTranspose2d(*s, **o),
-            normal(*shape),
-        )
+        yield module(f"conv_transpose2d {name}", lambda s=sizes, o=options: nn.ConvTranspose2d(*s, **o), normal(*shape))
     yield module("conv2d unbatched", lambda: nn.Conv2d(3, 5, 3), normal(3, 6, 7))
     yield module(
-        "conv2d channels last",
-        lambda: nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last),
-        cl(2, 3, 6, 7),
+        "conv2d channels last", lambda: nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last), cl(2, 3, 6, 7)
     )
-    yield of(
-        "conv2d of slice",
-        lambda x, w: F.conv2d(x[:, 1:4, ::2, 1:], w),
-        normal(2, 5, 9, 8),
-        normal(4, 3, 3, 3),
-    )
-    yield of(
-        "conv2d expanded",
-        lambda x, w: F.conv2d(x.expand(3, 2, 6, 6), w),
-        normal(1, 2, 6, 6),
-        normal(4, 2, 3, 3),
-    )
+    yield of("conv2d of slice", lambda x, w: F.conv2d(x[:, 1:4, ::2, 1:], w), normal(2, 5, 9, 8), normal(4, 3, 3, 3))
+    yield of("conv2d expanded", lambda x, w: F.conv2d(x.expand(3, 2, 6, 6), w), normal(1, 2, 6, 6), normal(4, 2, 3, 3))
     yield of(
         "conv2d large",
         lambda x, w: F.conv2d(x, w, padding=3, stride=2),
@@ -176,13 +136,7 @@ def _convolution() -> Iterator[Case]:
         normal(2, 3, 5, 5),
         normal(4, 3, 3, 3),
     )
-    for stride, pad, dilation, groups in (
-        (1, 0, 1, 1),
-        (2, 1, 1, 1),
-        (1, 4, 4, 1),
-        (1, 1, 1, 4),
-        (3, 2, 2, 2),
-    ):
+    for stride, pad, dilation, groups in ((1, 0, 1, 1), (2, 1, 1, 1), (1, 4, 4, 1), (1, 1, 1, 4), (3, 2, 2, 2)):
         yield module(
             f"conv1d {stride} {pad} {dilation} {groups}",
             lambda s=stride, p=pad, d=dilation, g=groups: nn.Conv1d(4, 8, 3, s, p, d, g),
@@ -203,15 +157,9 @@ def _convolution() -> Iterator[Case]:
     }
     for name, (sizes, options) in volumes.items():
         yield module(
-            f"conv3d {name}".strip(),
-            lambda s=sizes, o=options: nn.Conv3d(*s, **o),
-            normal(2, sizes[0], 5, 4, 6),
+            f"conv3d {name}".strip(), lambda s=sizes, o=options: nn.Conv3d(*s, **o), normal(2, sizes[0], 5, 4, 6)
         )
-    yield module(
-        "conv_transpose3d",
-        lambda: nn.ConvTranspose3d(3, 2, 3, stride=2, padding=1),
-        normal(2, 3, 3, 2, 4),
-    )
+    yield module("conv_transpose3d", lambda: nn.ConvTranspose3d(3, 2, 3, stride=2, padding=1), normal(2, 3, 3, 2, 4))
     yield of(
         "unfold fold",
         lambda x: F.fold(F.unfold(x, 3, padding=1, stride=2) * 2, (6, 7), 3, padding=1, stride=2),
@@ -234,31 +182,10 @@ def _attention() -> Iterator[Case]:
         normal(2, 3, 5, 4),
     )
     yield of("attention causal wide", lambda q, k, v: sdpa(q, k, v, is_causal=True), q, k, v)
-    yield of(
-        "attention bool mask",
-        lambda q, k, v, m: sdpa(q, k, v, m | (torch.arange(7) == 0)),
-        q,
-        k,
-        v,
-        mask(5, 7),
-    )
-    yield of(
-        "attention float mask",
-        lambda q, k, v, m: sdpa(q, k, v, m.detach()),
-        q,
-        k,
-        v,
-        normal(2, 1, 5, 7),
-    )
+    yield of("attention bool mask", lambda q, k, v, m: sdpa(q, k, v, m | (torch.arange(7) == 0)), q, k, v, mask(5, 7))
+    yield of("attention float mask", lambda q, k, v, m: sdpa(q, k, v, m.detach()), q, k, v, normal(2, 1, 5, 7))
     yield of("attention learned mask", sdpa, q, k, v, normal(3, 5, 7))
-    yield of(
-        "attention row masked",
-        sdpa,
-        q,
-        k,
-        v,
-        lambda: torch.arange(35).reshape(5, 7) >= 7,
-    )
+    yield of("attention row masked", sdpa, q, k, v, lambda: torch.arange(35).reshape(5, 7) >= 7)
     yield of(
         "attention inf mask",
         lambda q, k, v, m: sdpa(q, k, v, torch.where(m, 0.0, float("-inf"))),
@@ -281,13 +208,9 @@ def _attention() -> Iterator[Case]:
     )
     yield of("attention rank 3", sdpa, normal(2, 5, 4), normal(2, 7, 4), normal(2, 7, 4))
     yield of("attention rank 2", sdpa, normal(5, 4), normal(7, 4), normal(7, 4))
-    yield of(
-        "attention value width", sdpa, normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 6)
-    )
+    yield of("attention value width", sdpa, normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 6))
     yield from _whole_attention()
-    yield of(
-        "attention by hand", lambda q, k, v: (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v, q, k, v
-    )
+    yield of("attention by hand", lambda q, k, v: (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v, q, k, v)
     yield module(
         "multihead",
         lambda: _First(nn.MultiheadAttention(8, 2, batch_first=True)),
@@ -296,23 +219,15 @@ def _attention() -> Iterator[Case]:
         normal(2, 7, 8),
     )
     yield module(
-        "multihead weights",
-        lambda: nn.MultiheadAttention(8, 2),
-        normal(5, 2, 8),
-        normal(7, 2, 8),
-        normal(7, 2, 8),
+        "multihead weights", lambda: nn.MultiheadAttention(8, 2), normal(5, 2, 8), normal(7, 2, 8), normal(7, 2, 8)
     )
     yield module(
-        "transformer encoder",
-        lambda: nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True),
-        normal(2, 5, 8),
+        "transformer encoder", lambda: nn.TransformerEncoderLayer(8, 2, 12, 0.0, batch_first=True), normal(2, 5, 8)
     )
     yield module(
         "transformer encoder first",
         lambda: nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(8, 2, 12, 0.0, "gelu", norm_first=True),
-            2,
-            enable_nested_tensor=False,
+            nn.TransformerEncoderLayer(8, 2, 12, 0.0, "gelu", norm_first=True), 2, enable_nested_tensor=False
         ),
         normal(5, 2, 8),
     )
@@ -335,31 +250,41 @@ def _whole_attention() -> Iterator[Case]:
     yield of("attention whole one key", _attend, *(normal(2, 3, 1, 4) for _ in "qkv"))
     yield of("attention whole one query", _attend, normal(2, 3, 1, 4), k, v)
     yield of("attention whole value width", _attend, q, k, normal(2, 3, 7, 6))
-    yield of("attention whole prime", _attend, normal(1, 2, 67, 16), *(
-        normal(1, 2, 71, 16) for _ in "kv"))
-    yield of("attention whole long", _attend, normal(1, 1, 3, 16), *(
-        normal(1, 1, 2053, 16) for _ in "kv"))
+    yield of("attention whole prime", _attend, normal(1, 2, 67, 16), *(normal(1, 2, 71, 16) for _ in "kv"))
+    yield of("attention whole long", _attend, normal(1, 1, 3, 16), *(normal(1, 1, 2053, 16) for _ in "kv"))
     yield of("attention whole wide heads", _attend, *(normal(1, 1, 9, 130) for _ in "qkv"))
-    yield of("attention whole causal", lambda q, k, v: _attend(q, k, v, is_causal=True, scale=0.7),
-             *(normal(1, 2, 70, 8) for _ in "qkv"))
-    yield of("attention whole causal more keys", lambda q, k, v: _attend(q, k, v, is_causal=True),
-             q, k, v)
-    yield of("attention whole bool mask", _attend, q, k, v,
-             mask(2, 1, 5, 7))
-    yield of("attention whole padding", _attend, q, k, v,
-             lambda: torch.arange(7) < torch.tensor([3, 7]).view(2, 1, 1, 1))
-    yield of("attention whole rows masked", _attend, q, k, v,
-             lambda: torch.arange(35).reshape(5, 7) % 14 >= 7)
-    yield of("attention whole float mask", lambda q, k, v, m: _attend(q, k, v, m.detach()), q, k, v,
-             normal(3, 5, 7))
-    yield of("attention whole inf mask",
-             lambda q, k, v, m: _attend(q, k, v, torch.where(m, 0.0, float("-inf"))), q, k, v,
-             lambda: torch.arange(35).reshape(5, 7) % 14 >= 5)
-    yield of("attention whole grouped", lambda q, k, v: _attend(q, k, v, enable_gqa=True),
-             normal(2, 6, 5, 4), normal(2, 2, 7, 4), normal(2, 2, 7, 4))
-    yield of("attention whole transposed",
-             lambda x: _attend(*(t.transpose(1, 2) for t in x.view(2, 5, 3, 2, 4).unbind(2))),
-             normal(2, 5, 24))
+    yield of(
+        "attention whole causal",
+        lambda q, k, v: _attend(q, k, v, is_causal=True, scale=0.7),
+        *(normal(1, 2, 70, 8) for _ in "qkv"),
+    )
+    yield of("attention whole causal more keys", lambda q, k, v: _attend(q, k, v, is_causal=True), q, k, v)
+    yield of("attention whole bool mask", _attend, q, k, v, mask(2, 1, 5, 7))
+    yield of(
+        "attention whole padding", _attend, q, k, v, lambda: torch.arange(7) < torch.tensor([3, 7]).view(2, 1, 1, 1)
+    )
+    yield of("attention whole rows masked", _attend, q, k, v, lambda: torch.arange(35).reshape(5, 7) % 14 >= 7)
+    yield of("attention whole float mask", lambda q, k, v, m: _attend(q, k, v, m.detach()), q, k, v, normal(3, 5, 7))
+    yield of(
+        "attention whole inf mask",
+        lambda q, k, v, m: _attend(q, k, v, torch.where(m, 0.0, float("-inf"))),
+        q,
+        k,
+        v,
+        lambda: torch.arange(35).reshape(5, 7) % 14 >= 5,
+    )
+    yield of(
+        "attention whole grouped",
+        lambda q, k, v: _attend(q, k, v, enable_gqa=True),
+        normal(2, 6, 5, 4),
+        normal(2, 2, 7, 4),
+        normal(2, 2, 7, 4),
+    )
+    yield of(
+        "attention whole transposed",
+        lambda x: _attend(*(t.transpose(1, 2) for t in x.view(2, 5, 3, 2, 4).unbind(2))),
+        normal(2, 5, 24),
+    )
 
 
 class _First(nn.Module):
@@ -383,25 +308,15 @@ def _recurrent() -> Iterator[Case]:
     for cell in (nn.LSTM, nn.GRU):
         for name, options in variants.items():
             yield module(
-                f"{cell.__name__.lower()} {name}".strip(),
-                lambda c=cell, o=options: c(3, 5, **o),
-                normal(4, 2, 3),
+                f"{cell.__name__.lower()} {name}".strip(), lambda c=cell, o=options: c(3, 5, **o), normal(4, 2, 3)
             )
-    yield module(
-        "lstm with state",
-        lambda: _State(nn.LSTM(3, 5)),
-        normal(4, 2, 3),
-        normal(1, 2, 5),
-        normal(1, 2, 5),
-    )
+    yield module("lstm with state", lambda: _State(nn.LSTM(3, 5)), normal(4, 2, 3), normal(1, 2, 5), normal(1, 2, 5))
     yield module("gru with state", lambda: nn.GRU(3, 5), normal(4, 2, 3), normal(1, 2, 5))
     yield module("lstm unbatched", lambda: nn.LSTM(3, 5), normal(4, 3))
     yield module("lstm one step", lambda: nn.LSTM(3, 5), normal(1, 2, 3))
     yield module("lstm projected", lambda: nn.LSTM(3, 5, proj_size=2), normal(3, 2, 3))
     yield module("rnn tanh", lambda: nn.RNN(3, 5, num_layers=2), normal(4, 2, 3))
-    yield module(
-        "rnn relu", lambda: nn.RNN(3, 5, nonlinearity="relu", batch_first=True), normal(2, 4, 3)
-    )
+    yield module("rnn relu", lambda: nn.RNN(3, 5, nonlinearity="relu", batch_first=True), normal(2, 4, 3))
     yield module("lstm cell", lambda: nn.LSTMCell(3, 5), normal(2, 3))
     yield module("gru cell", lambda: nn.GRUCell(3, 5), normal(2, 3))
     yield module("rnn cell", lambda: nn.RNNCell(3, 5), normal(2, 3))

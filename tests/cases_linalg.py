@@ -40,12 +40,7 @@ def _systems() -> Iterator[Case]:
     yield of("solve", torch.linalg.solve, square(2, 5), normal(2, 5, 3))
     yield of("solve vector", torch.linalg.solve, square(5), normal(5))
     yield of("solve one for many", torch.linalg.solve, square(5), normal(3, 5, 2))
-    yield of(
-        "solve right",
-        lambda a, b: torch.linalg.solve(a, b, left=False),
-        square(5),
-        normal(3, 5),
-    )
+    yield of("solve right", lambda a, b: torch.linalg.solve(a, b, left=False), square(5), normal(3, 5))
     yield of("solve with swaps", torch.linalg.solve, lambda: torch.eye(5).flip(0), normal(5, 2))
     yield of("inv", torch.linalg.inv, square(2, 5))
     yield of("inverse method", lambda a: a.inverse(), square(1))

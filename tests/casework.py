@@ -54,7 +54,7 @@ class Held(nn.Module):
             gradients = torch.autograd.grad(
                 [o for _, o in trained], list(parameters.values()), weights, allow_unused=True
             )
-            found |= {f"gradient {k}": g for k, g in zip(parameters, gradients) if g is not None}
+            found |= {f"gradient {k}": g for k, g in zip(parameters, gradients, strict=True) if g is not None}
         return found
 
 
@@ -95,9 +95,7 @@ def run_plan(plan: Plan, held: Held, **options: Any) -> Results:
         for name, slot in plan.step.slots.items():
             if slot.role == "buffer":
                 exact = options.get("float64")
-                found[f"buffer {name}"] = (
-                    session._slots[name].numpy() if exact else session.read_slot(name)
-                )
+                found[f"buffer {name}"] = session._slots[name].numpy() if exact else session.read_slot(name)
         return {k: _wide(np.asarray(v)) for k, v in found.items()}
 
 
@@ -110,9 +108,7 @@ def differences(got: Results, want: Results, limit: float) -> list[str]:
     found = []
     for name, value in want.items():
         if name not in got:
-            if not name.startswith("gradient ") or np.any(
-                value
-            ):  # PyTorch writes zeros where nothing flows
+            if not name.startswith("gradient ") or np.any(value):  # PyTorch writes zeros where nothing flows
                 found.append(f"{name} is missing")
             continue
         other = got[name].reshape(value.shape)

@@ -19,9 +19,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 #: What runs here runs in real time, against clocks and signals, on machines that are shared: a
 #: test that fails is run again, at most twice, and shown as R. Op cases, kernels, passes and whole
 #: models never are.
-REAL_TIME = ("benchmark/", "cli/", "measure/", "profile/", "run/test_loop.py",
-             "sensors/test_sampler.py", "store/", "studies/test_das2022.py",
-             "studies/test_liu2019.py", "test_bench")
+REAL_TIME = (
+    "benchmark/",
+    "cli/",
+    "measure/",
+    "profile/",
+    "run/test_loop.py",
+    "sensors/test_sampler.py",
+    "store/",
+    "studies/test_das2022.py",
+    "studies/test_liu2019.py",
+    "test_bench",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,13 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-cases", action="store_true", help="every op case on OpenCL, not a sample")
     parser.addoption(
-        "--all-cases", action="store_true", help="every op case on OpenCL, not a sample"
-    )
-    parser.addoption(
-        "--all-variants", action="store_true",
+        "--all-variants",
+        action="store_true",
         help="every op case on OpenCL with every variant of its kernels, not a sample: hours",
     )
-    parser.addoption(
-        "--shard", default="1/1", help="of the op cases on OpenCL: which part of how many, as 1/4"
-    )
+    parser.addoption("--shard", default="1/1", help="of the op cases on OpenCL: which part of how many, as 1/4")

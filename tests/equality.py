@@ -132,23 +132,18 @@ class Comparison:
         return [r for r in self.rows if excess(r) > 1]
 
 
-def compare_updates(
-    modules: Modules, updates: Sequence[Update], trainer: Any, batches: Sequence[Any]
-) -> Comparison:
+def compare_updates(modules: Modules, updates: Sequence[Update], trainer: Any, batches: Sequence[Any]) -> Comparison:
     """Every value of every step. `batches` holds, for each step, one batch an update."""
     single, double = Eager(modules, updates, torch.float32), Eager(modules, updates, torch.float64)
     found = Comparison([], [])
     first = True
     for step, group in enumerate(batches):
-        for update, batch in zip(updates, group):
+        for update, batch in zip(updates, group, strict=True):
             if not first:
-                start = {
-                    k: v.astype(np.float32) if v.dtype.kind == "f" else v
-                    for k, v in double.state().items()
-                }
+                start = {k: v.astype(np.float32) if v.dtype.kind == "f" else v for k, v in double.state().items()}
                 double.load(start)
                 single.load(start)
-                trainer.load(start, strict=False)
+                trainer.load(start, strict=True)
             first = False
             before = copy.deepcopy(double)
             ours = float(trainer.run(update.graph, *batch))
@@ -156,8 +151,9 @@ def compare_updates(
             got, fp32, want = trainer.state(), single.state(), double.state()
             rows = [("loss", abs(ours - truth) / abs(truth), abs(theirs - truth) / abs(truth))]
             rows += [(k, relative(got[k], v), relative(fp32[k], v)) for k, v in want.items()]
-            kinks = _kinks([r for r in rows if excess(r) > 1], before, update.graph, batch,
-                           {**want, "loss": np.array(truth)})
+            kinks = _kinks(
+                [r for r in rows if excess(r) > 1], before, update.graph, batch, {**want, "loss": np.array(truth)}
+            )
             where = f"step {step} {update.graph}"
             for row in rows:
                 into = found.kinks if row in kinks else found.rows
@@ -166,9 +162,7 @@ def compare_updates(
     return found
 
 
-def _kinks(
-    over: list[Row], before: Eager, graph: str, batch: Any, want: dict[str, np.ndarray]
-) -> list[Row]:
+def _kinks(over: list[Row], before: Eager, graph: str, batch: Any, want: dict[str, np.ndarray]) -> list[Row]:
     """Rows whose float64 value moves at least a quarter as far as ours differs, when every number
     it starts from is moved by at most 2**-21 of itself."""
     left = list(over)
@@ -177,10 +171,12 @@ def _kinks(
             break
         rng = np.random.default_rng(seed)
         moved = copy.deepcopy(before)
-        moved.load({
-            k: v * (1 + rng.uniform(-1, 1, v.shape) * 2.0**-21) if v.dtype.kind == "f" else v
-            for k, v in moved.state().items()
-        })
+        moved.load(
+            {
+                k: v * (1 + rng.uniform(-1, 1, v.shape) * 2.0**-21) if v.dtype.kind == "f" else v
+                for k, v in moved.state().items()
+            }
+        )
         loss = moved.step(graph, batch)
         there = {**moved.state(), "loss": np.array(loss)}
         left = [r for r in left if relative(there[r[0]], want[r[0]]) < r[1] / 4]

@@ -19,8 +19,17 @@ from handheld.measure import worker
 from handheld.plan import lowering
 
 OWN, FAST, EMPTY, PARTIAL, RAISES, HANGS, DIES, UNBUILT, TWIN = range(9)
-NAMES = {"own": OWN, "fast": FAST, "empty": EMPTY, "partial": PARTIAL, "raises": RAISES,
-         "hangs": HANGS, "dies": DIES, "unbuilt": UNBUILT, "twin": TWIN}
+NAMES = {
+    "own": OWN,
+    "fast": FAST,
+    "empty": EMPTY,
+    "partial": PARTIAL,
+    "raises": RAISES,
+    "hangs": HANGS,
+    "dies": DIES,
+    "unbuilt": UNBUILT,
+    "twin": TWIN,
+}
 
 
 def offered() -> list[int]:

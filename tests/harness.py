@@ -50,14 +50,10 @@ def caps_of_kind(kind: str = "cpu", **change: object) -> DeviceCaps:
 
 def view(tensor: Tensor, shape=None, strides=None, offset: int = 0) -> View:
     shape = tensor.shape if shape is None else tuple(shape)
-    return View(
-        tensor.id, shape, contiguous_strides(shape) if strides is None else tuple(strides), offset
-    )
+    return View(tensor.id, shape, contiguous_strides(shape) if strides is None else tuple(strides), offset)
 
 
-def make(
-    op: str, arrays: list[np.ndarray], views, outputs, attrs
-) -> tuple[Graph, dict[int, np.ndarray]]:
+def make(op: str, arrays: list[np.ndarray], views, outputs, attrs) -> tuple[Graph, dict[int, np.ndarray]]:
     """A graph of one node. `arrays`: input buffers; `views`: callable or None per input
     (None: dense); `outputs`: [(shape, dtype)]."""
     tensors, data, inputs = {}, {}, []
@@ -66,9 +62,7 @@ def make(
         dtype = "f16" if array.dtype == np.float16 else dtype
         tensors[i] = Tensor(i, array.shape, dtype, "input")
         data[i] = np.ascontiguousarray(array.astype(NUMPY[dtype]))
-        inputs.append(
-            view(tensors[i]) if views is None or views[i] is None else views[i](tensors[i])
-        )
+        inputs.append(view(tensors[i]) if views is None or views[i] is None else views[i](tensors[i]))
     outs = []
     for shape, dtype in outputs:
         i = len(tensors)
@@ -88,8 +82,7 @@ def make(
 
 
 def run_node(
-    lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: DeviceCaps,
-    in_place: dict[int, int] | None = None,
+    lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: DeviceCaps, in_place: dict[int, int] | None = None
 ) -> list[np.ndarray]:
     """Runs the graph's only node; returns its outputs. Outputs and workspace start as NaN, but for
     outputs that are `in_place` of an input."""
@@ -99,14 +92,11 @@ def run_node(
     host = dict(data)
     for i in node.outputs:
         tensor = graph.tensors[i]
-        host[i] = np.full(
-            tensor.shape, np.nan if tensor.dtype in ("f32", "f16") else 77, NUMPY[tensor.dtype]
-        )
+        host[i] = np.full(tensor.shape, np.nan if tensor.dtype in ("f32", "f16") else 77, NUMPY[tensor.dtype])
     buffers = {i: cl.Buffer(q.context, flags, hostbuf=a) for i, a in host.items() if a.size}
     buffers.update({out: buffers[i] for out, i in (in_place or {}).items()})
     scratch = [
-        cl.Buffer(q.context, flags, hostbuf=np.full(max(n, 4) // 4 + 1, np.nan, np.float32))
-        for n in lowered.workspace
+        cl.Buffer(q.context, flags, hostbuf=np.full(max(n, 4) // 4 + 1, np.nan, np.float32)) for n in lowered.workspace
     ]
     empty = cl.Buffer(q.context, cl.mem_flags.READ_WRITE, 4)
     texts = texts_of(lowered.launches, caps)
@@ -116,8 +106,9 @@ def run_node(
             if isinstance(arg, Buffer):
                 kernel.set_arg(k, buffers.get(arg.tensor, empty))
             elif isinstance(arg, Texture):
-                scratch.append(texture(q.context, buffers[arg.tensor], arg.floats,
-                                       graph.tensors[arg.tensor].dtype))  # keeps it
+                scratch.append(
+                    texture(q.context, buffers[arg.tensor], arg.floats, graph.tensors[arg.tensor].dtype)
+                )  # keeps it
                 kernel.set_arg(k, scratch[-1])
             elif isinstance(arg, Start):
                 kernel.set_arg(k, np.int32(0))

@@ -24,13 +24,9 @@ class Block(nn.Module):
 class Vision(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.SiLU()
-        )
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.SiLU())
         self.blocks = nn.Sequential(Block(8), Block(8, nn.Hardswish))
-        self.head = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(8, 5)
-        )
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(8, 5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(F.max_pool2d(self.blocks(self.stem(x)), 3, 2, 1))
@@ -75,11 +71,7 @@ def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(output, target.flatten())
 
 
-MODELS = {
-    "vision": (Vision, images),
-    "language": (Language, tokens),
-    "attention": (Attention, tokens),
-}
+MODELS = {"vision": (Vision, images), "language": (Language, tokens), "attention": (Attention, tokens)}
 
 
 def make(name: str) -> tuple[nn.Module, torch.optim.Optimizer, tuple[torch.Tensor, ...]]:

@@ -21,8 +21,7 @@ BYTES = {UPLOAD: 4096, DOWNLOAD: 4, COPY: 1024}
 
 #: of a step: (kind, op or -1, ms)
 Command = tuple[int, int, float]
-PLAIN: tuple[Command, ...] = ((UPLOAD, -1, 0.1), (LAUNCH, 0, 6.0), (LAUNCH, 1, 3.0),
-                              (DOWNLOAD, -1, 0.05))
+PLAIN: tuple[Command, ...] = ((UPLOAD, -1, 0.1), (LAUNCH, 0, 6.0), (LAUNCH, 1, 3.0), (DOWNLOAD, -1, 0.05))
 
 
 class MadeRun:
@@ -32,19 +31,40 @@ class MadeRun:
     def __init__(self, path: Path, offset: int = 5_000_000_000, **meta: Any) -> None:
         self.writer, self.path, self.offset = RunWriter(path), path, offset
         self.now, self.count, self.windows, self.sources, self.energies = START, 0, 0, 0, 0
-        self.writer.meta(**{
-            "status": "complete", "device": "opencl", "caps": {"name": "made up"},
-            "settings": {}, **meta})
+        self.writer.meta(
+            **{"status": "complete", "device": "opencl", "caps": {"name": "made up"}, "settings": {}, **meta}
+        )
         for i, (op, phase) in enumerate((("conv", "forward"), ("conv_input", "backward"))):
-            self.writer.put("op", i, "train", i, op, f"aten.{op}", phase, "layer", f"sig{i}",
-                            "default", 1, 1000, 2000, json.dumps({"activation": 64}))
+            self.writer.put(
+                "op",
+                i,
+                "train",
+                i,
+                op,
+                f"aten.{op}",
+                phase,
+                "layer",
+                f"sig{i}",
+                "default",
+                1,
+                1000,
+                2000,
+                json.dumps({"activation": 64}),
+            )
         for at in (START, START + 3_600_000 * MS):
             self.writer.put("clock", at + offset, at, 500)
 
-    def steps(self, count: int, *, commands: Sequence[Command] = PLAIN, every: int = 10,
-              outside_ms: Callable[[int], float] = lambda i: 0.0,
-              slower: Callable[[int], float] = lambda i: 1.0, graph: str = "train",
-              first: int = 0) -> None:
+    def steps(
+        self,
+        count: int,
+        *,
+        commands: Sequence[Command] = PLAIN,
+        every: int = 10,
+        outside_ms: Callable[[int], float] = lambda i: 0.0,
+        slower: Callable[[int], float] = lambda i: 1.0,
+        graph: str = "train",
+        first: int = 0,
+    ) -> None:
         """`count` steps; of each `every`, counted from `first`, the first four are recorded. What
         is outside of the calls lies before a step; `slower` is a factor on the device's time."""
         for i in range(count):
@@ -60,33 +80,48 @@ class MadeRun:
                 rows.append((kind, op, BYTES.get(kind, 0), called, called + 800, *device))
                 at = end + 2000
             table = np.array(rows, np.int64)
-            self.writer.put("step", self.count, graph, 8, begin, at,
-                            self.windows if recorded else None, None)
+            self.writer.put("step", self.count, graph, 8, begin, at, self.windows if recorded else None, None)
             if recorded:
                 self.writer.put("command", self.count, len(table), table.T.astype("<i8").tobytes())
             self.now, self.count = at, self.count + 1
 
-    def source(self, name: str, channels: Sequence[Channel], period_ms: float,
-               read: Callable[[float], Sequence[float]], until: int | None = None) -> None:
+    def source(
+        self,
+        name: str,
+        channels: Sequence[Channel],
+        period_ms: float,
+        read: Callable[[float], Sequence[float]],
+        until: int | None = None,
+    ) -> None:
         """Readings of a source from the start to the end; `read` is given seconds since START."""
         number = self.sources
         self.sources += 1
         self.writer.put("source", number, name, name, period_ms * 1e-3)
         for position, one in enumerate(channels):
-            self.writer.put("channel", number, position, one.name, one.quantity, one.unit,
-                            int(one.counter), json.dumps(one.covers), one.part_of, None)
+            self.writer.put(
+                "channel",
+                number,
+                position,
+                one.name,
+                one.quantity,
+                one.unit,
+                int(one.counter),
+                json.dumps(one.covers),
+                one.part_of,
+                None,
+            )
         at = START - 2000 * MS
         while at <= (until or self.now) + 100 * MS:
             values = read((at - START) * 1e-9)
             self.writer.put("reading", number, at, struct.pack(f"<{len(values)}d", *values))
             at += round(period_ms * MS)
 
-    def window(self, method: str, signature: str, ops: Sequence[int], extra: int, runs: int,
-               seconds: float) -> None:
+    def window(self, method: str, signature: str, ops: Sequence[int], extra: int, runs: int, seconds: float) -> None:
         """A stretch of equal work for energy."""
         begin, self.now = self.now, self.now + round(seconds * 1e9)
-        self.writer.put("energy_window", self.energies, method, signature, json.dumps(list(ops)),
-                        extra, runs, begin, self.now)
+        self.writer.put(
+            "energy_window", self.energies, method, signature, json.dumps(list(ops)), extra, runs, begin, self.now
+        )
         self.energies += 1
         self.now += 50 * MS
 

@@ -15,8 +15,13 @@ from handheld.plan.plan import Plan
 from handheld.run.trainer import Trainer
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
-CLASSES = {"Capture": handheld.Capture, "DeviceCaps": handheld.DeviceCaps, "Plan": Plan,
-           "Step": handheld.Step, "Trainer": Trainer}
+CLASSES = {
+    "Capture": handheld.Capture,
+    "DeviceCaps": handheld.DeviceCaps,
+    "Plan": Plan,
+    "Step": handheld.Step,
+    "Trainer": Trainer,
+}
 
 
 def blocks(kind: str) -> list[str]:
@@ -42,7 +47,8 @@ def real(name: str) -> str:
     plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     owner = name.rpartition(".")[0]
     if owner in CLASSES and not isinstance(
-            inspect.getattr_static(CLASSES[owner], name.rpartition(".")[2]), staticmethod):
+        inspect.getattr_static(CLASSES[owner], name.rpartition(".")[2]), staticmethod
+    ):
         plain = plain[1:]
     return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))[1:-1]
 

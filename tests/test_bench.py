@@ -72,8 +72,9 @@ class Torch:
         return self.p[name]
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet5", "mobilenet_v2", "resnet18", "resnet50",
-                                  "squeezenet", "lstm_lm", "transformer"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "lenet5", "mobilenet_v2", "resnet18", "resnet50", "squeezenet", "lstm_lm", "transformer"]
+)
 def test_a_walk_is_the_model(bench: Any, name: str) -> None:
     workload = suite.get(name)
     model, _, _ = workload.make()

@@ -15,14 +15,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
-    return subprocess.run([sys.executable, str(ROOT / "bench" / "accounts.py"), *words], env=env,
-                          capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "accounts.py"), *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_what_there_is_time_for_is_kept(tmp_path):
     out = tmp_path / "out"
-    done = run("--only", "i", "--minutes", "0.5", "--sensor", "meters:Meter", "--out", str(out),
-               "--profiled", "1.5")
+    done = run("--only", "i", "--minutes", "0.5", "--sensor", "meters:Meter", "--out", str(out), "--profiled", "1.5")
     assert done.returncode == 1, "parts are missing, and that is said" + done.stderr[-2000:]
     found = json.loads((out / "accounts.json").read_text())
     (row,) = found["workloads"].values()
@@ -34,5 +38,5 @@ def test_what_there_is_time_for_is_kept(tmp_path):
     assert "no time" in found["problems"]["two kernels"]
     assert any("energy" in name for name in found["problems"]) and "energy" not in row
     again = run("--show", str(out / "accounts.json"))
-    table = done.stdout[done.stdout.index("\n\n"):]
+    table = done.stdout[done.stdout.index("\n\n") :]
     assert again.stdout.strip() == table.strip() and "unexplained of a step" in table

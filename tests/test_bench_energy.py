@@ -17,13 +17,30 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
-    return subprocess.run([sys.executable, str(ROOT / "bench" / "energy.py"), *words], env=env,
-                          capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "energy.py"), *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_with_a_meter(tmp_path):
-    done = run("--only", "a", "--seconds", "12", "--other", "16", "--sensor", "meters:Meter",
-               "--json", str(tmp_path / "one.json"), "--keep", str(tmp_path))
+    done = run(
+        "--only",
+        "a",
+        "--seconds",
+        "12",
+        "--other",
+        "16",
+        "--sensor",
+        "meters:Meter",
+        "--json",
+        str(tmp_path / "one.json"),
+        "--keep",
+        str(tmp_path),
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads((tmp_path / "one.json").read_text())
     (row,) = found["rows"]

@@ -69,8 +69,9 @@ def test_every_error_is_documented(script):
 
     for error in script.error_classes():
         assert f"`{error.__name__}`" in page("errors.md")
-        assert re.search(rf"[├└]── {error.__name__} |^    {error.__name__}$", errors.__doc__,
-                         re.MULTILINE), f"{error.__name__} is missing in the tree of errors.py"
+        assert re.search(rf"[├└]── {error.__name__} |^    {error.__name__}$", errors.__doc__, re.MULTILINE), (
+            f"{error.__name__} is missing in the tree of errors.py"
+        )
 
 
 def test_every_op_is_documented(script):

@@ -58,10 +58,7 @@ OPTIMIZERS = {
     "maximize": lambda m: torch.optim.SGD(m.parameters(), lr=0.1, maximize=True),
     "groups": lambda m: torch.optim.SGD(
         [
-            {
-                "params": [p for n, p in m.named_parameters() if "bias" not in n],
-                "weight_decay": 0.1,
-            },
+            {"params": [p for n, p in m.named_parameters() if "bias" not in n], "weight_decay": 0.1},
             {"params": [p for n, p in m.named_parameters() if "bias" in n], "lr": 0.01},
         ],
         lr=0.1,
@@ -92,14 +89,7 @@ def test_the_step_is_few_launches_and_moves_nothing() -> None:
             trainer.step(*batch(seed=i))
         spent = trainer.counters - before
         assert spent.uploads == 4 * 2 and spent.downloads == 4 and spent.download_bytes == 16
-        assert (
-            spent.finishes
-            == spent.allocations
-            == spent.bindings
-            == spent.builds
-            == spent.copies
-            == 0
-        )
+        assert spent.finishes == spent.allocations == spent.bindings == spent.builds == spent.copies == 0
         assert spent.launches == 4 * trainer.plan.graphs["train"].launches
         assert trainer.plan.graphs["train"].launches < 25
 
@@ -124,21 +114,14 @@ def test_every_node_knows_its_origin() -> None:
     assert {n.origin.phase for n in graph.nodes} == {"forward", "backward", "update"}
     assert all(n.origin.path and n.origin.source for n in graph.nodes)
     paths = {(n.origin.phase, n.origin.path) for n in graph.nodes}
-    assert {
-        ("forward", "conv"),
-        ("backward", "conv"),
-        ("forward", "norm"),
-        ("backward", "norm"),
-    } <= paths
+    assert {("forward", "conv"), ("backward", "conv"), ("forward", "norm"), ("backward", "norm")} <= paths
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_dropout_draws_new_masks_each_step(device: str) -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 1, bias=False))
     nn.init.ones_(model[1].weight)
-    step = handheld.capture(
-        model, lambda y: y.sum(), torch.optim.SGD(model.parameters(), lr=0.0), (torch.ones(1, 64),)
-    )
+    step = handheld.capture(model, lambda y: y.sum(), torch.optim.SGD(model.parameters(), lr=0.0), (torch.ones(1, 64),))
     with step.plan(device).start() as trainer:
         losses = [float(trainer.step(np.ones((1, 64), np.float32))) for _ in range(6)]
         assert len(set(losses)) > 2 and 20 < np.mean(losses) < 110
@@ -158,9 +141,7 @@ def test_frozen_parameters_cost_nothing() -> None:
     )
     graph = step.graphs["train"]
     assert not any(n.op.startswith("conv_") for n in graph.nodes)
-    assert not any(
-        n.origin.phase == "backward" and n.origin.path in ("conv", "norm") for n in graph.nodes
-    )
+    assert not any(n.origin.phase == "backward" and n.origin.path in ("conv", "norm") for n in graph.nodes)
 
 
 def test_a_parameter_without_gradient_is_reported() -> None:
@@ -204,9 +185,7 @@ def test_tied_weights_are_one_slot(device: str) -> None:
     assert (state["embed.weight"] == state["head.weight"]).all()
     assert relative(state["embed.weight"], reference.embed.weight.detach().numpy()) < 1e-6
     step.copy_to(model)
-    assert (
-        relative(model.head.weight.detach().numpy(), reference.embed.weight.detach().numpy()) < 1e-6
-    )
+    assert relative(model.head.weight.detach().numpy(), reference.embed.weight.detach().numpy()) < 1e-6
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -236,9 +215,7 @@ def test_clipping(kind: str, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradient_accumulation(device: str) -> None:
     model = net().eval()
-    step = handheld.capture(
-        model, F.cross_entropy, sgd(model), batch(), evaluate=False, accumulate=3
-    )
+    step = handheld.capture(model, F.cross_entropy, sgd(model), batch(), evaluate=False, accumulate=3)
     reference = copy.deepcopy(model)
     optimizer = sgd(reference)
     with step.plan(device).start() as trainer:
@@ -259,9 +236,7 @@ def test_gradient_accumulation(device: str) -> None:
 def test_a_rate_changes_without_a_new_plan(device: str) -> None:
     model = nn.Linear(3, 1, bias=False)
     start = model.weight.detach().numpy().copy()
-    step = handheld.capture(
-        model, lambda y: y.sum(), torch.optim.SGD(model.parameters(), lr=1.0), (torch.ones(1, 3),)
-    )
+    step = handheld.capture(model, lambda y: y.sum(), torch.optim.SGD(model.parameters(), lr=1.0), (torch.ones(1, 3),))
     with step.plan(device).start() as trainer:
         trainer.step(torch.ones(1, 3))
         trainer.set_rate(0.25)
@@ -298,8 +273,13 @@ def test_a_rate_says_whose_it_is_where_there_are_several() -> None:
 def test_rates_are_in_the_order_of_the_groups() -> None:
     parts = nn.ModuleList(nn.Linear(1, 1) for _ in range(12))
     groups = [{"params": part.parameters(), "lr": float(n)} for n, part in enumerate(parts)]
-    step = handheld.capture(lambda b: sum(part(b[0]).sum() for part in parts), None,
-                            torch.optim.SGD(groups), (torch.ones(1, 1),), modules=parts)
+    step = handheld.capture(
+        lambda b: sum(part(b[0]).sum() for part in parts),
+        None,
+        torch.optim.SGD(groups),
+        (torch.ones(1, 1),),
+        modules=parts,
+    )
     with step.plan("torch:cpu").start() as trainer:
         assert trainer.rates() == [float(n) for n in range(12)]
 
@@ -333,9 +313,7 @@ def test_two_updates_share_one_state(device: str) -> None:
     og, od = torch.optim.SGD(g.parameters(), 0.1), torch.optim.Adam(d.parameters(), 0.01)
     real, noise = torch.randn(5, 3), torch.randn(5, 4)
 
-    def d_loss(
-        b: tuple[torch.Tensor, torch.Tensor], g: nn.Module = g, d: nn.Module = d
-    ) -> torch.Tensor:
+    def d_loss(b: tuple[torch.Tensor, torch.Tensor], g: nn.Module = g, d: nn.Module = d) -> torch.Tensor:
         fake = g(b[1]).detach()
         return F.softplus(-d(b[0])).mean() + F.softplus(d(fake)).mean()
 
@@ -345,9 +323,7 @@ def test_two_updates_share_one_state(device: str) -> None:
     capture = handheld.Capture({"g": g, "d": d})
     capture.train(d_loss, od, (real, noise), "d").train(g_loss, og, (noise,), "g")
     step = capture.step()
-    assert not any(
-        n.origin.path == "g" and n.origin.phase == "backward" for n in step.graphs["d"].nodes
-    )
+    assert not any(n.origin.path == "g" and n.origin.phase == "backward" for n in step.graphs["d"].nodes)
     og2, od2 = torch.optim.SGD(g2.parameters(), 0.1), torch.optim.Adam(d2.parameters(), 0.01)
     with step.plan(device).start() as trainer:
         for _ in range(3):
@@ -459,10 +435,7 @@ def test_a_batch_that_does_not_fit(change, message) -> None:
         (lambda m: (m, F.cross_entropy, sgd(m), batch()[:1]), "0 targets.*argument: 'target'"),
         (lambda m: (m, nn.CrossEntropyLoss(), sgd(m), batch()[0]), "0 targets.*'target'"),
         (lambda m: (m, lambda o, y: o, sgd(m), batch()), "scalar loss"),
-        (
-            lambda m: (m, F.cross_entropy, torch.optim.Adagrad(m.parameters()), batch()),
-            "Adagrad is not supported",
-        ),
+        (lambda m: (m, F.cross_entropy, torch.optim.Adagrad(m.parameters()), batch()), "Adagrad is not supported"),
         (lambda m: (lambda b: m(b[0]).sum(), None, sgd(m), batch()), "modules="),
     ],
 )
@@ -511,9 +484,7 @@ def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatc
         assert np.isfinite(float(trainer.step(*batch())))
 
 
-def test_features_that_a_compiler_refuses_are_asked_for_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_features_that_a_compiler_refuses_are_asked_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before another kind's kernels are tried."""
     from handheld.backends import widen
 
@@ -538,8 +509,7 @@ def test_a_dictionary_of_modules_is_copied_back() -> None:
     both = [*parts["a"].parameters(), *parts["b"].parameters()]
     builder = handheld.Capture(parts)
     x = torch.randn(5, 3)
-    builder.train(lambda b: parts["b"](parts["a"](b[0])).square().mean(),
-                  torch.optim.SGD(both, 0.1), (x,), "train")
+    builder.train(lambda b: parts["b"](parts["a"](b[0])).square().mean(), torch.optim.SGD(both, 0.1), (x,), "train")
     step = builder.step()
     before = parts["a"].weight.detach().clone()
     with step.plan("torch:cpu").start() as trainer:

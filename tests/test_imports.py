@@ -40,19 +40,60 @@ ALLOWED: dict[str, set[str]] = {
     "measure": _STEP | {"cache", "kernels", "plan", "backends", "run"},
     "store": {"errors", "sensors"},
     "analyse": {"errors", "graph", "backends", "store"},
-    "profile": _STEP | {"kernels", "plan", "backends", "run", "measure", "sensors", "store",
-                        "analyse"},
+    "profile": _STEP | {"kernels", "plan", "backends", "run", "measure", "sensors", "store", "analyse"},
     "report": set(),
     "capture": _STEP | {"passes"},
     "suite": _STEP | {"capture"},
     "source": _STEP | {"container", "package", "suite", "run"},
-    "benchmark": _STEP | {"handheld", "cache", "package", "suite", "source", "plan", "backends",
-                          "run", "sensors", "store", "analyse", "profile"},
-    "studies": _STEP | {"handheld", "cache", "kernels", "plan", "backends", "run", "measure",
-                        "analyse", "profile", "report", "sensors", "suite", "benchmark"},
-    "cli": _STEP | {"handheld", "container", "package", "plan", "backends", "run", "measure",
-                    "suite", "source", "sensors", "analyse", "profile", "report", "studies",
-                    "benchmark"},
+    "benchmark": _STEP
+    | {
+        "handheld",
+        "cache",
+        "package",
+        "suite",
+        "source",
+        "plan",
+        "backends",
+        "run",
+        "sensors",
+        "store",
+        "analyse",
+        "profile",
+    },
+    "studies": _STEP
+    | {
+        "handheld",
+        "cache",
+        "kernels",
+        "plan",
+        "backends",
+        "run",
+        "measure",
+        "analyse",
+        "profile",
+        "report",
+        "sensors",
+        "suite",
+        "benchmark",
+    },
+    "cli": _STEP
+    | {
+        "handheld",
+        "container",
+        "package",
+        "plan",
+        "backends",
+        "run",
+        "measure",
+        "suite",
+        "source",
+        "sensors",
+        "analyse",
+        "profile",
+        "report",
+        "studies",
+        "benchmark",
+    },
     "handheld": _BASE | {"step"},
     "__main__": {"cli"},
 }
@@ -102,21 +143,25 @@ def test_torch_is_imported_where_it_belongs():
     wrong = []
     for path, module, line in modules():
         where = path.relative_to(ROOT)
-        home = where.parts[0] in ("capture", "suite") or str(where).startswith(
-            ("backends/torch", "profile/watch.py"))
+        home = where.parts[0] in ("capture", "suite") or str(where).startswith(("backends/torch", "profile/watch.py"))
         if module.partition(".")[0] == "torch" and not home:
             wrong.append(f"{where}:{line}")
     assert not wrong, "torch is imported in " + ", ".join(wrong)
 
 
 def test_only_the_command_line_prints():
-    wrong = [f"{path.relative_to(ROOT)}:{node.lineno}" for path in FILES if part(path) != "cli"
-             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-             if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTING]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in FILES
+        if part(path) != "cli"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTING
+    ]
     assert not wrong, "prints: " + ", ".join(wrong)
 
 
 def test_the_core_does_not_import_torch():
-    code = ("import sys, handheld, handheld.cli.main, handheld.suite, handheld.run.data; "
-            "sys.exit('torch' in sys.modules)")
+    code = (
+        "import sys, handheld, handheld.cli.main, handheld.suite, handheld.run.data; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -17,7 +17,11 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "oclgrind"
 def test_a_sample_is_clean() -> None:
     done = subprocess.run(
         [str(SCRIPT), "--sample", "10", "--seed", "1", "--variants", "1"],
-        capture_output=True, text=True, timeout=600,
-        env={**os.environ, "PYTHON": sys.executable}, check=False)
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHON": sys.executable},
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "0 wrong" in done.stdout and "Oclgrind found nothing" in done.stdout

@@ -28,33 +28,48 @@ def example() -> Step:
     """Two parameters updated as one pack, a counter and a mask; every type a slot can have."""
     shapes = {0: (200,), 1: (1, 3), 2: (200,), 3: (1, 3), 4: (384,), 5: (384,), 6: (), 7: (2, 2)}
     roles = {0: "parameter", 1: "parameter", 4: "parameter", 6: "control", 7: "constant"}
-    tensors = {i: Tensor(i, s, "f32", roles.get(i, "gradient"), f"t{i}")
-               for i, s in shapes.items()}
+    tensors = {i: Tensor(i, s, "f32", roles.get(i, "gradient"), f"t{i}") for i, s in shapes.items()}
     tensors[6] = Tensor(6, (), "i32", "control")
     tensors[7] = Tensor(7, (2, 2), "bool", "constant")
-    program = (Instr("load", "f32", (), (0, (), 0.0)), Instr("const", "f32", (), (0.5,)),
-               Instr("mul", "f32", (0, 1)))
-    node = Node("map", (View(4, (384,), (1,)),), (5,),
-                {"shape": (384,), "axes": (), "program": program, "stores": ((2, True),)},
-                Origin("update", "layer", "sgd"))
-    graph = Graph("train", tensors, (node,), (), {"a": 0, "b": 1, "n": 6, "m": 7},
-                  (("a", 2), ("b", 3)), (("loss", View(2, (), ()), "float32"),),
-                  {"rate": 0.1, "names": ["x", ("y",)]}, {4: (0, 1), 5: (2, 3)})
-    slots = {"a": Slot("a", (200,), "f32", "parameter", ("a", "tied.a")),
-             "b": Slot("b", (1, 3), "f32", "parameter", ("b",), "float64"),
-             "n": Slot("n", (), "i32", "control", ("n",), "int64"),
-             "m": Slot("m", (2, 2), "bool", "constant", (), "bool"),
-             "unused": Slot("unused", (3, 0), "f32", "buffer", ("unused",))}
+    program = (Instr("load", "f32", (), (0, (), 0.0)), Instr("const", "f32", (), (0.5,)), Instr("mul", "f32", (0, 1)))
+    node = Node(
+        "map",
+        (View(4, (384,), (1,)),),
+        (5,),
+        {"shape": (384,), "axes": (), "program": program, "stores": ((2, True),)},
+        Origin("update", "layer", "sgd"),
+    )
+    graph = Graph(
+        "train",
+        tensors,
+        (node,),
+        (),
+        {"a": 0, "b": 1, "n": 6, "m": 7},
+        (("a", 2), ("b", 3)),
+        (("loss", View(2, (), ()), "float32"),),
+        {"rate": 0.1, "names": ["x", ("y",)]},
+        {4: (0, 1), 5: (2, 3)},
+    )
+    slots = {
+        "a": Slot("a", (200,), "f32", "parameter", ("a", "tied.a")),
+        "b": Slot("b", (1, 3), "f32", "parameter", ("b",), "float64"),
+        "n": Slot("n", (), "i32", "control", ("n",), "int64"),
+        "m": Slot("m", (2, 2), "bool", "constant", (), "bool"),
+        "unused": Slot("unused", (3, 0), "f32", "buffer", ("unused",)),
+    }
     rng = np.random.default_rng(0)
-    values = {"a": rng.normal(size=200).astype("f"), "b": np.array([[0, np.nan, -np.inf]], "f"),
-              "n": np.array(7, np.int32), "m": np.array([[True, False], [False, True]]),
-              "unused": np.zeros((3, 0), "f")}
+    values = {
+        "a": rng.normal(size=200).astype("f"),
+        "b": np.array([[0, np.nan, -np.inf]], "f"),
+        "n": np.array(7, np.int32),
+        "m": np.array([[True, False], [False, True]]),
+        "unused": np.zeros((3, 0), "f"),
+    }
     return Step(slots, values, {"train": graph}, {"name": "tiny", "epochs": 3, "tags": ("a", "b")})
 
 
 def same(a: Step, b: Step) -> bool:
-    values = [{k: (v.dtype, v.shape, v.tobytes()) for k, v in step.values.items()}
-              for step in (a, b)]
+    values = [{k: (v.dtype, v.shape, v.tobytes()) for k, v in step.values.items()} for step in (a, b)]
     return values[0] == values[1] and (a.slots, a.graphs, a.meta) == (b.slots, b.graphs, b.meta)
 
 
@@ -79,8 +94,9 @@ def test_round_trip(tmp_path):
 
 
 def test_checkpoint_round_trip(tmp_path):
-    arrays = {f"x.{d}": np.arange(6).reshape(2, 3).astype(d)
-              for d in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?")}
+    arrays = {
+        f"x.{d}": np.arange(6).reshape(2, 3).astype(d) for d in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?")
+    }
     arrays |= {"turned": arrays["x.f4"].T, "big": arrays["x.i4"].astype(">i4"), "none": np.zeros(0)}
     meta = {"epoch": 3, "metrics": {"loss": [0.5, float("inf")]}, "seed": (1, None, True, "é")}
     save_state(tmp_path / "c", arrays, meta)
@@ -95,8 +111,7 @@ def test_other_libraries_can_read_it(tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
     save(example(), tmp_path / "s")
     found = safetensors.load_file(tmp_path / "s")
-    assert {k: v.tobytes() for k, v in found.items()} == {
-        k: v.tobytes() for k, v in example().values.items()}
+    assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in example().values.items()}
 
 
 def test_a_captured_step(tmp_path):
@@ -211,8 +226,14 @@ def test_what_is_no_step_file(tmp_path):
 
 
 def test_a_newer_file(tmp_path):
-    for version, message in (("2", "newer Handheld .*upgrade"), ("0", "no step"), ("-1", "version"),
-                             ("1e9", "version"), ("٢", "version"), ("9" * 50, "version")):
+    for version, message in (
+        ("2", "newer Handheld .*upgrade"),
+        ("0", "no step"),
+        ("-1", "version"),
+        ("1e9", "version"),
+        ("٢", "version"),
+        ("9" * 50, "version"),
+    ):
         container.write(tmp_path / "s", {}, {"handheld": "step", "version": version, "more": "x"})
         with pytest.raises(StepFileError, match=message):
             load(tmp_path / "s")
@@ -225,25 +246,53 @@ def test_hostile_headers(tmp_path):
     one = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     good = {"__metadata__": {}, "x": one}
     for change in (
-        {"dtype": "F128"}, {"dtype": None}, {"shape": [2**40]}, {"shape": [-2]}, {"shape": [[2]]},
-        {"shape": [0, 2**63]}, {"shape": [0] * 40, "data_offsets": [0, 0]}, {"shape": 2},
-        {"data_offsets": [0, 2**62]}, {"data_offsets": [-8, 0]}, {"data_offsets": [8, 16]},
-        {"data_offsets": [0]}, {"data_offsets": [0, True]}, {"data_offsets": ["0", "8"]},
-        {"shape": [2**31, 2**31], "data_offsets": [0, 2**64]}, {"more": 1},
+        {"dtype": "F128"},
+        {"dtype": None},
+        {"shape": [2**40]},
+        {"shape": [-2]},
+        {"shape": [[2]]},
+        {"shape": [0, 2**63]},
+        {"shape": [0] * 40, "data_offsets": [0, 0]},
+        {"shape": 2},
+        {"data_offsets": [0, 2**62]},
+        {"data_offsets": [-8, 0]},
+        {"data_offsets": [8, 16]},
+        {"data_offsets": [0]},
+        {"data_offsets": [0, True]},
+        {"data_offsets": ["0", "8"]},
+        {"shape": [2**31, 2**31], "data_offsets": [0, 2**64]},
+        {"more": 1},
         {"shape": [0, 2**31, 2**31, 2**31], "data_offsets": [0, 0]},
     ):
         raw(path, {**good, "x": {**one, **change}}, b"\0" * 8)
     for header in (
-        [], "x", 3, None, {"x": one}, {"__metadata__": []}, {"__metadata__": {"a": 1}, "x": one},
-        {"__metadata__": {"a": "\ud800"}, "x": one}, {**good, "y": one}, {**good, "\ud800": one},
+        [],
+        "x",
+        3,
+        None,
+        {"x": one},
+        {"__metadata__": []},
+        {"__metadata__": {"a": 1}, "x": one},
+        {"__metadata__": {"a": "\ud800"}, "x": one},
+        {**good, "y": one},
+        {**good, "\ud800": one},
         b'{"__metadata__":{},"x":{"dtype":"F32","shape":[NaN],"data_offsets":[0,8]}}',
-        b'{"__metadata__":{"a":"b","a":"c"}}', b'{"__metadata__":{}' + b" " * 100,
-        b"[" * 100_000, b'{"a":' * 100_000, b"1" * 100_000, b"\xff\xfe{}",
+        b'{"__metadata__":{"a":"b","a":"c"}}',
+        b'{"__metadata__":{}' + b" " * 100,
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"1" * 100_000,
+        b"\xff\xfe{}",
     ):
         raw(path, header, b"\0" * 8)
     assert "no truth value" in raw(
-        path, {"__metadata__": {"crc32": f"{zlib.crc32(bytes([1, 2])):08x}"},
-               "x": {"dtype": "BOOL", "shape": [2], "data_offsets": [0, 2]}}, b"\1\2")
+        path,
+        {
+            "__metadata__": {"crc32": f"{zlib.crc32(bytes([1, 2])):08x}"},
+            "x": {"dtype": "BOOL", "shape": [2], "data_offsets": [0, 2]},
+        },
+        b"\1\2",
+    )
 
 
 def test_sizes_are_checked_before_memory_is_asked_for(tmp_path):
@@ -275,8 +324,9 @@ def content() -> dict:
 def rewritten(path, step: object, values: dict | None = None) -> None:
     """A file with a right checksum and any content."""
     text = step if isinstance(step, str) else json.dumps(step)
-    container.write(path, example().values if values is None else values,
-                    {"handheld": "step", "version": "1", "step": text})
+    container.write(
+        path, example().values if values is None else values, {"handheld": "step", "version": "1", "step": text}
+    )
 
 
 def test_state_and_values_must_agree(tmp_path):
@@ -284,17 +334,17 @@ def test_state_and_values_must_agree(tmp_path):
     rewritten(path, content())
     assert same(load(path), example())
     for change, message in (
-        ({"a": None}, "slot 'a' has no value"), ({"z": values["n"]}, "'z' belongs to no slot"),
+        ({"a": None}, "slot 'a' has no value"),
+        ({"z": values["n"]}, "'z' belongs to no slot"),
         ({"a": values["a"][:-1]}, r"slot 'a' is f32\[200\] and its value float32\[199\]"),
-        ({"b": values["b"][0]}, "slot 'b'"), ({"n": values["n"].astype("i8")}, "slot 'n'"),
+        ({"b": values["b"][0]}, "slot 'b'"),
+        ({"n": values["n"].astype("i8")}, "slot 'n'"),
         ({"m": values["m"].astype("u1")}, "slot 'm'"),
     ):
-        rewritten(path, content(),
-                  {k: v for k, v in {**values, **change}.items() if v is not None})
+        rewritten(path, content(), {k: v for k, v in {**values, **change}.items() if v is not None})
         with pytest.raises(StepFileError, match=message):
             load(path)
-    for key, value in (("role", "activation"), ("torch_dtype", "object"), ("name", "b"),
-                       ("dtype", "i32")):
+    for key, value in (("role", "activation"), ("torch_dtype", "object"), ("name", "b"), ("dtype", "i32")):
         step = content()
         step["slots"][0][key] = value
         rewritten(path, step)
@@ -348,8 +398,31 @@ def boxes(data: object) -> list:
     return found
 
 
-JUNK = (None, True, 0, -1, 2**31, 2**63, 10**40, 0.5, 1e308, "", "f32", "a", "\ud800", "x" * 20_000,
-        [], [[]], {}, {"f": "nan"}, {"d": {"a": 1}}, {"l": [1]}, "gather", "scan", [0, 1])
+JUNK = (
+    None,
+    True,
+    0,
+    -1,
+    2**31,
+    2**63,
+    10**40,
+    0.5,
+    1e308,
+    "",
+    "f32",
+    "a",
+    "\ud800",
+    "x" * 20_000,
+    [],
+    [[]],
+    {},
+    {"f": "nan"},
+    {"d": {"a": 1}},
+    {"l": [1]},
+    "gather",
+    "scan",
+    [0, 1],
+)
 
 
 def mutate(data: object, rng: random.Random) -> None:

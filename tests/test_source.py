@@ -11,24 +11,34 @@ from handheld.errors import HandheldError
 from handheld.source import open_source
 
 
-@pytest.mark.parametrize(("name", "size", "shape"), [
-    ("resnet18", "small", (1, 3, 32, 32)), ("resnet18", "paper", (1, 3, 224, 224)),
-    ("resnet18", "64", (1, 3, 64, 64)), ("vgg16", None, (1, 3, 224, 224)),
-    ("dqn", "small", (1, 4, 36, 36)), ("gpt", "paper", (1, 1024)), ("m3", "paper", (1, 256)),
-])
+@pytest.mark.parametrize(
+    ("name", "size", "shape"),
+    [
+        ("resnet18", "small", (1, 3, 32, 32)),
+        ("resnet18", "paper", (1, 3, 224, 224)),
+        ("resnet18", "64", (1, 3, 64, 64)),
+        ("vgg16", None, (1, 3, 224, 224)),
+        ("dqn", "small", (1, 4, 36, 36)),
+        ("gpt", "paper", (1, 1024)),
+        ("m3", "paper", (1, 256)),
+    ],
+)
 def test_sizes(name, size, shape):
     source = open_source(name, size)
     assert source.shape() == shape
     assert source.name == (name if size is None else f"{name}_{size}")
 
 
-@pytest.mark.parametrize(("what", "size", "message"), [
-    ("resnet18", "huge", r"resnet18 has no size 'huge'\. There are: small, paper"),
-    ("m1", "64", "m1 has no option 'size'. It has: widths"),
-    ("mine.py:make", "small", r"--size small is for the workloads of the suite, and mine\.py:make"),
-    ("mine.step", "paper", r"--size paper is for the workloads"),
-    ("resnet19", "small", "Did you mean resnet18"),
-])
+@pytest.mark.parametrize(
+    ("what", "size", "message"),
+    [
+        ("resnet18", "huge", r"resnet18 has no size 'huge'\. There are: small, paper"),
+        ("m1", "64", "m1 has no option 'size'. It has: widths"),
+        ("mine.py:make", "small", r"--size small is for the workloads of the suite, and mine\.py:make"),
+        ("mine.step", "paper", r"--size paper is for the workloads"),
+        ("resnet19", "small", "Did you mean resnet18"),
+    ],
+)
 def test_bad_sizes(what, size, message):
     with pytest.raises(HandheldError, match=message):
         open_source(what, size)

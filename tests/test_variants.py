@@ -18,10 +18,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "variant" in metafunc.fixturenames:
         shard = metafunc.config.getoption("--shard")
         every = metafunc.config.getoption("--all-variants")
-        metafunc.parametrize("variant", [
-            pytest.param((name, kind), id=f"{kind} {name}")
-            for name in CASES for kind in DESCRIPTIONS if in_shard(name, shard)
-        ] if every else [])
+        metafunc.parametrize(
+            "variant",
+            [
+                pytest.param((name, kind), id=f"{kind} {name}")
+                for name in CASES
+                for kind in DESCRIPTIONS
+                if in_shard(name, shard)
+            ]
+            if every
+            else [],
+        )
 
 
 def taken_for(kind: str) -> DeviceCaps:

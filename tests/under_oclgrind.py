@@ -52,8 +52,7 @@ def without_vectors() -> None:
     build = OpenCLSession._program
 
     def build_plainly(session, text):
-        return build(session, re.sub(r"loop vectorize\(assume_safety\)[^\n\"]*",
-                                     "loop vectorize(disable)", text))
+        return build(session, re.sub(r"loop vectorize\(assume_safety\)[^\n\"]*", "loop vectorize(disable)", text))
 
     OpenCLSession._program = build_plainly
 
@@ -64,8 +63,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--halves", action="store_true", help="everything between nodes as f16")
-    parser.add_argument("--variants", type=int, default=0, metavar="N",
-                        help="also N variants a case and description, drawn by the seed")
+    parser.add_argument(
+        "--variants", type=int, default=0, metavar="N", help="also N variants a case and description, drawn by the seed"
+    )
     parser.add_argument("--shard", default="1/1", help="which part of how many, as 1/4")
     options = parser.parse_args()
     half.LEAST = 1
@@ -87,8 +87,7 @@ def main() -> None:
         for kind in ("cpu", "gpu"):
             step.values.update(start)
             plan = step.plan(
-                "opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True,
-                precision=precision,
+                "opencl:oclgrind", caps=dataclasses.replace(caps, kind=kind), isolate=True, precision=precision
             )
             for found in differences(run_plan(plan, held, build_threads=1), want, limit):
                 wrong += 1
@@ -102,8 +101,10 @@ def main() -> None:
                 print(f"WRONG {name} ({kind}): {found}")
         ran += 1
         print(f"ran {name}", flush=True)
-    print(f"{ran} cases ran on both kinds of device and {tried} times with other variants, "
-          f"{skipped} too large, {wrong} wrong")
+    print(
+        f"{ran} cases ran on both kinds of device and {tried} times with other variants, "
+        f"{skipped} too large, {wrong} wrong"
+    )
     sys.exit(wrong > 0)
 
 

@@ -27,12 +27,15 @@ DESCRIPTIONS: Mapping[str, Mapping[str, Any]] = {
     "own": {},
     "cpu": {"kind": "cpu", "vector_width": 8},
     "wide": {"kind": "cpu", "vector_width": 16},
-    "desktop": {"kind": "gpu", "compute_units": 48, "max_work_group": 1024,
-                "local_mem_bytes": 48 << 10},
-    "textures": {"kind": "gpu", "vendor": "QUALCOMM", "compute_units": 6, "max_work_group": 1024,
-                 "local_mem_bytes": 32 << 10},
-    "least": {"kind": "gpu", "compute_units": 1, "max_work_group": 64, "local_mem_bytes": 16 << 10,
-              "images": False},
+    "desktop": {"kind": "gpu", "compute_units": 48, "max_work_group": 1024, "local_mem_bytes": 48 << 10},
+    "textures": {
+        "kind": "gpu",
+        "vendor": "QUALCOMM",
+        "compute_units": 6,
+        "max_work_group": 1024,
+        "local_mem_bytes": 32 << 10,
+    },
+    "least": {"kind": "gpu", "compute_units": 1, "max_work_group": 64, "local_mem_bytes": 16 << 10, "images": False},
 }
 
 
@@ -48,8 +51,9 @@ def described(caps: DeviceCaps, name: str) -> DeviceCaps:
 class Variants:
     """A case on a device, and its turns."""
 
-    def __init__(self, case: Case, device: str, caps: DeviceCaps, isolate: bool = False,
-                 limit: float | None = None) -> None:
+    def __init__(
+        self, case: Case, device: str, caps: DeviceCaps, isolate: bool = False, limit: float | None = None
+    ) -> None:
         self.case, self.device, self.caps, self.isolate = case, device, caps, isolate
         self.limit = limit_of(case, exact=False) if limit is None else limit
         self.kept = Kept(device)
@@ -79,11 +83,9 @@ class Variants:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "record.json"
             record.write(path)
-            plan = self.step.plan(self.device, caps=self.caps, tuning=path,
-                                  isolate=self.isolate)
+            plan = self.step.plan(self.device, caps=self.caps, tuning=path, isolate=self.isolate)
         graph = self.step.graphs["case"]
-        tuned = {signature(graph.nodes[i], graph): choice
-                 for i, choice in plan.graphs["case"].tuned.items()}
+        tuned = {signature(graph.nodes[i], graph): choice for i, choice in plan.graphs["case"].tuned.items()}
         assert tuned == choices, "the plan does not take the choices that its families offer"
         return run_plan(plan, self.held, kept=self.kept, build_threads=1)
 

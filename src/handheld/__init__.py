@@ -1,11 +1,11 @@
 """Handheld: train PyTorch models on phone-class hardware, and see where every step goes.
 
-    step = handheld.capture(model, loss, optimizer, batch)     # needs PyTorch
-    step.save("model.step")
+step = handheld.capture(model, loss, optimizer, batch)     # needs PyTorch
+step.save("model.step")
 
-    step = handheld.load("model.step")                         # does not
-    with step.plan("opencl").start() as trainer:
-        loss = trainer.step(x, y)
+step = handheld.load("model.step")                         # does not
+with step.plan("opencl").start() as trainer:
+    loss = trainer.step(x, y)
 """
 
 from __future__ import annotations
@@ -31,8 +31,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Capture", "DeviceCaps", "HandheldError", "Profiler", "Step", "capture", "ceilings", "load",
-    "open_run", "tune", "verify", "watch",
+    "Capture",
+    "DeviceCaps",
+    "HandheldError",
+    "Profiler",
+    "Step",
+    "capture",
+    "ceilings",
+    "load",
+    "open_run",
+    "tune",
+    "verify",
+    "watch",
 ]
 
 
@@ -51,8 +61,7 @@ def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
     return run(device, fresh)
 
 
-def verify(plan: Plan, batch: Sequence[Any], graph: str = "train",
-           tolerance: float = 1e-5) -> Verification:
+def verify(plan: Plan, batch: Sequence[Any], graph: str = "train", tolerance: float = 1e-5) -> Verification:
     """Every op of a graph on the plan's device against PyTorch in float64; `print` shows the first
     that differs. Needs PyTorch, changes no state."""
     from handheld.run.verify import verify_plan
@@ -60,8 +69,7 @@ def verify(plan: Plan, batch: Sequence[Any], graph: str = "train",
     return verify_plan(plan, batch, graph, tolerance)
 
 
-def tune(step: Step, device: str = "opencl", seconds: float = 120.0,
-         precision: str = "float32") -> Path:
+def tune(step: Step, device: str = "opencl", seconds: float = 120.0, precision: str = "float32") -> Path:
     """Finds the fastest variant of each kernel of the graphs that train, and returns the record it
     was written to. Every later plan for the device uses it; the next call goes on."""
     from handheld.measure.tuner import tune as run

@@ -38,8 +38,9 @@ def write_json(path: Path, data: Any) -> None:
         temporary.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(temporary, path)
     except OSError as error:
-        raise HandheldError(f"{path} could not be written: {error.strerror}. Try: HANDHELD_CACHE="
-                            "a folder that can be written") from error
+        raise HandheldError(
+            f"{path} could not be written: {error.strerror}. Try: HANDHELD_CACHE=a folder that can be written"
+        ) from error
     finally:  # Ctrl-C too leaves nothing behind
         with contextlib.suppress(OSError):
             temporary.unlink()

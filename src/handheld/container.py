@@ -39,8 +39,15 @@ _MAX_BYTES = 2**62
 _METADATA = "__metadata__"
 _CHECKSUM = "crc32"
 _DTYPES: dict[str, Any] = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32,
-    "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
 }
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
@@ -48,8 +55,9 @@ _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 # Writing
 
 
-def write(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str],
-          failure: type[HandheldError] = StepFileError) -> Path:
+def write(
+    path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str], failure: type[HandheldError] = StepFileError
+) -> Path:
     """Writes the file beside its final place and then moves it there: whoever opens `path` finds
     the old file or the new one. `failure` is the error for what the system refuses."""
     flat = {name: _bytes_of(name, arrays[name]) for name in _order(arrays)}
@@ -100,20 +108,24 @@ def _order(arrays: Mapping[str, Array]) -> list[str]:
 def _bytes_of(name: str, array: Array) -> npt.NDArray[np.uint8]:
     dtype = array.dtype.newbyteorder("=")
     if dtype not in _NAMES:
-        raise StepFileError(f"{name!r} has the type {array.dtype}, which no file can hold. "
-                            f"Try: one of {', '.join(str(d) for d in _NAMES)}")
+        raise StepFileError(
+            f"{name!r} has the type {array.dtype}, which no file can hold. "
+            f"Try: one of {', '.join(str(d) for d in _NAMES)}"
+        )
     return np.ascontiguousarray(array, dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
 
 
-def _header(arrays: Mapping[str, Array], flat: Mapping[str, npt.NDArray[np.uint8]],
-            metadata: Mapping[str, str]) -> bytes:
+def _header(
+    arrays: Mapping[str, Array], flat: Mapping[str, npt.NDArray[np.uint8]], metadata: Mapping[str, str]
+) -> bytes:
     entries: dict[str, Any] = {}
     end, checksum = 0, _text_checksum(metadata)
     for name, data in flat.items():
         need(name != _METADATA, f"a tensor cannot be called {name}")
         entries[name] = {
             "dtype": _NAMES[arrays[name].dtype.newbyteorder("=")],
-            "shape": list(arrays[name].shape), "data_offsets": [end, end + data.nbytes],
+            "shape": list(arrays[name].shape),
+            "data_offsets": [end, end + data.nbytes],
         }
         end += data.nbytes
         checksum = zlib.crc32(data.data, checksum)
@@ -155,14 +167,12 @@ def _opened(path: Path) -> Iterator[tuple[BufferedReader, int]]:
         yield file, os.fstat(file.fileno()).st_size
 
 
-def _read(file: BufferedReader, size: int, understand: Callable[[dict[str, str]], V]
-          ) -> tuple[dict[str, Array], V]:
+def _read(file: BufferedReader, size: int, understand: Callable[[dict[str, str]], V]) -> tuple[dict[str, Array], V]:
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > size - 8 or length > MAX_HEADER:
         raise StepFileError("is truncated, or not a file that Handheld wrote")
     header = an_object(parse_json(file.read(length)), "the header")
-    metadata = {key: _long_text(value) for key, value
-                in an_object(header.pop(_METADATA, None), "the metadata").items()}
+    metadata = {key: _long_text(value) for key, value in an_object(header.pop(_METADATA, None), "the metadata").items()}
     expected = metadata.pop(_CHECKSUM, "")
     entries = _entries(header, size - 8 - length)
     problem: HandheldError | None = None
@@ -222,17 +232,17 @@ def _long_text(value: Any) -> str:
     return value
 
 
-def _entries(
-    header: dict[str, Any], data_bytes: int
-) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+def _entries(header: dict[str, Any], data_bytes: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Type and shape of each tensor, in the order of the file, which they fill without gaps."""
     found = []
     for name, entry in header.items():
         dtype, shape, offsets = fields(entry, ("dtype", "shape", "data_offsets"), "a tensor")
         kind = np.dtype(_DTYPES[word(dtype, _DTYPES, "a tensor's type")])
         sizes = a_shape(shape, "a tensor's shape")
-        need(len(sizes) <= MAX_DIMS and math.prod(max(n, 1) for n in sizes) < _MAX_BYTES // 8,
-             "a tensor's shape is out of range")
+        need(
+            len(sizes) <= MAX_DIMS and math.prod(max(n, 1) for n in sizes) < _MAX_BYTES // 8,
+            "a tensor's shape is out of range",
+        )
         begin, end = (an_int(n, "an offset") for n in row(offsets, 2, "a tensor's offsets"))
         need(end - begin == math.prod(sizes) * kind.itemsize, "a tensor's size and place differ")
         found.append((begin, end, text(name, "a tensor's name"), kind, sizes))
@@ -241,6 +251,7 @@ def _entries(
         need(begin == at, "tensors overlap or leave gaps")
         at = end
     if at != data_bytes:
-        raise StepFileError(f"it is truncated or too long: {data_bytes} bytes of values, not {at}. "
-                            "Try: an earlier copy of it")
+        raise StepFileError(
+            f"it is truncated or too long: {data_bytes} bytes of values, not {at}. Try: an earlier copy of it"
+        )
     return {name: (kind, sizes) for _, _, name, kind, sizes in sorted(found, key=lambda e: e[:2])}

@@ -59,8 +59,7 @@ class PlanError(HandheldError):
 class OutOfMemory(PlanError):
     """The plan needs more memory than the device has."""
 
-    def __init__(self, text: str, needed_bytes: int | None = None,
-                 available_bytes: int | None = None) -> None:
+    def __init__(self, text: str, needed_bytes: int | None = None, available_bytes: int | None = None) -> None:
         super().__init__(text)
         self.needed_bytes, self.available_bytes = needed_bytes, available_bytes
 

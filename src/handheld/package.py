@@ -98,8 +98,10 @@ def _content(metadata: dict[str, str], kind: str) -> Any:
     if not (version.isascii() and version.isdigit() and len(version) < 10):
         raise StepFileError(f"malformed step file: version {version[:40]!r}")
     if int(version) > VERSION:
-        raise StepFileError(f"was written by a newer Handheld (file version {version}, this one "
-                            f"reads {VERSION}). Try: pip install --upgrade handheld")
+        raise StepFileError(
+            f"was written by a newer Handheld (file version {version}, this one "
+            f"reads {VERSION}). Try: pip install --upgrade handheld"
+        )
     if found != kind:
         raise StepFileError(f"is {article[found]}, not {article[kind]}")
     need(int(version) == VERSION and kind in metadata, f"no {kind} in it")
@@ -120,8 +122,9 @@ def _check_values(slots: Mapping[str, Slot], values: Mapping[str, Array]) -> Non
             raise StepFileError(f"slot {name!r} has no value")
         value = values[name]
         if value.shape != slot.shape or value.dtype != _NUMPY[slot.dtype]:
-            raise StepFileError(f"slot {name!r} is {slot.dtype}{list(slot.shape)} and its value "
-                                f"{value.dtype}{list(value.shape)}")
+            raise StepFileError(
+                f"slot {name!r} is {slot.dtype}{list(slot.shape)} and its value {value.dtype}{list(value.shape)}"
+            )
     for name in values:
         if name not in slots:
             raise StepFileError(f"the value {name!r} belongs to no slot")

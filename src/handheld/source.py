@@ -33,8 +33,7 @@ class Source(ABC):
         """A batch of this size, or None where only the data knows what one looks like."""
 
     @abstractmethod
-    def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
-             classes: int | None = None) -> Step:
+    def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         """The step for these batch sizes; `batch` and `classes` are what the data has."""
 
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
@@ -59,8 +58,10 @@ def open_source(spec: str, size: str | None = None) -> Source:
     """A source by what the user typed; only a workload has sizes."""
     path, _, factory = spec.rpartition(":")
     if size is not None and (spec.endswith((".step", ".py")) or path.endswith(".py")):
-        raise HandheldError(f"--size {size} is for the workloads of the suite, and {spec} is your "
-                            "own: its size is in its code or its data")
+        raise HandheldError(
+            f"--size {size} is for the workloads of the suite, and {spec} is your "
+            "own: its size is in its code or its data"
+        )
     if spec.endswith(".step"):
         return StepFile(Path(spec))
     if path.endswith(".py") and factory:
@@ -69,8 +70,7 @@ def open_source(spec: str, size: str | None = None) -> Source:
         raise HandheldError(f"say which function of {spec} makes the model: {spec}:make")
     if spec in suite.WORKLOADS or not (Path(spec).suffix or Path(spec).exists()):
         return Suite(spec, size)
-    raise HandheldError(f"{_no_model(Path(spec))}. A model is a workload (lenet5), "
-                        "file.py:factory or a step file")
+    raise HandheldError(f"{_no_model(Path(spec))}. A model is a workload (lenet5), file.py:factory or a step file")
 
 
 def check_source(spec: str, size: str) -> int | None:
@@ -94,8 +94,10 @@ def _no_model(path: Path) -> str:
     except StepFileError:
         kind = None
     if kind == "checkpoint":
-        return (f"{path} is a checkpoint, which holds values and no model. "
-                f"Try: handheld train MODEL --data DATA --checkpoint {path} --resume")
+        return (
+            f"{path} is a checkpoint, which holds values and no model. "
+            f"Try: handheld train MODEL --data DATA --checkpoint {path} --resume"
+        )
     if kind == "step":
         return f"{path} is a step file without its ending. Try: name it {path.name}.step"
     return f"{path} is no model that Handheld knows"
@@ -115,8 +117,7 @@ class Suite(Source):
     def runs(self, example: Any) -> list[tuple[str, Any]]:
         return list(self.workload.runs(example))
 
-    def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
-             classes: int | None = None) -> Step:
+    def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         workload = self.workload
         for option in ("classes", "vocabulary") if classes else ():
             try:
@@ -125,8 +126,7 @@ class Suite(Source):
                 continue  # this family does not have it
         if not workload.single:
             return workload.step(sizes[0], seed)  # several updates: recorded by the family
-        examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed)
-                    for n in sizes}
+        examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed) for n in sizes}
         return capture_sizes(workload.make(seed), examples, seed, self.name)
 
 
@@ -150,11 +150,9 @@ class Factory(Source):
         batch = self._parts()[1]
         return batch(size) if callable(batch) else None if batch is None else resized(batch, size)
 
-    def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
-             classes: int | None = None) -> Step:
+    def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         parts = self.parts(seed)
-        examples = {n: resized(batch, n) if batch is not None else self.need_example(n)
-                    for n in sizes}
+        examples = {n: resized(batch, n) if batch is not None else self.need_example(n) for n in sizes}
         return capture_sizes(parts, examples, seed, self.name)
 
     def parts(self, seed: int) -> Parts:
@@ -167,8 +165,10 @@ class Factory(Source):
     def need_example(self, size: int) -> Any:
         example = self.example(size)
         if example is None:
-            raise CaptureError(f"{self.path}:{self.function} gives no example batch. Try: --data "
-                               "DATA, or let it return (model, loss, optimizer, batch)")
+            raise CaptureError(
+                f"{self.path}:{self.function} gives no example batch. Try: --data "
+                "DATA, or let it return (model, loss, optimizer, batch)"
+            )
         return example
 
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
@@ -183,8 +183,7 @@ class Factory(Source):
         others = [(f"batch {n + 2} of the data", batch) for n, batch in enumerate(rest)]
         if callable(own):
             others.append(("another batch of the factory", own(_rows(first))))
-        return list(try_batches(model, closure(model, loss, 1), first,
-                                [*others, *other_batches(first)]))
+        return list(try_batches(model, closure(model, loss, 1), first, [*others, *other_batches(first)]))
 
     def _parts(self) -> tuple[Parts, Any]:
         if self._made is None:
@@ -194,8 +193,11 @@ class Factory(Source):
     def _functions(self) -> list[str]:
         """Functions that the user's file itself defines."""
         module = sys.modules[_module_name(self.path)]
-        return [name for name, value in vars(module).items()
-                if inspect.isfunction(value) and value.__module__ == module.__name__]
+        return [
+            name
+            for name, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
 
     def _call(self) -> tuple[Parts, Any]:
         where = f"{self.path}:{self.function}"
@@ -206,18 +208,23 @@ class Factory(Source):
             if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
                 raise
             frames = traceback.extract_tb(error.__traceback__)
-            line = next((f.lineno for f in reversed(frames)
-                         if Path(f.filename) == self.path.resolve()), "?")
-            hint = f". Try: pip install {error.name.partition('.')[0]}" \
-                if isinstance(error, ModuleNotFoundError) and error.name else ""
-            raise CaptureError(f"{where} raised {type(error).__name__} in line {line}: "
-                               f"{str(error).rstrip('.')}{hint}") from error
+            line = next((f.lineno for f in reversed(frames) if Path(f.filename) == self.path.resolve()), "?")
+            hint = (
+                f". Try: pip install {error.name.partition('.')[0]}"
+                if isinstance(error, ModuleNotFoundError) and error.name
+                else ""
+            )
+            raise CaptureError(
+                f"{where} raised {type(error).__name__} in line {line}: {str(error).rstrip('.')}{hint}"
+            ) from error
         if not callable(function):
             has = ", ".join(self._functions()) or "none"
             raise CaptureError(f"{self.path} has no function {self.function!r}; it has: {has}")
         if not isinstance(made, tuple) or len(made) not in (3, 4):
-            raise CaptureError(f"{where} returned {_describe(made)}. It should return "
-                               "(model, loss, optimizer) or (model, loss, optimizer, batch)")
+            raise CaptureError(
+                f"{where} returned {_describe(made)}. It should return "
+                "(model, loss, optimizer) or (model, loss, optimizer, batch)"
+            )
         return made[:3], made[3] if len(made) > 3 else None
 
 
@@ -239,8 +246,7 @@ class StepFile(Source):
         graph = self.loaded.graphs.get(name)
         return graph.tensors[graph.inputs[0][1]].shape if graph and graph.inputs else ()
 
-    def step(self, sizes: Sequence[int], seed: int, batch: Any = None,
-             classes: int | None = None) -> Step:
+    def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         return self.loaded
 
 
@@ -252,9 +258,11 @@ def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: st
         raise
     except Exception as error:  # whatever the user's forward or loss raises
         what = str(error).strip().partition("\n")[0]
-        raise CaptureError(f"{name} does not run on a batch of "
-                           f"{_shapes(next(iter(examples.values())))}: "
-                           f"{type(error).__name__}: {what}") from error
+        raise CaptureError(
+            f"{name} does not run on a batch of "
+            f"{_shapes(next(iter(examples.values())))}: "
+            f"{type(error).__name__}: {what}"
+        ) from error
 
 
 def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
@@ -262,8 +270,9 @@ def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: s
 
     model, loss, optimizer = parts
     if len(examples) == 1:
-        return capture(model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name,
-                       frozen="accept")  # each command says what follows
+        return capture(
+            model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name, frozen="accept"
+        )  # each command says what follows
     builder, fn = Capture(model, seed), closure(model, loss, 1)
     for size, batch in examples.items():
         builder.train(fn, optimizer, batch, f"train@{size}")
@@ -292,8 +301,7 @@ def _rows(batch: Any) -> int:
 
 def _shapes(batch: Any) -> str:
     values = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
-    return ", ".join(f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in values
-                     if hasattr(v, "shape"))
+    return ", ".join(f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in values if hasattr(v, "shape"))
 
 
 def _describe(value: Any) -> str:

@@ -41,11 +41,19 @@ class Step:
         count = sum(s.role == "parameter" for s in self.slots.values())
         return f"<Step {self.meta.get('name', '')}: {', '.join(self.graphs)}; {count} parameters>"
 
-    def plan(self, device: str = "opencl", *, caps: DeviceCaps | None = None,
-             graphs: Sequence[str] | None = None, memory_limit_bytes: int | None = None,
-             isolate: bool = False, tuning: bool | str | Path = True,
-             naive: bool = False, precision: str = "float32",
-             growth_steps: int = 2000) -> Plan:
+    def plan(
+        self,
+        device: str = "opencl",
+        *,
+        caps: DeviceCaps | None = None,
+        graphs: Sequence[str] | None = None,
+        memory_limit_bytes: int | None = None,
+        isolate: bool = False,
+        tuning: bool | str | Path = True,
+        naive: bool = False,
+        precision: str = "float32",
+        growth_steps: int = 2000,
+    ) -> Plan:
         """Decides everything about running this step on a device, in hand or described by `caps`.
 
         `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger
@@ -57,9 +65,18 @@ class Step:
         """
         from handheld.plan.make import plan_step
 
-        return plan_step(self, device, caps=caps, graphs=graphs, isolate=isolate, tuning=tuning,
-                         memory_limit_bytes=memory_limit_bytes, naive=naive, precision=precision,
-                         growth_steps=growth_steps)
+        return plan_step(
+            self,
+            device,
+            caps=caps,
+            graphs=graphs,
+            isolate=isolate,
+            tuning=tuning,
+            memory_limit_bytes=memory_limit_bytes,
+            naive=naive,
+            precision=precision,
+            growth_steps=growth_steps,
+        )
 
     def save(self, path: str | Path) -> Path:
         """Writes a step file, whole or not at all; what a running trainer has learned is in it."""
@@ -89,27 +106,30 @@ class Step:
         """Puts the trained parameters and buffers back into the PyTorch module, or into all modules
         of the dictionary that was captured."""
         state = self.state()
-        modules = {f"{name}.": part for name, part in model.items()} if isinstance(
-            model, dict) else {"": model}
+        modules = {f"{name}.": part for name, part in model.items()} if isinstance(model, dict) else {"": model}
         own: dict[str, Any] = {}
         for prefix, part in modules.items():
             if not hasattr(part, "named_parameters"):
-                raise HandheldError(f"copy_to takes the module that was captured, or a dictionary "
-                                    f"of them, not a {type(part).__name__}")
-            for name, tensor in (*part.named_parameters(remove_duplicate=False),
-                                 *part.named_buffers(remove_duplicate=False)):
+                raise HandheldError(
+                    f"copy_to takes the module that was captured, or a dictionary of them, not a {type(part).__name__}"
+                )
+            for name, tensor in (
+                *part.named_parameters(remove_duplicate=False),
+                *part.named_buffers(remove_duplicate=False),
+            ):
                 own[prefix + name] = tensor
         missing = [name for name in own if name not in state]
         if missing:
             raise HandheldError(
-                f"the step has no values for {', '.join(missing[:5])}: "
-                "is this the module that was captured?"
+                f"the step has no values for {', '.join(missing[:5])}: is this the module that was captured?"
             )
         other = [name for name, tensor in own.items() if tuple(tensor.shape) != state[name].shape]
         if other:
-            raise HandheldError(f"{other[0]} has shape {tuple(own[other[0]].shape)} in the module "
-                                f"and {state[other[0]].shape} in the step: is this the module that "
-                                "was captured?")
+            raise HandheldError(
+                f"{other[0]} has shape {tuple(own[other[0]].shape)} in the module "
+                f"and {state[other[0]].shape} in the step: is this the module that "
+                "was captured?"
+            )
         for name, tensor in own.items():
             tensor.data.copy_(tensor.data.new_tensor(state[name]))
 
@@ -135,9 +155,11 @@ def frozen_text(step: Step) -> str:
     found = step.frozen()
     shown = "; ".join(list(found)[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
     graphs = ", ".join(dict.fromkeys(name for names in found.values() for name in names))
-    return (f"Python code read values while the step was captured, and what it decided then is "
-            f"frozen now, in {graphs}: {shown}. Every step goes the same way, whatever its "
-            "batch. Try: torch.where in the place of if")
+    return (
+        f"Python code read values while the step was captured, and what it decided then is "
+        f"frozen now, in {graphs}: {shown}. Every step goes the same way, whatever its "
+        "batch. Try: torch.where in the place of if"
+    )
 
 
 def check_frozen(step: Step, accept: str) -> None:
@@ -152,21 +174,19 @@ def warn(step: Step, frozen: bool = True) -> None:
     if unreached:
         shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
         warnings.warn(
-            f"no gradient reaches {len(unreached)} parameters, which keep their "
-            f"values: {shown}",
-            stacklevel=4,
+            f"no gradient reaches {len(unreached)} parameters, which keep their values: {shown}", stacklevel=4
         )
     if frozen and step.frozen():
         warnings.warn(frozen_text(step), stacklevel=4)
     double = sum(s.role == "parameter" and s.torch_dtype == "float64" for s in step.slots.values())
     if double:
-        warnings.warn(f"{double} parameters are float64 in PyTorch and float32 here: results "
-                      "are as of model.float()", stacklevel=4)
+        warnings.warn(
+            f"{double} parameters are float64 in PyTorch and float32 here: results are as of model.float()",
+            stacklevel=4,
+        )
 
 
-def named_state(
-    slots: Mapping[str, Slot], values: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def named_state(slots: Mapping[str, Slot], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """PyTorch name -> array in PyTorch's type; constants are not state."""
     state = {}
     for slot in slots.values():

@@ -45,8 +45,14 @@ class Rail:
 
 
 def windows(rail: Rail, rounds: int = 3) -> None:
-    order = [("slope", "", 0), ("slope", "", 0), ("slope", "sig0", 2), ("slope", "sig1", 3),
-             ("alone", "sig0", 0), ("alone", "sig1", 0)]
+    order = [
+        ("slope", "", 0),
+        ("slope", "", 0),
+        ("slope", "sig0", 2),
+        ("slope", "sig1", 3),
+        ("alone", "sig0", 0),
+        ("alone", "sig1", 0),
+    ]
     for _ in range(rounds):
         rail.rng.shuffle(order)
         for one in order:
@@ -67,8 +73,7 @@ def test_both_methods_find_what_is_known(made, channels):
     rail = Rail(made)
     windows(rail)
     energy = rising(rail.watts, step=0.001)
-    made.source("meter", channels, 20,
-                (lambda t: [energy(t)]) if channels is COUNTER else lambda t: [rail.watts(t)])
+    made.source("meter", channels, 20, (lambda t: [energy(t)]) if channels is COUNTER else lambda t: [rail.watts(t)])
     with made.open() as run:
         rows = {(r["signature"], r["method"]): r for r in run.op_energy()}
         assert set(rows) == {(s, m) for s in SECONDS for m in ("slope", "alone")}
@@ -95,8 +100,10 @@ def test_ops_of_equal_time_are_told_apart(made, monkeypatch):
     made.source("meter", COUNTER, 20, lambda t: [energy(t)])
     with made.open() as run:
         for method in ("slope", "alone"):
-            hot, cold = (next(r for r in run.op_energy() if (r["signature"], r["method"]) ==
-                              (signature, method)) for signature in ("sig0", "sig1"))
+            hot, cold = (
+                next(r for r in run.op_energy() if (r["signature"], r["method"]) == (signature, method))
+                for signature in ("sig0", "sig1")
+            )
             assert hot["low_joules"] > cold["high_joules"]
 
 
@@ -106,8 +113,7 @@ def test_a_device_that_warms_up_is_compared_with_steps_nearby(made):
     energy = rising(rail.watts, step=0.001)
     made.source("meter", COUNTER, 20, lambda t: [energy(t)])
     with made.open() as run:
-        (slope,) = (r for r in run.op_energy() if (r["signature"], r["method"]) ==
-                    ("sig0", "slope"))
+        (slope,) = (r for r in run.op_energy() if (r["signature"], r["method"]) == ("sig0", "slope"))
         mean = 1 + 0.004 * (made.now - START) * 1e-9 / 2
         assert slope["joules"] == pytest.approx(JOULES["sig0"] * mean + IDLE_W * 0.006, rel=0.06)
 
@@ -137,13 +143,21 @@ def test_memory_is_a_rail_of_its_own(made):
     rail = Rail(made)
     windows(rail)
     energy = rising(rail.watts, step=0.001)
-    made.source("meter", [*COUNTER, Channel("gpu0 memory power", "power", covers=("memory",),
-                                            part_of="gpu0 power")], 20,
-                lambda t: [energy(t), 0.25 * rail.watts(t)])
+    made.source(
+        "meter",
+        [*COUNTER, Channel("gpu0 memory power", "power", covers=("memory",), part_of="gpu0 power")],
+        20,
+        lambda t: [energy(t), 0.25 * rail.watts(t)],
+    )
     with made.open() as run:
-        whole, memory = (next(r for r in run.op_energy() if r["rail"] == f"meter/gpu0 {name}" and
-                              (r["signature"], r["method"]) == ("sig0", "alone"))
-                         for name in ("energy", "memory power"))
+        whole, memory = (
+            next(
+                r
+                for r in run.op_energy()
+                if r["rail"] == f"meter/gpu0 {name}" and (r["signature"], r["method"]) == ("sig0", "alone")
+            )
+            for name in ("energy", "memory power")
+        )
         assert memory["joules"] == pytest.approx(0.25 * whole["joules"], rel=0.03)
 
 

@@ -15,18 +15,20 @@ from run_files import MS, PLAIN, START, MadeRun, busy, kinds, named, rising
 PLANTED = {"own load", "other load", "clock", "caller", "transfer", "heat", "drift"}
 
 
-def noisy(rate: float, seed: int, more: Callable[[float], float] = lambda t: 0.0
-          ) -> Callable[[float], float]:
+def noisy(rate: float, seed: int, more: Callable[[float], float] = lambda t: 0.0) -> Callable[[float], float]:
     """A counter as the kernel gives it, in ticks of 10 ms, of a load that is never even."""
     rng = np.random.default_rng(seed)
     value = rising(lambda t: max(rate * rng.normal(1, 0.1) + more(t), 0.0))
     return lambda t: round(value(t), 2)
 
 
-def machine(made: MadeRun, own: Callable[[float], float] = lambda t: 0.0,
-            other: Callable[[float], float] = lambda t: 0.0,
-            threads: Callable[[float], float] = lambda t: 0.0,
-            clock: Callable[[float], float] = lambda t: 2.0e9) -> None:
+def machine(
+    made: MadeRun,
+    own: Callable[[float], float] = lambda t: 0.0,
+    other: Callable[[float], float] = lambda t: 0.0,
+    threads: Callable[[float], float] = lambda t: 0.0,
+    clock: Callable[[float], float] = lambda t: 2.0e9,
+) -> None:
     """Four cores; the process keeps 1.5 of them busy. `own` and `other` are more than that."""
     mine = noisy(1.5, 1, own)
     rest = noisy(0.2, 2, other)
@@ -40,11 +42,14 @@ def machine(made: MadeRun, own: Callable[[float], float] = lambda t: 0.0,
     made.source("cpu", busy(*(f"cpu{n} busy" for n in range(4))), 10, cores)
     # asked for in the same order, so that both see the same counter
     again = noisy(1.5, 1, own)
-    made.source("process", [Channel("resident", "memory"), *busy("cpu time")], 10,
-                lambda t: [1e8, again(t)])
+    made.source("process", [Channel("resident", "memory"), *busy("cpu time")], 10, lambda t: [1e8, again(t)])
     made.source("process-threads", busy("started cpu time"), 50, lambda t: [started(t)])
-    made.source("cpu-clock", [Channel(f"cpu{n} clock", "frequency") for n in range(4)], 100,
-                lambda t: [clock(t) * rng.normal(1, 0.01) for _ in range(4)])
+    made.source(
+        "cpu-clock",
+        [Channel(f"cpu{n} clock", "frequency") for n in range(4)],
+        100,
+        lambda t: [clock(t) * rng.normal(1, 0.01) for _ in range(4)],
+    )
 
 
 def between(low: float, high: float, value: float = 1.0) -> Callable[[float], float]:
@@ -52,8 +57,7 @@ def between(low: float, high: float, value: float = 1.0) -> Callable[[float], fl
 
 
 def steps_between(run, low: float, high: float) -> list[int]:
-    return [s["id"] for s in run.steps()
-            if s["end_ns"] > START + low * 1e9 and s["begin_ns"] < START + high * 1e9]
+    return [s["id"] for s in run.steps() if s["end_ns"] > START + low * 1e9 and s["begin_ns"] < START + high * 1e9]
 
 
 @pytest.fixture
@@ -72,8 +76,7 @@ def test_a_quiet_run_has_none(made):
 def test_a_thread_that_burns_a_core(made):
     """Its process keeps no more cores busy than before, as when all are taken: the thread shows."""
     made.steps(600, slower=lambda i: 1.5 if 200 <= i < 400 else 1.0)
-    begin, end = (sum((9.2 * (1.5 if 200 <= k < 400 else 1)) for k in range(n)) * 1e-3
-                  for n in (200, 400))
+    begin, end = (sum((9.2 * (1.5 if 200 <= k < 400 else 1)) for k in range(n)) * 1e-3 for n in (200, 400))
     machine(made, threads=between(begin, end, 0.9))
     with made.open() as run:
         found = named(run, "own load")
@@ -137,16 +140,19 @@ def test_a_throttled_clock(made):
 def test_an_idle_core_may_slow_down(made):
     made.steps(300)
     made.source("cpu", busy("cpu0 busy", "cpu1 busy"), 10, lambda t: [t, 0.0])
-    made.source("cpu-clock", [Channel("cpu0 clock", "frequency"), Channel("cpu1 clock",
-                "frequency")], 100, lambda t: [2e9, 2e9 if t < 1 else 0.4e9])
+    made.source(
+        "cpu-clock",
+        [Channel("cpu0 clock", "frequency"), Channel("cpu1 clock", "frequency")],
+        100,
+        lambda t: [2e9, 2e9 if t < 1 else 0.4e9],
+    )
     with made.open() as run:
         assert "clock" not in kinds(run)
 
 
 def test_a_gpu_clock_counts_whatever_the_cores_do(made):
     made.steps(300)
-    made.source("adreno", [Channel("gpu clock", "frequency")], 20,
-                lambda t: [680e6 if t < 1 else 305e6])
+    made.source("adreno", [Channel("gpu clock", "frequency")], 20, lambda t: [680e6 if t < 1 else 305e6])
     with made.open() as run:
         found = named(run, "clock")
         assert "adreno/gpu clock fell to 305 of 680 MHz" in found["text"]
@@ -178,14 +184,14 @@ def test_a_loader_that_the_device_does_not_wait_for(made):
     period = 9.168
     for n in range(100):
         begin = START + round(n * period * MS)
-        made.writer.put("step", n, "train", 8, begin + 5 * MS, begin + round(period * MS),
-                        None if n % 10 > 3 else n // 10, None)
+        made.writer.put(
+            "step", n, "train", 8, begin + 5 * MS, begin + round(period * MS), None if n % 10 > 3 else n // 10, None
+        )
         if n % 10 < 4:
             rows, at = [], begin + 3 * MS
             for kind, op, ms in PLAIN:
                 end = at + round(ms * MS)
-                rows.append((kind, op, 4, begin - 4 * MS, begin - 3 * MS, 0, 0, at + made.offset,
-                             end + made.offset))
+                rows.append((kind, op, 4, begin - 4 * MS, begin - 3 * MS, 0, 0, at + made.offset, end + made.offset))
                 at = end + 2000
             made.writer.put("command", n, 4, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:
@@ -205,9 +211,10 @@ def test_a_copy_in_the_middle(made):
 def test_launches_that_the_device_waits_for(made):
     for n in range(40):
         t = START + n * 20 * MS
-        rows = [(LAUNCH, 0, 0, t, t + 1000, 0, 0, t + 2000 + made.offset, t + MS + made.offset),
-                (LAUNCH, 1, 0, t + 9 * MS, t + 10 * MS, 0, 0, t + 10 * MS + made.offset,
-                 t + 19 * MS + made.offset)]
+        rows = [
+            (LAUNCH, 0, 0, t, t + 1000, 0, 0, t + 2000 + made.offset, t + MS + made.offset),
+            (LAUNCH, 1, 0, t + 9 * MS, t + 10 * MS, 0, 0, t + 10 * MS + made.offset, t + 19 * MS + made.offset),
+        ]
         made.writer.put("step", n, "train", 8, t, t + 20 * MS, n // 4, None)
         made.writer.put("command", n, 2, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:
@@ -218,9 +225,11 @@ def test_a_driver_that_waits(made):
     for n in range(40):
         t = START + n * 20 * MS
         at = t + made.offset
-        rows = [(LAUNCH, 0, 0, t, t + 1000, 0, 0, at + 2000, at + MS),
-                (LAUNCH, 1, 0, t + 1000, t + 2000, 0, 0, at + 6 * MS, at + 7 * MS),
-                (LAUNCH, 0, 0, t + 2000, t + 3000, 0, 0, at + 8 * MS, at + 20 * MS)]
+        rows = [
+            (LAUNCH, 0, 0, t, t + 1000, 0, 0, at + 2000, at + MS),
+            (LAUNCH, 1, 0, t + 1000, t + 2000, 0, 0, at + 6 * MS, at + 7 * MS),
+            (LAUNCH, 0, 0, t + 2000, t + 3000, 0, 0, at + 8 * MS, at + 20 * MS),
+        ]
         made.writer.put("step", n, "train", 8, t, t + 20 * MS, n // 4, None)
         made.writer.put("command", n, 3, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:
@@ -235,8 +244,10 @@ def test_a_driver_that_waits_before_a_step(made):
     for n in range(40):
         t = START + n * 20 * MS
         at = t + made.offset
-        rows = [(UPLOAD, -1, 64, t, t + 1000, 0, 0, at + 12 * MS, at + 13 * MS),
-                (LAUNCH, 0, 0, t + 1000, t + 2000, 0, 0, at + 13 * MS, at + 22 * MS)]
+        rows = [
+            (UPLOAD, -1, 64, t, t + 1000, 0, 0, at + 12 * MS, at + 13 * MS),
+            (LAUNCH, 0, 0, t + 1000, t + 2000, 0, 0, at + 13 * MS, at + 22 * MS),
+        ]
         made.writer.put("step", n, "train", 8, t, t + 20 * MS, n // 4, None)
         made.writer.put("command", n, 2, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:
@@ -259,6 +270,5 @@ def test_slow_steps_are_explained_or_said_to_be_unexplained(made):
     begin = 0.00917 * 100
     machine(made, other=between(begin, begin + 0.8))
     with made.open() as run:
-        causes = {f["evidence"]["cause"]: f["steps"] for f in run.findings()
-                  if f["kind"] == "slow steps"}
+        causes = {f["evidence"]["cause"]: f["steps"] for f in run.findings() if f["kind"] == "slow steps"}
         assert causes == {"other load": [109], "unexplained": [309]}

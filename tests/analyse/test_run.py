@@ -26,9 +26,19 @@ def test_ops_and_what_they_add_up_to(plain):
     assert rows[0]["gflops"] == pytest.approx(1000 / 6e-3 * 1e-9)
     assert rows[0]["recorded"] == 18  # three of four in each of six windows
     assert {r["phase"]: r["ms"] for r in plain.phases()} == {"forward": 6.0, "backward": 3.0}
-    assert plain.modules()[0] == pytest.approx({
-        "path": "layer", "ms": 9.0, "share": 1.0, "ops": 2, "launches": 2, "flops": 2000,
-        "bytes": 4000, "forward_ms": 6.0, "backward_ms": 3.0})
+    assert plain.modules()[0] == pytest.approx(
+        {
+            "path": "layer",
+            "ms": 9.0,
+            "share": 1.0,
+            "ops": 2,
+            "launches": 2,
+            "flops": 2000,
+            "bytes": 4000,
+            "forward_ms": 6.0,
+            "backward_ms": 3.0,
+        }
+    )
     assert [r["op"] for r in plain.kinds()] == ["conv", "conv_input"]
 
 
@@ -109,8 +119,7 @@ def test_transfers_are_cut_into_latency_and_bandwidth(tmp_path):
     made.steps(8, commands=commands)
     made.writer.commit()
     for step in range(4):
-        run_rows = made.writer._db.execute("SELECT data FROM command WHERE step=?",
-                                           (step,)).fetchone()[0]
+        run_rows = made.writer._db.execute("SELECT data FROM command WHERE step=?", (step,)).fetchone()[0]
         table = np.frombuffer(run_rows, "<i8").reshape(9, -1).copy()
         table[2, :2] = 1_000_000, 1000
         made.writer.put("command", step, table.shape[1], table.tobytes())
@@ -127,8 +136,14 @@ def test_transfers_are_cut_into_latency_and_bandwidth(tmp_path):
 
 
 def test_ceilings_split_a_transfer_of_one_size(tmp_path):
-    known = {"flops": 1e9, "bytes_s": 1e9, "to_device_bytes_s": 2e9, "to_device_latency_s": 1e-5,
-             "to_host_bytes_s": 4e9, "to_host_latency_s": 3e-5}
+    known = {
+        "flops": 1e9,
+        "bytes_s": 1e9,
+        "to_device_bytes_s": 2e9,
+        "to_device_latency_s": 1e-5,
+        "to_host_bytes_s": 4e9,
+        "to_host_latency_s": 3e-5,
+    }
     made = MadeRun(tmp_path / "one.run", ceilings=known)
     made.steps(8)
     with made.open() as run:
@@ -148,16 +163,14 @@ def test_launches_and_the_host(plain):
     assert launches["between_us"] == pytest.approx(2.0) and launches["start_us"] is None
     host = plain.host()
     assert host["enqueue_ms"] == pytest.approx(4 * 0.0008)
-    assert host["enqueue_ms"] + host["waiting_ms"] + host["other_ms"] == pytest.approx(
-        host["call_ms"])
+    assert host["enqueue_ms"] + host["waiting_ms"] + host["other_ms"] == pytest.approx(host["call_ms"])
     assert host["outside_ms"] == 0
 
 
 def test_a_run_without_times_says_so_with_none(tmp_path):
     made = MadeRun(tmp_path / "one.run")
     for n in range(30):
-        made.writer.put("step", n, "train", 8, START + n * 10 * MS, START + n * 10 * MS + 8 * MS,
-                        None, None)
+        made.writer.put("step", n, "train", 8, START + n * 10 * MS, START + n * 10 * MS + 8 * MS, None, None)
     with made.open() as run:
         assert run.parts() is None and run.launches() is None and run.host() is None
         assert run.transfers() == [] and run.ops()[0]["ms"] is None
@@ -191,12 +204,21 @@ def test_two_graphs_are_told_apart(tmp_path):
 
 def test_memory_is_compared_with_the_process(tmp_path):
     resident = Channel("resident", "memory")
-    made = MadeRun(tmp_path / "one.run", started_ns=START - 500 * MS, allocated_bytes=1000,
-                   plan_bytes=1000, caps={"name": "made up", "unified_memory": True},
-                   **{"memory.train": {"peak_op": 1, "peak_bytes": 900, "owners": []}})
+    made = MadeRun(
+        tmp_path / "one.run",
+        started_ns=START - 500 * MS,
+        allocated_bytes=1000,
+        plan_bytes=1000,
+        caps={"name": "made up", "unified_memory": True},
+        **{"memory.train": {"peak_op": 1, "peak_bytes": 900, "owners": []}},
+    )
     made.steps(60)
-    made.source("process", [resident, *busy("cpu time")], 10,
-                lambda t: [5000.0 if t < -1 else 6500.0 if t < 0.2 else 6800.0, 0.0])
+    made.source(
+        "process",
+        [resident, *busy("cpu time")],
+        10,
+        lambda t: [5000.0 if t < -1 else 6500.0 if t < 0.2 else 6800.0, 0.0],
+    )
     with made.open() as run:
         found = run.memory_summary()
         assert found["peak_bytes"] == 900 and found["not_alive_bytes"] == 100
@@ -209,8 +231,9 @@ def test_what_the_device_itself_says_it_has_given(tmp_path):
     made = MadeRun(tmp_path / "one.run", started_ns=START - 500 * MS)
     made.steps(60)
     made.source("memory", [Channel("used", "memory")], 100, lambda t: [7e9 * (1 + (t > 0))])
-    made.source("nvidia", [Channel("gpu0 memory used", "memory", covers=("memory",))], 100,
-                lambda t: [1e9 if t < -1 else 3e9])
+    made.source(
+        "nvidia", [Channel("gpu0 memory used", "memory", covers=("memory",))], 100, lambda t: [1e9 if t < -1 else 3e9]
+    )
     with made.open() as run:
         assert run.memory_summary()["device_growth_bytes"] == 2e9
 
@@ -221,9 +244,15 @@ def test_utilisation_and_idle_ratios(tmp_path):
     # one core works all the time, one for every other half second, one never
     half = rising(lambda t: float(t % 1 < 0.5))
     made.source("cpu", busy("cpu0", "cpu1", "cpu2"), 10, lambda t: [t, half(t), 0.0])
-    made.source("nvidia", [Channel("gpu0 load", "utilisation", covers=("gpu",)),
-                           Channel("gpu0 memory load", "utilisation", covers=("memory",))], 100,
-                lambda t: [80.0, 35.0])
+    made.source(
+        "nvidia",
+        [
+            Channel("gpu0 load", "utilisation", covers=("gpu",)),
+            Channel("gpu0 memory load", "utilisation", covers=("memory",)),
+        ],
+        100,
+        lambda t: [80.0, 35.0],
+    )
     with made.open() as run:
         use = run.utilisation()
         assert use["cores"]["cpu0"] == pytest.approx(1, abs=0.01)
@@ -237,8 +266,7 @@ def test_utilisation_and_idle_ratios(tmp_path):
 
 def test_the_overhead_of_a_run_that_was_killed(tmp_path):
     """Neither the profiler nor the sampler came to say what they had cost in all."""
-    made = MadeRun(tmp_path / "one.run", status="running", begun_monotonic_ns=START,
-                   recording_ns=30 * MS)
+    made = MadeRun(tmp_path / "one.run", status="running", begun_monotonic_ns=START, recording_ns=30 * MS)
     made.steps(100)
     made.source("cpu", busy("cpu0"), 10, lambda t: [t])
     made.writer.put("cost", 0, 300, 2, 0.030, 0.001, 0.020)
@@ -250,15 +278,18 @@ def test_the_overhead_of_a_run_that_was_killed(tmp_path):
         assert found["sampler"]["sources"]["cpu"]["cpu_share"] == pytest.approx(0.020 / seconds)
     empty = MadeRun(tmp_path / "two.run", status="running")
     with empty.open() as run:
-        assert run.summary()["overhead"] == {
-            "recording_share": None, "recorded_over_others": None, "sampler": None}
+        assert run.summary()["overhead"] == {"recording_share": None, "recorded_over_others": None, "sampler": None}
 
 
 def test_samples_are_summed_up(tmp_path):
     made = MadeRun(tmp_path / "one.run")
     made.steps(60)
-    made.source("thermal", [Channel("soc", "temperature"), Channel("skin", "temperature")], 50,
-                lambda t: [40.0 + t, float("nan")])
+    made.source(
+        "thermal",
+        [Channel("soc", "temperature"), Channel("skin", "temperature")],
+        50,
+        lambda t: [40.0 + t, float("nan")],
+    )
     with made.open() as run:
         (row,) = run.samples()  # a channel without a value is not there, and no zero
         assert row["channel"] == "soc" and row["unit"] == "°C" and row["n"] > 5
@@ -344,9 +375,11 @@ def test_launches_of_an_idle_device(tmp_path):
     for n in range(4):
         t = START + n * 10 * MS
         u, v = t + 2 * MS, t + 4 * MS
-        rows = [(LAUNCH, 0, 0, t, t + 1000, 0, 0, t + 16_000, t + 1 * MS),
-                (LAUNCH, 1, 0, u, u + 1000, 0, 0, u + 16_000, u + 1 * MS),
-                (DOWNLOAD, -1, 4, v, v + 1000, 0, 0, v + 1 * MS, v + 1 * MS + 10)]
+        rows = [
+            (LAUNCH, 0, 0, t, t + 1000, 0, 0, t + 16_000, t + 1 * MS),
+            (LAUNCH, 1, 0, u, u + 1000, 0, 0, u + 16_000, u + 1 * MS),
+            (DOWNLOAD, -1, 4, v, v + 1000, 0, 0, v + 1 * MS, v + 1 * MS + 10),
+        ]
         made.writer.put("step", n, "train", 8, t - 1000, t + 6 * MS, 1, None)
         made.writer.put("command", n, 3, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:

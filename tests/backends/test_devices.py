@@ -10,8 +10,9 @@ import pytest
 from handheld.backends import opencl_devices
 from handheld.backends.base import describe
 
-CPU = SimpleNamespace(name="some CPU", native_vector_width_float=16, driver_version="1",
-                      platform=SimpleNamespace(version="OpenCL 3.0"))
+CPU = SimpleNamespace(
+    name="some CPU", native_vector_width_float=16, driver_version="1", platform=SimpleNamespace(version="OpenCL 3.0")
+)
 
 
 @pytest.fixture
@@ -32,9 +33,15 @@ def test_a_driver_that_compiles_for_less_than_it_says(folder, monkeypatch, compi
     (file,) = folder.iterdir()
     opencl_devices._vectors.clear()  # as in the next process
     assert opencl_devices._vectors_of(CPU, "cpu") == (width, "") and len(asked) == 1
-    damaged = ["not JSON", '{"vector_width": 8}', '{"vector_width": Infinity, "features": ""}',
-               '{"vector_width": 16, "features": null}', '{"vector_width": -3, "features": ""}',
-               '{"vector_width": 16, "features": "avx9000"}', "[]"]
+    damaged = [
+        "not JSON",
+        '{"vector_width": 8}',
+        '{"vector_width": Infinity, "features": ""}',
+        '{"vector_width": 16, "features": null}',
+        '{"vector_width": -3, "features": ""}',
+        '{"vector_width": 16, "features": "avx9000"}',
+        "[]",
+    ]
     for text in damaged:
         file.write_text(text)
         opencl_devices._vectors.clear()

@@ -85,7 +85,10 @@ def test_the_one_that_does_not_build_is_named(monkeypatch: pytest.MonkeyPatch) -
     step, _ = start()
     plan = step.plan("opencl", tuning=False)
     program = opencl.OpenCLSession._program
-    monkeypatch.setattr(opencl.OpenCLSession, "_program", lambda session, text: program(
-        session, text.replace("__kernel void map_blocks", "__kernel vood map_blocks")))
+    monkeypatch.setattr(
+        opencl.OpenCLSession,
+        "_program",
+        lambda session, text: program(session, text.replace("__kernel void map_blocks", "__kernel vood map_blocks")),
+    )
     with pytest.raises(BuildError, match="could not build kernel map_blocks"):
         opencl.OpenCLSession(plan)

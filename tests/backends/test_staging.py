@@ -36,8 +36,9 @@ def step() -> Step:
     model = nn.Sequential(nn.Linear(1024, 16), nn.ReLU(), nn.Linear(16, 4))
     example = (torch.randn(128, 1024), torch.randint(0, 4, (128,)))
     assert example[0].numpy().nbytes >= LEAST_BYTES > example[1].numpy().nbytes
-    return handheld.capture(model, nn.CrossEntropyLoss(),
-                            torch.optim.SGD(model.parameters(), lr=0.1), example, evaluate=False)
+    return handheld.capture(
+        model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1), example, evaluate=False
+    )
 
 
 def test_the_same_losses_and_the_caller_may_change_its_arrays(step):
@@ -60,8 +61,10 @@ def test_a_batch_may_lie_in_any_order(step):
 
 def test_a_type_that_numpy_does_not_know(step):
     given = torch.zeros(128, 1024, dtype=torch.bfloat16)
-    with step.copy().plan("opencl").start() as trainer, pytest.raises(
-            BatchError, match="'0' is bfloat16; the model was captured with float32"):
+    with (
+        step.copy().plan("opencl").start() as trainer,
+        pytest.raises(BatchError, match="'0' is bfloat16; the model was captured with float32"),
+    ):
         trainer.step(given, np.arange(128) % 4)
 
 

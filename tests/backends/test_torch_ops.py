@@ -26,8 +26,7 @@ def rand(*shape):
 def run(op, tensors, outputs, attrs, views=None):
     """One node in float64; floats keep their digits, integers become i32."""
     graph, _ = make(op, [t.numpy() for t in tensors], views, outputs, attrs)
-    values = {i: t if t.is_floating_point() or t.dtype is torch.bool else t.int()
-              for i, t in enumerate(tensors)}
+    values = {i: t if t.is_floating_point() or t.dtype is torch.bool else t.int() for i, t in enumerate(tensors)}
     before = {i: t.clone() for i, t in values.items()}
     results = run_node(check(graph).nodes[0], graph, values, torch.float64)
     for result, (shape, dtype) in zip(results, outputs, strict=True):
@@ -52,18 +51,26 @@ def test_matmul_with_epilogue_and_views():
     total = p.op("add", "f32", p.op("acc", "f32"), p.load(2, "f32"))
     relu = p.op("max", "f32", total, p.const(0.0, "f32"))
     attrs = {"shape": (3, 4, 6), "program": p.program, "stores": (relu, total)}
-    views = [lambda t: view(t, (3, 4, 5), (20, 1, 4)), lambda t: view(t, (3, 5, 6), (30, 1, 5)),
-             lambda t: view(t, (3, 4, 6), (0, 0, 1))]
+    views = [
+        lambda t: view(t, (3, 4, 5), (20, 1, 4)),
+        lambda t: view(t, (3, 5, 6), (30, 1, 5)),
+        lambda t: view(t, (3, 4, 6), (0, 0, 1)),
+    ]
     got = run("matmul", [a, b, bias], [f32(3, 4, 6), f32(12, 6)], attrs, views)
     want = a.transpose(1, 2) @ b.transpose(1, 2) + bias
     same(got[0], want.relu())
     same(got[1], want)
 
 
-@pytest.mark.parametrize("stride, padding, dilation, groups, image", [
-    ((1, 1), (0, 0), (1, 1), 1, (7, 6)), ((2, 1), (1, 2), (1, 2), 2, (8, 9)),
-    ((2, 2), (1, 1), (1, 1), 4, (8, 6)), ((3, 2), (0, 1), (2, 1), 1, (11, 7)),
-])
+@pytest.mark.parametrize(
+    "stride, padding, dilation, groups, image",
+    [
+        ((1, 1), (0, 0), (1, 1), 1, (7, 6)),
+        ((2, 1), (1, 2), (1, 2), 2, (8, 9)),
+        ((2, 2), (1, 1), (1, 1), 4, (8, 6)),
+        ((3, 2), (0, 1), (2, 1), 1, (11, 7)),
+    ],
+)
 def test_convolution_and_its_gradients(stride, padding, dilation, groups, image):
     x, w = rand(2, 4, *image).requires_grad_(), rand(8, 4 // groups, 3, 2).requires_grad_()
     y = F.conv2d(x, w, None, stride, padding, dilation, groups)
@@ -93,9 +100,7 @@ def test_convolution_may_leave_outputs_out():
 
 
 @pytest.mark.parametrize("ceil", [False, True])
-@pytest.mark.parametrize("kernel, stride, padding", [
-    ((3, 2), (2, 2), (1, 0)), ((2, 2), (2, 3), (0, 1)),
-])
+@pytest.mark.parametrize("kernel, stride, padding", [((3, 2), (2, 2), (1, 0)), ((2, 2), (2, 3), (0, 1))])
 def test_pooling(kernel, stride, padding, ceil):
     x = rand(2, 3, 8, 10).round(decimals=0).requires_grad_()  # many equal values
     y, index = F.max_pool2d(x, kernel, stride, padding, 1, ceil, return_indices=True)
@@ -162,8 +167,7 @@ def test_scan(mode):
         same(run("scan", [x], [f32(2, 5, 3)], {"mode": mode, "reverse": reverse})[0], want)
     whole = torch.tensor([[[3], [-1], [2]]]).int()
     got = run("scan", [whole], [((1, 3, 1), "i32")], {"mode": mode, "reverse": False})[0]
-    assert got.flatten().tolist() == {"add": [3, 2, 4], "mul": [3, -3, -6], "max": [3, 3, 3],
-                                      "min": [3, -1, -1]}[mode]
+    assert got.flatten().tolist() == {"add": [3, 2, 4], "mul": [3, -3, -6], "max": [3, 3, 3], "min": [3, -1, -1]}[mode]
 
 
 def test_sort_is_stable_and_puts_nan_last():

@@ -31,13 +31,16 @@ void twofold(const __global float *x, __global float *y) {
 }
 __kernel void never(__global uint *z) { z[get_global_id(2)] = 1; }
 """
-LAUNCHES = [Launch("fill", TEXT, (Buffer(0), Int(3), Float(0.5)), (4, 2), (2, 1)),
-            Launch("twofold", TEXT, (Buffer(0), Buffer(1)), (4, 2), (1, 1))]
+LAUNCHES = [
+    Launch("fill", TEXT, (Buffer(0), Int(3), Float(0.5)), (4, 2), (2, 1)),
+    Launch("twofold", TEXT, (Buffer(0), Buffer(1)), (4, 2), (1, 1)),
+]
 WANT = 2 * (3 + 0.5 * np.arange(4) + 100 * np.arange(2)[:, None])
 
 clang_on_x86 = pytest.mark.skipif(
     platform.machine() != "x86_64" or describe("opencl").kind != "cpu",
-    reason="asks for features of an x86-64 processor")
+    reason="asks for features of an x86-64 processor",
+)
 
 
 def test_who_is_asked() -> None:
@@ -49,8 +52,7 @@ def test_who_is_asked() -> None:
     assert asked.keys() == plain.keys()
     assert all('target("sse2")' in text for text in asked.values())
     # kernels that no launch needs are not there
-    assert [asked[TEXT].count(f"__kernel void {name}(") for name in ("fill", "twofold", "never")
-            ] == [1, 1, 0]
+    assert [asked[TEXT].count(f"__kernel void {name}(") for name in ("fill", "twofold", "never")] == [1, 1, 0]
     assert asked == texts_of([*LAUNCHES[::-1], other], caps_of_kind("cpu", features="sse2"))
 
 
@@ -61,7 +63,7 @@ def test_kernels_find_their_place_in_the_grid(together: bool) -> None:
     text = texts_of(LAUNCHES, caps_of_kind("cpu", features="sse2"))[TEXT]
     program = cl.Program(q.context, merge([TEXT, text]) if together else text).build(["-w"])
     x, y = (cl.Buffer(q.context, flags.READ_WRITE, 32) for _ in range(2))
-    for launch, args in zip(LAUNCHES, [(x, np.int32(3), np.float32(0.5)), (x, y)]):
+    for launch, args in zip(LAUNCHES, [(x, np.int32(3), np.float32(0.5)), (x, y)], strict=True):
         kernel = cl.Kernel(program, renamed(launch.kernel, 1) if together else launch.kernel)
         kernel.set_args(*args)
         cl.enqueue_nd_range_kernel(q, kernel, launch.global_size, launch.local_size)

@@ -55,15 +55,17 @@ def steps(tmp_path_factory) -> list[str]:
         model = nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
         batch = (torch.randn(4, 6), torch.zeros(4, dtype=torch.int64))
         paths.append(str(folder / f"w{width}.step"))
-        handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1),
-                         batch).save(paths[-1])
+        handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch).save(paths[-1])
     return paths
 
 
 def start(folder: Path, names: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", BENCH, str(folder), *names], text=True,
-        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())})
+        [sys.executable, "-W", "ignore", "-c", BENCH, str(folder), *names],
+        text=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())},
+    )
 
 
 def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path):
@@ -86,14 +88,13 @@ def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path):
     assert len(before) + len(rows) == 2
     results = benchmark.open_results(tmp_path)
     keys = [row["key"] for row in results.lines]
-    assert len(keys) == len(set(keys)) == 2 and keys[:len(before)] == before
+    assert len(keys) == len(set(keys)) == 2 and keys[: len(before)] == before
     assert any("cut off" in note for note in results.notes)
     for row in results.rows:
         assert row["status"] == "trained" and row["samples_s"] > 0 and row["loss"] is not None
         with handheld.open_run(results.run_path(row)) as run:
             assert run.complete and len(run.steps()) == row["steps"] == 6
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["bench.json", "lock", "results.jsonl",
-                                                          "runs"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bench.json", "lock", "results.jsonl", "runs"]
     assert len(list((tmp_path / "runs").iterdir())) == 2
     assert list(benchmark.run(None, tmp_path)) == [], "nothing is left to do"
 
@@ -107,13 +108,13 @@ def test_a_device_that_disappears(steps, tmp_path, monkeypatch):
     first, second = (row for row in rows if row["device"] == "opencl")
     assert first["status"] == "trained"
     assert second["status"] == "device lost" and "is not there any more" in second["reason"]
-    assert [row["status"] for row in rows if row["device"] == "null"] == ["failed"] * 2, \
+    assert [row["status"] for row in rows if row["device"] == "null"] == ["failed"] * 2, (
         "the rest goes on; null computes NaN"
+    )
     with pytest.raises(DeviceError, match="no OpenCL"):
         benchmark.run(None, tmp_path / "out", retry=True)
     monkeypatch.undo()
-    again = list(benchmark.run(Matrix(tuple(steps), ("opencl",)), tmp_path / "out", QUICK,
-                               retry=True))
+    again = list(benchmark.run(Matrix(tuple(steps), ("opencl",)), tmp_path / "out", QUICK, retry=True))
     assert [row["key"] for row in again] == [second["key"]]
     assert again[0]["status"] == "trained"
 
@@ -135,8 +136,10 @@ def test_models_that_do_not_build(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(FACTORIES)
     monkeypatch.chdir(tmp_path)
     names = ("mine.py:raises", "mine.py:sleeps", "mine.py:crashes")
-    rows = {row["workload"]: row for row in benchmark.run(
-        Matrix(names, ("null",)), "out", Settings(steps=1, cool_s=0, silence_s=6))}
+    rows = {
+        row["workload"]: row
+        for row in benchmark.run(Matrix(names, ("null",)), "out", Settings(steps=1, cool_s=0, silence_s=6))
+    }
     assert rows[names[0]]["status"] == "does not build"
     assert "ValueError in line 5: no such layer" in rows[names[0]]["reason"]
     assert rows[names[1]]["status"] == "hung"

@@ -15,15 +15,19 @@ STEPS = 5
 def test_names():
     assert is_eager("pytorch:cuda") and not is_eager("torch:cpu")
     assert [processor(name) for name in ("pytorch:cuda", "pytorch", "opencl:x")] == [
-        "torch:cuda", "torch:cpu", "opencl:x"]
+        "torch:cuda",
+        "torch:cpu",
+        "opencl:x",
+    ]
 
 
 @pytest.mark.parametrize("name", ["m1", "dcgan"])
 def test_it_is_the_same_training(name, tmp_path):
     source = open_source(name, "small")
     made = Eager(source, "pytorch:cpu", 2, 0)
-    with made.profile(str(tmp_path / "x.run"), steps=STEPS, seconds=None,
-                      progress=lambda *_: None, sensors=False) as run:
+    with made.profile(
+        str(tmp_path / "x.run"), steps=STEPS, seconds=None, progress=lambda *_: None, sensors=False
+    ) as run:
         row = measured(run, 2, "pytorch:cpu")
     assert row["steps"] == STEPS and row["samples_s"] > 0 and row["finite"]
     assert "caller" not in row["findings"], "nothing happens between its steps"
@@ -35,8 +39,8 @@ def test_it_is_the_same_training(name, tmp_path):
                 loss = trainer.run(graph, *share)
         assert row["loss"] == pytest.approx(float(loss), rel=1e-4)
     assert made.parameters == sum(
-        int(step.values[slot.name].size) for slot in step.slots.values()
-        if slot.role == "parameter")
+        int(step.values[slot.name].size) for slot in step.slots.values() if slot.role == "parameter"
+    )
 
 
 def test_a_step_file_has_no_model(tmp_path):

@@ -23,8 +23,14 @@ def test_the_matrix_is_all_of_it_and_names_what_is_not_known():
     assert {case.batch for case in Matrix(("lenet5",)).cases()} == {32}
     with pytest.raises(HandheldError, match="Did you mean lenet5"):
         Matrix(("lenet",)).cases()
-    for wrong in (Matrix(("mlp",), size="huge"), Matrix(("mlp",), batches=(0,)), Matrix(()),
-                  Matrix(("mlp",), ()), Matrix(("no.step",)), Matrix(("no.py:make",))):
+    for wrong in (
+        Matrix(("mlp",), size="huge"),
+        Matrix(("mlp",), batches=(0,)),
+        Matrix(()),
+        Matrix(("mlp",), ()),
+        Matrix(("no.step",)),
+        Matrix(("no.py:make",)),
+    ):
         with pytest.raises(HandheldError):
             wrong.cases()
 
@@ -42,11 +48,10 @@ def test_files_of_models_that_are_called_alike_are_told_apart():
 
 
 def test_no_device_is_favoured_by_the_order():
-    cases = Matrix(("mlp", "lenet5", "m1", "m2", "m3", "m4"), ("opencl", "torch:cpu"),
-                   (1, 4)).cases()
+    cases = Matrix(("mlp", "lenet5", "m1", "m2", "m3", "m4"), ("opencl", "torch:cpu"), (1, 4)).cases()
     made = ordered(cases, 0)
     assert sorted(c.key for c in made) == sorted(c.key for c in cases)
-    firsts = [one.device for one, other in zip(made[::2], made[1::2]) if one.pair == other.pair]
+    firsts = [one.device for one, other in zip(made[::2], made[1::2], strict=True) if one.pair == other.pair]
     assert len(firsts) == 12 and firsts.count("opencl") == 6, "each is first as often"
     assert made == ordered(cases, 0)
     assert made != ordered(cases, 1)
@@ -89,12 +94,15 @@ def test_the_later_of_two_rows_counts(tmp_path):
     assert [one["samples_s"] for one in results.rows if one["device"] == "opencl"] == [7.0]
 
 
-@pytest.mark.parametrize("change, match", [
-    ({"format": 2}, "has format 2, of Handheld .*; this one reads and writes format 1"),
-    ({"handheld": "0.0.9"}, "measured with Handheld 0.0.9.*another --out"),
-    ({"settings": {"seconds": 9.0}}, "seconds=9.0"),
-    ({"merged": []}, "was merged"),
-])
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        ({"format": 2}, "has format 2, of Handheld .*; this one reads and writes format 1"),
+        ({"handheld": "0.0.9"}, "measured with Handheld 0.0.9.*another --out"),
+        ({"settings": {"seconds": 9.0}}, "seconds=9.0"),
+        ({"merged": []}, "was merged"),
+    ],
+)
 def test_a_folder_that_does_not_fit_is_refused(tmp_path, change, match):
     folder(tmp_path, [row()])
     path = tmp_path / "bench.json"
@@ -123,8 +131,11 @@ def results(rows, **more):
 
 def test_compare():
     a = results([row(batch=1), row(batch=4, samples_s=50.0), row("lenet5")])
-    b = results([row(batch=1, samples_s=200.0), row(batch=4, status="hung", samples_s=None),
-                 row("vgg16")], handheld="9", devices={"opencl": {**CAPS, "driver": "2"}})
+    b = results(
+        [row(batch=1, samples_s=200.0), row(batch=4, status="hung", samples_s=None), row("vgg16")],
+        handheld="9",
+        devices={"opencl": {**CAPS, "driver": "2"}},
+    )
     found = benchmark.compare(a, b)
     by_key = {line["key"]: line for line in found["rows"]}
     assert len(by_key) == 4
@@ -141,8 +152,9 @@ def test_compare():
 def test_merge(tmp_path):
     run = "runs/x.run"
     a = folder(tmp_path / "a", [row(batch=1, run=run), row(batch=4)])
-    b = folder(tmp_path / "b", [row(batch=1, status="hung", began="2027", run=run),
-                                row("lenet5", run=run.replace("x", "y"))])
+    b = folder(
+        tmp_path / "b", [row(batch=1, status="hung", began="2027", run=run), row("lenet5", run=run.replace("x", "y"))]
+    )
     made = benchmark.merge([a, b], tmp_path / "c")
     rows = {one["key"]: one for one in made.rows}
     assert len(rows) == 3 and len(made.lines) == 4, "nothing is lost"
@@ -157,27 +169,28 @@ def test_merge(tmp_path):
 
 
 def test_two_processors_of_one_name_stay_apart_when_merged(tmp_path):
-    a = folder(tmp_path / "a", [row(processor="phone")],
-               devices={"opencl": {**CAPS, "name": "phone"}})
-    b = folder(tmp_path / "b", [row(processor="desk")],
-               devices={"opencl": {**CAPS, "name": "desk"}})
+    a = folder(tmp_path / "a", [row(processor="phone")], devices={"opencl": {**CAPS, "name": "phone"}})
+    b = folder(tmp_path / "b", [row(processor="desk")], devices={"opencl": {**CAPS, "name": "desk"}})
     made = benchmark.merge([a, b], tmp_path / "c")
     assert {one["device"] for one in made.rows} == {"opencl (phone)", "opencl (desk)"}
-    assert {one["key"] for one in made.rows} == {"mlp/small/4/opencl (phone)",
-                                                 "mlp/small/4/opencl (desk)"}
+    assert {one["key"] for one in made.rows} == {"mlp/small/4/opencl (phone)", "mlp/small/4/opencl (desk)"}
 
 
 def test_the_report_card():
-    lines = benchmark.card([
-        row(batch=1, samples_s=10.0), row(batch=16, samples_s=80.0, joules_sample=0.5),
-        row(batch=64, status="does not fit", reason="big", samples_s=None),
-        row(device="torch:cpu", batch=16, samples_s=40.0, joules_sample=0.25),
-        row("vgg16", status="crashed", reason="SIGSEGV", samples_s=None)])
+    lines = benchmark.card(
+        [
+            row(batch=1, samples_s=10.0),
+            row(batch=16, samples_s=80.0, joules_sample=0.5),
+            row(batch=64, status="does not fit", reason="big", samples_s=None),
+            row(device="torch:cpu", batch=16, samples_s=40.0, joules_sample=0.25),
+            row("vgg16", status="crashed", reason="SIGSEGV", samples_s=None),
+        ]
+    )
     mlp, vgg = lines
-    assert (mlp["trains"], mlp["device"], mlp["batch"], mlp["largest_batch"]) == (
-        True, "opencl", 16, 16)
-    assert mlp["others"] == [{"device": "torch:cpu", "batch": 16, "samples_s": 40.0,
-                              "joules_sample": 0.25, "ratio": 0.5}]
+    assert (mlp["trains"], mlp["device"], mlp["batch"], mlp["largest_batch"]) == (True, "opencl", 16, 16)
+    assert mlp["others"] == [
+        {"device": "torch:cpu", "batch": 16, "samples_s": 40.0, "joules_sample": 0.25, "ratio": 0.5}
+    ]
     assert mlp["least_joules"]["device"] == "torch:cpu"
     assert [one["status"] for one in mlp["not_trained"]] == ["does not fit"]
     assert not vgg["trains"] and vgg["reason"] == "SIGSEGV"
@@ -201,4 +214,8 @@ def test_cooling_waits_for_the_sensors(tmp_path, monkeypatch):
     heat.close()
     bare = Heat(where=Where(tmp_path / "nothing"), cool_s=0)
     assert bare.cool(said.append) | {"cooled_s": 0} == {
-        "cooled_s": 0, "cooled_by": "seconds", "celsius": None, "warmer_by": None}
+        "cooled_s": 0,
+        "cooled_by": "seconds",
+        "celsius": None,
+        "warmer_by": None,
+    }

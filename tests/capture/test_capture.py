@@ -225,10 +225,7 @@ def test_a_view_of_a_parameter_made_before_is_the_parameter() -> None:
     batches = [(torch.randn(4, 3),) for _ in range(2)]
     step = step_of(model, lambda b: (model(b[0]) @ model.turned).square().mean(), batches[0])
     assert not any(s.role == "constant" for s in step.slots.values())
-    same(
-        trained(step, *batches),
-        eager(twin, lambda b: (twin(b[0]) @ twin.turned).square().mean(), *batches),
-    )
+    same(trained(step, *batches), eager(twin, lambda b: (twin(b[0]) @ twin.turned).square().mean(), *batches))
 
 
 def test_channels_last_models_train_alike() -> None:
@@ -313,18 +310,14 @@ def by_hand(q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0) -> t
 def test_attention_keeps_no_matrix_of_queries_by_keys() -> None:
     seen = torch.ones(64, 64, dtype=torch.bool).tril()
     for options in ({}, {"is_causal": True}, {"attn_mask": seen}, {"dropout_p": 0.1}):
-        step = attending(
-            lambda *qkv, o=options: F.scaled_dot_product_attention(*qkv, **o), 2, 2, 64, 4)
+        step = attending(lambda *qkv, o=options: F.scaled_dot_product_attention(*qkv, **o), 2, 2, 64, 4)
         graph = step.graphs["train"]
-        assert [n.op for n in graph.nodes if n.op.startswith("attention")] == [
-            "attention", "attention_grad"]
-        assert not [t for t in graph.tensors.values() if t.size >= 2 * 64 * 64
-                    and t.role in ("activation", "gradient")]
+        assert [n.op for n in graph.nodes if n.op.startswith("attention")] == ["attention", "attention_grad"]
+        assert not [t for t in graph.tensors.values() if t.size >= 2 * 64 * 64 and t.role in ("activation", "gradient")]
 
 
 def test_dropout_in_attention_drops_what_dropout_does() -> None:
-    whole = attending(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.4), 2, 2, 7, 4)
+    whole = attending(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.4), 2, 2, 7, 4)
     apart = attending(lambda q, k, v: by_hand(q, k, v, dropout=0.4), 2, 2, 7, 4)
     assert "attention" not in {n.op for n in apart.graphs["train"].nodes}
     batch = (torch.randn(2, 7, 8),)
@@ -346,13 +339,7 @@ def test_a_trained_mask_and_very_wide_heads_are_taken_apart() -> None:
 
 
 def test_nodes_know_their_module() -> None:
-    model = nn.Sequential(
-        nn.Conv2d(3, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(inplace=True),
-        nn.Flatten(),
-        nn.Linear(144, 2),
-    )
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2))
 
     def fn(b: Any) -> torch.Tensor:
         y = model(b[0])

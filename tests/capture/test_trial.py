@@ -31,8 +31,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 def decisions(decide):
     model = Branches(decide)
-    return try_batches(model, lambda b: F.cross_entropy(model(b[0]), b[1]), batch(),
-                       other_batches(batch()))
+    return try_batches(model, lambda b: F.cross_entropy(model(b[0]), b[1]), batch(), other_batches(batch()))
 
 
 def test_a_branch_that_differs_is_found_and_named() -> None:
@@ -42,9 +41,9 @@ def test_a_branch_that_differs_is_found_and_named() -> None:
     assert "it is False in " in found.changed
 
 
-@pytest.mark.parametrize("decide", [
-    lambda x: x.shape[0] > 2, lambda x: torch.isfinite(x).all(),
-], ids=["a shape", "never otherwise"])
+@pytest.mark.parametrize(
+    "decide", [lambda x: x.shape[0] > 2, lambda x: torch.isfinite(x).all()], ids=["a shape", "never otherwise"]
+)
 def test_a_branch_that_is_always_the_same(decide) -> None:
     assert not any(d.changed for d in decisions(decide))
 
@@ -52,8 +51,9 @@ def test_a_branch_that_is_always_the_same(decide) -> None:
 def test_what_is_selected_counts_as_read() -> None:
     model = nn.Linear(3, 2)
     given = (torch.randn(4, 3), torch.tensor([True, False, True, True]))
-    found = try_batches(model, lambda b: model(b[0])[b[1]].square().mean(), given,
-                        [("the mask turned", (given[0], given[1].roll(1)))])
+    found = try_batches(
+        model, lambda b: model(b[0])[b[1]].square().mean(), given, [("the mask turned", (given[0], given[1].roll(1)))]
+    )
     assert any("with other values in the mask turned" in d.changed for d in found)
 
 
@@ -65,8 +65,7 @@ def test_a_random_decision_is_found() -> None:
 def test_a_trial_leaves_the_model_alone() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    try_batches(model, lambda b: model(b[0]).sum() * float(b[0].sum()), batch(),
-                other_batches(batch()))
+    try_batches(model, lambda b: model(b[0]).sum() * float(b[0].sum()), batch(), other_batches(batch()))
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

@@ -33,8 +33,7 @@ def run(tmp_path, monkeypatch):
 def small_step() -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     batch = (torch.randn(4, 6), torch.zeros(4, dtype=torch.int64))
-    handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1),
-                     batch).save("small.step")
+    handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch).save("small.step")
 
 
 def test_what_is_said(run):
@@ -42,8 +41,16 @@ def test_what_is_said(run):
     words = ("small.step", "--on", "opencl", "--steps", "8", "--cool", "0", "--out", "out")
     result = run(*words)
     assert result.exit_code == 0, result.output
-    for text in ("samples/s", "what trains here", "1 of 1 workload", "not measured", "small.step",
-                 "results", "out", "synthetic, or random"):
+    for text in (
+        "samples/s",
+        "what trains here",
+        "1 of 1 workload",
+        "not measured",
+        "small.step",
+        "results",
+        "out",
+        "synthetic, or random",
+    ):
         assert text in result.stdout, text
     again = run(*words, "--json")
     found = json.loads(again.stdout)
@@ -54,22 +61,25 @@ def test_what_is_said(run):
     assert other.exit_code == 1 and "steps=8" in other.stderr
 
 
-@pytest.mark.parametrize("words, text", [
-    (["lenett"], "Did you mean lenet5"),
-    (["mlp", "--batch", "1,x"], "1,4,16"),
-    (["mlp", "--batch", "0"], "1,4,16"),
-    (["mlp", "--size", "big"], "small or paper"),
-    (["mlp", "--limit-memory", "lots"], "512MiB"),
-    (["mlp", "--cool", "warm"], "or auto"),
-    (["mlp", "--on", ","], "no device"),
-    (["mlp", "--on", "gpu"], "unknown device 'gpu'"),
-    (["mlp", "--seconds", "0"], "more than 0"),
-    (["mlp", "--resume", "out"], "takes no names"),
-    (["--resume", "nowhere"], "nothing to resume"),
-    (["--compare", "a"], "no results folder"),
-    (["--merge"], "two results folders or more"),
-    (["--compare", "--merge"], "two commands"),
-])
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (["lenett"], "Did you mean lenet5"),
+        (["mlp", "--batch", "1,x"], "1,4,16"),
+        (["mlp", "--batch", "0"], "1,4,16"),
+        (["mlp", "--size", "big"], "small or paper"),
+        (["mlp", "--limit-memory", "lots"], "512MiB"),
+        (["mlp", "--cool", "warm"], "or auto"),
+        (["mlp", "--on", ","], "no device"),
+        (["mlp", "--on", "gpu"], "unknown device 'gpu'"),
+        (["mlp", "--seconds", "0"], "more than 0"),
+        (["mlp", "--resume", "out"], "takes no names"),
+        (["--resume", "nowhere"], "nothing to resume"),
+        (["--compare", "a"], "no results folder"),
+        (["--merge"], "two results folders or more"),
+        (["--compare", "--merge"], "two commands"),
+    ],
+)
 def test_what_makes_no_sense(run, tmp_path, words, text):
     result = run(*words)
     assert not list(tmp_path.iterdir()), "no folder is made in vain"
@@ -80,13 +90,18 @@ def test_sizes_of_memory():
     from handheld.cli.bench import _bytes
 
     assert [_bytes(text) for text in ("512MiB", "2g", "1.5GB", "1000", "64 k", None)] == [
-        2**29, 2**31, 3 * 2**29, 1000, 2**16, None]
+        2**29,
+        2**31,
+        3 * 2**29,
+        1000,
+        2**16,
+        None,
+    ]
 
 
 def test_compare_and_merge(run, tmp_path):
     folder(tmp_path / "a", [row(), row("vgg16", status="hung", reason="x", samples_s=None)])
-    folder(tmp_path / "b", [row(samples_s=150.0), row("lenet5")],
-           devices={"opencl": {**CAPS, "driver": "2"}})
+    folder(tmp_path / "b", [row(samples_s=150.0), row("lenet5")], devices={"opencl": {**CAPS, "driver": "2"}})
     result = run("--compare", "a", "b")
     assert result.exit_code == 0, result.output
     for text in ("1.50x", "no row", "hung", "geometric mean of 1 row", "opencl: 1 / 2"):
@@ -129,10 +144,14 @@ def test_rows_that_did_not_train(capsys, monkeypatch):
     said = capsys.readouterr().out
     assert " ".join(said.split()).endswith(reason) and max(map(len, said.splitlines())) <= 80
 
-    text = bench_tables.why(row(status="does not fit", planned_bytes=9 << 30,
-                                available_bytes=8 << 30))
+    text = bench_tables.why(row(status="does not fit", planned_bytes=9 << 30, available_bytes=8 << 30))
     assert text == "does not fit, needs 9.0 GiB, there is 8.0 GiB"
     assert bench_tables.why(row(status="out of memory", reason="held", planned_bytes=2048)) == (
-        "out of memory (planned 2.0 KiB): held")
+        "out of memory (planned 2.0 KiB): held"
+    )
     assert [bench_tables.joules(j) for j in (None, 2.5, 0.0025, 2.5e-6)] == [
-        "not measured", "2.5 J", "2.5 mJ", "2.5 µJ"]
+        "not measured",
+        "2.5 J",
+        "2.5 mJ",
+        "2.5 µJ",
+    ]

@@ -78,7 +78,7 @@ def work(tmp_path_factory) -> Path:
     (folder / "mine.py").write_text(FACTORY)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 400)
-    x = (rng.standard_normal((3, 6))[labels] * 2 + 0.3 * rng.standard_normal((400, 6)))
+    x = rng.standard_normal((3, 6))[labels] * 2 + 0.3 * rng.standard_normal((400, 6))
     np.savez(folder / "data.npz", x=x.astype(np.float32), y=labels)
     np.savez(folder / "thin.npz", x=np.zeros((64, 5), np.float32), y=np.arange(64) % 3)
     np.savez(folder / "wide.npz", x=np.zeros((64, 6), np.float32), y=np.arange(64) % 7)
@@ -281,8 +281,7 @@ def test_resume_says_what_changed(run, work):
     assert "epochs were 1 and are 2" in result.stderr
     assert "the rate of its last step was" in result.stderr
     np.savez(work / "other.npz", **{k: v[::-1] for k, v in np.load(work / "data.npz").items()})
-    fails(run(*words, "--data", "other.npz", "--epochs", "3", "--resume"),
-          "changed.ck is of other data", "--export")
+    fails(run(*words, "--data", "other.npz", "--epochs", "3", "--resume"), "changed.ck is of other data", "--export")
     fails(run(*words, *data, "--seed", "1", "--epochs", "3", "--resume"), "seed 0 of the data")
 
 
@@ -303,11 +302,9 @@ def test_example_batches_come_from_data_too(run, work):
     fails(run("tune", "mine.py:make"), "--data DATA")
     result = run("verify", "mine.py:make", "--data", "data.npz", "--on", "torch:cpu")
     assert result.exit_code == 0 and result.stdout.count("PASS") == 3
-    made = run("package", "mine.py:make", "--data", "data.npz", "--batch", "2,4", "--out",
-               "data.step", "--json")
+    made = run("package", "mine.py:make", "--data", "data.npz", "--batch", "2,4", "--out", "data.step", "--json")
     assert set(json.loads(made.stdout)["graphs"]) >= {"train@2", "train@4"}
-    assert run("train", "data.step", "--data", "data.npz", "--epochs", "1", "--on",
-               "torch:cpu").exit_code == 0
+    assert run("train", "data.step", "--data", "data.npz", "--epochs", "1", "--on", "torch:cpu").exit_code == 0
     result = run("verify", "mine.py:branch", "--data", "data.npz", "--on", "torch:cpu")
     assert "decides otherwise: it is" in result.stdout and "of the data" in result.stdout
 
@@ -315,8 +312,11 @@ def test_example_batches_come_from_data_too(run, work):
 def test_a_factory_that_is_not_there_or_cannot_be_imported(run, work):
     fails(run("train", "mine.py:mkae", "--data", "data.npz"), "no function 'mkae'", "it has: make,")
     (work / "needs.py").write_text("import torch\nimport nowhere_to_be_found.inside\n")
-    fails(run("verify", "needs.py:make"), "needs.py:make raised ModuleNotFoundError in line 2",
-          "Try: pip install nowhere_to_be_found")
+    fails(
+        run("verify", "needs.py:make"),
+        "needs.py:make raised ModuleNotFoundError in line 2",
+        "Try: pip install nowhere_to_be_found",
+    )
 
 
 def test_several_updates_are_for_python(run):
@@ -345,16 +345,27 @@ def test_a_full_disk_does_not_lose_what_should_be_exported(run, work, tmp_path, 
 
     monkeypatch.setattr(container, "write", full)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    result = run("train", "mine.py:make", "--data", "data.npz", "--epochs", "1",
-                 "--export", "full.step", "--on", "torch:cpu")
+    result = run(
+        "train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--export", "full.step", "--on", "torch:cpu"
+    )
     (kept,) = tmp_path.glob("*.step")
     assert result.exit_code == 1 and "No space left" in result.stderr and str(kept) in result.stderr
     assert int(handheld.load(kept).state()["handheld.step"]) == 10
 
 
 def test_a_finished_run_has_nothing_to_go_on_with(run, work):
-    words = ("train", "mine.py:make", "--data", "data.npz", "--on", "torch:cpu", "--epochs", "1",
-             "--checkpoint", "done.ck")
+    words = (
+        "train",
+        "mine.py:make",
+        "--data",
+        "data.npz",
+        "--on",
+        "torch:cpu",
+        "--epochs",
+        "1",
+        "--checkpoint",
+        "done.ck",
+    )
     assert run(*words).exit_code == 0
     result = run(*words, "--resume")
     assert result.exit_code == 0 and "test accuracy" in result.stdout
@@ -409,6 +420,7 @@ def test_only_near_names_are_suggested(run):
 @pytest.fixture
 def no_device(monkeypatch):
     """What is known without a device must not open one."""
+
     def opened() -> None:
         raise AssertionError("the device was opened")
 
@@ -427,8 +439,7 @@ def test_what_is_known_is_said_before_a_device_starts(run, work, no_device):
         fails(run("train", source, "--data", "held.npz"), "held.npz", "holds 3", "to 2")
         run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--on", "torch:cpu")
         (work / "cut.ck").write_bytes((work / "cut.ck").read_bytes()[:300])
-        fails(run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--resume"),
-              "cut.ck: is truncated")
+        fails(run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--resume"), "cut.ck: is truncated")
         (work / "cut.ck").unlink()
     fails(run("train", "early.step", "--data", "thin.npz"), "thin.npz does not fit", "(8, 5)")
     fails(run("train", "early.step", "--data", "floats.npz"), "floats.npz does not fit", "int64")
@@ -459,8 +470,11 @@ def test_places_that_cannot_be_written(run, work, monkeypatch):
 
     monkeypatch.setattr("tempfile.TemporaryFile", refused)
     for option in ("--export", "--checkpoint"):
-        fails(run("train", "mine.py:make", "--data", "data.npz", option, "a.step"),
-              "a.step cannot be written", "Read-only file system")
+        fails(
+            run("train", "mine.py:make", "--data", "data.npz", option, "a.step"),
+            "a.step cannot be written",
+            "Read-only file system",
+        )
 
 
 def test_one_is_not_many(run):
@@ -488,16 +502,17 @@ def process(work: Path, *words: str, torch: bool = True) -> subprocess.Popen[str
     path = own if torch else f"{work}{os.pathsep}{own}"  # the first holds what blocks torch
     environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": path}
     command = [sys.executable, "-m", "handheld.cli.main", *words]
-    return subprocess.Popen(command, cwd=work, text=True, env=environment,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command, cwd=work, text=True, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
-@pytest.mark.parametrize(("number", "word"), [
-    (signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
 def test_a_signal_in_the_middle_of_training(work, number, word):
     kept = work / f"{word}.checkpoint"
-    child = process(work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000",
-                    "--checkpoint", kept.name, "--json")
+    child = process(
+        work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000", "--checkpoint", kept.name, "--json"
+    )
     until = time.monotonic() + 60
     while not kept.exists() and time.monotonic() < until:
         time.sleep(0.05)
@@ -514,16 +529,24 @@ def test_a_signal_in_the_middle_of_training(work, number, word):
 
 
 def test_ctrl_c_while_python_still_imports(work):
-    code = ("import sys, handheld\n"
-            "class Stop:\n"
-            "    def find_spec(self, name, *rest):\n"
-            "        if name == 'typer': raise KeyboardInterrupt\n"
-            "sys.meta_path.insert(0, Stop())\n"
-            "sys.modules.pop('handheld.cli.main', None)\n"
-            "import runpy; runpy.run_module('handheld', run_name='__main__')\n")
+    code = (
+        "import sys, handheld\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "sys.modules.pop('handheld.cli.main', None)\n"
+        "import runpy; runpy.run_module('handheld', run_name='__main__')\n"
+    )
     own = str(Path(handheld.__file__).parents[1])
-    done = subprocess.run([sys.executable, "-c", code], cwd=work, text=True, capture_output=True,
-                          env={**os.environ, "PYTHONPATH": own}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=work,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": own},
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (130, "stopped: interrupted\n")
 
 
@@ -544,17 +567,22 @@ def test_ctrl_c_again_and_again(work):
 def test_without_torch_a_step_file_trains(work):
     made = process(work, "package", "mine.py:with_batch", "--out", "small.step")
     assert made.wait(60) == 0, made.communicate()
-    child = process(work, "train", "small.step", "--data", "data.npz", "--epochs", "2", "--json",
-                    torch=False)
+    child = process(work, "train", "small.step", "--data", "data.npz", "--epochs", "2", "--json", torch=False)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 0, err
     assert json.loads(out)["test"]["accuracy"] > 0.8
 
 
 def test_without_torch_the_rest_says_what_to_install(work):
-    children = [process(work, *words, torch=False) for words in (
-        ("train", "lenet5", "--data", "digits"), ("train", "mine.py:make", "--data", "data.npz"),
-        ("verify", "lenet5"), ("package", "lenet5"))]
+    children = [
+        process(work, *words, torch=False)
+        for words in (
+            ("train", "lenet5", "--data", "digits"),
+            ("train", "mine.py:make", "--data", "data.npz"),
+            ("verify", "lenet5"),
+            ("package", "lenet5"),
+        )
+    ]
     for child in children:
         out, err = child.communicate(timeout=60)
         assert child.returncode == 1 and not out

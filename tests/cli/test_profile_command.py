@@ -81,9 +81,18 @@ def test_help(run):
 def test_what_is_said(run):
     result = run("mine.py:make", "--steps", "30")
     assert result.exit_code == 0, result.output
-    for words in ("device", "ms a step", "alive at the peak", "allocated", "overhead",
-                  "where a recorded step goes", "forward", "backward", "matmul",
-                  "run file mine_make-1.run"):
+    for words in (
+        "device",
+        "ms a step",
+        "alive at the peak",
+        "allocated",
+        "overhead",
+        "where a recorded step goes",
+        "forward",
+        "backward",
+        "matmul",
+        "run file mine_make-1.run",
+    ):
         assert words in result.stdout, words
     assert "energy" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
@@ -132,10 +141,12 @@ def test_a_file_that_exists_is_not_touched(run):
 
 
 def test_bad_requests(run):
-    for words, said in ((("mine.py:make", "--graph", "tain"), "there is no graph 'tain'"),
-                        (("mine.py:make", "--estimate-energy"), "give --watts-busy"),
-                        (("mine.py:make", "--watts-busy", "5"), "are for --estimate-energy"),
-                        (("nothing",), "nothing")):
+    for words, said in (
+        (("mine.py:make", "--graph", "tain"), "there is no graph 'tain'"),
+        (("mine.py:make", "--estimate-energy"), "give --watts-busy"),
+        (("mine.py:make", "--watts-busy", "5"), "are for --estimate-energy"),
+        (("nothing",), "nothing"),
+    ):
         result = run(*words, "--steps", "2")
         assert result.exit_code == 1 and said in result.stderr, result.output
         assert not list(Path().glob("*.run"))
@@ -150,8 +161,7 @@ def test_energy_without_a_sensor_is_an_error_before_anything_runs(run, monkeypat
 
 
 def test_an_estimate_says_that_it_is_one(run):
-    words = ("mine.py:make", "--steps", "30", "--estimate-energy", "--watts-busy", "5",
-             "--watts-idle", "1")
+    words = ("mine.py:make", "--steps", "30", "--estimate-energy", "--watts-busy", "5", "--watts-idle", "1")
     result = run(*words)
     assert "estimate, not measured" in result.stdout.replace("\n               ", "")
     assert "energy of ops: an estimate" in result.stdout and "estimate mJ" in result.stdout
@@ -169,8 +179,7 @@ def test_the_git_state_is_that_of_the_users_code(run, tmp_path):
     git = ["git", "-C", str(project), "-c", "user.name=n", "-c", "user.email=e@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
         subprocess.run([*git, *words], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True,
-                          check=True).stdout.strip()
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     assert run("project/mine.py:make", "--steps", "3", "--out", "one.run").exit_code == 0
     with handheld.open_run("one.run") as found:
         assert found.meta["code"] == {"commit": head, "changed": False}
@@ -183,12 +192,18 @@ def test_torch_cpu(run):
 
 
 def test_examples_come_from_data_and_what_is_frozen_is_named(run, tmp_path):
-    (tmp_path / "bare.py").write_text(FACTORY.replace(", batch\n", "\n").replace(
-        "nn.ReLU()", "Gate()").replace("def make", """class Gate(nn.Module):
+    (tmp_path / "bare.py").write_text(
+        FACTORY.replace(", batch\n", "\n")
+        .replace("nn.ReLU()", "Gate()")
+        .replace(
+            "def make",
+            """class Gate(nn.Module):
     def forward(self, x):
         return x if x.mean() > 0 else -x
 
-def make"""))
+def make""",
+        )
+    )
     np.savez(tmp_path / "data.npz", x=np.ones((64, 6), np.float32), y=np.arange(64) % 3)
     words = ("bare.py:make", "--on", "torch:cpu", "--steps", "5", "--json")
     assert "--data DATA" in json.loads(run(*words).stdout)["error"]["message"]
@@ -212,16 +227,27 @@ def test_a_step_file_without_pytorch(run, tmp_path):
     (tmp_path / "block" / "sitecustomize.py").write_text(BLOCK_TORCH)
     env = environment()
     env["PYTHONPATH"] = f"{tmp_path / 'block'}{os.pathsep}{env['PYTHONPATH']}"
-    done = subprocess.run(command("mine.step", "--steps", "20", "--json"), cwd=tmp_path, env=env,
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command("mine.step", "--steps", "20", "--json"),
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["steps"] == 20 and found["parts"]["backward"] > 0
 
 
 def test_ctrl_c(run, tmp_path):
-    process = subprocess.Popen(command("mine.py:make", "--steps", "100000000", "--out", "one.run"),
-                               cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command("mine.py:make", "--steps", "100000000", "--out", "one.run"),
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.2)
@@ -235,8 +261,11 @@ def test_ctrl_c(run, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert re.search(r"stopped: interrupted; [\d,]+ steps of it are in one\.run\. "
-                     r"Try: handheld show one\.run", said), said
+    assert re.search(
+        r"stopped: interrupted; [\d,]+ steps of it are in one\.run\. "
+        r"Try: handheld show one\.run",
+        said,
+    ), said
     with handheld.open_run("one.run") as found:
         assert found.meta["status"] == "interrupted" and found.summary()["steps"] > 50
         assert "sampler" in found.meta
@@ -244,13 +273,31 @@ def test_ctrl_c(run, tmp_path):
 
 def test_a_disk_that_fills(run, tmp_path):
     """By a limit on the size of files, after which nothing more can be written."""
-    code = ("import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-            "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
-            "from handheld.cli.main import main; main()")
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
+        "from handheld.cli.main import main; main()"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", code, "profile", "mine.py:make", "--on", "torch:cpu", "--steps",
-         "800", "--out", "one.run"], cwd=tmp_path, env=environment(), capture_output=True,
-        text=True, check=False)
+        [
+            sys.executable,
+            "-c",
+            code,
+            "profile",
+            "mine.py:make",
+            "--on",
+            "torch:cpu",
+            "--steps",
+            "800",
+            "--out",
+            "one.run",
+        ],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     said = " ".join(done.stderr.split())
     assert "one.run could not be written" in said and "committed before opens" in said, said
@@ -263,9 +310,15 @@ def test_live_in_a_terminal(run, tmp_path):
     """A real terminal of 80 columns: it is drawn to while steps run, and left clean."""
     main, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    process = subprocess.Popen(command("mine.py:make", "--steps", "20000", "--live"), cwd=tmp_path,
-                               stdout=end, stderr=end, stdin=end, close_fds=True,
-                               env=environment(TERM="xterm", COLUMNS="80", LINES="40"))
+    process = subprocess.Popen(
+        command("mine.py:make", "--steps", "20000", "--live"),
+        cwd=tmp_path,
+        stdout=end,
+        stderr=end,
+        stdin=end,
+        close_fds=True,
+        env=environment(TERM="xterm", COLUMNS="80", LINES="40"),
+    )
     os.close(end)
     shown = b""
     while True:
@@ -288,11 +341,20 @@ def test_live_in_a_terminal(run, tmp_path):
 def test_tables_of_a_run_with_everything(tmp_path, monkeypatch, capsys):
     """Long names, several rails: still 80 columns."""
     monkeypatch.setattr(show.out, "_width", 80)
-    made = MadeRun(tmp_path / "one.run", estimate={"watts_busy": 5.0, "watts_idle": 1.0},
-                   recording_share=0.01, allocated_bytes=10**9, plan_bytes=10**9,
-                   **{"memory.train": {"peak_op": 0, "peak_bytes": 9 * 10**8, "owners": [
-                       ["a.very.long.path.to.a.module." * 3 + "conv (forward)", "activation",
-                        10**8]] * 3}})
+    made = MadeRun(
+        tmp_path / "one.run",
+        estimate={"watts_busy": 5.0, "watts_idle": 1.0},
+        recording_share=0.01,
+        allocated_bytes=10**9,
+        plan_bytes=10**9,
+        **{
+            "memory.train": {
+                "peak_op": 0,
+                "peak_bytes": 9 * 10**8,
+                "owners": [["a.very.long.path.to.a.module." * 3 + "conv (forward)", "activation", 10**8]] * 3,
+            }
+        },
+    )
     made.steps(60)
     made.writer.note("gap", "a sensor went away")
     with made.open() as opened, show.out.capture() as shown:

@@ -33,7 +33,8 @@ def test_each_sensor_with_a_live_reading_or_the_reason(tmp_path):
     sensors = sensing.examine(grow("linux-arm", tmp_path))
     data = {one["name"]: one for one in sensors}
     assert [one["available"] for one in sensors] == sorted(
-        (one["available"] for one in sensors), reverse=True)  # what is here comes first
+        (one["available"] for one in sensors), reverse=True
+    )  # what is here comes first
     clock = data["cpu-clock"]["channels"][0]
     assert (clock["value"], clock["unit"], clock["rate"]) == (1.5e9, "Hz", None)
     busy = data["cpu"]["channels"][0]
@@ -47,15 +48,18 @@ def test_each_sensor_with_a_live_reading_or_the_reason(tmp_path):
     assert max(map(len, shown(sensors).splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("tree", "expected"), [
-    ("jetson-tx2", "VDD_SYS_GPU … VDD_SYS_DDR 0.019 W to 7.58 W"),
-    ("jetson-tx2", "PLL-therm not read: the zone is switched off"),
-    ("pixel-6", "S10M_VDD_TPU … VSYS_PWR_DISPLAY 0 W"),
-    ("adreno", "gpu load 37%, gpu clock 587 MHz, gpu temperature 52 °C"),
-    ("battery-charging", "BATC power not read: the battery says Charging"),
-    ("battery-phone", "battery power 1.4 W, battery charge 2,967 mAh"),
-    ("raspberry-pi-5", "3V7_WL_SW … HDMI 0 W to 9.76 W"),
-])
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ("jetson-tx2", "VDD_SYS_GPU … VDD_SYS_DDR 0.019 W to 7.58 W"),
+        ("jetson-tx2", "PLL-therm not read: the zone is switched off"),
+        ("pixel-6", "S10M_VDD_TPU … VSYS_PWR_DISPLAY 0 W"),
+        ("adreno", "gpu load 37%, gpu clock 587 MHz, gpu temperature 52 °C"),
+        ("battery-charging", "BATC power not read: the battery says Charging"),
+        ("battery-phone", "battery power 1.4 W, battery charge 2,967 mAh"),
+        ("raspberry-pi-5", "3V7_WL_SW … HDMI 0 W to 9.76 W"),
+    ],
+)
 def test_readings_in_words(tree, expected, tmp_path):
     sensors = sensing.examine(grow(tree, tmp_path))
     assert expected in words(sensors)

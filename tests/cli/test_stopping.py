@@ -19,10 +19,10 @@ time.sleep({seconds})
 """
 
 
-@pytest.mark.parametrize(("signal", "seconds", "patience", "said"), [
-    ("SIGINT", 5, 0.1, 1), ("SIGINT", 0, 60, 0), ("SIGUSR1", 1, 0.1, 0)])
+@pytest.mark.parametrize(
+    ("signal", "seconds", "patience", "said"), [("SIGINT", 5, 0.1, 1), ("SIGINT", 0, 60, 0), ("SIGUSR1", 1, 0.1, 0)]
+)
 def test_who_waits_is_told_why(signal, seconds, patience, said):
     text = BUSY.format(signal=signal, seconds=seconds, patience=patience)
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True,
-                          timeout=60)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stderr.count("what has begun is finished first"), done.stdout) == (said, "")

@@ -39,8 +39,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_VARIANTS", "own empty fast")
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")  # made for other families
-    monkeypatch.setattr(lowering, "FAMILIES",
-                        {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
+    monkeypatch.setattr(lowering, "FAMILIES", {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
     child = functools.partial(Child, fake_family.COMMAND)
     monkeypatch.setattr(tune, "Tuner", lambda *args: Tuner(*args, child()))
     for console in (show.out, show.err):
@@ -83,8 +82,15 @@ def test_tune_and_go_on(run, one_device, tmp_path):
 
 def test_long_signatures_and_paths_lose_their_middle(run, one_device, monkeypatch, tmp_path):
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / ("deep" * 12) / "cache"))
-    shown = tune._table([Row("matmul " + "64x" * 40 + "7 e3", 1, Entry(
-        {"VARIANT": 1, **{f"PARAMETER{n}": n for n in range(9)}}, 2.0, 1.0, 3, True))])
+    shown = tune._table(
+        [
+            Row(
+                "matmul " + "64x" * 40 + "7 e3",
+                1,
+                Entry({"VARIANT": 1, **{f"PARAMETER{n}": n for n in range(9)}}, 2.0, 1.0, 3, True),
+            )
+        ]
+    )
     with show.out.capture() as taken:
         show.out.print(shown)
     lines = taken.get().splitlines()
@@ -139,11 +145,14 @@ def test_fresh_forgets(run, one_device, monkeypatch):
     assert not Record.read(path).entries
 
 
-@pytest.mark.parametrize("words, said", [
-    (("lenet5", "--on", "torch:cpu"), "has no variants"),
-    (("mine.py:make", "--graph", "fly"), "no graph 'fly'"),
-    (("no-such-model",), "no-such-model"),
-])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("lenet5", "--on", "torch:cpu"), "has no variants"),
+        (("mine.py:make", "--graph", "fly"), "no graph 'fly'"),
+        (("no-such-model",), "no-such-model"),
+    ],
+)
 def test_what_cannot_be_tuned(run, words, said):
     result = run("tune", *words)
     assert result.exit_code == 1 and said in result.stderr and not result.stdout
@@ -157,8 +166,14 @@ def test_a_model_without_variants(run, one_device, monkeypatch):
 
 def test_doctor_measures_and_shows_ceilings(run, one_device, monkeypatch):
     assert "not measured. Try: handheld doctor --ceilings" in run("doctor").stdout
-    for name, value in (("RUN_SECONDS", 1e-4), ("LARGEST", 64 << 10), ("TRANSFER", 1 << 20),
-                        ("LAUNCHES", 20), ("WIDTHS", ("4",)), ("SUMS", (4,))):
+    for name, value in (
+        ("RUN_SECONDS", 1e-4),
+        ("LARGEST", 64 << 10),
+        ("TRANSFER", 1 << 20),
+        ("LAUNCHES", 20),
+        ("WIDTHS", ("4",)),
+        ("SUMS", (4,)),
+    ):
         monkeypatch.setattr(ceilings, name, value)
     result = run("doctor", "--ceilings", "--on", "opencl")
     assert result.exit_code == 0 and max(map(len, result.stdout.splitlines())) <= 80

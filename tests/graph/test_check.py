@@ -30,10 +30,16 @@ def graph_of(op: str, inputs: list[str], outputs: list[str], attrs: dict) -> Gra
         role = "input" if i < len(inputs) else "activation"
         tensors[i] = Tensor(i, tuple(map(int, shape)), dtype, role)
     ins, outs = range(len(inputs)), range(len(inputs), len(tensors))
-    node = Node(op, tuple(dense(tensors[i]) for i in ins), tuple(outs), attrs,
-                Origin("forward", "layer", "test"))
-    return Graph("g", tensors, (node,), tuple((f"x{i}", i, "float32") for i in ins), {}, (),
-                 tuple((f"y{i}", dense(tensors[i]), "float32") for i in outs))
+    node = Node(op, tuple(dense(tensors[i]) for i in ins), tuple(outs), attrs, Origin("forward", "layer", "test"))
+    return Graph(
+        "g",
+        tensors,
+        (node,),
+        tuple((f"x{i}", i, "float32") for i in ins),
+        {},
+        (),
+        tuple((f"y{i}", dense(tensors[i]), "float32") for i in outs),
+    )
 
 
 def dense(tensor: Tensor) -> View:
@@ -46,40 +52,67 @@ def loops(op: str, shape: tuple[int, ...], program: tuple, stores: tuple, axes=(
 
 LEGAL = {
     "map": (["f32 2 3"], ["f32 2 3"], loops("map", (2, 3), (LOAD,), ((0, True),))),
-    "reduce": (["f32 2 3"], ["f32 2", "f32 2 3"],
-               loops("reduce", (2, 3), (LOAD, Instr("sum", "f32", (0,))),
-                     ((1, False), (0, True)), (1,))),
+    "reduce": (
+        ["f32 2 3"],
+        ["f32 2", "f32 2 3"],
+        loops("reduce", (2, 3), (LOAD, Instr("sum", "f32", (0,))), ((1, False), (0, True)), (1,)),
+    ),
     "matmul": (["f32 2 3", "f32 3 4"], ["f32 2 4"], {"shape": (2, 4), **ACC}),
-    "conv": (["f32 2 3 8 8", "f32 4 3 3 3"], ["f32 2 4 6 6"],
-             {**CONV, "shape": (2, 4, 6, 6), **ACC}),
-    "conv_input": (["f32 2 4 6 6", "f32 4 3 3 3"], ["f32 2 3 8 8"],
-                   {**CONV, "shape": (2, 3, 8, 8), **ACC}),
-    "conv_weight": (["f32 2 4 6 6", "f32 2 3 8 8"], ["f32 4 3 3 3"],
-                    {**CONV, "shape": (4, 3, 3, 3)}),
+    "conv": (["f32 2 3 8 8", "f32 4 3 3 3"], ["f32 2 4 6 6"], {**CONV, "shape": (2, 4, 6, 6), **ACC}),
+    "conv_input": (["f32 2 4 6 6", "f32 4 3 3 3"], ["f32 2 3 8 8"], {**CONV, "shape": (2, 3, 8, 8), **ACC}),
+    "conv_weight": (["f32 2 4 6 6", "f32 2 3 8 8"], ["f32 4 3 3 3"], {**CONV, "shape": (4, 3, 3, 3)}),
     "max_pool": (["f32 2 3 8 8"], ["f32 2 3 4 4", "i32 2 3 4 4"], {**MAX, "shape": (2, 3, 4, 4)}),
-    "max_pool_grad": (["f32 2 3 4 4", "i32 2 3 4 4"], ["f32 2 3 8 8"],
-                      {**MAX, "shape": (2, 3, 8, 8)}),
+    "max_pool_grad": (["f32 2 3 4 4", "i32 2 3 4 4"], ["f32 2 3 8 8"], {**MAX, "shape": (2, 3, 8, 8)}),
     "avg_pool": (["f32 2 3 8 8"], ["f32 2 3 4 4"], {**AVG, "shape": (2, 3, 4, 4)}),
     "avg_pool_grad": (["f32 2 3 4 4"], ["f32 2 3 8 8"], {**AVG, "shape": (2, 3, 8, 8)}),
-    "scatter": (["i32 2 5 3", "f32 2 5 3", "f32 2 7 3"], ["f32 2 7 3"],
-                {"mode": "add", "base": True, "shape": (2, 7, 3)}),
-    "assign": (["f32 4 6", "f32 2 3"], ["f32 4 6"],
-               {"region_shape": (2, 3), "region_strides": (6, 2), "region_offset": 7}),
+    "scatter": (
+        ["i32 2 5 3", "f32 2 5 3", "f32 2 7 3"],
+        ["f32 2 7 3"],
+        {"mode": "add", "base": True, "shape": (2, 7, 3)},
+    ),
+    "assign": (
+        ["f32 4 6", "f32 2 3"],
+        ["f32 4 6"],
+        {"region_shape": (2, 3), "region_strides": (6, 2), "region_offset": 7},
+    ),
     "scan": (["f32 2 3 4"], ["f32 2 3 4"], {"mode": "add", "reverse": False}),
     "sort": (["i32 3 4"], ["i32 3 4", "i32 3 4"], {"descending": False}),
-    "lstm": (["f32 5 2 12", "f32 12 3", "f32 2 3", "f32 2 3"],
-             ["f32 5 2 3", "f32 5 2 3", "f32 5 2 12"], {"reverse": False}),
-    "lstm_grad": (["f32 5 2 3", "f32 2 3", "f32 2 3", "f32 12 3", "f32 5 2 3", "f32 5 2 12",
-                   "f32 2 3"], ["f32 5 2 12", "f32 2 3", "f32 2 3"], {"reverse": True}),
-    "gru": (["f32 5 2 9", "f32 9 3", "f32 9", "f32 2 3"], ["f32 5 2 3", "f32 5 2 12"],
-            {"reverse": False}),
-    "gru_grad": (["f32 5 2 3", "f32 2 3", "f32 9 3", "f32 5 2 3", "f32 5 2 12", "f32 2 3"],
-                 ["f32 5 2 9", "f32 5 2 9", "f32 2 3"], {"reverse": True}),
-    "attention": (["f32 2 4 5 8", "f32 2 2 7 8", "f32 2 2 7 6", "bool 2 4 5 7", "i32", "i32"],
-                  ["f32 2 5 4 6", "f32 2 4 5"], ATTEND),
-    "attention_grad": (["f32 2 4 5 6", "f32 2 4 5 8", "f32 2 2 7 8", "f32 2 2 7 6", "f32 2 4 5 6",
-                        "f32 2 4 5", "f32 2 4 5 7", "i32", "i32"],
-                       ["f32 2 5 4 8", "f32 2 7 2 8", "f32 2 7 2 6"], ATTEND),
+    "lstm": (
+        ["f32 5 2 12", "f32 12 3", "f32 2 3", "f32 2 3"],
+        ["f32 5 2 3", "f32 5 2 3", "f32 5 2 12"],
+        {"reverse": False},
+    ),
+    "lstm_grad": (
+        ["f32 5 2 3", "f32 2 3", "f32 2 3", "f32 12 3", "f32 5 2 3", "f32 5 2 12", "f32 2 3"],
+        ["f32 5 2 12", "f32 2 3", "f32 2 3"],
+        {"reverse": True},
+    ),
+    "gru": (["f32 5 2 9", "f32 9 3", "f32 9", "f32 2 3"], ["f32 5 2 3", "f32 5 2 12"], {"reverse": False}),
+    "gru_grad": (
+        ["f32 5 2 3", "f32 2 3", "f32 9 3", "f32 5 2 3", "f32 5 2 12", "f32 2 3"],
+        ["f32 5 2 9", "f32 5 2 9", "f32 2 3"],
+        {"reverse": True},
+    ),
+    "attention": (
+        ["f32 2 4 5 8", "f32 2 2 7 8", "f32 2 2 7 6", "bool 2 4 5 7", "i32", "i32"],
+        ["f32 2 5 4 6", "f32 2 4 5"],
+        ATTEND,
+    ),
+    "attention_grad": (
+        [
+            "f32 2 4 5 6",
+            "f32 2 4 5 8",
+            "f32 2 2 7 8",
+            "f32 2 2 7 6",
+            "f32 2 4 5 6",
+            "f32 2 4 5",
+            "f32 2 4 5 7",
+            "i32",
+            "i32",
+        ],
+        ["f32 2 5 4 8", "f32 2 7 2 8", "f32 2 7 2 6"],
+        ATTEND,
+    ),
 }
 
 
@@ -228,9 +261,16 @@ OP_RULES = [
     ("do not fit", with_tensor("attention", 1, "f32 2 3 7 8")),
     ("do not fit", with_tensor("attention", 1, "f32 2 2 7 9")),
     ("do not fit", with_tensor("attention_grad", 3, "f32 2 2 8 6")),
-    ("no keys", with_node(legal("attention"), inputs=tuple(
-        replace(v, shape=(2, 2, 0, v.shape[3])) if i in (1, 2) else v
-        for i, v in enumerate(legal("attention").nodes[0].inputs)))),
+    (
+        "no keys",
+        with_node(
+            legal("attention"),
+            inputs=tuple(
+                replace(v, shape=(2, 2, 0, v.shape[3])) if i in (1, 2) else v
+                for i, v in enumerate(legal("attention").nodes[0].inputs)
+            ),
+        ),
+    ),
     ("is not|and not", with_tensor("attention", 3, "bool 2 4 5 6")),
     ("and not", with_tensor("attention", 4, "i32 1")),
     ("and not", with_tensor("attention", 6, "f32 2 4 5 6")),
@@ -267,35 +307,39 @@ PROGRAM_RULES = [
     ("does not give f32", program(Instr("iota", "i32", (), (0,)), Instr("exp", "f32", (0,)))),
     ("does not give f32", program(LOAD, Instr("and", "f32", (0, 0)))),
     ("does not give f32", program(LOAD, Instr("lt", "f32", (0, 0)))),
-    ("does not give f32",
-     program(LOAD, Instr("iota", "i32", (), (0,)), Instr("add", "f32", (0, 1)))),
+    ("does not give f32", program(LOAD, Instr("iota", "i32", (), (0,)), Instr("add", "f32", (0, 1)))),
     ("does not give f32", program(LOAD, Instr("gather", "f32", (0,), (0,)))),
     ("does not give f32", program(LOAD, Instr("random", "f32", (0, 0, 0), (1,)))),
-    ("does not give f32",
-     program(LOAD, Instr("iota", "i32", (), (0,)), Instr("where", "f32", (0, 0, 1)))),
-    ("does not give bool",
-     program(LOAD, Instr("any_of", "bool", (0,)), op="reduce", dtype="bool")),
-    ("does not give bool", program(Instr("const", "bool", (), (True,)), Instr("sum", "bool", (0,)),
-                                   op="reduce", dtype="bool")),
+    ("does not give f32", program(LOAD, Instr("iota", "i32", (), (0,)), Instr("where", "f32", (0, 0, 1)))),
+    ("does not give bool", program(LOAD, Instr("any_of", "bool", (0,)), op="reduce", dtype="bool")),
+    (
+        "does not give bool",
+        program(Instr("const", "bool", (), (True,)), Instr("sum", "bool", (0,)), op="reduce", dtype="bool"),
+    ),
     ("acc outside", program(Instr("acc", "f32"))),
     ("reduction outside", program(LOAD, Instr("sum", "f32", (0,)))),
     ("iota of", program(Instr("iota", "i32", (), (2,)), dtype="i32")),
     ("iota of", program(Instr("iota", "i32", (), (-1,)), dtype="i32")),
     ("does not fit i32", program(Instr("const", "i32", (), (BIG,)), dtype="i32")),
     ("does not fit i32", program(Instr("const", "i32", (), (math.nan,)), dtype="i32")),
-    ("random key",
-     program(Instr("const", "i32", (), (1,)), Instr("random", "f32", (0,) * 3, (BIG,)))),
+    ("random key", program(Instr("const", "i32", (), (1,)), Instr("random", "f32", (0,) * 3, (BIG,)))),
     # what is read
     ("reads operand 1", program(Instr("load", "f32", (), (1, (), 0.0)))),
     ("reads operand -1", program(Instr("load", "f32", (), (-1, (), 0.0)))),
     ("reads operand 0", with_attrs("matmul", program=(LOAD,))),
     ("reads f32 as i32", program(Instr("load", "i32", (), (0, (), 0)), dtype="i32")),
     ("has shape", program(LOAD, inputs=("f32 3 2",))),
-    ("part of a tensor", with_node(
-        program(Instr("iota", "i32", (), (0,)), Instr("gather", "f32", (0,), (0,))),
-        inputs=(View(0, (2,), (1,), 0),))),
-    ("without elements", program(Instr("iota", "i32", (), (0,)), Instr("gather", "f32", (0,), (0,)),
-                                 inputs=("f32 0",))),
+    (
+        "part of a tensor",
+        with_node(
+            program(Instr("iota", "i32", (), (0,)), Instr("gather", "f32", (0,), (0,))),
+            inputs=(View(0, (2,), (1,), 0),),
+        ),
+    ),
+    (
+        "without elements",
+        program(Instr("iota", "i32", (), (0,)), Instr("gather", "f32", (0,), (0,)), inputs=("f32 0",)),
+    ),
     ("a view reads", with_view("map", 0, (2, 3), (3, 1), 1)),
     ("a view reads", with_view("map", 0, (2, 3), (3, -1))),
     ("malformed view", with_view("map", 0, (2, 3), (3,))),
@@ -321,8 +365,7 @@ PROGRAM_RULES = [
     ("differs along the row", with_attrs("reduce", stores=((0, False), (0, True)))),
     ("differs along the row", program(Instr("iota", "i32", (), (1,)), op="reduce", dtype="i32")),
     ("differs along the row", program(Instr("index", "i32"), op="reduce", dtype="i32")),
-    ("differs along the row",
-     program(Instr("load", "f32", (), (0, ((1, 0, 2),), 0.0)), op="reduce")),
+    ("differs along the row", program(Instr("load", "f32", (), (0, ((1, 0, 2),), 0.0)), op="reduce")),
     ("wrong size", with_tensor("map", 1, "f32 2 4")),
     ("wrong size", with_tensor("reduce", 1, "f32 3")),
     ("wrong type", with_tensor("map", 1, "i32 2 3")),
@@ -349,8 +392,7 @@ def test_guards_are_intersected():
 def test_empty_rows_read_nothing_but_row_values():
     """A sum over no elements: what is read once a row must be there, the rest need not."""
     total = (LOAD, Instr("sum", "f32", (0,)))
-    graph = graph_of("reduce", ["f32 2 0"], ["f32 2"],
-                     loops("reduce", (2, 0), total, ((1, False),), (1,)))
+    graph = graph_of("reduce", ["f32 2 0"], ["f32 2"], loops("reduce", (2, 0), total, ((1, False),), (1,)))
     check(graph)
     with pytest.raises(GraphError, match="a view reads"):
         check(with_node(graph, inputs=(View(0, (2, 0), (1, 0)),)))
@@ -359,11 +401,9 @@ def test_empty_rows_read_nothing_but_row_values():
 def trained() -> Graph:
     """x -> w + x becomes w, in a graph with an input, a slot, a write and an output."""
     add = (LOAD, Instr("load", "f32", (), (1, (), 0.0)), Instr("add", "f32", (0, 1)))
-    graph = graph_of("map", ["f32 2 3", "f32 2 3"], ["f32 2 3"],
-                     loops("map", (2, 3), add, ((2, True),)))
+    graph = graph_of("map", ["f32 2 3", "f32 2 3"], ["f32 2 3"], loops("map", (2, 3), add, ((2, True),)))
     tensors = {**graph.tensors, 1: replace(graph.tensors[1], role="parameter")}
-    return replace(graph, tensors=tensors, inputs=graph.inputs[:1], slots={"w": 1},
-                   writes=(("w", 2),))
+    return replace(graph, tensors=tensors, inputs=graph.inputs[:1], slots={"w": 1}, writes=(("w", 2),))
 
 
 def changed(**tensor) -> Graph:
@@ -387,8 +427,7 @@ GRAPH_RULES = [
     ("more elements", changed(shape=(0, 2**40))),
     ("more elements", changed(shape=(2, -3))),
     ("input 'x0' is there twice", replace(trained(), inputs=(("x0", 0, "int64"),) * 2)),
-    ("output 'y' is there twice",
-     replace(trained(), outputs=(("y", View(2, (), ()), "bool"),) * 2)),
+    ("output 'y' is there twice", replace(trained(), outputs=(("y", View(2, (), ()), "bool"),) * 2)),
     ("tensor 0 is there twice", replace(trained(), slots={"w": 0})),
     ("tensor 1 is there twice", replace(trained(), slots={"w": 1, "v": 1})),
     ("no tensor 9", replace(trained(), inputs=(("x", 9, "float32"),))),
@@ -438,50 +477,62 @@ def test_rules_of_graphs(match, graph):
 
 
 def test_notes_for_people_are_free():
-    notes = {"frozen": ("a: 3",), "ranges": (("x0", 0, 9, -100), ("x0", 0, 9, None)),
-             "accumulate": 4, "batch": 2, "anything": [None]}
+    notes = {
+        "frozen": ("a: 3",),
+        "ranges": (("x0", 0, 9, -100), ("x0", 0, 9, None)),
+        "accumulate": 4,
+        "batch": 2,
+        "anything": [None],
+    }
     check(replace(trained(), notes=notes))
 
 
 def test_the_state_must_fit():
     check(trained(), {"w": Slot("w", (2, 3), "f32", "parameter")})
-    for slots in ({}, {"w": Slot("w", (3, 2), "f32", "parameter")},
-                  {"w": Slot("w", (2, 3), "i32", "parameter")}):
+    for slots in ({}, {"w": Slot("w", (3, 2), "f32", "parameter")}, {"w": Slot("w", (2, 3), "i32", "parameter")}):
         with pytest.raises(GraphError, match="slot 'w'"):
             check(trained(), slots)
 
 
 def packed() -> Graph:
     """Two slots of 3 and 200 elements, updated as one: w -> -w."""
-    tensors = {i: Tensor(i, (3 if i % 2 else 200,), "f32", "parameter" if i < 2 else "activation")
-               for i in range(4)}
+    tensors = {i: Tensor(i, (3 if i % 2 else 200,), "f32", "parameter" if i < 2 else "activation") for i in range(4)}
     tensors |= {4: Tensor(4, (384,), "f32", "parameter"), 5: Tensor(5, (384,), "f32", "activation")}
-    node = Node("map", (View(4, (384,), (1,)),), (5,),
-                loops("map", (384,), (LOAD, Instr("neg", "f32", (0,))), ((1, True),)), ORIGIN)
-    return Graph("g", tensors, (node,), (), {"a": 0, "b": 1}, (("a", 2), ("b", 3)), (),
-                 packs={4: (0, 1), 5: (2, 3)})
+    node = Node(
+        "map",
+        (View(4, (384,), (1,)),),
+        (5,),
+        loops("map", (384,), (LOAD, Instr("neg", "f32", (0,))), ((1, True),)),
+        ORIGIN,
+    )
+    return Graph("g", tensors, (node,), (), {"a": 0, "b": 1}, (("a", 2), ("b", 3)), (), packs={4: (0, 1), 5: (2, 3)})
 
 
 def test_packs():
     check(packed())
     made = packed().nodes[0]
-    copy = Node("map", (View(0, (200,), (1,)),), (2,), loops("map", (200,), (LOAD,), ((0, True),)),
-                ORIGIN)
+    copy = Node("map", (View(0, (200,), (1,)),), (2,), loops("map", (200,), (LOAD,), ((0, True),)), ORIGIN)
     for match, graph in [
         ("there twice", replace(packed(), packs={4: (0, 1), 5: (2, 2)})),
         ("not there", replace(packed(), packs={4: (0, 1), 5: (2, 9)})),
         ("not there", replace(packed(), packs={4: (0, 1), 5: ()})),
         ("another pack", replace(packed(), packs={4: (0, 5), 5: (2, 3)})),
         ("as long as", replace(packed(), packs={4: (0, 1), 5: (2,)})),
-        ("another type", replace(packed(), tensors={**packed().tensors,
-                                                    3: Tensor(3, (3,), "i32", "activation")})),
+        ("another type", replace(packed(), tensors={**packed().tensors, 3: Tensor(3, (3,), "i32", "activation")})),
         ("is an input or a slot", replace(packed(), slots={"a": 0, "b": 1, "p": 4})),
         ("before it is made", replace(packed(), slots={"a": 0}, writes=())),
         ("made twice", replace(packed(), nodes=(copy, made))),
         ("made twice", replace(packed(), nodes=(made, copy))),
-        ("holds an input", replace(
-            packed(), slots={"a": 0}, writes=(), inputs=(("b", 1, "bool"),),
-            tensors={**packed().tensors, 1: Tensor(1, (3,), "f32", "input")})),
+        (
+            "holds an input",
+            replace(
+                packed(),
+                slots={"a": 0},
+                writes=(),
+                inputs=(("b", 1, "bool"),),
+                tensors={**packed().tensors, 1: Tensor(1, (3,), "f32", "input")},
+            ),
+        ),
     ]:
         with pytest.raises(GraphError, match=match):
             check(graph)

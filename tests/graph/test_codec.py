@@ -21,11 +21,18 @@ from handheld.graph.program import Builder, Instr
 
 def example() -> Graph:
     """A small step that uses every kind of value a graph can hold."""
-    shapes = {0: (2, 3, 4, 4), 1: (5, 3, 3, 3), 2: (2, 5, 2, 2), 3: (2, 5), 4: (2, 2, 2, 5),
-              5: (2, 2, 2, 5), 6: (5, 3, 3, 3), 7: (3,)}
+    shapes = {
+        0: (2, 3, 4, 4),
+        1: (5, 3, 3, 3),
+        2: (2, 5, 2, 2),
+        3: (2, 5),
+        4: (2, 2, 2, 5),
+        5: (2, 2, 2, 5),
+        6: (5, 3, 3, 3),
+        7: (3,),
+    }
     roles = {0: "input", 1: "parameter", 7: "constant"}
-    tensors = {i: Tensor(i, s, "f32", roles.get(i, "activation"), f"t{i}")
-               for i, s in shapes.items()}
+    tensors = {i: Tensor(i, s, "f32", roles.get(i, "activation"), f"t{i}") for i, s in shapes.items()}
     tensors[5] = replace(tensors[5], dtype="i32")
     views = {i: View(i, s, contiguous_strides(s)) for i, s in shapes.items()}
     conv = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
@@ -40,23 +47,40 @@ def example() -> Graph:
     uniform = m.op("random", "f32", *[m.const(n, "i32") for n in (1, 2, 3)], params=(9,))
     back = View(2, (2, 2, 2, 5), (20, -2, 1, 4), 2)
     nodes = (
-        Node("conv", (views[0], views[1]), (2,),
-             {**conv, "shape": shapes[2], "program": p.program, "stores": (relu,)},
-             Origin("forward", "conv1", "aten.convolution")),
-        Node("reduce", (views[2],), (3,),
-             {"shape": shapes[2], "axes": (2, 3), "program": r.program,
-              "stores": ((total, False),)},
-             Origin("forward", "", "aten.mean")),
-        Node("map", (back,), (4, 5),
-             {"shape": shapes[4], "axes": (), "program": m.program,
-              "stores": ((uniform, True), (index, True))}, Origin("backward", "a.b", "x")),
-        Node("conv_weight", (views[2], views[0]), (6,), {**conv, "shape": shapes[6]},
-             Origin("update", "conv1", "sgd")),
+        Node(
+            "conv",
+            (views[0], views[1]),
+            (2,),
+            {**conv, "shape": shapes[2], "program": p.program, "stores": (relu,)},
+            Origin("forward", "conv1", "aten.convolution"),
+        ),
+        Node(
+            "reduce",
+            (views[2],),
+            (3,),
+            {"shape": shapes[2], "axes": (2, 3), "program": r.program, "stores": ((total, False),)},
+            Origin("forward", "", "aten.mean"),
+        ),
+        Node(
+            "map",
+            (back,),
+            (4, 5),
+            {"shape": shapes[4], "axes": (), "program": m.program, "stores": ((uniform, True), (index, True))},
+            Origin("backward", "a.b", "x"),
+        ),
+        Node("conv_weight", (views[2], views[0]), (6,), {**conv, "shape": shapes[6]}, Origin("update", "conv1", "sgd")),
     )
-    notes = {"batch": 2, "rate": 0.5, "worst": -math.inf, "names": ["a", ("b", None)],
-             "more": {"x": {"y": True}}}
-    return Graph("train", tensors, nodes, (("x", 0, "float32"),), {"conv1.weight": 1, "k": 7},
-                 (("conv1.weight", 6),), (("loss", views[3], "float32"),), notes)
+    notes = {"batch": 2, "rate": 0.5, "worst": -math.inf, "names": ["a", ("b", None)], "more": {"x": {"y": True}}}
+    return Graph(
+        "train",
+        tensors,
+        nodes,
+        (("x", 0, "float32"),),
+        {"conv1.weight": 1, "k": 7},
+        (("conv1.weight", 6),),
+        (("loss", views[3], "float32"),),
+        notes,
+    )
 
 
 def wire(graph: Graph):
@@ -70,15 +94,19 @@ def test_round_trip_is_exact():
     assert wire(back) == wire(graph)
     assert back.tensors == graph.tensors and back.notes == graph.notes
     assert (back.inputs, back.slots, back.writes, back.outputs) == (
-        graph.inputs, graph.slots, graph.writes, graph.outputs)
+        graph.inputs,
+        graph.slots,
+        graph.writes,
+        graph.outputs,
+    )
     for ours, theirs in zip(back.nodes, graph.nodes, strict=True):
         assert repr(ours) == repr(theirs)  # repr also tells 1 from 1.0 from True, and knows NaN
     assert isinstance(back.nodes[1].attrs["program"][0].params[1][0], tuple)
 
 
-@pytest.mark.parametrize("value", [
-    0, 1, True, False, 0.0, -0.0, 1.0, 0.1, 1e300, math.inf, -math.inf, math.nan, -(2**63),
-])
+@pytest.mark.parametrize(
+    "value", [0, 1, True, False, 0.0, -0.0, 1.0, 0.1, 1e300, math.inf, -math.inf, math.nan, -(2**63)]
+)
 def test_constants_keep_their_type(value):
     graph = example()
     program = (Instr("const", "f32", (), (value,)),)
@@ -91,9 +119,17 @@ def test_slots():
     slot = Slot("w", (3, 4), "f32", "parameter", ("w", "tied.w"), "float16")
     assert slot_from_json(json.loads(json.dumps(slot_to_json(slot)))) == slot
     good = slot_to_json(slot)
-    for key, bad in (("name", 3), ("shape", [-1]), ("dtype", "f64"), ("role", None),
-                     ("names", [1]), ("torch_dtype", {}), ("shape", [1] * 65), ("name", "\ud800"),
-                     ("shape", [True])):
+    for key, bad in (
+        ("name", 3),
+        ("shape", [-1]),
+        ("dtype", "f64"),
+        ("role", None),
+        ("names", [1]),
+        ("torch_dtype", {}),
+        ("shape", [1] * 65),
+        ("name", "\ud800"),
+        ("shape", [True]),
+    ):
         with pytest.raises(StepFileError):
             slot_from_json({**good, key: bad})
 
@@ -123,17 +159,50 @@ def test_absurd_sizes():
     for _ in range(500):
         deep = [deep]
     row = [1, [2] * 65, "f32", "input", ""]
-    for key, value in (("notes", {"a": deep}), ("name", "n" * 10_001), ("tensors", [row]),
-                       ("tensors", [[1, [10**40], "f32", "input", ""]]),
-                       ("nodes", [None] * 1_000_001), ("notes", {"k" * 20_000: 1})):
+    for key, value in (
+        ("notes", {"a": deep}),
+        ("name", "n" * 10_001),
+        ("tensors", [row]),
+        ("tensors", [[1, [10**40], "f32", "input", ""]]),
+        ("nodes", [None] * 1_000_001),
+        ("notes", {"k" * 20_000: 1}),
+    ):
         with pytest.raises(StepFileError):
             from_json({**wire(example()), key: value})
 
 
 JUNK = (
-    None, True, False, 0, 1, -1, 2**31, -(2**63), 10**30, 0.5, float("nan"), "", "f32",
-    "x" * 20_000, "\ud800", [], [[]], [1, 2], {}, {"f": "inf"}, {"f": "1e999"}, {"f": 3},
-    {"l": []}, {"d": 1}, "load", "gather", "sum", "matmul", "map", "reduce", "conv_input",
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2**31,
+    -(2**63),
+    10**30,
+    0.5,
+    float("nan"),
+    "",
+    "f32",
+    "x" * 20_000,
+    "\ud800",
+    [],
+    [[]],
+    [1, 2],
+    {},
+    {"f": "inf"},
+    {"f": "1e999"},
+    {"f": 3},
+    {"l": []},
+    {"d": 1},
+    "load",
+    "gather",
+    "sum",
+    "matmul",
+    "map",
+    "reduce",
+    "conv_input",
 )
 
 

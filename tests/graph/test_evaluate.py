@@ -32,14 +32,13 @@ def both(arrays, shape, program, stores, *, axes=(), views=None):
     """Outputs by NumPy, and by PyTorch in float32."""
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
     outputs = [(shape if full else outer, program[i].dtype) for i, full in stores]
-    attrs = {"shape": tuple(shape), "axes": tuple(axes), "program": tuple(program),
-             "stores": tuple(stores)}
+    attrs = {"shape": tuple(shape), "axes": tuple(axes), "program": tuple(program), "stores": tuple(stores)}
     graph, data = make("reduce" if axes else "map", arrays, views, outputs, attrs)
     node = check(graph).nodes[0]
     data = {i: a.astype(bool) if a.dtype == np.uint8 else a for i, a in data.items()}
     values = {i: torch.from_numpy(a) for i, a in data.items()}
     numpy, torches = evaluate(node, graph, data), run_node(node, graph, values)
-    for out, other, (want, dtype) in zip(numpy, torches, outputs):
+    for out, other, (want, dtype) in zip(numpy, torches, outputs, strict=True):
         assert out.shape == tuple(other.shape) == tuple(want)
         assert out.dtype == {"f32": np.float32, "i32": np.int32, "bool": np.bool_}[dtype]
         assert other.is_contiguous() and out.dtype == other.numpy().dtype
@@ -120,19 +119,26 @@ def test_reductions(op, axes):
     rng = np.random.default_rng(3)
     shape = (3, 4, 5)
     for x in (rng.normal(size=shape).astype("f"), rng.integers(-2, 3, shape).astype("i")):
-        dtype = {"any_of": "bool", "all_of": "bool", "arg_max": "i32", "arg_min": "i32"}.get(
-            op, TYPES[x.dtype.kind])
+        dtype = {"any_of": "bool", "all_of": "bool", "arg_max": "i32", "arg_min": "i32"}.get(op, TYPES[x.dtype.kind])
         b = Builder()
         value = b.load(0, TYPES[x.dtype.kind])
         if dtype == "bool":
             value = b.op("cast", "bool", value)
         last = b.op(op, dtype, value)
         numpy, torches = both([x], x.shape, b.program, [(last, False), (last, True)], axes=axes)
-        for ours, theirs in zip(numpy, torches):
+        for ours, theirs in zip(numpy, torches, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
         moved = np.moveaxis(x, axes, range(3 - len(axes), 3)).reshape(*numpy[0].shape, -1)
-        plain = {"sum": np.sum, "prod": np.prod, "max_of": np.max, "min_of": np.min,
-                 "any_of": np.any, "all_of": np.all, "arg_max": np.argmax, "arg_min": np.argmin}[op]
+        plain = {
+            "sum": np.sum,
+            "prod": np.prod,
+            "max_of": np.max,
+            "min_of": np.min,
+            "any_of": np.any,
+            "all_of": np.all,
+            "arg_max": np.argmax,
+            "arg_min": np.argmin,
+        }[op]
         np.testing.assert_allclose(numpy[0], plain(moved, axis=-1), rtol=1e-5, atol=1e-6)
 
 
@@ -164,14 +170,19 @@ def test_softmax_keeps_reduced_values_broadcastable():
 
 def test_views_of_any_strides():
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    views = [lambda t: view(t, (4, 2, 3), (1, 12, 4)),
-             lambda t: view(t, (4, 2, 3), (0, -12, 1), 12),
-             lambda t: view(t, (4, 2, 3), (-1, 0, -4), 23)]
+    views = [
+        lambda t: view(t, (4, 2, 3), (1, 12, 4)),
+        lambda t: view(t, (4, 2, 3), (0, -12, 1), 12),
+        lambda t: view(t, (4, 2, 3), (-1, 0, -4), 23),
+    ]
     b = Builder()
     loads = [b.load(i, "f32") for i in range(3)]
     out = b.op("add", "f32", b.op("add", "f32", *loads[:2]), loads[2])
-    want = (x.transpose(2, 0, 1) + np.stack([x.reshape(-1)[12:15], x.reshape(-1)[:3]])[None]
-            + np.broadcast_to(x[1].T[::-1, None, ::-1], (4, 2, 3)))
+    want = (
+        x.transpose(2, 0, 1)
+        + np.stack([x.reshape(-1)[12:15], x.reshape(-1)[:3]])[None]
+        + np.broadcast_to(x[1].T[::-1, None, ::-1], (4, 2, 3))
+    )
     for (got,) in both([x, x, x], (4, 2, 3), b.program, [(out, True)], views=views):
         np.testing.assert_array_equal(got, want)
 
@@ -215,11 +226,14 @@ def test_scalars_and_empty_arrays():
 
 
 @pytest.mark.parametrize("make_word", [np.int64, lambda n: torch.tensor(n, dtype=torch.int64)])
-@pytest.mark.parametrize("counter, key, want", [
-    ((0, 0), 0, "ff1dae59 6cd10df2"),
-    ((0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF, "2c3f628b ab4fd7ad"),
-    ((0x243F6A88, 0x85A308D3), 0x13198A2E, "dd7ce038 f62a4c12"),
-])
+@pytest.mark.parametrize(
+    "counter, key, want",
+    [
+        ((0, 0), 0, "ff1dae59 6cd10df2"),
+        ((0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF, "2c3f628b ab4fd7ad"),
+        ((0x243F6A88, 0x85A308D3), 0x13198A2E, "dd7ce038 f62a4c12"),
+    ],
+)
 def test_philox_published_vectors(counter, key, want, make_word):
     with np.errstate(over="ignore"):
         words = philox(tuple(map(make_word, counter)), make_word(key))

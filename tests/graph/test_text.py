@@ -13,10 +13,12 @@ def test_a_node_is_one_line():
     graph = example()
     assert show_node(graph.nodes[0], graph) == (
         "%2 f32[2,5,2,2] = conv($x f32[2,3,4,4], @conv1.weight f32[5,3,3,3]) stride=1,1 "
-        "padding=0,0 dilation=1,1 groups=1 { max(acc, -inf) } | forward conv1 aten.convolution")
+        "padding=0,0 dilation=1,1 groups=1 { max(acc, -inf) } | forward conv1 aten.convolution"
+    )
     assert show_node(graph.nodes[1], graph) == (
         "%3 f32[2,5] = reduce(x0=%2 f32[2,5,2,2]) over [2,5,2,2] reducing 2,3 "
-        "{ sum(where(0 <= i2 < 2 & 0 <= i3 < 2, x0, nan) * 0.1) } | forward - aten.mean")
+        "{ sum(where(0 <= i2 < 2 & 0 <= i3 < 2, x0, nan) * 0.1) } | forward - aten.mean"
+    )
     assert "x0=%2 f32[2,2,2,5; 20,-2,1,4; +2]" in show_node(graph.nodes[2], graph)
 
 
@@ -42,17 +44,19 @@ def build(make):
     return formula(b.program, [last])
 
 
-@pytest.mark.parametrize("make, want", [
-    (lambda b, x, y: b.op("max", "f32", b.op("add", "f32", x, y), b.const(0, "f32")),
-     "max(x0 + x1, 0)"),
-    (lambda b, x, y: b.op("mul", "f32", b.op("add", "f32", x, y), x), "(x0 + x1) * x0"),
-    (lambda b, x, y: b.op("sub", "f32", x, b.op("sub", "f32", y, x)), "x0 - (x1 - x0)"),
-    (lambda b, x, y: b.op("sub", "f32", b.op("sub", "f32", x, y), x), "x0 - x1 - x0"),
-    (lambda b, x, y: b.op("neg", "f32", b.op("mul", "f32", x, y)), "-(x0 * x1)"),
-    (lambda b, x, y: b.op("pow", "f32", b.const(-2.0, "f32"), y), "(-2) ** x1"),
-    (lambda b, x, y: b.op("cast", "i32", b.op("lt", "bool", x, y)), "i32(x0 < x1)"),
-    (lambda b, x, y: b.op("mul", "f32", *[b.op("exp", "f32", x)] * 2), "t2 = exp(x0); t2 * t2"),
-])
+@pytest.mark.parametrize(
+    "make, want",
+    [
+        (lambda b, x, y: b.op("max", "f32", b.op("add", "f32", x, y), b.const(0, "f32")), "max(x0 + x1, 0)"),
+        (lambda b, x, y: b.op("mul", "f32", b.op("add", "f32", x, y), x), "(x0 + x1) * x0"),
+        (lambda b, x, y: b.op("sub", "f32", x, b.op("sub", "f32", y, x)), "x0 - (x1 - x0)"),
+        (lambda b, x, y: b.op("sub", "f32", b.op("sub", "f32", x, y), x), "x0 - x1 - x0"),
+        (lambda b, x, y: b.op("neg", "f32", b.op("mul", "f32", x, y)), "-(x0 * x1)"),
+        (lambda b, x, y: b.op("pow", "f32", b.const(-2.0, "f32"), y), "(-2) ** x1"),
+        (lambda b, x, y: b.op("cast", "i32", b.op("lt", "bool", x, y)), "i32(x0 < x1)"),
+        (lambda b, x, y: b.op("mul", "f32", *[b.op("exp", "f32", x)] * 2), "t2 = exp(x0); t2 * t2"),
+    ],
+)
 def test_formulas(make, want):
     assert build(make) == want
 

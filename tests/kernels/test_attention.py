@@ -61,8 +61,7 @@ def by_hand(q, k, v, attrs, mask=None, kept=None):
 
 def run(kind, q, k, v, g, attrs, more=(), views=None, **change):
     """The two nodes one after the other, and the choice of `change` if there is one."""
-    want_caps, choice = caps(kind, **{n: c for n, c in change.items() if n != "choice"}), (
-        change.get("choice"))
+    want_caps, choice = (caps(kind, **{n: c for n, c in change.items() if n != "choice"}), (change.get("choice")))
     (b, h, n, d), groups, s, e = q.shape, k.shape[1], k.shape[2], v.shape[3]
     arrays = [x.detach().float().numpy() for x in (q, k, v)]
     more = [np.asarray(x) for x in more]
@@ -70,13 +69,15 @@ def run(kind, q, k, v, g, attrs, more=(), views=None, **change):
     def node(op, lower, inputs, shapes):
         look = None if views is None else [*[None] * (len(inputs) - len(views)), *views]
         graph, data = make(op, inputs, look, [(shape, "f32") for shape in shapes], attrs)
-        return run_node(
-            lambda *a: lower(*a, *([choice] if choice else ())), graph, data, want_caps)
+        return run_node(lambda *a: lower(*a, *([choice] if choice else ())), graph, data, want_caps)
 
     out, lse = node("attention", lower_attention, [*arrays, *more], [(b, n, h, e), (b, h, n)])
-    got = node("attention_grad", lower_attention_grad,
-               [g.float().numpy(), *arrays, np.ascontiguousarray(out.transpose(0, 2, 1, 3)), lse,
-                *more], [(b, n, h, d), (b, s, groups, d), (b, s, groups, e)])
+    got = node(
+        "attention_grad",
+        lower_attention_grad,
+        [g.float().numpy(), *arrays, np.ascontiguousarray(out.transpose(0, 2, 1, 3)), lse, *more],
+        [(b, n, h, d), (b, s, groups, d), (b, s, groups, e)],
+    )
     return [out, *got], lse
 
 
@@ -89,7 +90,7 @@ def compare(kind, sizes, attrs, mask=None, kept=None, more=(), limit=2e-6, **cha
     want = [out.detach(), *torch.autograd.grad(out, (q, k, v), g)]
     got, rows = run(kind, q, k, v, g, attrs, more, **change)
     assert error(rows, lse.detach().numpy()) < limit
-    for name, mine, theirs in zip(("out", "dq", "dk", "dv"), got, want):
+    for name, mine, theirs in zip(("out", "dq", "dk", "dv"), got, want, strict=True):
         scale = max(float(theirs.norm()), 1e-3)  # of one key dq and dk are zero
         gap = np.linalg.norm(mine.transpose(0, 2, 1, 3) - theirs.numpy())
         assert gap / scale < limit, (name, gap / scale)
@@ -124,12 +125,21 @@ def test_masks_that_are_spread(form, kind):
     """One mask for all rows, all heads or, transposed, all batches."""
     b, h, n, s = 2, 3, 19, 21
     torch.manual_seed(3)
-    stored, strides = {"keys": ((b, s), (s, 0, 0, 1)), "rows": ((b, n), (n, 0, 1, 0)),
-                       "turned": ((s, n), (0, 0, 1, n))}[form]
+    stored, strides = {
+        "keys": ((b, s), (s, 0, 0, 1)),
+        "rows": ((b, n), (n, 0, 1, 0)),
+        "turned": ((s, n), (0, 0, 1, n)),
+    }[form]
     array = draw(*stored).float().numpy()
     mask = torch.from_numpy(array).double().as_strided((b, h, n, s), strides)
-    compare(kind, (b, h, h, n, s, 8, 8), {**PLAIN, "masked": True}, mask, more=[array],
-            views=[lambda t: View(t.id, (b, h, n, s), strides)])
+    compare(
+        kind,
+        (b, h, h, n, s, 8, 8),
+        {**PLAIN, "masked": True},
+        mask,
+        more=[array],
+        views=[lambda t: View(t.id, (b, h, n, s), strides)],
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,6 +149,7 @@ def test_dropout_drops_what_the_graph_s_random_numbers_say(causal, kind):
     attrs = {**PLAIN, "causal": causal, "dropout": p, "key": 12345}
     seed, step = np.array(7, np.int32), np.array(3, np.int32)
     from handheld.backends.torch_attention import _kept
+
     rest = [torch.from_numpy(seed), torch.from_numpy(step)]
     kept = _kept(attrs, torch.zeros(b, h, n, s, dtype=torch.float64), rest)
     assert 0.5 < float((kept > 0).double().mean()) < 0.7
@@ -155,14 +166,20 @@ def test_views_of_any_strides(kind):
     want, lse = by_hand(q, k, v, PLAIN)
     strides = (n * 3 * h * d, d, 3 * h * d, 1)
     views = [lambda t, i=i: View(t.id, (b, h, n, d), strides, i * h * d) for i in range(3)]
-    graph, data = make("attention", [whole.float().numpy()] * 3, views,
-                       [((b, n, h, d), "f32"), ((b, h, n), "f32")], PLAIN)
+    graph, data = make(
+        "attention", [whole.float().numpy()] * 3, views, [((b, n, h, d), "f32"), ((b, h, n), "f32")], PLAIN
+    )
     out, rows = run_node(lower_attention, graph, data, caps(kind))
     assert error(out.transpose(0, 2, 1, 3), want.numpy()) < 2e-6 and error(rows, lse.numpy()) < 2e-6
     turned = k.transpose(-1, -2).contiguous()
     views[1] = lambda t: View(t.id, (b, h, n, d), (h * n * d, n * d, 1, n))
-    graph, data = make("attention", [x.float().numpy() for x in (whole, turned, whole)], views,
-                       [((b, n, h, d), "f32"), ((b, h, n), "f32")], PLAIN)
+    graph, data = make(
+        "attention",
+        [x.float().numpy() for x in (whole, turned, whole)],
+        views,
+        [((b, n, h, d), "f32"), ((b, h, n), "f32")],
+        PLAIN,
+    )
     again, _ = run_node(lower_attention, graph, data, caps(kind))
     assert np.array_equal(again, out)
 
@@ -185,8 +202,7 @@ def _graph(sizes, grad: bool = False) -> Graph:
     q, k, v = (b, h, n, d), (b, groups, s, d), (b, groups, s, e)
     g = (b, h, n, e)
     shapes = [g, q, k, v, g, (b, h, n)] if grad else [q, k, v]
-    made = [(b, n, h, d), (b, s, groups, d), (b, s, groups, e)] if grad else [
-        (b, n, h, e), (b, h, n)]
+    made = [(b, n, h, d), (b, s, groups, d), (b, s, groups, e)] if grad else [(b, n, h, e), (b, h, n)]
     arrays = [np.zeros(shape, np.float32) for shape in shapes]
     name = "attention_grad" if grad else "attention"
     return make(name, arrays, None, [(shape, "f32") for shape in made], PLAIN)[0]
@@ -209,8 +225,7 @@ def test_no_matrix_of_queries_by_keys_is_kept(kind):
 def test_small_and_large_devices(items, local):
     """Work-groups of one item to as many as there is use for, and little local memory (KiB)."""
     for sizes in ((1, 2, 1, 21, 37, 24, 40), (1, 1, 1, 5, 9, 256, 3)):
-        compare("gpu", sizes, {**PLAIN, "causal": True}, max_work_group=items,
-                local_mem_bytes=local << 10)
+        compare("gpu", sizes, {**PLAIN, "causal": True}, max_work_group=items, local_mem_bytes=local << 10)
 
 
 def test_every_choice_computes_the_same(request):
@@ -243,10 +258,12 @@ def test_empty():
     assert lower_attention(graph.nodes[0], graph, caps("cpu")).launches == ()
 
 
-@pytest.mark.parametrize("parts", [("math.cl", "wide.cl", "attention.cl", "attention_register.cl"),
-                                   ("attention.cl", "attention_local.cl")])
+@pytest.mark.parametrize(
+    "parts", [("math.cl", "wide.cl", "attention.cl", "attention_register.cl"), ("attention.cl", "attention_local.cl")]
+)
 def test_the_files_compile_alone(parts):
     from harness import queue
+
     cl.Program(queue().context, "".join(map(read_source, parts))).build(["-w"])
 
 
@@ -256,6 +273,5 @@ def test_shapes_follow_the_device():
     large = caps("gpu", max_work_group=1024, local_mem_bytes=48 << 10, compute_units=132)
     first = candidates(graph.nodes[0], graph, large)[0]
     assert first == {"WX": 16, "WY": 8}
-    assert candidates(graph.nodes[0], graph, replace(large, compute_units=8))[0] == {
-        "WX": 16, "WY": 16}
+    assert candidates(graph.nodes[0], graph, replace(large, compute_units=8))[0] == {"WX": 16, "WY": 16}
     assert attention.KT == 16

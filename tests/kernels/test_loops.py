@@ -22,16 +22,14 @@ LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 1023, 1025, 2050, 
 SMOOTH = ("exp", "tanh", "sigmoid", "sin", "erf", "neg", "abs")
 
 
-def random_view(
-    rng: np.random.Generator, shape: tuple[int, ...], number: int
-) -> tuple[Tensor, View]:
+def random_view(rng: np.random.Generator, shape: tuple[int, ...], number: int) -> tuple[Tensor, View]:
     """An operand over `shape`: dense, broadcast, transposed or a slice of something larger."""
     kind = rng.integers(4)
     if kind == 0 or not shape:
         return Tensor(number, shape, "f32", "input"), View(number, shape, contiguous_strides(shape))
     if kind == 1:
         keep = [bool(rng.integers(2)) for _ in shape]
-        small = tuple(n for n, k in zip(shape, keep) if k)
+        small = tuple(n for n, k in zip(shape, keep, strict=True) if k)
         packed = iter(contiguous_strides(small))
         strides = tuple(next(packed) if k else 0 for k in keep)
         return Tensor(number, small, "f32", "input"), View(number, shape, strides)
@@ -39,12 +37,12 @@ def random_view(
         order = rng.permutation(len(shape))
         physical = tuple(shape[d] for d in order)
         strides = [0] * len(shape)
-        for d, s in zip(order, contiguous_strides(physical)):
+        for d, s in zip(order, contiguous_strides(physical), strict=True):
             strides[d] = s
         return Tensor(number, physical, "f32", "input"), View(number, shape, tuple(strides))
     larger = tuple(n + int(rng.integers(3)) for n in shape)
     dense = contiguous_strides(larger)
-    offset = sum(int(rng.integers(b - n + 1)) * s for n, b, s in zip(shape, larger, dense))
+    offset = sum(int(rng.integers(b - n + 1)) * s for n, b, s in zip(shape, larger, dense, strict=True))
     return Tensor(number, larger, "f32", "input"), View(number, shape, dense, offset)
 
 
@@ -66,9 +64,7 @@ def random_node(rng: np.random.Generator) -> tuple[Graph, dict[int, np.ndarray]]
             full.append(builder.op(str(rng.choice(SMOOTH)), "f32", builder.op("tanh", "f32", a)))
         elif choice == 1 and axes:
             op = str(rng.choice(["sum", "max_of", "min_of"]))
-            scaled = builder.op(
-                "mul", "f32", builder.op("tanh", "f32", a), builder.const(0.25, "f32")
-            )
+            scaled = builder.op("mul", "f32", builder.op("tanh", "f32", a), builder.const(0.25, "f32"))
             rows.append(builder.op(op, "f32", scaled))
         elif choice == 2 and shape:
             d = int(rng.integers(len(shape)))
@@ -90,9 +86,7 @@ def random_node(rng: np.random.Generator) -> tuple[Graph, dict[int, np.ndarray]]
             )
             full.append(builder.op("add", "f32", a, noise))
         else:
-            full.append(
-                builder.op(str(rng.choice(["add", "sub", "mul", "max", "min"])), "f32", a, b)
-            )
+            full.append(builder.op(str(rng.choice(["add", "sub", "mul", "max", "min"])), "f32", a, b))
     stores = [(full[-1], True)] + [(r, False) for r in rows]
     if axes and not rows:
         rows.append(builder.op("sum", "f32", full[-1]))
@@ -103,19 +97,8 @@ def random_node(rng: np.random.Generator) -> tuple[Graph, dict[int, np.ndarray]]
         number = len(tensors)
         tensors[number] = Tensor(number, shape if is_full else outer, "f32", "activation")
         outputs.append(number)
-    attrs = {
-        "shape": shape,
-        "axes": axes if rows else (),
-        "program": builder.program,
-        "stores": tuple(stores),
-    }
-    node = Node(
-        "reduce" if rows else "map",
-        tuple(inputs),
-        tuple(outputs),
-        attrs,
-        Origin("forward", "t", "t"),
-    )
+    attrs = {"shape": shape, "axes": axes if rows else (), "program": builder.program, "stores": tuple(stores)}
+    node = Node("reduce" if rows else "map", tuple(inputs), tuple(outputs), attrs, Origin("forward", "t", "t"))
     graph = Graph(
         "t",
         tensors,
@@ -123,10 +106,7 @@ def random_node(rng: np.random.Generator) -> tuple[Graph, dict[int, np.ndarray]]
         tuple((f"x{i}", i, "float32") for i in data),
         {},
         (),
-        tuple(
-            (f"y{i}", View(i, tensors[i].shape, contiguous_strides(tensors[i].shape)), "float32")
-            for i in outputs
-        ),
+        tuple((f"y{i}", View(i, tensors[i].shape, contiguous_strides(tensors[i].shape)), "float32") for i in outputs),
     )
     return check(graph), data
 
@@ -148,7 +128,7 @@ def run_case(seed: int, kind: str, work_group: int = 128, **change: int) -> int:
     want = reference(node, graph, values, torch.float64)
     caps = caps_of_kind(kind, max_work_group=work_group, **change)
     got = run_node(lower, graph, data, caps)
-    for g, w in zip(got, want):
+    for g, w in zip(got, want, strict=True):
         assert g.shape == tuple(w.shape)
         assert error(g, w.numpy()) < 1e-5, (seed, kind)
     return len(lower(node, graph, caps).launches)
@@ -208,8 +188,7 @@ def test_rows_of_a_table_and_positions_outside(kind: str, width: int, dtype: typ
     y = builder.op("gather", "f32", at, params=(1,))
     rows = np.array([0, 4, 2, -1, 5, 2**30, -(2**20), 3], np.int32)
     table = np.random.default_rng(0).standard_normal((5, width)).astype(dtype)
-    attrs = {"shape": (len(rows), width), "axes": (), "program": builder.program,
-             "stores": ((y, True),)}
+    attrs = {"shape": (len(rows), width), "axes": (), "program": builder.program, "stores": ((y, True),)}
     views = [lambda t: View(t.id, (len(rows), width), (1, 0), 0), None]
     graph, values = make("map", [rows, table], views, [((len(rows), width), "f32")], attrs)
     (got,) = run_node(lower, graph, values, caps_of_kind(kind))
@@ -275,8 +254,7 @@ def test_one_walk_writes_what_depends_on_no_sum(shape: tuple[int, ...], axis: in
     stores = ((y, True), (builder.op("sum", "f32", y), False))
     attrs = {"shape": shape, "axes": (axis,), "program": builder.program, "stores": stores}
     array = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
-    graph, data = make("reduce", [array], None,
-                       [(shape, "f32"), ((shape[1 - axis],), "f32")], attrs)
+    graph, data = make("reduce", [array], None, [(shape, "f32"), ((shape[1 - axis],), "f32")], attrs)
     got = run_node(lower, graph, data, caps_of_kind("cpu"), in_place={1: 0})
     want = np.tanh(array.astype(np.float64))
     assert error(got[0], want) < 1e-6 and error(got[1], want.sum(axis)) < 1e-6
@@ -312,8 +290,12 @@ def norm_gradient(n: int, c: int, m: int) -> Graph:
     tensors = {i: Tensor(i, shape if i in (0, 1, 4) else (c,), "f32", "input") for i in range(7)}
     dense = contiguous_strides(shape)
     views = tuple(View(k, shape, dense if k < 2 else (0, 1, 0)) for k in range(4))
-    attrs = {"shape": shape, "axes": axes, "program": builder.program,
-             "stores": ((dx, True), (dgamma, False), (dbeta, False))}
+    attrs = {
+        "shape": shape,
+        "axes": axes,
+        "program": builder.program,
+        "stores": ((dx, True), (dgamma, False), (dbeta, False)),
+    }
     node = Node("reduce", views, (4, 5, 6), attrs, Origin("backward", "t", "t"))
     inputs = tuple((f"x{i}", i, "float32") for i in range(4))
     return Graph("t", tensors, (node,), inputs, {}, (), ())
@@ -325,7 +307,7 @@ def test_long_rows_of_many_stages_are_split() -> None:
     data = {i: rng.standard_normal(graph.tensors[i].shape).astype(np.float32) for i in range(4)}
     want = run_node(lower, graph, data, caps_of_kind("cpu"))
     got = run_node(lower, graph, data, big_gpu())
-    assert max(error(g, w) for g, w in zip(got, want)) < 1e-5
+    assert max(error(g, w) for g, w in zip(got, want, strict=True)) < 1e-5
     launches = lower(graph.nodes[0], graph, big_gpu()).launches
     assert len(launches) == 2 and launches[0].global_size == (8 * 512, 8)
 
@@ -369,22 +351,8 @@ def one_reduction(
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
     out = Tensor(1, outer, builder.program[result].dtype, "activation")
     attrs = {"shape": shape, "axes": axes, "program": builder.program, "stores": ((result, False),)}
-    node = Node(
-        "reduce",
-        (View(0, shape, contiguous_strides(shape)),),
-        (1,),
-        attrs,
-        Origin("forward", "t", "t"),
-    )
-    graph = Graph(
-        "t",
-        {0: Tensor(0, shape, dtype, "input"), 1: out},
-        (node,),
-        (("x", 0, "float32"),),
-        {},
-        (),
-        (),
-    )
+    node = Node("reduce", (View(0, shape, contiguous_strides(shape)),), (1,), attrs, Origin("forward", "t", "t"))
+    graph = Graph("t", {0: Tensor(0, shape, dtype, "input"), 1: out}, (node,), (("x", 0, "float32"),), {}, (), ())
     return run_node(lower, graph, {0: array}, caps_of_kind(kind, **change))[0]
 
 
@@ -424,11 +392,7 @@ def test_of_several_nans_the_first_is_found(kind: str, axis: int) -> None:
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("axes", [(0,), (1,)])
 def test_long_sums_stay_accurate(kind: str, axes: tuple[int, ...]) -> None:
-    array = (
-        np.random.default_rng(1)
-        .random((70000, 8) if axes == (0,) else (3, 200000))
-        .astype(np.float32)
-    )
+    array = np.random.default_rng(1).random((70000, 8) if axes == (0,) else (3, 200000)).astype(np.float32)
     want = array.astype(np.float64).sum(axes)
     assert error(one_reduction("sum", array, axes, kind), want) < 1e-6
 
@@ -444,8 +408,14 @@ def test_a_reduction_over_nothing_is_neutral(kind: str) -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_rows_of_every_length(length: int) -> None:
     array = np.random.default_rng(length).uniform(0.98, 1.02, (3, length)).astype(np.float32)
-    for op, function in (("sum", np.sum), ("prod", np.prod), ("max_of", np.max),
-                         ("min_of", np.min), ("arg_max", np.argmax), ("arg_min", np.argmin)):
+    for op, function in (
+        ("sum", np.sum),
+        ("prod", np.prod),
+        ("max_of", np.max),
+        ("min_of", np.min),
+        ("arg_max", np.argmax),
+        ("arg_min", np.argmin),
+    ):
         for x in (array, -array):
             got = one_reduction(op, x, (1,), "cpu")
             assert error(got, function(x.astype(np.float64), 1)) < 1e-5, op

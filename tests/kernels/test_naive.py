@@ -26,24 +26,27 @@ def check(a, b, look_a, look_b, **caps):
         def made(tensor):
             t = look(torch.empty(tensor.shape))
             return view(tensor, t.shape, t.stride(), t.storage_offset())
+
         return made
 
-    want = torch.matmul(*(look(torch.from_numpy(v.astype(np.float64)))
-                          for v, look in ((a, look_a), (b, look_b))))
-    graph, data = make("matmul", [a, b], [looked(look_a), looked(look_b)], [(want.shape, "f32")],
-                       {"shape": tuple(want.shape), **ACC})
+    want = torch.matmul(*(look(torch.from_numpy(v.astype(np.float64))) for v, look in ((a, look_a), (b, look_b))))
+    graph, data = make(
+        "matmul", [a, b], [looked(look_a), looked(look_b)], [(want.shape, "f32")], {"shape": tuple(want.shape), **ACC}
+    )
     (got,) = run_node(naive.lower_matmul, graph, data, caps_of_kind("gpu", **caps))
     assert error(got, want.numpy()) < 1e-6
 
 
-@pytest.mark.parametrize(("a", "b", "look_a", "look_b"), [
-    ((13, 7), (7, 17), None, None),
-    ((5, 1), (1, 3), None, None),
-    ((23, 37), (41, 23), lambda t: t.t(), lambda t: t.t()),
-    ((40, 24), (20, 50), lambda t: t[3:, 2::2], lambda t: t[1:12, 5:]),
-    ((3, 5, 2, 7, 4), (5, 2, 3, 4, 6), lambda t: t.permute(2, 0, 1, 3, 4),
-     lambda t: t.permute(1, 2, 0, 3, 4)),
-])
+@pytest.mark.parametrize(
+    ("a", "b", "look_a", "look_b"),
+    [
+        ((13, 7), (7, 17), None, None),
+        ((5, 1), (1, 3), None, None),
+        ((23, 37), (41, 23), lambda t: t.t(), lambda t: t.t()),
+        ((40, 24), (20, 50), lambda t: t[3:, 2::2], lambda t: t[1:12, 5:]),
+        ((3, 5, 2, 7, 4), (5, 2, 3, 4, 6), lambda t: t.permute(2, 0, 1, 3, 4), lambda t: t.permute(1, 2, 0, 3, 4)),
+    ],
+)
 def test_products(a, b, look_a, look_b):
     check(numbers(*a), numbers(*b, seed=1), look_a or torch.clone, look_b or torch.clone)
 
@@ -61,8 +64,11 @@ def test_a_plan_takes_it_when_asked():
     for wanted in (False, True):
         plan = step.plan("opencl", graphs=["train"], naive=wanted)
         graph = plan.graphs["train"]
-        kernels[wanted] = [low.launches[0].kernel for node, low
-                           in zip(graph.graph.nodes, graph.lowered) if node.op == "matmul"]
+        kernels[wanted] = [
+            low.launches[0].kernel
+            for node, low in zip(graph.graph.nodes, graph.lowered, strict=True)
+            if node.op == "matmul"
+        ]
     assert set(kernels[True]) == {"naive"} and "naive" not in kernels[False]
     result = handheld.verify(plan, batch)
     assert result.passed, result

@@ -10,12 +10,7 @@ import torch.nn.functional as F
 
 from handheld.errors import PlanError
 from handheld.kernels.base import read_source
-from handheld.kernels.pool import (
-    lower_avg_pool,
-    lower_avg_pool_grad,
-    lower_max_pool,
-    lower_max_pool_grad,
-)
+from handheld.kernels.pool import lower_avg_pool, lower_avg_pool_grad, lower_max_pool, lower_max_pool_grad
 from harness import caps_of_kind, error, make, queue, run_node, view
 
 # a work-item makes a row on one, an element on the other
@@ -48,18 +43,17 @@ def test_max_pool(case, strided):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).round(decimals=1)
     leaf = x.double().requires_grad_()
     want, where = F.max_pool2d(leaf, kernel, stride, padding, dilation, ceil, return_indices=True)
-    attrs = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation,
-             "adaptive": False}
+    attrs = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "adaptive": False}
     check_max(leaf, want, where, attrs, strided)
 
 
-@pytest.mark.parametrize("shape, size", [((2, 3, 11, 13), (5, 4)), ((1, 2, 3, 5), (7, 5)),
-                                         ((1, 1, 8, 8), (1, 1)), ((2, 1, 7, 1), (3, 2))])
+@pytest.mark.parametrize(
+    "shape, size", [((2, 3, 11, 13), (5, 4)), ((1, 2, 3, 5), (7, 5)), ((1, 1, 8, 8), (1, 1)), ((2, 1, 7, 1), (3, 2))]
+)
 def test_adaptive_max_pool(shape, size):
     leaf = torch.randn(shape).double().requires_grad_()
     want, where = F.adaptive_max_pool2d(leaf, size, return_indices=True)
-    attrs = {"kernel": (0, 0), "stride": (0, 0), "padding": (0, 0), "dilation": (0, 0),
-             "adaptive": True}
+    attrs = {"kernel": (0, 0), "stride": (0, 0), "padding": (0, 0), "dilation": (0, 0), "adaptive": True}
     check_max(leaf, want, where, attrs, True)
 
 
@@ -68,16 +62,20 @@ def check_max(leaf, want, where, attrs, strided):
     x = leaf.detach().float().numpy()
     buffer, reads = strided_input(x) if strided else (x, None)
     out = tuple(want.shape)
-    graph, data = make("max_pool", [buffer], [reads], [(out, "f32"), (out, "i32")],
-                       attrs | {"shape": out})
+    graph, data = make("max_pool", [buffer], [reads], [(out, "f32"), (out, "i32")], attrs | {"shape": out})
     y, index = run_node(lower_max_pool, graph, data, caps)
     np.testing.assert_array_equal(index, where.numpy())
     assert error(y, want.detach().float().numpy()) == 0
     dy = torch.randn(out, generator=torch.Generator().manual_seed(2))
     want.backward(dy.double())
     dy_buffer, dy_reads = strided_input(dy.numpy()) if strided else (dy.numpy(), None)
-    graph, data = make("max_pool_grad", [dy_buffer, index], [dy_reads, None],
-                       [(tuple(x.shape), "f32")], attrs | {"shape": tuple(x.shape)})
+    graph, data = make(
+        "max_pool_grad",
+        [dy_buffer, index],
+        [dy_reads, None],
+        [(tuple(x.shape), "f32")],
+        attrs | {"shape": tuple(x.shape)},
+    )
     (dx,) = run_node(lower_max_pool_grad, graph, data, caps)
     assert error(dx, leaf.grad.numpy()) < 1e-6
 
@@ -87,8 +85,14 @@ def test_max_pool_nan_and_minus_infinity():
     x[0, 0, 0, 1] = x[0, 0, 1, 4] = x[0, 0, 1, 5] = np.nan
     x[0, 0, 0, 6] = 3
     want, where = F.max_pool2d(torch.tensor(x), 2, return_indices=True)
-    attrs = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1),
-             "adaptive": False, "shape": (1, 1, 1, 4)}
+    attrs = {
+        "kernel": (2, 2),
+        "stride": (2, 2),
+        "padding": (0, 0),
+        "dilation": (1, 1),
+        "adaptive": False,
+        "shape": (1, 1, 1, 4),
+    }
     graph, data = make("max_pool", [x], None, [((1, 1, 1, 4), "f32"), ((1, 1, 1, 4), "i32")], attrs)
     y, index = run_node(lower_max_pool, graph, data, CAPS)
     np.testing.assert_array_equal(y, want.numpy())
@@ -116,8 +120,7 @@ def test_avg_pool(case, count_pad, divisor, strided):
     leaf = x.double().requires_grad_()
     want = F.avg_pool2d(leaf, kernel, stride, padding, ceil, count_pad, divisor or None)
     buffer, reads = strided_input(x.numpy()) if strided else (x.numpy(), None)
-    attrs = {"kernel": kernel, "stride": stride, "padding": padding, "count_pad": count_pad,
-             "divisor": divisor}
+    attrs = {"kernel": kernel, "stride": stride, "padding": padding, "count_pad": count_pad, "divisor": divisor}
     out = tuple(want.shape)
     graph, data = make("avg_pool", [buffer], [reads], [(out, "f32")], attrs | {"shape": out})
     (y,) = run_node(lower_avg_pool, graph, data, caps)
@@ -125,8 +128,7 @@ def test_avg_pool(case, count_pad, divisor, strided):
     dy = torch.randn(out, generator=torch.Generator().manual_seed(4))
     want.backward(dy.double())
     buffer, reads = strided_input(dy.numpy()) if strided else (dy.numpy(), None)
-    graph, data = make("avg_pool_grad", [buffer], [reads], [(shape, "f32")],
-                       attrs | {"shape": shape})
+    graph, data = make("avg_pool_grad", [buffer], [reads], [(shape, "f32")], attrs | {"shape": shape})
     (dx,) = run_node(lower_avg_pool_grad, graph, data, caps)
     assert error(dx, leaf.grad.numpy()) < 1e-5
 
@@ -138,16 +140,20 @@ def test_empty():
     assert lower_avg_pool(graph.nodes[0], graph, CAPS).launches == ()
     # a gradient without windows is zero, and is written
     dy = np.zeros((1, 1, 0, 0), np.float32)
-    graph, data = make("avg_pool_grad", [dy], None, [((1, 1, 1, 1), "f32")],
-                       attrs | {"shape": (1, 1, 1, 1)})
+    graph, data = make("avg_pool_grad", [dy], None, [((1, 1, 1, 1), "f32")], attrs | {"shape": (1, 1, 1, 1)})
     assert run_node(lower_avg_pool_grad, graph, data, CAPS)[0].item() == 0
 
 
 def test_a_position_beyond_32_bits_is_an_error_of_the_plan():
-    attrs = {"kernel": (1, 1), "stride": (1, 2**31), "padding": (0, 0), "count_pad": True,
-             "divisor": 0, "shape": (1, 1, 1, 1)}
-    graph, _ = make("avg_pool", [np.zeros((1, 1, 1, 1), np.float32)], None,
-                    [((1, 1, 1, 1), "f32")], attrs)
+    attrs = {
+        "kernel": (1, 1),
+        "stride": (1, 2**31),
+        "padding": (0, 0),
+        "count_pad": True,
+        "divisor": 0,
+        "shape": (1, 1, 1, 1),
+    }
+    graph, _ = make("avg_pool", [np.zeros((1, 1, 1, 1), np.float32)], None, [((1, 1, 1, 1), "f32")], attrs)
     with pytest.raises(PlanError, match="32-bit"):
         lower_avg_pool(graph.nodes[0], graph, CAPS)
 

@@ -41,6 +41,7 @@ def lstm_step(w):
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
         c = f * state[1] + i * g
         return o * c.tanh(), c, torch.cat([i, f, g, o], -1)
+
     return step
 
 
@@ -51,6 +52,7 @@ def gru_step(w, bias):
         r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
         n = (xn + r * hn).tanh()
         return (1 - z) * n + z * state[0], torch.cat([r, z, n, hn], -1)
+
     return step
 
 
@@ -74,15 +76,20 @@ def test_lstm(t, b, h, reverse, kind):
     gx, w = draw(t, b, 4 * h).requires_grad_(), draw(4 * h, h).div(h**0.5).float().double()
     h0, c0 = draw(b, h).requires_grad_(), draw(b, h).requires_grad_()
     (hs, cs, gates), last = sequence(gx, lstm_step(w), (h0, c0), reverse)
-    got = run("lstm", lower_lstm, [gx, w, h0, c0], [hs.shape, cs.shape, gates.shape],
-              reverse=reverse, kind=kind)
-    for mine, theirs in zip(got, (hs, cs, gates)):
+    got = run("lstm", lower_lstm, [gx, w, h0, c0], [hs.shape, cs.shape, gates.shape], reverse=reverse, kind=kind)
+    for mine, theirs in zip(got, (hs, cs, gates), strict=True):
         assert error(mine, theirs.detach().numpy()) < 1e-5
     dh, dh_last, dc_last = draw(t, b, h), draw(b, h), draw(b, h)
     want = torch.autograd.grad((hs, last[0], last[1]), (gx, h0, c0), (dh, dh_last, dc_last))
-    got = run("lstm_grad", lower_lstm_grad, [dh, dh_last, dc_last, w, cs, gates, c0],
-              [x.shape for x in want], reverse=reverse, kind=kind)
-    for mine, theirs in zip(got, want):
+    got = run(
+        "lstm_grad",
+        lower_lstm_grad,
+        [dh, dh_last, dc_last, w, cs, gates, c0],
+        [x.shape for x in want],
+        reverse=reverse,
+        kind=kind,
+    )
+    for mine, theirs in zip(got, want, strict=True):
         assert error(mine, theirs.numpy()) < 1e-5
 
 
@@ -97,23 +104,22 @@ def test_gru(t, b, h, reverse, kind):
     def step(x, state):
         return gru_step(w, x[1])(x[0], state)
 
-    (hs, saved), last = sequence(list(zip(gx, bias)), step, (h0,), reverse)
-    got = run("gru", lower_gru, [gx, w, bias[0, 0], h0], [hs.shape, saved.shape],
-              reverse=reverse, kind=kind)
-    for mine, theirs in zip(got, (hs, saved)):
+    (hs, saved), last = sequence(list(zip(gx, bias, strict=True)), step, (h0,), reverse)
+    got = run("gru", lower_gru, [gx, w, bias[0, 0], h0], [hs.shape, saved.shape], reverse=reverse, kind=kind)
+    for mine, theirs in zip(got, (hs, saved), strict=True):
         assert error(mine, theirs.detach().numpy()) < 1e-5
     dh, dh_last = draw(t, b, h), draw(b, h)
     want = torch.autograd.grad((hs, last[0]), (gx, bias, h0), (dh, dh_last))
-    got = run("gru_grad", lower_gru_grad, [dh, dh_last, w, hs, saved, h0],
-              [x.shape for x in want], reverse=reverse, kind=kind)
-    for mine, theirs in zip(got, want):
+    got = run(
+        "gru_grad", lower_gru_grad, [dh, dh_last, w, hs, saved, h0], [x.shape for x in want], reverse=reverse, kind=kind
+    )
+    for mine, theirs in zip(got, want, strict=True):
         assert error(mine, theirs.numpy()) < 1e-5
 
 
 def test_one_program_serves_all_steps():
     arrays = [np.zeros(s, np.float32) for s in ((5, 2, 12), (12, 3), (2, 3), (2, 3))]
-    graph, _ = make("lstm", arrays, None,
-                    [(s, "f32") for s in ((5, 2, 3), (5, 2, 3), (5, 2, 12))], {"reverse": False})
+    graph, _ = make("lstm", arrays, None, [(s, "f32") for s in ((5, 2, 3), (5, 2, 3), (5, 2, 12))], {"reverse": False})
     launches = lower_lstm(graph.nodes[0], graph, caps_of_kind()).launches
     assert len(launches) == 6 and len({launch.source for launch in launches}) == 1
 
@@ -122,31 +128,36 @@ def test_no_steps_hand_the_gradient_through():
     b, h = 3, 5
     dh_last, dc_last, w = draw(b, h), draw(b, h), draw(4 * h, h)
     none, state = torch.zeros(0, b, h), torch.zeros(b, h)
-    got = run("lstm_grad", lower_lstm_grad,
-              [none, dh_last, dc_last, w, none, torch.zeros(0, b, 4 * h), state],
-              [(0, b, 4 * h), (b, h), (b, h)], reverse=False)
+    got = run(
+        "lstm_grad",
+        lower_lstm_grad,
+        [none, dh_last, dc_last, w, none, torch.zeros(0, b, 4 * h), state],
+        [(0, b, 4 * h), (b, h), (b, h)],
+        reverse=False,
+    )
     assert error(got[1], dh_last.numpy()) == 0 and error(got[2], dc_last.numpy()) == 0
-    got = run("gru_grad", lower_gru_grad,
-              [none, dh_last, w[: 3 * h], none, torch.zeros(0, b, 4 * h), state],
-              [(0, b, 3 * h), (0, b, 3 * h), (b, h)], reverse=False)
+    got = run(
+        "gru_grad",
+        lower_gru_grad,
+        [none, dh_last, w[: 3 * h], none, torch.zeros(0, b, 4 * h), state],
+        [(0, b, 3 * h), (0, b, 3 * h), (b, h)],
+        reverse=False,
+    )
     assert error(got[2], dh_last.numpy()) == 0
 
 
 def test_empty():
     arrays = [np.zeros(s, np.float32) for s in ((5, 0, 12), (12, 3), (0, 3), (0, 3))]
-    graph, _ = make("lstm", arrays, None,
-                    [(s, "f32") for s in ((5, 0, 3), (5, 0, 3), (5, 0, 12))], {"reverse": False})
+    graph, _ = make("lstm", arrays, None, [(s, "f32") for s in ((5, 0, 3), (5, 0, 3), (5, 0, 12))], {"reverse": False})
     assert lower_lstm(graph.nodes[0], graph, caps_of_kind()).launches == ()
 
 
-@pytest.mark.parametrize("b, h, items, local", [
-    (3, 5, 1, 32), (9, 37, 8, 8), (11, 72, 512, 48), (5, 13, 128, 1)])
+@pytest.mark.parametrize("b, h, items, local", [(3, 5, 1, 32), (9, 37, 8, 8), (11, 72, 512, 48), (5, 13, 128, 1)])
 def test_small_and_large_devices(b, h, items, local):
     """Work-groups of one item to as many as there is use for, and little local memory (KiB)."""
     change = {"max_work_group": items, "local_mem_bytes": local << 10}
     torch.manual_seed(4)
-    for gates, op, lower, grad in ((4, "lstm", lower_lstm, lower_lstm_grad),
-                                   (3, "gru", lower_gru, lower_gru_grad)):
+    for gates, op, lower, grad in ((4, "lstm", lower_lstm, lower_lstm_grad), (3, "gru", lower_gru, lower_gru_grad)):
         gx, w, bias = draw(2, b, gates * h), draw(gates * h, h).div(h**0.5), draw(gates * h)
         state, saved = [draw(b, h), draw(b, h)], draw(2, b, 4 * h)
         inputs = [gx, w, *state] if gates == 4 else [gx, w, bias, state[0]]
@@ -155,11 +166,13 @@ def test_small_and_large_devices(b, h, items, local):
         if gates == 3:
             back = [back[0], state[0], w, draw(2, b, h), saved, state[1]]
         found = [(b, h)] * 2 if gates == 4 else [(2, b, 3 * h), (b, h)]
-        for which, fn, args, out in ((op, lower, inputs, shapes),
-                                     (op + "_grad", grad, back, [(2, b, gates * h), *found])):
+        for which, fn, args, out in (
+            (op, lower, inputs, shapes),
+            (op + "_grad", grad, back, [(2, b, gates * h), *found]),
+        ):
             want = run(which, fn, args, out, reverse=False)
             got = run(which, fn, args, out, reverse=False, kind="gpu", **change)
-            for mine, theirs in zip(got, want):
+            for mine, theirs in zip(got, want, strict=True):
                 assert error(mine, theirs) < 1e-6
 
 

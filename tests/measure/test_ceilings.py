@@ -18,8 +18,14 @@ from handheld.measure.ceilings import Ceilings, measure, path_of, stored, workin
 def quick(monkeypatch, tmp_path):
     """A measurement that proves nothing about the device but takes no time."""
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
-    for name, value in (("RUN_SECONDS", 1e-4), ("LARGEST", 64 << 10), ("TRANSFER", 1 << 20),
-                        ("LAUNCHES", 20), ("WIDTHS", ("4",)), ("SUMS", (4,))):
+    for name, value in (
+        ("RUN_SECONDS", 1e-4),
+        ("LARGEST", 64 << 10),
+        ("TRANSFER", 1 << 20),
+        ("LAUNCHES", 20),
+        ("WIDTHS", ("4",)),
+        ("SUMS", (4,)),
+    ):
         monkeypatch.setattr(ceilings, name, value)
 
 
@@ -29,12 +35,22 @@ def test_ceilings_are_measured_once_and_kept(quick, monkeypatch):
     caps = describe("opencl")
     assert (found.device, found.driver) == (caps.name, caps.driver)
     assert [m.working_set_bytes for m in found.memory] == [16 << 10, 64 << 10]
-    rates = [found.fp32, found.to_device, found.to_host, *(m.read for m in found.memory),
-             *(m.copy for m in found.memory)]
+    rates = [
+        found.fp32,
+        found.to_device,
+        found.to_host,
+        *(m.read for m in found.memory),
+        *(m.copy for m in found.memory),
+    ]
     assert all(1e6 < rate.median < 1e16 and rate.spread >= 0 for rate in rates)
     assert found.bandwidth == found.memory[-1].copy.median and found.fp32_type == "float4"
-    waits = (found.launch_enqueue_s, found.launch_device_s, found.launch_round_trip_s,
-             found.to_device_latency_s, found.to_host_latency_s)
+    waits = (
+        found.launch_enqueue_s,
+        found.launch_device_s,
+        found.launch_round_trip_s,
+        found.to_device_latency_s,
+        found.to_host_latency_s,
+    )
     assert all(0 < wait.median < 1 for wait in waits)
     assert (found.fp16 is None) == (not caps.fp16)
     parts = [part for _, part in told]
@@ -48,9 +64,13 @@ def test_ceilings_of_another_driver_are_not_these(quick):
     found = measure("opencl")
     assert stored(dataclasses.replace(caps, driver="another")) is None
     path = path_of(caps)
-    for text in ("{", "[]", path.read_text().replace('"fp32"', '"fp31"'),
-                 path.read_text().replace('"version": 1', '"version": 9'),
-                 path.read_text().replace(json.dumps(caps.driver), '"another"')):
+    for text in (
+        "{",
+        "[]",
+        path.read_text().replace('"fp32"', '"fp31"'),
+        path.read_text().replace('"version": 1', '"version": 9'),
+        path.read_text().replace(json.dumps(caps.driver), '"another"'),
+    ):
         path.write_text(text)
         assert stored(caps) is None
     path.write_text(json.dumps(found.to_json()))

@@ -57,8 +57,7 @@ def variants(monkeypatch, tmp_path):
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(make, "_told", set())
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")  # made for other families
-    monkeypatch.setattr(lowering, "FAMILIES",
-                        {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
+    monkeypatch.setattr(lowering, "FAMILIES", {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
 
     def offer(names: str) -> None:
         monkeypatch.setenv("FAKE_VARIANTS", names)
@@ -253,10 +252,10 @@ def test_tuned_and_plain_plans_compute_the_same(variants):
         np.testing.assert_array_equal(results[0][name], want)
 
 
-@pytest.mark.parametrize("changes, words", [
-    ({"driver": "another"}, "it is for the driver another"),
-    ({"kernels": "0123"}, "the kernels have changed"),
-])
+@pytest.mark.parametrize(
+    "changes, words",
+    [({"driver": "another"}, "it is for the driver another"), ({"kernels": "0123"}, "the kernels have changed")],
+)
 def test_a_foreign_record_is_ignored_with_one_message(variants, changes, words):
     variants("own fast")
     step = products(64)
@@ -275,8 +274,11 @@ def test_a_corrupt_record_is_ignored_with_a_message(variants, damage):
     step = products(64)
     path = tuned_record(step).path()
     whole = path.read_text()
-    text = {None: whole[: len(whole) // 2], '"done": "': whole.replace('"done"', '"don"'),
-            '"VARIANT": 1.5': whole.replace('"VARIANT": 1', '"VARIANT": 1.5')}.get(damage, damage)
+    text = {
+        None: whole[: len(whole) // 2],
+        '"done": "': whole.replace('"done"', '"don"'),
+        '"VARIANT": 1.5': whole.replace('"VARIANT": 1', '"VARIANT": 1.5'),
+    }.get(damage, damage)
     assert text != whole
     path.write_text(text)
     with pytest.warns(UserWarning, match="is not a tuning record.*It is ignored") as told:
@@ -331,11 +333,17 @@ def test_signatures_name_what_decides_speed():
     longer = dataclasses.replace(node, attrs={**node.attrs, "program": program, "stores": (2,)})
     assert signature(longer, graph).endswith("e2")
     views = (View(0, (1, 4, 32, 32), (4096, 1024, 32, 1)), View(1, (4, 4, 3, 3), (36, 9, 3, 1)))
-    attrs = {"shape": (1, 4, 16, 16), "stride": (2, 2), "padding": (1, 1), "dilation": (1, 1),
-             "groups": 1, "program": (Instr("acc", "f32"),), "stores": (0,)}
+    attrs = {
+        "shape": (1, 4, 16, 16),
+        "stride": (2, 2),
+        "padding": (1, 1),
+        "dilation": (1, 1),
+        "groups": 1,
+        "program": (Instr("acc", "f32"),),
+        "stores": (0,),
+    }
     conv = Node("conv", views, (2,), attrs, node.origin)
-    assert signature(conv, graph) == (
-        "conv 1x4x32x32 4x4x3x3 > 1x4x16x16 stride=2x2 padding=1x1 e0")
+    assert signature(conv, graph) == ("conv 1x4x32x32 4x4x3x3 > 1x4x16x16 stride=2x2 padding=1x1 e0")
 
 
 def test_the_hash_follows_the_families_with_variants(variants):
@@ -345,8 +353,7 @@ def test_the_hash_follows_the_families_with_variants(variants):
     assert "loose16" in texts  # what the .cl files share counts too
     others = "\n".join(lowering.tunable_sources("gpu"))
     assert "VARIANT 0 is the family's own" in others
-    for names, here, there in ((lowering.CPU_ONLY, texts, others),
-                               (lowering.GPU_ONLY, others, texts)):
+    for names, here, there in ((lowering.CPU_ONLY, texts, others), (lowering.GPU_ONLY, others, texts)):
         for name in names:
             text = Path(contract.__file__).with_name(f"{name}.cl").read_text()
             assert text in here and text not in there

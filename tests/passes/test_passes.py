@@ -57,9 +57,7 @@ def train_graph(model: nn.Module, x, y) -> Graph:
 
 
 def test_batch_norm_and_its_activation_are_one_kernel_each_way() -> None:
-    model = nn.Sequential(
-        nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 3)
-    )
+    model = nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 3))
     graph = train_graph(model, torch.randn(2, 2, 6, 6), torch.tensor([0, 1]))
     reduces = [n for n in graph.nodes if n.op == "reduce" and n.origin.path == "1"]
     assert [n.origin.phase for n in reduces] == ["forward", "backward"]
@@ -101,7 +99,7 @@ class Residual(nn.Module):
         self.two = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for one, two in zip(self.one, self.two):
+        for one, two in zip(self.one, self.two, strict=True):
             x = torch.tanh(one(x) + two(torch.sin(x)))
         return x
 
@@ -114,8 +112,7 @@ def test_a_gradient_that_two_updates_read_keeps_one_of_them_out(groups: int) -> 
     def sgd() -> torch.optim.SGD:
         parts = [{"params": model.parameters()}]
         if groups == 2:  # with rates of their own, so that no update of one is like one of another
-            parts = [{"params": model.one.parameters()},
-                     {"params": model.two.parameters(), "lr": 0.05}]
+            parts = [{"params": model.one.parameters()}, {"params": model.two.parameters(), "lr": 0.05}]
         return torch.optim.SGD(parts, lr=0.1, momentum=0.9)
 
     optimizer = sgd()
@@ -136,8 +133,9 @@ def test_a_gradient_that_two_updates_read_keeps_one_of_them_out(groups: int) -> 
         loss(model(x.double()), y).backward()
         optimizer.step()
     for name, want in model.named_parameters():
-        (mine,) = [v for slot, v in got.items() if slot.endswith(name) and v.shape == want.shape
-                   and "momentum" not in slot]
+        (mine,) = [
+            v for slot, v in got.items() if slot.endswith(name) and v.shape == want.shape and "momentum" not in slot
+        ]
         np.testing.assert_allclose(mine, want.detach().numpy(), rtol=1e-6)
 
 
@@ -148,7 +146,7 @@ def test_reshaping_a_view_keeps_its_elements(seed: int) -> None:
     order = rng.permutation(len(shape))
     physical = contiguous_strides(tuple(shape[d] for d in order))
     strides = [0] * len(shape)
-    for d, s in zip(order, physical):
+    for d, s in zip(order, physical, strict=True):
         strides[d] = int(s) if rng.integers(4) else 0
     view = View(0, shape, tuple(strides), 0)
     buffer = np.arange(int(np.prod(shape)) * 2)
@@ -158,9 +156,7 @@ def test_reshaping_a_view_keeps_its_elements(seed: int) -> None:
         if flat % n == 0:
             new = reshape_view(view, (flat // n, n))
             if new is not None:
-                got = np.lib.stride_tricks.as_strided(
-                    buffer, new.shape, [s * 8 for s in new.strides]
-                )
+                got = np.lib.stride_tricks.as_strided(buffer, new.shape, [s * 8 for s in new.strides])
                 assert (got == elements.reshape(new.shape)).all()
     assert reshape_view(view, shape) == view
 
@@ -183,8 +179,7 @@ def test_large_activations_are_made_again(device: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(remake, "LARGE", large)
         monkeypatch.setattr(remake, "FAR", 4)
         model, optimizer, batch = conv_net()
-        step = handheld.capture(model, nn.functional.cross_entropy, optimizer, batch,
-                                evaluate=False)
+        step = handheld.capture(model, nn.functional.cross_entropy, optimizer, batch, evaluate=False)
         bytes_needed.append(step.plan("opencl").arena_bytes)
         with step.plan(device).start() as trainer:
             for _ in range(3):

@@ -38,7 +38,7 @@ def test_plans_for_phones_are_made_and_proved_here(name: str, device: str, steps
         for lowered in graph.lowered:
             for launch in lowered.launches:
                 assert np.prod(launch.local_size) <= caps.max_work_group
-                assert all(g % n == 0 for g, n in zip(launch.global_size, launch.local_size))
+                assert all(g % n == 0 for g, n in zip(launch.global_size, launch.local_size, strict=True))
         assert graph.launches == sum(len(low.launches) for low in graph.lowered) > 0
     assert "images" not in str(plan.explain()) and "graph train" in plan.explain()
 
@@ -54,15 +54,18 @@ def test_a_plan_in_words_fits_the_terminal(width: int, steps) -> None:
         plan.explain("treain")
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    ({"device": 3}, "device=3 should be a name"),
-    ({"caps": "adreno-740"}, "should be a DeviceCaps"),
-    ({"graphs": "train"}, r"graphs=\['train'\]"),
-    ({"graphs": 1}, "graphs=1 should be a list of names"),
-    ({"memory_limit_bytes": "256MB"}, "should be a number of bytes"),
-    ({"memory_limit_bytes": 0}, "should be a number of bytes"),
-    ({"tuning": 1.5}, "should be True, False or the path"),
-])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": 3}, "device=3 should be a name"),
+        ({"caps": "adreno-740"}, "should be a DeviceCaps"),
+        ({"graphs": "train"}, r"graphs=\['train'\]"),
+        ({"graphs": 1}, "graphs=1 should be a list of names"),
+        ({"memory_limit_bytes": "256MB"}, "should be a number of bytes"),
+        ({"memory_limit_bytes": 0}, "should be a number of bytes"),
+        ({"tuning": 1.5}, "should be True, False or the path"),
+    ],
+)
 def test_options_of_a_plan_that_make_no_sense(options, said: str, steps) -> None:
     with pytest.raises(PlanError, match=said):
         steps["vision"].plan(**{"device": "null", **options})
@@ -78,9 +81,7 @@ def test_an_option_that_a_plan_does_not_have(steps) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_memory_is_reused(name: str, steps) -> None:
     plan = steps[name].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"])
-    isolated = steps[name].plan(
-        "opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"], isolate=True
-    )
+    isolated = steps[name].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"], isolate=True)
     assert plan.arena_bytes < 0.8 * plan.graphs["train"].tensor_bytes
     assert plan.arena_bytes < isolated.arena_bytes
     assert not plan.graphs["train"].copies  # every update is made in its slot
@@ -107,15 +108,10 @@ def test_the_verifier_finds_a_stolen_byte(steps) -> None:
         places = dict(graph.places)
         other = places[int(rng.choice(movable))]
         place = places[int(tensor)]
-        if (
-            place.offset == other.offset
-            or other.offset + place.nbytes > plan.segments[other.segment]
-        ):
+        if place.offset == other.offset or other.offset + place.nbytes > plan.segments[other.segment]:
             continue
         places[int(tensor)] = Place(other.segment, other.offset, place.nbytes)
-        changed = dataclasses.replace(
-            plan, graphs={"train": dataclasses.replace(graph, places=places)}
-        )
+        changed = dataclasses.replace(plan, graphs={"train": dataclasses.replace(graph, places=places)})
         try:
             verify(changed)
         except PlanError:
@@ -176,9 +172,7 @@ def test_a_plan_is_a_file(steps) -> None:
 
 
 def test_too_little_memory_says_what_is_large(steps) -> None:
-    with pytest.raises(
-        OutOfMemory, match=r"needs .* MiB .* available.*Largest tensors.*smaller batch"
-    ):
+    with pytest.raises(OutOfMemory, match=r"needs .* MiB .* available.*Largest tensors.*smaller batch"):
         steps["vision"].plan("opencl", memory_limit_bytes=10_000)
     tiny = dataclasses.replace(DeviceCaps.shipped("mali-g78"), max_alloc_bytes=1024)
     with pytest.raises(OutOfMemory, match="in one piece"):

@@ -28,8 +28,9 @@ def plan():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8))
     batch = (torch.randn(64, 64), torch.randint(0, 8, (64,)))
-    return handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.01),
-                            batch).plan("opencl", graphs=["train"])
+    return handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.01), batch).plan(
+        "opencl", graphs=["train"]
+    )
 
 
 BATCH = (np.zeros((64, 64), np.float32), np.zeros(64, np.int64))
@@ -93,11 +94,15 @@ def test_another_process_that_burns_a_core(plan, tmp_path):
         cpu = [one for one in run.channels if one.source == "cpu"]
         at = np.array([marks[0] + 0.3e9, marks[0] + 1.7e9])
         own = next(one for one in run.channels if one.rail == "process/cpu time")
-        others = (sum(np.diff(np.interp(at, one.t_ns, one.values))[0] for one in cpu)
-                  - np.diff(np.interp(at, own.t_ns, own.values))[0]) / 1.4
+        others = (
+            sum(np.diff(np.interp(at, one.t_ns, one.values))[0] for one in cpu)
+            - np.diff(np.interp(at, own.t_ns, own.values))[0]
+        ) / 1.4
         before = np.array([marks[0] - 1.6e9, marks[0] - 0.2e9])
-        usual = (sum(np.diff(np.interp(before, one.t_ns, one.values))[0] for one in cpu)
-                 - np.diff(np.interp(before, own.t_ns, own.values))[0]) / 1.4
+        usual = (
+            sum(np.diff(np.interp(before, one.t_ns, one.values))[0] for one in cpu)
+            - np.diff(np.interp(before, own.t_ns, own.values))[0]
+        ) / 1.4
         if others - usual < 0.7:
             pytest.skip("the machine is so busy that one process more changes nothing")
         assert "other load" in {f["kind"] for f in run.findings()}
@@ -114,8 +119,7 @@ def test_a_throttled_clock_by_a_file_tree(plan, tmp_path):
 
     for file in files:
         put(root, file, "1800000\n")
-    with profiled(plan, tmp_path / "one.run", [(3.0, throttle)], sensors=(CpuClock,),
-                  where=Where(root)) as run:
+    with profiled(plan, tmp_path / "one.run", [(3.0, throttle)], sensors=(CpuClock,), where=Where(root)) as run:
         (found,) = (f for f in run.findings() if f["kind"] == "clock")
         assert found["evidence"]["from_hz"] == 1.8e9 and found["evidence"]["to_hz"] == 3e8
         assert found["evidence"]["seconds"] == pytest.approx(3, abs=1.5)

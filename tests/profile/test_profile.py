@@ -36,11 +36,16 @@ BATCH = 8
 
 def make_step() -> handheld.Step:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
-                          nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 8 * 8, 10))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8 * 8 * 8, 10),
+    )
     batch = (torch.randn(BATCH, 3, 16, 16), torch.randint(0, 10, (BATCH,)))
-    return handheld.capture(model, F.cross_entropy,
-                            torch.optim.Adam(model.parameters(), lr=1e-3), batch)
+    return handheld.capture(model, F.cross_entropy, torch.optim.Adam(model.parameters(), lr=1e-3), batch)
 
 
 def slot_bytes(slot: Slot) -> int:
@@ -60,8 +65,7 @@ def plan(step):
 @pytest.fixture(scope="module")
 def batch() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    return (rng.standard_normal((BATCH, 3, 16, 16)).astype(np.float32),
-            rng.integers(0, 10, BATCH))
+    return (rng.standard_normal((BATCH, 3, 16, 16)).astype(np.float32), rng.integers(0, 10, BATCH))
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +106,8 @@ def test_every_op_has_its_time_and_place(run, plan):
     made = plan.graphs["train"]
     rows = sorted(run.ops(), key=lambda row: row["id"])
     assert len(rows) == len(made.graph.nodes)
-    for row, node, lowered in zip(rows, made.graph.nodes, made.lowered):
-        assert (row["op"], row["phase"], row["path"]) == (node.op, node.origin.phase,
-                                                          node.origin.path)
+    for row, node, lowered in zip(rows, made.graph.nodes, made.lowered, strict=True):
+        assert (row["op"], row["phase"], row["path"]) == (node.op, node.origin.phase, node.origin.path)
         assert row["launches"] == len(lowered.launches)
         assert row["ms"] > 0 or not row["launches"]
         assert row["bytes"] > 0
@@ -138,9 +141,9 @@ def test_parts_add_up(run):
     for window, group in itertools.groupby(run.timed, lambda one: one.window):
         group = list(group)
         device = group[-1].commands["started"][0] - group[0].commands["started"][0]
-        assert device == sum(p.length for p in run.periods if p.step in
-                             [g.step for g in group]) + (group[1].commands["started"][0] -
-                                                         group[0].commands["started"][0]), window
+        assert device == sum(p.length for p in run.periods if p.step in [g.step for g in group]) + (
+            group[1].commands["started"][0] - group[0].commands["started"][0]
+        ), window
 
 
 def test_the_clocks_are_tied(run):
@@ -158,8 +161,7 @@ def test_transfers_and_launches(run):
     assert upload["bytes"] == BATCH * 3 * 16 * 16 * 4 and upload["ms"] > 0
     assert run.launches()["enqueue_us"] > 0
     host = run.host()
-    assert host["call_ms"] == pytest.approx(
-        host["enqueue_ms"] + host["waiting_ms"] + host["other_ms"])
+    assert host["call_ms"] == pytest.approx(host["enqueue_ms"] + host["waiting_ms"] + host["other_ms"])
 
 
 def test_samples_lie_around_the_steps(run):
@@ -203,8 +205,7 @@ def test_what_was_planned_is_what_was_allocated(run, plan):
     assert found["allocated_bytes"] == found["plan_bytes"] == plan.bytes
     assert 0 < found["peak_bytes"] <= found["allocated_bytes"]
     assert found["process_growth_bytes"] is not None
-    assert sum(e["bytes"] for e in found["explained"]) == pytest.approx(
-        found["process_growth_bytes"], abs=1)
+    assert sum(e["bytes"] for e in found["explained"]) == pytest.approx(found["process_growth_bytes"], abs=1)
 
 
 def test_bytes_alive_by_category(run, plan, step):
@@ -215,8 +216,7 @@ def test_bytes_alive_by_category(run, plan, step):
         if slot.role in roles and name in plan.state:
             roles[slot.role] += slot_bytes(slot)
     for row in rows:
-        assert row["bytes"] == sum(v for k, v in row.items()
-                                   if k not in ("id", "op", "path", "phase", "bytes"))
+        assert row["bytes"] == sum(v for k, v in row.items() if k not in ("id", "op", "path", "phase", "bytes"))
         assert row["parameter"] == roles["parameter"]
         assert row["optimizer state"] == roles["optimizer"]
     assert max(r["bytes"] for r in rows) == run.memory_summary()["peak_bytes"]
@@ -226,8 +226,7 @@ def test_bytes_alive_by_category(run, plan, step):
 def test_the_count_is_the_same_without_places(tmp_path):
     """A chain of products, no state changes: counted from the graph alone."""
     model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(4)))
-    step = handheld.Capture(model).evaluate(lambda b: (model(*b).sum(), None),
-                                            (torch.randn(4, 16),), "look").step()
+    step = handheld.Capture(model).evaluate(lambda b: (model(*b).sum(), None), (torch.randn(4, 16),), "look").step()
     plan = step.plan("opencl", isolate=True)
     graph = plan.graphs["look"].graph
     last = {view.tensor: i for i, node in enumerate(graph.nodes) for view in node.inputs}
@@ -295,8 +294,7 @@ def test_windows_keep_their_cost_low(monkeypatch, reading_ns, longer_ns):
 def test_one_trainer_one_profiler(plan, batch, tmp_path):
     with plan.start() as trainer, Profiler(tmp_path / "one.run") as profiler:
         profiler.attach(trainer)
-        with Profiler(tmp_path / "two.run") as other, pytest.raises(
-                HandheldError, match="being profiled already"):
+        with Profiler(tmp_path / "two.run") as other, pytest.raises(HandheldError, match="being profiled already"):
             other.attach(trainer)
         trainer.step(*batch)
         with plan.start() as second, pytest.raises(HandheldError, match="of one trainer"):
@@ -361,10 +359,12 @@ def test_data_that_ends(plan, batch, tmp_path):
 
 def test_bad_requests_are_refused_before_there_is_a_file(plan, batch, tmp_path):
     path = tmp_path / "one.run"
-    for options, words in (({"graph": "tain"}, "no graph 'tain'; it has train"),
-                           ({"steps": 0}, "measures nothing"),
-                           ({"sensors": (Broken,)}, "in the other room"),
-                           ({"sensors": False, "energy": True}, "no sensor of power is here")):
+    for options, words in (
+        ({"graph": "tain"}, "no graph 'tain'; it has train"),
+        ({"steps": 0}, "measures nothing"),
+        ({"sensors": (Broken,)}, "in the other room"),
+        ({"sensors": False, "energy": True}, "no sensor of power is here"),
+    ):
         with pytest.raises(HandheldError, match=words):
             plan.profile(batch, path, **options)
     with pytest.raises(BatchError, match="takes 2 tensors"):
@@ -430,9 +430,16 @@ def test_each_graph_needs_its_batch(gan, tmp_path):
 def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
     """A meter that counts the process's own cores: the sum over ops is what a step takes."""
     told = []
-    with plan.profile(batch, tmp_path / "one.run", steps=30, idle_s=0.5, energy=True,
-                      energy_s=12, sensors=(Meter, ProcessUse, CpuBusy),
-                      progress=lambda *what: told.append(what)) as run:
+    with plan.profile(
+        batch,
+        tmp_path / "one.run",
+        steps=30,
+        idle_s=0.5,
+        energy=True,
+        energy_s=12,
+        sensors=(Meter, ProcessUse, CpuBusy),
+        progress=lambda *what: told.append(what),
+    ) as run:
         rows = run.op_energy()
         assert rows and {r["method"] for r in rows} == {"slope", "alone"}
         covered = {op for r in rows for op in r["ops"]}
@@ -455,8 +462,7 @@ def test_a_sensor_of_the_users_own_by_entry_point(plan, batch, tmp_path, monkeyp
     folder = tmp_path / "site" / "meters-1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: meters\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text("[handheld.sensors]\nmeter = meters:Meter\n"
-                                             "broken = meters:Broken\n")
+    (folder / "entry_points.txt").write_text("[handheld.sensors]\nmeter = meters:Meter\nbroken = meters:Broken\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
     with plan.profile(batch, tmp_path / "one.run", steps=1000, idle_s=0.5) as run:
         (row,) = (row for row in run.energy() if row["rail"] == "meter/cpu energy")
@@ -467,15 +473,13 @@ def test_a_sensor_of_the_users_own_by_entry_point(plan, batch, tmp_path, monkeyp
 
 def test_too_little_time_for_energy(plan, batch, tmp_path):
     with pytest.raises(HandheldError, match="takes at least"):
-        plan.profile(batch, tmp_path / "one.run", steps=10, idle_s=0.2, energy=True, energy_s=1,
-                     sensors=(Meter,))
+        plan.profile(batch, tmp_path / "one.run", steps=10, idle_s=0.2, energy=True, energy_s=1, sensors=(Meter,))
 
 
 def test_an_estimate_is_only_made_if_asked_for(plan, batch, tmp_path):
     with plan.profile(batch, tmp_path / "one.run", steps=20, sensors=False) as run:
         assert run.energy() == []
-    with plan.profile(batch, tmp_path / "two.run", steps=20, sensors=False,
-                      estimate=Estimate(5, 1)) as run:
+    with plan.profile(batch, tmp_path / "two.run", steps=20, sensors=False, estimate=Estimate(5, 1)) as run:
         (row,) = run.energy()
         assert row["estimate"] and 1 < row["watts"] <= 5
 
@@ -505,8 +509,7 @@ with plan.profile(batch, {str(tmp_path / "mine.run")!r}, steps=20, idle_s=0.1) a
     print(len(run.ops()), run.parts()["ms"] > 0)
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env,
-                          check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
     assert done.stdout.split() == [str(len(step.graphs["train"].nodes)), "True"], done.stderr
 
 
@@ -517,9 +520,13 @@ def test_kill_9_loses_a_second_at_most(tmp_path):
     """At a few moments; scripts/kill9.py does many."""
     script = Path(__file__).parents[2] / "scripts" / "kill9.py"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
-    done = subprocess.run([sys.executable, str(script), "--times", "4", "--most", "2", "--folder",
-                           str(tmp_path), "--json"], capture_output=True, text=True, env=env,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, str(script), "--times", "4", "--most", "2", "--folder", str(tmp_path), "--json"],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(done.stdout)
     assert len(rows) == 4 and all(row["opened"] for row in rows)

@@ -58,8 +58,7 @@ def test_steps(run):
 
 def test_forward_ops_are_in_their_modules(run):
     assert where(run, "forward", "convolution") == {"conv"}
-    assert "norm" in where(run, "forward", "native_batch_norm") | where(
-        run, "forward", "_native_batch_norm_legit")
+    assert "norm" in where(run, "forward", "native_batch_norm") | where(run, "forward", "_native_batch_norm_legit")
     assert where(run, "forward", "addmm") == {"head.1"}
     assert where(run, "forward", "relu") == {""}, "the model's own forward"
 
@@ -73,7 +72,11 @@ def test_backward_ops_are_in_the_modules_that_made_them(run):
 
 def test_updates(run):
     assert {row["op"] for row in run.ops() if row["phase"] == "update"} & {
-        "_foreach_add_", "_foreach_mul_", "add_", "mul_"}
+        "_foreach_add_",
+        "_foreach_mul_",
+        "add_",
+        "mul_",
+    }
     assert {r["phase"] for r in run.phases()} == {"forward", "backward", "update"}
 
 
@@ -106,8 +109,7 @@ def test_the_model_is_left_as_it_was(tmp_path):
 
 def test_a_schedule(tmp_path):
     model = Net()
-    with handheld.watch(model, tmp_path / "one.run", sensors=False, wait=3, warmup=1,
-                        active=5) as watch:
+    with handheld.watch(model, tmp_path / "one.run", sensors=False, wait=3, warmup=1, active=5) as watch:
         train(watch, model, 20)
     with handheld.open_run(tmp_path / "one.run") as run:
         assert len(run.steps()) == 6
@@ -116,8 +118,7 @@ def test_a_schedule(tmp_path):
 
 def test_an_error_in_the_loop(tmp_path):
     model = Net()
-    with pytest.raises(RuntimeError), handheld.watch(model, tmp_path / "one.run",
-                                                     sensors=False) as watch:
+    with pytest.raises(RuntimeError), handheld.watch(model, tmp_path / "one.run", sensors=False) as watch:
         train(watch, model, 4)
         model(torch.randn(2, 2))
     with handheld.open_run(tmp_path / "one.run") as run:

@@ -30,15 +30,26 @@ def of_class(tree: ElementTree.Element, name: str) -> list[ElementTree.Element]:
 
 
 def test_what_is_not_markup_is_escaped():
-    assert tag("p", "<b>", tag("i", "&"), class_='"') == (
-        '<p class="&quot;">&lt;b&gt;<i>&amp;</i></p>')
+    assert tag("p", "<b>", tag("i", "&"), class_='"') == ('<p class="&quot;">&lt;b&gt;<i>&amp;</i></p>')
     assert escape(Markup("<b/>")) == "<b/>"
     assert escape("a\x00\x1b[31mb\ud800") == "a\ufffd\ufffd[31mb\ufffd"  # a device's name may lie
 
 
-@pytest.mark.parametrize(("value", "shown"), [
-    (None, "–"), (math.nan, "–"), (0, "0"), (12345.6, "12,346"), (1.5, "1.5"), (0.01234, "0.0123"),
-    (2e-7, "2e-7"), (99.95, "100"), (1e9, "1e9"), (-3.25, "-3.25")])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "–"),
+        (math.nan, "–"),
+        (0, "0"),
+        (12345.6, "12,346"),
+        (1.5, "1.5"),
+        (0.01234, "0.0123"),
+        (2e-7, "2e-7"),
+        (99.95, "100"),
+        (1e9, "1e9"),
+        (-3.25, "-3.25"),
+    ],
+)
 def test_numbers_have_three_digits(value, shown):
     assert number(value) == shown
 
@@ -47,16 +58,25 @@ def test_a_quantity_has_its_unit():
     assert (quantity(3.0, "ms"), quantity(50.0, "%"), quantity(None, "W")) == ("3 ms", "50%", "–")
 
 
-@pytest.mark.parametrize(("axis", "values"), [
-    (Axis("a"), [0.0, 7.3]), (Axis("a"), [5.0]), (Axis("a"), []), (Axis("a"), [-3.0, 4.0]),
-    (Axis("a", log=True), [0.0, 1e-6, 1e3]), (Axis("a", log=True), [5.0]),
-    (Axis("a", log=True), []), (Axis("a", log=True), [1.0, 3.0]), (Axis("a"), [1e-9, 2e-9]),
-    (Axis("a"), [100.0, 101.0])])
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        (Axis("a"), [0.0, 7.3]),
+        (Axis("a"), [5.0]),
+        (Axis("a"), []),
+        (Axis("a"), [-3.0, 4.0]),
+        (Axis("a", log=True), [0.0, 1e-6, 1e3]),
+        (Axis("a", log=True), [5.0]),
+        (Axis("a", log=True), []),
+        (Axis("a", log=True), [1.0, 3.0]),
+        (Axis("a"), [1e-9, 2e-9]),
+        (Axis("a"), [100.0, 101.0]),
+    ],
+)
 def test_axes_hold_their_values_and_few_ticks(axis, values):
     axis = axis.fitted(values)
     marks = axis.marks(6)
-    assert 1 <= len(marks) <= 7 and all(
-        axis.low * (1 - 1e-6) <= m or math.isclose(axis.low, m) for m in marks if m > 0)
+    assert 1 <= len(marks) <= 7 and all(axis.low * (1 - 1e-6) <= m or math.isclose(axis.low, m) for m in marks if m > 0)
     for value in values:
         if value > 0 or not axis.log:
             assert axis.low <= value <= axis.high
@@ -77,12 +97,24 @@ def test_labels_keep_apart():
 
 
 def test_a_line_has_its_points_whiskers_gaps_and_numbers():
-    made = lines("Speed <1>", [
-        Series("a & b", [1.0, None, 3.0, 4.0], x=[1.0, 2.0, 3.0, 4.0], low=[0.5, None, 2.0, None],
-               high=[2.0, None, 4.0, None]),
-        Series("paper", [2.0, 2.0], x=[1.0, 4.0], pale=True)],
-        Axis("width"), Axis("speed", "GFLOP/s"), references=[Reference(5.0, "ceiling: 5 GFLOP/s")],
-        guides=[Guide(3.0, "here")], note="Quarters <around>")
+    made = lines(
+        "Speed <1>",
+        [
+            Series(
+                "a & b",
+                [1.0, None, 3.0, 4.0],
+                x=[1.0, 2.0, 3.0, 4.0],
+                low=[0.5, None, 2.0, None],
+                high=[2.0, None, 4.0, None],
+            ),
+            Series("paper", [2.0, 2.0], x=[1.0, 4.0], pale=True),
+        ],
+        Axis("width"),
+        Axis("speed", "GFLOP/s"),
+        references=[Reference(5.0, "ceiling: 5 GFLOP/s")],
+        guides=[Guide(3.0, "here")],
+        note="Quarters <around>",
+    )
     svg = drawing(made)
     assert svg.get("role") == "img" and svg.find(f"{SVG}title").text == "Speed <1>"
     assert len(of_class(svg, "mark")) == 5 and len(of_class(svg, "whisker")) == 2
@@ -90,8 +122,7 @@ def test_a_line_has_its_points_whiskers_gaps_and_numbers():
     assert len(of_class(svg, "reference")) == len(of_class(svg, "guide")) == 1
     told = [one.text for one in svg.iter(f"{SVG}title")]
     assert "a & b: 3 GFLOP/s at 3 (2 to 4 GFLOP/s)" in told
-    assert [li.text or li[0].tail for li in of_class(parsed(made), "legend")[0]] == [
-        "a & b", "paper"]
+    assert [li.text or li[0].tail for li in of_class(parsed(made), "legend")[0]] == ["a & b", "paper"]
     rows = [[cell.text for cell in row] for row in parsed(made).iter("tr")]
     assert rows[0] == ["width", "a & b (GFLOP/s)", "paper (GFLOP/s)"]
     assert rows[2] == ["2", "–", "–"]
@@ -99,15 +130,27 @@ def test_a_line_has_its_points_whiskers_gaps_and_numbers():
 
 @pytest.mark.parametrize(("values", "left"), [((1.0, 9.0), True), ((9.0, 1.0), False)])
 def test_a_label_goes_where_it_covers_less(values, left):
-    svg = drawing(lines("t", [Series("a", values, x=[0.0, 1.0])], Axis("x"), Axis("y", high=10.0),
-                        references=[Reference(9.0, "a limit")]))
+    svg = drawing(
+        lines(
+            "t",
+            [Series("a", values, x=[0.0, 1.0])],
+            Axis("x"),
+            Axis("y", high=10.0),
+            references=[Reference(9.0, "a limit")],
+        )
+    )
     (label,) = [one for one in of_class(svg, "note") if one.text == "a limit"]
     assert (float(label.get("x")) < 240) == left
 
 
 def test_coordinates_stay_in_the_drawing():
-    made = lines("t", [Series("a", [1e-9, 1e9], x=[1.0, 1e6])], Axis("x", log=True),
-                 Axis("y", log=True, high=1e3), references=[Reference(1e12, "far above")])
+    made = lines(
+        "t",
+        [Series("a", [1e-9, 1e9], x=[1.0, 1e6])],
+        Axis("x", log=True),
+        Axis("y", log=True, high=1e3),
+        references=[Reference(1e12, "far above")],
+    )
     svg = drawing(made)
     for one in svg.iter():
         for name in ("x", "y", "x1", "x2", "y1", "y2", "cx", "cy"):
@@ -116,8 +159,9 @@ def test_coordinates_stay_in_the_drawing():
 
 
 def test_samples_over_time_are_steps_without_markers():
-    svg = drawing(lines("t", [Series("a", [1.0, 5.0, 2.0], x=[0.0, 1.0, 2.0])], Axis("time", "s"),
-                        Axis("load", "%"), step=True))
+    svg = drawing(
+        lines("t", [Series("a", [1.0, 5.0, 2.0], x=[0.0, 1.0, 2.0])], Axis("time", "s"), Axis("load", "%"), step=True)
+    )
     (line,) = of_class(svg, "line")
     points = [tuple(map(float, p.split(","))) for p in line.get("points").split()]
     assert len(points) == 5 and not of_class(svg, "mark")
@@ -125,8 +169,7 @@ def test_samples_over_time_are_steps_without_markers():
 
 
 def test_bars_are_as_high_as_they_are_large():
-    svg = drawing(bars("t", ["M1", "M2"], [Series("a", [10.0, 20.0]), Series("b", [None, 40.0])],
-                       Axis("time", "µs")))
+    svg = drawing(bars("t", ["M1", "M2"], [Series("a", [10.0, 20.0]), Series("b", [None, 40.0])], Axis("time", "µs")))
     heights = [float(one.find(f"{SVG}rect").get("height")) for one in of_class(svg, "bar")]
     assert heights[1] == pytest.approx(2 * heights[0], abs=0.05) and len(heights) == 3
     assert heights[2] == pytest.approx(4 * heights[0], abs=0.05)
@@ -140,19 +183,22 @@ def test_bars_on_a_log_axis_begin_at_a_power():
 
 
 def test_stacked_bars_stand_on_one_another():
-    svg = drawing(bars("t", ["M1"], [Series("a", [10.0]), Series("b", [30.0])], Axis("t", "µs"),
-                       stacked=True))
+    svg = drawing(bars("t", ["M1"], [Series("a", [10.0]), Series("b", [30.0])], Axis("t", "µs"), stacked=True))
     one, other = (bar.find(f"{SVG}rect") for bar in of_class(svg, "bar"))
     assert one.get("x") == other.get("x")
-    assert float(other.get("y")) + float(other.get("height")) == pytest.approx(
-        float(one.get("y")), abs=0.02)
+    assert float(other.get("y")) + float(other.get("height")) == pytest.approx(float(one.get("y")), abs=0.02)
 
 
 def test_areas_stand_on_one_another():
     x = [1.0, 4.0, 16.0]
-    svg = drawing(areas("t", [Series("a", [1.0, 2.0, 3.0], x=x),
-                              Series("b", [1.0, None, 1.0], x=x)],
-                        Axis("batch", log=True, ticks=x), Axis("memory", "MiB")))
+    svg = drawing(
+        areas(
+            "t",
+            [Series("a", [1.0, 2.0, 3.0], x=x), Series("b", [1.0, None, 1.0], x=x)],
+            Axis("batch", log=True, ticks=x),
+            Axis("memory", "MiB"),
+        )
+    )
     one, other = (area.get("points").split() for area in of_class(svg, "area"))
     assert one[:3] == other[:2:-1]
 
@@ -160,19 +206,32 @@ def test_areas_stand_on_one_another():
 def test_long_names_are_tilted_and_do_not_touch():
     names = [f"Inception-v{n} of {n} layers" for n in range(12)]
     svg = drawing(bars("t", names, [Series("a", [1.0] * 12)], Axis("t", "s")))
-    assert all("rotate" in one.get("transform", "") for one in of_class(svg, "tick")
-               if one.text in names)
+    assert all("rotate" in one.get("transform", "") for one in of_class(svg, "tick") if one.text in names)
     few = drawing(bars("t", ["deep reinforcement", "M2"], [Series("a", [1.0] * 2)], Axis("t", "s")))
     assert not any(one.get("transform") for one in few.iter())
 
 
 def test_a_page_is_one_well_formed_file():
-    made = page("A <study>", [section("One", text("a < b"), beside(
-        bars("c", ["M1"], [Series("a", [1.0])], Axis("t", "s"))), callout("bad", "No", "x & y"),
-        table(["model", Column("time", "µs", "paper"), Column("here", "µs", "paper"), "says"],
-              [["M1", 22, spread(1234.5, 1000.0, 2000.0), "slow <"], ["M2", None, 1.5, ""]],
-              caption="Backward", note="±3%"))],
-        device="opencl:a & b", date="2026-11-15", facts={"steps": "100"})
+    made = page(
+        "A <study>",
+        [
+            section(
+                "One",
+                text("a < b"),
+                beside(bars("c", ["M1"], [Series("a", [1.0])], Axis("t", "s"))),
+                callout("bad", "No", "x & y"),
+                table(
+                    ["model", Column("time", "µs", "paper"), Column("here", "µs", "paper"), "says"],
+                    [["M1", 22, spread(1234.5, 1000.0, 2000.0), "slow <"], ["M2", None, 1.5, ""]],
+                    caption="Backward",
+                    note="±3%",
+                ),
+            )
+        ],
+        device="opencl:a & b",
+        date="2026-11-15",
+        facts={"steps": "100"},
+    )
     assert made.startswith("<!DOCTYPE html>")
     root = ElementTree.fromstring(made.partition("\n")[2])
     assert root.find("head/title").text == "A <study>"

@@ -15,8 +15,7 @@ from handheld.run.apart import PerOp
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[handheld.Step, tuple[torch.Tensor, ...]]:
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2),
-                          nn.Linear(8, 3))
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
     batch = (torch.randn(10, 6), torch.randint(3, (10,)))
     optimizer = torch.optim.Adam(model.parameters(), 0.01)  # packed updates, counters, statistics
     return handheld.capture(model, F.cross_entropy, optimizer, batch), batch
@@ -38,8 +37,7 @@ def test_a_step_gives_the_same_bits(trained):
     for name, slot in resident.slots.items():
         if name in apart.graph.slots:
             assert np.array_equal(apart.slot(name), resident.values[name]), name
-            changed += slot.role != "constant" and not np.array_equal(
-                resident.values[name], step.values[name])
+            changed += slot.role != "constant" and not np.array_equal(resident.values[name], step.values[name])
     assert changed > 8
     apart.close()
 

@@ -8,18 +8,7 @@ import numpy as np
 import pytest
 
 from handheld.errors import DataError
-from handheld.run.data import (
-    ArrayData,
-    Data,
-    ImageData,
-    IterableData,
-    TextData,
-    digits,
-    images,
-    load_data,
-    npz,
-    text,
-)
+from handheld.run.data import ArrayData, Data, ImageData, IterableData, TextData, digits, images, load_data, npz, text
 
 X, Y = np.arange(46.0).reshape(23, 2), np.arange(23) % 3
 
@@ -60,8 +49,13 @@ def test_a_short_batch_can_be_kept():
 
 
 def test_types():
-    data = ArrayData(np.full((4, 1, 2, 2), 255, np.uint8), np.zeros(4, np.uint8),
-                     np.zeros(4, bool), np.zeros(4, np.float16), batch_size=2)
+    data = ArrayData(
+        np.full((4, 1, 2, 2), 255, np.uint8),
+        np.zeros(4, np.uint8),
+        np.zeros(4, bool),
+        np.zeros(4, np.float16),
+        batch_size=2,
+    )
     assert [a.dtype for a in next(data.epoch(0))] == [np.float32, np.int64, np.bool_, np.float32]
     assert next(data.epoch(0))[0].max() == 1
     torch = pytest.importorskip("torch")
@@ -69,13 +63,19 @@ def test_types():
     assert next(data.epoch(0))[0].sum() == 4
 
 
-@pytest.mark.parametrize(("arrays", "size", "match"), [
-    ((), 1, "holds no arrays"), ((X, Y[:-1]), 1, "same number of samples"),
-    ((np.float32(1),), 1, "same number"), ((X,), 24, "fewer than one batch of 24. Try"),
-    ((X[:0],), 1, "has no samples"), ((X,), 0, "makes no sense"),
-    ((np.array(["a", "b"]),), 1, "no data for a model"),
-    ((np.array([None, 1]),), 1, "no data for a model"),
-])
+@pytest.mark.parametrize(
+    ("arrays", "size", "match"),
+    [
+        ((), 1, "holds no arrays"),
+        ((X, Y[:-1]), 1, "same number of samples"),
+        ((np.float32(1),), 1, "same number"),
+        ((X,), 24, "fewer than one batch of 24. Try"),
+        ((X[:0],), 1, "has no samples"),
+        ((X,), 0, "makes no sense"),
+        ((np.array(["a", "b"]),), 1, "no data for a model"),
+        ((np.array([None, 1]),), 1, "no data for a model"),
+    ],
+)
 def test_bad_arrays(arrays, size, match):
     with pytest.raises(DataError, match=match):
         ArrayData(*arrays, batch_size=size)
@@ -94,9 +94,12 @@ def test_iterables():
     assert named[0]["x"].shape == (2, 2) and len(named) == 1
     once = IterableData(iter(batches))
     assert len(list(once)) == 2
-    for source, match in ((once, "read once only"), (IterableData([]), "gave no batches"),
-                          (IterableData([X[:2], X[:3]]), "one batch size"),
-                          (IterableData([3.0]), "without a dimension")):
+    for source, match in (
+        (once, "read once only"),
+        (IterableData([]), "gave no batches"),
+        (IterableData([X[:2], X[:3]]), "one batch size"),
+        (IterableData([3.0]), "without a dimension"),
+    ):
         with pytest.raises(DataError, match=match):
             list(source.epoch(1))
     with pytest.raises(DataError, match="cannot be iterated"):
@@ -286,9 +289,13 @@ def test_text(tmp_path):
 def test_bad_text(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xff\xfe short")
-    for options, match in (({"length": 64}, "has no samples"), ({"length": 0}, "windows of 0"),
-                           ({"tokens": "char"}, "cannot be read as text"),
-                           ({"tokens": "word"}, "byte or char"), ({"test": -1}, "makes no sense")):
+    for options, match in (
+        ({"length": 64}, "has no samples"),
+        ({"length": 0}, "windows of 0"),
+        ({"tokens": "char"}, "cannot be read as text"),
+        ({"tokens": "word"}, "byte or char"),
+        ({"test": -1}, "makes no sense"),
+    ):
         with pytest.raises(DataError, match=match):
             text(path, 2, **options)
     path.write_bytes(b"")

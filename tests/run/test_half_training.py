@@ -29,8 +29,7 @@ CLOSE = 2.0**-9
 def network(norm: bool = False) -> nn.Module:
     torch.manual_seed(0)
     middle = [nn.BatchNorm1d(128)] if norm else []
-    return nn.Sequential(nn.Linear(48, 128), *middle, nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
-                         nn.Linear(128, 10))
+    return nn.Sequential(nn.Linear(48, 128), *middle, nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,11 +63,17 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray], but: tuple[str, ...
 COUNTERS = ("handheld.scale", "handheld.good_steps", "handheld.skipped_steps")
 
 
-@pytest.mark.parametrize(("device", "make", "options"), [
-    ("opencl", sgd, {"clip_norm": 0.1}), ("torch:cpu", sgd, {}),
-    ("torch:cpu", sgd, {"accumulate": 2}), ("torch:cpu", adam, {"accumulate": 2}),
-    ("torch:cpu", adam, {"clip_norm": 0.1}), ("torch:cpu", adam, {"clip_value": 0.01}),
-])
+@pytest.mark.parametrize(
+    ("device", "make", "options"),
+    [
+        ("opencl", sgd, {"clip_norm": 0.1}),
+        ("torch:cpu", sgd, {}),
+        ("torch:cpu", sgd, {"accumulate": 2}),
+        ("torch:cpu", adam, {"accumulate": 2}),
+        ("torch:cpu", adam, {"clip_norm": 0.1}),
+        ("torch:cpu", adam, {"clip_value": 0.01}),
+    ],
+)
 def test_trains_like_pytorch(device, make, options):
     """One update from the same state: the change of all parameters, against PyTorch in float32."""
     model = network()
@@ -169,8 +174,11 @@ def test_a_scale_as_gradient():
     """The gradient of a sum is the scale itself, wherever a kernel reads it."""
     model = nn.Linear(3, 3, bias=True)
     capture = Capture(model)
-    capture.train(lambda b: (model(b[0]).sum() * 0 + model.bias.sum() + model.weight.sum()),
-                  torch.optim.SGD(model.parameters(), lr=0.5), (torch.randn(4, 3),))
+    capture.train(
+        lambda b: model(b[0]).sum() * 0 + model.bias.sum() + model.weight.sum(),
+        torch.optim.SGD(model.parameters(), lr=0.5),
+        (torch.randn(4, 3),),
+    )
     step = capture.step()
     start = step.state()
     for precision in ("float32", "half"):
@@ -211,8 +219,7 @@ def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
         assert trainer.loss_scale() is None
         got, start = trainer.state(), package.load_state(tmp_path / "a.checkpoint")[0]
     moved = parameters(got, model) - parameters(start, model)
-    assert np.linalg.norm(parameters(want, model) - parameters(got, model)) < (
-        0.05 * np.linalg.norm(moved))
+    assert np.linalg.norm(parameters(want, model) - parameters(got, model)) < (0.05 * np.linalg.norm(moved))
 
 
 def test_a_gan_shares_the_scale():
@@ -286,8 +293,13 @@ def test_lenet_learns_digits():
     step = workload.step(32)
     with step.plan("opencl", precision="half").start() as trainer:
         rates = trainer.rates()
-        history = fit(trainer, data.train, epochs=12, test=data.test,
-                      rate=lambda epoch: rates[0] * 0.5 * (1 + np.cos(np.pi * epoch / 12)))
+        history = fit(
+            trainer,
+            data.train,
+            epochs=12,
+            test=data.test,
+            rate=lambda epoch: rates[0] * 0.5 * (1 + np.cos(np.pi * epoch / 12)),
+        )
         assert trainer.loss_scale().skipped_steps < 20
     assert history.test["accuracy"] >= 0.97
 
@@ -322,8 +334,7 @@ def test_memory():
     """Activations and gradients are half as large; parameters and their state are not."""
     step = suite.get("squeezenet", size=224).step(8)
     caps = handheld.device.DeviceCaps.shipped("adreno-740")
-    whole, halves = (step.plan("opencl", caps=caps, precision=p, graphs=["train"])
-                     for p in ("float32", "half"))
+    whole, halves = (step.plan("opencl", caps=caps, precision=p, graphs=["train"]) for p in ("float32", "half"))
     assert halves.bytes < 0.7 * whole.bytes
     assert from_json(halves.to_json(), step).to_json() == halves.to_json()
 

@@ -246,8 +246,10 @@ def test_find_nan_names_the_op_inside_a_fused_kernel(device, tmp_path):
     nn.init.constant_(model[0].weight, -1.0)
     step = handheld.capture(model, lambda y: y.mean(), optimizer, batch, evaluate=False)
     assert not any("aten.log." in node.origin.source for node in step.graphs["train"].nodes)
-    for source, named in ((step, r"aten\.log\.default \(forward of 1\) made nan from finite"),
-                          (handheld.load(step.save(tmp_path / "a.step")), "'log' of its kernel")):
+    for source, named in (
+        (step, r"aten\.log\.default \(forward of 1\) made nan from finite"),
+        (handheld.load(step.save(tmp_path / "a.step")), "'log' of its kernel"),
+    ):
         with source.plan(device).start() as trainer:
             before = trainer.state()
             with pytest.raises(NonFiniteLoss, match=named):
@@ -291,8 +293,7 @@ def test_a_resume_says_what_is_not_as_it_was(shared, tmp_path):
     def train(epochs, rate, resume):
         told = Messages()
         reset(trainer, start)
-        fit(trainer, data(), epochs=epochs, checkpoint=path, resume=resume, rate=rate,
-            callbacks=[told])
+        fit(trainer, data(), epochs=epochs, checkpoint=path, resume=resume, rate=rate, callbacks=[told])
         return told.texts
 
     train(1, lambda epoch: 0.1, False)
@@ -305,8 +306,7 @@ def test_a_resume_says_what_is_not_as_it_was(shared, tmp_path):
     assert "its rate 0.1 is used, not the step's 0.05" in text
     apart = trainer.plan.step.copy().plan("torch:cpu").start()
     told = Messages()
-    fit(apart, data(), epochs=2, checkpoint=path, resume=True, rate=lambda epoch: 0.1,
-        callbacks=[told])
+    fit(apart, data(), epochs=2, checkpoint=path, resume=True, rate=lambda epoch: 0.1, callbacks=[told])
     assert "the device was " in told.texts[0] and " and is PyTorch " in told.texts[0]
 
 

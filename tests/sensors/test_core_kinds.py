@@ -16,8 +16,13 @@ def tree(root, **files):
 
 def blocks(*cores):
     """As /proc/cpuinfo of an ARM kernel: (implementer, part) a core."""
-    return "\n\n".join(f"processor\t: {n}\nBogoMIPS\t: 62.50\nCPU implementer\t: {who}\n"
-                       f"CPU part\t: {part}" for n, (who, part) in enumerate(cores)) + "\n\n"
+    return (
+        "\n\n".join(
+            f"processor\t: {n}\nBogoMIPS\t: 62.50\nCPU implementer\t: {who}\nCPU part\t: {part}"
+            for n, (who, part) in enumerate(cores)
+        )
+        + "\n\n"
+    )
 
 
 def test_the_cores_of_a_tx2_differ(tmp_path):
@@ -34,19 +39,19 @@ def test_a_part_without_a_name_is_a_kind_of_its_own(tmp_path):
 
 
 def test_equal_parts_of_different_capacity_differ(tmp_path):
-    files = {f"sys__devices__system__cpu__cpu{n}__cpu_capacity": value
-             for n, value in enumerate(("1024\n", "871\n"))}
+    files = {f"sys__devices__system__cpu__cpu{n}__cpu_capacity": value for n, value in enumerate(("1024\n", "871\n"))}
     where = tree(tmp_path, proc__cpuinfo=blocks(*[("0x41", "0xd0b")] * 2), **files)
-    assert core_kinds(where) == {"cpu0": "Cortex-A76 (capacity 1024)",
-                                 "cpu1": "Cortex-A76 (capacity 871)"}
+    assert core_kinds(where) == {"cpu0": "Cortex-A76 (capacity 1024)", "cpu1": "Cortex-A76 (capacity 871)"}
 
 
 def test_two_kinds_under_one_model_name(tmp_path):
     text = "".join(f"processor\t: {n}\nmodel name\t: Some Core i5\n\n" for n in range(3))
-    where = tree(tmp_path, proc__cpuinfo=text, sys__devices__cpu_core__cpus="0-1\n",
-                 sys__devices__cpu_atom__cpus="2\n")
-    assert core_kinds(where) == {"cpu0": "Some Core i5 (core)", "cpu1": "Some Core i5 (core)",
-                                 "cpu2": "Some Core i5 (atom)"}
+    where = tree(tmp_path, proc__cpuinfo=text, sys__devices__cpu_core__cpus="0-1\n", sys__devices__cpu_atom__cpus="2\n")
+    assert core_kinds(where) == {
+        "cpu0": "Some Core i5 (core)",
+        "cpu1": "Some Core i5 (core)",
+        "cpu2": "Some Core i5 (atom)",
+    }
 
 
 def test_cores_that_are_alike_and_a_machine_that_says_nothing(tmp_path):

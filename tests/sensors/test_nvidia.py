@@ -72,12 +72,18 @@ def test_a_card_without_memory_power_has_an_average(machine, plays):
 def test_load_memory_clocks_and_temperature(machine, plays):
     plays("h200")
     assert values(NvidiaState.probe(machine)) == {
-        "gpu0 load": 97.0, "gpu0 memory load": 41.0, "gpu0 memory used": 5368709120.0,
-        "gpu0 clock": 1.98e9, "gpu0 memory clock": 3.201e9, "gpu0 temperature": 44.0}
+        "gpu0 load": 97.0,
+        "gpu0 memory load": 41.0,
+        "gpu0 memory used": 5368709120.0,
+        "gpu0 clock": 1.98e9,
+        "gpu0 memory clock": 3.201e9,
+        "gpu0 temperature": 44.0,
+    }
 
 
-@pytest.mark.parametrize(("role", "reason"), [
-    ("orin", "jetson"), ("none", "knows no GPU"), ("broken", "Driver Not Loaded.*nvidia-smi")])
+@pytest.mark.parametrize(
+    ("role", "reason"), [("orin", "jetson"), ("none", "knows no GPU"), ("broken", "Driver Not Loaded.*nvidia-smi")]
+)
 @pytest.mark.parametrize("source", [NvidiaPower, NvidiaState])
 def test_reasons(machine, plays, source, role, reason):
     plays(role)

@@ -220,16 +220,19 @@ def test_what_cannot_start_says_why(steered, tmp_path, file):
 
     with pytest.raises(HandheldError, match="put it in a module"), Sampler([Here], file):
         pass
-    with pytest.raises(HandheldError, match="there is no value"), \
-            Sampler([Steered], file, where=Where(tmp_path / "nowhere")):
+    with (
+        pytest.raises(HandheldError, match="there is no value"),
+        Sampler([Steered], file, where=Where(tmp_path / "nowhere")),
+    ):
         pass
     file.write_text("mine")
-    with pytest.raises(HandheldError, match=r"exists\. Try: another name"), \
-            Sampler([Steered], file, where=steered):
+    with pytest.raises(HandheldError, match=r"exists\. Try: another name"), Sampler([Steered], file, where=steered):
         pass
     assert file.read_text() == "mine"
-    with pytest.raises(HandheldError, match="could not be made"), \
-            Sampler([Steered], tmp_path / "no" / "such" / "folder", where=steered):
+    with (
+        pytest.raises(HandheldError, match="could not be made"),
+        Sampler([Steered], tmp_path / "no" / "such" / "folder", where=steered),
+    ):
         pass
     with pytest.raises(HandheldError, match="nvidia, which is not among the sensors"):
         Sampler([Steered], file, periods_s={"nvidia": 1.0})
@@ -267,8 +270,9 @@ def alive(pid):
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_with_its_parent_and_what_it_read_is_there(steered, file, how, death):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, file, steered.root, how],
-                              stdout=subprocess.PIPE, text=True, env=env)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, file, steered.root, how], stdout=subprocess.PIPE, text=True, env=env
+    )
     child, twin = (int(word) for word in parent.stdout.readline().split())
     try:
         assert alive(child)

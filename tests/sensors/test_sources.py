@@ -32,70 +32,109 @@ from sensor_trees import FOLDER, grow, put, values
 #: tree → source → what it reads there
 READINGS = {
     ("rapl-two-packages", rapl.Rapl): {
-        "package-0": 240422.366267, "package-0 core": 118821.284256, "package-10": 240422.366267},
-    ("rapl-laptop", rapl.Rapl): {
-        "package-0": 262143.0, "package-0 core": 1.0, "package-0 dram": 2.0, "psys": 3.0},
+        "package-0": 240422.366267,
+        "package-0 core": 118821.284256,
+        "package-10": 240422.366267,
+    },
+    ("rapl-laptop", rapl.Rapl): {"package-0": 262143.0, "package-0 core": 1.0, "package-0 dram": 2.0, "psys": 3.0},
     ("jetson-tx2", jetson.JetsonPower): {
-        "VDD_SYS_GPU": 1.159, "VDD_SYS_SOC": 0.917, "VDD_4V0_WIFI": 0.019, "VDD_IN": 7.583,
-        "VDD_SYS_CPU": 1.834, "VDD_SYS_DDR": 1.456},
+        "VDD_SYS_GPU": 1.159,
+        "VDD_SYS_SOC": 0.917,
+        "VDD_4V0_WIFI": 0.019,
+        "VDD_IN": 7.583,
+        "VDD_SYS_CPU": 1.834,
+        "VDD_SYS_DDR": 1.456,
+    },
     ("jetson-tx2", jetson.JetsonGpu): {"gpu load": 87.3, "gpu clock": 1.3005e9},
     ("jetson-tx2", jetson.JetsonMemory): {"emc activity": 25.0, "emc clock": 1.866e9},
-    ("jetson-tx2", thermal.Thermal): {
-        "GPU-therm": 41.5, "PLL-therm": "the zone is switched off"},
+    ("jetson-tx2", thermal.Thermal): {"GPU-therm": 41.5, "PLL-therm": "the zone is switched off"},
     ("jetson-tx2-old", jetson.JetsonPower): {"VDD_SYS_GPU": 1.159},
     ("jetson-agx-orin", jetson.JetsonPower): {
-        "VDD_GPU_SOC": 19.304 * 0.12, "VDD_CPU_CV": 19.312 * 0.04, "VIN_SYS_5V0": 4.976 * 0.688,
-        "VDDQ_VDD2_1V8AO": 4.984 * 0.16},
+        "VDD_GPU_SOC": 19.304 * 0.12,
+        "VDD_CPU_CV": 19.312 * 0.04,
+        "VIN_SYS_5V0": 4.976 * 0.688,
+        "VDDQ_VDD2_1V8AO": 4.984 * 0.16,
+    },
     ("jetson-agx-orin", jetson.JetsonGpu): {"gpu load": 42.0},
-    ("jetson-agx-orin", jetson.JetsonMemory): {
-        "emc activity": 100 * 312e6 / 3199e6, "emc clock": 3.199e9},
-    ("jetson-orin-nano", jetson.JetsonPower): {
-        "VDD_IN": 5.04, "VDD_CPU_GPU_CV": 1.0064, "VDD_SOC": 1.5096},
-    ("adreno", adreno.Adreno): {
-        "gpu load": 37.0, "gpu clock": 587e6, "gpu temperature": 52.3},
+    ("jetson-agx-orin", jetson.JetsonMemory): {"emc activity": 100 * 312e6 / 3199e6, "emc clock": 3.199e9},
+    ("jetson-orin-nano", jetson.JetsonPower): {"VDD_IN": 5.04, "VDD_CPU_GPU_CV": 1.0064, "VDD_SOC": 1.5096},
+    ("adreno", adreno.Adreno): {"gpu load": 37.0, "gpu clock": 587e6, "gpu temperature": 52.3},
     ("adreno", adreno.QualcommMemory): {"ddr clock": 2.092e9},
     ("adreno-old", adreno.Adreno): {"gpu load": 100 * 250151 / 1000606, "gpu clock": 257e6},
-    ("mali-exynos", mali.MaliExynos): {
-        "gpu load": 88.0, "gpu clock": 560e6, "memory clock": 3.172e9},
+    ("mali-exynos", mali.MaliExynos): {"gpu load": 88.0, "gpu clock": 560e6, "memory clock": 3.172e9},
     ("mali-mediatek", mali.MaliMediatek): {"gpu load": 45.0, "gpu clock": 612e6},
     ("pixel-6", mali.MaliPixel): {"gpu load": 61.0, "gpu clock": 572e6},
     ("pixel-6", pixel.PixelRails): {
-        "S10M_VDD_TPU": 5.578756, "VSYS_PWR_MODEM": 29.11094, "VSYS_PWR_RFFE": 3.166046,
-        "S2M_VDD_CPUCL2": 30.203502, "S3M_VDD_CPUCL1": 23.377533, "S4M_VDD_CPUCL0": 46.356942,
-        "S5M_VDD_INT": 10.771876, "S1M_VDD_MIF": 21.091363, "VSYS_PWR_WLAN_BT": 45.993209,
-        "L2S_VDD_AOC_RET": 2.822928, "S9S_VDD_AOC": 6.923706, "S5S_VDDQ_MEM": 4.658202,
-        "S10S_VDD2L": 5.506273, "S4S_VDD2H_MEM": 14.254574, "S2S_VDD_G3D": 5.31542,
-        "VSYS_PWR_DISPLAY": 81.221665},
+        "S10M_VDD_TPU": 5.578756,
+        "VSYS_PWR_MODEM": 29.11094,
+        "VSYS_PWR_RFFE": 3.166046,
+        "S2M_VDD_CPUCL2": 30.203502,
+        "S3M_VDD_CPUCL1": 23.377533,
+        "S4M_VDD_CPUCL0": 46.356942,
+        "S5M_VDD_INT": 10.771876,
+        "S1M_VDD_MIF": 21.091363,
+        "VSYS_PWR_WLAN_BT": 45.993209,
+        "L2S_VDD_AOC_RET": 2.822928,
+        "S9S_VDD_AOC": 6.923706,
+        "S5S_VDDQ_MEM": 4.658202,
+        "S10S_VDD2L": 5.506273,
+        "S4S_VDD2H_MEM": 14.254574,
+        "S2S_VDD_G3D": 5.31542,
+        "VSYS_PWR_DISPLAY": 81.221665,
+    },
     ("battery-laptop", battery.Battery): {"BAT0 power": 12.6 * 0.756, "BAT0 level": 98.0},
     ("battery-phone", battery.Battery): {
-        "battery power": 4.012 * 0.35, "battery charge": 2.967 * 3600, "battery temperature": 30.9},
+        "battery power": 4.012 * 0.35,
+        "battery charge": 2.967 * 3600,
+        "battery temperature": 30.9,
+    },
     ("amd-vega", amd.AmdGpu): {
-        "gpu0 load": 4.0, "gpu0 memory used": 1490378752.0, "gpu0 power": 21.0,
-        "gpu0 temperature": 41.0, "gpu0 clock": 852e6},
+        "gpu0 load": 4.0,
+        "gpu0 memory used": 1490378752.0,
+        "gpu0 power": 21.0,
+        "gpu0 temperature": 41.0,
+        "gpu0 clock": 852e6,
+    },
     ("raspberry-pi-5", raspberry.RaspberryPi): {
-        "3V7_WL_SW": 0.0, "3V3_SYS": 0.06245952 * 3.306322, "1V8_SYS": 0.1610285 * 1.798289,
-        "DDR_VDD2": 0.00780744 * 1.102929, "DDR_VDDQ": 0.0, "1V1_SYS": 0.1756674 * 1.104394,
-        "0V8_SW": 0.3279125 * 0.8025633, "VDD_CORE": 10.87674 * 0.8974594,
-        "3V3_DAC": 0.0003663 * 3.304942, "3V3_ADC": 0.00042735 * 3.302194,
-        "0V8_AON": 0.00579975 * 0.7973619, "HDMI": 0.0136752 * 5.07056},
+        "3V7_WL_SW": 0.0,
+        "3V3_SYS": 0.06245952 * 3.306322,
+        "1V8_SYS": 0.1610285 * 1.798289,
+        "DDR_VDD2": 0.00780744 * 1.102929,
+        "DDR_VDDQ": 0.0,
+        "1V1_SYS": 0.1756674 * 1.104394,
+        "0V8_SW": 0.3279125 * 0.8025633,
+        "VDD_CORE": 10.87674 * 0.8974594,
+        "3V3_DAC": 0.0003663 * 3.304942,
+        "3V3_ADC": 0.00042735 * 3.302194,
+        "0V8_AON": 0.00579975 * 0.7973619,
+        "HDMI": 0.0136752 * 5.07056,
+    },
     ("linux-arm", threads.ProcessThreads): {"started cpu time": 0.0},
     ("linux-arm", cpu.CpuBusy): {
         "cpu0 busy": (44490 + 19 + 21045 + 1 + 3410) / os.sysconf("SC_CLK_TCK"),
-        "cpu1 busy": (47869 + 23 + 16474 + 0 + 46) / os.sysconf("SC_CLK_TCK")},
+        "cpu1 busy": (47869 + 23 + 16474 + 0 + 46) / os.sysconf("SC_CLK_TCK"),
+    },
     ("linux-arm", cpu.CpuClock): {"cpu0 clock": 1.5e9, "cpu1 clock": 6e8},
     ("linux-arm", cpu.CpuIdle): {"cpu0 idle": 3.5, "cpu1 idle": 0.5},
     ("linux-arm", memory.SystemMemory): {
-        "available": 4130212 * 1024, "free": 391588 * 1024, "cached": 3215972 * 1024,
-        "swap free": 2097148 * 1024},
+        "available": 4130212 * 1024,
+        "free": 391588 * 1024,
+        "cached": 3215972 * 1024,
+        "swap free": 2097148 * 1024,
+    },
     ("linux-arm", memory.ProcessUse): {
-        "resident": 443 * os.sysconf("SC_PAGE_SIZE"), "shared": 414 * os.sysconf("SC_PAGE_SIZE"),
-        "cpu time": 1400 / os.sysconf("SC_CLK_TCK")},
+        "resident": 443 * os.sysconf("SC_PAGE_SIZE"),
+        "shared": 414 * os.sysconf("SC_PAGE_SIZE"),
+        "cpu time": 1400 / os.sysconf("SC_CLK_TCK"),
+    },
     ("linux-arm", memory.ProcessShares): {
-        "resident": 1764 * 1024, "proportional": 294 * 1024, "private dirty": 116 * 1024,
-        "swapped": 0.0},
+        "resident": 1764 * 1024,
+        "proportional": 294 * 1024,
+        "private dirty": 116 * 1024,
+        "swapped": 0.0,
+    },
     ("linux-arm", thermal.Thermal): {"bcm2835_thermal": 49.925, "acpitz": -44.0},
-    ("linux-arm", hwmon.Hwmon): {
-        "ina226 power1": 3.125, "ina226 energy1": 987.0, "nvme Composite": 38.85},
+    ("linux-arm", hwmon.Hwmon): {"ina226 power1": 3.125, "ina226 energy1": 987.0, "nvme Composite": 38.85},
 }
 
 
@@ -122,7 +161,9 @@ def test_every_tree_says_where_it_is_from():
 def test_every_source_is_tested_on_a_tree_but_nvml():
     tested = {source for _, source in READINGS}
     assert {source.name for source in SOURCES if source not in tested} == {
-        "nvidia", "nvidia-power"}  # a library, not files: test_nvidia.py
+        "nvidia",
+        "nvidia-power",
+    }  # a library, not files: test_nvidia.py
 
 
 # ── what is in what ───────────────────────────────────────────────────────────────────────────
@@ -156,9 +197,16 @@ def test_pixel_rails_say_what_they_cover(tmp_path):
     found = channels("pixel-6", pixel.PixelRails, tmp_path)
     assert found["S2S_VDD_G3D"].covers == ("gpu",)
     assert {name for name, c in found.items() if c.covers == ("memory",)} == {
-        "S1M_VDD_MIF", "S5S_VDDQ_MEM", "S10S_VDD2L", "S4S_VDD2H_MEM"}
+        "S1M_VDD_MIF",
+        "S5S_VDDQ_MEM",
+        "S10S_VDD2L",
+        "S4S_VDD2H_MEM",
+    }
     assert {name for name, c in found.items() if c.covers == ("cpu",)} == {
-        "S2M_VDD_CPUCL2", "S3M_VDD_CPUCL1", "S4M_VDD_CPUCL0"}
+        "S2M_VDD_CPUCL2",
+        "S3M_VDD_CPUCL1",
+        "S4M_VDD_CPUCL0",
+    }
 
 
 # ── batteries ─────────────────────────────────────────────────────────────────────────────────
@@ -212,15 +260,18 @@ def nobody():
         os.seteuid(0)
 
 
-@pytest.mark.parametrize(("tree", "source", "path", "hint"), [
-    ("rapl-laptop", rapl.Rapl, "sys/class/powercap/intel-rapl:0/energy_uj", "chmod"),
-    ("adreno", adreno.Adreno, "sys/class/kgsl/kgsl-3d0/gpu*", "adb shell"),
-    ("mali-exynos", mali.MaliExynos, "sys/kernel/gpu/gpu_busy", "adb shell"),
-    ("pixel-6", pixel.PixelRails, "sys/bus/iio/devices/iio:device1/energy_value", "adb root"),
-    ("jetson-tx2", jetson.JetsonMemory, "sys/kernel/debug/bpmp/debug/clk/emc/rate", "sudo"),
-    ("linux-arm", cpu.CpuBusy, "proc/stat", "adb shell"),
-    ("battery-phone", battery.Battery, "sys/class/power_supply", "adb shell"),
-])
+@pytest.mark.parametrize(
+    ("tree", "source", "path", "hint"),
+    [
+        ("rapl-laptop", rapl.Rapl, "sys/class/powercap/intel-rapl:0/energy_uj", "chmod"),
+        ("adreno", adreno.Adreno, "sys/class/kgsl/kgsl-3d0/gpu*", "adb shell"),
+        ("mali-exynos", mali.MaliExynos, "sys/kernel/gpu/gpu_busy", "adb shell"),
+        ("pixel-6", pixel.PixelRails, "sys/bus/iio/devices/iio:device1/energy_value", "adb root"),
+        ("jetson-tx2", jetson.JetsonMemory, "sys/kernel/debug/bpmp/debug/clk/emc/rate", "sudo"),
+        ("linux-arm", cpu.CpuBusy, "proc/stat", "adb shell"),
+        ("battery-phone", battery.Battery, "sys/class/power_supply", "adb shell"),
+    ],
+)
 def test_no_permission_names_the_file_and_what_to_do(tree, source, path, hint):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -306,7 +357,7 @@ def test_this_machine_is_read_live():
         assert bool(one.reason) != (one.sensor is not None)
         if one.sensor is not None:
             assert one.cost_s > 0 and len(one.first) == len(one.sensor.channels)
-    process = dict(zip((c.name for c in found["process"].sensor.channels), found["process"].first))
+    process = dict(zip((c.name for c in found["process"].sensor.channels), found["process"].first, strict=True))
     assert process["resident"] > 5e6 and process["cpu time"] > 0
     assert len(found["cpu"].sensor.channels) == os.cpu_count()
 

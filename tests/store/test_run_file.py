@@ -48,8 +48,7 @@ def test_commands_come_back_as_columns(tmp_path):
     with made.open() as run:
         found = run.file.commands(0)
         assert found["kind"].tolist() == [1, 0, 0, 2] and found["op"].tolist() == [-1, 0, 1, -1]
-        assert (found["ended"] - found["started"]).tolist() == [100_000, 6_000_000, 3_000_000,
-                                                                50_000]
+        assert (found["ended"] - found["started"]).tolist() == [100_000, 6_000_000, 3_000_000, 50_000]
         assert run.file.commands(99) is None
 
 
@@ -176,8 +175,7 @@ def test_a_folder_that_cannot_be_written_to(whole, tmp_path):
         parent = parent.parent
         if parent == Path("/tmp"):
             break
-    code = ("import handheld, sys; run = handheld.open_run(sys.argv[1]); "
-            "print(len(run.steps()), run.summary()['steps'])")
+    code = "import handheld, sys; run = handheld.open_run(sys.argv[1]); print(len(run.steps()), run.summary()['steps'])"
     words = [sys.executable, "-c", code, str(folder / "one.run")]
     if os.geteuid() == 0:
         words = ["setpriv", "--reuid=65534", "--clear-groups", *words]
@@ -214,8 +212,7 @@ except RunFileError as error:
     print(error)
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True,
-                          env=env, check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=env, check=False)
     assert "300 rows are lost; what was committed before opens" in done.stdout, done.stderr
     with handheld.open_run(path) as run:
         assert len(run.steps()) == 100
@@ -283,8 +280,20 @@ def test_two_processes_write_at_once(tmp_path):
 
 def test_the_schema_is_as_it_is_documented():
     text = "\n".join(statements())
-    for table in ("meta", "op", "step", "command", "clock", "energy_window", "note", "source",
-                  "channel", "reading", "gap", "cost"):
+    for table in (
+        "meta",
+        "op",
+        "step",
+        "command",
+        "clock",
+        "energy_window",
+        "note",
+        "source",
+        "channel",
+        "reading",
+        "gap",
+        "cost",
+    ):
         assert f"CREATE TABLE {table} " in text
 
 

@@ -94,19 +94,21 @@ def test_a_device_that_fails_leaves_what_was_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(das, "_model", fail)
     done = called("--steps", "1", "--out", str(tmp_path), "--json")
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["error"] == {"type": "DeviceError",
-                                                "message": "the device is gone"}
+    assert json.loads(done.stdout)["error"] == {"type": "DeviceError", "message": "the device is gone"}
     assert not das.read(tmp_path / das.RESULT)["complete"]
     assert "the device is gone" in (tmp_path / das.PAGE).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--on", "torch:cpu"], "no OpenCL device"),
-    (["--widths", "16,x"], "'x' is no width"),
-    (["--widths", "0"], "'0' is no width"),
-    (["--models", "m5"], "no 'm5'"),
-    (["--page", "missing.json"], "cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on", "torch:cpu"], "no OpenCL device"),
+        (["--widths", "16,x"], "'x' is no width"),
+        (["--widths", "0"], "'0' is no width"),
+        (["--models", "m5"], "no 'm5'"),
+        (["--page", "missing.json"], "cannot be read"),
+    ],
+)
 def test_what_cannot_be_asked(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = called(*words)
@@ -115,9 +117,11 @@ def test_what_cannot_be_asked(words, said, tmp_path, monkeypatch):
 
 def test_other_files_are_no_result(ran, tmp_path):
     for name, text, said in (
-            ("a", "[]", "not a result"), ("b", "{", "damaged"),
-            ("c", json.dumps({**das.read(ran), "version": 99}), "version 99"),
-            ("d", json.dumps({"handheld": das.FORMAT, "version": das.VERSION}), "damaged")):
+        ("a", "[]", "not a result"),
+        ("b", "{", "damaged"),
+        ("c", json.dumps({**das.read(ran), "version": 99}), "version 99"),
+        ("d", json.dumps({"handheld": das.FORMAT, "version": das.VERSION}), "damaged"),
+    ):
         path = tmp_path / f"{name}.json"
         path.write_text(text, encoding="utf-8")
         done = called("--page", str(path))
@@ -128,13 +132,13 @@ def test_other_files_are_no_result(ran, tmp_path):
 
 
 def times(**seconds: float) -> dict[str, dict[str, float]]:
-    return {name.replace("_", " "): {"median": s, "p25": 0.9 * s, "p75": 1.2 * s, "n": 10}
-            for name, s in seconds.items()}
+    return {
+        name.replace("_", " "): {"median": s, "p25": 0.9 * s, "p75": 1.2 * s, "n": 10} for name, s in seconds.items()
+    }
 
 
 def way(facts: dict[str, int] | None = None, **seconds: float) -> dict[str, object]:
-    return {"steps": 100, "parameters_differ": 1e-7, "facts": facts or {},
-            "times": times(**seconds)}
+    return {"steps": 100, "parameters_differ": 1e-7, "facts": facts or {}, "times": times(**seconds)}
 
 
 def ways(cpu: float, gpu: float, scale: float = 1.0) -> dict[str, dict[str, object]]:
@@ -143,39 +147,54 @@ def ways(cpu: float, gpu: float, scale: float = 1.0) -> dict[str, dict[str, obje
     moved = {"uploads": 20, "upload_bytes": 20_000, "downloads": 10, "download_bytes": 10_000}
     phases = {"forward": 1e-5, "backward": 2e-5 * scale, "update": 1e-5}
     return {
-        PYTORCH: way(step=cpu, **phases), REFERENCE: way(flops, step=2 * cpu, products=cpu,
-                                                          **phases),
+        PYTORCH: way(step=cpu, **phases),
+        REFERENCE: way(flops, step=2 * cpu, products=cpu, **phases),
         NAIVE: way(flops, step=2 * gpu, products=1e-4, kernels=1.5e-4, transfers=1e-6, **phases),
-        OPTIMISED: way(flops, step=gpu, products=2e-5, kernels=gpu / 2, transfers=gpu / 100,
-                       without_transfers=0.95 * gpu, **phases),
-        APART[0]: way(flops | moved, step=2e-3, uploads=4e-4, downloads=2e-4, launches=2e-4,
-                      kernels=1.5e-4, **phases),
-        APART[1]: way(flops | moved, step=1e-3, uploads=4e-4, downloads=2e-4, launches=1e-4,
-                      kernels=4e-5, **phases)}
+        OPTIMISED: way(
+            flops, step=gpu, products=2e-5, kernels=gpu / 2, transfers=gpu / 100, without_transfers=0.95 * gpu, **phases
+        ),
+        APART[0]: way(flops | moved, step=2e-3, uploads=4e-4, downloads=2e-4, launches=2e-4, kernels=1.5e-4, **phases),
+        APART[1]: way(flops | moved, step=1e-3, uploads=4e-4, downloads=2e-4, launches=1e-4, kernels=4e-5, **phases),
+    }
 
 
 @pytest.fixture
 def result() -> dict[str, object]:
-    line = [{"bytes": size, "median": 2e-5 + size / 1e10, "p25": 2e-5, "p75": 3e-5 + size / 1e10,
-             "n": 9} for size in das.SIZES]
-    sweep = [{"width": width, "ways": ways(cpu, 1e-4)}
-             for width, cpu in ((16, 5e-5), (64, 2e-4), (256, 9e-5), (1024, 5e-4), (2048, 2e-3))]
+    line = [
+        {"bytes": size, "median": 2e-5 + size / 1e10, "p25": 2e-5, "p75": 3e-5 + size / 1e10, "n": 9}
+        for size in das.SIZES
+    ]
+    sweep = [
+        {"width": width, "ways": ways(cpu, 1e-4)}
+        for width, cpu in ((16, 5e-5), (64, 2e-4), (256, 9e-5), (1024, 5e-4), (2048, 2e-3))
+    ]
     return {
-        "handheld": das.FORMAT, "version": das.VERSION, "complete": True,
-        "device": "opencl:made-up", "caps": {"kind": "gpu", "name": "Made <Up>", "driver": "1"},
+        "handheld": das.FORMAT,
+        "version": das.VERSION,
+        "complete": True,
+        "device": "opencl:made-up",
+        "caps": {"kind": "gpu", "name": "Made <Up>", "driver": "1"},
         "date": "2026-11-15 12:00 UTC",
-        "batch": 32, "steps": 100, "rounds": 10, "versions": {"torch": "2"}, "notes": [],
+        "batch": 32,
+        "steps": 100,
+        "rounds": 10,
+        "versions": {"torch": "2"},
+        "notes": [],
         "machine": {"processor": "some", "cores": 4, "threads": 4},
-        "models": {name: {"ways": ways(3e-4, 1e-4, scale)}
-                   for name, scale in (("m1", 1), ("m2", 3), ("m3", 1.2), ("m4", 4))},
-        "sweep": sweep, "transfers": {"to_device": line, "to_host": copy.deepcopy(line)},
-        "launches": {"round_trip": {"median": 1e-5, "spread": 0.1}}}
+        "models": {
+            name: {"ways": ways(3e-4, 1e-4, scale)} for name, scale in (("m1", 1), ("m2", 3), ("m3", 1.2), ("m4", 4))
+        },
+        "sweep": sweep,
+        "transfers": {"to_device": line, "to_host": copy.deepcopy(line)},
+        "launches": {"round_trip": {"median": 1e-5, "spread": 0.1}},
+    }
 
 
 def test_a_fit_finds_latency_and_bandwidth():
     chance = np.random.default_rng(0)
-    rows = [{"bytes": 4**n, "median": (3e-5 + 4**n / 8e9) * (1 + 0.05 * chance.standard_normal())}
-            for n in range(1, 14)]
+    rows = [
+        {"bytes": 4**n, "median": (3e-5 + 4**n / 8e9) * (1 + 0.05 * chance.standard_normal())} for n in range(1, 14)
+    ]
     found = answers.fit(rows)
     assert abs(found["latency_s"] - 3e-5) < 3 * found["latency_error_s"] < 6e-6
     assert abs(found["bytes_s"] - 8e9) < 3 * found["bytes_s_error"] < 2e9
@@ -222,8 +241,7 @@ def test_answers(result):
     assert kernels["gain"] == pytest.approx(5) and "4.0 to 5.0" in kernels["answer"]
     layers = said["Does the time follow the layers or the bytes?"]["answer"]
     assert layers.startswith("The layers") and "(M2) take 3.0" in layers
-    assert not any("stopped" in one["answer"] or "is the CPU (" in one["answer"]
-                   for one in said.values())
+    assert not any("stopped" in one["answer"] or "is the CPU (" in one["answer"] for one in said.values())
 
 
 def test_a_goal_that_is_missed_is_said(result):
@@ -240,8 +258,10 @@ def test_a_cpu_is_called_a_cpu(result):
     assert not any("Does the GPU win" in one["question"] for one in answers.answers(result))
 
 
-@pytest.mark.parametrize("without", [(), ("models",), ("sweep",), ("transfers", "launches"),
-                                     ("models", "sweep"), ("models", "sweep", "transfers")])
+@pytest.mark.parametrize(
+    "without",
+    [(), ("models",), ("sweep",), ("transfers", "launches"), ("models", "sweep"), ("models", "sweep", "transfers")],
+)
 def test_a_page_of_whatever_was_measured(result, without):
     for name in without:
         result[name] = type(result[name])()
@@ -260,5 +280,6 @@ def test_a_page_of_whatever_was_measured(result, without):
 
 def test_the_paper_is_complete():
     assert set(paper2022.BACKWARD_US) == set(das.MODELS) == set(paper2022.LAYERS)
-    assert all(len(times) == len(paper2022.PHONES) for rows in paper2022.BACKWARD_US.values()
-               for times in rows.values())
+    assert all(
+        len(times) == len(paper2022.PHONES) for rows in paper2022.BACKWARD_US.values() for times in rows.values()
+    )

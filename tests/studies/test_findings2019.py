@@ -13,15 +13,7 @@ import pytest
 
 from handheld.backends.base import LAUNCH
 from handheld.sensors.base import Channel
-from handheld.studies.findings2019 import (
-    FAILS,
-    HOLDS,
-    IS_CPU,
-    UNKNOWN,
-    Answer,
-    answers,
-    disturbed,
-)
+from handheld.studies.findings2019 import FAILS, HOLDS, IS_CPU, UNKNOWN, Answer, answers, disturbed
 from handheld.studies.observations import observe
 from run_files import MadeRun, busy, rising
 
@@ -36,32 +28,66 @@ def constant(value: float) -> Callable[[float], float]:
     return lambda _: value
 
 
-def row(folder: Path, batch: int = 4, *, name: str = "net", domain: str = "vision",
-        caps: Row = GPU, ms: float = 10.0, steps: int = 120, wait_ms: float = 0.0,
-        slower: Callable[[int], float] = lambda i: 1.0,
-        watts: Callable[[float], float] | dict[str, float] | None = None,
-        cores: Callable[[float], tuple[float, float]] | None = lambda t: (0.3, 0.3),
-        kinds: dict[str, str] | None = None,
-        live: Row | None = None) -> Row:
+def row(
+    folder: Path,
+    batch: int = 4,
+    *,
+    name: str = "net",
+    domain: str = "vision",
+    caps: Row = GPU,
+    ms: float = 10.0,
+    steps: int = 120,
+    wait_ms: float = 0.0,
+    slower: Callable[[int], float] = lambda i: 1.0,
+    watts: Callable[[float], float] | dict[str, float] | None = None,
+    cores: Callable[[float], tuple[float, float]] | None = lambda t: (0.3, 0.3),
+    kinds: dict[str, str] | None = None,
+    live: Row | None = None,
+) -> Row:
     """A run of one workload at one batch, observed."""
-    made = MadeRun(folder / f"{name}-{batch}.run", caps=caps, machine={"core_kinds": kinds or {}},
-                   settings={"what": name, "batch": batch})
+    made = MadeRun(
+        folder / f"{name}-{batch}.run",
+        caps=caps,
+        machine={"core_kinds": kinds or {}},
+        settings={"what": name, "batch": batch},
+    )
     if live:
-        made.writer.put("op", 1, "train", 1, "conv_input", "aten.conv_input", "backward", "layer",
-                        "sig1", "default", 1, 1000, 2000, json.dumps(live))
-    made.steps(steps, commands=((LAUNCH, 0, 0.6 * ms), (LAUNCH, 1, 0.4 * ms)), every=12,
-               outside_ms=lambda i: wait_ms, slower=slower)
+        made.writer.put(
+            "op",
+            1,
+            "train",
+            1,
+            "conv_input",
+            "aten.conv_input",
+            "backward",
+            "layer",
+            "sig1",
+            "default",
+            1,
+            1000,
+            2000,
+            json.dumps(live),
+        )
+    made.steps(
+        steps,
+        commands=((LAUNCH, 0, 0.6 * ms), (LAUNCH, 1, 0.4 * ms)),
+        every=12,
+        outside_ms=lambda i: wait_ms,
+        slower=slower,
+    )
     if cores:
         counters = [rising(lambda t, n=n: cores(t)[n]) for n in (0, 1)]
-        made.source("cpu", busy("cpu0 busy", "cpu1 busy"), 10,
-                    lambda t: [counter(t) for counter in counters])
+        made.source("cpu", busy("cpu0 busy", "cpu1 busy"), 10, lambda t: [counter(t) for counter in counters])
     if isinstance(watts, dict):
-        made.source("rails", [Channel(part, "power", covers=(part,)) for part in watts], 10,
-                    lambda t: [value + 1e-6 * (round(t * 100) % 2) for value in watts.values()])
+        made.source(
+            "rails",
+            [Channel(part, "power", covers=(part,)) for part in watts],
+            10,
+            lambda t: [value + 1e-6 * (round(t * 100) % 2) for value in watts.values()],
+        )
     elif watts:
         counter = rising(watts)
-        made.source("meter", [Channel("all", "energy", counter=True, covers=("system",))], 10,
-                    lambda t: [counter(t)])
+        made.source("meter", [Channel("all", "energy", counter=True, covers=("system",))], 10, lambda t: [counter(t)])
     with made.open() as run:
         return observe(run, name, domain)
 
@@ -106,8 +132,11 @@ def test_1_device_and_cores_over_time(tmp_path, sign, holds):
 
 
 def test_1_3_5_are_no_questions_to_a_cpu(tmp_path):
-    rows = [row(tmp_path, caps=CPU), row(tmp_path, 64, caps=CPU),
-            row(tmp_path, 64, name="lstm", domain="recurrent", caps=CPU)]
+    rows = [
+        row(tmp_path, caps=CPU),
+        row(tmp_path, 64, caps=CPU),
+        row(tmp_path, 64, name="lstm", domain="recurrent", caps=CPU),
+    ]
     for number in (1, 3, 5):
         found = answer(number, *rows)
         assert found.answer == UNKNOWN and IS_CPU in found.why and "it is the CPU" in found.figure
@@ -115,20 +144,18 @@ def test_1_3_5_are_no_questions_to_a_cpu(tmp_path):
 
 @pytest.mark.parametrize(("waits", "word"), [((5.0, 1.0), HOLDS), ((1.0, 5.0), FAILS)])
 def test_3_load_grows_with_batch(tmp_path, waits, word):
-    found = answer(3, *(row(tmp_path, b, wait_ms=w) for b, w in zip((4, 64), waits)))
+    found = answer(3, *(row(tmp_path, b, wait_ms=w) for b, w in zip((4, 64), waits, strict=True)))
     assert found.answer == word, found
 
 
 def test_3_cores_that_work_more_at_larger_batches(tmp_path):
-    found = answer(3, row(tmp_path, 4, wait_ms=5.0),
-                   row(tmp_path, 64, wait_ms=1.0, cores=lambda t: (0.6, 0.6)))
+    found = answer(3, row(tmp_path, 4, wait_ms=5.0), row(tmp_path, 64, wait_ms=1.0, cores=lambda t: (0.6, 0.6)))
     assert found.answer == FAILS and [c.holds for c in found.checks] == [True, False]
 
 
 @pytest.mark.parametrize(("wait_ms", "word"), [(30.0, HOLDS), (1.0, FAILS)])
 def test_5_a_recurrent_model_beside_vision(tmp_path, wait_ms, word):
-    found = answer(5, row(tmp_path), row(tmp_path, name="lstm", domain="recurrent",
-                                         wait_ms=wait_ms))
+    found = answer(5, row(tmp_path), row(tmp_path, name="lstm", domain="recurrent", wait_ms=wait_ms))
     assert found.answer == word, found
     assert answer(5, row(tmp_path, name="alone")).why == "no recurrent model was measured"
 
@@ -144,8 +171,7 @@ def test_2_steps_that_repeat_and_steps_that_do_not(tmp_path, low, high, word):
     assert "held out" in found.figure and "naive" in found.figure
 
 
-@pytest.mark.parametrize(("cores", "holds"), [
-    (constant(0.3), True), (noise(2, 0.0, 1.0, 0.25), False)])
+@pytest.mark.parametrize(("cores", "holds"), [(constant(0.3), True), (noise(2, 0.0, 1.0, 0.25), False)])
 def test_2_cores_that_repeat_and_cores_that_do_not(tmp_path, cores, holds):
     found = answer(2, row(tmp_path, steps=300, cores=lambda t: (cores(t), cores(t))))
     assert found.checks[2].holds is holds, found.checks[2]
@@ -159,9 +185,9 @@ def test_2_says_how_far_off_it_is(tmp_path):
     assert seen["held_out"] >= 10 and seen["learned_from"] >= 10
 
 
-@pytest.mark.parametrize(("watts", "word"), [
-    (constant(10.0), HOLDS), (noise(1, 9.5, 10.5, 0.06), HOLDS), (noise(1, 2.0, 30.0, 0.06), FAILS),
-])
+@pytest.mark.parametrize(
+    ("watts", "word"), [(constant(10.0), HOLDS), (noise(1, 9.5, 10.5, 0.06), HOLDS), (noise(1, 2.0, 30.0, 0.06), FAILS)]
+)
 def test_7_power_that_repeats_and_power_that_does_not(tmp_path, watts, word):
     found = answer(7, row(tmp_path, watts=watts, steps=240))
     assert found.answer == word, found.figure
@@ -171,6 +197,7 @@ def test_7_power_that_repeats_and_power_that_does_not(tmp_path, watts, word):
 @pytest.mark.parametrize(("regular", "word"), [(True, HOLDS), (False, FAILS)])
 def test_7_power_within_a_step(tmp_path, regular, word):
     """Steps of 100 ms: their second half draws three times as much, or a half that is drawn."""
+
     def watts(t: float) -> float:
         late = t % 0.1 > 0.05
         if not regular:
@@ -222,8 +249,7 @@ def test_4_cores_that_are_alike_or_not_known(tmp_path):
     assert unknown.answer == UNKNOWN and "does not say" in unknown.why
 
 
-@pytest.mark.parametrize(("own", "said"), [
-    (0.5, "kept 0.7 of 2 cores busy during 1 of 1"), (1.2, "")])
+@pytest.mark.parametrize(("own", "said"), [(0.5, "kept 0.7 of 2 cores busy during 1 of 1"), (1.2, "")])
 def test_others_on_the_machine_are_named(tmp_path, own, said):
     """Two cores are busy for 0.6 of the time each; the run's own process has so much of it."""
     made = MadeRun(tmp_path / "a.run", caps=CPU, settings={"what": "net", "batch": 4})
@@ -241,12 +267,12 @@ def test_others_on_the_machine_are_named(tmp_path, own, said):
 LIKE_THE_PAPER = {"gpu": 8.0, "cpu": 2.0, "memory": 4.0, "system": 15.0}
 
 
-@pytest.mark.parametrize(("part", "watts", "index"), [
-    ("", 0.0, None), ("cpu", 7.0, 0), ("memory", 8.0, 1), ("system", 40.0, 2)])
+@pytest.mark.parametrize(
+    ("part", "watts", "index"), [("", 0.0, None), ("cpu", 7.0, 0), ("memory", 8.0, 1), ("system", 40.0, 2)]
+)
 def test_6_power_by_rail(tmp_path, part, watts, index):
     rails = {**LIKE_THE_PAPER, **({part: watts} if part else {})}
-    lstm = row(tmp_path, name="lstm", domain="recurrent",
-               watts={"gpu": 1.0, "cpu": 1.0, "memory": 2.0, "system": 6.0})
+    lstm = row(tmp_path, name="lstm", domain="recurrent", watts={"gpu": 1.0, "cpu": 1.0, "memory": 2.0, "system": 6.0})
     found = answer(6, row(tmp_path, watts=rails), lstm)
     assert [c.holds for c in found.checks] == [n != index for n in range(4)], found
     assert found.answer == (HOLDS if index is None else FAILS)
@@ -269,15 +295,17 @@ def test_an_nvidia_card_as_it_reports_itself(tmp_path):
     made = MadeRun(tmp_path / "a.run", caps=GPU, settings={"what": "net", "batch": 4})
     made.steps(450)
     joules = rising(lambda t: 300.0)
-    channels = [Channel("gpu0 energy", "energy", counter=True, covers=("gpu",)),
-                Channel("gpu0 power", "power", covers=("gpu",)),
-                Channel("gpu0 memory power", "power", covers=("memory",), part_of="gpu0 power")]
-    made.source("nvidia-power", channels, 10, lambda t: [
-        joules(t // 0.1 * 0.1), 300.0, 100.0 + 1e-3 * (round(t * 100) % 2)])
+    channels = [
+        Channel("gpu0 energy", "energy", counter=True, covers=("gpu",)),
+        Channel("gpu0 power", "power", covers=("gpu",)),
+        Channel("gpu0 memory power", "power", covers=("memory",), part_of="gpu0 power"),
+    ]
+    made.source(
+        "nvidia-power", channels, 10, lambda t: [joules(t // 0.1 * 0.1), 300.0, 100.0 + 1e-3 * (round(t * 100) % 2)]
+    )
     with made.open() as run:
         seen = observe(run, "net", "vision")
-    assert [rail["rail"] for rail in seen["power"]] == ["nvidia-power/gpu0 energy",
-                                                        "nvidia-power/gpu0 memory power"]
+    assert [rail["rail"] for rail in seen["power"]] == ["nvidia-power/gpu0 energy", "nvidia-power/gpu0 memory power"]
     rails = answer(6, seen)
     assert "GPU over memory 2.0×" in rails.figure, "its memory is taken off the board"
     assert rails.answer == HOLDS and rails.extent == "1 of 4 checks"
@@ -289,8 +317,7 @@ def test_an_nvidia_card_as_it_reports_itself(tmp_path):
 
 @pytest.mark.parametrize(("ms", "word", "ratio"), [(40.0, HOLDS, "4×"), (200.0, FAILS, "20×")])
 def test_8_energy_over_batch(tmp_path, ms, word, ratio):
-    found = answer(8, row(tmp_path, 4, watts=constant(10.0)),
-                   row(tmp_path, 64, watts=constant(10.0), ms=ms))
+    found = answer(8, row(tmp_path, 4, watts=constant(10.0)), row(tmp_path, 64, watts=constant(10.0), ms=ms))
     assert found.answer == word and ratio in found.figure, found.figure
     assert "meter/all" in found.figure
 
@@ -300,15 +327,15 @@ def test_8_energy_over_batch(tmp_path, ms, word, ratio):
 
 @pytest.mark.parametrize(("activation", "word"), [(900, HOLDS), (90, FAILS)])
 def test_9_what_fills_memory(tmp_path, activation, word):
-    rows = [row(tmp_path, b, live={"activation": activation * b // 4, "parameter": 2000,
-                                   "gradient": 2000}) for b in (4, 64)]
+    rows = [
+        row(tmp_path, b, live={"activation": activation * b // 4, "parameter": 2000, "gradient": 2000}) for b in (4, 64)
+    ]
     found = answer(9, *rows)
     assert found.answer == word, found
 
 
 def test_9_parameters_that_grow(tmp_path):
-    found = answer(9, *(row(tmp_path, b, live={"activation": 900 * b, "parameter": 20 * b})
-                        for b in (4, 64)))
+    found = answer(9, *(row(tmp_path, b, live={"activation": 900 * b, "parameter": 20 * b}) for b in (4, 64)))
     assert found.answer == FAILS and [c.holds for c in found.checks] == [True, False]
 
 
@@ -321,8 +348,11 @@ def test_10_throughput_over_batch(tmp_path, ms, word):
 
 
 def test_10_most_workloads_decide_and_the_others_are_named(tmp_path):
-    rows = [row(tmp_path, b, name=name, ms=ms) for name in "abcd"
-            for b, ms in ((4, 10.0), (64, 320.0 if name == "d" else 20.0))]
+    rows = [
+        row(tmp_path, b, name=name, ms=ms)
+        for name in "abcd"
+        for b, ms in ((4, 10.0), (64, 320.0 if name == "d" else 20.0))
+    ]
     found = answer(10, *rows)
     assert found.answer == HOLDS and "(not: d)" in found.figure
 

@@ -28,17 +28,31 @@ def folder(path: Path, *, watts: float | None = 10.0, cases: int = 5) -> Path:
     """Two workloads at two batches, one batch that does not fit, and what is still to be run."""
     writer = Writer(path)
     wanted = [(name, batch) for name in ("resnet50", "char_cnn") for batch in (4, 64, 256)]
-    writer.describe({
-        "handheld": metadata.version("handheld"), "created": "2026-01-01T00:00:00+00:00",
-        "settings": {"seconds": 1.0}, "devices": {"opencl": CAPS}, "versions": {},
-        "machine": {"cores": 2, "core_kinds": {"cpu0": "big", "cpu1": "little"}},
-        "cases": [{"workload": n, "size": "small", "device": "opencl", "batch": b}
-                  for n, b in wanted]})
+    writer.describe(
+        {
+            "handheld": metadata.version("handheld"),
+            "created": "2026-01-01T00:00:00+00:00",
+            "settings": {"seconds": 1.0},
+            "devices": {"opencl": CAPS},
+            "versions": {},
+            "machine": {"cores": 2, "core_kinds": {"cpu0": "big", "cpu1": "little"}},
+            "cases": [{"workload": n, "size": "small", "device": "opencl", "batch": b} for n, b in wanted],
+        }
+    )
     for name, batch in wanted[:cases]:
         key = f"{name}/small/{batch}/opencl"
-        row = {"key": key, "workload": name, "size": "small", "device": "opencl", "batch": batch,
-               "status": "trained", "reason": "", "run": None, "planned_bytes": 3 << 30,
-               "began": f"2026-01-01T0{wanted.index((name, batch))}:00:00+00:00"}
+        row = {
+            "key": key,
+            "workload": name,
+            "size": "small",
+            "device": "opencl",
+            "batch": batch,
+            "status": "trained",
+            "reason": "",
+            "run": None,
+            "planned_bytes": 3 << 30,
+            "began": f"2026-01-01T0{wanted.index((name, batch))}:00:00+00:00",
+        }
         if batch == 256:
             row.update(status="does not fit", reason="the plan needs 3072.0 MiB")
         else:
@@ -50,16 +64,19 @@ def folder(path: Path, *, watts: float | None = 10.0, cases: int = 5) -> Path:
 
 
 def _run(path: Path, name: str, batch: int, watts: float | None) -> None:
-    made = MadeRun(path, caps=CAPS, sensors_absent=ABSENT, settings={"what": name, "batch": batch},
-                   machine={"core_kinds": {"cpu0": "big", "cpu1": "little"}})
-    made.steps(60, commands=((LAUNCH, 0, 12.0), (LAUNCH, 1, 8.0)), every=12,
-               outside_ms=lambda i: 1.0)
+    made = MadeRun(
+        path,
+        caps=CAPS,
+        sensors_absent=ABSENT,
+        settings={"what": name, "batch": batch},
+        machine={"core_kinds": {"cpu0": "big", "cpu1": "little"}},
+    )
+    made.steps(60, commands=((LAUNCH, 0, 12.0), (LAUNCH, 1, 8.0)), every=12, outside_ms=lambda i: 1.0)
     counters = [rising(lambda t: 0.4) for _ in range(3)]
     made.source("cpu", busy("cpu0 busy", "cpu1 busy"), 10, lambda t: [c(t) for c in counters[:2]])
     if watts:
         power = rising(lambda t: watts)
-        made.source("meter", [Channel("all", "energy", counter=True, covers=("system",))], 10,
-                    lambda t: [power(t)])
+        made.source("meter", [Channel("all", "energy", counter=True, covers=("system",))], 10, lambda t: [power(t)])
     made.open().close()
 
 
@@ -85,9 +102,12 @@ def test_the_sets_of_workloads_are_those_of_the_paper():
 def test_a_result_has_every_row_and_ten_answers(measured):
     made = liu2019.result(measured)
     assert [(r["workload"], r["batch"], r["status"]) for r in made["rows"]] == [
-        ("resnet50", 4, "measured"), ("resnet50", 64, "measured"),
-        ("resnet50", 256, "does not fit"), ("char_cnn", 4, "measured"),
-        ("char_cnn", 64, "measured")]
+        ("resnet50", 4, "measured"),
+        ("resnet50", 64, "measured"),
+        ("resnet50", 256, "does not fit"),
+        ("char_cnn", 4, "measured"),
+        ("char_cnn", 64, "measured"),
+    ]
     assert made["runs"] == 6 and made["sensors_absent"] == ABSENT
     assert made["date"] == "2026-01-01 04:00 UTC", "of the last run"
     assert [one["number"] for one in made["answers"]] == list(range(1, 11))
@@ -105,9 +125,18 @@ def test_a_saved_result_is_the_same_and_makes_the_same_page(measured):
 
 def test_the_page_shows_what_was_measured_and_what_was_not(measured):
     text = page2019.draw(liu2019.result(measured))
-    for words in ("Utilisation over three steps", "Each core against batch", "Idle ratio of cores",
-                  "Power by rail", "Energy of a step", "Peak memory", "Samples a second",
-                  "Times of ops", "does not fit", "1 more were not run yet"):
+    for words in (
+        "Utilisation over three steps",
+        "Each core against batch",
+        "Idle ratio of cores",
+        "Power by rail",
+        "Energy of a step",
+        "Peak memory",
+        "Samples a second",
+        "Times of ops",
+        "does not fit",
+        "1 more were not run yet",
+    ):
         assert words in text, words
     assert "Not measured" not in text and "<script" not in text
     assert all(f">{n}</" in text for n in range(1, 11))
@@ -119,9 +148,15 @@ def test_the_page_without_power_says_why(tmp_path):
     assert "rapl: there is no /sys/class/powercap" in text
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("{", "damaged"), ("[]", "no result of"), ('{"format": "other"}', "no result of"),
-    (json.dumps({"format": liu2019.FORMAT, "version": 99}), "version 99")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "damaged"),
+        ("[]", "no result of"),
+        ('{"format": "other"}', "no result of"),
+        (json.dumps({"format": liu2019.FORMAT, "version": 99}), "version 99"),
+    ],
+)
 def test_files_that_are_no_result(tmp_path, text, words):
     path = tmp_path / "x.json"
     path.write_text(text)
@@ -144,11 +179,18 @@ def test_the_command_draws_again_without_measuring(measured, tmp_path):
     assert {one.name for one in (tmp_path / "else").iterdir()} == {liu2019.PAGE, liu2019.RESULT}
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["--batch", "4,x"], "from 1 on with commas"), (["--batch", "0"], "from 1 on with commas"),
-    (["--cool", "x"], "or auto"),
-    (["--workloads", "resnet51"], "resnet50"), (["--workloads", ","], "names none"),
-    (["--size", "huge"], "small or paper"), (["--page", "nowhere.json"], "cannot be read")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--batch", "4,x"], "from 1 on with commas"),
+        (["--batch", "0"], "from 1 on with commas"),
+        (["--cool", "x"], "or auto"),
+        (["--workloads", "resnet51"], "resnet50"),
+        (["--workloads", ","], "names none"),
+        (["--size", "huge"], "small or paper"),
+        (["--page", "nowhere.json"], "cannot be read"),
+    ],
+)
 def test_what_cannot_be_asked_for(tmp_path, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
     done = command(*words)

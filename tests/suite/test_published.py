@@ -26,8 +26,7 @@ PARAMETERS = {
     "mobilenet_v2": (3_504_872, TORCHVISION),
     "mobilenet_v3_small": (2_542_856, TORCHVISION),
     "efficientnet_b0": (5_288_548, TORCHVISION),
-    "xception": (22_855_952, "timm's table of results, legacy_xception: 22.86 M; the paper's "
-                             "22,855,952 in table 3"),
+    "xception": (22_855_952, "timm's table of results, legacy_xception: 22.86 M; the paper's 22,855,952 in table 3"),
     "vit_tiny": (5_717_416, "timm, vit_tiny_patch16_224: 5.72 M; DeiT-Ti, table 1: 5 M"),
     "bert_base": (108_893_186, "Devlin et al.: 110 M; transformers' BertForQuestionAnswering"),
     "gpt": (124_439_808, "GPT-2's smallest: 124 M; transformers' GPT2LMHeadModel"),
@@ -108,10 +107,14 @@ def test_nmt_as_its_description_says():
     assert parameters(suite.get("nmt", size="paper")) == want
 
 
-@pytest.mark.parametrize(("name", "count"), [
-    ("mobilenet_v2_last", 1280 * 1000 + 1000),
-    ("mobilenet_v2_bias", 1280 * 1000 + 1000 + 17_056),  # as many biases as channels with a norm
-    ("gpt_lora", 12 * 2 * 2 * 8 * 768), ("dqn", 1_686_180),
-])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("mobilenet_v2_last", 1280 * 1000 + 1000),
+        ("mobilenet_v2_bias", 1280 * 1000 + 1000 + 17_056),  # as many biases as channels with a norm
+        ("gpt_lora", 12 * 2 * 2 * 8 * 768),
+        ("dqn", 1_686_180),
+    ],
+)
 def test_what_is_trained(name, count):
     assert trained(suite.get(name, size="paper")) == count

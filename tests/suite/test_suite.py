@@ -15,12 +15,31 @@ from handheld.errors import HandheldError
 from handheld.suite import dqn
 
 #: cheap enough for every run; the others with --all-cases
-CHEAP = ("m2", "squeezenet", "char_cnn", "dqn", "bert_base", "nmt", "lenet5", "ds_cnn",
-         "gru_speech", "unet", "vit_tiny", "lstm_lm", "transformer", "gpt_lora", "dcgan")
+CHEAP = (
+    "m2",
+    "squeezenet",
+    "char_cnn",
+    "dqn",
+    "bert_base",
+    "nmt",
+    "lenet5",
+    "ds_cnn",
+    "gru_speech",
+    "unet",
+    "vit_tiny",
+    "lstm_lm",
+    "transformer",
+    "gpt_lora",
+    "dcgan",
+)
 LESS: dict[str, dict[str, int]] = {
-    "lstm_lm": {"vocabulary": 31, "width": 16, "length": 7}, "dcgan": {"width": 4},
+    "lstm_lm": {"vocabulary": 31, "width": 16, "length": 7},
+    "dcgan": {"width": 4},
     "transformer": {"vocabulary": 31, "width": 32, "layers": 2, "length": 16},
-    "gpt_lora": {"layers": 2}, "vit_tiny": {"layers": 2}, "unet": {"width": 4}}
+    "gpt_lora": {"layers": 2},
+    "vit_tiny": {"layers": 2},
+    "unet": {"width": 4},
+}
 
 
 def small(name: str) -> suite.Workload:
@@ -45,8 +64,7 @@ def test_every_workload_says_what_it_is():
         assert workload.source and set(workload.source) <= {"das2022", "liu2019", "today"}
         assert set(workload.small) == set(workload.paper), workload.name
         assert workload.default_batch > 0 and workload.about
-    counts = {source: sum(source in w.source for w in suite.WORKLOADS.values())
-              for source in ("das2022", "liu2019")}
+    counts = {source: sum(source in w.source for w in suite.WORKLOADS.values()) for source in ("das2022", "liu2019")}
     assert counts == {"das2022": 4, "liu2019": 16}
     assert sum("unfit" in w.tags for w in suite.WORKLOADS.values()) == 6
 
@@ -55,13 +73,16 @@ def test_forward_and_seeds(name):
     workload = small(name)
     modules, updates = workload.parts()
     batch = workload.batch(4, seed=1)
-    for update, (graph, part) in zip(updates, workload.runs(batch)):
+    for update, (graph, part) in zip(updates, workload.runs(batch), strict=True):
         value = update.loss(modules, part)
         assert graph == update.graph and value.shape == () and torch.isfinite(value)
     again, _ = workload.parts()
-    assert all(torch.equal(a, b) for key in modules
-               for a, b in zip(modules[key].parameters(), again[key].parameters()))
-    assert all(torch.equal(a, b) for a, b in zip(batch, workload.batch(4, seed=1)))
+    assert all(
+        torch.equal(a, b)
+        for key in modules
+        for a, b in zip(modules[key].parameters(), again[key].parameters(), strict=True)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(batch, workload.batch(4, seed=1), strict=True))
     assert not torch.equal(batch[0], workload.batch(4, seed=2)[0])
     assert len(workload.batch()[0]) == workload.default_batch
 
@@ -162,10 +183,12 @@ def test_options_and_names():
 
 
 def test_the_list_needs_no_pytorch():
-    code = ("import sys; sys.modules['torch'] = None\n"
-            "from handheld import suite\n"
-            "assert suite.get('lenet5').default_batch == 32\n"
-            "try: suite.get('lenet5').make()\n"
-            "except Exception as error: print(type(error).__name__, error)")
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from handheld import suite\n"
+        "assert suite.get('lenet5').default_batch == 32\n"
+        "try: suite.get('lenet5').make()\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "HandheldError" in run.stdout and "pip install 'handheld[capture]'" in run.stdout

@@ -33,8 +33,9 @@ def transfers(steps: list[Timed], ceilings: Mapping[str, float] | None) -> list[
     found: dict[tuple[int, int], list[int]] = {}
     for one in mine:
         took = one.commands["ended"] - one.commands["started"]
-        for kind, nbytes, ns in zip(one.commands["kind"].tolist(), one.commands["bytes"].tolist(),
-                                    took.tolist()):
+        for kind, nbytes, ns in zip(
+            one.commands["kind"].tolist(), one.commands["bytes"].tolist(), took.tolist(), strict=True
+        ):
             if kind in TRANSFERS:
                 found.setdefault((kind, nbytes), []).append(ns)
     rows = []
@@ -42,16 +43,24 @@ def transfers(steps: list[Timed], ceilings: Mapping[str, float] | None) -> list[
         sizes = {size: float(np.median(ns)) for (k, size), ns in found.items() if k == kind}
         latency, rate, source = _split(kind, sizes, ceilings)
         seconds = float(np.median(times)) * 1e-9
-        rows.append({"kind": TRANSFERS[kind], "bytes": nbytes, "per_step": len(times) / len(mine),
-                     "ms": seconds * 1e3, "gbytes_s": nbytes / seconds * 1e-9 if seconds else None,
-                     "latency_ms": None if latency is None else latency * 1e3,
-                     "bandwidth_gbytes_s": None if rate is None else rate * 1e-9,
-                     "split_from": source})
+        rows.append(
+            {
+                "kind": TRANSFERS[kind],
+                "bytes": nbytes,
+                "per_step": len(times) / len(mine),
+                "ms": seconds * 1e3,
+                "gbytes_s": nbytes / seconds * 1e-9 if seconds else None,
+                "latency_ms": None if latency is None else latency * 1e3,
+                "bandwidth_gbytes_s": None if rate is None else rate * 1e-9,
+                "split_from": source,
+            }
+        )
     return rows
 
 
-def _split(kind: int, sizes: Mapping[int, float], ceilings: Mapping[str, float] | None
-           ) -> tuple[float | None, float | None, str]:
+def _split(
+    kind: int, sizes: Mapping[int, float], ceilings: Mapping[str, float] | None
+) -> tuple[float | None, float | None, str]:
     """Latency in s, bandwidth in B/s, and where they come from."""
     small, large = min(sizes), max(sizes)
     if small and large >= FIT_RATIO * small:
@@ -64,8 +73,7 @@ def _split(kind: int, sizes: Mapping[int, float], ceilings: Mapping[str, float] 
             return float(fixed) * 1e-9, 1e9 / float(each), "this run"
     name = CEILINGS.get(kind)
     if ceilings and name:
-        return (ceilings[f"{name}_latency_s"], ceilings[f"{name}_bytes_s"],
-                "the device's ceilings")
+        return (ceilings[f"{name}_latency_s"], ceilings[f"{name}_bytes_s"], "the device's ceilings")
     return None, None, "not known: transfers of one size, and no ceilings of this device"
 
 
@@ -83,13 +91,16 @@ def launches(steps: list[Timed]) -> Row | None:
     if not mine or not sum(map(len, enqueue)):
         return None
     host = np.concatenate(enqueue) * 1e-3
-    return {"per_step": len(host) / len(mine), "enqueue_us": float(np.median(host)),
-            "enqueue_p95_us": float(np.percentile(host, 95)),
-            "enqueue_ms_step": float(host.sum()) * 1e-3 / len(mine),
-            # of commands that an idle device was given, from the end of the host's call
-            "start_us": _median_us(late),
-            # of commands that were there when the one before them ended
-            "between_us": _median_us(between)}
+    return {
+        "per_step": len(host) / len(mine),
+        "enqueue_us": float(np.median(host)),
+        "enqueue_p95_us": float(np.percentile(host, 95)),
+        "enqueue_ms_step": float(host.sum()) * 1e-3 / len(mine),
+        # of commands that an idle device was given, from the end of the host's call
+        "start_us": _median_us(late),
+        # of commands that were there when the one before them ended
+        "between_us": _median_us(between),
+    }
 
 
 def _median_us(parts: list[np.ndarray]) -> float | None:
@@ -114,6 +125,10 @@ def host(steps: list[Timed]) -> Row | None:
     if not rows:
         return None
     call, enqueue_ms, waiting_ms, outside = np.mean(rows, axis=0) * 1e-6
-    return {"call_ms": float(call), "enqueue_ms": float(enqueue_ms),
-            "waiting_ms": float(waiting_ms), "other_ms": float(call - enqueue_ms - waiting_ms),
-            "outside_ms": float(outside)}
+    return {
+        "call_ms": float(call),
+        "enqueue_ms": float(enqueue_ms),
+        "waiting_ms": float(waiting_ms),
+        "other_ms": float(call - enqueue_ms - waiting_ms),
+        "outside_ms": float(outside),
+    }

@@ -73,8 +73,13 @@ def _one(windows: list[Row], rail: Series, signature: str, method: str) -> Row |
         return None
     mean, half = interval(values)
     return {
-        "signature": signature, "method": method, "rail": rail.rail, "joules": mean,
-        "low_joules": mean - half, "high_joules": mean + half, "windows": len(values),
+        "signature": signature,
+        "method": method,
+        "rail": rail.rail,
+        "joules": mean,
+        "low_joules": mean - half,
+        "high_joules": mean + half,
+        "windows": len(values),
         "ticks": sum(rail.ticks(w["begin_ns"], w["end_ns"]) for w in mine),
         "runs": sum(w["runs"] * max(w["extra"], 1) for w in mine),
         "seconds": sum(w["end_ns"] - w["begin_ns"] for w in mine) * 1e-9,

@@ -1,7 +1,7 @@
 """Estimates of energy from watts that the user states (profile/estimate.py), marked as such.
 
-    an op      watts_busy × its time
-    a step     watts_busy × the time that the device ran a command + watts_idle × the rest of it
+an op      watts_busy × its time
+a step     watts_busy × the time that the device ran a command + watts_idle × the rest of it
 """
 
 from __future__ import annotations
@@ -31,9 +31,20 @@ def step_estimate(run: Run) -> list[Row]:
     seconds = parts["ms"] * 1e-3
     busy_s = sum(parts[name] for name in (*PHASES, "upload", "download", "copy")) * 1e-3
     joules = stated["watts_busy"] * busy_s + stated["watts_idle"] * (seconds - busy_s)
-    return [{"rail": RAIL, "covers": (), "part_of": "", "joules": None, "joules_step": joules,
-             "watts": joules / seconds, "idle_watts": stated["watts_idle"], "ticks": 0,
-             "seconds": seconds, "estimate": True}]
+    return [
+        {
+            "rail": RAIL,
+            "covers": (),
+            "part_of": "",
+            "joules": None,
+            "joules_step": joules,
+            "watts": joules / seconds,
+            "idle_watts": stated["watts_idle"],
+            "ticks": 0,
+            "seconds": seconds,
+            "estimate": True,
+        }
+    ]
 
 
 def op_estimate(run: Run) -> list[Row]:
@@ -48,9 +59,20 @@ def op_estimate(run: Run) -> list[Row]:
     rows = []
     for signature, mine in groups.items():
         seconds = sum(row["ms"] for row in mine) * 1e-3
-        rows.append({"signature": signature, "method": "estimate", "rail": RAIL,
-                     "joules": stated["watts_busy"] * seconds, "low_joules": None,
-                     "high_joules": None, "windows": 0, "ticks": 0, "run_s": seconds,
-                     "idle_joules": stated["watts_idle"] * seconds,
-                     "ops": [row["id"] for row in mine], "estimate": True})
+        rows.append(
+            {
+                "signature": signature,
+                "method": "estimate",
+                "rail": RAIL,
+                "joules": stated["watts_busy"] * seconds,
+                "low_joules": None,
+                "high_joules": None,
+                "windows": 0,
+                "ticks": 0,
+                "run_s": seconds,
+                "idle_joules": stated["watts_idle"] * seconds,
+                "ops": [row["id"] for row in mine],
+                "estimate": True,
+            }
+        )
     return rows

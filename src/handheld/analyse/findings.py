@@ -38,14 +38,21 @@ Interval = tuple[int, int]
 
 def find(run: Run) -> list[Row]:
     """All findings; those that touch most steps first, unexplained slow steps last."""
-    found = [*_loads(run), *_clocks(run), *_heat(run), *_caller(run), *_launching(run),
-             *_driver(run), *_transfers(run), *_drift(run)]
+    found = [
+        *_loads(run),
+        *_clocks(run),
+        *_heat(run),
+        *_caller(run),
+        *_launching(run),
+        *_driver(run),
+        *_transfers(run),
+        *_drift(run),
+    ]
     found.sort(key=lambda one: -len(one["steps"]))
     return [*found, *_slow(run, found)]
 
 
-def _finding(kind: str, text: str, steps: list[int], ops: list[int] | None = None,
-             **evidence: Any) -> Row:
+def _finding(kind: str, text: str, steps: list[int], ops: list[int] | None = None, **evidence: Any) -> Row:
     return {"kind": kind, "text": text, "steps": steps, "ops": ops or [], "evidence": evidence}
 
 
@@ -57,17 +64,15 @@ def _touched(run: Run, intervals: list[Interval]) -> list[int]:
     hit = np.zeros(len(steps), bool)
     for a, b in intervals:
         hit |= (begins < b) & (ends > a)
-    return [one["id"] for one, touched in zip(steps, hit.tolist()) if touched]
+    return [one["id"] for one, touched in zip(steps, hit.tolist(), strict=True) if touched]
 
 
 def _slower(run: Run, steps: list[int]) -> list[int]:
     """Ops that took longer in these steps, of those that were recorded, than in the others."""
     inside = set(steps)
-    apart = [timeline.op_times([one for one in run.timed if (one.step in inside) == hit])
-             for hit in (True, False)]
+    apart = [timeline.op_times([one for one in run.timed if (one.step in inside) == hit]) for hit in (True, False)]
     mine, others = ({op: float(np.median(ns)) for op, ns in part.items()} for part in apart)
-    more = {op: ns - others[op] for op, ns in mine.items()
-            if op in others and ns > (1 + OP_SHARE) * others[op]}
+    more = {op: ns - others[op] for op, ns in mine.items() if op in others and ns > (1 + OP_SHARE) * others[op]}
     return sorted(more, key=lambda op: -more[op])[:OP_SHOWN]
 
 
@@ -78,7 +83,7 @@ def _seconds(intervals: list[Interval]) -> float:
 def _where(at: np.ndarray, hit: np.ndarray, least_s: float) -> list[Interval]:
     """Stretches of bins [at[i], at[i + 1]) that are hit, of at least so long."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], hit.astype(np.int8), [0]))))
-    found = [(int(at[a]), int(at[b])) for a, b in zip(edges[::2], edges[1::2])]
+    found = [(int(at[a]), int(at[b])) for a, b in zip(edges[::2], edges[1::2], strict=False)]
     return [one for one in found if _seconds([one]) >= least_s * (1 - 1e-9)]
 
 
@@ -98,8 +103,7 @@ def _bins(run: Run) -> np.ndarray:
 
 def _busy(run: Run, source: str, at: np.ndarray) -> np.ndarray | None:
     """Cores that a source's counters of time have kept busy, in each bin."""
-    rates = [_rate(s, at) for s in run.channels
-             if s.source == source and s.quantity == "time" and s.counter]
+    rates = [_rate(s, at) for s in run.channels if s.source == source and s.quantity == "time" and s.counter]
     return np.sum(rates, axis=0) if rates else None
 
 
@@ -111,21 +115,31 @@ def _loads(run: Run) -> list[Row]:
     own, cores, threads = (_busy(run, name, at) for name in ("process", "cpu", "process-threads"))
     rows = []
     if threads is not None:
-        rows += _more(run, at, threads, "own load", "threads that this process started kept "
-                      "{:.1f} cores busy besides its steps", THREADS)
+        rows += _more(
+            run,
+            at,
+            threads,
+            "own load",
+            "threads that this process started kept {:.1f} cores busy besides its steps",
+            THREADS,
+        )
     if own is not None and not rows:
         # steps that are faster than others have more of the machine, and nothing besides them
-        rows += [one for one in _more(run, at, own, "own load", "this process kept {:.1f} cores "
-                                      "more busy than in its other steps")
-                 if not _faster(run, one["steps"])]
+        rows += [
+            one
+            for one in _more(
+                run, at, own, "own load", "this process kept {:.1f} cores more busy than in its other steps"
+            )
+            if not _faster(run, one["steps"])
+        ]
     if own is not None and cores is not None:
-        rows += _more(run, at, cores - own, "other load",
-                      "other processes kept {:.1f} cores more busy than at other times")
+        rows += _more(
+            run, at, cores - own, "other load", "other processes kept {:.1f} cores more busy than at other times"
+        )
     return rows
 
 
-def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str,
-          cores: float = CORES) -> list[Row]:
+def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str, cores: float = CORES) -> list[Row]:
     usual = float(np.percentile(load, 25))
     smooth = np.convolve(np.pad(load, SMOOTH // 2, "edge"), np.full(SMOOTH, 1 / SMOOTH), "valid")
     where = _where(at, smooth > usual + cores, CORES_S)
@@ -134,8 +148,17 @@ def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str,
     inside = np.any([(at[:-1] >= a) & (at[:-1] < b) for a, b in where], axis=0)
     extra = float(load[inside].mean()) - usual
     seconds, steps = _seconds(where), _touched(run, where)
-    return [_finding(kind, f"{text.format(extra)}, for {seconds:.1f} s", steps,
-                     _slower(run, steps), cores=extra, seconds=seconds, intervals=where)]
+    return [
+        _finding(
+            kind,
+            f"{text.format(extra)}, for {seconds:.1f} s",
+            steps,
+            _slower(run, steps),
+            cores=extra,
+            seconds=seconds,
+            intervals=where,
+        )
+    ]
 
 
 def _faster(run: Run, steps: list[int]) -> bool:
@@ -144,16 +167,14 @@ def _faster(run: Run, steps: list[int]) -> bool:
     times: dict[bool, list[int]] = {True: [], False: []}
     for before, one in itertools.pairwise(run.steps()):
         times[one["id"] in inside].append(one["end_ns"] - before["end_ns"])
-    return all(times.values()) and bool(
-        np.median(times[True]) < (1 - OP_SHARE) * np.median(times[False]))
+    return all(times.values()) and bool(np.median(times[True]) < (1 - OP_SHARE) * np.median(times[False]))
 
 
 def _clocks(run: Run) -> list[Row]:
     """Clocks that fell while steps ran; a core's own only while that core was at work."""
     rows = []
     begin, end = run.warm()
-    for source, group in itertools.groupby(
-            (s for s in run.channels if s.quantity == "frequency"), lambda s: s.source):
+    for source, group in itertools.groupby((s for s in run.channels if s.quantity == "frequency"), lambda s: s.source):
         fallen = {}
         for one in group:
             inside = (one.t_ns >= begin) & (one.t_ns <= end)
@@ -170,10 +191,19 @@ def _clocks(run: Run) -> list[Row]:
         steps = _touched(run, where)
         longest = max(_seconds(intervals) for intervals, _, _ in fallen.values())
         others = f" and {len(fallen) - 1} more" if len(fallen) > 1 else ""
-        rows.append(_finding(
-            "clock", f"{source}/{name}{others} fell to {least / 1e6:.0f} of {usual / 1e6:.0f} MHz "
-            f"for {longest:.1f} s", steps, _slower(run, steps), clocks=list(fallen), from_hz=usual,
-            to_hz=least, seconds=longest, intervals=where))
+        rows.append(
+            _finding(
+                "clock",
+                f"{source}/{name}{others} fell to {least / 1e6:.0f} of {usual / 1e6:.0f} MHz for {longest:.1f} s",
+                steps,
+                _slower(run, steps),
+                clocks=list(fallen),
+                from_hz=usual,
+                to_hz=least,
+                seconds=longest,
+                intervals=where,
+            )
+        )
     return rows
 
 
@@ -194,10 +224,15 @@ def _heat(run: Run) -> list[Row]:
         values = one.within(begin, end) if one.quantity == "temperature" else np.zeros(0)
         if len(values) > 4 and values[-1] - values[0] > WARMER_C:
             hot = one.t_ns[(one.t_ns >= begin) & (one.values > values[0] + WARMER_C)]
-            rows.append(_finding(
-                "heat", f"{one.rail} rose from {values[0]:.0f} to {values[-1]:.0f} °C",
-                _touched(run, [(int(hot[0]), end)]), from_c=float(values[0]),
-                to_c=float(values[-1])))
+            rows.append(
+                _finding(
+                    "heat",
+                    f"{one.rail} rose from {values[0]:.0f} to {values[-1]:.0f} °C",
+                    _touched(run, [(int(hot[0]), end)]),
+                    from_c=float(values[0]),
+                    to_c=float(values[-1]),
+                )
+            )
     return rows
 
 
@@ -224,12 +259,21 @@ def _caller(run: Run) -> list[Row]:
     if share < CALLER_SHARE:
         return []
     long &= lost >= _least_of_most(lost[long])
-    ids = [b["id"] for (_, b), hit in zip(pairs, long) if hit]
+    ids = [b["id"] for (_, b), hit in zip(pairs, long, strict=True) if hit]
     each = float(np.median(lost[long])) * 1e-6
     what = "the device waits" if run.periods else "whether the device waits is not known:"
-    return [_finding("caller", f"{what} {each:.2f} ms between the end of a step and the beginning "
-                     f"of the next in {len(ids)} steps, {share:.0%} of the time: for data, or the "
-                     "caller's own code", ids, _first_ops(run), ms=each, share=share)]
+    return [
+        _finding(
+            "caller",
+            f"{what} {each:.2f} ms between the end of a step and the beginning "
+            f"of the next in {len(ids)} steps, {share:.0%} of the time: for data, or the "
+            "caller's own code",
+            ids,
+            _first_ops(run),
+            ms=each,
+            share=share,
+        )
+    ]
 
 
 def _least_of_most(values: np.ndarray) -> float:
@@ -261,10 +305,15 @@ def _launching(run: Run) -> list[Row]:
     if parts is None or parts["launching"] < LAUNCHING_SHARE * parts["ms"]:
         return []
     share = parts["launching"] / parts["ms"]
-    return [_finding("launching", f"the device waits {parts['launching']:.2f} ms of a step "
-                     f"({share:.0%}) for the host to launch its kernels",
-                     [p.step for p in run.periods if p.graph == run.graph],
-                     ms=parts["launching"], share=share)]
+    return [
+        _finding(
+            "launching",
+            f"the device waits {parts['launching']:.2f} ms of a step ({share:.0%}) for the host to launch its kernels",
+            [p.step for p in run.periods if p.graph == run.graph],
+            ms=parts["launching"],
+            share=share,
+        )
+    ]
 
 
 def _driver(run: Run) -> list[Row]:
@@ -279,18 +328,25 @@ def _driver(run: Run) -> list[Row]:
         if one.step not in steps or one.window != after.window:
             continue
         gaps, late = timeline.gaps_after(one, after)
-        kinds, ops = (np.append(one.commands[name][1:], after.commands[name][0]).tolist()
-                      for name in ("kind", "op"))
-        for key, ns in zip(zip(kinds, ops), (gaps - late).tolist()):
+        kinds, ops = (np.append(one.commands[name][1:], after.commands[name][0]).tolist() for name in ("kind", "op"))
+        for key, ns in zip(zip(kinds, ops, strict=True), (gaps - late).tolist(), strict=True):
             waits[key] = waits.get(key, 0) + ns
     (kind, op), most = max(waits.items(), key=lambda item: item[1])
     most_ms = most / len(steps) * 1e-6
     name = _op_names(run).get(op, str(op)) if kind == LAUNCH else f"the {timeline.TRANSFERS[kind]}"
-    return [_finding("driver", f"nothing runs for {parts['between']:.2f} ms of a step "
-                     f"({share:.0%}) although the next command is there: the driver, or the "
-                     f"device. {most_ms:.2f} ms of that are before {name}", steps,
-                     [op] if kind == LAUNCH else [], ms=parts["between"], share=share,
-                     most_ms=most_ms)]
+    return [
+        _finding(
+            "driver",
+            f"nothing runs for {parts['between']:.2f} ms of a step "
+            f"({share:.0%}) although the next command is there: the driver, or the "
+            f"device. {most_ms:.2f} ms of that are before {name}",
+            steps,
+            [op] if kind == LAUNCH else [],
+            ms=parts["between"],
+            share=share,
+            most_ms=most_ms,
+        )
+    ]
 
 
 def _op_names(run: Run) -> dict[int, str]:
@@ -310,15 +366,23 @@ def _transfers(run: Run) -> list[Row]:
             stall = float(c["started"][after] - c["ended"][before]) * 1e-6
             name = timeline.TRANSFERS[int(c["kind"][at])]
             hits.setdefault((name, int(c["op"][before]), int(c["op"][after])), []).append(
-                (one.step, int(c["bytes"][at]), stall))
+                (one.step, int(c["bytes"][at]), stall)
+            )
     ops = _op_names(run)
     rows = []
     for (name, before, after), found in hits.items():
         stall = float(np.median([ms for _, _, ms in found]))
-        rows.append(_finding(
-            "transfer", f"a {name} of {found[0][1]:,} bytes in the middle of the step, after "
-            f"{ops.get(before, before)}: the device does no other work for {stall:.2f} ms",
-            sorted({step for step, _, _ in found}), [before, after], bytes=found[0][1], ms=stall))
+        rows.append(
+            _finding(
+                "transfer",
+                f"a {name} of {found[0][1]:,} bytes in the middle of the step, after "
+                f"{ops.get(before, before)}: the device does no other work for {stall:.2f} ms",
+                sorted({step for step, _, _ in found}),
+                [before, after],
+                bytes=found[0][1],
+                ms=stall,
+            )
+        )
     return rows
 
 
@@ -328,8 +392,14 @@ def _drift(run: Run) -> list[Row]:
     if abs(share) < DRIFT_SHARE or end - begin < DRIFT_S * 1e9:
         return []
     word = "longer" if share > 0 else "shorter"
-    return [_finding("drift", f"steps got {word} throughout: the last ones took {abs(share):.0%} "
-                     f"{word} than the first ones", [], share=share)]
+    return [
+        _finding(
+            "drift",
+            f"steps got {word} throughout: the last ones took {abs(share):.0%} {word} than the first ones",
+            [],
+            share=share,
+        )
+    ]
 
 
 def _slow(run: Run, found: list[Row]) -> list[Row]:
@@ -337,12 +407,25 @@ def _slow(run: Run, found: list[Row]) -> list[Row]:
     causes: dict[str, list[int]] = {}
     # a load's edges are known to a bin
     edge = round(BIN_S * 1e9)
-    touched = {one["kind"]: {*one["steps"], *_touched(run, [
-        (a - edge, b + edge) for a, b in one["evidence"].get("intervals", ())])} for one in found}
-    for step in sorted(itertools.chain.from_iterable(
-            run.variance(graph).get("slow_steps", []) for graph in run.graphs)):
+    touched = {
+        one["kind"]: {
+            *one["steps"],
+            *_touched(run, [(a - edge, b + edge) for a, b in one["evidence"].get("intervals", ())]),
+        }
+        for one in found
+    }
+    for step in sorted(
+        itertools.chain.from_iterable(run.variance(graph).get("slow_steps", []) for graph in run.graphs)
+    ):
         named = sorted(kind for kind, ids in touched.items() if step in ids)
         causes.setdefault(", ".join(named) or "unexplained", []).append(step)
-    return [_finding("slow steps", f"{len(steps)} of {len(run.steps())} steps were far slower than "
-                     f"the others: {cause}", steps, _slower(run, steps), cause=cause)
-            for cause, steps in sorted(causes.items())]
+    return [
+        _finding(
+            "slow steps",
+            f"{len(steps)} of {len(run.steps())} steps were far slower than the others: {cause}",
+            steps,
+            _slower(run, steps),
+            cause=cause,
+        )
+        for cause, steps in sorted(causes.items())
+    ]

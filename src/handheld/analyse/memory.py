@@ -25,16 +25,21 @@ def memory_summary(run: Run) -> Row:
     peak = planned.get("peak_bytes")
     both = allocated is not None and peak is not None
     found: Row = {
-        "peak_bytes": peak, "peak_op": planned.get("peak_op"), "owners": planned.get("owners", []),
-        "plan_bytes": plan, "allocated_bytes": allocated,
+        "peak_bytes": peak,
+        "peak_op": planned.get("peak_op"),
+        "owners": planned.get("owners", []),
+        "plan_bytes": plan,
+        "allocated_bytes": allocated,
         "not_alive_bytes": allocated - peak if both else None,
-        "device_growth_bytes": None, "process_growth_bytes": None, "explained": []}
+        "device_growth_bytes": None,
+        "process_growth_bytes": None,
+        "explained": [],
+    }
     started = run.meta.get("started_ns")
     resident = [s for s in run.channels if (s.source, s.name) == ("process", "resident")]
     if resident and started and run._steps:
         _process(found, run, resident[0], started)
-    used = [s for s in run.channels if s.quantity == "memory" and "used" in s.name
-            and s.source in DEVICE_MEMORY]
+    used = [s for s in run.channels if s.quantity == "memory" and "used" in s.name and s.source in DEVICE_MEMORY]
     if used and started and used[0].t_ns[0] < started:
         found["device_growth_bytes"] = float(used[0].values.max() - used[0].values[0])
     return found
@@ -57,10 +62,12 @@ def _process(found: Row, run: Run, resident: Series, started: int) -> None:
     rest = then - before
     if buffers:
         rest -= buffers
-        found["explained"].append({"what": "buffers of the plan, which are in the process here",
-                                   "bytes": buffers})
+        found["explained"].append({"what": "buffers of the plan, which are in the process here", "bytes": buffers})
     found["explained"] += [
-        {"what": "starting: programs built, the driver, copies of values on the host; less what "
-                 "was free in the process already", "bytes": rest},
-        {"what": "while steps ran: first launches, batches, times and samples kept",
-         "bytes": most - then}]
+        {
+            "what": "starting: programs built, the driver, copies of values on the host; less what "
+            "was free in the process already",
+            "bytes": rest,
+        },
+        {"what": "while steps ran: first launches, batches, times and samples kept", "bytes": most - then},
+    ]

@@ -67,9 +67,19 @@ def series(file: RunFile) -> list[Series]:
             values = data[:, one["position"]]
             here = ~np.isnan(values)
             if here.any():
-                found.append(Series(source, one["name"], one["quantity"], one["unit"],
-                                    bool(one["counter"]), tuple(json.loads(one["covers"])),
-                                    one["part_of"] or "", t_ns[here], values[here]))
+                found.append(
+                    Series(
+                        source,
+                        one["name"],
+                        one["quantity"],
+                        one["unit"],
+                        bool(one["counter"]),
+                        tuple(json.loads(one["covers"])),
+                        one["part_of"] or "",
+                        t_ns[here],
+                        values[here],
+                    )
+                )
     return found
 
 
@@ -77,5 +87,6 @@ def rails(channels: list[Series]) -> list[Series]:
     """The channels that say something about energy; where a source has a counter of what it also
     reports as power, the counter."""
     counted = {(s.source, s.covers) for s in channels if s.quantity == "energy"}
-    return [s for s in channels if s.quantity == "energy"
-            or (s.quantity == "power" and (s.source, s.covers) not in counted)]
+    return [
+        s for s in channels if s.quantity == "energy" or (s.quantity == "power" and (s.source, s.covers) not in counted)
+    ]

@@ -1,8 +1,8 @@
 """A run, opened: its methods are tables of plain rows.
 
-    run = handheld.open_run("mobilenet_v2.run")
-    for row in run.ops()[:10]:
-        print(row["path"], row["op"], row["ms"], row["share"])
+run = handheld.open_run("mobilenet_v2.run")
+for row in run.ops()[:10]:
+    print(row["path"], row["op"], row["ms"], row["share"])
 """
 
 from __future__ import annotations
@@ -88,23 +88,44 @@ class Run:
         rows = []
         for row in self._op_rows:
             mine = times.get(row["id"])
-            one = {k: row[k] for k in ("id", "graph", "position", "op", "source", "phase", "path",
-                                       "signature", "variant", "launches", "flops", "bytes")}
+            one = {
+                k: row[k]
+                for k in (
+                    "id",
+                    "graph",
+                    "position",
+                    "op",
+                    "source",
+                    "phase",
+                    "path",
+                    "signature",
+                    "variant",
+                    "launches",
+                    "flops",
+                    "bytes",
+                )
+            }
             if mine is None:
                 one.update(ms=None, share=None)
             else:
                 spread = stats.distribution(mine * 1e-6)
                 seconds = spread["median"] * 1e-3
-                one.update(ms=spread["median"], share=float(np.median(mine)) / total,
-                           p5_ms=spread["p5"], p95_ms=spread["p95"], cv=spread["cv"],
-                           recorded=spread["n"],
-                           gflops=row["flops"] / seconds * 1e-9 if seconds else None,
-                           gbytes_s=row["bytes"] / seconds * 1e-9 if seconds else None)
+                one.update(
+                    ms=spread["median"],
+                    share=float(np.median(mine)) / total,
+                    p5_ms=spread["p5"],
+                    p95_ms=spread["p95"],
+                    cv=spread["cv"],
+                    recorded=spread["n"],
+                    gflops=row["flops"] / seconds * 1e-9 if seconds else None,
+                    gbytes_s=row["bytes"] / seconds * 1e-9 if seconds else None,
+                )
             rows.append(one)
         return sorted(rows, key=lambda r: -(r["ms"] or 0.0))
 
     def modules(self, depth: int | None = None) -> list[Row]:
         """Time by module path (the first `depth` names of it), forward, backward and update."""
+
         def key(row: Row) -> str:
             parts = row["path"].split(".") if row["path"] else ["(model)"]
             return ".".join(parts[:depth])
@@ -119,14 +140,14 @@ class Run:
         """Time by kind of op."""
         return self._grouped(lambda row: row["op"], "op", False)
 
-    def _grouped(self, key: Callable[[Row], str], name: str, by_phase: bool,
-                 graph: str | None = None) -> list[Row]:
+    def _grouped(self, key: Callable[[Row], str], name: str, by_phase: bool, graph: str | None = None) -> list[Row]:
         groups: dict[str, Row] = {}
         for row in self.ops():
             if row["ms"] is None or graph not in (None, row["graph"]):
                 continue
-            one = groups.setdefault(key(row), {name: key(row), "ms": 0.0, "share": 0.0, "ops": 0,
-                                               "launches": 0, "flops": 0, "bytes": 0})
+            one = groups.setdefault(
+                key(row), {name: key(row), "ms": 0.0, "share": 0.0, "ops": 0, "launches": 0, "flops": 0, "bytes": 0}
+            )
             for field in ("ms", "share", "launches", "flops", "bytes"):
                 one[field] += row[field]
             one["ops"] += 1
@@ -148,8 +169,9 @@ class Run:
         for period in periods:
             for op, ns in period.ops.items():
                 found[phase[op]] += ns * 1e-6 / count
-        found.update({part: float(np.mean([p.parts[part] for p in periods])) * 1e-6
-                      for part in timeline.PARTS if part != "ops"})
+        found.update(
+            {part: float(np.mean([p.parts[part] for p in periods])) * 1e-6 for part in timeline.PARTS if part != "ops"}
+        )
         return {"ms": sum(found.values()), **found, "steps": count}
 
     def transfers(self) -> list[Row]:
@@ -170,10 +192,20 @@ class Run:
     def memory(self, graph: str | None = None) -> list[Row]:
         """Bytes alive while each op runs, by category, in the order of ops; empty: not known."""
         graph = graph or self.graph
-        return [{"id": row["id"], "op": row["op"], "path": row["path"], "phase": row["phase"],
-                 "bytes": sum(alive.values()), **alive}
-                for row in self._op_rows if row["graph"] == graph
-                for alive in [json.loads(row["live"])] if alive]
+        return [
+            {
+                "id": row["id"],
+                "op": row["op"],
+                "path": row["path"],
+                "phase": row["phase"],
+                "bytes": sum(alive.values()),
+                **alive,
+            }
+            for row in self._op_rows
+            if row["graph"] == graph
+            for alive in [json.loads(row["live"])]
+            if alive
+        ]
 
     def memory_summary(self) -> Row:
         """Planned peak, what was allocated, what the process grew by, and what explains it."""
@@ -196,12 +228,20 @@ class Run:
         rows = []
         for one in self.channels:
             values = one.within(begin, end)
-            rows.append({"source": one.source, "channel": one.name, "quantity": one.quantity,
-                         "unit": one.unit, "counter": one.counter, "covers": one.covers,
-                         "n": len(values),
-                         "mean": float(values.mean()) if len(values) else None,
-                         "min": float(values.min()) if len(values) else None,
-                         "max": float(values.max()) if len(values) else None})
+            rows.append(
+                {
+                    "source": one.source,
+                    "channel": one.name,
+                    "quantity": one.quantity,
+                    "unit": one.unit,
+                    "counter": one.counter,
+                    "covers": one.covers,
+                    "n": len(values),
+                    "mean": float(values.mean()) if len(values) else None,
+                    "min": float(values.min()) if len(values) else None,
+                    "max": float(values.max()) if len(values) else None,
+                }
+            )
         return rows
 
     def span(self) -> tuple[int, int]:
@@ -228,12 +268,20 @@ class Run:
             if joules is None:
                 continue
             seconds = (end - begin) * 1e-9
-            rows.append({
-                "rail": one.rail, "covers": one.covers, "part_of": one.part_of, "joules": joules,
-                "watts": joules / seconds if seconds else None,
-                "idle_watts": idle_watts(self.file, one),
-                "joules_step": joules / steps if steps else None,
-                "ticks": one.ticks(begin, end), "seconds": seconds, "estimate": False})
+            rows.append(
+                {
+                    "rail": one.rail,
+                    "covers": one.covers,
+                    "part_of": one.part_of,
+                    "joules": joules,
+                    "watts": joules / seconds if seconds else None,
+                    "idle_watts": idle_watts(self.file, one),
+                    "joules_step": joules / steps if steps else None,
+                    "ticks": one.ticks(begin, end),
+                    "seconds": seconds,
+                    "estimate": False,
+                }
+            )
         return rows + step_estimate(self)
 
     def op_energy(self) -> list[Row]:
@@ -261,11 +309,17 @@ class Run:
         late = times[warm:]
         steady = stats.steady(late, stretches[warm:])
         # windows open once the schedule's own warm-up is over; their steps are not among the times
-        first = int(ids[warm - 1]) + 1 if warm else min(
-            [int(ids[0]), *(s["id"] for s in self._steps if s["window"] is not None)])
-        return {"warm_up": first, **stats.distribution(steady * 1e-6),
-                "drift": stats.drift(steady),
-                "slow_steps": ids[warm:][stats.slow(late, steady)].tolist()}
+        first = (
+            int(ids[warm - 1]) + 1
+            if warm
+            else min([int(ids[0]), *(s["id"] for s in self._steps if s["window"] is not None)])
+        )
+        return {
+            "warm_up": first,
+            **stats.distribution(steady * 1e-6),
+            "drift": stats.drift(steady),
+            "slow_steps": ids[warm:][stats.slow(late, steady)].tolist(),
+        }
 
     def step_ms(self, graph: str | None = None, few: int = FEW) -> tuple[float | None, str]:
         """A step of a graph as it is without being recorded, and "steps"; if fewer than `few` were
@@ -288,8 +342,7 @@ class Run:
             sizes = {row["id"]: (row["bytes"], row["flops"]) for row in self._op_rows}
             moved = sum(sizes[op][0] for p in self.periods for op in p.ops)
             found["gbytes_s"] = moved / (length * 1e-9) * 1e-9
-            found["gflops"] = (sum(sizes[op][1] for p in self.periods for op in p.ops)
-                               / (length * 1e-9) * 1e-9)
+            found["gflops"] = sum(sizes[op][1] for p in self.periods for op in p.ops) / (length * 1e-9) * 1e-9
             ceilings = self.meta.get("ceilings")
             if ceilings:
                 found["bandwidth_share"] = found["gbytes_s"] * 1e9 / ceilings["bytes_s"]
@@ -308,12 +361,10 @@ class Run:
                 found[one.rail] = float(one.within(begin, end).mean()) / 100
         if cores:
             found.update(cores=cores, cores_idle=idle)
-            own = next((s for s in self.channels
-                        if (s.source, s.name) == ("process", "cpu time")), None)
+            own = next((s for s in self.channels if (s.source, s.name) == ("process", "cpu time")), None)
             if own is not None and end - begin >= OTHERS_NS:
                 low, high = np.interp((begin, end), own.t_ns, own.values)
-                found["others_cores"] = max(
-                    sum(cores.values()) - float(high - low) / ((end - begin) * 1e-9), 0.0)
+                found["others_cores"] = max(sum(cores.values()) - float(high - low) / ((end - begin) * 1e-9), 0.0)
         return found
 
     def findings(self) -> list[Row]:
@@ -326,30 +377,52 @@ class Run:
         """What happened besides: sensors that went, times that could not be had."""
         gaps = self.file.table(
             "SELECT source.name AS source, from_ns, to_ns, reason FROM gap "
-            "JOIN source ON source.id = gap.source ORDER BY from_ns")
-        return self.file.table("SELECT t_ns, kind, text FROM note ORDER BY t_ns") + [
-            {"t_ns": gap["from_ns"], "kind": "gap", "text": f"{gap['source']}: {gap['reason']}"}
-            for gap in gaps] + [
-            {"t_ns": when, "kind": "clock", "text": f"the device's clock was set by "
-             f"{moved * 1e-9:+.6f} s: steps around that have no op times"}
-            for when, moved in self.clock.stepped]
+            "JOIN source ON source.id = gap.source ORDER BY from_ns"
+        )
+        return (
+            self.file.table("SELECT t_ns, kind, text FROM note ORDER BY t_ns")
+            + [{"t_ns": gap["from_ns"], "kind": "gap", "text": f"{gap['source']}: {gap['reason']}"} for gap in gaps]
+            + [
+                {
+                    "t_ns": when,
+                    "kind": "clock",
+                    "text": f"the device's clock was set by {moved * 1e-9:+.6f} s: steps around that have no op times",
+                }
+                for when, moved in self.clock.stepped
+            ]
+        )
 
     def summary(self) -> Row:
         """The run in a few numbers."""
         return {
-            "path": str(self.path), "status": self.meta.get("status", "unknown"),
-            "device": self.meta.get("device"), "name": (self.meta.get("caps") or {}).get("name"),
+            "path": str(self.path),
+            "status": self.meta.get("status", "unknown"),
+            "device": self.meta.get("device"),
+            "name": (self.meta.get("caps") or {}).get("name"),
             "precision": (self.meta.get("plan_options") or {}).get("precision"),
-            "graph": self.graph, "batch": next((s["batch"] for s in self._steps), None),
-            "steps": len(self._steps), "recorded": len(self.timed),
-            "step_ms": self.step_ms()[0], "variance": self.variance(),
-            "parts": self.parts(), "phases": self.phases(), "utilisation": self.utilisation(),
-            "launches": self.launches(), "transfers": self.transfers(), "host": self.host(),
-            "graphs": {name: {"steps": sum(s["graph"] == name for s in self._steps),
-                              "variance": self.variance(name), "parts": self.parts(name)}
-                       for name in self.graphs},
+            "graph": self.graph,
+            "batch": next((s["batch"] for s in self._steps), None),
+            "steps": len(self._steps),
+            "recorded": len(self.timed),
+            "step_ms": self.step_ms()[0],
+            "variance": self.variance(),
+            "parts": self.parts(),
+            "phases": self.phases(),
+            "utilisation": self.utilisation(),
+            "launches": self.launches(),
+            "transfers": self.transfers(),
+            "host": self.host(),
+            "graphs": {
+                name: {
+                    "steps": sum(s["graph"] == name for s in self._steps),
+                    "variance": self.variance(name),
+                    "parts": self.parts(name),
+                }
+                for name in self.graphs
+            },
             "memory": self.memory_summary(),
-            "energy": self.energy(), "clock_error_us": self.clock.error_ns * 1e-3,
+            "energy": self.energy(),
+            "clock_error_us": self.clock.error_ns * 1e-3,
             "clock_drift_ppm": self.clock.drift_ppm,
             "overhead": overhead(self),
             "sensors_absent": self.meta.get("sensors_absent", {}),

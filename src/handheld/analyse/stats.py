@@ -20,14 +20,21 @@ def distribution(values: np.ndarray) -> dict[str, float]:
     """Of at least one value, in its unit."""
     low, quarter, middle, high, top = np.percentile(values, (5, 25, 50, 75, 95))
     mean = float(values.mean())
-    return {"n": len(values), "median": float(middle), "mean": mean, "p5": float(low),
-            "p25": float(quarter), "p75": float(high), "p95": float(top),
-            "min": float(values.min()), "max": float(values.max()),
-            "cv": float(values.std(ddof=1) / mean) if len(values) > 1 and mean else 0.0}
+    return {
+        "n": len(values),
+        "median": float(middle),
+        "mean": mean,
+        "p5": float(low),
+        "p25": float(quarter),
+        "p75": float(high),
+        "p95": float(top),
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "cv": float(values.std(ddof=1) / mean) if len(values) > 1 and mean else 0.0,
+    }
 
 
-def step_times(steps: list[dict[str, Any]], graph: str
-               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def step_times(steps: list[dict[str, Any]], graph: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(step, ns, stretch) of a graph's steps that were not recorded: from the end of the one before
     to its own end; steps of a stretch have no recorded one between them.
     After a window the device is empty, and the host runs ahead for AHEAD steps: these say nothing
@@ -38,7 +45,7 @@ def step_times(steps: list[dict[str, Any]], graph: str
         since, stretch = (0, stretch + 1) if recorded else (since + 1, stretch)
         if since > AHEAD and one["graph"] == graph:
             found.append((one["id"], one["end_ns"] - before["end_ns"], stretch))
-    ids, times, stretches = zip(*found) if found else ((), (), ())
+    ids, times, stretches = zip(*found, strict=True) if found else ((), (), ())
     return np.array(ids, np.int64), np.array(times, np.int64), np.array(stretches, np.int64)
 
 
@@ -65,7 +72,7 @@ def warm_up_end(times: np.ndarray) -> int:
         return 0
     ahead = min(max(FOLLOWING, len(times) // 4), MOST_FOLLOWING)
     for first in range(len(times) // 2):
-        following = times[first:first + ahead]
+        following = times[first : first + ahead]
         usual = np.median(following)
         noise = 3 * np.median(np.abs(following - usual))
         near = np.abs(following[:IN_A_ROW] - usual) <= max(LIKE_THE_REST * usual, noise)
@@ -88,8 +95,10 @@ def others(cores: list[float], count: int) -> str:
     many = [one for one in cores if one > OTHERS * count]
     if not many:
         return ""
-    return (f"other processes kept {np.median(many):.1f} of {count} cores busy during {len(many)} "
-            f"of {len(cores)} runs: times, loads and predictions are disturbed by them")
+    return (
+        f"other processes kept {np.median(many):.1f} of {count} cores busy during {len(many)} "
+        f"of {len(cores)} runs: times, loads and predictions are disturbed by them"
+    )
 
 
 def drift(times: np.ndarray) -> float | None:
@@ -99,11 +108,10 @@ def drift(times: np.ndarray) -> float | None:
     fifth = len(times) // 5
     if fifth < 5:
         return None
-    parts = [times[i * fifth:(i + 1) * fifth] for i in range(4)] + [times[-fifth:]]
+    parts = [times[i * fifth : (i + 1) * fifth] for i in range(4)] + [times[-fifth:]]
     middles = np.array([np.median(part) for part in parts])
     rises = np.diff(middles)
     whole = middles[-1] - middles[0]
     noise = np.median([np.median(np.abs(part - np.median(part))) for part in parts])
-    steady = (rises * np.sign(whole) >= -0.1 * abs(whole)).all() and (
-        np.abs(rises).max() < 0.8 * abs(whole))
+    steady = (rises * np.sign(whole) >= -0.1 * abs(whole)).all() and (np.abs(rises).max() < 0.8 * abs(whole))
     return float(whole / middles[0]) if steady and abs(whole) > 2 * noise else 0.0

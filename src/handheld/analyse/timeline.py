@@ -40,8 +40,9 @@ class Clock:
 
     @classmethod
     def of(cls, file: RunFile) -> Clock:
-        marks = np.array(file.rows("SELECT device_ns, host_ns, error_ns FROM clock "
-                                   "ORDER BY host_ns"), np.int64).reshape(-1, 3)
+        marks = np.array(
+            file.rows("SELECT device_ns, host_ns, error_ns FROM clock ORDER BY host_ns"), np.int64
+        ).reshape(-1, 3)
         if not len(marks):
             zero = np.zeros(1, np.int64)
             return cls(zero, zero, zero, 0, 0.0)
@@ -72,8 +73,7 @@ class Clock:
             return None
         mine = np.flatnonzero(self.stretch == self.stretch[before])
         mine = mine[np.argsort(self.device[mine], kind="stable")]
-        shift = np.interp(device_ns, self.device[mine],
-                          (self.at[mine] - self.device[mine]).astype(np.float64))
+        shift = np.interp(device_ns, self.device[mine], (self.at[mine] - self.device[mine]).astype(np.float64))
         placed: np.ndarray = device_ns + np.rint(shift).astype(np.int64)
         return placed
 
@@ -110,8 +110,8 @@ def timed_steps(file: RunFile) -> list[Timed]:
     clock = Clock.of(file)
     found = []
     for step, graph, begin, end, window in file.rows(
-            "SELECT id, graph, begin_ns, end_ns, window FROM step WHERE window IS NOT NULL "
-            "ORDER BY id"):
+        "SELECT id, graph, begin_ns, end_ns, window FROM step WHERE window IS NOT NULL ORDER BY id"
+    ):
         commands = file.commands(step)
         if commands is None or not len(commands["kind"]):
             continue
@@ -138,7 +138,7 @@ def _by_op(one: Timed) -> dict[int, int]:
     ops = one.commands["op"][launches]
     spent = (one.commands["ended"] - one.commands["started"])[launches]
     sums: dict[int, int] = {}
-    for op, ns in zip(ops.tolist(), spent.tolist()):
+    for op, ns in zip(ops.tolist(), spent.tolist(), strict=True):
         sums[op] = sums.get(op, 0) + ns
     return sums
 
@@ -146,7 +146,7 @@ def _by_op(one: Timed) -> dict[int, int]:
 def periods(steps: list[Timed]) -> list[Period]:
     """Steps with a recorded one before and after them."""
     found = []
-    for before, one, after in zip(steps, steps[1:], steps[2:]):
+    for before, one, after in zip(steps, steps[1:], steps[2:], strict=False):
         if before.window == one.window == after.window:
             found.append(_period(before, one, after))
     return found
@@ -156,8 +156,7 @@ def gaps_after(one: Timed, after: Timed) -> tuple[np.ndarray, np.ndarray]:
     """After each command of a step, up to the next step's first: how long nothing ran, and how
     much of that because the command that follows was not there yet."""
     ended = one.commands["ended"]
-    started, there = (np.append(one.commands[name][1:], after.commands[name][0])
-                      for name in ("started", "host_end"))
+    started, there = (np.append(one.commands[name][1:], after.commands[name][0]) for name in ("started", "host_end"))
     gaps = np.maximum(started - ended, 0)
     return gaps, np.clip(there - ended, 0, gaps)
 

@@ -129,14 +129,11 @@ def describe(device: str) -> DeviceCaps:
         try:
             from handheld.backends import torch as torch_backend
         except ImportError as error:
-            raise DeviceError(f"{device} needs PyTorch ({error}). "
-                              "Try: pip install 'handheld[capture]'") from None
+            raise DeviceError(f"{device} needs PyTorch ({error}). Try: pip install 'handheld[capture]'") from None
         return torch_backend.describe(device)
     if device == "null":
         return host_caps("null", "null")
-    raise DeviceError(
-        f"unknown device {device!r}; there are opencl[:name], torch:cpu, torch:cuda and null"
-    )
+    raise DeviceError(f"unknown device {device!r}; there are opencl[:name], torch:cpu, torch:cuda and null")
 
 
 def open_session(plan: Plan, **options: Any) -> Session:
@@ -150,12 +147,10 @@ def open_session(plan: Plan, **options: Any) -> Session:
     elif kind == "null":
         from handheld.backends.null import NullSession as opened
     else:
-        raise DeviceError(f"a plan for {plan.device!r} is a description only: nothing here can run "
-                          "it")
+        raise DeviceError(f"a plan for {plan.device!r} is a description only: nothing here can run it")
     known = list(inspect.signature(opened).parameters)[1:]
     unknown = [name for name in options if name not in known]
     if unknown:
-        raise DeviceError(f"{plan.device} has no option {unknown[0]!r}; it has: "
-                          f"{', '.join(known) or 'none'}")
+        raise DeviceError(f"{plan.device} has no option {unknown[0]!r}; it has: {', '.join(known) or 'none'}")
     session: Session = opened(plan, **options)
     return session

@@ -34,8 +34,7 @@ def renamed(name: str, i: int) -> str:
 def _part(text: str, i: int) -> str:
     bare = _COMMENTS.sub("", text)
     macros = dict.fromkeys(_MACROS.findall(bare))
-    names = dict.fromkeys((*_TYPES.findall(bare), *_FUNCTIONS.findall(bare),
-                           *_MADE.findall(bare)))
+    names = dict.fromkeys((*_TYPES.findall(bare), *_FUNCTIONS.findall(bare), *_MADE.findall(bare)))
     own = [n for n in names if n not in macros and n != "__attribute__"]
     before = "".join(f"#define {n} {renamed(n, i)}\n" for n in own)
     after = "".join(f"#undef {n}\n" for n in (*macros, *own))

@@ -66,7 +66,7 @@ class OpenCLRecording:
 
     def read(self) -> Recorded:
         rows = np.empty((len(self.notes), 9), np.int64)
-        for row, (*known, event) in zip(rows, self.notes):
+        for row, (*known, event) in zip(rows, self.notes, strict=True):
             times = event.profile
             row[:] = (*known, times.queued, times.submit, times.start, times.end)
         self.notes.clear()
@@ -89,8 +89,7 @@ class OpenCLSession:
     """Buffers, programs and bound kernels of one plan."""
 
     def __init__(
-        self, plan: Plan, profiling: bool = False, build_threads: int | None = None,
-        kept: Kept | None = None,
+        self, plan: Plan, profiling: bool = False, build_threads: int | None = None, kept: Kept | None = None
     ) -> None:
         cl = self._cl = opencl()
         self.plan, self.counters = plan, Counters()
@@ -124,9 +123,7 @@ class OpenCLSession:
     def _check_device(self) -> None:
         have, want = self.found.caps, self.plan.caps
         if have.name != want.name:
-            raise DeviceError(
-                f"the plan was made for {want.name} and {self.plan.device} is {have.name}"
-            )
+            raise DeviceError(f"the plan was made for {want.name} and {self.plan.device} is {have.name}")
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────
 
@@ -137,13 +134,14 @@ class OpenCLSession:
             flags |= cl.mem_flags.ALLOC_HOST_PTR
         try:
             self._segments = [cl.Buffer(self.context, flags, max(n, 4)) for n in self.plan.segments]
-            for buffer, size in zip(self._segments, self.plan.segments):
+            for buffer, size in zip(self._segments, self.plan.segments, strict=True):
                 # packs are read with their gaps: start from zeros, so that nothing is undefined
                 whole = max(size, 4) // 4 * 4
                 cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(0), 0, min(FILL, whole))
                 for start in range(FILL, whole, FILL):  # from what is zero already
-                    cl.enqueue_copy(self.queue, buffer, buffer, src_offset=0, dst_offset=start,
-                                    byte_count=min(FILL, whole - start))
+                    cl.enqueue_copy(
+                        self.queue, buffer, buffer, src_offset=0, dst_offset=start, byte_count=min(FILL, whole - start)
+                    )
         except cl.Error as error:
             raise OutOfMemory(
                 f"{self.plan.device} refused {sum(self.plan.segments):,} bytes in "
@@ -155,9 +153,7 @@ class OpenCLSession:
         self._textures: dict[tuple[int, int, str], Any] = {}
         # also when a session is dropped without being closed, and at exit
         self._launches: dict[str, list[list[Bound]]] = {}
-        self._release = weakref.finalize(
-            self, _free, self._launches, self._textures, self._regions, self._segments
-        )
+        self._release = weakref.finalize(self, _free, self._launches, self._textures, self._regions, self._segments)
 
     def _region(self, place: Place) -> Any:
         key = (place.segment, place.offset, max(place.nbytes, 4))
@@ -174,13 +170,14 @@ class OpenCLSession:
         take longer for many (merge.py)."""
         families: dict[str, dict[str, Launch]] = {}
         for graph in self.plan.graphs.values():
-            for node, lowered in zip(graph.graph.nodes, graph.lowered):
+            for node, lowered in zip(graph.graph.nodes, graph.lowered, strict=True):
                 for launch in lowered.launches:
                     whose = family(node.op) if merged else launch.source
                     families.setdefault(whose, {}).setdefault(launch.source, launch)
-        self._texts = texts_of((launch for graph in self.plan.graphs.values()
-                                for lowered in graph.lowered for launch in lowered.launches),
-                               self.plan.caps)
+        self._texts = texts_of(
+            (launch for graph in self.plan.graphs.values() for lowered in graph.lowered for launch in lowered.launches),
+            self.plan.caps,
+        )
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
             building = {}
             for texts in families.values():
@@ -190,16 +187,19 @@ class OpenCLSession:
             turn = {text: n for n, text in enumerate(building)}
             for name, graph in self.plan.graphs.items():
                 self._launches[name] = [[] for _ in graph.lowered]
-            nodes = [(max((turn[launch.source] for launch in lowered.launches), default=0), name, i)
-                     for name, graph in self.plan.graphs.items()
-                     for i, lowered in enumerate(graph.lowered)]
+            nodes = [
+                (max((turn[launch.source] for launch in lowered.launches), default=0), name, i)
+                for name, graph in self.plan.graphs.items()
+                for i, lowered in enumerate(graph.lowered)
+            ]
             for _, name, i in sorted(nodes):
                 self._launches[name][i] = [
-                    self._bind(self.plan.graphs[name], i, launch,
-                               building[launch.source].result()[launch.source])
-                    for launch in self.plan.graphs[name].lowered[i].launches]
-        self.counters.builds += len({id(built[text][0]) for text, future in building.items()
-                                     for built in [future.result()]})
+                    self._bind(self.plan.graphs[name], i, launch, building[launch.source].result()[launch.source])
+                    for launch in self.plan.graphs[name].lowered[i].launches
+                ]
+        self.counters.builds += len(
+            {id(built[text][0]) for text, future in building.items() for built in [future.result()]}
+        )
 
     def _build_family(self, first: dict[str, Launch]) -> dict[str, Built]:
         texts = sorted(first)  # whatever the order of launches, the program is the same
@@ -211,8 +211,10 @@ class OpenCLSession:
         except self._cl.Error as error:  # is it one of them, or their being together?
             problem = str(error)[:1000]
         built: dict[str, Built] = {text: (self._build_one(first[text]), None) for text in texts}
-        warnings.warn(f"{self.plan.device} built {len(texts)} programs apart that it did not "
-                      f"build as one: {problem}", stacklevel=2)
+        warnings.warn(
+            f"{self.plan.device} built {len(texts)} programs apart that it did not build as one: {problem}",
+            stacklevel=2,
+        )
         return built
 
     def _build_one(self, launch: Launch) -> Any:
@@ -221,8 +223,7 @@ class OpenCLSession:
             return self._program(text)
         except cl.Error as error:
             raise BuildError(
-                f"{self.plan.device} could not build kernel {launch.kernel}:\n{error}\n"
-                f"--- source ---\n{text}"
+                f"{self.plan.device} could not build kernel {launch.kernel}:\n{error}\n--- source ---\n{text}"
             ) from None
 
     def _program(self, text: str) -> Any:
@@ -268,8 +269,7 @@ class OpenCLSession:
                 self._textures[key] = texture(self.context, self._segments[segment], floats, kind)
             except self._cl.Error as error:
                 raise BuildError(
-                    f"{self.plan.device} makes no texture of {self.plan.segments[segment]:,} "
-                    f"bytes: {error}"
+                    f"{self.plan.device} makes no texture of {self.plan.segments[segment]:,} bytes: {error}"
                 ) from None
         return self._textures[key]
 
@@ -280,8 +280,7 @@ class OpenCLSession:
         if array.size:
             begin = time.monotonic_ns()
             piece = self._staging.hold((graph, tensor), array)
-            piece.event = event = self._cl.enqueue_copy(self.queue, self._region(place), piece.host,
-                                                        is_blocking=False)
+            piece.event = event = self._cl.enqueue_copy(self.queue, self._region(place), piece.host, is_blocking=False)
             self._flight.append((event, piece.host))
             self._note(UPLOAD, -1, array.nbytes, begin, event)
         self.counters.uploads += 1
@@ -370,9 +369,7 @@ class OpenCLSession:
         event = None
         if host.size:
             begin = time.monotonic_ns()
-            event = self._cl.enqueue_copy(
-                self.queue, host, self._region(plan.places[tensor]), is_blocking=False
-            )
+            event = self._cl.enqueue_copy(self.queue, host, self._region(plan.places[tensor]), is_blocking=False)
             self._note(DOWNLOAD, -1, made.nbytes, begin, event)
             self.queue.flush()
             # a copy's event waits when it is dropped: keep it until the device is past it
@@ -412,9 +409,7 @@ class OpenCLSession:
         slot = self._slots[name]
         host: np.ndarray = np.empty(slot.shape, NUMPY[slot.dtype])
         if host.size:
-            self._cl.enqueue_copy(
-                self.queue, host, self._region(self.plan.state[name]), is_blocking=True
-            )
+            self._cl.enqueue_copy(self.queue, host, self._region(self.plan.state[name]), is_blocking=True)
         return host
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
@@ -457,11 +452,11 @@ class OpenCLSession:
         if self._timed is None:
             cl = self._cl
             try:
-                self._timed = cl.CommandQueue(
-                    self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+                self._timed = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
             except cl.Error as error:
-                raise DeviceError(f"{self.plan.device} has no queue that keeps times: {error}. "
-                                  "Only whole steps can be timed") from None
+                raise DeviceError(
+                    f"{self.plan.device} has no queue that keeps times: {error}. Only whole steps can be timed"
+                ) from None
             self._mark = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, 64)
 
     def clock_mark(self) -> tuple[int, int, int]:
@@ -496,8 +491,13 @@ def texture(context: Any, buffer: Any, floats: int, kind: str = "f32") -> Any:
     channel = cl.channel_type.HALF_FLOAT if kind == "f16" else cl.channel_type.FLOAT
     order = cl.channel_order.RGBA if floats == 4 else cl.channel_order.R
     make = getattr(cl, "create_image", cl.Image)  # pyopencl before 2024.3 has no create_image
-    return make(context, cl.mem_flags.READ_ONLY, cl.ImageFormat(order, channel),
-                shape=(buffer.size // (DTYPES[kind] * floats),), buffer=buffer)
+    return make(
+        context,
+        cl.mem_flags.READ_ONLY,
+        cl.ImageFormat(order, channel),
+        shape=(buffer.size // (DTYPES[kind] * floats),),
+        buffer=buffer,
+    )
 
 
 def _free(

@@ -24,9 +24,7 @@ def opencl() -> Any:
     try:
         import pyopencl
     except ImportError as error:  # a broken loader is a missing device, not a crash
-        raise DeviceError(
-            f"pyopencl cannot be imported ({error}). Try: pip install pyopencl"
-        ) from None
+        raise DeviceError(f"pyopencl cannot be imported ({error}). Try: pip install pyopencl") from None
     return pyopencl
 
 
@@ -82,9 +80,7 @@ def devices() -> list[Found]:
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
-        raise DeviceError(
-            f"no OpenCL platform: {error}. Try: pip install pocl-binary-distribution"
-        ) from None
+        raise DeviceError(f"no OpenCL platform: {error}. Try: pip install pocl-binary-distribution") from None
     found: list[Found] = []
     for platform in platforms:
         try:
@@ -96,9 +92,7 @@ def devices() -> list[Found]:
             for long, short in (("portable-computing-language", "pocl"), ("nvidia-cuda-", "")):
                 base = base.replace(long, short)
             same = sum(f.name == base or f.name.startswith(f"{base}--") for f in found)
-            found.append(
-                Found(base if not same else f"{base}--{same + 1}", device, caps_of(device))
-            )
+            found.append(Found(base if not same else f"{base}--{same + 1}", device, caps_of(device)))
     return sorted(found, key=lambda f: f.caps.kind != "gpu")
 
 
@@ -138,8 +132,7 @@ def _vectors_of(device: Any, kind: str) -> tuple[int, str]:
     said = max(int(device.native_vector_width_float), 1)
     if kind != "cpu" or said < 16:
         return said, ""
-    key = hashlib.sha256(f"{device.name}\n{device.platform.version}\n{device.driver_version}"
-                         .encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{device.name}\n{device.platform.version}\n{device.driver_version}".encode()).hexdigest()[:12]
     path = cache.folder() / "devices" / f"{cache.slug(device.name)}-{key}.json"
     if path not in _vectors:
         _vectors[path] = _kept_vectors(path) or _ask_vectors(device, said, path)
@@ -152,8 +145,7 @@ def _kept_vectors(path: Path) -> tuple[int, str] | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(path.read_text(encoding="utf-8"))
         width, features = kept["vector_width"], kept["features"]
-        if width in (1, 4, 8, 16) and (
-                features == "" or (features == _FEATURES and _processor_has(features))):
+        if width in (1, 4, 8, 16) and (features == "" or (features == _FEATURES and _processor_has(features))):
             return width, features
     return None
 
@@ -173,7 +165,8 @@ def _compiled_width(device: Any) -> int:
     try:
         program = cl.Program(cl.Context([device]), _WIDTH).build()
         size = cl.Kernel(program, "width").get_work_group_info(
-            cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, device)
+            cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, device
+        )
     except cl.Error:
         return 0
     return int(size[0]) if size[0] > 1 else 0
@@ -227,6 +220,4 @@ def find(spec: str) -> Found:
         partial = [f for f in found if wanted.lower() in f.name]
         if exact or partial:
             return (exact or partial)[0]
-    raise DeviceError(
-        f"no OpenCL device {wanted!r}; there are {', '.join('opencl:' + f.name for f in found)}"
-    )
+    raise DeviceError(f"no OpenCL device {wanted!r}; there are {', '.join('opencl:' + f.name for f in found)}")

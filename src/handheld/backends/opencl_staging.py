@@ -45,8 +45,11 @@ class Staging:
                 return self._mapped(like)
             except (self._cl.Error, MemoryError) as error:
                 self._pinned = False  # the other way is slower, and no less right
-                warnings.warn(f"no pinned memory of {like.nbytes:,} bytes for batches ({error}): "
-                              "they go to the device by the slower way", stacklevel=2)
+                warnings.warn(
+                    f"no pinned memory of {like.nbytes:,} bytes for batches ({error}): "
+                    "they go to the device by the slower way",
+                    stacklevel=2,
+                )
         return np.empty(like.shape, like.dtype)
 
     def _mapped(self, like: np.ndarray) -> np.ndarray:
@@ -55,7 +58,8 @@ class Staging:
         buffer = cl.Buffer(self._context, flags, like.nbytes)
         self._mapped_buffers.append(buffer)
         host: np.ndarray = cl.enqueue_map_buffer(
-            self._queue, buffer, cl.map_flags.WRITE, 0, like.shape, like.dtype, is_blocking=True)[0]
+            self._queue, buffer, cl.map_flags.WRITE, 0, like.shape, like.dtype, is_blocking=True
+        )[0]
         return host
 
     def release(self) -> None:

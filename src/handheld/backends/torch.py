@@ -27,12 +27,7 @@ def describe(device: str) -> DeviceCaps:
         return caps
     free, _ = torch.cuda.mem_get_info()
     return DeviceCaps(
-        **{
-            **caps.to_json(),
-            "name": torch.cuda.get_device_name(),
-            "global_mem_bytes": free,
-            "unified_memory": False,
-        }
+        **{**caps.to_json(), "name": torch.cuda.get_device_name(), "global_mem_bytes": free, "unified_memory": False}
     )
 
 
@@ -92,7 +87,7 @@ class TorchRecording:
         rows = np.empty((len(self.notes), 9), np.int64)
         if self.cuda:
             torch.cuda.synchronize()
-        for row, (kind, node, nbytes, begin, end, first, last) in zip(rows, self.notes):
+        for row, (kind, node, nbytes, begin, end, first, last) in zip(rows, self.notes, strict=True):
             start, stop = begin, end
             if self.cuda:
                 start = self.base_ns + round(self.base_event.elapsed_time(first) * 1e6)
@@ -152,9 +147,7 @@ class TorchSession:
         for i, node in enumerate(plan.nodes):
             last.update(dict.fromkeys((v.tensor for v in node.inputs), i))
         keep = {v.tensor for _, v, _ in plan.outputs} | {t for _, t in plan.writes}
-        keep |= {t for _, t, _ in plan.inputs} | {
-            m for members in plan.packs.values() for m in members
-        }
+        keep |= {t for _, t, _ in plan.inputs} | {m for members in plan.packs.values() for m in members}
         recording = self._recording
         for i, node in enumerate(plan.nodes):
             begun = recording.begin() if recording is not None else None
@@ -180,35 +173,27 @@ class TorchSession:
         plan = self.plan.graphs[graph].graph
         values, node = self._values[graph], plan.nodes[index]
         self._join_packs(plan.tensors, plan.packs, node, values)
-        for out, value in zip(
-            node.outputs, run_node(node, plan, values, self.float_dtype, self.where)
-        ):
+        for out, value in zip(node.outputs, run_node(node, plan, values, self.float_dtype, self.where), strict=True):
             values[out] = value
             if out in plan.packs:
                 self._split_pack(plan.tensors, plan.packs[out], value, values)
         self.counters.launches += 1
 
-    def _join_packs(
-        self, tensors: object, packs: object, node: Node, values: dict[int, torch.Tensor]
-    ) -> None:
+    def _join_packs(self, tensors: object, packs: object, node: Node, values: dict[int, torch.Tensor]) -> None:
         for view in node.inputs:
             if view.tensor in packs:  # type: ignore[operator]
                 members = packs[view.tensor]  # type: ignore[index]
                 offsets, size = pack_offsets(tensors, members)  # type: ignore[arg-type]
                 whole = torch.zeros(size, dtype=values[members[0]].dtype, device=self.where)
-                for m, o in zip(members, offsets):
+                for m, o in zip(members, offsets, strict=True):
                     whole[o : o + values[m].numel()] = values[m].reshape(-1)
                 values[view.tensor] = whole
 
     def _split_pack(
-        self,
-        tensors: object,
-        members: tuple[int, ...],
-        whole: torch.Tensor,
-        values: dict[int, torch.Tensor],
+        self, tensors: object, members: tuple[int, ...], whole: torch.Tensor, values: dict[int, torch.Tensor]
     ) -> None:
         offsets, _ = pack_offsets(tensors, members)  # type: ignore[arg-type]
-        for m, o in zip(members, offsets):
+        for m, o in zip(members, offsets, strict=True):
             tensor: Tensor = tensors[m]  # type: ignore[index]
             values[m] = whole[o : o + tensor.size].reshape(tensor.shape)
 
@@ -219,9 +204,7 @@ class TorchSession:
 
     def download(self, graph: str, tensor: int) -> _Value:
         self.counters.downloads += 1
-        self.counters.download_bytes += (
-            self.plan.graphs[graph].graph.tensors[tensor].size * DTYPES["f32"]
-        )
+        self.counters.download_bytes += self.plan.graphs[graph].graph.tensors[tensor].size * DTYPES["f32"]
         return _Value(self._values[graph][tensor])
 
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:

@@ -59,9 +59,7 @@ def attention(attrs: Attrs, q: T, k: T, v: T, *rest: T) -> tuple[T, T]:
     return (p @ _heads(v, q)).transpose(1, 2), lse
 
 
-def attention_grad(
-    attrs: Attrs, g: T, q: T, k: T, v: T, y: T, lse: T, *rest: T
-) -> tuple[T, T, T]:
+def attention_grad(attrs: Attrs, g: T, q: T, k: T, v: T, y: T, lse: T, *rest: T) -> tuple[T, T, T]:
     """dq[b, l, h, d], dk[b, s, g, d], dv[b, s, g, e]."""
     p = (_scores(attrs, q, k, rest) - lse.unsqueeze(-1)).exp()
     dp = g @ _heads(v, q).transpose(-1, -2)

@@ -22,8 +22,11 @@ Attrs = Mapping[str, Any]
 
 @torch.no_grad()
 def run_node(
-    node: Node, graph: Graph, values: dict[int, torch.Tensor],
-    float_dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
+    node: Node,
+    graph: Graph,
+    values: dict[int, torch.Tensor],
+    float_dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, ...]:
     """The node's outputs, dense, in memory of their own.
 
@@ -44,12 +47,10 @@ def run_node(
     return _outputs(node, graph, arrays, results)
 
 
-def _outputs(
-    node: Node, graph: Graph, arrays: TorchArrays, results: Sequence[T]
-) -> tuple[T, ...]:
+def _outputs(node: Node, graph: Graph, arrays: TorchArrays, results: Sequence[T]) -> tuple[T, ...]:
     taken = {arrays.values[v.tensor].untyped_storage().data_ptr() for v in node.inputs}
     outputs = []
-    for tensor_id, result in zip(node.outputs, results):
+    for tensor_id, result in zip(node.outputs, results, strict=True):
         tensor = graph.tensors[tensor_id]
         out = arrays.cast(result, tensor.dtype).contiguous()
         if out.untyped_storage().data_ptr() in taken:
@@ -75,8 +76,7 @@ def _conv(attrs: Attrs, x: T, w: T) -> tuple[T]:
     if 0 in (*x.shape, *w.shape, *shape):
         return (x.new_zeros(shape),)
     with _exact(x):
-        y = F.conv2d(x, w, None, attrs["stride"], attrs["padding"], attrs["dilation"],
-                     attrs["groups"])
+        y = F.conv2d(x, w, None, attrs["stride"], attrs["padding"], attrs["dilation"], attrs["groups"])
     return (y[:, :, : shape[2], : shape[3]],)
 
 
@@ -96,14 +96,21 @@ def _conv_weight(attrs: Attrs, dy: T, x: T) -> tuple[T]:
 
 def _conv_backward(attrs: Attrs, dy: T, x: T, w: T, which: int) -> T:
     stride, padding, dilation = attrs["stride"], attrs["padding"], attrs["dilation"]
-    full = [
-        (x.shape[2 + i] + 2 * padding[i] - dilation[i] * (w.shape[2 + i] - 1) - 1) // stride[i] + 1
-        for i in (0, 1)
-    ]
+    full = [(x.shape[2 + i] + 2 * padding[i] - dilation[i] * (w.shape[2 + i] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
     with _exact(x):
         grads = torch.ops.aten.convolution_backward(
-            _grow(dy, full).contiguous(), x.contiguous(), w.contiguous(), None, stride, padding,
-            dilation, False, [0, 0], attrs["groups"], [which == 0, which == 1, False])
+            _grow(dy, full).contiguous(),
+            x.contiguous(),
+            w.contiguous(),
+            None,
+            stride,
+            padding,
+            dilation,
+            False,
+            [0, 0],
+            attrs["groups"],
+            [which == 0, which == 1, False],
+        )
     out: T = grads[which]
     return out
 
@@ -125,7 +132,7 @@ def _pooled(attrs: Attrs, image: Sequence[int], ceil: bool) -> list[int]:
 
 
 def _needs_ceil(attrs: Attrs, image: Sequence[int], out: Sequence[int]) -> bool:
-    return any(want > floor for want, floor in zip(out, _pooled(attrs, image, False)))
+    return any(want > floor for want, floor in zip(out, _pooled(attrs, image, False), strict=True))
 
 
 def _max_pool(attrs: Attrs, x: T) -> tuple[T, T]:
@@ -136,8 +143,13 @@ def _max_pool(attrs: Attrs, x: T) -> tuple[T, T]:
         y, index = torch.ops.aten.adaptive_max_pool2d(x, [h, w])
     else:
         y, index = torch.ops.aten.max_pool2d_with_indices(
-            x, attrs["kernel"], attrs["stride"], attrs["padding"], attrs["dilation"],
-            _needs_ceil(attrs, x.shape[2:], (h, w)))
+            x,
+            attrs["kernel"],
+            attrs["stride"],
+            attrs["padding"],
+            attrs["dilation"],
+            _needs_ceil(attrs, x.shape[2:], (h, w)),
+        )
     return y[:, :, :h, :w], index[:, :, :h, :w]
 
 
@@ -152,8 +164,14 @@ def _avg_pool(attrs: Attrs, x: T) -> tuple[T]:
     if 0 in (*x.shape, *attrs["shape"]):
         return (x.new_zeros(attrs["shape"]),)
     y: T = torch.ops.aten.avg_pool2d(
-        x, attrs["kernel"], attrs["stride"], attrs["padding"],
-        _needs_ceil(attrs, x.shape[2:], (h, w)), attrs["count_pad"], attrs["divisor"] or None)
+        x,
+        attrs["kernel"],
+        attrs["stride"],
+        attrs["padding"],
+        _needs_ceil(attrs, x.shape[2:], (h, w)),
+        attrs["count_pad"],
+        attrs["divisor"] or None,
+    )
     return (y[:, :, :h, :w],)
 
 
@@ -163,9 +181,18 @@ def _avg_pool_grad(attrs: Attrs, dy: T) -> tuple[T]:
         return (dy.new_zeros(shape),)
     ceil = _needs_ceil(attrs, shape[2:], dy.shape[2:])
     dy = _grow(dy, _pooled(attrs, shape[2:], ceil))
-    return (torch.ops.aten.avg_pool2d_backward(
-        dy, dy.new_empty(shape), attrs["kernel"], attrs["stride"], attrs["padding"], ceil,
-        attrs["count_pad"], attrs["divisor"] or None),)
+    return (
+        torch.ops.aten.avg_pool2d_backward(
+            dy,
+            dy.new_empty(shape),
+            attrs["kernel"],
+            attrs["stride"],
+            attrs["padding"],
+            ceil,
+            attrs["count_pad"],
+            attrs["divisor"] or None,
+        ),
+    )
 
 
 def _scatter(attrs: Attrs, index: T, src: T, base: T | None = None) -> tuple[T]:
@@ -198,8 +225,10 @@ def _scan(attrs: Attrs, x: T) -> tuple[T]:
     if x.numel() == 0:
         return (x.clone(),)
     run: Callable[[T], T] = {
-        "add": lambda x: x.cumsum(1, dtype=x.dtype), "mul": lambda x: x.cumprod(1, dtype=x.dtype),
-        "max": lambda x: x.cummax(1).values, "min": lambda x: x.cummin(1).values,
+        "add": lambda x: x.cumsum(1, dtype=x.dtype),
+        "mul": lambda x: x.cumprod(1, dtype=x.dtype),
+        "max": lambda x: x.cummax(1).values,
+        "min": lambda x: x.cummin(1).values,
     }[attrs["mode"]]
     return (run(x.flip(1)).flip(1) if attrs["reverse"] else run(x),)
 
@@ -214,10 +243,22 @@ def _rnn(run: Callable[..., tuple[T, ...]]) -> Callable[..., tuple[T, ...]]:
 
 #: every op but map and reduce; one with an epilogue gives `acc`
 _OPS: dict[str, Callable[..., tuple[T, ...]]] = {
-    "matmul": _matmul, "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight,
-    "max_pool": _max_pool, "max_pool_grad": _max_pool_grad, "avg_pool": _avg_pool,
-    "avg_pool_grad": _avg_pool_grad, "scatter": _scatter, "assign": _assign, "scan": _scan,
-    "sort": _sort, "lstm": _rnn(torch_rnn.lstm), "lstm_grad": _rnn(torch_rnn.lstm_grad),
-    "gru": _rnn(torch_rnn.gru), "gru_grad": _rnn(torch_rnn.gru_grad),
-    "attention": torch_attention.attention, "attention_grad": torch_attention.attention_grad,
+    "matmul": _matmul,
+    "conv": _conv,
+    "conv_input": _conv_input,
+    "conv_weight": _conv_weight,
+    "max_pool": _max_pool,
+    "max_pool_grad": _max_pool_grad,
+    "avg_pool": _avg_pool,
+    "avg_pool_grad": _avg_pool_grad,
+    "scatter": _scatter,
+    "assign": _assign,
+    "scan": _scan,
+    "sort": _sort,
+    "lstm": _rnn(torch_rnn.lstm),
+    "lstm_grad": _rnn(torch_rnn.lstm_grad),
+    "gru": _rnn(torch_rnn.gru),
+    "gru_grad": _rnn(torch_rnn.gru_grad),
+    "attention": torch_attention.attention,
+    "attention_grad": torch_attention.attention_grad,
 }

@@ -14,22 +14,18 @@ class TorchArrays(interpret.Arrays):
     """The tensors of a graph, with f32 computed in `float_dtype`."""
 
     def __init__(
-        self, values: Mapping[int, torch.Tensor], float_dtype: torch.dtype,
-        device: torch.device | str,
+        self, values: Mapping[int, torch.Tensor], float_dtype: torch.dtype, device: torch.device | str
     ) -> None:
         self.values = values
         self.device = device
-        self.dtypes = {"f32": float_dtype, "i32": torch.int32, "bool": torch.bool,
-                       "f16": torch.float16}
+        self.dtypes = {"f32": float_dtype, "i32": torch.int32, "bool": torch.bool, "f16": torch.float16}
 
     def view(self, view: View) -> torch.Tensor:
         """The elements that a view names; may share memory with its tensor."""
         found = self.strided(view.tensor, view.shape, view.strides, view.offset)
         return self.cast(found, "f32") if found.dtype is torch.float16 else found
 
-    def strided(
-        self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int
-    ) -> torch.Tensor:
+    def strided(self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
         flat = self.flat(tensor)
         if 0 in shape or flat.numel() == 0:
             return flat.new_zeros(tuple(shape))
@@ -70,14 +66,11 @@ class TorchArrays(interpret.Arrays):
         return (rows.argmax(dim=-1) if op == "arg_max" else rows.argmin(dim=-1)).reshape(kept)
 
 
-def strided(
-    flat: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int
-) -> torch.Tensor:
+def strided(flat: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
     """as_strided within `flat` that also knows negative strides (by a copy)."""
     back = [d for d, s in enumerate(strides) if s < 0]
     offset += sum((shape[d] - 1) * strides[d] for d in back)
-    out = flat.as_strided(tuple(shape), tuple(abs(s) for s in strides),
-                          flat.storage_offset() + offset)
+    out = flat.as_strided(tuple(shape), tuple(abs(s) for s in strides), flat.storage_offset() + offset)
     return out.flip(back) if back else out
 
 
@@ -85,12 +78,14 @@ def _divide(mode: str) -> Callable[..., torch.Tensor]:
     def divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         safe = torch.where(b == 0, 1, b).long()  # and no INT_MIN / -1 in 32 bits
         return torch.where(b == 0, 0, torch.div(a.long(), safe, rounding_mode=mode))
+
     return divide
 
 
 def _modulo(op: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def modulo(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.where(b == 0, 0, op(a.long(), torch.where(b == 0, 1, b).long()))
+
     return modulo
 
 
@@ -101,30 +96,79 @@ def _pow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 _REDUCE: dict[str, Callable[..., torch.Tensor]] = {
-    "sum": torch.sum, "max_of": torch.amax, "min_of": torch.amin, "any_of": torch.any,
+    "sum": torch.sum,
+    "max_of": torch.amax,
+    "min_of": torch.amin,
+    "any_of": torch.any,
     "all_of": torch.all,
 }
 
 _INTEGER: dict[str, Callable[..., torch.Tensor]] = {
-    "floordiv": _divide("floor"), "truncdiv": _divide("trunc"), "mod": _modulo(torch.remainder),
-    "fmod": _modulo(torch.fmod), "pow": _pow,
+    "floordiv": _divide("floor"),
+    "truncdiv": _divide("trunc"),
+    "mod": _modulo(torch.remainder),
+    "fmod": _modulo(torch.fmod),
+    "pow": _pow,
 }
 
 _TABLE: dict[str, Callable[..., torch.Tensor]] = {
-    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "exp": torch.exp, "exp2": torch.exp2,
-    "expm1": torch.expm1, "log": torch.log, "log2": torch.log2, "log10": torch.log10,
-    "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin,
-    "cos": torch.cos, "tan": torch.tan, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
-    "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh, "asinh": torch.asinh,
-    "acosh": torch.acosh, "atanh": torch.atanh, "erf": torch.erf, "erfc": torch.erfc,
-    "ceil": torch.ceil, "floor": torch.floor, "round": torch.round, "trunc": torch.trunc,
-    "not": torch.logical_not, "bitnot": torch.bitwise_not, "isnan": torch.isnan,
-    "isinf": torch.isinf, "sigmoid": torch.sigmoid,
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide,
-    "floordiv": torch.floor_divide, "mod": torch.remainder, "fmod": torch.fmod,
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "sign": torch.sign,
+    "exp": torch.exp,
+    "exp2": torch.exp2,
+    "expm1": torch.expm1,
+    "log": torch.log,
+    "log2": torch.log2,
+    "log10": torch.log10,
+    "log1p": torch.log1p,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "tan": torch.tan,
+    "asin": torch.asin,
+    "acos": torch.acos,
+    "atan": torch.atan,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "tanh": torch.tanh,
+    "asinh": torch.asinh,
+    "acosh": torch.acosh,
+    "atanh": torch.atanh,
+    "erf": torch.erf,
+    "erfc": torch.erfc,
+    "ceil": torch.ceil,
+    "floor": torch.floor,
+    "round": torch.round,
+    "trunc": torch.trunc,
+    "not": torch.logical_not,
+    "bitnot": torch.bitwise_not,
+    "isnan": torch.isnan,
+    "isinf": torch.isinf,
+    "sigmoid": torch.sigmoid,
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.true_divide,
+    "floordiv": torch.floor_divide,
+    "mod": torch.remainder,
+    "fmod": torch.fmod,
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
-    "pow": torch.pow, "atan2": torch.atan2, "max": torch.maximum, "min": torch.minimum,
-    "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
-    "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,  # of bools: logical
-    "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift, "where": torch.where,
+    "pow": torch.pow,
+    "atan2": torch.atan2,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "eq": torch.eq,
+    "ne": torch.ne,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,  # of bools: logical
+    "shl": torch.bitwise_left_shift,
+    "shr": torch.bitwise_right_shift,
+    "where": torch.where,
 }

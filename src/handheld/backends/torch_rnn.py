@@ -32,7 +32,7 @@ def lstm_grad(inputs: Sequence[T], reverse: bool) -> tuple[T, T, T]:
     """Gradients of gx, h0 and c0."""
     dh, dh_last, dc_last, w, c, gates, c0 = inputs
     order = _order(dh.shape[0], reverse)
-    before = dict(zip(order[1:], order))  # step -> the one that ran before it
+    before = dict(zip(order[1:], order, strict=False))  # step -> the one that ran before it
     dgx, dh_next, dc_next = torch.empty_like(gates), dh_last, dc_last
     for t in reversed(order):
         i, f, g, o = gates[t].chunk(4, dim=-1)
@@ -40,10 +40,9 @@ def lstm_grad(inputs: Sequence[T], reverse: bool) -> tuple[T, T, T]:
         tanh_c = c[t].tanh()
         dht = dh[t] + dh_next
         dc = dc_next + dht * o * (1 - tanh_c * tanh_c)
-        dgx[t] = torch.cat((
-            dc * g * i * (1 - i), dc * c_old * f * (1 - f), dc * i * (1 - g * g),
-            dht * tanh_c * o * (1 - o),
-        ), dim=-1)
+        dgx[t] = torch.cat(
+            (dc * g * i * (1 - i), dc * c_old * f * (1 - f), dc * i * (1 - g * g), dht * tanh_c * o * (1 - o)), dim=-1
+        )
         dh_next, dc_next = dgx[t] @ w, dc * f
     return dgx, dh_next, dc_next
 
@@ -68,7 +67,7 @@ def gru_grad(inputs: Sequence[T], reverse: bool) -> tuple[T, T, T]:
     """Gradients of gx, of w h + bias, and of h0."""
     dh, dh_last, w, h, saved, h0 = inputs
     order = _order(dh.shape[0], reverse)
-    before = dict(zip(order[1:], order))
+    before = dict(zip(order[1:], order, strict=False))
     dgx = dh.new_empty(dh.shape[0], h0.shape[0], 3 * h0.shape[1])
     dgh, dh_next = torch.empty_like(dgx), dh_last
     for t in reversed(order):

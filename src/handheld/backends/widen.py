@@ -30,8 +30,7 @@ def texts_of(launches: Iterable[Launch], caps: DeviceCaps) -> dict[str, str]:
     for launch in launches:
         sources.setdefault(launch.source, []).append(launch)
     wide = caps.features and caps.kind == "cpu"  # whose kernels have no local memory
-    return {source: widened(mine, caps.features) if wide else source
-            for source, mine in sources.items()}
+    return {source: widened(mine, caps.features) if wide else source for source, mine in sources.items()}
 
 
 def widened(launches: Iterable[Launch], features: str) -> str:
@@ -56,5 +55,4 @@ def _kernel(launch: Launch) -> str:
     types = {Int: "int", Start: "int", Float: "float"}
     args = [f"{types.get(type(arg), '__global void *')} a{i}" for i, arg in enumerate(launch.args)]
     names = ", ".join(f"a{i}" for i in range(len(args)))
-    return (f"__kernel void {launch.kernel}({', '.join(args)}) {{\n"
-            f"  {launch.kernel}_item({_PLACE}, {names});\n}}")
+    return f"__kernel void {launch.kernel}({', '.join(args)}) {{\n  {launch.kernel}_item({_PLACE}, {names});\n}}"

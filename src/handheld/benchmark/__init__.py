@@ -1,23 +1,23 @@
 """Workloads x devices x batch sizes, each in a process of its own, into one results folder.
 
-    matrix = benchmark.Matrix(("mlp", "lenet5"), ("opencl", "torch:cpu"), (1, 16))
-    for row in benchmark.run(matrix, "results"):        # goes on where it stopped
-        print(row["workload"], row["device"], row["status"], row.get("samples_s"))
+matrix = benchmark.Matrix(("mlp", "lenet5"), ("opencl", "torch:cpu"), (1, 16))
+for row in benchmark.run(matrix, "results"):        # goes on where it stopped
+    print(row["workload"], row["device"], row["status"], row.get("samples_s"))
 
-    results = benchmark.open_results("results")         # needs no device
-    for row in results.rows:
-        path = results.run_path(row)                    # of handheld.open_run; None: no run file
+results = benchmark.open_results("results")         # needs no device
+for row in results.rows:
+    path = results.run_path(row)                    # of handheld.open_run; None: no run file
 
-    matrix    what is to be run, and in which order
-    folder    the results folder: who may write it, its rows, its run files
-    run       the loop: prepares, cools, measures, writes a row
-    child     a process that may fail, hang or take too much memory
-    worker    that process: captures a step, or measures one
-    eager     PyTorch itself as a device, for comparison: pytorch:cpu, pytorch:cuda
-    row       a run file in a few numbers
-    heat      waits until the machine is as cool as it was
-    compare   two folders side by side, or several made one
-    card      what trains here, at which batch, how fast, on which processor
+matrix    what is to be run, and in which order
+folder    the results folder: who may write it, its rows, its run files
+run       the loop: prepares, cools, measures, writes a row
+child     a process that may fail, hang or take too much memory
+worker    that process: captures a step, or measures one
+eager     PyTorch itself as a device, for comparison: pytorch:cpu, pytorch:cuda
+row       a run file in a few numbers
+heat      waits until the machine is as cool as it was
+compare   two folders side by side, or several made one
+card      what trains here, at which batch, how fast, on which processor
 """
 
 from handheld.benchmark.card import card
@@ -26,5 +26,17 @@ from handheld.benchmark.folder import Results, Row, open_results
 from handheld.benchmark.matrix import Case, Matrix, expand
 from handheld.benchmark.run import Progress, Settings, run
 
-__all__ = ["Case", "Matrix", "Progress", "Results", "Row", "Settings", "card", "compare", "expand",
-           "merge", "open_results", "run"]
+__all__ = [
+    "Case",
+    "Matrix",
+    "Progress",
+    "Results",
+    "Row",
+    "Settings",
+    "card",
+    "compare",
+    "expand",
+    "merge",
+    "open_results",
+    "run",
+]

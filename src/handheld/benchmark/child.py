@@ -40,14 +40,14 @@ class Answer:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def call(task: dict[str, Any], *, silence_s: float, tell: Tell,
-         limit_bytes: int | None = None) -> Answer:
+def call(task: dict[str, Any], *, silence_s: float, tell: Tell, limit_bytes: int | None = None) -> Answer:
     """Runs a task in a process of its own. It is ended when it holds nearly all that was free, or
     more than `limit_bytes` (from when it is known what it plans to take: until then it may still
     say that this does not fit), or when it says nothing for `silence_s` (see Silence)."""
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=said, encoding="utf-8")
+        process = subprocess.Popen(
+            COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, encoding="utf-8"
+        )
         try:
             answer = _listen(process, {**task, "parent": os.getpid()}, limit_bytes, silence_s, tell)
         finally:  # Ctrl-C too
@@ -58,8 +58,9 @@ def call(task: dict[str, Any], *, silence_s: float, tell: Tell,
         return answer
 
 
-def _listen(process: subprocess.Popen[str], task: dict[str, Any], limit_bytes: int | None,
-            silence_s: float, tell: Tell) -> Answer:
+def _listen(
+    process: subprocess.Popen[str], task: dict[str, Any], limit_bytes: int | None, silence_s: float, tell: Tell
+) -> Answer:
     assert process.stdin is not None
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
@@ -78,8 +79,12 @@ def _listen(process: subprocess.Popen[str], task: dict[str, Any], limit_bytes: i
                 most = max(most, seen.memory_info().rss)
             if most > limit:
                 facts["held_bytes"] = most
-                return Answer("out of memory", f"held {most / 2**20:,.0f} MiB while {stage} and "
-                              f"was ended at the limit of {limit / 2**20:,.0f} MiB", facts)
+                return Answer(
+                    "out of memory",
+                    f"held {most / 2**20:,.0f} MiB while {stage} and "
+                    f"was ended at the limit of {limit / 2**20:,.0f} MiB",
+                    facts,
+                )
             if silence.seconds() > silence_s:
                 return Answer("hung", f"said nothing for {silence_s:.0f} s while {stage}", facts)
             continue

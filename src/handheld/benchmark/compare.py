@@ -23,10 +23,14 @@ def compare(a: Results, b: Results) -> dict[str, Any]:
     means = {}
     for name in RATIOS:
         found = [line["ratios"][name] for line in lines if line["ratios"].get(name)]
-        means[name] = {"ratio": math.exp(sum(map(math.log, found)) / len(found)),
-                       "rows": len(found)} if found else None
-    return {"a": str(a.folder), "b": str(b.folder), "rows": lines, "means": means,
-            "differences": _differences(a.info, b.info)}
+        means[name] = {"ratio": math.exp(sum(map(math.log, found)) / len(found)), "rows": len(found)} if found else None
+    return {
+        "a": str(a.folder),
+        "b": str(b.folder),
+        "rows": lines,
+        "means": means,
+        "differences": _differences(a.info, b.info),
+    }
 
 
 def _line(key: str, a: Row | None, b: Row | None) -> dict[str, Any]:
@@ -37,8 +41,13 @@ def _line(key: str, a: Row | None, b: Row | None) -> dict[str, Any]:
         before, after = (row.get(name) if row else None for row in (a, b))
         if before and after:
             ratios[name] = after / before
-    return {"key": key, **{name: one[name] for name in ("workload", "size", "device", "batch")},
-            "a": _short(a), "b": _short(b), "ratios": ratios}
+    return {
+        "key": key,
+        **{name: one[name] for name in ("workload", "size", "device", "batch")},
+        "a": _short(a),
+        "b": _short(b),
+        "ratios": ratios,
+    }
 
 
 def _short(row: Row | None) -> dict[str, Any] | None:
@@ -80,15 +89,21 @@ def merge(folders: Sequence[Results], out: str | Path) -> Results:
             raise ResultsError(f"{out} is a results folder already. Try: another --out")
         shared = _shared(folders)
         lines = [(one, _renamed(row, shared)) for one in folders for row in one.lines]
-        devices = {_device(spec, caps["name"], shared): caps
-                   for one in folders for spec, caps in one.info["devices"].items()}
+        devices = {
+            _device(spec, caps["name"], shared): caps for one in folders for spec, caps in one.info["devices"].items()
+        }
         cases = [case for one in folders for case in one.info["cases"]]
-        writer.describe({
-            **folders[0].info, "devices": devices,
-            "cases": list({str(case): case for case in cases}.values()),
-            "merged": [{"folder": one.folder.name,
-                        **{k: v for k, v in one.info.items() if k not in ("format", "cases")}}
-                       for one in folders]})
+        writer.describe(
+            {
+                **folders[0].info,
+                "devices": devices,
+                "cases": list({str(case): case for case in cases}.values()),
+                "merged": [
+                    {"folder": one.folder.name, **{k: v for k, v in one.info.items() if k not in ("format", "cases")}}
+                    for one in folders
+                ],
+            }
+        )
         lines.sort(key=lambda item: (item[1]["status"] == "trained", item[1]["began"]))
         for one, row in lines:
             writer.append({**row, "run": _copied(one, row, writer)})

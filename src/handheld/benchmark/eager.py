@@ -38,14 +38,21 @@ class Eager:
         self.model = torch.nn.ModuleDict({name or "model": m for name, m in modules.items()})
         self.model.to(self.where).train()
         given = torch.utils._pytree.tree_map(lambda one: one.to(self.where), example)
-        self.updates = [(loss, optimizer(), given) for loss, optimizer in zip(losses, optimizers)]
+        self.updates = [(loss, optimizer(), given) for loss, optimizer in zip(losses, optimizers, strict=True)]
 
     @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
 
-    def profile(self, path: str, *, steps: int, seconds: float | None,
-                progress: Callable[[int, int, str], None], sensors: bool = True) -> Run:
+    def profile(
+        self,
+        path: str,
+        *,
+        steps: int,
+        seconds: float | None,
+        progress: Callable[[int, int, str], None],
+        sensors: bool = True,
+    ) -> Run:
         """Trains for `steps` steps, or at least these and until `seconds` have passed."""
         from handheld.profile.session import until
         from handheld.profile.watch import Watch
@@ -89,12 +96,16 @@ def _parts(source: Source, batch: int, seed: int) -> tuple[Any, list[Any], list[
 
     if isinstance(source, Suite):
         modules, updates = source.workload.parts(seed)
-        return (modules, [_loss(update, modules) for update in updates],
-                [partial(update.optimizer, modules) for update in updates],
-                source.workload.batch(batch, seed))
+        return (
+            modules,
+            [_loss(update, modules) for update in updates],
+            [partial(update.optimizer, modules) for update in updates],
+            source.workload.batch(batch, seed),
+        )
     if not isinstance(source, Factory):
-        raise HandheldError(f"{source.name} is a step file: there is no model that PyTorch itself "
-                            "could train. Try: --on torch:cpu")
+        raise HandheldError(
+            f"{source.name} is a step file: there is no model that PyTorch itself could train. Try: --on torch:cpu"
+        )
     model, loss, optimizer = source.parts(seed)
     fn = closure(model, loss, 1)
     return {"": model}, [lambda b: fn(b)[0]], [lambda: optimizer], source.need_example(batch)

@@ -38,8 +38,7 @@ Row = dict[str, Any]
 class Results:
     """A folder as it was when it was opened."""
 
-    def __init__(self, folder: Path, info: dict[str, Any], lines: list[Row],
-                 notes: list[str]) -> None:
+    def __init__(self, folder: Path, info: dict[str, Any], lines: list[Row], notes: list[str]) -> None:
         self.folder, self.info, self.lines, self.notes = folder, info, lines, notes
 
     @property
@@ -63,18 +62,22 @@ def open_results(folder: str | Path) -> Results:
 def _info(folder: Path) -> dict[str, Any]:
     path = folder / INFO
     if not path.is_file():
-        raise ResultsError(f"{folder} is no results folder: there is no {INFO} in it. "
-                           f"Try: handheld bench --out {folder}")
+        raise ResultsError(
+            f"{folder} is no results folder: there is no {INFO} in it. Try: handheld bench --out {folder}"
+        )
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         written = info["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ResultsError(f"{path} is damaged: {error!r}. Try: another --out; its run files in "
-                           f"{folder / RUNS} still open") from None
+        raise ResultsError(
+            f"{path} is damaged: {error!r}. Try: another --out; its run files in {folder / RUNS} still open"
+        ) from None
     if written != FORMAT:
-        raise ResultsError(f"{folder} has format {written!r}, of Handheld {info.get('handheld')}; "
-                           f"this one reads and writes format {FORMAT}. Try: another --out, or "
-                           "that version of Handheld")
+        raise ResultsError(
+            f"{folder} has format {written!r}, of Handheld {info.get('handheld')}; "
+            f"this one reads and writes format {FORMAT}. Try: another --out, or "
+            "that version of Handheld"
+        )
     checked: dict[str, Any] = info
     return checked
 
@@ -95,8 +98,9 @@ def _read(path: Path) -> tuple[list[Row], int, list[str]]:
             row = json.loads(line)
             row["key"], row["status"]
         except (ValueError, KeyError, TypeError):
-            raise ResultsError(f"{path} is damaged in line {number}. Try: delete that line; its "
-                               "run is then done again") from None
+            raise ResultsError(
+                f"{path} is damaged in line {number}. Try: delete that line; its run is then done again"
+            ) from None
         rows.append(row)
     return rows, end, notes
 
@@ -119,8 +123,7 @@ class Writer:
         if not (self.folder / INFO).exists():
             others = {path.name for path in self.folder.iterdir()} - {RUNS, LOCK, f"{INFO}.new"}
             if others or any((self.folder / RUNS).iterdir()):
-                raise ResultsError(f"{self.folder} is no results folder, and holds other files. "
-                                   "Try: another --out")
+                raise ResultsError(f"{self.folder} is no results folder, and holds other files. Try: another --out")
             return None
         results = open_results(self.folder)
         path = self.folder / ROWS
@@ -142,8 +145,7 @@ class Writer:
             os.replace(new, self.folder / INFO)
             _sync(self.folder)
         except OSError as error:
-            raise ResultsError(f"{self.folder / INFO} could not be written: {error.strerror}"
-                               ) from error
+            raise ResultsError(f"{self.folder / INFO} could not be written: {error.strerror}") from error
 
     def append(self, row: Row) -> None:
         """A row that is done: its run file first, then its line, both synced."""
@@ -165,8 +167,10 @@ class Writer:
             if new:
                 _sync(self.folder)
         except OSError as error:
-            raise ResultsError(f"{path} could not be written: {error.strerror}. Rows before this "
-                               "one are kept; make room and run the same command") from error
+            raise ResultsError(
+                f"{path} could not be written: {error.strerror}. Rows before this "
+                "one are kept; make room and run the same command"
+            ) from error
 
     def run_file(self, name: str) -> str:
         """The place of a run file, free: what a kill left there is gone."""
@@ -203,8 +207,9 @@ def _locked(folder: Path) -> int | None:
     except OSError:
         owner = os.read(file, 32).decode(errors="replace").strip()
         os.close(file)
-        raise ResultsError(f"{folder} is being written by process {owner or '(unknown)'}. "
-                           "Try: wait for it, or another --out") from None
+        raise ResultsError(
+            f"{folder} is being written by process {owner or '(unknown)'}. Try: wait for it, or another --out"
+        ) from None
     os.ftruncate(file, 0)
     os.write(file, f"{os.getpid()}\n".encode())
     return file

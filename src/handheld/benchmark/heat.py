@@ -17,8 +17,9 @@ PAUSE_S = 1.0  # where nothing tells temperature
 class Heat:
     """The temperatures that the machine tells, now and at the beginning."""
 
-    def __init__(self, cool_s: float | None = None, base: dict[str, float] | None = None,
-                 where: Where | None = None) -> None:
+    def __init__(
+        self, cool_s: float | None = None, base: dict[str, float] | None = None, where: Where | None = None
+    ) -> None:
         self.cool_s = cool_s
         self._sensors: list[Sensor] = []
         for sensor in available(where):
@@ -36,9 +37,11 @@ class Heat:
                 values = sensor.read()
             except (SensorLost, OSError):
                 continue
-            found |= {f"{sensor.name}/{channel.name}": value
-                      for channel, value in zip(sensor.channels, values)
-                      if channel.quantity == "temperature" and not isinstance(value, str)}
+            found |= {
+                f"{sensor.name}/{channel.name}": value
+                for channel, value in zip(sensor.channels, values, strict=True)
+                if channel.quantity == "temperature" and not isinstance(value, str)
+            }
         return found
 
     def cool(self, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -62,8 +65,7 @@ class Heat:
     def facts(self) -> dict[str, Any]:
         """The hottest channel, and how much warmer than at the beginning the machine is."""
         now = self.read()
-        return {"celsius": max(now.values(), default=None),
-                "warmer_by": self.above() if now else None}
+        return {"celsius": max(now.values(), default=None), "warmer_by": self.above() if now else None}
 
     def close(self) -> None:
         for sensor in self._sensors:

@@ -45,8 +45,7 @@ class Case:
         return _file(self.pair, self.workload)
 
     def to_json(self) -> dict[str, Any]:
-        return {"workload": self.workload, "size": self.size, "device": self.device,
-                "batch": self.batch}
+        return {"workload": self.workload, "size": self.size, "device": self.device, "batch": self.batch}
 
 
 def _file(key: str, workload: str) -> str:
@@ -67,8 +66,11 @@ def expand(names: Iterable[str]) -> tuple[str, ...]:
     """Workloads by name, or all that have a tag, domain or source: `text`, `liu2019`."""
     found: dict[str, None] = {}
     for name in names:
-        group = [w.name for w in suite.WORKLOADS.values()
-                 if name in (w.domain, *w.tags, *w.source)] if name not in suite.WORKLOADS else []
+        group = (
+            [w.name for w in suite.WORKLOADS.values() if name in (w.domain, *w.tags, *w.source)]
+            if name not in suite.WORKLOADS
+            else []
+        )
         found |= dict.fromkeys(group or [name])
     return tuple(found) or tuple(suite.WORKLOADS)
 
@@ -96,8 +98,9 @@ class Matrix:
         for name in self.names:
             own = check_source(name, self.size)
             size = self.size if name in suite.WORKLOADS else "own"
-            found |= {Case(name, size, device, batch): None
-                      for batch in self.batches or (own,) for device in self.devices}
+            found |= {
+                Case(name, size, device, batch): None for batch in self.batches or (own,) for device in self.devices
+            }
         return list(found)
 
 

@@ -48,8 +48,14 @@ class Progress:
     left_s: float | None
 
 
-def run(matrix: Matrix | None, folder: str | Path, settings: Settings | None = None, *,
-        retry: bool = False, tell: Callable[[Progress], None] | None = None) -> Iterator[Row]:
+def run(
+    matrix: Matrix | None,
+    folder: str | Path,
+    settings: Settings | None = None,
+    *,
+    retry: bool = False,
+    tell: Callable[[Progress], None] | None = None,
+) -> Iterator[Row]:
     """Runs what the folder has no row of yet, and yields rows as they are written.
 
     `matrix` None: what the folder was begun with, and its settings. `retry`: also what did not
@@ -95,9 +101,11 @@ class Bench:
         wanted = known if matrix is None else matrix.cases()
         ended = {row["key"]: row for row in old.rows} if old else {}
         files = self._files([case.workload for case in wanted], old, ended)
-        self.left = [case for case in ordered(wanted, self.settings.seed)
-                     if case.key not in ended
-                     or (retry and ended[case.key]["status"] != TRAINED)]
+        self.left = [
+            case
+            for case in ordered(wanted, self.settings.seed)
+            if case.key not in ended or (retry and ended[case.key]["status"] != TRAINED)
+        ]
         self.count = len(wanted)
         self._wall = [row["wall_s"] for row in ended.values() if row.get("wall_s")]
         devices = dict(old.info["devices"]) if old else {}
@@ -107,21 +115,29 @@ class Bench:
         self.info = {
             "handheld": handheld.__version__,
             "created": old.info["created"] if old else _now(),
-            "settings": dataclasses.asdict(self.settings), "devices": devices,
-            "machine": machine(), "versions": versions(), "base_celsius": self.heat.base,
-            "notes": old.notes if old else [], "files": files,
-            "cases": [case.to_json() for case in dict.fromkeys((*known, *wanted))]}
+            "settings": dataclasses.asdict(self.settings),
+            "devices": devices,
+            "machine": machine(),
+            "versions": versions(),
+            "base_celsius": self.heat.base,
+            "notes": old.notes if old else [],
+            "files": files,
+            "cases": [case.to_json() for case in dict.fromkeys((*known, *wanted))],
+        }
         self.writer.describe(self.info)
 
     def _check_same(self, info: dict[str, Any]) -> None:
         """Rows that are not measured alike do not belong into one folder."""
         folder, own = self.writer.folder, handheld.__version__
         if info["handheld"] != own:
-            raise ResultsError(f"{folder} was measured with Handheld {info['handheld']}, and this "
-                               f"is {own}. Try: another --out, and handheld bench --compare")
+            raise ResultsError(
+                f"{folder} was measured with Handheld {info['handheld']}, and this "
+                f"is {own}. Try: another --out, and handheld bench --compare"
+            )
         if "merged" in info:
-            raise ResultsError(f"{folder} was merged from others, and is not measured any further. "
-                               "Try: another --out, and merge again")
+            raise ResultsError(
+                f"{folder} was merged from others, and is not measured any further. Try: another --out, and merge again"
+            )
         fields = {field.name for field in dataclasses.fields(Settings)}
         before = Settings(**{k: v for k, v in info["settings"].items() if k in fields})
         if self._given is None:
@@ -129,12 +145,13 @@ class Bench:
         for name in ("seconds", "steps", "seed"):
             then, now = getattr(before, name), getattr(self.settings, name)
             if then != now:
-                raise ResultsError(f"{folder} was measured with {name}={then}, and now it is {now}:"
-                                   f" rows would not be alike. Try: another --out, or "
-                                   f"handheld bench --resume {folder}")
+                raise ResultsError(
+                    f"{folder} was measured with {name}={then}, and now it is {now}:"
+                    f" rows would not be alike. Try: another --out, or "
+                    f"handheld bench --resume {folder}"
+                )
 
-    def _files(self, names: list[str], old: Results | None, ended: dict[str, Row]
-               ) -> dict[str, str]:
+    def _files(self, names: list[str], old: Results | None, ended: dict[str, Row]) -> dict[str, str]:
         """A mark of each file that a workload is made of; an error if one that rows were measured
         with has changed, or is not here."""
         marks = dict(old.info.get("files", {})) if old else {}
@@ -143,9 +160,10 @@ class Bench:
             before, now = marks.get(name), file_mark(name)
             if before and name in measured and now != before:
                 what = "has changed since" if now else "is not here, and"
-                raise ResultsError(f"{name} {what} {self.writer.folder} was measured with it: rows "
-                                   "would not be alike. Try: another --out"
-                                   + ("" if now else ", or from the folder that it lies in"))
+                raise ResultsError(
+                    f"{name} {what} {self.writer.folder} was measured with it: rows "
+                    "would not be alike. Try: another --out" + ("" if now else ", or from the folder that it lies in")
+                )
             marks |= {name: now} if now else {}
         return marks
 
@@ -162,7 +180,8 @@ class Bench:
                     raise ResultsError(
                         f"{self.writer.folder} was measured where the {field} of {name} is "
                         f"{before[field]!r}, and here it is {caps[field]!r}. Try: another --out, "
-                        "and handheld bench --merge")
+                        "and handheld bench --merge"
+                    )
         return found
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────────
@@ -171,8 +190,12 @@ class Bench:
         try:
             while self.left:
                 case = self.left[0]
-                row = self._row(case, lambda stage: tell(Progress(
-                    self.count - len(self.left), self.count, self.left[0], stage, self._left_s())))
+                row = self._row(
+                    case,
+                    lambda stage: tell(
+                        Progress(self.count - len(self.left), self.count, self.left[0], stage, self._left_s())
+                    ),
+                )
                 self.writer.append(row)
                 self.left.pop(0)
                 if not any(other.pair == case.pair for other in self.left):
@@ -193,8 +216,14 @@ class Bench:
 
     def _row(self, case: Case, tell: Callable[[str], None]) -> Row:
         begun, began = time.monotonic(), _now()
-        row: Row = {"key": case.key, **case.to_json(), "status": "", "reason": "",
-                    "processor": self.info["devices"][case.device]["name"], "began": began}
+        row: Row = {
+            "key": case.key,
+            **case.to_json(),
+            "status": "",
+            "reason": "",
+            "processor": self.info["devices"][case.device]["name"],
+            "began": began,
+        }
         answer = self._attempt(case, row, tell)
         row["status"], row["reason"] = answer.status, answer.reason
         if answer.status == "done":
@@ -215,27 +244,37 @@ class Bench:
         step = self.writer.step_file(case.step_file)
         if case.pair not in self._pairs:
             self._pairs[case.pair] = self._call(
-                {"do": "prepare", **case.to_json(), "seed": self.settings.seed,
-                 "step": str(step)}, tell)
+                {"do": "prepare", **case.to_json(), "seed": self.settings.seed, "step": str(step)}, tell
+            )
         prepared = self._pairs[case.pair]
         row.update(prepared.facts)
         if prepared.status != "done":
             status = "does not build" if prepared.status == "failed" else prepared.status
             return Answer(status, prepared.reason)
-        return self._measure(case, row, {
-            "do": "measure", "data": row["data"], "step": str(step),
-            "limit_bytes": self.settings.limit_bytes}, tell)
+        return self._measure(
+            case,
+            row,
+            {"do": "measure", "data": row["data"], "step": str(step), "limit_bytes": self.settings.limit_bytes},
+            tell,
+        )
 
-    def _measure(self, case: Case, row: Row, task: dict[str, Any],
-                 tell: Callable[[str], None]) -> Answer:
+    def _measure(self, case: Case, row: Row, task: dict[str, Any], tell: Callable[[str], None]) -> Answer:
         assert self.heat is not None
         row.update(self.heat.cool(tell))
         row["run"] = self.writer.run_file(case.file)
-        answer = self._call({
-            **task, **case.to_json(), "batch": row["batch"],
-            "run": str(self.writer.folder / row["run"]), "seed": self.settings.seed,
-            "seconds": None if self.settings.steps else self.settings.seconds,
-            "steps": self.settings.steps or LEAST_STEPS}, tell, self.settings.limit_bytes)
+        answer = self._call(
+            {
+                **task,
+                **case.to_json(),
+                "batch": row["batch"],
+                "run": str(self.writer.folder / row["run"]),
+                "seed": self.settings.seed,
+                "seconds": None if self.settings.steps else self.settings.seconds,
+                "steps": self.settings.steps or LEAST_STEPS,
+            },
+            tell,
+            self.settings.limit_bytes,
+        )
         row.update(answer.facts)
         if answer.status in ("failed", "crashed", "device lost"):
             self._look_for(case.device, answer)
@@ -251,10 +290,10 @@ class Bench:
         elif answer.status == "device lost":  # it came back
             answer.status = "failed"
 
-    def _call(self, task: dict[str, Any], tell: Callable[[str], None] | None = None,
-              limit_bytes: int | None = None) -> Answer:
-        return call(task, silence_s=self.settings.silence_s, limit_bytes=limit_bytes,
-                    tell=tell or (lambda stage: None))
+    def _call(
+        self, task: dict[str, Any], tell: Callable[[str], None] | None = None, limit_bytes: int | None = None
+    ) -> Answer:
+        return call(task, silence_s=self.settings.silence_s, limit_bytes=limit_bytes, tell=tell or (lambda stage: None))
 
 
 def _now() -> str:

@@ -67,21 +67,20 @@ def prepare(task: dict[str, Any], say: Say) -> None:
     source = _source(task)
     batch = task["batch"] or source.default_batch
     step = source.step([batch], task["seed"])
-    if isinstance(source, StepFile) and task["batch"] and source.sizes and (
-            task["batch"] not in source.sizes):
-        raise Failed("failed", f"batch {batch} is not packaged; there are "
-                               f"{', '.join(map(str, source.sizes))}")
+    if isinstance(source, StepFile) and task["batch"] and source.sizes and (task["batch"] not in source.sizes):
+        raise Failed("failed", f"batch {batch} is not packaged; there are {', '.join(map(str, source.sizes))}")
     example, by_name, arrays = source.example(batch), {}, dict[str, np.ndarray]()
-    runs = source.runs(example) or [(name, example)
-                                    for name in graphs_in_turn(step.graphs, batch)]
+    runs = source.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, batch)]
     for name, share in runs:
         given = inputs_for(share, step.graphs[name], task["seed"])
         by_name[name] = list(given) if isinstance(given, dict) else None
         values = given.values() if isinstance(given, dict) else given
         arrays |= {f"{name}/{i}": np.asarray(value) for i, value in enumerate(values)}
-    facts = {"batch": batch, "data": "random" if example is None else "synthetic example",
-             "parameters": sum(int(np.prod(slot.shape)) for slot in step.slots.values()
-                               if slot.role == "parameter")}
+    facts = {
+        "batch": batch,
+        "data": "random" if example is None else "synthetic example",
+        "parameters": sum(int(np.prod(slot.shape)) for slot in step.slots.values() if slot.role == "parameter"),
+    }
     with path.with_suffix(".npz").open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
     path.with_suffix(".json").write_text(json.dumps({"graphs": by_name}), encoding="utf-8")
@@ -106,10 +105,19 @@ def measure(task: dict[str, Any], say: Say) -> None:
     with np.load(path.with_suffix(".npz")) as arrays:
         given = {name: _given(arrays, name, keys) for name, keys in graphs.items()}
     names = list(graphs)
-    with profile(plan, given[names[0]] if len(names) == 1 else given, task["run"],
-                 steps=task["steps"], seconds=task["seconds"], graph=names, progress=steps,
-                 what=task["workload"], batch=task["batch"], seed=task["seed"],
-                 data=task["data"]) as run:
+    with profile(
+        plan,
+        given[names[0]] if len(names) == 1 else given,
+        task["run"],
+        steps=task["steps"],
+        seconds=task["seconds"],
+        graph=names,
+        progress=steps,
+        what=task["workload"],
+        batch=task["batch"],
+        seed=task["seed"],
+        data=task["data"],
+    ) as run:
         row = measured(run, task["batch"], device)
     say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})
 
@@ -131,11 +139,9 @@ def eager(task: dict[str, Any], say: Say) -> None:
     source = _source(task)
     batch = task["batch"] or source.default_batch
     made = Eager(source, task["device"], batch, task["seed"])
-    say(facts={"batch": batch, "parameters": made.parameters, "data": "synthetic example",
-               "planned_bytes": None})
+    say(facts={"batch": batch, "parameters": made.parameters, "data": "synthetic example", "planned_bytes": None})
     steps = Steps(say)
-    with made.profile(task["run"], steps=task["steps"], seconds=task["seconds"],
-                      progress=steps) as run:
+    with made.profile(task["run"], steps=task["steps"], seconds=task["seconds"], progress=steps) as run:
         row = {**measured(run, batch, task["device"]), "peak_bytes": run.meta.get("peak_bytes")}
     say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})
 
@@ -169,7 +175,7 @@ def _open(device: str) -> None:
 def _given(arrays: Any, name: str, keys: list[str] | None) -> Any:
     count = sum(key.rpartition("/")[0] == name for key in arrays.files)
     values = [arrays[f"{name}/{i}"] for i in range(count)]
-    return tuple(values) if keys is None else dict(zip(keys, values))
+    return tuple(values) if keys is None else dict(zip(keys, values, strict=True))
 
 
 def _most_resident() -> int:
@@ -180,8 +186,11 @@ def _most_resident() -> int:
 
 def _memory(error: Exception) -> bool:
     """Whether it says that there is no more memory; PyTorch has no class for that on a CPU."""
-    return (isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-            or "can't allocate memory" in str(error))
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
 
 
 TASKS = {"describe": describe_devices, "prepare": prepare, "measure": measure, "eager": eager}

@@ -46,14 +46,23 @@ def call(
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise CaptureError(
-            f"capturing a model needs PyTorch ({error}). Try: pip install 'handheld[capture]'"
-        ) from None
+        raise CaptureError(f"capturing a model needs PyTorch ({error}). Try: pip install 'handheld[capture]'") from None
     from handheld.capture.capture import capture
 
     return capture(
-        model, loss, optimizer, batch, modules=modules, inputs=inputs, evaluate=evaluate, seed=seed,
-        name=name, frozen=frozen, clip_norm=clip_norm, clip_value=clip_value, accumulate=accumulate
+        model,
+        loss,
+        optimizer,
+        batch,
+        modules=modules,
+        inputs=inputs,
+        evaluate=evaluate,
+        seed=seed,
+        name=name,
+        frozen=frozen,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        accumulate=accumulate,
     )
 
 

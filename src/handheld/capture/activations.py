@@ -18,28 +18,20 @@ def relu(rec: Recorder, out: torch.Tensor, x: torch.Tensor) -> None:
 
 
 @lowering("threshold_backward.default")
-def threshold_backward(
-    rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, t: float
-) -> None:
+def threshold_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, t: float) -> None:
     elementwise(rec, out, [g, x], lambda a, b: b.le(t).where(0.0, a), "f32")
 
 
 @lowering("hardtanh.default")
-def hardtanh(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, low: float = -1, high: float = 1
-) -> None:
-    elementwise(
-        rec, out, [x], lambda a: a.binary("max", float(low)).binary("min", float(high)), "f32"
-    )
+def hardtanh(rec: Recorder, out: torch.Tensor, x: torch.Tensor, low: float = -1, high: float = 1) -> None:
+    elementwise(rec, out, [x], lambda a: a.binary("max", float(low)).binary("min", float(high)), "f32")
 
 
 @lowering("hardtanh_backward.default")
 def hardtanh_backward(
     rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, low: float, high: float
 ) -> None:
-    elementwise(
-        rec, out, [g, x], lambda a, b: b.gt(float(low)).both(b.lt(float(high))).where(a, 0.0), "f32"
-    )
+    elementwise(rec, out, [g, x], lambda a, b: b.gt(float(low)).both(b.lt(float(high))).where(a, 0.0), "f32")
 
 
 @lowering("silu.default")
@@ -94,11 +86,6 @@ def leaky_relu(rec: Recorder, out: torch.Tensor, x: torch.Tensor, slope: float =
 
 @lowering("leaky_relu_backward.default")
 def leaky_relu_backward(
-    rec: Recorder,
-    out: torch.Tensor,
-    g: torch.Tensor,
-    x: torch.Tensor,
-    slope: float,
-    is_result: bool,
+    rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, slope: float, is_result: bool
 ) -> None:
     elementwise(rec, out, [g, x], lambda a, b: b.gt(0.0).where(a, a * float(slope)))

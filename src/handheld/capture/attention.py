@@ -67,19 +67,14 @@ def _heads(view: View, heads: int) -> View:
 def _shared(view: View, groups: int) -> View:
     """[b, heads, ...] read by every member of a group."""
     return View(
-        view.tensor,
-        (*view.shape[:2], groups, *view.shape[2:]),
-        (*view.strides[:2], 0, *view.strides[2:]),
-        view.offset,
+        view.tensor, (*view.shape[:2], groups, *view.shape[2:]), (*view.strides[:2], 0, *view.strides[2:]), view.offset
     )
 
 
 class _Attention:
     """Queries, keys, values and mask; heads in groups if there are fewer keys than queries."""
 
-    def __init__(
-        self, rec: Recorder, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any
-    ) -> None:
+    def __init__(self, rec: Recorder, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> None:
         self.q, self.k, self.v = floats(rec, q, k, v)
         self.mask = None
         self.heads = k.shape[1]
@@ -98,6 +93,7 @@ class _Attention:
         """The gradient of a key or value: over all queries that read it."""
         return fold(rec, view, (2,), lambda a: a.reduce("sum")) if self.groups > 1 else view
 
+
 #: wider heads are taken apart: a row of them no longer fits what a kernel holds beside others
 WIDEST = 256
 
@@ -106,15 +102,12 @@ def _fits(q: torch.Tensor, v: torch.Tensor) -> bool:
     return max(q.shape[-1], v.shape[-1]) <= WIDEST
 
 
-def _operands(
-    rec: Recorder, q: torch.Tensor, k: torch.Tensor, mask: Any, dropout: float
-) -> list[View]:
+def _operands(rec: Recorder, q: torch.Tensor, k: torch.Tensor, mask: Any, dropout: float) -> list[View]:
     """What follows the tensors of an attention node: mask, seed and step, where there are any."""
     found = []
     if mask is not None:
         view = expand(rec.read(mask), (*q.shape[:-1], k.shape[-2]))
-        found.append(view if rec.dtype_of(view) != "i32" else
-                     rec.map(view.shape, [view], lambda m: m.to("f32")))
+        found.append(view if rec.dtype_of(view) != "i32" else rec.map(view.shape, [view], lambda m: m.to("f32")))
     if dropout:
         found += [rec.slot_view("handheld.seed"), rec.slot_view("handheld.step")]
     return found
@@ -125,29 +118,45 @@ def _heads_inside(view: View) -> View:
     return permute(view, (0, 2, 1, 3))
 
 
-def _attributes(
-    mask: Any, causal: bool, scale: float, dropout: float, key: int
-) -> dict[str, Any]:
-    return {"scale": scale, "causal": bool(causal), "masked": mask is not None,
-            "dropout": float(dropout), "key": key}
+def _attributes(mask: Any, causal: bool, scale: float, dropout: float, key: int) -> dict[str, Any]:
+    return {"scale": scale, "causal": bool(causal), "masked": mask is not None, "dropout": float(dropout), "key": key}
 
 
 def _emit(
-    rec: Recorder, out: Sequence[Any], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    mask: Any, causal: bool, scale: float, dropout: float,
+    rec: Recorder,
+    out: Sequence[Any],
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: Any,
+    causal: bool,
+    scale: float,
+    dropout: float,
 ) -> None:
     b, h, length, _ = q.shape
     attrs = _attributes(mask, causal, scale, dropout, rec.random_key() if dropout else 0)
     made = rec.emit(
-        "attention", [*floats(rec, q, k, v), *_operands(rec, q, k, mask, dropout)],
-        [((b, length, h, v.shape[3]), "f32"), ((b, h, length), "f32")], attrs)
+        "attention",
+        [*floats(rec, q, k, v), *_operands(rec, q, k, mask, dropout)],
+        [((b, length, h, v.shape[3]), "f32"), ((b, h, length), "f32")],
+        attrs,
+    )
     rec.bind(out[0], _heads_inside(rec.dense(made[0])))
     rec.bind(out[1], rec.dense(made[1]))
 
 
 def _emit_grad(
-    rec: Recorder, out: Sequence[Any], g: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
-    v: torch.Tensor, y: torch.Tensor, lse: torch.Tensor, mask: Any, causal: bool, scale: float,
+    rec: Recorder,
+    out: Sequence[Any],
+    g: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    y: torch.Tensor,
+    lse: torch.Tensor,
+    mask: Any,
+    causal: bool,
+    scale: float,
     dropout: float,
 ) -> None:
     rows, key = rec.contiguous(rec.read(lse)), 0
@@ -158,8 +167,9 @@ def _emit_grad(
         "attention_grad",
         [*floats(rec, g, q, k, v, y), rows, *_operands(rec, q, k, mask, dropout)],
         [((b, length, h, d), "f32"), ((b, s, g_heads, d), "f32"), ((b, s, g_heads, e), "f32")],
-        _attributes(mask, causal, scale, dropout, key))
-    for o, tensor in zip(out, made):
+        _attributes(mask, causal, scale, dropout, key),
+    )
+    for o, tensor in zip(out, made, strict=True):
         rec.bind(o, _heads_inside(rec.dense(tensor)))
 
 
@@ -245,9 +255,7 @@ def _laid_out(x: T) -> T:
 
 
 @torch.library.custom_op("handheld::attention", mutates_args=())
-def attention_op(
-    q: T, k: T, v: T, mask: T | None, causal: bool, scale: float, dropout: float
-) -> tuple[T, T]:
+def attention_op(q: T, k: T, v: T, mask: T | None, causal: bool, scale: float, dropout: float) -> tuple[T, T]:
     scores, p = _weights(q, k, mask, causal, scale)  # what dropout leaves out only a device knows
     y = p @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)
     return _laid_out(y), scores.logsumexp(-1)
@@ -255,8 +263,7 @@ def attention_op(
 
 @torch.library.custom_op("handheld::attention_grad", mutates_args=())
 def attention_grad_op(
-    g: T, q: T, k: T, v: T, y: T, lse: T, mask: T | None, causal: bool, scale: float,
-    dropout: float,
+    g: T, q: T, k: T, v: T, y: T, lse: T, mask: T | None, causal: bool, scale: float, dropout: float
 ) -> tuple[T, T, T]:
     each = q.shape[1] // k.shape[1]
     _, p = _weights(q, k, mask, causal, scale)
@@ -274,41 +281,34 @@ def _empty(like: T, heads: T, width: int) -> T:
 
 
 @attention_op.register_fake
-def _(
-    q: T, k: T, v: T, mask: T | None, causal: bool, scale: float, dropout: float
-) -> tuple[T, T]:
+def _(q: T, k: T, v: T, mask: T | None, causal: bool, scale: float, dropout: float) -> tuple[T, T]:
     return _empty(q, q, v.shape[3]), q.new_empty(q.shape[:3])
 
 
 @attention_grad_op.register_fake
 def _(
-    g: T, q: T, k: T, v: T, y: T, lse: T, mask: T | None, causal: bool, scale: float,
-    dropout: float,
+    g: T, q: T, k: T, v: T, y: T, lse: T, mask: T | None, causal: bool, scale: float, dropout: float
 ) -> tuple[T, T, T]:
     return _empty(q, q, q.shape[3]), _empty(k, k, k.shape[3]), _empty(v, v, v.shape[3])
 
 
 @lowering("handheld.attention.default")
 def whole_attention(
-    rec: Recorder, out: Any, q: T, k: T, v: T, mask: Any, causal: bool, scale: float,
-    dropout: float,
+    rec: Recorder, out: Any, q: T, k: T, v: T, mask: Any, causal: bool, scale: float, dropout: float
 ) -> None:
     _emit(rec, out, q, k, v, mask, causal, scale, dropout)
 
 
 @lowering("handheld.attention_grad.default")
 def whole_attention_grad(
-    rec: Recorder, out: Any, g: T, q: T, k: T, v: T, y: T, lse: T, mask: Any, causal: bool,
-    scale: float, dropout: float,
+    rec: Recorder, out: Any, g: T, q: T, k: T, v: T, y: T, lse: T, mask: Any, causal: bool, scale: float, dropout: float
 ) -> None:
     _emit_grad(rec, out, g, q, k, v, y, lse, mask, causal, scale, dropout)
 
 
 class _Whole(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: T, k: T, v: T, mask: T | None, causal: bool, scale: float, dropout: float
-    ) -> T:
+    def forward(ctx: Any, q: T, k: T, v: T, mask: T | None, causal: bool, scale: float, dropout: float) -> T:
         y: T
         y, lse = torch.ops.handheld.attention(q, k, v, mask, causal, scale, dropout)
         ctx.save_for_backward(q, k, v, y, lse, mask)
@@ -333,7 +333,7 @@ def _covered(q: T, k: T, v: T, mask: T | None, causal: bool, shared: bool) -> bo
         return fits and q.dtype.is_floating_point and min(n, s, d) > 0
     known = mask.dtype == torch.bool or mask.dtype.is_floating_point
     wide = (1,) * (4 - mask.dim()) + tuple(mask.shape)
-    spread = mask.dim() <= 4 and all(m in (1, w) for m, w in zip(wide, (b, h, n, s)))
+    spread = mask.dim() <= 4 and all(m in (1, w) for m, w in zip(wide, (b, h, n, s), strict=True))
     return known and spread and not mask.requires_grad and not causal and min(n, s, d) > 0
 
 
@@ -341,14 +341,18 @@ def whole(original: Callable[..., T]) -> Callable[..., T]:
     """scaled_dot_product_attention as the op of this file, where it can."""
 
     def scaled_dot_product_attention(
-        query: T, key: T, value: T, attn_mask: T | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+        query: T,
+        key: T,
+        value: T,
+        attn_mask: T | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
     ) -> T:
         if not _covered(query, key, value, attn_mask, is_causal, enable_gqa):
-            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
-                            enable_gqa=enable_gqa)
-        y: T = _Whole.apply(query, key, value, attn_mask, is_causal, _scale_of(query, scale),
-                            float(dropout_p))  # type: ignore[no-untyped-call]
+            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        y: T = _Whole.apply(query, key, value, attn_mask, is_causal, _scale_of(query, scale), float(dropout_p))  # type: ignore[no-untyped-call]
         return y
 
     return scaled_dot_product_attention

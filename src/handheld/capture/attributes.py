@@ -31,7 +31,7 @@ class Attributes:
     def new_buffers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """(old, new) for every buffer that the forward pass put another tensor in the place of."""
         found = []
-        for module, before in zip(self._modules, self._before):
+        for module, before in zip(self._modules, self._before, strict=True):
             for name, new in module._buffers.items():
                 old = before["_buffers"].get(name)
                 if old is None or new is None or new is old:
@@ -44,7 +44,7 @@ class Attributes:
         """Takes away every tensor that was not there before."""
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
-        for module, before, objects in zip(self._modules, self._before, self._objects):
+        for module, before, objects in zip(self._modules, self._before, self._objects, strict=True):
             now = vars(module)
             for key in list(now):
                 if key in _OWN:
@@ -60,13 +60,7 @@ class Attributes:
 
 
 def _copied(value: Any) -> Any:
-    return (
-        type(value)(value)
-        if type(value) in (dict, list)
-        else dict(value)
-        if isinstance(value, dict)
-        else value
-    )
+    return type(value)(value) if type(value) in (dict, list) else dict(value) if isinstance(value, dict) else value
 
 
 def _changed(now: Any, before: Any) -> bool:
@@ -74,7 +68,7 @@ def _changed(now: Any, before: Any) -> bool:
         return False
     if isinstance(now, dict):
         return now.keys() != before.keys() or any(now[k] is not before[k] for k in now)
-    return len(now) != len(before) or any(a is not b for a, b in zip(now, before))
+    return len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True))
 
 
 def _refill(target: Any, values: Any) -> None:

@@ -78,9 +78,7 @@ class Capture:
         owner = self._optimizer(optimizer, name)
         options = {"clip_norm": clip_norm, "clip_value": clip_value}
         if accumulate > 1:
-            self._record(
-                f"{name}.accumulate", fn, batch, owner, accumulate=accumulate, last=False, **options
-            )
+            self._record(f"{name}.accumulate", fn, batch, owner, accumulate=accumulate, last=False, **options)
         self._record(name, fn, batch, owner, accumulate=accumulate, last=True, **options)
         return self
 
@@ -90,20 +88,14 @@ class Capture:
             self._record(name, fn, batch, None)
         return self
 
-    def copy(
-        self,
-        name: str,
-        pairs: Mapping[nn.Module, nn.Module] | Sequence[tuple[nn.Module, nn.Module]],
-    ) -> Capture:
+    def copy(self, name: str, pairs: Mapping[nn.Module, nn.Module] | Sequence[tuple[nn.Module, nn.Module]]) -> Capture:
         """A graph that copies modules' parameters and buffers: [(target, source), ...]."""
         rec = Recorder(self.state, None)
         rec.phase, rec.source = "update", "copy"
         writes: dict[str, int] = {}
         for target, source in pairs.items() if isinstance(pairs, Mapping) else pairs:
             theirs = dict(source.named_parameters()) | dict(source.named_buffers())
-            for key, tensor in (
-                dict(target.named_parameters()) | dict(target.named_buffers())
-            ).items():
+            for key, tensor in (dict(target.named_parameters()) | dict(target.named_buffers())).items():
                 slot = self.state.find(tensor)
                 rec.path = [self.state.path_of(slot)]
                 rec.slot_tensor(slot)
@@ -117,15 +109,10 @@ class Capture:
         change from step to step: warn, error or accept."""
         arguments.check_frozen(frozen)
         used = {s for g in self.graphs.values() for s in g.slots}
-        keep = {
-            n: s
-            for n, s in self.state.slots.items()
-            if n in used or s.role in ("parameter", "buffer", "control")
-        }
+        keep = {n: s for n, s in self.state.slots.items() if n in used or s.role in ("parameter", "buffer", "control")}
         values = {n: self.state.values[n].reshape(s.shape) for n, s in keep.items()}
         step = Step(keep, values, self.graphs, meta)
-        rest = {n: v for n, v in self.state.values.items()
-                if n not in keep or keep[n].role == "constant"}
+        rest = {n: v for n, v in self.state.values.items() if n not in keep or keep[n].role == "constant"}
         step.unfused = Step(self.state.slots, rest, self._unfused)
         if frozen == "error":
             check_frozen(step, "capture(..., frozen='accept')")
@@ -141,12 +128,7 @@ class Capture:
         return self._optimizers[id(optimizer)]
 
     def _record(
-        self,
-        name: str,
-        fn: Callable[[Any], Any],
-        batch: Any,
-        optimizer: Optimizer | None,
-        **options: Any,
+        self, name: str, fn: Callable[[Any], Any], batch: Any, optimizer: Optimizer | None, **options: Any
     ) -> None:
         try:
             self._record_once(name, fn, batch, optimizer, fake=True, **options)
@@ -155,13 +137,7 @@ class Capture:
             self._record_once(name, fn, batch, optimizer, fake=False, **options)
 
     def _record_once(
-        self,
-        name: str,
-        fn: Callable[[Any], Any],
-        batch: Any,
-        optimizer: Optimizer | None,
-        fake: bool,
-        **options: Any,
+        self, name: str, fn: Callable[[Any], Any], batch: Any, optimizer: Optimizer | None, fake: bool, **options: Any
     ) -> None:
         mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
         rec = Recorder(self.state, mode)
@@ -191,9 +167,7 @@ class Capture:
             rec.path.pop()
             named = [("loss", _read(rec, loss), "float32")] if loss is not None else []
             named += [(key, _read(rec, t), _name(t)) for key, t in _named_outputs(outputs)]
-        if optimizer is not None or any(
-            n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())
-        ):
+        if optimizer is not None or any(n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())):
             rec.phase, rec.path, rec.source = "update", ["handheld"], "step counter"
             done = rec.slot_view("handheld.step")
             writes["handheld.step"] = rec.map((), [done], lambda t: t + 1).tensor
@@ -208,7 +182,7 @@ class Capture:
                     writes[slot] = storage.tensor
         if rec.ranges:
             notes["ranges"] = tuple(rec.ranges.values())
-            check_ranges(rec.ranges, dict(zip(_leaf_names(batch), leaves)))
+            check_ranges(rec.ranges, dict(zip(_leaf_names(batch), leaves, strict=True)))
         self.frozen[name] = tuple(rec.frozen)
         if rec.frozen:
             notes["frozen"] = tuple(dict.fromkeys(map(str, rec.frozen)))
@@ -228,9 +202,7 @@ class Capture:
     ) -> dict[str, int]:
         parameters = [p for p, _ in optimizer.parameters]
         if not parameters:
-            raise CaptureError(
-                "the optimizer has no parameters with requires_grad=True: nothing to train"
-            )
+            raise CaptureError("the optimizer has no parameters with requires_grad=True: nothing to train")
         if not loss.requires_grad:
             raise CaptureError("the loss does not depend on any parameter of the optimizer")
         # the gradient of the loss is a slot: 1 in float32, see passes/scale.py
@@ -238,19 +210,16 @@ class Capture:
         found = torch.autograd.grad(loss, parameters, seed, allow_unused=True)
         # functions that run a backward pass of their own (reversible layers) leave gradients behind
         grads = [
-            p.grad if g is None else g if p.grad is None else g + p.grad
-            for p, g in zip(parameters, found)
+            p.grad if g is None else g if p.grad is None else g + p.grad for p, g in zip(parameters, found, strict=True)
         ]
         if all(g is None for g in grads):
-            raise CaptureError(
-                "no gradient reaches any parameter of the optimizer: are they this model's?"
-            )
-        unreached = [self.state.find(p) for p, g in zip(parameters, grads) if g is None]
+            raise CaptureError("no gradient reaches any parameter of the optimizer: are they this model's?")
+        unreached = [self.state.find(p) for p, g in zip(parameters, grads, strict=True) if g is None]
         if unreached:
             notes["no_gradient"] = tuple(unreached)
         rec.phase, rec.source = "update", "gradient"
         rec.path.append("optimizer")
-        views = {id(p): rec.read(g) for p, g in zip(parameters, grads) if g is not None}
+        views = {id(p): rec.read(g) for p, g in zip(parameters, grads, strict=True) if g is not None}
         writes: dict[str, int] = {}
         if accumulate > 1:
             notes["accumulate"] = accumulate
@@ -265,12 +234,7 @@ class Capture:
         return writes
 
     def _accumulate(
-        self,
-        rec: Recorder,
-        parameters: Sequence[torch.Tensor],
-        views: dict[int, View],
-        count: int,
-        last: bool,
+        self, rec: Recorder, parameters: Sequence[torch.Tensor], views: dict[int, View], count: int, last: bool
     ) -> tuple[dict[int, View], dict[str, int]]:
         writes, sums = {}, {}
         for p in parameters:
@@ -289,13 +253,7 @@ class Capture:
         return sums, writes
 
     def _finish(
-        self,
-        name: str,
-        rec: Recorder,
-        inputs: Any,
-        outputs: Any,
-        writes: dict[str, int],
-        notes: dict[str, Any],
+        self, name: str, rec: Recorder, inputs: Any, outputs: Any, writes: dict[str, int], notes: dict[str, Any]
     ) -> None:
         raw = check(graph_of(rec, name, inputs, outputs, writes, notes), self.state.slots)
         self._unfused[name], self.graphs[name] = raw, optimize(raw, self.state)
@@ -361,7 +319,7 @@ def _inputs(
 ) -> tuple[list[Any], list[tuple[str, int, str]]]:
     """Batch tensors as inputs of the graph; other leaves (numbers, None) stay what they are."""
     given, inputs = [], []
-    for name, leaf in zip(_leaf_names(batch), leaves):
+    for name, leaf in zip(_leaf_names(batch), leaves, strict=True):
         if isinstance(leaf, np.ndarray):
             leaf = torch.from_numpy(leaf)
         if not isinstance(leaf, torch.Tensor):
@@ -399,8 +357,8 @@ def _loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise CaptureError(
             "the closure must return a scalar loss, or (loss, outputs); "
-            "it returned " + (f"a tensor of shape {tuple(loss.shape)}"
-                              if isinstance(loss, torch.Tensor) else type(loss).__name__)
+            "it returned "
+            + (f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__)
         )
     return loss, outputs
 
@@ -420,11 +378,7 @@ def _read(rec: Recorder, tensor: torch.Tensor) -> View:
     order = physical_order(tensor)
     whole = permute(view, order)
     role = rec.tensors[view.tensor].role
-    if (
-        view.is_contiguous
-        and whole.size == rec.tensors[view.tensor].size
-        and role in ("activation", "gradient")
-    ):
+    if view.is_contiguous and whole.size == rec.tensors[view.tensor].size and role in ("activation", "gradient"):
         return View(view.tensor, view.shape, contiguous_strides(view.shape), 0)
     return rec.map(view.shape, [view], lambda a: a)
 
@@ -457,8 +411,7 @@ def capture(
         builder = Capture(model, seed)
         fn = closure(model, loss, inputs)
     if optimizer is not None:
-        builder.train(fn, optimizer, batch, clip_norm=clip_norm, clip_value=clip_value,
-                      accumulate=accumulate)
+        builder.train(fn, optimizer, batch, clip_norm=clip_norm, clip_value=clip_value, accumulate=accumulate)
     if evaluate:
         builder.evaluate(fn, batch)
         if isinstance(model, nn.Module) and isinstance(batch, (tuple, list)):
@@ -466,9 +419,7 @@ def capture(
     return builder.step(frozen=frozen, name=name or type(model).__name__)
 
 
-def closure(
-    model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int
-) -> Callable[[Any], Any]:
+def closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int) -> Callable[[Any], Any]:
     def fn(batch: Any) -> Any:
         if isinstance(batch, Mapping):
             output = model(**batch)
@@ -478,9 +429,7 @@ def closure(
             output = model(*batch[:inputs])
         if loss is None:
             found = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
-            return found, {k: v for k, v in output.items() if k != "loss"} if isinstance(
-                output, Mapping
-            ) else None
+            return found, {k: v for k, v in output.items() if k != "loss"} if isinstance(output, Mapping) else None
         targets = () if isinstance(batch, (Mapping, torch.Tensor)) else tuple(batch[inputs:])
         arguments.check_call(loss, targets, inputs)
         return loss(output, *targets), output

@@ -95,8 +95,7 @@ def compute(name: str, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -
     if name not in _BY_PARTS:
         return NotImplemented
     real, imaginary = (
-        func(*pytree.tree_map(of, tuple(args)), **pytree.tree_map(of, kwargs))
-        for of in (_real, _imaginary)
+        func(*pytree.tree_map(of, tuple(args)), **pytree.tree_map(of, kwargs)) for of in (_real, _imaginary)
     )
     return join(real, imaginary)
 

@@ -158,14 +158,10 @@ def along_axes(rec: Recorder, x: View, matrices: Sequence[np.ndarray]) -> View:
         behind = math.prod(x.shape[dim + 1 :])
         x = rec.contiguous(x)
         left = View(weights.tensor, (math.prod(lead), *matrix.shape), (0, matrix.shape[1], 1), 0)
-        right = View(
-            x.tensor, (math.prod(lead), x.shape[dim], behind), (x.shape[dim] * behind, behind, 1), 0
-        )
+        right = View(x.tensor, (math.prod(lead), x.shape[dim], behind), (x.shape[dim] * behind, behind, 1), 0)
         if behind == 1:  # one product of [lead, in] with [in, out]
             left = View(x.tensor, (math.prod(lead), x.shape[dim]), (x.shape[dim], 1), 0)
-            right = View(
-                weights.tensor, (matrix.shape[1], matrix.shape[0]), (1, matrix.shape[1]), 0
-            )
+            right = View(weights.tensor, (matrix.shape[1], matrix.shape[0]), (1, matrix.shape[1]), 0)
         product = matmul(rec, left, right)
         shape = (*lead, matrix.shape[0], *x.shape[dim + 1 :])
         x = View(product.tensor, shape, contiguous_strides(shape), 0)
@@ -180,12 +176,7 @@ def _plane(view: View) -> View:
     """[n, c, w] as [n, c, 1, w]."""
     if len(view.shape) == 4:
         return view
-    return View(
-        view.tensor,
-        (*view.shape[:2], 1, view.shape[2]),
-        (*view.strides[:2], 0, view.strides[2]),
-        view.offset,
-    )
+    return View(view.tensor, (*view.shape[:2], 1, view.shape[2]), (*view.strides[:2], 0, view.strides[2]), view.offset)
 
 
 def _pair(values: Sequence[int], first: int, rank: int) -> tuple[int, int]:
@@ -194,17 +185,10 @@ def _pair(values: Sequence[int], first: int, rank: int) -> tuple[int, int]:
 
 
 def _geometry(
-    rec: Recorder,
-    rank: int,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
+    rec: Recorder, rank: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> dict[str, Any]:
     if rank not in (1, 2):
-        raise UnsupportedOp(
-            f"convolution over {rank} spatial dimensions has no lowering (in {rec._module()})"
-        )
+        raise UnsupportedOp(f"convolution over {rank} spatial dimensions has no lowering (in {rec._module()})")
     return {
         "stride": _pair(stride, 1, rank),
         "padding": _pair(padding, 0, rank),
@@ -218,9 +202,7 @@ def _shape4(tensor: torch.Tensor) -> tuple[int, ...]:
     return s if len(s) == 4 else (*s[:2], 1, s[2])
 
 
-def _conv(
-    rec: Recorder, op: str, a: View, b: View, shape: tuple[int, ...], geometry: dict[str, Any]
-) -> View:
+def _conv(rec: Recorder, op: str, a: View, b: View, shape: tuple[int, ...], geometry: dict[str, Any]) -> View:
     attrs = {**geometry, "shape": shape, **({} if op == "conv_weight" else _PLAIN)}
     return rec.dense(rec.emit(op, [_plane(a), _plane(b)], [(shape, "f32")], attrs)[0])
 
@@ -294,9 +276,7 @@ def convolution_backward(
     if x.dim() == 5:
         from handheld.capture.volumes import convolution3d_backward
 
-        convolution3d_backward(
-            rec, out, g, x, w, stride, padding, dilation, transposed, groups, mask
-        )
+        convolution3d_backward(rec, out, g, x, w, stride, padding, dilation, transposed, groups, mask)
         return
     geometry = _geometry(rec, x.dim() - 2, stride, padding, dilation, groups)
     gv, xv, wv = floats(rec, g, x, w)

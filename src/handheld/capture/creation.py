@@ -50,9 +50,7 @@ def arange(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else 1
     kind = ir_dtype(out.dtype)
-    view = rec.map(
-        tuple(out.shape), [], lambda b: iota(b, 0).to(kind) * fit(step, kind) + fit(start, kind)
-    )
+    view = rec.map(tuple(out.shape), [], lambda b: iota(b, 0).to(kind) * fit(step, kind) + fit(start, kind))
     rec.bind(out, view)
 
 

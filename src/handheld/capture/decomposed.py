@@ -23,12 +23,7 @@ def shrink_backward(g: T, x: T, lambd: float) -> T:
 
 @decomposed("rrelu_with_noise.default")
 def rrelu(
-    x: T,
-    noise: T,
-    lower: float = 0.125,
-    upper: float = 1 / 3,
-    training: bool = False,
-    generator: Any = None,
+    x: T, noise: T, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
 ) -> T:
     if not training:
         return torch.where(x > 0, x, x * ((lower + upper) / 2))
@@ -51,11 +46,7 @@ def signbit(x: T) -> T:
 def copysign(a: T, b: Any) -> T:
     negative = signbit(b) if isinstance(b, T) else math.copysign(1.0, b) < 0
     size = a.abs()
-    return (
-        torch.where(negative, -size, size)
-        if isinstance(negative, T)
-        else (-size if negative else size)
-    )
+    return torch.where(negative, -size, size) if isinstance(negative, T) else (-size if negative else size)
 
 
 @decomposed("fmax.default")
@@ -186,9 +177,7 @@ def weight_norm_backward(g: T, v: T, scale: T, norms: T, dim: int) -> tuple[T, T
     others = [d for d in range(v.dim()) if d != dim]
     along = (g * v).sum(others, keepdim=True)
     norms, shaped = norms.reshape(along.shape), scale.reshape(along.shape)
-    return (shaped / norms) * (g - v * (along / (norms * norms))), (along / norms).reshape(
-        scale.shape
-    )
+    return (shaped / norms) * (g - v * (along / (norms * norms))), (along / norms).reshape(scale.shape)
 
 
 # ── order ────────────────────────────────────────────────────────────────────────────────────────
@@ -261,11 +250,7 @@ def masked_scatter_backward(g: T, mask: T, sizes: Sequence[int]) -> T:
     place = mask.reshape(-1).cumsum(0) - 1
     size = math.prod(sizes)
     flat = torch.where(mask, g, 0.0).reshape(-1)
-    return (
-        torch.zeros(size, dtype=g.dtype)
-        .index_add(0, place.clamp(0, max(size - 1, 0)), flat)
-        .reshape(tuple(sizes))
-    )
+    return torch.zeros(size, dtype=g.dtype).index_add(0, place.clamp(0, max(size - 1, 0)), flat).reshape(tuple(sizes))
 
 
 @decomposed("put.default")
@@ -275,9 +260,7 @@ def put(x: T, index: T, source: T, accumulate: bool = False) -> T:
 
 
 @decomposed("scatter_reduce.two")
-def scatter_reduce(
-    x: T, dim: int, index: T, src: T, reduce: str, *, include_self: bool = True
-) -> T:
+def scatter_reduce(x: T, dim: int, index: T, src: T, reduce: str, *, include_self: bool = True) -> T:
     if x.dim() == 0:
         x, index, src = x.reshape(1), index.reshape(1), src.reshape(1)
         return scatter_reduce(x, 0, index, src, reduce, include_self=include_self).reshape(())  # type: ignore[no-any-return]
@@ -289,11 +272,7 @@ def scatter_reduce(
         total = base.scatter_add(dim, index, src)
         if reduce == "sum":
             return total
-        count = (
-            torch.full_like(x, 1 if include_self else 0)
-            .scatter_add(dim, index, torch.ones_like(src))
-            .clamp(min=1)
-        )
+        count = torch.full_like(x, 1 if include_self else 0).scatter_add(dim, index, torch.ones_like(src)).clamp(min=1)
         return total / count if x.dtype.is_floating_point else total // count
     # every target looks at every source: there is no atomic maximum to do better with
     dim = dim % x.dim()
@@ -301,27 +280,21 @@ def scatter_reduce(
     line = torch.arange(x.shape[dim]).reshape([-1 if d == dim else 1 for d in range(x.dim())])
     mine = index.unsqueeze(-1).transpose(dim, -1) == line.unsqueeze(-1)
     values = torch.where(mine, src.unsqueeze(-1).transpose(dim, -1), _fit(start, x.dtype))
-    found = {
-        "amax": lambda: values.amax(-1),
-        "amin": lambda: values.amin(-1),
-        "prod": lambda: values.prod(-1),
-    }[reduce]()
+    found = {"amax": lambda: values.amax(-1), "amin": lambda: values.amin(-1), "prod": lambda: values.prod(-1)}[
+        reduce
+    ]()
     join = {"amax": torch.maximum, "amin": torch.minimum, "prod": torch.mul}[reduce]
     held = base[tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))]
     joined = join(held, found)
     if part.shape == x.shape:
         return joined
     result = base.clone()
-    result[tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))] = (
-        joined
-    )
+    result[tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))] = joined
     return result
 
 
 @decomposed("index_reduce.default")
-def index_reduce(
-    x: T, dim: int, index: T, source: T, reduce: str, *, include_self: bool = True
-) -> T:
+def index_reduce(x: T, dim: int, index: T, source: T, reduce: str, *, include_self: bool = True) -> T:
     shape = [-1 if d == dim % max(x.dim(), 1) else 1 for d in range(source.dim())]
     wide = index.reshape(shape).expand(source.shape) if source.dim() else index.reshape(())
     return scatter_reduce(x, dim, wide, source, reduce, include_self=include_self)  # type: ignore[no-any-return]
@@ -338,9 +311,7 @@ def _fit(value: float, dtype: torch.dtype) -> float | int:
 
 
 @decomposed("multi_margin_loss_backward.default")
-def multi_margin_backward(
-    g: T, x: T, target: T, p: Any, margin: Any, weight: T | None = None, reduction: int = 1
-) -> T:
+def multi_margin_backward(g: T, x: T, target: T, p: Any, margin: Any, weight: T | None = None, reduction: int = 1) -> T:
     rows = x if x.dim() == 2 else x.reshape(1, -1)
     target = target.reshape(-1)
     count, classes = rows.shape
@@ -350,9 +321,7 @@ def multi_margin_backward(
     slope = torch.where(wrong, 1.0 if p == 1 else 2 * gap, 0.0) / classes
     if weight is not None:
         slope = slope * weight[target].unsqueeze(1)
-    slope = torch.where(
-        torch.arange(classes) == target.unsqueeze(1), -slope.sum(1, keepdim=True), slope
-    )
+    slope = torch.where(torch.arange(classes) == target.unsqueeze(1), -slope.sum(1, keepdim=True), slope)
     scale = g.reshape(-1, 1) if reduction == 0 else g / count if reduction == 1 else g
     return (slope * scale).reshape(x.shape)
 
@@ -366,9 +335,7 @@ def multilabel_margin(x: T, target: T, reduction: int) -> tuple[T, T]:
     counted = listed.unsqueeze(2) & ~is_target.unsqueeze(1)
     loss = torch.where(counted, gap.clamp(min=0), 0.0).sum((1, 2)) / rows.shape[1]
     result = loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
-    return (result.reshape(()) if x.dim() < 2 else result), is_target.to(x.dtype).reshape(
-        target.shape
-    )
+    return (result.reshape(()) if x.dim() < 2 else result), is_target.to(x.dtype).reshape(target.shape)
 
 
 @decomposed("multilabel_margin_loss_backward.default")
@@ -376,9 +343,7 @@ def multilabel_margin_backward(g: T, x: T, target: T, reduction: int, is_target:
     rows, labels = (t if t.dim() == 2 else t.reshape(1, -1) for t in (x, target))
     listed, known = _labels(labels)
     own = rows.gather(1, labels.clamp(min=0))
-    open_ = (
-        (1 - own.unsqueeze(2) + rows.unsqueeze(1) > 0) & listed.unsqueeze(2) & ~known.unsqueeze(1)
-    )
+    open_ = (1 - own.unsqueeze(2) + rows.unsqueeze(1) > 0) & listed.unsqueeze(2) & ~known.unsqueeze(1)
     step = open_.to(x.dtype) / rows.shape[1]
     pulled = torch.zeros_like(rows).scatter_add(1, labels.clamp(min=0), -step.sum(2))
     scale = g.reshape(-1, 1) if reduction == 0 else g / rows.shape[0] if reduction == 1 else g

@@ -60,11 +60,7 @@ class Emitter:
         return self.phase
 
     def emit(
-        self,
-        op: str,
-        inputs: Sequence[View],
-        outputs: Sequence[tuple[Sequence[int], str]],
-        attrs: Mapping[str, Any],
+        self, op: str, inputs: Sequence[View], outputs: Sequence[tuple[Sequence[int], str]], attrs: Mapping[str, Any]
     ) -> list[int]:
         made = [self.new_tensor(shape, dtype) for shape, dtype in outputs]
         origin = Origin(self._phase(), self._module(), self.source)
@@ -84,10 +80,7 @@ class Emitter:
         none or `gathered` ones) and returns one Val or a list, stored full or per row."""
         builder = Builder(reducing=bool(axes))
         shape = tuple(shape)
-        vals = [
-            Val(builder, builder.load(i, self.dtype_of(v)), self.dtype_of(v))
-            for i, v in enumerate(inputs)
-        ]
+        vals = [Val(builder, builder.load(i, self.dtype_of(v)), self.dtype_of(v)) for i, v in enumerate(inputs)]
         result = build(builder, *vals) if gathered or not inputs else build(*vals)
         results = list(result) if isinstance(result, (list, tuple)) else [result]
         flags = list(full) if full is not None else [not axes] * len(results)
@@ -96,19 +89,13 @@ class Emitter:
             "shape": shape,
             "axes": tuple(axes),
             "program": builder.program,
-            "stores": tuple((r.index, f) for r, f in zip(results, flags)),
+            "stores": tuple((r.index, f) for r, f in zip(results, flags, strict=True)),
         }
-        outs = [(shape if f else outer, r.dtype) for r, f in zip(results, flags)]
+        outs = [(shape if f else outer, r.dtype) for r, f in zip(results, flags, strict=True)]
         made = self.emit("reduce" if axes else "map", [*inputs, *gathered], outs, attrs)
         return [self.dense(t) for t in made]
 
-    def map(
-        self,
-        shape: Sequence[int],
-        inputs: Sequence[View],
-        build: Build,
-        gathered: Sequence[View] = (),
-    ) -> View:
+    def map(self, shape: Sequence[int], inputs: Sequence[View], build: Build, gathered: Sequence[View] = ()) -> View:
         views = [expand(v, tuple(shape)) for v in inputs]
         return self.loops(shape, (), views, build, gathered=gathered)[0]
 
@@ -135,9 +122,7 @@ class Emitter:
         same = [
             n
             for n, s in self.state.slots.items()
-            if s.role == "constant"
-            and s.shape == value.shape
-            and np.array_equal(self.state.values[n], value)
+            if s.role == "constant" and s.shape == value.shape and np.array_equal(self.state.values[n], value)
         ]
         count = sum(slot.role == "constant" for slot in self.state.slots.values())
         name = same[0] if same else self.state.add_value(f"constant.{count}", value, "constant")

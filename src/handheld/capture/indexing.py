@@ -42,28 +42,17 @@ def _pick(
 
 
 @lowering("embedding.default")
-def embedding(
-    rec: Recorder, out: torch.Tensor, table: torch.Tensor, index: torch.Tensor, *options: Any
-) -> None:
+def embedding(rec: Recorder, out: torch.Tensor, table: torch.Tensor, index: torch.Tensor, *options: Any) -> None:
     rec.note_range(index, 0, table.shape[0])
     width, view = table.shape[1], rec.read(index)
     wide = View(view.tensor, tuple(out.shape), (*view.strides, 0), view.offset)
     rec.bind(
-        out,
-        _pick(
-            rec,
-            out.shape,
-            rec.read(table),
-            [wide],
-            lambda b, v: v[0] * width + iota(b, len(out.shape) - 1),
-        ),
+        out, _pick(rec, out.shape, rec.read(table), [wide], lambda b, v: v[0] * width + iota(b, len(out.shape) - 1))
     )
 
 
 @lowering("index_select.default")
-def index_select(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor
-) -> None:
+def index_select(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor) -> None:
     if x.dim() == 0:
         rec.bind(out, rec.map(tuple(out.shape), [rec.read(x)], lambda a: a))
         return
@@ -72,16 +61,11 @@ def index_select(
     view = rec.read(index)
     shape = tuple(out.shape)
     strides = tuple(view.strides[0] if d == dim and view.strides else 0 for d in range(len(shape)))
-    rec.bind(
-        out,
-        _along_dim(rec, shape, rec.read(x), dim, View(view.tensor, shape, strides, view.offset)),
-    )
+    rec.bind(out, _along_dim(rec, shape, rec.read(x), dim, View(view.tensor, shape, strides, view.offset)))
 
 
 @lowering("gather.default")
-def gather_op(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, **options: Any
-) -> None:
+def gather_op(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, **options: Any) -> None:
     shape = tuple(out.shape)
     if x.dim() == 0:
         rec.bind(out, rec.map(shape, [rec.read(x)], lambda a: a))
@@ -138,10 +122,10 @@ def index_tensor(rec: Recorder, out: torch.Tensor, x: torch.Tensor, indices: Seq
 
     def position(b: Builder, v: list[Val]) -> Val:
         total = None
-        for d, val in zip(dims, v):
+        for d, val in zip(dims, v, strict=True):
             term = wrap(val, x.shape[d]) * strides[d]
             total = term if total is None else total + term
-        for d, p in zip(others, places):
+        for d, p in zip(others, places, strict=True):
             total = total + iota(b, p) * strides[d]  # type: ignore[operator]
         assert total is not None
         return total
@@ -179,12 +163,7 @@ def index_put(
     order = [*dims, *rest]
     xv = rec.read(x)
     base = rec.contiguous(
-        View(
-            xv.tensor,
-            tuple(xv.shape[d] for d in order),
-            tuple(xv.strides[d] for d in order),
-            xv.offset,
-        )
+        View(xv.tensor, tuple(xv.shape[d] for d in order), tuple(xv.strides[d] for d in order), xv.offset)
     )
     sizes = [x.shape[d] for d in dims]
     index = rec.map(block, [rec.read(indices[d]) for d in dims], lambda *v: _flat(v, sizes))
@@ -200,9 +179,7 @@ def index_put(
         *range(start, start + len(block)),
         *(p for p in range(len(result_shape)) if not start <= p < start + len(block)),
     ]
-    vv = View(
-        vv.tensor, tuple(vv.shape[p] for p in move), tuple(vv.strides[p] for p in move), vv.offset
-    )
+    vv = View(vv.tensor, tuple(vv.shape[p] for p in move), tuple(vv.strides[p] for p in move), vv.offset)
     kind = ir_dtype(out.dtype)
     flat = rec.map(vv.shape, [vv], lambda a: a.to(kind))
     result = scatter(
@@ -220,7 +197,7 @@ def index_put(
 
 def _flat(vals: Sequence[Val], sizes: Sequence[int]) -> Val:
     total: Val | None = None
-    for v, n in zip(vals, sizes):
+    for v, n in zip(vals, sizes, strict=True):
         here = wrap(v, n)
         total = here if total is None else total * n + here
     assert total is not None
@@ -234,12 +211,7 @@ def _note_ranges(rec: Recorder, x: torch.Tensor, indices: Sequence[Any]) -> None
 
 
 def _masked_put(
-    rec: Recorder,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    where: torch.Tensor,
-    values: torch.Tensor,
-    accumulate: bool,
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, where: torch.Tensor, values: torch.Tensor, accumulate: bool
 ) -> None:
     """x[mask] = number is a select; anything with as many values as the mask has is not."""
     mask = rec.read(where)

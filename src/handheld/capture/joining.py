@@ -14,18 +14,11 @@ from handheld.graph.graph import View, contiguous_strides
 from handheld.graph.program import Builder
 
 
-def raw_map(
-    rec: Recorder, shape: tuple[int, ...], views: Sequence[View], program: Callable[[Builder], Val]
-) -> View:
+def raw_map(rec: Recorder, shape: tuple[int, ...], views: Sequence[View], program: Callable[[Builder], Val]) -> View:
     """A map whose program writes its own loads."""
     builder = Builder()
     value = program(builder)
-    attrs = {
-        "shape": shape,
-        "axes": (),
-        "program": builder.program,
-        "stores": ((value.index, True),),
-    }
+    attrs = {"shape": shape, "axes": (), "program": builder.program, "stores": ((value.index, True),)}
     return rec.dense(rec.emit("map", views, [(shape, value.dtype)], attrs)[0])
 
 
@@ -35,9 +28,7 @@ def cat(rec: Recorder, out: torch.Tensor, tensors: Sequence[torch.Tensor], dim: 
     parts = [t for t in parts if t.shape[dim % out.dim()] > 0] or parts[:1]
     dim, shape, kind = dim % out.dim(), tuple(out.shape), ir_dtype(out.dtype)
     while len(parts) > 12:  # kernels take only so many pointers
-        joined = _cat(
-            rec, [rec.read(t) if isinstance(t, torch.Tensor) else t for t in parts[:12]], dim, kind
-        )
+        joined = _cat(rec, [rec.read(t) if isinstance(t, torch.Tensor) else t for t in parts[:12]], dim, kind)
         parts = [joined, *parts[12:]]  # type: ignore[list-item]
     view = _cat(rec, [rec.read(t) if isinstance(t, torch.Tensor) else t for t in parts], dim, kind)
     rec.bind(out, View(view.tensor, shape, contiguous_strides(shape), 0))
@@ -51,7 +42,7 @@ def _cat(rec: Recorder, views: Sequence[View], dim: int, kind: str) -> View:
     shape[dim] = starts[-1]
     grown = [
         View(v.tensor, tuple(shape), v.strides, v.offset - start * v.strides[dim])
-        for v, start in zip(views, starts)
+        for v, start in zip(views, starts, strict=True)
     ]
 
     def program(b: Builder) -> Val:
@@ -76,9 +67,7 @@ def padded(rec: Recorder, view: View, dim: int, before: int, after: int) -> View
 
 
 @lowering("constant_pad_nd.default")
-def constant_pad(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, pad: Sequence[int], value: float = 0
-) -> None:
+def constant_pad(rec: Recorder, out: torch.Tensor, x: torch.Tensor, pad: Sequence[int], value: float = 0) -> None:
     view, shape, kind = rec.read(x), tuple(out.shape), rec.dtype_of(rec.read(x))
     offset, guards = view.offset, []
     for k in range(len(pad) // 2):
@@ -87,10 +76,7 @@ def constant_pad(
         guards.append((d, max(before, 0), min(before + x.shape[d], shape[d])))
     fill = float(value) if kind == "f32" else int(value)
     grown = View(view.tensor, shape, view.strides, offset)
-    rec.bind(
-        out,
-        raw_map(rec, shape, [grown], lambda b: Val(b, b.load(0, kind, tuple(guards), fill), kind)),
-    )
+    rec.bind(out, raw_map(rec, shape, [grown], lambda b: Val(b, b.load(0, kind, tuple(guards), fill), kind)))
 
 
 @lowering("flip.default")
@@ -100,7 +86,4 @@ def flip(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dims: Sequence[int])
     for d in dims:
         offset += (view.shape[d] - 1) * strides[d] if view.shape[d] else 0
         strides[d] = -strides[d]
-    rec.bind(
-        out,
-        rec.map(view.shape, [View(view.tensor, view.shape, tuple(strides), offset)], lambda a: a),
-    )
+    rec.bind(out, rec.map(view.shape, [View(view.tensor, view.shape, tuple(strides), offset)], lambda a: a))

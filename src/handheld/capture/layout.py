@@ -27,18 +27,11 @@ def physical_order(tensor: torch.Tensor) -> list[int]:
     if tensor.is_contiguous():
         return list(range(tensor.dim()))
     strides = tensor.stride()
-    return sorted(
-        range(tensor.dim()), key=lambda d: (-strides[d] if tensor.shape[d] != 1 else 0, d)
-    )
+    return sorted(range(tensor.dim()), key=lambda d: (-strides[d] if tensor.shape[d] != 1 else 0, d))
 
 
 def permute(view: View, order: Sequence[int]) -> View:
-    return View(
-        view.tensor,
-        tuple(view.shape[d] for d in order),
-        tuple(view.strides[d] for d in order),
-        view.offset,
-    )
+    return View(view.tensor, tuple(view.shape[d] for d in order), tuple(view.strides[d] for d in order), view.offset)
 
 
 def expand(view: View, shape: tuple[int, ...]) -> View:
@@ -47,7 +40,7 @@ def expand(view: View, shape: tuple[int, ...]) -> View:
         return view
     lead = len(shape) - len(view.shape)
     strides = [0] * lead
-    for n, s, want in zip(view.shape, view.strides, shape[lead:]):
+    for n, s, want in zip(view.shape, view.strides, shape[lead:], strict=True):
         if n not in (want, 1):
             raise CaptureError(f"cannot broadcast {view.shape} to {shape}")
         strides.append(s if n == want else 0)

@@ -15,9 +15,7 @@ ROWS = 128
 
 
 @decomposed("linalg_solve_triangular.default")
-def solve_triangular(
-    a: T, b: T, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> T:
+def solve_triangular(a: T, b: T, *, upper: bool, left: bool = True, unitriangular: bool = False) -> T:
     inverse = _lower_inverse(a.mT if upper else a, unitriangular)
     inverse = inverse.mT if upper else inverse
     return inverse @ b if left else b @ inverse
@@ -52,8 +50,7 @@ def _lower_inverse(a: T, unit: bool) -> T:
 def _check_rows(n: int) -> None:
     if n > ROWS:
         raise UnsupportedOp(
-            f"a linear system of {n} unknowns has no lowering (at most {ROWS}). "
-            "Compute it outside the step"
+            f"a linear system of {n} unknowns has no lowering (at most {ROWS}). Compute it outside the step"
         )
 
 
@@ -80,9 +77,7 @@ def lu_factor(a: T, *, pivot: bool = True, check_errors: bool = False) -> tuple[
         a = torch.where((line == best).unsqueeze(-1), a[..., k : k + 1, :], a)
         factor = torch.where(line > k, a[..., k] / row[..., k], 0.0).unsqueeze(-1)
         below = (line > k).unsqueeze(-1)
-        rest = torch.where(
-            below & (line == k), factor, a - factor * torch.where(line > k, row, 0.0)
-        )
+        rest = torch.where(below & (line == k), factor, a - factor * torch.where(line > k, row, 0.0))
         a = torch.where((line == k).unsqueeze(-1), row, rest)
     return a, torch.cat(pivots, -1).to(torch.int32), _no_info(a)
 

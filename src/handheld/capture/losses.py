@@ -18,12 +18,7 @@ from handheld.graph.program import Builder
 
 
 def _picked(
-    b: Builder,
-    target: Val,
-    ignore: int,
-    position: Callable[[Val], Val],
-    operand: int,
-    weight: int | None,
+    b: Builder, target: Val, ignore: int, position: Callable[[Val], Val], operand: int, weight: int | None
 ) -> tuple[Val, Val]:
     """-log p of the target class times its weight, and the weight; both 0 where it is ignored."""
     valid = target.ne(ignore)
@@ -36,13 +31,7 @@ def _picked(
 
 @lowering("nll_loss_forward.default", "nll_loss2d_forward.default")
 def nll_loss(
-    rec: Recorder,
-    out: Any,
-    x: torch.Tensor,
-    target: torch.Tensor,
-    weight: Any,
-    reduction: int,
-    ignore: int,
+    rec: Recorder, out: Any, x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore: int
 ) -> None:
     probs = rec.contiguous(rec.read(x))
     classes = x.shape[1] if x.dim() > 1 else x.shape[0]

@@ -16,9 +16,7 @@ from handheld.capture.values import Val
 from handheld.graph.graph import View
 
 
-def along(
-    rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int], dim: int
-) -> View | None:
+def along(rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int], dim: int) -> View | None:
     """A per-channel vector as an operand over `shape`."""
     if vector is None:
         return None
@@ -27,9 +25,7 @@ def along(
     return View(view.tensor, tuple(shape), strides, view.offset)
 
 
-def _affine(
-    rec: Recorder, x: View, average: View, rstd: View, weight: View | None, bias: View | None
-) -> View:
+def _affine(rec: Recorder, x: View, average: View, rstd: View, weight: View | None, bias: View | None) -> View:
     given = [v for v in (weight, bias) if v is not None]
 
     def build(a: Val, m: Val, r: Val, *rest: Val) -> Val:
@@ -42,14 +38,8 @@ def _affine(
     return rec.map(x.shape, [x, average, rstd, *given], build)
 
 
-@lowering(
-    "native_batch_norm.default",
-    "_native_batch_norm_legit.default",
-    "_native_batch_norm_legit.no_stats",
-)
-def batch_norm(
-    rec: Recorder, out: Any, x: torch.Tensor, weight: Any, bias: Any, *rest: Any
-) -> None:
+@lowering("native_batch_norm.default", "_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats")
+def batch_norm(rec: Recorder, out: Any, x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> None:
     stats: tuple[Any, Any] = (rest[0], rest[1]) if len(rest) == 5 else (None, None)
     running_mean, running_var = stats
     training, momentum, eps = rest[-3:]
@@ -72,9 +62,7 @@ def batch_norm(
     rec.bind(out[0], _affine(rec, view, mean, scale, w, b))
 
 
-def _update_running(
-    rec: Recorder, running: torch.Tensor | None, new: View, momentum: float, scale: float
-) -> None:
+def _update_running(rec: Recorder, running: torch.Tensor | None, new: View, momentum: float, scale: float) -> None:
     if running is None:
         return
     old = rec.read(running)
@@ -135,13 +123,7 @@ def batch_norm_backward(
 
 @lowering("native_layer_norm.default")
 def layer_norm(
-    rec: Recorder,
-    out: Any,
-    x: torch.Tensor,
-    shape: Sequence[int],
-    weight: Any,
-    bias: Any,
-    eps: float,
+    rec: Recorder, out: Any, x: torch.Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> None:
     view = rec.read(x)
     axes = tuple(range(x.dim() - len(shape), x.dim()))
@@ -175,9 +157,7 @@ def layer_norm_backward(
     w = None if weight is None else expand(rec.read(weight), xv.shape)
     more = [] if w is None else [w]
     if mask[0]:
-        total = keepdim(
-            fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), xv.shape, axes
-        )
+        total = keepdim(fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), xv.shape, axes)
         dot = keepdim(
             fold(
                 rec,
@@ -206,12 +186,7 @@ def layer_norm_backward(
 
 
 def _vector_sum(
-    rec: Recorder,
-    out: torch.Tensor,
-    g: View,
-    lead: tuple[int, ...],
-    more: Sequence[View],
-    build: Callable[..., Val],
+    rec: Recorder, out: torch.Tensor, g: View, lead: tuple[int, ...], more: Sequence[View], build: Callable[..., Val]
 ) -> None:
     finish(rec, out, fold(rec, g, lead, lambda *v: build(*v).reduce("sum"), more))
 
@@ -240,9 +215,7 @@ def _per_channel(rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int
         return None
     view = rec.read(vector)
     step = view.strides[0]
-    return View(
-        view.tensor, tuple(shape), (0, shape[2] * step, step, *(0,) * (len(shape) - 3)), view.offset
-    )
+    return View(view.tensor, tuple(shape), (0, shape[2] * step, step, *(0,) * (len(shape) - 3)), view.offset)
 
 
 @lowering("native_group_norm.default")
@@ -292,9 +265,7 @@ def group_norm_backward(
     w = _per_channel(rec, weight, shape)
     more = [] if w is None else [w]
     if mask[0]:
-        total = keepdim(
-            fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), shape, axes
-        )
+        total = keepdim(fold(rec, gv, axes, lambda a, *ws: _times(a, ws).reduce("sum"), more), shape, axes)
         dot = keepdim(
             fold(
                 rec,
@@ -312,9 +283,7 @@ def group_norm_backward(
             rec.map(
                 shape,
                 [gv, xv, m, r, total, dot, *more],
-                lambda a, b, mm, rr, t, d, *ws: (
-                    (_times(a, ws) - t * scale - (b - mm) * rr * (d * scale)) * rr
-                ),
+                lambda a, b, mm, rr, t, d, *ws: (_times(a, ws) - t * scale - (b - mm) * rr * (d * scale)) * rr,
             ),
         )
     if mask[1]:

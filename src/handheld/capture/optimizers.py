@@ -40,9 +40,7 @@ class Optimizer:
         seen: set[int] = set()
         for number, group in enumerate(optimizer.param_groups):
             if f"{name}.lr.{number}" not in state.slots:
-                state.add_value(
-                    f"{name}.lr.{number}", np.array(float(group["lr"]), np.float32), "control"
-                )
+                state.add_value(f"{name}.lr.{number}", np.array(float(group["lr"]), np.float32), "control")
             for p in group["params"]:
                 if p.requires_grad and id(p) not in seen:
                     seen.add(id(p))
@@ -58,11 +56,7 @@ class Optimizer:
         name = f"{self.name}.{owner}.{field}"
         if name not in self.state.slots:
             held = self.optimizer.state.get(parameter, {}).get(field)
-            value = (
-                host_array(held)
-                if held is not None
-                else np.zeros(tuple(parameter.shape), np.float32)
-            )
+            value = host_array(held) if held is not None else np.zeros(tuple(parameter.shape), np.float32)
             self.state.add_value(name, value, "optimizer")
         return name
 
@@ -79,9 +73,7 @@ class Optimizer:
             if owner in writes or id(parameter) not in gradients:
                 continue
             group = self.optimizer.param_groups[number]
-            rates = shared.setdefault(
-                number, {"lr": rec.slot_view(f"{self.name}.lr.{number}"), "done": done}
-            )
+            rates = shared.setdefault(number, {"lr": rec.slot_view(f"{self.name}.lr.{number}"), "done": done})
             rec.path.append(self.state.path_of(owner))
             update = Update(rec, self, parameter, gradients[id(parameter)], group, rates)
             self.rule(update)
@@ -103,13 +95,7 @@ class Update:
         group: dict[str, Any],
         rates: dict[str, View],
     ) -> None:
-        self.rec, self.owner, self.parameter, self.group, self.rates = (
-            rec,
-            owner,
-            parameter,
-            group,
-            rates,
-        )
+        self.rec, self.owner, self.parameter, self.group, self.rates = (rec, owner, parameter, group, rates)
         self.slot = owner.state.find(parameter)
         self.shape = tuple(parameter.shape)
         self.gradient = gradient
@@ -117,21 +103,14 @@ class Update:
         if group.get("maximize"):
             self.gradient = rec.map(self.shape, [gradient], lambda g: -g)
 
-    def apply(
-        self, fields: list[str], scalars: list[View], build: Callable[..., list[Val]]
-    ) -> None:
+    def apply(self, fields: list[str], scalars: list[View], build: Callable[..., list[Val]]) -> None:
         """One map: build(p, g, *states, *scalars) -> [new p, *new states]."""
         slots = [self.slot, *(self.owner.slot(self.parameter, f) for f in fields)]
         p, *states = (self.rec.slot_view(s) for s in slots)
         shape = p.shape
-        views = [
-            p,
-            self.gradient,
-            *states,
-            *(View(s.tensor, shape, (0,) * len(shape), 0) for s in scalars),
-        ]
+        views = [p, self.gradient, *states, *(View(s.tensor, shape, (0,) * len(shape), 0) for s in scalars)]
         made = self.rec.loops(shape, (), views, build)
-        self.writes.update({s: v.tensor for s, v in zip(slots, made)})
+        self.writes.update({s: v.tensor for s, v in zip(slots, made, strict=True)})
 
     def scalar(self, key: str, inputs: list[View], build: Callable[..., Val]) -> View:
         """A number computed once a step for all parameters of the group."""
@@ -145,17 +124,13 @@ class Update:
         if beta == 0:
             return self.scalar("one", [self.rates["done"]], lambda t: t.to("f32") * 0.0 + 1.0)
         return self.scalar(
-            f"correction {beta}",
-            [self.rates["done"]],
-            lambda t: -((t + 1).to("f32") * log).unary("expm1"),
+            f"correction {beta}", [self.rates["done"]], lambda t: -((t + 1).to("f32") * log).unary("expm1")
         )
 
 
 def _sgd(u: Update) -> None:
     group = u.group
-    decay, momentum, dampening = (
-        float(group[k]) for k in ("weight_decay", "momentum", "dampening")
-    )
+    decay, momentum, dampening = (float(group[k]) for k in ("weight_decay", "momentum", "dampening"))
 
     def start(p: Val, g: Val) -> Val:
         return g + p * decay if decay else g
@@ -203,9 +178,7 @@ def _adam(u: Update, decoupled: bool) -> None:
 
 def _rmsprop(u: Update) -> None:
     group = u.group
-    alpha, eps, decay, momentum = (
-        float(group[k]) for k in ("alpha", "eps", "weight_decay", "momentum")
-    )
+    alpha, eps, decay, momentum = (float(group[k]) for k in ("alpha", "eps", "weight_decay", "momentum"))
     centered = bool(group["centered"])
 
     def build(p: Val, g: Val, square: Val, *rest: Val) -> list[Val]:
@@ -224,11 +197,7 @@ def _rmsprop(u: Update) -> None:
             states.append(move)
         return [p - lr * move, *states]
 
-    fields = (
-        ["square_avg"]
-        + (["grad_avg"] if centered else [])
-        + (["momentum_buffer"] if momentum else [])
-    )
+    fields = ["square_avg"] + (["grad_avg"] if centered else []) + (["momentum_buffer"] if momentum else [])
     u.apply(fields, [u.rates["lr"]], build)
 
 
@@ -245,10 +214,7 @@ def clip_norm(rec: Recorder, gradients: dict[int, View], limit: float) -> dict[i
     from handheld.capture.reductions import fold
 
     rec.source = "clip_grad_norm"
-    sums = [
-        fold(rec, g, tuple(range(len(g.shape))), lambda a: (a * a).reduce("sum"))
-        for g in gradients.values()
-    ]
+    sums = [fold(rec, g, tuple(range(len(g.shape))), lambda a: (a * a).reduce("sum")) for g in gradients.values()]
     while len(sums) > 1:
         sums = [_add_all(rec, sums[i : i + 8]) for i in range(0, len(sums), 8)]
     factor = rec.map((), [sums[0]], lambda s: (limit / (s.unary("sqrt") + 1e-6)).binary("min", 1.0))
@@ -268,6 +234,5 @@ def _add_all(rec: Recorder, views: list[View]) -> View:
 def clip_value(rec: Recorder, gradients: dict[int, View], limit: float) -> dict[int, View]:
     rec.source = "clip_grad_value"
     return {
-        k: rec.map(g.shape, [g], lambda a: a.binary("max", -limit).binary("min", limit))
-        for k, g in gradients.items()
+        k: rec.map(g.shape, [g], lambda a: a.binary("max", -limit).binary("min", limit)) for k, g in gradients.items()
     }

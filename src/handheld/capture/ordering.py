@@ -23,11 +23,7 @@ def scan(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *, dtype: 
         return
     dim = dim % x.dim()
     shape = tuple(x.shape)
-    source = (
-        rec.map(shape, [view], lambda a: a.to(kind))
-        if rec.dtype_of(view) != kind
-        else rec.contiguous(view)
-    )
+    source = rec.map(shape, [view], lambda a: a.to(kind)) if rec.dtype_of(view) != kind else rec.contiguous(view)
     three = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
     made = rec.emit(
         "scan",
@@ -52,13 +48,9 @@ def running_extreme(rec: Recorder, out: Any, x: torch.Tensor, dim: int) -> None:
 
     def along(source: View, how: str, dtype: str) -> View:
         flat = View(rec.contiguous(source).tensor, three, contiguous_strides(three), 0)
-        return rec.dense(
-            rec.emit("scan", [flat], [(shape, dtype)], {"mode": how, "reverse": False})[0]
-        )
+        return rec.dense(rec.emit("scan", [flat], [(shape, dtype)], {"mode": how, "reverse": False})[0])
 
-    best = along(
-        view if kind != "bool" else rec.map(shape, [view], lambda a: a.to("i32")), mode, kind
-    )
+    best = along(view if kind != "bool" else rec.map(shape, [view], lambda a: a.to("i32")), mode, kind)
     here = rec.map(shape, [view, best], lambda a, b: a.eq(b).where(iota(a.builder, dim), 0))
     rec.bind(out[0], best)
     rec.bind(out[1], along(here, "max", "i32"))
@@ -69,12 +61,7 @@ def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple
     view, rank = rec.read(x), x.dim()
     dim = dim % max(rank, 1)
     order = [d for d in range(rank) if d != dim] + ([dim] if rank else [])
-    moved = View(
-        view.tensor,
-        tuple(view.shape[d] for d in order),
-        tuple(view.strides[d] for d in order),
-        view.offset,
-    )
+    moved = View(view.tensor, tuple(view.shape[d] for d in order), tuple(view.strides[d] for d in order), view.offset)
     source = rec.contiguous(moved)
     length = moved.shape[-1] if rank else 1
     rows = moved.size // max(length, 1)
@@ -93,7 +80,7 @@ def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple
 def sort(rec: Recorder, out: Any, x: torch.Tensor, *args: Any, **options: Any) -> None:
     stable_overload = rec.source.endswith("stable")
     names = ["stable", "dim", "descending"] if stable_overload else ["dim", "descending"]
-    given = dict(zip(names, args)) | options
+    given = dict(zip(names, args, strict=False)) | options
     values, index = _sorted(rec, x, given.get("dim", -1), bool(given.get("descending", False)))
     rec.bind(out[0], values)
     rec.bind(out[1], index)
@@ -101,14 +88,8 @@ def sort(rec: Recorder, out: Any, x: torch.Tensor, *args: Any, **options: Any) -
 
 @lowering("topk.default")
 def topk(
-    rec: Recorder,
-    out: Any,
-    x: torch.Tensor,
-    k: int,
-    dim: int = -1,
-    largest: bool = True,
-    is_sorted: bool = True,
+    rec: Recorder, out: Any, x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True
 ) -> None:
     values, index = _sorted(rec, x, dim, largest)
-    for target, view in zip(out, (values, index)):
+    for target, view in zip(out, (values, index), strict=True):
         rec.bind(target, View(view.tensor, tuple(target.shape), view.strides, 0))

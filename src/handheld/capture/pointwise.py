@@ -18,11 +18,7 @@ Operand = torch.Tensor | float | int | bool
 
 
 def elementwise(
-    rec: Recorder,
-    out: torch.Tensor,
-    operands: Sequence[Any],
-    build: Callable[..., Val],
-    compute: str | None = None,
+    rec: Recorder, out: torch.Tensor, operands: Sequence[Any], build: Callable[..., Val], compute: str | None = None
 ) -> None:
     """A map over `out`, in the order of its memory. Numbers among `operands` become constants;
     `compute` is the type that everything is cast to first."""
@@ -156,13 +152,7 @@ def _register_binary() -> None:
     for name, op in _BITWISE.items():
         for overload in ("Tensor", "Scalar"):
             LOWERINGS[f"aten.{name}.{overload}"] = joined(op, None)
-    for name, op in (
-        ("and", "and"),
-        ("or", "or"),
-        ("xor", "xor"),
-        ("lshift", "shl"),
-        ("rshift", "shr"),
-    ):
+    for name, op in (("and", "and"), ("or", "or"), ("xor", "xor"), ("lshift", "shl"), ("rshift", "shr")):
         for overload in ("Tensor", "Scalar"):
             LOWERINGS[f"aten.__{name}__.{overload}"] = joined(op, None)
     for name, op in _LOGICAL.items():
@@ -226,9 +216,7 @@ def div(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand) -> None:
 
 
 @lowering("div.Tensor_mode", "div.Scalar_mode")
-def div_mode(
-    rec: Recorder, out: torch.Tensor, a: Operand, b: Operand, rounding_mode: str | None = None
-) -> None:
+def div_mode(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand, rounding_mode: str | None = None) -> None:
     if rounding_mode is None:
         div(rec, out, a, b)
         return
@@ -258,11 +246,7 @@ def power(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand) -> None:
         -1.0: lambda x: 1.0 / x,
         4.0: lambda x: (x * x) * (x * x),
     }
-    if (
-        not isinstance(b, torch.Tensor)
-        and float(b) in simple
-        and (kind == "f32" or b in (1, 2, 3, 4))
-    ):
+    if not isinstance(b, torch.Tensor) and float(b) in simple and (kind == "f32" or b in (1, 2, 3, 4)):
         elementwise(rec, out, [a], simple[float(b)], kind)
     else:
         elementwise(rec, out, [a, b], lambda x, y: x.binary("pow", y), kind)
@@ -276,14 +260,12 @@ def where(rec: Recorder, out: torch.Tensor, c: Operand, a: Operand, b: Operand) 
 
 
 @lowering("clamp.default", "clamp.Tensor")
-def clamp(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, min: Any = None, max: Any = None
-) -> None:
+def clamp(rec: Recorder, out: torch.Tensor, x: torch.Tensor, min: Any = None, max: Any = None) -> None:
     bounds = [b for b in (min, max) if b is not None]
     ops = [op for op, b in (("max", min), ("min", max)) if b is not None]
 
     def build(value: Val, *limits: Val) -> Val:
-        for op, limit in zip(ops, limits):
+        for op, limit in zip(ops, limits, strict=True):
             value = value.binary(op, limit)
         return value
 
@@ -301,9 +283,7 @@ def clamp_max(rec: Recorder, out: torch.Tensor, x: torch.Tensor, high: Any) -> N
 
 
 @lowering("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, mask: torch.Tensor, value: Any
-) -> None:
+def masked_fill(rec: Recorder, out: torch.Tensor, x: torch.Tensor, mask: torch.Tensor, value: Any) -> None:
     kind = ir_dtype(out.dtype)
     elementwise(rec, out, [mask, x, value], lambda m, a, b: m.where(b.to(kind), a))
 

@@ -14,9 +14,7 @@ from handheld.graph.graph import View, contiguous_strides
 
 
 def _two(values: Any, default: Any = None) -> tuple[int, int]:
-    values = (
-        default if values is None or (isinstance(values, (list, tuple)) and not values) else values
-    )
+    values = default if values is None or (isinstance(values, (list, tuple)) and not values) else values
     if isinstance(values, int):
         return (values, values)
     values = list(values)
@@ -41,8 +39,13 @@ def _shape4(t: torch.Tensor) -> tuple[int, ...]:
 
 
 def _max_window(kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
-    return {"kernel": _two(kernel), "stride": _two(stride, kernel), "padding": _two(padding),
-            "dilation": _two(dilation), "adaptive": False}
+    return {
+        "kernel": _two(kernel),
+        "stride": _two(stride, kernel),
+        "padding": _two(padding),
+        "dilation": _two(dilation),
+        "adaptive": False,
+    }
 
 
 @lowering("max_pool2d_with_indices.default")
@@ -78,31 +81,16 @@ def max_pool_backward(
 ) -> None:
     shape = _shape4(x)
     attrs = _max_window(kernel, stride, padding, dilation) | {"shape": shape}
-    bind_image(
-        rec,
-        out,
-        rec.emit("max_pool_grad", [_image(rec, g), _image(rec, index)], [(shape, "f32")], attrs)[0],
-    )
+    bind_image(rec, out, rec.emit("max_pool_grad", [_image(rec, g), _image(rec, index)], [(shape, "f32")], attrs)[0])
 
 
-_ADAPTIVE = {
-    "kernel": (1, 1),
-    "stride": (1, 1),
-    "padding": (0, 0),
-    "dilation": (1, 1),
-    "adaptive": True,
-}
+_ADAPTIVE = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "adaptive": True}
 
 
 @lowering("adaptive_max_pool2d.default")
 def adaptive_max_pool(rec: Recorder, out: Any, x: torch.Tensor, size: Any) -> None:
     shape = _shape4(out[0])
-    made = rec.emit(
-        "max_pool",
-        [_image(rec, x)],
-        [(shape, "f32"), (shape, "i32")],
-        {**_ADAPTIVE, "shape": shape},
-    )
+    made = rec.emit("max_pool", [_image(rec, x)], [(shape, "f32"), (shape, "i32")], {**_ADAPTIVE, "shape": shape})
     bind_image(rec, out[0], made[0])
     bind_image(rec, out[1], made[1])
 
@@ -113,11 +101,7 @@ def adaptive_max_pool_backward(
 ) -> None:
     shape = _shape4(x)
     inputs = [_image(rec, g), _image(rec, index)]
-    bind_image(
-        rec,
-        out,
-        rec.emit("max_pool_grad", inputs, [(shape, "f32")], {**_ADAPTIVE, "shape": shape})[0],
-    )
+    bind_image(rec, out, rec.emit("max_pool_grad", inputs, [(shape, "f32")], {**_ADAPTIVE, "shape": shape})[0])
 
 
 @lowering("avg_pool2d.default")
@@ -188,8 +172,6 @@ def adaptive_avg_pool(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: A
 
 
 @lowering("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
-def adaptive_avg_pool_backward(
-    rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor
-) -> None:
+def adaptive_avg_pool_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor) -> None:
     matrices = [_pooling_matrix(x.shape[d], g.shape[d]).T for d in _spatial(rec)]
     bind_image(rec, out, rec.contiguous(along_axes(rec, rec.read(g), matrices)).tensor)

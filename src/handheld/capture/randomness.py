@@ -17,10 +17,7 @@ from handheld.graph.graph import View
 
 
 def uniform(
-    rec: Recorder,
-    shape: tuple[int, ...],
-    build: Callable[..., Val],
-    inputs: Sequence[torch.Tensor] = (),
+    rec: Recorder, shape: tuple[int, ...], build: Callable[..., Val], inputs: Sequence[torch.Tensor] = ()
 ) -> Any:
     """A map that also gets a uniform number in [0, 1) for each point."""
     seed, step = rec.slot_view("handheld.seed"), rec.slot_view("handheld.step")
@@ -36,11 +33,7 @@ def uniform(
 
 @lowering("native_dropout.default")
 def native_dropout(
-    rec: Recorder,
-    out: tuple[torch.Tensor, torch.Tensor],
-    x: torch.Tensor,
-    p: float,
-    train: bool | None = None,
+    rec: Recorder, out: tuple[torch.Tensor, torch.Tensor], x: torch.Tensor, p: float, train: bool | None = None
 ) -> None:
     scale = 0.0 if p >= 1 else 1 / (1 - p)
     mask = uniform(rec, tuple(x.shape), lambda u: u.ge(float(p)))
@@ -49,9 +42,7 @@ def native_dropout(
 
 
 @lowering("bernoulli.p")
-def bernoulli_p(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: Any = None
-) -> None:
+def bernoulli_p(rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: Any = None) -> None:
     rec.bind(out, uniform(rec, tuple(x.shape), lambda u: u.lt(float(p)).to(ir_dtype(out.dtype))))
 
 
@@ -99,21 +90,14 @@ def randint(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> Non
 
 @lowering("uniform.default")
 def uniform_between(
-    rec: Recorder,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    low: float = 0,
-    high: float = 1,
-    generator: Any = None,
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, low: float = 0, high: float = 1, generator: Any = None
 ) -> None:
     width = float(high) - float(low)
     rec.bind(out, uniform(rec, tuple(out.shape), lambda u: u * width + float(low)))
 
 
 @lowering("exponential.default")
-def exponential(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, rate: float = 1, generator: Any = None
-) -> None:
+def exponential(rec: Recorder, out: torch.Tensor, x: torch.Tensor, rate: float = 1, generator: Any = None) -> None:
     scale = -1.0 / float(rate)
     rec.bind(out, uniform(rec, tuple(out.shape), lambda u: (1.0 - u).unary("log") * scale))
 
@@ -130,9 +114,7 @@ def randperm(rec: Recorder, out: torch.Tensor, n: int, **options: Any) -> None:
 
 
 @decomposed("normal_functional.default")
-def normal(
-    x: torch.Tensor, mean: float = 0, std: float = 1, *, generator: Any = None
-) -> torch.Tensor:
+def normal(x: torch.Tensor, mean: float = 0, std: float = 1, *, generator: Any = None) -> torch.Tensor:
     return torch.randn_like(x) * std + mean
 
 
@@ -154,16 +136,12 @@ def normal_wide(mean: float, std: torch.Tensor, *, generator: Any = None) -> tor
 
 
 @decomposed("log_normal.default")
-def log_normal(
-    x: torch.Tensor, mean: float = 1, std: float = 2, *, generator: Any = None
-) -> torch.Tensor:
+def log_normal(x: torch.Tensor, mean: float = 1, std: float = 2, *, generator: Any = None) -> torch.Tensor:
     return (torch.randn_like(x) * std + mean).exp()
 
 
 @decomposed("cauchy.default")
-def cauchy(
-    x: torch.Tensor, median: float = 0, sigma: float = 1, *, generator: Any = None
-) -> torch.Tensor:
+def cauchy(x: torch.Tensor, median: float = 0, sigma: float = 1, *, generator: Any = None) -> torch.Tensor:
     return (math.pi * (torch.rand_like(x) - 0.5)).tan() * sigma + median
 
 
@@ -173,9 +151,7 @@ def geometric(x: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tens
 
 
 @decomposed("multinomial.default")
-def multinomial(
-    p: torch.Tensor, count: int, replacement: bool = False, *, generator: Any = None
-) -> torch.Tensor:
+def multinomial(p: torch.Tensor, count: int, replacement: bool = False, *, generator: Any = None) -> torch.Tensor:
     """Draws by the cumulative distribution, or without repetition by the largest noisy logits."""
     if replacement:
         edges = p.cumsum(-1)

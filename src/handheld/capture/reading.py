@@ -115,9 +115,7 @@ def dependence(rec: Recorder, tensors: Sequence[int]) -> list[tuple[str, str]]:
     return found
 
 
-def check_ranges(
-    ranges: Mapping[str, tuple[str, int, int, int | None]], batch: Mapping[str, Any]
-) -> None:
+def check_ranges(ranges: Mapping[str, tuple[str, int, int, int | None]], batch: Mapping[str, Any]) -> None:
     """The example batch too may hold no label or index that the model has no place for."""
     for name, low, high, ignore in ranges.values():
         held = torch.as_tensor(batch[name])
@@ -141,12 +139,9 @@ def watched(rec: Recorder) -> Iterator[None]:
     def watch(name: str) -> Any:
         def read(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
             if isinstance(tensor, FakeTensor) and tensor.constant is None:
-                raise ValueRead(
-                    f"{rec.path[-1] if rec.path else 'the closure'} calls {name}() on a tensor"
-                )
+                raise ValueRead(f"{rec.path[-1] if rec.path else 'the closure'} calls {name}() on a tensor")
             if not isinstance(tensor, FakeTensor) and rec.knows(tensor):
-                rec.note_frozen([tensor], f"{name}() of shape {list(tensor.shape)}",
-                                tensor.detach().clone())
+                rec.note_frozen([tensor], f"{name}() of shape {list(tensor.shape)}", tensor.detach().clone())
             return originals[name](tensor, *args, **options)
 
         return read

@@ -29,15 +29,7 @@ from handheld.capture import complexes
 from handheld.capture.emit import Emitter
 from handheld.capture.layout import expand, is_dense, permute, physical_order
 from handheld.capture.reading import BAKED, READS, Frozen, dependence, user_line
-from handheld.capture.registry import (
-    ADVICE,
-    DECOMPOSED,
-    IGNORED,
-    LOWERINGS,
-    SHAPES,
-    decompositions,
-    functional_twin,
-)
+from handheld.capture.registry import ADVICE, DECOMPOSED, IGNORED, LOWERINGS, SHAPES, decompositions, functional_twin
 from handheld.capture.state import StateBuilder, host_array, ir_dtype, tensor_key
 from handheld.capture.values import Val
 from handheld.errors import CaptureError, UnsupportedOp, ValueRead
@@ -76,11 +68,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
     # ── dispatch ──────────────────────────────────────────────────────────────────────────────
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         name = str(func)
@@ -161,7 +149,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             return made
         wanted = pytree.tree_leaves(self._execute(func, args, kwargs))
         found, spec = pytree.tree_flatten(made)
-        for n, (got, want) in enumerate(zip(found, wanted)):
+        for n, (got, want) in enumerate(zip(found, wanted, strict=True)):
             if isinstance(got, torch.Tensor) and got.stride() != want.stride():
                 self.bind(want, self.read(got))
                 found[n] = want
@@ -204,9 +192,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"the size of the result changes from step to step ({user_line()}). "
                 "Use torch.where, or multiply by a mask"
             )
-        names = dict.fromkeys(
-            f"input {name}" if role == "input" else name or role for role, name in found
-        )
+        names = dict.fromkeys(f"input {name}" if role == "input" else name or role for role, name in found)
         module = "" if where in ("loss", "model") else where
         self.frozen.append(Frozen(user_line(), module, what, tuple(names), value))
 
@@ -228,9 +214,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self:
             return list(torch.ops.aten.nonzero.default(mask).unbind(1))
 
-    def note_range(
-        self, index: torch.Tensor, low: int, high: int, ignore: int | None = None
-    ) -> None:
+    def note_range(self, index: torch.Tensor, low: int, high: int, ignore: int | None = None) -> None:
         """Remembers what an input may hold, if the index is a whole input as it came."""
         view = self.read(index)
         tensor = self.tensors[view.tensor]
@@ -255,11 +239,9 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self:
             value = twin(*args, **rest)
         values = value if isinstance(value, (tuple, list)) else [value]
-        for target, new in zip(targets, values):
+        for target, new in zip(targets, values, strict=True):
             if target.shape != new.shape:
-                raise UnsupportedOp(
-                    f"{func} resizes its result (in {self._module()}). Give it the right shape"
-                )
+                raise UnsupportedOp(f"{func} resizes its result (in {self._module()}). Give it the right shape")
             self.write(target, new)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
@@ -289,9 +271,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             if owner is not None:  # a view, made before the capture, of a parameter or buffer
                 whole = self._stand_in(owner)
                 with torch.utils._python_dispatch._disable_current_modes():
-                    self._stand_ins[key] = whole.as_strided(
-                        real.shape, real.stride(), real.storage_offset()
-                    )
+                    self._stand_ins[key] = whole.as_strided(real.shape, real.stride(), real.storage_offset())
             else:
                 self._stand_ins[key] = self.stand_in_of(self.state.find(real), real)
         return self._stand_ins[key]
@@ -335,12 +315,8 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         found = self._storages.get(tensor.untyped_storage()._cdata)
         if found is None:
-            raise CaptureError(
-                f"{self._module() or 'the closure'} uses a tensor whose origin was not recorded"
-            )
-        return View(
-            found.tensor, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
-        )
+            raise CaptureError(f"{self._module() or 'the closure'} uses a tensor whose origin was not recorded")
+        return View(found.tensor, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
 
     def bind(self, out: torch.Tensor, view: View) -> None:
         """Gives a fresh PyTorch result its value, laid out as PyTorch lays it out."""
@@ -381,12 +357,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = self._storages[target.untyped_storage()._cdata]
         source = expand(self.read(value), tuple(target.shape))
         dtype = ir_dtype(target.dtype)
-        here = View(
-            storage.tensor,
-            tuple(target.shape),
-            tuple(target.stride()),
-            int(target.storage_offset()),
-        )
+        here = View(storage.tensor, tuple(target.shape), tuple(target.stride()), int(target.storage_offset()))
         base = self.tensors[storage.tensor]
         order = physical_order(target)
         physical = permute(here, order)
@@ -404,19 +375,14 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             "assign",
             [self.dense(storage.tensor), source],
             [(base.shape, dtype)],
-            {
-                "region_shape": here.shape,
-                "region_strides": here.strides,
-                "region_offset": here.offset,
-            },
+            {"region_shape": here.shape, "region_strides": here.strides, "region_offset": here.offset},
         )[0]
 
 
 def _composite(func: Any) -> bool:
     """Ops that PyTorch itself always takes apart: reshape may be a view or a copy."""
     return bool(
-        func._can_decompose()
-        and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+        func._can_decompose() and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     )
 
 

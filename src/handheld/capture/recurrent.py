@@ -28,9 +28,7 @@ def _steps(t: int, reverse: bool) -> Sequence[int]:
 @torch.library.custom_op("handheld::lstm", mutates_args=())
 def lstm_op(gx: T, w: T, h0: T, c0: T, reverse: bool) -> tuple[T, T, T]:
     h, c = h0, c0
-    hs, cs, gates = (
-        torch.empty(*gx.shape[:2], n, dtype=gx.dtype) for n in (w.shape[1], w.shape[1], w.shape[0])
-    )
+    hs, cs, gates = (torch.empty(*gx.shape[:2], n, dtype=gx.dtype) for n in (w.shape[1], w.shape[1], w.shape[0]))
     for t in _steps(gx.shape[0], reverse):
         i, f, g, o = (gx[t] + h @ w.t()).chunk(4, 1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
@@ -41,9 +39,7 @@ def lstm_op(gx: T, w: T, h0: T, c0: T, reverse: bool) -> tuple[T, T, T]:
 
 
 @torch.library.custom_op("handheld::lstm_grad", mutates_args=())
-def lstm_grad_op(
-    dh: T, dh_last: T, dc_last: T, w: T, c: T, gates: T, c0: T, reverse: bool
-) -> tuple[T, T, T]:
+def lstm_grad_op(dh: T, dh_last: T, dc_last: T, w: T, c: T, gates: T, c0: T, reverse: bool) -> tuple[T, T, T]:
     order = list(_steps(dh.shape[0], reverse))
     dgx, dhn, dcn = torch.empty_like(gates), dh_last, dc_last
     for n in reversed(range(len(order))):
@@ -54,13 +50,7 @@ def lstm_grad_op(
         total = dh[t] + dhn
         dc = dcn + total * o * (1 - tanh * tanh)
         dgx[t] = torch.cat(
-            [
-                dc * g * i * (1 - i),
-                dc * before * f * (1 - f),
-                dc * i * (1 - g * g),
-                total * tanh * o * (1 - o),
-            ],
-            1,
+            [dc * g * i * (1 - i), dc * before * f * (1 - f), dc * i * (1 - g * g), total * tanh * o * (1 - o)], 1
         )
         dhn, dcn = dgx[t] @ w, dc * f
     return dgx, dhn.clone(), dcn.clone()
@@ -120,18 +110,13 @@ def _(dh: T, dh_last: T, w: T, h: T, saved: T, h0: T, reverse: bool) -> tuple[T,
     return dh.new_empty(gate), dh.new_empty(gate), dh.new_empty(h0.shape)
 
 
-@lowering(
-    "handheld.lstm.default",
-    "handheld.lstm_grad.default",
-    "handheld.gru.default",
-    "handheld.gru_grad.default",
-)
+@lowering("handheld.lstm.default", "handheld.lstm_grad.default", "handheld.gru.default", "handheld.gru_grad.default")
 def recurrent(rec: Recorder, out: tuple[T, ...], *args: Any) -> None:
     *tensors, reverse = args
     inputs = [rec.contiguous(rec.read(t)) for t in tensors]
     outputs = [(tuple(o.shape), "f32") for o in out]
     made = rec.emit(rec.source.split(".")[1], inputs, outputs, {"reverse": bool(reverse)})
-    for o, tensor in zip(out, made):
+    for o, tensor in zip(out, made, strict=True):
         rec.bind(o, rec.dense(tensor))
 
 
@@ -171,9 +156,7 @@ class _Gru(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dh: T) -> Any:
         w, h, saved, h0 = ctx.saved_tensors
-        dgx, dgh, dh0 = torch.ops.handheld.gru_grad(
-            dh, torch.zeros_like(h0), w, h, saved, h0, ctx.reverse
-        )
+        dgx, dgh, dh0 = torch.ops.handheld.gru_grad(dh, torch.zeros_like(h0), w, h, saved, h0, ctx.reverse)
         dw = db = None
         if ctx.needs_input_grad[1]:
             dw = dgh.flatten(0, 1).t() @ _previous(h, h0, ctx.reverse).flatten(0, 1)
@@ -205,7 +188,7 @@ def _layers(
             group = weights[k * per : (k + 1) * per]
             y, final = cell(x, [s[k] for s in states], group, direction == 1)
             outs.append(y)
-            for store, value in zip(last, final):
+            for store, value in zip(last, final, strict=True):
                 store.append(value)
         x = torch.cat(outs, 2) if directions == 2 else outs[0]
         if dropout and train and layer < layers - 1:

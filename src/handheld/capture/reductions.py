@@ -31,20 +31,11 @@ def keepdim(view: View, shape: Sequence[int], axes: Sequence[int]) -> View:
     """A reduced result as an operand over `shape`: stride 0 along the reduced axes."""
     strides = iter(view.strides)
     return View(
-        view.tensor,
-        tuple(shape),
-        tuple(0 if d in set(axes) else next(strides) for d in range(len(shape))),
-        view.offset,
+        view.tensor, tuple(shape), tuple(0 if d in set(axes) else next(strides) for d in range(len(shape))), view.offset
     )
 
 
-def fold(
-    rec: Recorder,
-    x: View,
-    axes: Sequence[int],
-    build: Callable[..., Val],
-    more: Sequence[View] = (),
-) -> View:
+def fold(rec: Recorder, x: View, axes: Sequence[int], build: Callable[..., Val], more: Sequence[View] = ()) -> View:
     return rec.reduce(x.shape, axes, [x, *more], build)
 
 
@@ -56,13 +47,7 @@ def finish(rec: Recorder, out: torch.Tensor, view: View) -> None:
 
 @lowering("sum.default", "sum.dim_IntList")
 def total(
-    rec: Recorder,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> None:
     kind = ir_dtype(out.dtype)
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(kind).reduce("sum")))
@@ -70,13 +55,7 @@ def total(
 
 @lowering("mean.default", "mean.dim")
 def mean(
-    rec: Recorder,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> None:
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
@@ -86,38 +65,26 @@ def mean(
 
 @lowering("prod.default", "prod.dim_int")
 def prod(
-    rec: Recorder,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    dim: Any = None,
-    keepdim: bool = False,
-    *,
-    dtype: Any = None,
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> None:
     kind = ir_dtype(out.dtype)
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(kind).reduce("prod")))
 
 
 @lowering("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
-def truth(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False
-) -> None:
+def truth(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
     op = "any_of" if ".any." in rec.source else "all_of"
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to("bool").reduce(op)))
 
 
 @lowering("amax.default", "amin.default", "max.default", "min.default")
-def extreme(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False
-) -> None:
+def extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
     op = "max_of" if "max" in rec.source else "min_of"
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op)))
 
 
 @lowering("argmax.default", "argmin.default")
-def arg_extreme(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False
-) -> None:
+def arg_extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
     op = "arg_max" if "argmax" in rec.source else "arg_min"
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op, "i32")))
 
@@ -154,9 +121,7 @@ def _correction(args: tuple[Any, ...], options: dict[str, Any]) -> float:
 
 
 @lowering("var.correction", "var.dim", "var.default", "std.correction", "std.dim", "std.default")
-def variance(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, *args: Any, **options: Any
-) -> None:
+def variance(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, *args: Any, **options: Any) -> None:
     if isinstance(dim, bool):
         dim, args = None, (dim, *args)
     _, view = moments(rec, rec.read(x), axes_of(x, dim), _correction(args[:1], options))
@@ -166,23 +131,14 @@ def variance(
 
 
 @lowering("var_mean.correction", "var_mean.dim", "var_mean.default")
-def var_mean(
-    rec: Recorder, out: Any, x: torch.Tensor, dim: Any = None, *args: Any, **options: Any
-) -> None:
+def var_mean(rec: Recorder, out: Any, x: torch.Tensor, dim: Any = None, *args: Any, **options: Any) -> None:
     average, view = moments(rec, rec.read(x), axes_of(x, dim), _correction(args[:1], options))
     finish(rec, out[0], view)
     finish(rec, out[1], average)
 
 
 @lowering("histc.default")
-def histc(
-    rec: Recorder,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    bins: int = 100,
-    min: float = 0,
-    max: float = 0,
-) -> None:
+def histc(rec: Recorder, out: torch.Tensor, x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> None:
     """Counts in `bins` equal parts of [min, max]; what is outside is not counted."""
     if not min < max:
         raise UnsupportedOp("histc without a range (min < max) has no lowering")
@@ -203,24 +159,16 @@ def histc(
 
 
 @lowering("_softmax.default", "_log_softmax.default", "_safe_softmax.default")
-def softmax(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *rest: Any, **options: Any
-) -> None:
+def softmax(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *rest: Any, **options: Any) -> None:
     view, axes = rec.read(x), axes_of(x, dim)
     rec.bind(out, softmax_view(rec, view, axes, "_log" in rec.source, "_safe" in rec.source))
 
 
-def softmax_view(
-    rec: Recorder, x: View, axes: tuple[int, ...], log: bool, safe: bool = False
-) -> View:
+def softmax_view(rec: Recorder, x: View, axes: tuple[int, ...], log: bool, safe: bool = False) -> View:
     if not axes:
         return rec.map(x.shape, [x], lambda a: a - a if log else a - a + 1.0)
     top = keepdim(fold(rec, x, axes, lambda a: a.to("f32").reduce("max_of")), x.shape, axes)
-    norm = keepdim(
-        fold(rec, x, axes, lambda a, m: (a.to("f32") - m).unary("exp").reduce("sum"), [top]),
-        x.shape,
-        axes,
-    )
+    norm = keepdim(fold(rec, x, axes, lambda a, m: (a.to("f32") - m).unary("exp").reduce("sum"), [top]), x.shape, axes)
 
     def build(a: Val, m: Val, s: Val) -> Val:
         if log:
@@ -233,18 +181,14 @@ def softmax_view(
 
 
 @lowering("_softmax_backward_data.default")
-def softmax_backward(
-    rec: Recorder, out: torch.Tensor, g: torch.Tensor, y: torch.Tensor, dim: int, *_: Any
-) -> None:
+def softmax_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, y: torch.Tensor, dim: int, *_: Any) -> None:
     gv, yv, axes = rec.read(g), rec.read(y), axes_of(y, dim)
     dot = keepdim(fold(rec, gv, axes, lambda a, b: (a * b).reduce("sum"), [yv]), yv.shape, axes)
     rec.bind(out, rec.map(yv.shape, [gv, yv, dot], lambda a, b, d: b * (a - d)))
 
 
 @lowering("_log_softmax_backward_data.default")
-def log_softmax_backward(
-    rec: Recorder, out: torch.Tensor, g: torch.Tensor, y: torch.Tensor, dim: int, *_: Any
-) -> None:
+def log_softmax_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, y: torch.Tensor, dim: int, *_: Any) -> None:
     gv, yv, axes = rec.read(g), rec.read(y), axes_of(y, dim)
     total = keepdim(fold(rec, gv, axes, lambda a: a.reduce("sum")), yv.shape, axes)
     rec.bind(out, rec.map(yv.shape, [gv, yv, total], lambda a, b, s: a - b.unary("exp") * s))

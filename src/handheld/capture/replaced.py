@@ -58,17 +58,10 @@ def _embedding_bag(original: Callable[..., T]) -> Callable[..., T]:
                 padding_idx,
             )
         rows = F.embedding(
-            input,
-            weight,
-            None if padding_idx is None else padding_idx % weight.shape[0],
-            None,
-            2.0,
-            scale_grad_by_freq,
+            input, weight, None if padding_idx is None else padding_idx % weight.shape[0], None, 2.0, scale_grad_by_freq
         )
         there = (
-            torch.ones_like(input, dtype=torch.bool)
-            if padding_idx is None
-            else input != padding_idx % weight.shape[0]
+            torch.ones_like(input, dtype=torch.bool) if padding_idx is None else input != padding_idx % weight.shape[0]
         )
         if per_sample_weights is not None:
             rows = rows * per_sample_weights.unsqueeze(-1)
@@ -96,9 +89,7 @@ def _checkpoint(original: Callable[..., T]) -> Callable[..., T]:
     """The kind that starts a backward pass of its own hides its parameters; the other does not."""
 
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-        return checkpoints.checkpoint(
-            function, *args, use_reentrant=False, preserve_rng_state=preserve
-        )
+        return checkpoints.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve)
 
     return apply
 

@@ -60,9 +60,7 @@ def _resize(
     rest = list(options)
     align = bool(rest.pop(0)) if not mode.startswith("nearest") else False
     scales = (rest + [None] * len(sizes_in))[: len(sizes_in)]
-    matrices = [
-        _resize_matrix(mode, i, o, align, s) for i, o, s in zip(sizes_in, sizes_out, scales)
-    ]
+    matrices = [_resize_matrix(mode, i, o, align, s) for i, o, s in zip(sizes_in, sizes_out, scales, strict=True)]
     if backward:
         matrices = [m.T for m in matrices]
     bind_image(rec, out, rec.contiguous(along_axes(rec, rec.read(x), matrices)).tensor)
@@ -107,9 +105,7 @@ def upsample_backward(
 
 
 @lowering(
-    "replication_pad1d_backward.default",
-    "replication_pad2d_backward.default",
-    "replication_pad3d_backward.default",
+    "replication_pad1d_backward.default", "replication_pad2d_backward.default", "replication_pad3d_backward.default"
 )
 def replication_pad_backward(
     rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, padding: Sequence[int]

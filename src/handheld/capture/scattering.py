@@ -17,29 +17,19 @@ from handheld.graph.graph import View, contiguous_strides
 from handheld.graph.program import Builder
 
 
-def scatter(
-    rec: Recorder, shape: tuple[int, int, int], index: View, src: View, mode: str, base: View | None
-) -> View:
+def scatter(rec: Recorder, shape: tuple[int, int, int], index: View, src: View, mode: str, base: View | None) -> View:
     """index, src over [o, k, i]; result (and base) over [o, v, i]."""
     inputs = [index, src]
     if base is not None:
         inputs.append(View(rec.contiguous(base).tensor, shape, contiguous_strides(shape)))
     kind = rec.dtype_of(src)
-    made = rec.emit(
-        "scatter", inputs, [(shape, kind)], {"mode": mode, "base": base is not None, "shape": shape}
-    )
+    made = rec.emit("scatter", inputs, [(shape, kind)], {"mode": mode, "base": base is not None, "shape": shape})
     return rec.dense(made[0])
 
 
 @lowering("embedding_dense_backward.default")
 def embedding_backward(
-    rec: Recorder,
-    out: torch.Tensor,
-    g: torch.Tensor,
-    index: torch.Tensor,
-    rows: int,
-    padding: int,
-    by_frequency: bool,
+    rec: Recorder, out: torch.Tensor, g: torch.Tensor, index: torch.Tensor, rows: int, padding: int, by_frequency: bool
 ) -> None:
     width, count = g.shape[-1], index.numel()
     flat = rec.contiguous(rec.read(index))
@@ -59,9 +49,7 @@ def embedding_backward(
     rec.bind(out, View(result.tensor, tuple(out.shape), contiguous_strides(tuple(out.shape)), 0))
 
 
-def _by_frequency(
-    rec: Recorder, grad: View, index: View, rows: int, width: int, count: int
-) -> View:
+def _by_frequency(rec: Recorder, grad: View, index: View, rows: int, width: int, count: int) -> View:
     """The gradient of each lookup divided by how often its row is looked up."""
     line = View(index.tensor, (1, count, 1), (0, 1, 0), 0)
     one = rec.map((1, count, 1), [], lambda b: constant(b, 1.0, "f32"))
@@ -75,17 +63,9 @@ def _by_frequency(
     )
 
 
-@lowering(
-    "scatter.src", "scatter.value", "scatter_add.default", "scatter.reduce", "scatter.value_reduce"
-)
+@lowering("scatter.src", "scatter.value", "scatter_add.default", "scatter.reduce", "scatter.value_reduce")
 def scatter_op(
-    rec: Recorder,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    src: Any,
-    **options: Any,
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, **options: Any
 ) -> None:
     if options.get("reduce", "add") != "add":
         raise UnsupportedOp(f"scatter with reduce={options['reduce']!r} has no lowering")
@@ -109,9 +89,7 @@ def index_add(
     dim, shape = dim % max(x.dim(), 1), tuple(x.shape) or (1,)
     outer, inner, count = math.prod(shape[:dim]), math.prod(shape[dim + 1 :]), index.numel()
     if alpha != 1 or rec.dtype_of(source) != kind:
-        source = rec.map(
-            source.shape, [source], lambda a: (a * alpha if alpha != 1 else a).to(kind)
-        )
+        source = rec.map(source.shape, [source], lambda a: (a * alpha if alpha != 1 else a).to(kind))
     three = (outer, count, inner)
     step = view.strides[0] if view.strides else 0
     result = scatter(
@@ -126,28 +104,18 @@ def index_add(
 
 
 def _scatter_along(
-    rec: Recorder,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    src: Any,
-    mode: str,
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, mode: str
 ) -> None:
     iv, kind = rec.read(index), ir_dtype(out.dtype)
     if isinstance(src, torch.Tensor):
         sv = rec.read(src)
         sv = View(sv.tensor, iv.shape, sv.strides, sv.offset)  # src may be larger than index
     else:
-        sv = rec.map(
-            iv.shape, [], lambda b: constant(b, float(src) if kind == "f32" else int(src), kind)
-        )
+        sv = rec.map(iv.shape, [], lambda b: constant(b, float(src) if kind == "f32" else int(src), kind))
     _scatter_views(rec, out, rec.read(x), dim % max(x.dim(), 1), iv, sv, mode)
 
 
-def _scatter_views(
-    rec: Recorder, out: torch.Tensor, x: View, dim: int, index: View, src: View, mode: str
-) -> None:
+def _scatter_views(rec: Recorder, out: torch.Tensor, x: View, dim: int, index: View, src: View, mode: str) -> None:
     """Scatter along one dimension; the index may cover only part of the other dimensions."""
     shape, part = x.shape or (1,), index.shape or (1,)
     if not x.shape:
@@ -167,7 +135,7 @@ def _padded(rec: Recorder, view: View, shape: tuple[int, ...], kind: str, fill: 
     """The view grown to `shape`, `fill` outside; dense."""
     if view.shape == shape and rec.dtype_of(view) == kind:
         return rec.contiguous(view)
-    guards = tuple((d, 0, n) for d, (n, want) in enumerate(zip(view.shape, shape)) if n != want)
+    guards = tuple((d, 0, n) for d, (n, want) in enumerate(zip(view.shape, shape, strict=True)) if n != want)
 
     def program(b: Builder) -> Val:
         source = rec.dtype_of(view)

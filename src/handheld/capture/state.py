@@ -107,12 +107,7 @@ class StateBuilder:
             slot = self.slots[self._by_key[key]]
             if name not in slot.names:
                 self.slots[slot.name] = Slot(
-                    slot.name,
-                    slot.shape,
-                    slot.dtype,
-                    slot.role,
-                    (*slot.names, name),
-                    slot.torch_dtype,
+                    slot.name, slot.shape, slot.dtype, slot.role, (*slot.names, name), slot.torch_dtype
                 )
             return slot.name
         pair = (2,) if tensor.is_complex() else ()

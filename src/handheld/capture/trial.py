@@ -28,19 +28,18 @@ class Decision:
     tried: int
 
 
-def try_batches(model: nn.Module, fn: Callable[[Any], Any], batch: Any,
-                others: Iterable[tuple[str, Any]]) -> list[Decision]:
+def try_batches(
+    model: nn.Module, fn: Callable[[Any], Any], batch: Any, others: Iterable[tuple[str, Any]]
+) -> list[Decision]:
     """Runs `fn` on the batch and on others, each called by a name, in training and eval mode."""
     trials = [("", batch), *others]
     decisions: dict[str, Decision] = {}
     for evaluate in (False, True):
-        runs = [(name, _reads(model, fn, given, evaluate, number))
-                for number, (name, given) in enumerate(trials)]
+        runs = [(name, _reads(model, fn, given, evaluate, number)) for number, (name, given) in enumerate(trials)]
         first = runs[0][1] or ()
         rest = [(name, read) for name, read in runs[1:] if read is not None]
         for n, frozen in enumerate(first):
-            changed = next((f"{words} in {name}" for name, read in rest
-                            if (words := _otherwise(first, n, read))), "")
+            changed = next((f"{words} in {name}" for name, read in rest if (words := _otherwise(first, n, read))), "")
             known = decisions.get(str(frozen))
             if known is None or not known.changed:
                 decisions[str(frozen)] = Decision(str(frozen), changed, len(rest))
@@ -53,8 +52,7 @@ def other_batches(batch: Any) -> Iterator[tuple[str, Any]]:
     random = torch.Generator().manual_seed(0)
 
     def made(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        return pytree.tree_map(
-            lambda t: change(t) if isinstance(t, torch.Tensor) and t.numel() else t, batch)
+        return pytree.tree_map(lambda t: change(t) if isinstance(t, torch.Tensor) and t.numel() else t, batch)
 
     def drawn(t: torch.Tensor) -> torch.Tensor:
         if t.is_floating_point():
@@ -71,8 +69,9 @@ def other_batches(batch: Any) -> Iterator[tuple[str, Any]]:
     yield "a batch of zeros", made(torch.zeros_like)
 
 
-def _reads(model: nn.Module, fn: Callable[[Any], Any], batch: Any, evaluate: bool,
-           number: int) -> tuple[Frozen, ...] | None:
+def _reads(
+    model: nn.Module, fn: Callable[[Any], Any], batch: Any, evaluate: bool, number: int
+) -> tuple[Frozen, ...] | None:
     """What Python code reads on this batch; None if it cannot be run."""
     capture = Capture(model)
 

@@ -99,9 +99,7 @@ class Val:
             assert isinstance(b, Val)
             a = b._wrap(a)
         b = a._wrap(b)
-        return Val(
-            self.builder, self.builder.op("where", a.dtype, self.index, a.index, b.index), a.dtype
-        )
+        return Val(self.builder, self.builder.op("where", a.dtype, self.index, a.index, b.index), a.dtype)
 
 
 def iota(builder: Builder, dim: int) -> Val:

@@ -49,15 +49,8 @@ class Depth:
         n, c, _, h, w = x.shape
         shape = (n, self.windows, c, self.kernel, h, w)
         s = x.strides
-        walk = View(
-            x.tensor,
-            shape,
-            (s[0], s[2] * self.stride, s[1], s[2] * self.dilation, s[3], s[4]),
-            x.offset,
-        )
-        return _dense(
-            rec.map(shape, [walk], lambda a: a), (n * self.windows, c * self.kernel, h, w)
-        )
+        walk = View(x.tensor, shape, (s[0], s[2] * self.stride, s[1], s[2] * self.dilation, s[3], s[4]), x.offset)
+        return _dense(rec.map(shape, [walk], lambda a: a), (n * self.windows, c * self.kernel, h, w))
 
     def fold(self, rec: Recorder, y: View) -> View:
         """The adjoint: every slice gets the sum of its appearances."""
@@ -69,19 +62,11 @@ class Depth:
             window = at.binary("floordiv", self.stride)
             inside = at.ge(0).both(window.lt(self.windows)).both((window * self.stride).eq(at))
             place = iota(b, 5) * held[3]
-            for dim, value in (
-                (0, iota(b, 0)),
-                (1, window),
-                (2, iota(b, 1)),
-                (4, iota(b, 3)),
-                (5, iota(b, 4)),
-            ):
+            for dim, value in ((0, iota(b, 0)), (1, window), (2, iota(b, 1)), (4, iota(b, 3)), (5, iota(b, 4))):
                 place = place + value * held[dim]
             return inside.where(gather(b, 0, "f32", place), 0.0).reduce("sum")
 
-        return rec.reduce(
-            (*self.image, self.kernel), (5,), [], build, gathered=[rec.dense(y.tensor)]
-        )
+        return rec.reduce((*self.image, self.kernel), (5,), [], build, gathered=[rec.dense(y.tensor)])
 
 
 def _flat(rec: Recorder, g: View) -> View:
@@ -149,11 +134,7 @@ def convolution3d(
         y = _tall(flat, out.shape)
     if bias is not None:
         b = rec.read(bias)
-        y = rec.map(
-            y.shape,
-            [y, View(b.tensor, y.shape, (0, b.strides[0], 0, 0, 0), b.offset)],
-            lambda p, q: p + q,
-        )
+        y = rec.map(y.shape, [y, View(b.tensor, y.shape, (0, b.strides[0], 0, 0, 0), b.offset)], lambda p, q: p + q)
     rec.bind(out, y)
 
 
@@ -184,15 +165,10 @@ def convolution3d_backward(
             rec.bind(out[0], _tall(y, x.shape))
         else:
             shape = (n * g.shape[2], c * w.shape[2], h, width)
-            rec.bind(
-                out[0],
-                depth.fold(rec, conv2d(rec, "conv_input", _flat(rec, gv), weights, shape, *flat)),
-            )
+            rec.bind(out[0], depth.fold(rec, conv2d(rec, "conv_input", _flat(rec, gv), weights, shape, *flat)))
     if mask[1]:
         first, second = (xv, gv) if transposed else (gv, xv)
-        made = conv2d(
-            rec, "conv_weight", _flat(rec, first), depth.unfold(rec, second), weights.shape, *flat
-        )
+        made = conv2d(rec, "conv_weight", _flat(rec, first), depth.unfold(rec, second), weights.shape, *flat)
         rec.bind(out[1], _dense(made, w.shape))
     if mask[2]:
         rec.bind(out[2], fold(rec, gv, (0, 2, 3, 4), lambda a: a.reduce("sum")))
@@ -206,9 +182,7 @@ def _three(values: Sequence[int]) -> list[int]:
 
 
 def _sizes(values: Any, default: Any = None) -> list[int]:
-    values = (
-        default if values is None or (isinstance(values, (list, tuple)) and not values) else values
-    )
+    values = default if values is None or (isinstance(values, (list, tuple)) and not values) else values
     return [values] * 3 if isinstance(values, int) else _three(list(values))
 
 
@@ -224,9 +198,7 @@ def _stages(shape: Shape, windows: Shape) -> tuple[Shape, Shape, Shape, Shape]:
     return (n, c * d, h, w), (n, c * d, q, r), (n, c, d, q * r), (n, c, p, q * r)
 
 
-def _attrs(
-    kernel: Any, stride: Any, padding: Any, **more: Any
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _attrs(kernel: Any, stride: Any, padding: Any, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     k, s, p = _sizes(kernel), _sizes(stride, kernel), _sizes(padding)
     plane = {"kernel": tuple(k[1:]), "stride": tuple(s[1:]), "padding": tuple(p[1:]), **more}
     depth = {"kernel": (k[0], 1), "stride": (s[0], 1), "padding": (p[0], 0), **more}
@@ -274,12 +246,8 @@ def avg_pool3d_backward(
     if divisor:
         plane["divisor"], depth["divisor"] = 1, int(divisor)
     stages = _stages(_volume(x.shape), _volume(g.shape))
-    y = _average(
-        rec, "avg_pool_grad", _dense(rec.contiguous(rec.read(g)), stages[3]), stages[2], depth
-    )
-    bind_image(
-        rec, out, _average(rec, "avg_pool_grad", _dense(y, stages[1]), stages[0], plane).tensor
-    )
+    y = _average(rec, "avg_pool_grad", _dense(rec.contiguous(rec.read(g)), stages[3]), stages[2], depth)
+    bind_image(rec, out, _average(rec, "avg_pool_grad", _dense(y, stages[1]), stages[0], plane).tensor)
 
 
 @lowering("max_pool3d_with_indices.default")
@@ -301,9 +269,7 @@ def max_pool3d(
     stages = _stages((n, c, d, h, w), windows)
 
     def pool(source: View, shape: Shape, attrs: dict[str, Any]) -> tuple[View, View]:
-        made = rec.emit(
-            "max_pool", [source], [(shape, "f32"), (shape, "i32")], {**attrs, "shape": shape}
-        )
+        made = rec.emit("max_pool", [source], [(shape, "f32"), (shape, "i32")], {**attrs, "shape": shape})
         return rec.dense(made[0]), rec.dense(made[1])
 
     best, inside = pool(_dense(rec.contiguous(rec.read(x)), stages[0]), stages[1], plane)
@@ -317,11 +283,7 @@ def max_pool3d(
         return i.binary("floordiv", area) * (h * w) + at
 
     bind_image(rec, out[0], value.tensor)
-    bind_image(
-        rec,
-        out[1],
-        rec.map(stages[3], [which], position, gathered=[rec.dense(inside.tensor)]).tensor,
-    )
+    bind_image(rec, out[1], rec.map(stages[3], [which], position, gathered=[rec.dense(inside.tensor)]).tensor)
 
 
 @lowering("max_pool3d_with_indices_backward.default")
@@ -339,12 +301,7 @@ def max_pool3d_backward(
 ) -> None:
     n, c, *image = _volume(x.shape)
     count, size = g.numel() // max(n * c, 1), math.prod(image)
-    inputs = [
-        View(rec.contiguous(rec.read(t)).tensor, (n * c, count, 1), (count, 1, 0))
-        for t in (index, g)
-    ]
+    inputs = [View(rec.contiguous(rec.read(t)).tensor, (n * c, count, 1), (count, 1, 0)) for t in (index, g)]
     shape = (n * c, size, 1)
-    made = rec.emit(
-        "scatter", inputs, [(shape, "f32")], {"mode": "add", "base": False, "shape": shape}
-    )
+    made = rec.emit("scatter", inputs, [(shape, "f32")], {"mode": "add", "base": False, "shape": shape})
     bind_image(rec, out, made[0])

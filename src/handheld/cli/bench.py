@@ -26,40 +26,94 @@ UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAMES", show_default=False, help=(
-        "Workloads (lenet5), groups of them (text, liu2019), file.py:factory or step files; all "
-        "workloads if none is named. With --compare and --merge: results folders."))] = None,
-    on: Annotated[str, typer.Option("--on", metavar="DEVICES", help=(
-        "Devices, with commas between: opencl, opencl:NAME, torch:cpu, torch:cuda; and PyTorch "
-        "itself, for comparison, as pytorch:cpu, pytorch:cuda."))] = ",".join(DEVICES),
-    batch: Annotated[str | None, typer.Option("--batch", metavar="N,N", show_default=False, help=(
-        "Batch sizes, with commas between; each workload's own if not given."))] = None,
-    size: Annotated[str, typer.Option("--size", metavar="SIZE", help=(
-        "small, or paper: images of 224x224 and published configurations."))] = "small",
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help=(
-        "How long each run trains after its first step; five steps at least."))] = Settings.seconds,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", show_default=False,
-                                              help="Train for so many steps instead.")] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help=(
-        "The results folder; one that is there goes on where it stopped."))] = OUT,
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=(
-        "Go on with what this folder was begun with."))] = None,
-    retry: Annotated[bool, typer.Option("--retry", help=(
-        "Run again what did not train."))] = False,
-    limit_memory: Annotated[str | None, typer.Option("--limit-memory", metavar="SIZE", help=(
-        "The most a run may take, as planned on the device and as held by its process: 2GiB. "
-        "If not given nearly all that is free."))] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=1, metavar="S", help=(
-        "How long a run may say nothing before it counts as hung."))] = Settings.silence_s,
-    cool: Annotated[str, typer.Option("--cool", metavar="S|auto", help=(
-        "Seconds between runs; auto: until sensors say what they said at the start, at most "
-        "half a minute, and a second where there are none."))] = "auto",
-    compare: Annotated[bool, typer.Option("--compare", help=(
-        "Compare two results folders, row by row."))] = False,
-    merge: Annotated[bool, typer.Option("--merge", help=(
-        "Make one results folder, --out, of several."))] = False,
-    listed: Annotated[bool, typer.Option("--list", help=(
-        "Say which workloads there are, and run nothing."))] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAMES",
+            show_default=False,
+            help=(
+                "Workloads (lenet5), groups of them (text, liu2019), file.py:factory or step files; all "
+                "workloads if none is named. With --compare and --merge: results folders."
+            ),
+        ),
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            metavar="DEVICES",
+            help=(
+                "Devices, with commas between: opencl, opencl:NAME, torch:cpu, torch:cuda; and PyTorch "
+                "itself, for comparison, as pytorch:cpu, pytorch:cuda."
+            ),
+        ),
+    ] = ",".join(DEVICES),
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            metavar="N,N",
+            show_default=False,
+            help=("Batch sizes, with commas between; each workload's own if not given."),
+        ),
+    ] = None,
+    size: Annotated[
+        str,
+        typer.Option(
+            "--size", metavar="SIZE", help=("small, or paper: images of 224x224 and published configurations.")
+        ),
+    ] = "small",
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds", metavar="S", help=("How long each run trains after its first step; five steps at least.")
+        ),
+    ] = Settings.seconds,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, metavar="N", show_default=False, help="Train for so many steps instead."),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="FOLDER", help=("The results folder; one that is there goes on where it stopped.")
+        ),
+    ] = OUT,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="FOLDER", help=("Go on with what this folder was begun with."))
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help=("Run again what did not train."))] = False,
+    limit_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--limit-memory",
+            metavar="SIZE",
+            help=(
+                "The most a run may take, as planned on the device and as held by its process: 2GiB. "
+                "If not given nearly all that is free."
+            ),
+        ),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout", min=1, metavar="S", help=("How long a run may say nothing before it counts as hung.")
+        ),
+    ] = Settings.silence_s,
+    cool: Annotated[
+        str,
+        typer.Option(
+            "--cool",
+            metavar="S|auto",
+            help=(
+                "Seconds between runs; auto: until sensors say what they said at the start, at most "
+                "half a minute, and a second where there are none."
+            ),
+        ),
+    ] = "auto",
+    compare: Annotated[bool, typer.Option("--compare", help=("Compare two results folders, row by row."))] = False,
+    merge: Annotated[bool, typer.Option("--merge", help=("Make one results folder, --out, of several."))] = False,
+    listed: Annotated[bool, typer.Option("--list", help=("Say which workloads there are, and run nothing."))] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -90,13 +144,14 @@ def bench(
     settings = Settings(seconds, steps, seed, _bytes(limit_memory), timeout, cooling(cool))
     if resume is not None:
         if names:
-            raise HandheldError("--resume goes on with what the folder was begun with, and takes "
-                                f"no names. Try: handheld bench {' '.join(names)} --out {resume}")
+            raise HandheldError(
+                "--resume goes on with what the folder was begun with, and takes "
+                f"no names. Try: handheld bench {' '.join(names)} --out {resume}"
+            )
         matrix, folder = None, resume
         settings = _as_begun(resume, settings)
     else:
-        matrix = benchmark.Matrix(benchmark.expand(names or ()), split(on),
-                                  batches(batch), size)
+        matrix = benchmark.Matrix(benchmark.expand(names or ()), split(on), batches(batch), size)
         folder = out
     begun = time.monotonic()
     with shown(json) as tell:
@@ -108,8 +163,9 @@ def bench(
         if before.rows and not json:
             failed = sum(row["status"] != "trained" for row in before.rows)
             again = f"; --retry runs the {failed} again that did not train" if failed else ""
-            show.out.print(f"{folder} holds {show.count(len(before.rows), 'row')} already"
-                           f"{'' if retry else again}", soft_wrap=True)
+            show.out.print(
+                f"{folder} holds {show.count(len(before.rows), 'row')} already{'' if retry else again}", soft_wrap=True
+            )
         with contextlib.closing(rows) as rows, _kept(folder):  # type: ignore[type-var]
             for row in rows:
                 count += 1
@@ -122,17 +178,30 @@ def bench(
 def _as_begun(folder: Path, settings: Settings) -> Settings:
     """Those settings that rows share are the folder's, unless something else was asked for."""
     before = benchmark.open_results(folder).info["settings"] if folder.exists() else {}
-    return replace(settings, **{
-        name: before[name] for name in ("seconds", "steps", "seed")
-        if name in before and getattr(settings, name) == getattr(Settings, name)})
+    return replace(
+        settings,
+        **{
+            name: before[name]
+            for name in ("seconds", "steps", "seed")
+            if name in before and getattr(settings, name) == getattr(Settings, name)
+        },
+    )
 
 
 def _end(results: Results, count: int, seconds: float, json: bool) -> None:
     lines = benchmark.card(results.rows)
     if json:
-        show.print_json({"folder": str(results.folder), "ran": count, "seconds": seconds,
-                         "bench": results.info, "rows": results.rows, "card": lines,
-                         "notes": results.notes})
+        show.print_json(
+            {
+                "folder": str(results.folder),
+                "ran": count,
+                "seconds": seconds,
+                "bench": results.info,
+                "rows": results.rows,
+                "card": lines,
+                "notes": results.notes,
+            }
+        )
     else:
         bench_tables.present(results, lines, count, seconds)
     if not any(line["trains"] for line in lines):
@@ -153,8 +222,9 @@ def _folders(names: list[str], compare: bool, merge: bool, out: Path, json: bool
     if json:
         show.print_json({"folder": str(made.folder), "rows": made.rows})
     else:
-        show.out.print(f"{show.count(len(made.rows), 'row')} of {len(opened)} folders are in "
-                       f"{made.folder}", soft_wrap=True)
+        show.out.print(
+            f"{show.count(len(made.rows), 'row')} of {len(opened)} folders are in {made.folder}", soft_wrap=True
+        )
 
 
 @contextlib.contextmanager
@@ -164,8 +234,7 @@ def _kept(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         done = show.count(len(benchmark.open_results(folder).rows), "row")
-        raise KeyboardInterrupt(f"interrupted; {folder} holds {done}. The same command goes on "
-                                "from there") from None
+        raise KeyboardInterrupt(f"interrupted; {folder} holds {done}. The same command goes on from there") from None
 
 
 @contextlib.contextmanager
@@ -187,8 +256,10 @@ def shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
             case = now.case
             where = f"{case.workload} on {case.device}, {case.batch or 'own'}: {now.stage}"
             room = max(show.err.width - len(left) - 10, 20)
-            screen.update(Text.assemble((f"{now.done + 1}/{now.count} ", "bold"),
-                                        show.middle(where, room), (left, "dim")), refresh=True)
+            screen.update(
+                Text.assemble((f"{now.done + 1}/{now.count} ", "bold"), show.middle(where, room), (left, "dim")),
+                refresh=True,
+            )
 
         yield tell
 
@@ -201,8 +272,9 @@ def batches(text: str | None) -> tuple[int, ...]:
     words = split(text or "")
     wrong = [word for word in words if not word.isdigit() or int(word) < 1]
     if wrong or (text is not None and not words):
-        raise HandheldError(f"--batch {text!r} should be batch sizes from 1 on with commas "
-                            "between. Try: --batch 1,4,16")
+        raise HandheldError(
+            f"--batch {text!r} should be batch sizes from 1 on with commas between. Try: --batch 1,4,16"
+        )
     return tuple(int(word) for word in words)
 
 

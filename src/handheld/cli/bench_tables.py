@@ -14,8 +14,7 @@ from handheld.benchmark import Results, Row
 from handheld.benchmark.folder import statuses
 from handheld.cli import show
 
-_HEAD = (f"{'':>4} {'workload':<19} {'on':<13} {'batch':>5} {'samples/s':>10} "
-         f"{'ms a step':>10} {'memory':>10}")
+_HEAD = f"{'':>4} {'workload':<19} {'on':<13} {'batch':>5} {'samples/s':>10} {'ms a step':>10} {'memory':>10}"
 NOT_MEASURED = "not measured"
 
 
@@ -24,8 +23,7 @@ def say_row(row: Row, number: int) -> None:
     if number == 1:
         show.out.print(Text(_HEAD, style="dim"))
     batch = "own" if row["batch"] is None else str(row["batch"])
-    start = (f"{number:>4} {show.middle(row['workload'], 19):<19} "
-             f"{show.middle(row['device'], 13):<13} {batch:>5} ")
+    start = f"{number:>4} {show.middle(row['workload'], 19):<19} {show.middle(row['device'], 13):<13} {batch:>5} "
     if row["status"] == "trained":
         show.out.print(Text(start + _numbers(row)))
         return
@@ -47,16 +45,14 @@ def why(row: dict[str, Any]) -> str:
     """Why a row did not train, with what it needed where that is known."""
     needed = row.get("planned_bytes")
     if row["status"] == "does not fit" and needed and row.get("available_bytes"):
-        return (f"does not fit, needs {show.size(needed)}, there is "
-                f"{show.size(row['available_bytes'])}")
+        return f"does not fit, needs {show.size(needed)}, there is {show.size(row['available_bytes'])}"
     more = f" (planned {show.size(needed)})" if needed and row["status"] == "out of memory" else ""
     return f"{row['status']}{more}: {row['reason']}".replace("\n", " ")
 
 
 def _numbers(row: Row) -> str:
     memory = row.get("planned_bytes") or row.get("peak_bytes")
-    return (f"{_rate(row.get('samples_s')):>10} {_ms(row.get('step_ms')):>10} "
-            f"{show.size(memory) if memory else '':>10}")
+    return f"{_rate(row.get('samples_s')):>10} {_ms(row.get('step_ms')):>10} {show.size(memory) if memory else '':>10}"
 
 
 def _rate(value: float | None) -> str:
@@ -89,18 +85,23 @@ def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: fl
     out = show.out
     out.print()
     out.print(Text("what trains here", style="bold"))
-    out.print(Text(f"{'workload':<18} {'best on':<13} {'batch':>5} {'samples/s':>9} "
-                   f"{'J a sample':>12} others", style="dim"))
+    out.print(
+        Text(f"{'workload':<18} {'best on':<13} {'batch':>5} {'samples/s':>9} {'J a sample':>12} others", style="dim")
+    )
     for line in lines:
         name = f"{show.middle(line['workload'], 18):<18} "
         if not line["trains"]:
             _say_why(name, line)
             continue
         beside = ", ".join(f"{one['device']} {_times(one['ratio'])}" for one in line["others"])
-        out.print(Text.assemble(
-            name, f"{show.middle(line['device'], 13):<13} {line['batch']:>5} "
-            f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} ",
-            (show.middle(beside, 18), "dim")))
+        out.print(
+            Text.assemble(
+                name,
+                f"{show.middle(line['device'], 13):<13} {line['batch']:>5} "
+                f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} ",
+                (show.middle(beside, 18), "dim"),
+            )
+        )
     out.print()
     out.print(show.grid(_facts(results, lines, ran, seconds)))
 
@@ -109,46 +110,70 @@ def present_workloads(names: Iterable[str], json: bool) -> None:
     """What can be named: workloads, and the domains and sources that stand for groups of them."""
     found = [suite.get(name) for name in names]
     if json:
-        show.print_json({"workloads": [
-            {"name": w.name, "domain": w.domain, "source": list(w.source), "batch": w.default_batch,
-             "about": w.about} for w in found]})
+        show.print_json(
+            {
+                "workloads": [
+                    {
+                        "name": w.name,
+                        "domain": w.domain,
+                        "source": list(w.source),
+                        "batch": w.default_batch,
+                        "about": w.about,
+                    }
+                    for w in found
+                ]
+            }
+        )
         return
     show.out.print(Text(f"{'workload':<19} {'domain':<8} {'from':<16} {'batch':>5} ", style="dim"))
     for one in found:
-        start = (f"{one.name:<19} {one.domain:<8} {', '.join(one.source):<16} "
-                 f"{one.default_batch:>5} ")
+        start = f"{one.name:<19} {one.domain:<8} {', '.join(one.source):<16} {one.default_batch:>5} "
         lines = textwrap.wrap(one.about, 80 - len(start)) or [""]
         for number, line in enumerate(lines):
             show.out.print(Text.assemble(start if not number else " " * len(start), (line, "dim")))
 
 
-def _facts(results: Results, lines: list[dict[str, Any]], ran: int,
-           seconds: float) -> list[tuple[str, str | Text]]:
+def _facts(results: Results, lines: list[dict[str, Any]], ran: int, seconds: float) -> list[tuple[str, str | Text]]:
     rows = results.rows
     facts: list[tuple[str, str | Text]] = [
-        (show.middle(device, 13), f"{caps['name']} ({caps['driver']})"
-         if caps.get("driver") else caps["name"])
-        for device, caps in results.info["devices"].items()]
-    facts.append(("trains", f"{sum(line['trains'] for line in lines)} of "
-                            f"{show.count(len(lines), 'workload')}; rows: "
-                  + ", ".join(f"{count} {name}" for name, count in statuses(rows).items())))
+        (show.middle(device, 13), f"{caps['name']} ({caps['driver']})" if caps.get("driver") else caps["name"])
+        for device, caps in results.info["devices"].items()
+    ]
+    facts.append(
+        (
+            "trains",
+            f"{sum(line['trains'] for line in lines)} of "
+            f"{show.count(len(lines), 'workload')}; rows: "
+            + ", ".join(f"{count} {name}" for name, count in statuses(rows).items()),
+        )
+    )
     for line in lines:
         for one in line.get("not_trained", []):
             where = f"{one['device']}, batch {one['batch'] or 'own'}"
-            facts.append((show.middle(line["workload"], 13),
-                          f"{where}: {show.middle(why(one), 200)}"))
+            facts.append((show.middle(line["workload"], 13), f"{where}: {show.middle(why(one), 200)}"))
     rails = sorted({row["rail"] for row in rows if row.get("rail")})
-    facts.append(("energy", f"of {', '.join(rails)}" if rails else
-                  "not measured: no sensor of power is here (handheld doctor says why)"))
+    facts.append(
+        (
+            "energy",
+            f"of {', '.join(rails)}"
+            if rails
+            else "not measured: no sensor of power is here (handheld doctor says why)",
+        )
+    )
     facts.append(("heat", _heat(rows)))
     loads = [row["others_cores"] for row in rows if row.get("others_cores") is not None]
     busy = others(loads, results.info["machine"].get("cores") or 1) if loads else ""
     if busy:
         facts.append(("disturbed", busy))
-    facts.append(("data", "synthetic" if all("synthetic" in (row.get("data") or "synthetic")
-                                             for row in rows) else "synthetic, or random"))
-    facts.append(("time", f"{show.duration(seconds)} for {show.count(ran, 'run')} now, "
-                          f"{len(rows)} in all"))
+    facts.append(
+        (
+            "data",
+            "synthetic"
+            if all("synthetic" in (row.get("data") or "synthetic") for row in rows)
+            else "synthetic, or random",
+        )
+    )
+    facts.append(("time", f"{show.duration(seconds)} for {show.count(ran, 'run')} now, {len(rows)} in all"))
     facts.append(("results", show.path(results.folder)))
     return facts
 
@@ -157,32 +182,44 @@ def _heat(rows: list[Row]) -> str:
     known = [row["warmer_by"] for row in rows if row.get("warmer_by") is not None]
     if not known:
         return "no sensor of temperature is here: a pause between runs, and a drawn order"
-    return (f"runs began at most {max(known):.0f} °C warmer than the first "
-            f"(the hottest at {max(row['celsius'] for row in rows if row.get('celsius')):.0f} °C)")
+    return (
+        f"runs began at most {max(known):.0f} °C warmer than the first "
+        f"(the hottest at {max(row['celsius'] for row in rows if row.get('celsius')):.0f} °C)"
+    )
 
 
 def present_compared(found: dict[str, Any]) -> None:
     """Two folders: b's numbers over a's."""
     out = show.out
     out.print(show.grid([("a", found["a"]), ("b", found["b"])]))
-    out.print(Text(f"{'workload':<19} {'on':<13} {'batch':>5} {'a: samples/s':>12} "
-                   f"{'b: samples/s':>12} {'b/a':>6} {'memory':>7}", style="dim"))
+    out.print(
+        Text(
+            f"{'workload':<19} {'on':<13} {'batch':>5} {'a: samples/s':>12} "
+            f"{'b: samples/s':>12} {'b/a':>6} {'memory':>7}",
+            style="dim",
+        )
+    )
     for line in found["rows"]:
         a, b, ratios = line["a"], line["b"], line["ratios"]
         batch = "own" if line["batch"] is None else str(line["batch"])
-        start = (f"{show.middle(line['workload'], 19):<19} {show.middle(line['device'], 13):<13} "
-                 f"{batch:>5} {_side(a):>12} {_side(b):>12} ")
-        out.print(Text(start + f"{_ratio(ratios.get('samples_s')):>6} "
-                       f"{_ratio(ratios.get('planned_bytes')):>7}"))
+        start = (
+            f"{show.middle(line['workload'], 19):<19} {show.middle(line['device'], 13):<13} "
+            f"{batch:>5} {_side(a):>12} {_side(b):>12} "
+        )
+        out.print(Text(start + f"{_ratio(ratios.get('samples_s')):>6} {_ratio(ratios.get('planned_bytes')):>7}"))
     means = found["means"]
     out.print()
     facts: list[tuple[str, str | Text]] = []
-    for name, text in (("samples_s", "samples/s"), ("planned_bytes", "memory"),
-                       ("joules_sample", "J a sample")):
+    for name, text in (("samples_s", "samples/s"), ("planned_bytes", "memory"), ("joules_sample", "J a sample")):
         mean = means.get(name)
-        facts.append((text, f"{mean['ratio']:.3f}x, the geometric mean of "
-                      f"{show.count(mean['rows'], 'row')}" if mean else
-                      "no row that both have measured"))
+        facts.append(
+            (
+                text,
+                f"{mean['ratio']:.3f}x, the geometric mean of {show.count(mean['rows'], 'row')}"
+                if mean
+                else "no row that both have measured",
+            )
+        )
     facts += [("differs", text) for text in found["differences"]]
     out.print(show.grid(facts))
 

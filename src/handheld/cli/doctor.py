@@ -25,15 +25,14 @@ from handheld.measure.timing import Measured
 from handheld.plan.tuning import load_tuning
 from handheld.run import guards
 
-_PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "torch",
-             "scikit-learn", "pillow")
+_PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "torch", "scikit-learn", "pillow")
 
 
 def doctor(
-    measure: Annotated[bool, typer.Option("--ceilings", help=(
-        "Measure what each device can do at most, and keep it."))] = False,
-    on: Annotated[str | None, typer.Option("--on", metavar="DEVICE", help=(
-        "Only this device."))] = None,
+    measure: Annotated[
+        bool, typer.Option("--ceilings", help=("Measure what each device can do at most, and keep it."))
+    ] = False,
+    on: Annotated[str | None, typer.Option("--on", metavar="DEVICE", help=("Only this device."))] = None,
     json: Json = False,
 ) -> None:
     """What this machine can do: each device computes something small.
@@ -96,11 +95,24 @@ def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[
         if measure and not problem:
             problem = _measure(name)
         known = ceilings.stored(device.caps)
-        rows.append({"name": name, "passed": not problem, "problem": problem,
-                     "caps": device.caps.to_json(), "tuning": _tuning(device.caps),
-                     "ceilings": known.to_json() if known else None})
-    notes = [] if rows else ["no OpenCL device. Try: pip install pocl-binary-distribution (x86-64 "
-                             "Linux), or install the GPU vendor's OpenCL driver"]
+        rows.append(
+            {
+                "name": name,
+                "passed": not problem,
+                "problem": problem,
+                "caps": device.caps.to_json(),
+                "tuning": _tuning(device.caps),
+                "ceilings": known.to_json() if known else None,
+            }
+        )
+    notes = (
+        []
+        if rows
+        else [
+            "no OpenCL device. Try: pip install pocl-binary-distribution (x86-64 "
+            "Linux), or install the GPU vendor's OpenCL driver"
+        ]
+    )
     return rows, notes
 
 
@@ -108,8 +120,7 @@ def _measure(name: str) -> str:
     """Empty, or why the ceilings could not be measured."""
     with show.err.status("") as status:
         try:
-            ceilings.measure(name, lambda what, part: status.update(
-                f"{name}: {what} … ({part:.0%})"))
+            ceilings.measure(name, lambda what, part: status.update(f"{name}: {what} … ({part:.0%})"))
         except Exception as error:  # drivers have errors of their own: any is an answer
             return f"the ceilings could not be measured: {type(error).__name__}: {error}"
     return ""
@@ -118,15 +129,24 @@ def _measure(name: str) -> str:
 def _tuning(caps: DeviceCaps) -> dict[str, Any]:
     """What the tuning records say of a device, and which of them are not used."""
     found = load_tuning(caps)
-    failed = {why: sum(why == w for e in found.entries.values() for _, w in e.failed)
-              for e in found.entries.values() for _, why in e.failed}
-    return {"shapes": len(found.entries), "changed": len(found.choices), "failed": failed,
-            "records": [str(path) for path in found.used], "ignored": list(found.ignored)}
+    failed = {
+        why: sum(why == w for e in found.entries.values() for _, w in e.failed)
+        for e in found.entries.values()
+        for _, why in e.failed
+    }
+    return {
+        "shapes": len(found.entries),
+        "changed": len(found.choices),
+        "failed": failed,
+        "records": [str(path) for path in found.used],
+        "ignored": list(found.ignored),
+    }
 
 
 def _version(package: str) -> str | None:
-    module = {"scikit-learn": "sklearn", "pillow": "PIL",
-              "pocl-binary-distribution": "pocl_binary_distribution"}.get(package, package)
+    module = {"scikit-learn": "sklearn", "pillow": "PIL", "pocl-binary-distribution": "pocl_binary_distribution"}.get(
+        package, package
+    )
     if module in sys.modules and sys.modules[module] is None:
         return None
     try:
@@ -140,8 +160,10 @@ def _version(package: str) -> str | None:
 def _missing() -> list[str]:
     notes = []
     if _version("torch") is None:
-        notes.append("PyTorch is not installed: step files train here, and capturing a model needs "
-                     "pip install 'handheld[capture]'")
+        notes.append(
+            "PyTorch is not installed: step files train here, and capturing a model needs "
+            "pip install 'handheld[capture]'"
+        )
     if _version("scikit-learn") is None or _version("pillow") is None:
         notes.append("--data digits and image folders need pip install 'handheld[data]'")
     return notes
@@ -151,13 +173,17 @@ def present(report: dict[str, Any]) -> None:
     """The same for people."""
     free, total = report["memory_available_bytes"], report["memory_bytes"]
     heat, charge = report["temperature_celsius"], report["battery_percent"]
-    show.out.print(show.grid([
-        ("handheld", f"{report['handheld']} on Python {report['python']}, {report['system']}"),
-        ("memory", f"{show.size(free)} free of {show.size(total)}"),
-        ("packages", ", ".join(f"{k} {v}" for k, v in report["packages"].items() if v)),
-        ("battery", "not reported" if charge is None else f"{charge:.0f}%"),
-        ("temperature", "not reported" if heat is None else f"{heat:.0f} °C"),
-    ]))
+    show.out.print(
+        show.grid(
+            [
+                ("handheld", f"{report['handheld']} on Python {report['python']}, {report['system']}"),
+                ("memory", f"{show.size(free)} free of {show.size(total)}"),
+                ("packages", ", ".join(f"{k} {v}" for k, v in report["packages"].items() if v)),
+                ("battery", "not reported" if charge is None else f"{charge:.0f}%"),
+                ("temperature", "not reported" if heat is None else f"{heat:.0f} °C"),
+            ]
+        )
+    )
     for device in report["devices"]:
         show.out.print()
         show.out.print(_device(device))
@@ -170,33 +196,41 @@ def present(report: dict[str, Any]) -> None:
 
 
 def _device(device: dict[str, Any]) -> Table:
-    verdict = Text("PASS", style="bold green") if device["passed"] else Text.assemble(
-        ("FAIL ", "bold red"), device["problem"])
+    verdict = (
+        Text("PASS", style="bold green")
+        if device["passed"]
+        else Text.assemble(("FAIL ", "bold red"), device["problem"])
+    )
     caps = device["caps"]
-    extras = [name.replace("_", " ") for name in ("fp16", "fp64", "images", "unified_memory")
-              if caps[name]]
+    extras = [name.replace("_", " ") for name in ("fp16", "fp64", "images", "unified_memory") if caps[name]]
     if caps["kind"] == "cpu":
         asked = " (AVX-512, asked for by name)" if caps["features"] else ""
         extras.append(f"vectors of {caps['vector_width']} floats{asked}")
-    return show.grid([
-        ("device", Text(device["name"], style="bold")),
-        ("result", verdict),
-        ("what", f"{caps['name']} ({caps['kind']}, {caps['compute_units']} compute units)"),
-        ("driver", caps["driver"]),
-        ("memory", f"{show.size(caps['global_mem_bytes'])} available, "
-                   f"{show.size(caps['max_alloc_bytes'])} in one piece, "
-                   f"{show.size(caps['local_mem_bytes'])} local"),
-        ("has", ", ".join(extras) or "nothing optional"),
-        ("tuning", _tuning_words(device["tuning"])),
-        *_ceilings_rows(device["ceilings"]),
-    ])
+    return show.grid(
+        [
+            ("device", Text(device["name"], style="bold")),
+            ("result", verdict),
+            ("what", f"{caps['name']} ({caps['kind']}, {caps['compute_units']} compute units)"),
+            ("driver", caps["driver"]),
+            (
+                "memory",
+                f"{show.size(caps['global_mem_bytes'])} available, "
+                f"{show.size(caps['max_alloc_bytes'])} in one piece, "
+                f"{show.size(caps['local_mem_bytes'])} local",
+            ),
+            ("has", ", ".join(extras) or "nothing optional"),
+            ("tuning", _tuning_words(device["tuning"])),
+            *_ceilings_rows(device["ceilings"]),
+        ]
+    )
 
 
 def _tuning_words(tuning: dict[str, Any]) -> str:
     lines = list(tuning["ignored"])
     if tuning["shapes"]:
-        lines.insert(0, f"{show.count(tuning['shapes'], 'shape')} tuned, {tuning['changed']} of "
-                        "them to other than the default")
+        lines.insert(
+            0, f"{show.count(tuning['shapes'], 'shape')} tuned, {tuning['changed']} of them to other than the default"
+        )
     lines += [f"left out {show.count(n, 'variant')}: {why}" for why, n in tuning["failed"].items()]
     return "\n".join(lines) or "none. Try: handheld tune MODEL"
 
@@ -206,19 +240,26 @@ def _ceilings_rows(data: dict[str, Any] | None) -> list[tuple[str, str]]:
         return [("ceilings", "not measured. Try: handheld doctor --ceilings")]
     found = ceilings.Ceilings.from_json(data)
     half = f", fp16 {_rate(found.fp16, 'FLOP/s')}" if found.fp16 else ""
-    rows = [("ceilings", f"of {found.date}, medians (± half the range between quartiles)"),
-            *([("", found.disturbed)] if found.disturbed else []),
-            ("  arithmetic", f"fp32 {_rate(found.fp32, 'FLOP/s')} {_kind(found)}{half}")]
-    rows += [(f"  {show.size(m.working_set_bytes)}",
-              f"read {_rate(m.read, 'B/s')}, copy {_rate(m.copy, 'B/s')}") for m in found.memory]
-    return [*rows,
-            ("  to device", f"{_rate(found.to_device, 'B/s')}, latency "
-                            f"{_micro(found.to_device_latency_s)}"),
-            ("  to host", f"{_rate(found.to_host, 'B/s')}, latency "
-                          f"{_micro(found.to_host_latency_s)}"),
-            ("  launch", f"{_micro(found.launch_enqueue_s)} to enqueue, "
-                         f"{_micro(found.launch_device_s)} one after another, "
-                         f"{_micro(found.launch_round_trip_s)} to wait for")]
+    rows = [
+        ("ceilings", f"of {found.date}, medians (± half the range between quartiles)"),
+        *([("", found.disturbed)] if found.disturbed else []),
+        ("  arithmetic", f"fp32 {_rate(found.fp32, 'FLOP/s')} {_kind(found)}{half}"),
+    ]
+    rows += [
+        (f"  {show.size(m.working_set_bytes)}", f"read {_rate(m.read, 'B/s')}, copy {_rate(m.copy, 'B/s')}")
+        for m in found.memory
+    ]
+    return [
+        *rows,
+        ("  to device", f"{_rate(found.to_device, 'B/s')}, latency {_micro(found.to_device_latency_s)}"),
+        ("  to host", f"{_rate(found.to_host, 'B/s')}, latency {_micro(found.to_host_latency_s)}"),
+        (
+            "  launch",
+            f"{_micro(found.launch_enqueue_s)} to enqueue, "
+            f"{_micro(found.launch_device_s)} one after another, "
+            f"{_micro(found.launch_round_trip_s)} to wait for",
+        ),
+    ]
 
 
 def _kind(found: ceilings.Ceilings) -> str:

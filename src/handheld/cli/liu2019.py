@@ -24,27 +24,55 @@ _BATCHES = ",".join(map(str, liu2019.BATCHES))
 
 def study_liu2019(
     on: On = "opencl",
-    workloads: Annotated[str, typer.Option("--workloads", metavar="NAMES", help=(
-        "trained: the ten that trained on the paper's device; all: its sixteen; or names with "
-        "commas between."))] = "trained",
-    batch: Annotated[str, typer.Option("--batch", metavar="N,N", help=(
-        "Batch sizes."))] = _BATCHES,
-    size: Annotated[str, typer.Option("--size", metavar="SIZE", help=(
-        "small, or paper: the published shapes."))] = "small",
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, metavar="S", help=(
-        "Of steps in each run; sensors of power want 4 or more."))] = liu2019.SECONDS,
-    quick: Annotated[bool, typer.Option("--quick", help=(
-        "A first look: four workloads, batches 4 and 64, 2 seconds a run."))] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", show_default=False, help=(
-        "Where runs, result and page go; what is there is not run again. ./liu2019 if not "
-        "given."))] = None,
-    page: Annotated[Path | None, typer.Option("--page", metavar="RESULT", help=(
-        "Measure nothing: draw the page of a result, or of a folder of runs, again, beside it or "
-        "into --out."))] = None,
-    cool: Annotated[str, typer.Option("--cool", metavar="S|auto", help=(
-        "Seconds between runs; auto: as sensors say, at most a minute."))] = "auto",
-    retry: Annotated[bool, typer.Option("--retry", help=(
-        "Also run again what did not train."))] = False,
+    workloads: Annotated[
+        str,
+        typer.Option(
+            "--workloads",
+            metavar="NAMES",
+            help=(
+                "trained: the ten that trained on the paper's device; all: its sixteen; or names with commas between."
+            ),
+        ),
+    ] = "trained",
+    batch: Annotated[str, typer.Option("--batch", metavar="N,N", help=("Batch sizes."))] = _BATCHES,
+    size: Annotated[
+        str, typer.Option("--size", metavar="SIZE", help=("small, or paper: the published shapes."))
+    ] = "small",
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds", min=0.1, metavar="S", help=("Of steps in each run; sensors of power want 4 or more.")
+        ),
+    ] = liu2019.SECONDS,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=("A first look: four workloads, batches 4 and 64, 2 seconds a run."))
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            show_default=False,
+            help=("Where runs, result and page go; what is there is not run again. ./liu2019 if not given."),
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page",
+            metavar="RESULT",
+            help=(
+                "Measure nothing: draw the page of a result, or of a folder of runs, again, beside it or into --out."
+            ),
+        ),
+    ] = None,
+    cool: Annotated[
+        str,
+        typer.Option(
+            "--cool", metavar="S|auto", help=("Seconds between runs; auto: as sensors say, at most a minute.")
+        ),
+    ] = "auto",
+    retry: Annotated[bool, typer.Option("--retry", help=("Also run again what did not train."))] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -69,8 +97,7 @@ def study_liu2019(
     spent = liu2019.QUICK_SECONDS if quick and seconds == liu2019.SECONDS else seconds
     settings = benchmark.Settings(seconds=spent, seed=seed, cool_s=cooling(cool))
     with shown(json) as tell:
-        rows = liu2019.study(names, on, sizes, out, size=size, settings=settings, retry=retry,
-                             tell=tell)
+        rows = liu2019.study(names, on, sizes, out, size=size, settings=settings, retry=retry, tell=tell)
         kept = len(benchmark.open_results(out).rows)
         if kept and not json:
             show.out.print(f"{out} holds {show.count(kept, 'run')} already", soft_wrap=True)
@@ -115,8 +142,10 @@ def _kept(out: Path, device: str) -> str:
         return f"interrupted before the first run had ended; {out} has nothing yet"
     liu2019.save(out, made)
     _write_page(out / liu2019.PAGE, made)
-    return (f"interrupted; {len(made['rows'])} of {made['runs']} runs are kept, and "
-            f"{out / liu2019.PAGE} shows them. The same command goes on")
+    return (
+        f"interrupted; {len(made['rows'])} of {made['runs']} runs are kept, and "
+        f"{out / liu2019.PAGE} shows them. The same command goes on"
+    )
 
 
 def _write_page(path: Path, made: dict[str, Any]) -> None:
@@ -128,18 +157,30 @@ def _write_page(path: Path, made: dict[str, Any]) -> None:
 
 def _present(made: dict[str, Any], result: Path, target: Path, json: bool) -> None:
     if json:
-        show.print_json({"result": str(result), "page": str(target), "device": made["device"],
-                         "runs": made["runs"], "measured": _measured(made),
-                         "disturbed": made["disturbed"],
-                         "answers": made["answers"]})
+        show.print_json(
+            {
+                "result": str(result),
+                "page": str(target),
+                "device": made["device"],
+                "runs": made["runs"],
+                "measured": _measured(made),
+                "disturbed": made["disturbed"],
+                "answers": made["answers"],
+            }
+        )
         return
     table = Table(box=None, padding=(0, 1), show_header=False, pad_edge=False)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
     for one in made["answers"]:
-        table.add_row(f"{one['number']}", Text.assemble(
-            f"{one['claim']}: ", (one["answer"], f"bold {COLOURS.get(one['answer'], 'yellow')}"),
-            f" ({one['extent']})" if one["extent"] else ""))
+        table.add_row(
+            f"{one['number']}",
+            Text.assemble(
+                f"{one['claim']}: ",
+                (one["answer"], f"bold {COLOURS.get(one['answer'], 'yellow')}"),
+                f" ({one['extent']})" if one["extent"] else "",
+            ),
+        )
         if one["here"]:
             table.add_row("", f"here   {one['here']}")
         if one["paper"]:
@@ -150,9 +191,15 @@ def _present(made: dict[str, Any], result: Path, target: Path, json: bool) -> No
     show.out.print(table)
     if made["disturbed"]:
         show.warn(made["disturbed"])
-    show.out.print(show.grid([
-        ("runs", f"{_measured(made)} of {made['runs']} measured on {made['device']}"),
-        ("result", show.path(result)), ("page", show.path(target))]))
+    show.out.print(
+        show.grid(
+            [
+                ("runs", f"{_measured(made)} of {made['runs']} measured on {made['device']}"),
+                ("result", show.path(result)),
+                ("page", show.path(target)),
+            ]
+        )
+    )
 
 
 def _measured(made: dict[str, Any]) -> int:

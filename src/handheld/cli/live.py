@@ -34,8 +34,10 @@ def watching(path: Path) -> Iterator[None]:
     """Shows the file until the block ends."""
     process = subprocess.Popen(
         (sys.executable, "-W", "ignore", "-m", "handheld.cli.live", str(path)),
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
     assert process.stdin is not None
     try:
         yield
@@ -66,9 +68,11 @@ def _how_far(run: Run) -> Text:
     windows = len(run.file.rows("SELECT 1 FROM energy_window"))
     text = f"{done}" + (f" of {steps} steps" if steps else " steps")
     seconds = (time.monotonic_ns() - run.meta["begun_monotonic_ns"]) * 1e-9
-    return Text.assemble((text, "bold"),
-                         f", {show.count(windows, 'window')} for energy" if windows else "",
-                         (f"  {show.duration(seconds)}", "dim"))
+    return Text.assemble(
+        (text, "bold"),
+        f", {show.count(windows, 'window')} for energy" if windows else "",
+        (f"  {show.duration(seconds)}", "dim"),
+    )
 
 
 def main() -> None:
@@ -77,8 +81,7 @@ def main() -> None:
         os.nice(10)
     path = Path(sys.argv[1])
     wait = 0.2
-    with Live(console=Console(stderr=True, highlight=False), transient=True,
-              auto_refresh=False) as screen:
+    with Live(console=Console(stderr=True, highlight=False), transient=True, auto_refresh=False) as screen:
         while not select.select([0], [], [], wait)[0]:
             begun = time.process_time()
             screen.update(so_far(path), refresh=True)

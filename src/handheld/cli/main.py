@@ -16,19 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 import handheld
-from handheld.cli import (
-    bench,
-    doctor,
-    package,
-    profile,
-    show,
-    show_run,
-    stopping,
-    study,
-    train,
-    tune,
-    verify,
-)
+from handheld.cli import bench, doctor, package, profile, show, show_run, stopping, study, train, tune, verify
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
 
@@ -108,15 +96,22 @@ def _text(error: Exception) -> str:
         name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
         return f"{name}{error}"
     if (error.name or "").partition(".")[0] == "torch":
-        return ("this needs PyTorch, which is not installed here. Try: pip install "
-                "'handheld[capture]', or use a step file packaged elsewhere")
+        return (
+            "this needs PyTorch, which is not installed here. Try: pip install "
+            "'handheld[capture]', or use a step file packaged elsewhere"
+        )
     hint = f". Try: pip install {error.name.partition('.')[0]}" if error.name else ""
     return f"{str(error).rstrip('.')}{hint}"
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False,
-                  add_completion=False, rich_markup_mode=None,
-                  context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
 app.command("profile")(profile.profile)
@@ -136,8 +131,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def handheld_command(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
-                                          help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
     debug: Annotated[bool, typer.Option(_DEBUG, help="Show tracebacks of errors.")] = False,
 ) -> None:
     """Train PyTorch models on phone-class hardware through OpenCL.

@@ -19,10 +19,13 @@ from handheld.source import StepFile, open_source
 def package(
     what: Spec,
     scale: Size = None,
-    batch: Annotated[str | None, typer.Option("--batch", metavar="N,N,...", help=(
-        "Batch sizes to package; the model's own if not given."))] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.step", help=(
-        "Where to write; NAME.step if not given."))] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option("--batch", metavar="N,N,...", help=("Batch sizes to package; the model's own if not given.")),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.step", help=("Where to write; NAME.step if not given."))
+    ] = None,
     data: Data = None,
     force: Force = False,
     seed: Seed = 0,
@@ -53,7 +56,10 @@ def package(
         show.warn(frozen)
     step.save(path)
     result = {
-        "path": str(path), "bytes": path.stat().st_size, "model": source.name, "batch": sizes,
+        "path": str(path),
+        "bytes": path.stat().st_size,
+        "model": source.name,
+        "batch": sizes,
         "graphs": {name: len(graph.nodes) for name, graph in step.graphs.items()},
         "parameters": sum(s.role == "parameter" for s in step.slots.values()),
         "seconds": time.perf_counter() - started,
@@ -61,10 +67,16 @@ def package(
     if json:
         show.print_json(result)
         return
-    show.out.print(show.grid([
-        ("wrote", f"[bold]{path}[/], {show.size(path.stat().st_size)}"),
-        ("graphs", ", ".join(f"{name} ({show.count(len(graph.nodes), 'op')})"
-                             for name, graph in step.graphs.items())),
-        ("state", f"{len(step.slots)} slots, {result['parameters']} of them parameters"),
-        ("time", show.duration(time.perf_counter() - started)),
-    ]))
+    show.out.print(
+        show.grid(
+            [
+                ("wrote", f"[bold]{path}[/], {show.size(path.stat().st_size)}"),
+                (
+                    "graphs",
+                    ", ".join(f"{name} ({show.count(len(graph.nodes), 'op')})" for name, graph in step.graphs.items()),
+                ),
+                ("state", f"{len(step.slots)} slots, {result['parameters']} of them parameters"),
+                ("time", show.duration(time.perf_counter() - started)),
+            ]
+        )
+    )

@@ -37,15 +37,16 @@ def capture(source: Source, size: int, seed: int, found: DataSet) -> Step:
     else:
         step = _capture(source, [size], seed, found, _examples(found, 1)[0])
     if "train" not in step.graphs and not batch_sizes(step.graphs, "train"):
-        raise HandheldError(f"{source.name} has the graphs {', '.join(step.graphs)} and no single "
-                            "training step: updates take turns as only your code can say. "
-                            "Train it from Python; docs/api.md has a GAN as an example, "
-                            "docs/suite.md DQN")
+        raise HandheldError(
+            f"{source.name} has the graphs {', '.join(step.graphs)} and no single "
+            "training step: updates take turns as only your code can say. "
+            "Train it from Python; docs/api.md has a GAN as an example, "
+            "docs/suite.md DQN"
+        )
     return step
 
 
-def capture_example(source: Source, sizes: list[int], seed: int,
-                    data: str | None) -> tuple[Step, list[Any]]:
+def capture_example(source: Source, sizes: list[int], seed: int, data: str | None) -> tuple[Step, list[Any]]:
     """The step from the source's own example or, with `data`, from its first batch; and the first
     few batches of the data."""
     if data is None:
@@ -66,8 +67,10 @@ def _examples(found: DataSet, count: int) -> list[Any]:
     """The first batches, as PyTorch's tensors."""
     import torch
 
-    return [tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
-            for batch in itertools.islice(found.train.epoch(0), count)]
+    return [
+        tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
+        for batch in itertools.islice(found.train.epoch(0), count)
+    ]
 
 
 def check_fit(graph: Graph, found: DataSet, model: str) -> None:
@@ -79,13 +82,15 @@ def check_fit(graph: Graph, found: DataSet, model: str) -> None:
             check_batch(graph, next(iter(data.epoch(0))))
         except BatchError as error:
             raise DataError(f"{found.name} does not fit {model}: {error}") from None
-        for (name, _, _), array in zip(graph.inputs, _held(data)):
+        for (name, _, _), array in zip(graph.inputs, _held(data), strict=True):
             if name in limits and array is not None:
                 low, high, ignore = limits[name]
                 bad = array[((array < low) | (array >= high)) & (array != ignore)]
                 if bad.size:
-                    raise DataError(f"{found.name} holds {int(bad.flat[0])} where {model} takes "
-                                    f"classes or tokens from {low} to {high - 1}")
+                    raise DataError(
+                        f"{found.name} holds {int(bad.flat[0])} where {model} takes "
+                        f"classes or tokens from {low} to {high - 1}"
+                    )
 
 
 def _held(data: Data) -> tuple[Any, ...]:
@@ -114,8 +119,9 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise HandheldError(f"{path} cannot be written: nothing can be made in {path.parent} "
-                            f"({error.strerror})") from error
+        raise HandheldError(
+            f"{path} cannot be written: nothing can be made in {path.parent} ({error.strerror})"
+        ) from error
 
 
 def check_frozen(step: Step, source: Source, accept: bool) -> str:
@@ -135,8 +141,10 @@ def graphs_for(step: Step, size: int) -> list[str]:
         graph = step.graphs["train"]
         shapes = [graph.tensors[tensor].shape for _, tensor, _ in graph.inputs]
         if shapes and shapes[0] and shapes[0][0] != size:
-            raise HandheldError(f"the step was captured for a batch of {shapes[0][0]}, not {size}. "
-                                f"Try: --batch {shapes[0][0]}, or handheld package --batch {size}")
+            raise HandheldError(
+                f"the step was captured for a batch of {shapes[0][0]}, not {size}. "
+                f"Try: --batch {shapes[0][0]}, or handheld package --batch {size}"
+            )
         return list(step.graphs)
     if size not in sizes:
         raise HandheldError(f"batch {size} is not packaged; there are {', '.join(map(str, sizes))}")
@@ -147,8 +155,7 @@ def check_rates(schedule: str, lr: float | None) -> None:
     if schedule not in ("cosine", "constant"):
         raise HandheldError(f"no schedule is called {schedule!r}. Try: cosine or constant")
     if lr is not None and not 0 <= lr <= float(np.finfo(np.float32).max):
-        raise HandheldError(f"--lr {lr:g} makes no sense: a learning rate is a finite number, "
-                            "0 or more")
+        raise HandheldError(f"--lr {lr:g} makes no sense: a learning rate is a finite number, 0 or more")
 
 
 def schedule_of(name: str, lr: float | None, own: Sequence[float], epochs: int) -> Schedule:

@@ -18,19 +18,35 @@ _PASS = "pass"
 
 def probe_step(n: int = 64) -> Step:
     """y = 2x + 1 and z = y y, by hand: no PyTorch needed."""
-    tensors = {i: Tensor(i, (n, n), "f32", role)
-               for i, role in enumerate(("input", "activation", "activation"))}
+    tensors = {i: Tensor(i, (n, n), "f32", role) for i, role in enumerate(("input", "activation", "activation"))}
     whole = [View(i, (n, n), (n, 1)) for i in tensors]
-    line = (Instr("load", "f32", (), (0, (), 0.0)), Instr("const", "f32", (), (2.0,)),
-            Instr("mul", "f32", (0, 1)), Instr("const", "f32", (), (1.0,)),
-            Instr("add", "f32", (2, 3)))
+    line = (
+        Instr("load", "f32", (), (0, (), 0.0)),
+        Instr("const", "f32", (), (2.0,)),
+        Instr("mul", "f32", (0, 1)),
+        Instr("const", "f32", (), (1.0,)),
+        Instr("add", "f32", (2, 3)),
+    )
     origin = Origin("forward", "probe", "probe")
-    nodes = (Node("map", (whole[0],), (1,), {"shape": (n, n), "axes": (), "program": line,
-                                             "stores": ((4, True),)}, origin),
-             Node("matmul", (whole[1], whole[1]), (2,),
-                  {"shape": (n, n), "program": (Instr("acc", "f32"),), "stores": (0,)}, origin))
-    graph = Graph("probe", tensors, nodes, (("x", 0, "float32"),), {}, (),
-                  (("y", whole[1], "float32"), ("z", whole[2], "float32")))
+    nodes = (
+        Node("map", (whole[0],), (1,), {"shape": (n, n), "axes": (), "program": line, "stores": ((4, True),)}, origin),
+        Node(
+            "matmul",
+            (whole[1], whole[1]),
+            (2,),
+            {"shape": (n, n), "program": (Instr("acc", "f32"),), "stores": (0,)},
+            origin,
+        ),
+    )
+    graph = Graph(
+        "probe",
+        tensors,
+        nodes,
+        (("x", 0, "float32"),),
+        {},
+        (),
+        (("y", whole[1], "float32"), ("z", whole[2], "float32")),
+    )
     return Step({}, {}, {"probe": graph})
 
 

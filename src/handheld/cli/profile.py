@@ -34,29 +34,54 @@ def profile(
     scale: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
-    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
-        "Batch size; the model's own if not given."))] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help=(
-        "Steps to run."))] = STEPS,
-    graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
-        "The graph to run; if not given the one that trains, or several updates in turn."))] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; the model's own if not given."))
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help=("Steps to run."))] = STEPS,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            "--graph",
+            metavar="NAME",
+            help=("The graph to run; if not given the one that trains, or several updates in turn."),
+        ),
+    ] = None,
     data: Data = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.run", help=(
-        "Where to write the run; NAME-N.run if not given."))] = None,
-    energy: Annotated[bool, typer.Option("--energy", help=(
-        "Measure the energy of each op, too: takes minutes, and a sensor of power."))] = False,
-    energy_seconds: Annotated[float | None, typer.Option(
-        "--energy-seconds", min=1, metavar="S", help=(
-            "How long that may take, about; fewer ops are told apart in less time."))] = None,
-    estimate_energy: Annotated[bool, typer.Option("--estimate-energy", help=(
-        "Estimate energy as --watts-busy times busy time and --watts-idle times the rest; marked "
-        "as an estimate wherever it appears."))] = False,
-    watts_busy: Annotated[float | None, typer.Option("--watts-busy", metavar="W", help=(
-        "For the estimate: what the device takes while it works."))] = None,
-    watts_idle: Annotated[float, typer.Option("--watts-idle", metavar="W", help=(
-        "For the estimate: what it takes while it does not."))] = 0.0,
-    live: Annotated[bool, typer.Option("--live", help=(
-        "Show the run in the terminal while it goes on."))] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.run", help=("Where to write the run; NAME-N.run if not given.")),
+    ] = None,
+    energy: Annotated[
+        bool,
+        typer.Option("--energy", help=("Measure the energy of each op, too: takes minutes, and a sensor of power.")),
+    ] = False,
+    energy_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--energy-seconds",
+            min=1,
+            metavar="S",
+            help=("How long that may take, about; fewer ops are told apart in less time."),
+        ),
+    ] = None,
+    estimate_energy: Annotated[
+        bool,
+        typer.Option(
+            "--estimate-energy",
+            help=(
+                "Estimate energy as --watts-busy times busy time and --watts-idle times the rest; marked "
+                "as an estimate wherever it appears."
+            ),
+        ),
+    ] = False,
+    watts_busy: Annotated[
+        float | None,
+        typer.Option("--watts-busy", metavar="W", help=("For the estimate: what the device takes while it works.")),
+    ] = None,
+    watts_idle: Annotated[
+        float, typer.Option("--watts-idle", metavar="W", help=("For the estimate: what it takes while it does not."))
+    ] = 0.0,
+    live: Annotated[bool, typer.Option("--live", help=("Show the run in the terminal while it goes on."))] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -83,8 +108,7 @@ def profile(
     if frozen:
         show.warn(frozen)
     example = batches[0] if batches else source.example(size)
-    runs = dict(source.runs(example) or [(name, example)
-                                         for name in graphs_in_turn(step.graphs, size)])
+    runs = dict(source.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, size)])
     names = [graph] if graph else list(runs)
     if names[0] not in step.graphs:
         raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
@@ -93,11 +117,22 @@ def profile(
     path = out or _free(source.name)
     plan = step.plan(on, graphs=names, precision=precision)
     with _kept(path), _shown(path, live and not json, json) as progress:
-        run = measure(plan, given[names[0]] if len(names) == 1 else given, path, steps=steps,
-                      graph=names, energy=energy, energy_s=energy_seconds, estimate=estimate,
-                      progress=progress, code=source.folder, what=source.name, batch=size,
-                      seed=seed,
-                      data="random" if runs.get(names[0]) is None else data or "example")
+        run = measure(
+            plan,
+            given[names[0]] if len(names) == 1 else given,
+            path,
+            steps=steps,
+            graph=names,
+            energy=energy,
+            energy_s=energy_seconds,
+            estimate=estimate,
+            progress=progress,
+            code=source.folder,
+            what=source.name,
+            batch=size,
+            seed=seed,
+            data="random" if runs.get(names[0]) is None else data or "example",
+        )
     with run:
         present(run, json)
 
@@ -112,8 +147,7 @@ def _kept(path: Path) -> Iterator[None]:
             raise
         with open_run(path) as run:
             done = show.count(len(run.steps()), "step")
-        raise KeyboardInterrupt(f"interrupted; {done} of it are in {path}. "
-                                f"Try: handheld show {path}") from None
+        raise KeyboardInterrupt(f"interrupted; {done} of it are in {path}. Try: handheld show {path}") from None
 
 
 def _estimate(wanted: bool, busy: float | None, idle: float) -> Estimate | None:
@@ -122,16 +156,16 @@ def _estimate(wanted: bool, busy: float | None, idle: float) -> Estimate | None:
             raise HandheldError("--watts-busy and --watts-idle are for --estimate-energy")
         return None
     if busy is None:
-        raise HandheldError("an estimate needs to know what the device takes: give --watts-busy W, "
-                            "and --watts-idle W if you know it")
+        raise HandheldError(
+            "an estimate needs to know what the device takes: give --watts-busy W, and --watts-idle W if you know it"
+        )
     return Estimate(busy, idle)
 
 
 def _free(name: str) -> Path:
     """NAME-1.run, or the next number that is not taken."""
     stem = Path(name).stem.replace(":", "-") or "run"
-    return next(path for n in range(1, 1_000_000)
-                if not (path := Path(f"{stem}-{n}.run")).exists())
+    return next(path for n in range(1, 1_000_000) if not (path := Path(f"{stem}-{n}.run")).exists())
 
 
 @contextlib.contextmanager
@@ -152,7 +186,9 @@ def _shown(path: Path, live: bool, quiet: bool) -> Iterator[Progress | None]:
             now = time.monotonic()
             if now - last >= SAY_S:
                 last = now
-                screen.update(Text.assemble((f"{what} ", "bold"), f"{done}/{count}  ",
-                                            (show.duration(now - begun), "dim")), refresh=True)
+                screen.update(
+                    Text.assemble((f"{what} ", "bold"), f"{done}/{count}  ", (show.duration(now - begun), "dim")),
+                    refresh=True,
+                )
 
         yield progress

@@ -25,11 +25,16 @@ class Bar:
         self._times: deque[tuple[float, int]] = deque(maxlen=64)
         self._shown = 0.0
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=None),
-            TextColumn("loss {task.fields[loss]:>6}  rate {task.fields[rate]:<8}"
-                       "{task.fields[speed]:>7} samples/s"),
-            TimeRemainingColumn(), console=show.out, transient=True, expand=True,
-            auto_refresh=False, disable=quiet or not show.out.is_terminal)
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("loss {task.fields[loss]:>6}  rate {task.fields[rate]:<8}{task.fields[speed]:>7} samples/s"),
+            TimeRemainingColumn(),
+            console=show.out,
+            transient=True,
+            expand=True,
+            auto_refresh=False,
+            disable=quiet or not show.out.is_terminal,
+        )
         total = len(data) * epochs if isinstance(data, Sized) else None
         self.task = self.bar.add_task(_place(1, epochs), total=total, loss="…", rate="…", speed="…")
 
@@ -39,8 +44,9 @@ class Bar:
         self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.bar.stop()
 
     def on_step(self, now: StepProgress) -> None:
@@ -50,9 +56,15 @@ class Bar:
             return
         self._shown = clock
         done = (now.epoch - 1) * (now.batches or 0) + now.position
-        self.bar.update(self.task, completed=done, description=_place(now.epoch, now.epochs),
-                        loss="…" if now.loss is None else show.number(now.loss),
-                        rate=f"{now.rate:.2g}", speed=f"{self._speed():,.0f}", refresh=True)
+        self.bar.update(
+            self.task,
+            completed=done,
+            description=_place(now.epoch, now.epochs),
+            loss="…" if now.loss is None else show.number(now.loss),
+            rate=f"{now.rate:.2g}",
+            speed=f"{self._speed():,.0f}",
+            refresh=True,
+        )
 
     def _speed(self) -> float:
         span = self._times[-1][0] - self._times[0][0]
@@ -62,10 +74,12 @@ class Bar:
         if self.quiet:
             return
         loss, accuracy = row.test.get("loss"), row.test.get("accuracy")
-        show.out.print(f"{row.number:>6} {show.number(row.loss):>9} "
-                       f"{'' if loss is None else show.number(loss):>10} "
-                       f"{'' if accuracy is None else f'{accuracy:.2%}':>9} "
-                       f"{row.rate:>10.3g} {row.samples_per_second:>10,.0f}")
+        show.out.print(
+            f"{row.number:>6} {show.number(row.loss):>9} "
+            f"{'' if loss is None else show.number(loss):>10} "
+            f"{'' if accuracy is None else f'{accuracy:.2%}':>9} "
+            f"{row.rate:>10.3g} {row.samples_per_second:>10,.0f}"
+        )
 
     def on_message(self, text: str) -> None:
         if text:

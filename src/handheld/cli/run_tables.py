@@ -19,8 +19,15 @@ LEAST_SHARE = 0.0005  # of a step: parts below it are not shown
 def present(run: Run, json: bool = False) -> None:
     """All of it, as `handheld profile` ends and `handheld show` prints it."""
     if json:
-        show.print_json({**run.summary(), "ops": run.ops()[:SHOWN], "findings": run.findings(),
-                         "op_energy": run.op_energy(), "notes": run.notes()})
+        show.print_json(
+            {
+                **run.summary(),
+                "ops": run.ops()[:SHOWN],
+                "findings": run.findings(),
+                "op_energy": run.op_energy(),
+                "notes": run.notes(),
+            }
+        )
         return
     show.out.print(head(run))
     for graph in run.graphs if run.periods else ():
@@ -49,16 +56,27 @@ def head(run: Run) -> Table:
     one = run.summary()
     rows: list[tuple[str, str | Text]] = [
         ("device", f"{one['device']} ({one['name']})"),
-        ("step", " and ".join(run.graphs) + (f", batch {one['batch']}" if one["batch"] else "")
-                 + (", in halves" if one["precision"] == "half" else "")
-                 + f"; {show.count(one['steps'], 'step')}, {one['recorded']} with op times")]
-    rows += [("time" if len(run.graphs) == 1 else f"time of {name}", _time(graph))
-             for name, graph in one["graphs"].items()]
+        (
+            "step",
+            " and ".join(run.graphs)
+            + (f", batch {one['batch']}" if one["batch"] else "")
+            + (", in halves" if one["precision"] == "half" else "")
+            + f"; {show.count(one['steps'], 'step')}, {one['recorded']} with op times",
+        ),
+    ]
+    rows += [
+        ("time" if len(run.graphs) == 1 else f"time of {name}", _time(graph)) for name, graph in one["graphs"].items()
+    ]
     use = one["utilisation"]
     if "device_busy" in use:
-        rows.append(("use", f"device busy {use['device_busy']:.0%}, {use['gflops']:.1f} GFLOP/s"
-                            f"{_share(use, 'flops_share')}, at least {use['gbytes_s']:.1f} GB/s"
-                            f"{_share(use, 'bandwidth_share')}{_cores(use.get('cores', {}))}"))
+        rows.append(
+            (
+                "use",
+                f"device busy {use['device_busy']:.0%}, {use['gflops']:.1f} GFLOP/s"
+                f"{_share(use, 'flops_share')}, at least {use['gbytes_s']:.1f} GB/s"
+                f"{_share(use, 'bandwidth_share')}{_cores(use.get('cores', {}))}",
+            )
+        )
     low = disturbed((run.meta.get("ceilings") or {}).get("others"))
     if low:
         rows.append(("", f"the ceilings are {low}"))
@@ -75,11 +93,13 @@ def head(run: Run) -> Table:
 def _time(graph: Row) -> str:
     variance, found = graph["variance"], graph["parts"]
     if variance["n"] < FEW:
-        return (f"{found['ms']:.3f} ms a step, of recorded ones alone: too few others" if found
-                else "too few steps to say")
+        return (
+            f"{found['ms']:.3f} ms a step, of recorded ones alone: too few others" if found else "too few steps to say"
+        )
     warm = f"; {show.count(variance['warm_up'], 'step')} of warm-up" if variance["warm_up"] else ""
-    return (f"{variance['median']:.3f} ms a step in the median (5% {variance['p5']:.3f}, 95% "
-            f"{variance['p95']:.3f}){warm}")
+    return (
+        f"{variance['median']:.3f} ms a step in the median (5% {variance['p5']:.3f}, 95% {variance['p95']:.3f}){warm}"
+    )
 
 
 def _share(use: Row, key: str) -> str:
@@ -94,8 +114,9 @@ def _cores(cores: dict[str, float]) -> str:
 
 def _launches(launch: Row) -> str:
     late = launch["start_us"]
-    return (f"{launch['per_step']:.0f} a step, {launch['enqueue_us']:.1f} µs of the host each"
-            + ("" if late is None else f"; an idle device begins {max(late, 0.0):.0f} µs later"))
+    return f"{launch['per_step']:.0f} a step, {launch['enqueue_us']:.1f} µs of the host each" + (
+        "" if late is None else f"; an idle device begins {max(late, 0.0):.0f} µs later"
+    )
 
 
 def _memory(memory: Row) -> list[tuple[str, str | Text]]:
@@ -118,20 +139,19 @@ def _energy(rows: list[Row]) -> str:
     text = "; ".join(
         f"{row['rail']} {row['joules_step']:.4g} J a step, {row['watts']:.1f} W"
         + (f" (idle {row['idle_watts']:.1f} W)" if row["idle_watts"] is not None else "")
-        for row in measured)
+        for row in measured
+    )
     text = text or "not measured: no sensor of power is here (handheld doctor says why)"
     for row in rows:
         if row["estimate"]:
-            text += (f"; estimate, not measured: {row['joules_step']:.4g} J a step, if the device "
-                     "takes what was stated")
+            text += f"; estimate, not measured: {row['joules_step']:.4g} J a step, if the device takes what was stated"
     return text
 
 
 def _overhead(overhead: Row) -> str:
     sampler, share = overhead["sampler"], overhead["recording_share"]
     ratio = overhead["recorded_over_others"]
-    said = [f"recording {share:.1%} of the run" if share is not None else
-            "recording: no window of steps was timed yet"]
+    said = [f"recording {share:.1%} of the run" if share is not None else "recording: no window of steps was timed yet"]
     if ratio is not None:
         said.append(f"recorded steps take {ratio:.2f} of others")
     said.append(f"sensors {sampler['cpu_share']:.1%} of a core" if sampler else "no sensors")
@@ -167,14 +187,26 @@ def ops(run: Run, count: int) -> Table:
     rows = [row for row in run.ops() if row["ms"] is not None]
     for row in rows[:count]:
         name = f"{row['path'] or '(model)'} {row['op']}"
-        table.add_row(name, row["phase"], f"{row['ms']:.3f}", f"{row['share']:.1%}",
-                      f"{row['cv']:.0%}",
-                      *(f"{row[rate]:.1f}" if row[rate] else "" for rate in ("gflops", "gbytes_s")))
+        table.add_row(
+            name,
+            row["phase"],
+            f"{row['ms']:.3f}",
+            f"{row['share']:.1%}",
+            f"{row['cv']:.0%}",
+            *(f"{row[rate]:.1f}" if row[rate] else "" for rate in ("gflops", "gbytes_s")),
+        )
     rest = rows[count:]
     if rest:
-        table.add_row(f"and {show.count(len(rest), 'op')} more", "",
-                      f"{sum(r['ms'] for r in rest):.3f}",
-                      f"{sum(r['share'] for r in rest):.1%}", "", "", "", style="dim")
+        table.add_row(
+            f"and {show.count(len(rest), 'op')} more",
+            "",
+            f"{sum(r['ms'] for r in rest):.3f}",
+            f"{sum(r['share'] for r in rest):.1%}",
+            "",
+            "",
+            "",
+            style="dim",
+        )
     return table
 
 
@@ -182,8 +214,7 @@ def joules(run: Run, rows: list[Row], rail: str) -> Table:
     """Energy of op signatures on one rail, by each method."""
     methods = list(dict.fromkeys(row["method"] for row in rows))
     title = "energy of ops: an estimate" if "estimate" in methods else f"energy of ops, {rail}"
-    heads = [word for m in methods for word in ((f"{m} mJ",) if m == "estimate"
-                                                else (f"{m} mJ", "±"))]
+    heads = [word for m in methods for word in ((f"{m} mJ",) if m == "estimate" else (f"{m} mJ", "±"))]
     table = _table(title, *heads)
     mine = {(row["signature"], row["method"]): row for row in rows}
     most: dict[str, float] = {}
@@ -201,9 +232,9 @@ def joules(run: Run, rows: list[Row], rail: str) -> Table:
         return table
     for row in run.step_energy():
         if row["rail"] == rail:
-            sums = [cell for m in methods
-                    for cell in ("" if row[m] is None else f"{row[m] * 1e3:.3f}", "")]
+            sums = [cell for m in methods for cell in ("" if row[m] is None else f"{row[m] * 1e3:.3f}", "")]
             table.add_row("sum over ops", *sums, style="bold")
-            table.add_row("a step, measured", f"{row['joules'] * 1e3:.3f}",
-                          f"{row['half_width'] * 1e3:.3f}", "", "", style="bold")
+            table.add_row(
+                "a step, measured", f"{row['joules'] * 1e3:.3f}", f"{row['half_width'] * 1e3:.3f}", "", "", style="bold"
+            )
     return table

@@ -25,8 +25,7 @@ def examine(where: Where | None = None) -> list[dict[str, Any]]:
 
 
 def _examined(one: Found) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": one.name, "about": one.about, "available": not one.reason,
-                            "reason": one.reason}
+    data: dict[str, Any] = {"name": one.name, "about": one.about, "available": not one.reason, "reason": one.reason}
     if one.sensor is None:
         return data
     try:
@@ -35,21 +34,30 @@ def _examined(one: Found) -> dict[str, Any]:
         return {**data, "available": False, "reason": str(error)}
     finally:
         one.sensor.close()
-    channels = [_channel(channel, (one.t_s, before), (now, after))
-                for channel, before, after in zip(one.sensor.channels, one.first, last)]
+    channels = [
+        _channel(channel, (one.t_s, before), (now, after))
+        for channel, before, after in zip(one.sensor.channels, one.first, last, strict=True)
+    ]
     return {**data, "period_s": one.sensor.period_s, "cost_s": one.cost_s, "channels": channels}
 
 
-def _channel(channel: Channel, before: tuple[float, Value], after: tuple[float, Value]
-             ) -> dict[str, Any]:
+def _channel(channel: Channel, before: tuple[float, Value], after: tuple[float, Value]) -> dict[str, Any]:
     value = after[1]
     speed = None
     if channel.counter and not isinstance(value, str) and not isinstance(before[1], str):
         speed = rate(channel, before[0], before[1], after[0], value)
     missing = isinstance(value, str)
-    return {"name": channel.name, "quantity": channel.quantity, "unit": channel.unit,
-            "counter": channel.counter, "covers": list(channel.covers), "part_of": channel.part_of,
-            "value": None if missing else value, "rate": speed, "reason": value if missing else ""}
+    return {
+        "name": channel.name,
+        "quantity": channel.quantity,
+        "unit": channel.unit,
+        "counter": channel.counter,
+        "covers": list(channel.covers),
+        "part_of": channel.part_of,
+        "value": None if missing else value,
+        "rate": speed,
+        "reason": value if missing else "",
+    }
 
 
 def rows(sensors: list[dict[str, Any]]) -> list[tuple[str, str | Text]]:
@@ -69,14 +77,12 @@ def _reading(channels: list[dict[str, Any]]) -> str:
     for quantity in dict.fromkeys(channel["quantity"] for channel in channels):
         group = [channel for channel in channels if channel["quantity"] == quantity]
         shown = [(channel, _value(channel)) for channel in group]
-        numbers = [(value, text) for channel, text in shown
-                   if (value := _number(channel)) is not None]
+        numbers = [(value, text) for channel, text in shown if (value := _number(channel)) is not None]
         if len(group) <= _EACH or not numbers:
             parts += [f"{channel['name']} {text}" for channel, text in shown[:_EACH]]
         else:
             low, high = min(numbers)[1], max(numbers)[1]
-            parts.append(f"{group[0]['name']} … {group[-1]['name']} "
-                         + (low if low == high else f"{low} to {high}"))
+            parts.append(f"{group[0]['name']} … {group[-1]['name']} " + (low if low == high else f"{low} to {high}"))
     return ", ".join(parts)
 
 

@@ -64,7 +64,7 @@ def middle(text: str, width: int) -> str:
     if len(text) <= width:
         return text
     head = width // 2
-    return f"{text[:head]}…{text[len(text) - (width - head - 1):]}"
+    return f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
 
 
 def path(where: Path) -> str:

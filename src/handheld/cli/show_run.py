@@ -13,8 +13,9 @@ from handheld.cli.run_tables import present
 
 
 def show_run(
-    file: Annotated[Path, typer.Argument(metavar="FILE.run", help=(
-        "A run file, also one that is still being written."))],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.run", help=("A run file, also one that is still being written."))
+    ],
     json: Json = False,
 ) -> None:
     """Print what a run file holds, as `handheld profile` does when it ends.

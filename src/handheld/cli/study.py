@@ -21,9 +21,12 @@ from handheld.studies import das2022 as das
 from handheld.studies import page2022, paper2022
 from handheld.studies.ways2022 import APART, NAIVE, OPTIMISED, PYTORCH, REFERENCE
 
-study = typer.Typer(no_args_is_help=True, help="Repeat a published study on this device.",
-                    rich_markup_mode=None,
-                    context_settings={"help_option_names": ["-h", "--help"]})
+study = typer.Typer(
+    no_args_is_help=True,
+    help="Repeat a published study on this device.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 US = 1e6
 LEAST_WIDTH, MOST_WIDTH = 1, 1 << 15
@@ -31,18 +34,33 @@ LEAST_WIDTH, MOST_WIDTH = 1, 1 << 15
 
 @study.command("das2022")
 def das2022(
-    on: Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
-        "opencl, or opencl:NAME as doctor prints it."))] = "opencl",
-    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help=(
-        "Steps of each model and way, at most: slow ones make fewer."))] = das.STEPS,
-    models: Annotated[str, typer.Option("--models", metavar="M,M,...", help=(
-        "Which of the four models."))] = ",".join(das.MODELS),
-    widths: Annotated[str, typer.Option("--widths", metavar="W,W,...", help=(
-        "Layer widths of the sweep."))] = ",".join(map(str, das.WIDTHS)),
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help=(
-        "Where the result and its page go; ./das2022 if not given."))] = None,
-    page: Annotated[Path | None, typer.Option("--page", metavar="RESULT.json", help=(
-        "Measure nothing: draw the page of this result again, beside it or into --out."))] = None,
+    on: Annotated[
+        str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME as doctor prints it."))
+    ] = "opencl",
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps", min=1, metavar="N", help=("Steps of each model and way, at most: slow ones make fewer.")
+        ),
+    ] = das.STEPS,
+    models: Annotated[str, typer.Option("--models", metavar="M,M,...", help=("Which of the four models."))] = ",".join(
+        das.MODELS
+    ),
+    widths: Annotated[str, typer.Option("--widths", metavar="W,W,...", help=("Layer widths of the sweep."))] = ",".join(
+        map(str, das.WIDTHS)
+    ),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help=("Where the result and its page go; ./das2022 if not given.")),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page",
+            metavar="RESULT.json",
+            help=("Measure nothing: draw the page of this result again, beside it or into --out."),
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Is training on this device's GPU worth it? Das et al., PerCom Workshops 2022.
@@ -64,8 +82,7 @@ def das2022(
         page = page / das.RESULT if page.is_dir() else page
         result, folder = das.read(page), out or page.parent
     else:
-        settings = das.Settings(on, steps, _widths(widths), _models(models),
-                                rounds=min(das.ROUNDS, steps))
+        settings = das.Settings(on, steps, _widths(widths), _models(models), rounds=min(das.ROUNDS, steps))
         folder, result = out_folder(out or Path("das2022")), das.begin(settings)
         try:
             with _bar(json) as tell:
@@ -84,8 +101,7 @@ def das2022(
         show.print_json({**result, "answers": answers.answers(result), "page": str(where)})
     else:
         present(result)
-        show.out.print(show.grid([
-            ("result", show.path(page or folder / das.RESULT)), ("page", show.path(where))]))
+        show.out.print(show.grid([("result", show.path(page or folder / das.RESULT)), ("page", show.path(where))]))
     if stopped:
         show.stopped("what was measured is kept in the result and on the page")
         raise typer.Exit(130)
@@ -95,18 +111,18 @@ def _models(given: str) -> tuple[str, ...]:
     words = [word.strip().lower() for word in given.split(",") if word.strip()]
     wrong = [word for word in words if word not in das.MODELS]
     if wrong:
-        raise StudyError(f"--models {given}: the study has {', '.join(das.MODELS)}, and no "
-                         f"{wrong[0]!r}")
+        raise StudyError(f"--models {given}: the study has {', '.join(das.MODELS)}, and no {wrong[0]!r}")
     return tuple(name for name in das.MODELS if name in words)
 
 
 def _widths(given: str) -> tuple[int, ...]:
     words = [word.strip() for word in given.split(",") if word.strip()]
-    wrong = [word for word in words if not word.isdigit()
-             or not LEAST_WIDTH <= int(word) <= MOST_WIDTH]
+    wrong = [word for word in words if not word.isdigit() or not LEAST_WIDTH <= int(word) <= MOST_WIDTH]
     if wrong:
-        raise StudyError(f"--widths {given}: {wrong[0]!r} is no width from {LEAST_WIDTH} to "
-                         f"{MOST_WIDTH:,}. Try: --widths 16,256,1024")
+        raise StudyError(
+            f"--widths {given}: {wrong[0]!r} is no width from {LEAST_WIDTH} to "
+            f"{MOST_WIDTH:,}. Try: --widths 16,256,1024"
+        )
     return tuple(sorted({int(word) for word in words}))
 
 
@@ -115,8 +131,7 @@ def _draw(result: dict[str, Any], folder: Path) -> Path:
     try:
         path.write_text(page2022.draw(result), encoding="utf-8")
     except (KeyError, TypeError, IndexError, AttributeError):
-        raise StudyError(f"the result is damaged, and {das.PAGE} cannot be drawn. "
-                         "Try: measure again") from None
+        raise StudyError(f"the result is damaged, and {das.PAGE} cannot be drawn. Try: measure again") from None
     except OSError as error:
         raise StudyError(f"{path} cannot be written: {error.strerror}") from None
     return path
@@ -125,9 +140,15 @@ def _draw(result: dict[str, Any], folder: Path) -> Path:
 @contextlib.contextmanager
 def _bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     """On a terminal: what is measured now, and which part of all is done."""
-    bar = Progress(BarColumn(bar_width=30), TextColumn("{task.percentage:>3.0f}%"),
-                   TimeElapsedColumn(), TextColumn("{task.description}"), console=show.err,
-                   transient=True, disable=quiet or not show.err.is_terminal)
+    bar = Progress(
+        BarColumn(bar_width=30),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=show.err,
+        transient=True,
+        disable=quiet or not show.err.is_terminal,
+    )
     task = bar.add_task("", total=1.0)
     with bar:
         yield lambda what, part: bar.update(task, completed=part, description=what)
@@ -138,10 +159,15 @@ def _bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 def present(result: dict[str, Any]) -> None:
     """The paper's tables beside the measured ones, and the answers."""
-    show.out.print(show.grid([("device", f"{result['device']} ({result['caps']['kind']})"),
-                              ("CPU", f"{result['machine']['processor']}, "
-                                      f"{result['machine']['threads']} threads"),
-                              ("measured", result["date"])]))
+    show.out.print(
+        show.grid(
+            [
+                ("device", f"{result['device']} ({result['caps']['kind']})"),
+                ("CPU", f"{result['machine']['processor']}, {result['machine']['threads']} threads"),
+                ("measured", result["date"]),
+            ]
+        )
+    )
     for make in (_backward, _parts, _shares, _speeds, _sweep):
         table = make(result)
         if table.row_count:
@@ -156,8 +182,7 @@ def present(result: dict[str, Any]) -> None:
 
 
 def _table(title: str, first: str, *names: str) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim", title=title, title_justify="left",
-                  title_style="bold")
+    table = Table(box=None, padding=(0, 1), header_style="dim", title=title, title_justify="left", title_style="bold")
     table.add_column(first, no_wrap=True)
     for name in names:
         table.add_column(name, justify="right")
@@ -165,16 +190,28 @@ def _table(title: str, first: str, *names: str) -> Table:
 
 
 def _backward(result: dict[str, Any]) -> Table:
-    table = _table("Backward pass, µs: three phones of the paper, and here", "model", "paper CPU",
-                   "paper GPU", "paper GPU stock", "CPU", "per-op", "per-op naive", "resident")
+    table = _table(
+        "Backward pass, µs: three phones of the paper, and here",
+        "model",
+        "paper CPU",
+        "paper GPU",
+        "paper GPU stock",
+        "CPU",
+        "per-op",
+        "per-op naive",
+        "resident",
+    )
     for name, theirs in paper2022.BACKWARD_US.items():
         if name in result["models"]:
             ways = result["models"][name]["ways"]
             table.add_row(
-                name.upper(), *(f"{min(theirs[what])}–{max(theirs[what])}"
-                                for what in (paper2022.CPU, paper2022.GPU, paper2022.STOCK)),
-                *(_us(ways.get(way), "backward") for way in (PYTORCH, APART[1], APART[0],
-                                                             OPTIMISED)))
+                name.upper(),
+                *(
+                    f"{min(theirs[what])}–{max(theirs[what])}"
+                    for what in (paper2022.CPU, paper2022.GPU, paper2022.STOCK)
+                ),
+                *(_us(ways.get(way), "backward") for way in (PYTORCH, APART[1], APART[0], OPTIMISED)),
+            )
     return table
 
 
@@ -184,29 +221,55 @@ def _us(way: dict[str, Any] | None, what: str) -> str:
 
 
 def _parts(result: dict[str, Any]) -> Table:
-    table = _table("Where a step goes, µs: per-op, and resident", "model", "latency of transfers",
-                   "their bytes", "launch latency", "kernels", "resident step", "its transfers",
-                   "its kernels")
+    table = _table(
+        "Where a step goes, µs: per-op, and resident",
+        "model",
+        "latency of transfers",
+        "their bytes",
+        "launch latency",
+        "kernels",
+        "resident step",
+        "its transfers",
+        "its kernels",
+    )
     lines = answers.fits(result)
     for name, row in result["models"].items():
         ways = row["ways"]
         apart = answers.parts(ways[APART[1]], lines) if APART[1] in ways else None
         stay = answers.resident_parts(ways[OPTIMISED]) if OPTIMISED in ways else None
-        table.add_row(name.upper(), *(
-            number(None if part is None or part[key] is None else part[key] * US)
-            for part, keys in ((apart, ("latency", "bandwidth", "launch", "kernels")),
-                               (stay, ("whole", "transfers", "kernels"))) for key in keys))
+        table.add_row(
+            name.upper(),
+            *(
+                number(None if part is None or part[key] is None else part[key] * US)
+                for part, keys in (
+                    (apart, ("latency", "bandwidth", "launch", "kernels")),
+                    (stay, ("whole", "transfers", "kernels")),
+                )
+                for key in keys
+            ),
+        )
     return table
 
 
 def _shares(result: dict[str, Any]) -> Table:
-    table = _table(f"Transfers' share of a step (paper: {paper2022.TRANSFER_SHARE:.0%}; goal "
-                   f"resident: {paper2022.GOAL_SHARE:.0%})", "model", "per-op",
-                   "times the kernels", "resident", "if nothing moved")
+    table = _table(
+        f"Transfers' share of a step (paper: {paper2022.TRANSFER_SHARE:.0%}; goal "
+        f"resident: {paper2022.GOAL_SHARE:.0%})",
+        "model",
+        "per-op",
+        "times the kernels",
+        "resident",
+        "if nothing moved",
+    )
     for name, row in answers.shares(result).items():
         compute = row["to_compute"]
-        table.add_row(name.upper(), _percent(row["per_op"]), number(compute),
-                      _percent(row["resident"]), _percent(row["omitted"], "less"))
+        table.add_row(
+            name.upper(),
+            _percent(row["per_op"]),
+            number(compute),
+            _percent(row["resident"]),
+            _percent(row["omitted"], "less"),
+        )
     return table
 
 
@@ -217,8 +280,10 @@ def _percent(share: float | None, word: str = "") -> str:
 def _speeds(result: dict[str, Any]) -> Table:
     table = _table("Matrix products, GFLOP/s", "", "paper (Nord / OP 6 / OP 8)", "here", "at width")
     found = answers.peaks(result)
-    theirs = {way: " / ".join(f"{rates[n]:.0f}" for n in (2, 0, 1)) for way, rates in (
-        (NAIVE, paper2022.GFLOPS[paper2022.STOCK]), (OPTIMISED, paper2022.GFLOPS[paper2022.GPU]))}
+    theirs = {
+        way: " / ".join(f"{rates[n]:.0f}" for n in (2, 0, 1))
+        for way, rates in ((NAIVE, paper2022.GFLOPS[paper2022.STOCK]), (OPTIMISED, paper2022.GFLOPS[paper2022.GPU]))
+    }
     theirs[REFERENCE] = "–".join(f"{rate:.0f}" for rate in paper2022.CPU_GFLOPS)
     for way, name in ((NAIVE, "naive"), (OPTIMISED, "optimised"), (REFERENCE, "CPU")):
         if way in found:
@@ -228,14 +293,24 @@ def _speeds(result: dict[str, Any]) -> Table:
 
 
 def _sweep(result: dict[str, Any]) -> Table:
-    table = _table("Step of two layers, µs, by their width", "width", "PyTorch", "torch:cpu",
-                   "naive", "optimised", "per-op", "CPU / optimised")
+    table = _table(
+        "Step of two layers, µs, by their width",
+        "width",
+        "PyTorch",
+        "torch:cpu",
+        "naive",
+        "optimised",
+        "per-op",
+        "CPU / optimised",
+    )
     for row in result["sweep"]:
         ways = row["ways"]
         cpu, mine = answers.best_cpu(ways), answers.seconds(ways.get(OPTIMISED), "step")
-        table.add_row(f"{row['width']:,}", *(_us(ways.get(way), "step") for way in (
-            PYTORCH, REFERENCE, NAIVE, OPTIMISED, APART[1])),
-            f"{cpu[1] / mine:.2f}x" if cpu and mine else "–")
+        table.add_row(
+            f"{row['width']:,}",
+            *(_us(ways.get(way), "step") for way in (PYTORCH, REFERENCE, NAIVE, OPTIMISED, APART[1])),
+            f"{cpu[1] / mine:.2f}x" if cpu and mine else "–",
+        )
     return table
 
 

@@ -44,35 +44,52 @@ from handheld.step import Step
 
 def train(
     what: Spec,
-    data: Annotated[str, typer.Option("--data", metavar="DATA", show_default=False, help=(
-        "digits, pydoc (the text of Python's manual), a .npz file, a folder of images (a "
-        "sub-folder a class), or a .txt file; see above."))],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            metavar="DATA",
+            show_default=False,
+            help=(
+                "digits, pydoc (the text of Python's manual), a .npz file, a folder of images (a "
+                "sub-folder a class), or a .txt file; see above."
+            ),
+        ),
+    ],
     scale: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N")] = 20,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
-        "Samples a step; the model's own if not given."))] = None,
-    lr: Annotated[float | None, typer.Option("--lr", metavar="RATE", help=(
-        "Learning rate; the optimizer's own if not given."))] = None,
-    schedule: Annotated[str, typer.Option("--schedule", metavar="NAME", help=(
-        "cosine (down to zero at the end) or constant."))] = "cosine",
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, metavar="N", help=("Samples a step; the model's own if not given."))
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option("--lr", metavar="RATE", help=("Learning rate; the optimizer's own if not given."))
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option("--schedule", metavar="NAME", help=("cosine (down to zero at the end) or constant."))
+    ] = "cosine",
     seed: Seed = 0,
-    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", metavar="FILE", help=(
-        "Written after every epoch, and on Ctrl-C or SIGTERM."))] = None,
-    every: Annotated[int | None, typer.Option("--every", min=1, metavar="N", help=(
-        "Also write the checkpoint every N steps."))] = None,
-    resume: Annotated[bool, typer.Option("--resume", help=(
-        "Go on from the checkpoint, to the same bits."))] = False,
-    export: Annotated[Path | None, typer.Option("--export", metavar="FILE.step", help=(
-        "Write the trained model as a step file."))] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="FILE", help=("Written after every epoch, and on Ctrl-C or SIGTERM.")),
+    ] = None,
+    every: Annotated[
+        int | None, typer.Option("--every", min=1, metavar="N", help=("Also write the checkpoint every N steps."))
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help=("Go on from the checkpoint, to the same bits."))] = False,
+    export: Annotated[
+        Path | None, typer.Option("--export", metavar="FILE.step", help=("Write the trained model as a step file."))
+    ] = None,
     force: Force = False,
-    battery_floor: Annotated[float | None, typer.Option("--battery-floor", metavar="PERCENT", help=(
-        "End in good order when the battery is lower."))] = None,
-    thermal_limit: Annotated[float | None, typer.Option("--thermal-limit", metavar="CELSIUS", help=(
-        "Wait when the device is hotter."))] = None,
-    find_nan: Annotated[bool, typer.Option("--find-nan", help=(
-        "Name the op that makes a NaN loss (slower)."))] = False,
+    battery_floor: Annotated[
+        float | None,
+        typer.Option("--battery-floor", metavar="PERCENT", help=("End in good order when the battery is lower.")),
+    ] = None,
+    thermal_limit: Annotated[
+        float | None, typer.Option("--thermal-limit", metavar="CELSIUS", help=("Wait when the device is hotter."))
+    ] = None,
+    find_nan: Annotated[bool, typer.Option("--find-nan", help=("Name the op that makes a NaN loss (slower)."))] = False,
     accept_frozen: AcceptFrozen = False,
     json: Json = False,
 ) -> None:
@@ -111,8 +128,7 @@ def train(
     if resume and checkpoint is not None:
         done = read_checkpoint(checkpoint, found.train, step.slots).epoch
         if done >= epochs:
-            show.warn(f"{checkpoint} is of {show.count(done, 'epoch')}, and --epochs {epochs} "
-                      "asks for no more")
+            show.warn(f"{checkpoint} is of {show.count(done, 'epoch')}, and --epochs {epochs} asks for no more")
     captured = time.perf_counter() - started
     with step.plan(on, graphs=graphs, precision=precision).start() as trainer:
         own = trainer.rates("train")
@@ -123,10 +139,20 @@ def train(
             _introduce(source.name, found, trainer, size, captured)
         with Bar(found.train, epochs, quiet=json) as bar, _rescue(trainer, checkpoint):
             history = fit(
-                trainer, found.train, epochs=epochs, test=found.test, callbacks=[bar],
-                checkpoint=checkpoint, every=every, resume=resume, battery_floor=battery_floor,
-                thermal_limit=thermal_limit, stop_on_nan=on != "null", find_nan=find_nan,
-                rate=rates)
+                trainer,
+                found.train,
+                epochs=epochs,
+                test=found.test,
+                callbacks=[bar],
+                checkpoint=checkpoint,
+                every=every,
+                resume=resume,
+                battery_floor=battery_floor,
+                thermal_limit=thermal_limit,
+                stop_on_nan=on != "null",
+                find_nan=find_nan,
+                rate=rates,
+            )
         result = _result(source.name, found, trainer, size, history)
         for group, rate in enumerate(own):  # the next training starts from the optimizer's rate
             trainer.set_rate(rate, group, "train")
@@ -149,8 +175,7 @@ def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        raise Interrupted(f"{stop.history.stopped}. {_how_to_go_on(checkpoint)}",
-                          stop.history, stop.signal) from None
+        raise Interrupted(f"{stop.history.stopped}. {_how_to_go_on(checkpoint)}", stop.history, stop.signal) from None
     except CheckpointError as error:
         if not isinstance(error.__cause__, CheckpointError):
             raise  # nothing was trained yet
@@ -174,8 +199,7 @@ def _how_to_go_on(checkpoint: Path | None) -> str:
     return f"To go on from {checkpoint}: the same command with --resume"
 
 
-def _check_paths(checkpoint: Path | None, every: int | None, resume: bool,
-                 export: Path | None, force: bool) -> None:
+def _check_paths(checkpoint: Path | None, every: int | None, resume: bool, export: Path | None, force: bool) -> None:
     """Paths that cannot be written are known before the first step, not after the last."""
     if every is not None and checkpoint is None:
         raise CheckpointError("--every needs a checkpoint to write: --checkpoint FILE")
@@ -209,8 +233,7 @@ def _train_graph(plan: Plan) -> str:
 
 
 def _work(graph: GraphPlan) -> str:
-    return show.count(graph.launches, "launch") if graph.launches else \
-        show.count(len(graph.graph.nodes), "op")
+    return show.count(graph.launches, "launch") if graph.launches else show.count(len(graph.graph.nodes), "op")
 
 
 def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured: float) -> None:
@@ -218,32 +241,45 @@ def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured:
     graph = plan.graphs[_train_graph(plan)]
     parameters = sum(math.prod(s.shape) for s in plan.step.slots.values() if s.role == "parameter")
     held = "no test set" if found.test is None else f"{_samples(found.test)} to test"
-    show.out.print(show.grid([
-        ("model", f"{name}, {parameters:,} parameters, batch {size}"),
-        ("data", f"{found.name}: {_samples(found.train)} to train, {held}"),
-        ("device", f"{device_name(trainer)} ({plan.caps.kind}, "
-                   f"{plan.caps.compute_units} units)"),
-        ("step", f"{_work(graph)}, {show.size(plan.bytes)} on the device"
-                 f"{', in halves' if trainer.loss_scale() else ''}; ready after "
-                 f"{captured + sum(trainer.session.timings.values()):.1f} s"),
-    ]))
+    show.out.print(
+        show.grid(
+            [
+                ("model", f"{name}, {parameters:,} parameters, batch {size}"),
+                ("data", f"{found.name}: {_samples(found.train)} to train, {held}"),
+                ("device", f"{device_name(trainer)} ({plan.caps.kind}, {plan.caps.compute_units} units)"),
+                (
+                    "step",
+                    f"{_work(graph)}, {show.size(plan.bytes)} on the device"
+                    f"{', in halves' if trainer.loss_scale() else ''}; ready after "
+                    f"{captured + sum(trainer.session.timings.values()):.1f} s",
+                ),
+            ]
+        )
+    )
     show.out.print()
 
 
-def _result(name: str, found: DataSet, trainer: Trainer, size: int,
-            history: History) -> dict[str, Any]:
+def _result(name: str, found: DataSet, trainer: Trainer, size: int, history: History) -> dict[str, Any]:
     plan = trainer.plan
     graph = plan.graphs[_train_graph(plan)]
     scale = trainer.loss_scale()
-    rows = [{**dataclasses.asdict(e), "samples_per_second": e.samples_per_second}
-            for e in history.epochs]
+    rows = [{**dataclasses.asdict(e), "samples_per_second": e.samples_per_second} for e in history.epochs]
     return {
-        "model": name, "data": found.name, "batch": size, "device": device_name(trainer),
-        "device_name": plan.caps.name, "precision": plan.options["precision"],
+        "model": name,
+        "data": found.name,
+        "batch": size,
+        "device": device_name(trainer),
+        "device_name": plan.caps.name,
+        "precision": plan.options["precision"],
         "loss_scale": scale and dataclasses.asdict(scale),
-        "launches_per_step": graph.launches, "ops_per_step": len(graph.graph.nodes),
-        "device_bytes": plan.bytes, "steps": history.steps, "test": dict(history.test),
-        "dropped_per_epoch": found.train.dropped, "stopped": history.stopped, "epochs": rows,
+        "launches_per_step": graph.launches,
+        "ops_per_step": len(graph.graph.nodes),
+        "device_bytes": plan.bytes,
+        "steps": history.steps,
+        "test": dict(history.test),
+        "dropped_per_epoch": found.train.dropped,
+        "stopped": history.stopped,
+        "epochs": rows,
     }
 
 
@@ -256,33 +292,38 @@ def _labels(found: DataSet) -> int:
     return int((arrays[-1] >= 0).sum())
 
 
-def _conclude(result: Mapping[str, Any], history: History, found: DataSet,
-              checkpoint: Path | None) -> None:
+def _conclude(result: Mapping[str, Any], history: History, found: DataSet, checkpoint: Path | None) -> None:
     test, last = result["test"], history.last
     rows: list[tuple[str, str]] = []
     if "accuracy" in test:
         count = _labels(found)
         of = f"  ({round(test['accuracy'] * count)} of {count})" if count else ""
         rows.append(("test accuracy", f"[bold green]{test['accuracy']:.2%}[/]{of}"))
-    rows += [(f"test {name}", show.number(value))
-             for name, value in test.items() if name != "accuracy"]
-    rows += [("device", f"{result['device']}"),
-             ("launches" if result["launches_per_step"] else "ops",
-              f"{result['launches_per_step'] or result['ops_per_step']} a step, "
-              f"{show.count(result['steps'], 'step')}"),
-             ("time", show.duration(result["seconds"])
-              + (f", {last.samples_per_second:,.0f} samples/s in the last epoch" if last else ""))]
+    rows += [(f"test {name}", show.number(value)) for name, value in test.items() if name != "accuracy"]
+    rows += [
+        ("device", f"{result['device']}"),
+        (
+            "launches" if result["launches_per_step"] else "ops",
+            f"{result['launches_per_step'] or result['ops_per_step']} a step, {show.count(result['steps'], 'step')}",
+        ),
+        (
+            "time",
+            show.duration(result["seconds"])
+            + (f", {last.samples_per_second:,.0f} samples/s in the last epoch" if last else ""),
+        ),
+    ]
     scale = result["loss_scale"]
     if scale:
         skipped = show.count(scale["skipped_steps"], "step")
         rows.append(("halves", f"{skipped} skipped; the loss is scaled by {scale['scale']:,g}"))
     if result["dropped_per_epoch"]:
-        rows.append(("dropped", f"{show.count(result['dropped_per_epoch'], 'sample')} an epoch: "
-                                "the last batch was short"))
-    rows += [(word, str(path)) for word, path in (("checkpoint", checkpoint),
-                                                  ("exported", result.get("exported"))) if path]
+        rows.append(
+            ("dropped", f"{show.count(result['dropped_per_epoch'], 'sample')} an epoch: the last batch was short")
+        )
+    rows += [
+        (word, str(path)) for word, path in (("checkpoint", checkpoint), ("exported", result.get("exported"))) if path
+    ]
     show.out.print()
     show.out.print(show.grid(rows))
     if history.stopped:
-        show.warn(f"{history.stopped}. {_how_to_go_on(checkpoint)}" if checkpoint
-                  else history.stopped)
+        show.warn(f"{history.stopped}. {_how_to_go_on(checkpoint)}" if checkpoint else history.stopped)

@@ -35,18 +35,24 @@ SHOWN = 20  # signatures in the table
 def tune(
     what: Spec,
     scale: Size = None,
-    on: Annotated[str, typer.Option("--on", metavar="DEVICE", help=(
-        "opencl, or opencl:NAME as doctor prints it."))] = "opencl",
+    on: Annotated[
+        str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME as doctor prints it."))
+    ] = "opencl",
     precision: Precision = "float32",
-    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
-        "Batch size; the model's own if not given."))] = None,
-    budget: Annotated[float, typer.Option("--budget", min=1, metavar="SECONDS", help=(
-        "Time to spend; the next run goes on from there."))] = 120.0,
-    graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
-        "Only this graph; those that train if not given."))] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; the model's own if not given."))
+    ] = None,
+    budget: Annotated[
+        float,
+        typer.Option("--budget", min=1, metavar="SECONDS", help=("Time to spend; the next run goes on from there.")),
+    ] = 120.0,
+    graph: Annotated[
+        str | None, typer.Option("--graph", metavar="NAME", help=("Only this graph; those that train if not given."))
+    ] = None,
     data: Data = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help=(
-        "Forget what is known of these shapes and start again."))] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help=("Forget what is known of these shapes and start again."))
+    ] = False,
     json: Json = False,
 ) -> None:
     """Find the fastest variant of each kernel for the shapes of a model.
@@ -103,12 +109,12 @@ def _training(step: Step, source: Source, graph: str | None, size: int) -> list[
             raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
     sizes = batch_sizes(step.graphs, "train")
     if sizes and size not in sizes:
-        raise HandheldError(f"batch {size} is not packaged; there are "
-                            f"{', '.join(map(str, sizes))}")
+        raise HandheldError(f"batch {size} is not packaged; there are {', '.join(map(str, sizes))}")
     found = [n for n in names if not sizes or n.partition("@")[2].partition(".")[0] == str(size)]
     if not found:
-        raise HandheldError(f"{source.name} has the graphs {', '.join(step.graphs)}, and none of "
-                            "them trains. Try: --graph NAME")
+        raise HandheldError(
+            f"{source.name} has the graphs {', '.join(step.graphs)}, and none of them trains. Try: --graph NAME"
+        )
     return found
 
 
@@ -124,16 +130,23 @@ def _record(new: Record, forget: list[str]) -> tuple[Record, Path, list[str]]:
 def _bar(tuner: Tuner, budget: float, quiet: bool) -> Iterator[None]:
     """On a terminal: what is tried now, and the time that is left."""
     bar = Progress(
-        TextColumn("{task.fields[place]}"), BarColumn(bar_width=20),
-        TextColumn("{task.fields[left]} left  {task.description}"), console=show.err,
-        transient=True, disable=quiet or not show.err.is_terminal)
+        TextColumn("{task.fields[place]}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[left]} left  {task.description}"),
+        console=show.err,
+        transient=True,
+        disable=quiet or not show.err.is_terminal,
+    )
     task = bar.add_task("", total=budget, place="", left=show.duration(budget))
 
     def on_progress(now: Now) -> None:
-        bar.update(task, completed=budget - now.seconds_left, left=show.duration(now.seconds_left),
-                   place=f"{now.position}/{now.jobs}",
-                   description=f"{show.middle(now.signature, 24)}  "
-                               f"({now.tried} of {now.candidates})")
+        bar.update(
+            task,
+            completed=budget - now.seconds_left,
+            left=show.duration(now.seconds_left),
+            place=f"{now.position}/{now.jobs}",
+            description=f"{show.middle(now.signature, 24)}  ({now.tried} of {now.candidates})",
+        )
 
     tuner.progress = on_progress
     with bar:
@@ -144,10 +157,17 @@ def _as_json(tuner: Tuner, notes: list[str], seconds: float, stopped: bool) -> d
     rows = tuner.rows()
     before, after = _totals(rows)
     return {
-        "device": tuner.device, "record": str(tuner.path), "seconds": seconds,
-        "interrupted": stopped, "default_ms": before, "best_ms": after, "notes": notes,
-        "signatures": [{"signature": row.signature, "count": row.count,
-                        **(row.entry.to_json() if row.entry else {})} for row in rows],
+        "device": tuner.device,
+        "record": str(tuner.path),
+        "seconds": seconds,
+        "interrupted": stopped,
+        "default_ms": before,
+        "best_ms": after,
+        "notes": notes,
+        "signatures": [
+            {"signature": row.signature, "count": row.count, **(row.entry.to_json() if row.entry else {})}
+            for row in rows
+        ],
     }
 
 
@@ -170,14 +190,20 @@ def present(tuner: Tuner, seconds: float) -> None:
     before, after = _totals(rows)
     done = sum(row.entry is not None and row.entry.done for row in rows)
     failed = sum(len(row.entry.failed) for row in rows if row.entry)
-    show.out.print(show.grid([
-        ("step", f"about {before - after:.2f} ms less: these ops took {before:.2f} ms and "
-                 f"take {after:.2f} ms"),
-        ("tuned", f"{done} of {show.count(len(rows), 'shape')} in {show.duration(seconds)}"
-                  + ("" if done == len(rows) else "; run it again to go on")),
-        ("left out", f"{show.count(failed, 'variant')} that failed, crashed or gave wrong results"),
-        ("record", show.path(tuner.path)),
-    ]))
+    show.out.print(
+        show.grid(
+            [
+                ("step", f"about {before - after:.2f} ms less: these ops took {before:.2f} ms and take {after:.2f} ms"),
+                (
+                    "tuned",
+                    f"{done} of {show.count(len(rows), 'shape')} in {show.duration(seconds)}"
+                    + ("" if done == len(rows) else "; run it again to go on"),
+                ),
+                ("left out", f"{show.count(failed, 'variant')} that failed, crashed or gave wrong results"),
+                ("record", show.path(tuner.path)),
+            ]
+        )
+    )
 
 
 def _table(rows: list[Row]) -> Table:
@@ -195,8 +221,7 @@ def _table(rows: list[Row]) -> Table:
         shown = Text(show.middle(row.signature, width))
         for line in textwrap.wrap(_words(entry.choice or {}), width - 2):
             shown.append(f"\n  {line}", style="dim")
-        table.add_row(shown, str(row.count), "failed" if own is None else f"{own:.3f}",
-                      f"{entry.best_ms:.3f}", gain)
+        table.add_row(shown, str(row.count), "failed" if own is None else f"{own:.3f}", f"{entry.best_ms:.3f}", gain)
     return table
 
 

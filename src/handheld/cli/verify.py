@@ -29,12 +29,15 @@ def verify(
     scale: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
-    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="N", help=(
-        "Batch size; a small one if not given."))] = None,
-    graph: Annotated[str | None, typer.Option("--graph", metavar="NAME", help=(
-        "Only this graph: train, evaluate, predict."))] = None,
-    tolerance: Annotated[float, typer.Option("--tolerance", min=0, metavar="ERROR", help=(
-        "Largest relative error that passes."))] = TOLERANCE,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; a small one if not given."))
+    ] = None,
+    graph: Annotated[
+        str | None, typer.Option("--graph", metavar="NAME", help=("Only this graph: train, evaluate, predict."))
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0, metavar="ERROR", help=("Largest relative error that passes."))
+    ] = TOLERANCE,
     data: Data = None,
     everything: Annotated[bool, typer.Option("--all", help="List every op.")] = False,
     seed: Seed = 0,
@@ -86,8 +89,7 @@ def _chosen(step: Step, graph: str | None, batch: int | None) -> list[str]:
     if sizes:
         size = batch or min(sizes)
         if size not in sizes:
-            raise HandheldError(f"batch {size} is not packaged; there are "
-                                f"{', '.join(map(str, sizes))}")
+            raise HandheldError(f"batch {size} is not packaged; there are {', '.join(map(str, sizes))}")
         names = [n for n in names if n.partition("@")[2].partition(".")[0] == str(size)]
     if graph is not None:
         names = [n for n in names if graph in (n, n.partition("@")[0])]
@@ -103,7 +105,7 @@ def _inputs(batches: list[Any], graph: Graph, seed: int) -> tuple[Any, ...]:
     if isinstance(example, Mapping):
         return (example,)
     if isinstance(example, Sequence):
-        for given in (tuple(example), tuple(example[: len(wanted)]), tuple(example[-len(wanted):])):
+        for given in (tuple(example), tuple(example[: len(wanted)]), tuple(example[-len(wanted) :])):
             if [tuple(np.shape(value)) for value in given] == wanted:
                 return given
     random = np.random.default_rng(seed)
@@ -130,12 +132,15 @@ class Frozen:
     tried: int
 
 
-def _frozen(step: Step, source: Source, batches: list[Any], seed: int,
-            graphs: list[str]) -> list[Frozen]:
+def _frozen(step: Step, source: Source, batches: list[Any], seed: int, graphs: list[str]) -> list[Frozen]:
     found = {what: names for what, names in step.frozen().items() if set(names) & set(graphs)}
     tried = {d.text: d for d in source.decisions(batches, seed)} if found and batches else {}
-    return [Frozen(what, tuple(names), tried[what].changed if what in tried else "",
-                   tried[what].tried if what in tried else 0) for what, names in found.items()]
+    return [
+        Frozen(
+            what, tuple(names), tried[what].changed if what in tried else "", tried[what].tried if what in tried else 0
+        )
+        for what, names in found.items()
+    ]
 
 
 def _doubtful(result: Verification, frozen: list[Frozen], accepted: bool) -> bool:
@@ -152,32 +157,46 @@ def _present_frozen(frozen: list[Frozen], accepted: bool) -> None:
         if one.changed:
             show.out.print(Text(f"    decides otherwise: {one.changed}", style="red"))
         else:
-            show.out.print(f"    the same in {show.count(one.tried, 'other batch')}" if one.tried
-                           else "    not tried on other batches: there is no code to run")
-    show.out.print("  Every step goes the way it went then. Try: torch.where in the place of if"
-                   + ("" if accepted else ", or --accept-frozen"))
+            show.out.print(
+                f"    the same in {show.count(one.tried, 'other batch')}"
+                if one.tried
+                else "    not tried on other batches: there is no code to run"
+            )
+    show.out.print(
+        "  Every step goes the way it went then. Try: torch.where in the place of if"
+        + ("" if accepted else ", or --accept-frozen")
+    )
 
 
 def _as_json(result: Verification, frozen: list[Frozen], accepted: bool) -> dict[str, Any]:
     first = result.first
-    return {"device": result.device, "graph": result.graph, "tolerance": result.tolerance,
-            "passed": result.passed and not _doubtful(result, frozen, accepted),
-            "first": None if first is None else first.index,
-            "frozen": [dataclasses.asdict(f) for f in frozen if result.graph in f.graphs],
-            "ops": [dataclasses.asdict(row) for row in result.rows]}
+    return {
+        "device": result.device,
+        "graph": result.graph,
+        "tolerance": result.tolerance,
+        "passed": result.passed and not _doubtful(result, frozen, accepted),
+        "first": None if first is None else first.index,
+        "frozen": [dataclasses.asdict(f) for f in frozen if result.graph in f.graphs],
+        "ops": [dataclasses.asdict(row) for row in result.rows],
+    }
 
 
 def present(result: Verification, everything: bool, frozen: bool = False) -> None:
     """A verdict, and the ops that differ (or all of them)."""
     rows = [row for row in result.rows if everything or not row.passed]
-    verdict = ("[bold red]FAIL[/]" if not result.passed else
-               "[bold red]FROZEN[/]" if frozen else "[bold green]PASS[/]")
+    verdict = "[bold red]FAIL[/]" if not result.passed else "[bold red]FROZEN[/]" if frozen else "[bold green]PASS[/]"
     show.out.print(f"{verdict}  {result}")
     if not rows:
         return
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name, justify in (("op", "right"), ("kind", "left"), ("phase", "left"), ("where", "left"),
-                          ("error", "right"), ("PyTorch's", "right")):
+    for name, justify in (
+        ("op", "right"),
+        ("kind", "left"),
+        ("phase", "left"),
+        ("where", "left"),
+        ("error", "right"),
+        ("PyTorch's", "right"),
+    ):
         table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True)  # type: ignore[arg-type]
     for row in rows if everything else rows[:SHOWN]:
         table.add_row(*_cells(row), style="" if row.passed else "red")

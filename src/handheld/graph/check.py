@@ -14,23 +14,11 @@ from collections.abc import Iterable, Mapping
 from handheld.errors import GraphError
 from handheld.graph.check_ops import LIMIT, RULES, check_view, need
 from handheld.graph.check_program import check_program
-from handheld.graph.graph import (
-    DTYPES,
-    PHASES,
-    ROLES,
-    SLOT_ROLES,
-    Graph,
-    Node,
-    Slot,
-    Tensor,
-    pack_offsets,
-)
+from handheld.graph.graph import DTYPES, PHASES, ROLES, SLOT_ROLES, Graph, Node, Slot, Tensor, pack_offsets
 from handheld.graph.ops import OPS
 
 #: what a batch tensor, an output or a slot may be in PyTorch, as NumPy names it
-TORCH_DTYPES = frozenset({
-    "float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
-})
+TORCH_DTYPES = frozenset({"float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"})
 #: what a node may make
 MADE = frozenset({"activation", "gradient", "workspace"})
 
@@ -89,8 +77,10 @@ def _check_tensor(key: int, tensor: Tensor) -> None:
     need(key == tensor.id, f"tensor {key} calls itself {tensor.id}")
     need(tensor.dtype in DTYPES, f"tensor {key} has the unknown type {tensor.dtype!r}")
     need(tensor.role in ROLES, f"tensor {key} has the unknown role {tensor.role!r}")
-    need(all(0 <= n <= LIMIT for n in tensor.shape) and math.prod(tensor.shape) <= LIMIT,
-         f"tensor {key} {tensor.shape} has more elements than a 32-bit index reaches")
+    need(
+        all(0 <= n <= LIMIT for n in tensor.shape) and math.prod(tensor.shape) <= LIMIT,
+        f"tensor {key} {tensor.shape} has more elements than a 32-bit index reaches",
+    )
 
 
 def _check_ends(graph: Graph) -> None:
@@ -114,30 +104,39 @@ def _check_packs(graph: Graph) -> None:
     _unique("member of a pack", [m for members in graph.packs.values() for m in members])
     ends = {tensor for _, tensor, _ in graph.inputs}
     for pack, members in graph.packs.items():
-        need(pack in graph.tensors and bool(members) and set(members) <= set(graph.tensors),
-             f"pack {pack} or a member of it is not there")
-        need(not ends & set(members) and pack not in ends | set(graph.slots.values()),
-             f"pack {pack} holds an input, or is an input or a slot itself")
+        need(
+            pack in graph.tensors and bool(members) and set(members) <= set(graph.tensors),
+            f"pack {pack} or a member of it is not there",
+        )
+        need(
+            not ends & set(members) and pack not in ends | set(graph.slots.values()),
+            f"pack {pack} holds an input, or is an input or a slot itself",
+        )
         need(not any(m in graph.packs for m in members), f"pack {pack} holds another pack")
         whole = graph.tensors[pack]
-        need(all(graph.tensors[m].dtype == whole.dtype for m in members),
-             f"pack {pack} has members of another type")
-        need(whole.shape == (pack_offsets(graph.tensors, members)[1],),
-             f"pack {pack} of shape {whole.shape} is not as long as its members")
+        need(all(graph.tensors[m].dtype == whole.dtype for m in members), f"pack {pack} has members of another type")
+        need(
+            whole.shape == (pack_offsets(graph.tensors, members)[1],),
+            f"pack {pack} of shape {whole.shape} is not as long as its members",
+        )
 
 
 def _check_notes(graph: Graph) -> None:
     """The notes that more than people read."""
     for key in ("no_gradient", "frozen"):
         texts = graph.notes.get(key, ())
-        need(isinstance(texts, tuple) and all(isinstance(t, str) for t in texts),
-             f"the note {key!r} is not a tuple of texts")
+        need(
+            isinstance(texts, tuple) and all(isinstance(t, str) for t in texts),
+            f"the note {key!r} is not a tuple of texts",
+        )
     count = graph.notes.get("accumulate", 1)
     need(type(count) is int and 0 < count <= LIMIT, f"the note 'accumulate' is {count!r:.40}")
     names = {name for name, _, _ in graph.inputs}
     ranges = graph.notes.get("ranges", ())
-    need(isinstance(ranges, tuple) and all(_is_range(entry, names) for entry in ranges),
-         "the note 'ranges' does not name inputs with their limits")
+    need(
+        isinstance(ranges, tuple) and all(_is_range(entry, names) for entry in ranges),
+        "the note 'ranges' does not name inputs with their limits",
+    )
 
 
 def _is_range(entry: object, names: set[str]) -> bool:
@@ -145,8 +144,7 @@ def _is_range(entry: object, names: set[str]) -> bool:
     if not isinstance(entry, tuple) or len(entry) != 4 or type(entry[0]) is not str:
         return False
     _, low, high, ignored = entry
-    return (entry[0] in names and type(low) is int and type(high) is int
-            and (ignored is None or type(ignored) is int))
+    return entry[0] in names and type(low) is int and type(high) is int and (ignored is None or type(ignored) is int)
 
 
 def _unique(what: str, names: Iterable[object]) -> None:
@@ -160,14 +158,17 @@ def _check_state(graph: Graph, slots: Mapping[str, Slot]) -> None:
     for name, tensor_id in graph.slots.items():
         need(name in slots, f"slot {name!r} is not in the state")
         tensor, slot = graph.tensors[tensor_id], slots[name]
-        need((tensor.shape, tensor.dtype) == (slot.shape, slot.dtype),
-             f"slot {name!r} is {slot.dtype}{slot.shape} in the state "
-             f"and {tensor.dtype}{tensor.shape} in the graph")
+        need(
+            (tensor.shape, tensor.dtype) == (slot.shape, slot.dtype),
+            f"slot {name!r} is {slot.dtype}{slot.shape} in the state and {tensor.dtype}{tensor.shape} in the graph",
+        )
         need(slot.dtype != "f16", f"slot {name!r} is kept as f16, and state is not")
     ends = {name: t for name, t, _ in graph.inputs} | {n: v.tensor for n, v, _ in graph.outputs}
     for name, tensor_id in ends.items():
-        need(tensor_id not in graph.tensors or graph.tensors[tensor_id].dtype != "f16",
-             f"{name!r} is f16, and what comes in or goes out is not")
+        need(
+            tensor_id not in graph.tensors or graph.tensors[tensor_id].dtype != "f16",
+            f"{name!r} is f16, and what comes in or goes out is not",
+        )
 
 
 def _check_results(graph: Graph, known: set[int]) -> None:
@@ -182,8 +183,10 @@ def _check_results(graph: Graph, known: set[int]) -> None:
         need(tensor_id in known, f"the new value of slot {slot!r} is made by no node")
         old, new = graph.tensors[graph.slots[slot]], graph.tensors[tensor_id]
         need(old.role != "constant", f"slot {slot!r} is a constant and is written")
-        need((old.size, old.dtype) == (new.size, new.dtype),
-             f"slot {slot!r} is {old.dtype}{old.shape} and becomes {new.dtype}{new.shape}")
+        need(
+            (old.size, old.dtype) == (new.size, new.dtype),
+            f"slot {slot!r} is {old.dtype}{old.shape} and becomes {new.dtype}{new.shape}",
+        )
 
 
 def _check_node(graph: Graph, node: Node, known: set[int]) -> None:
@@ -196,16 +199,17 @@ def _check_node(graph: Graph, node: Node, known: set[int]) -> None:
     need(bool(node.outputs), "makes nothing")
     _unique("output", node.outputs)
     for out in node.outputs:
-        need(out in graph.tensors and known.isdisjoint((out, *graph.packs.get(out, ()))),
-             f"output {out} is missing or made twice")
+        need(
+            out in graph.tensors and known.isdisjoint((out, *graph.packs.get(out, ()))),
+            f"output {out} is missing or made twice",
+        )
         role = graph.tensors[out].role
         need(role in MADE, f"output {out} has the role {role}, which no node can make")
     if op.inputs is not None:
         right = len(node.inputs) == op.inputs or (op.epilogue and len(node.inputs) > op.inputs)
         need(right, f"has {len(node.inputs)} inputs and needs {op.inputs}")
     if op.outputs is not None:
-        need(len(node.outputs) == op.outputs,
-             f"has {len(node.outputs)} outputs and needs {op.outputs}")
+        need(len(node.outputs) == op.outputs, f"has {len(node.outputs)} outputs and needs {op.outputs}")
     for view in node.inputs[: op.inputs] if "program" not in node.attrs or op.epilogue else ():
         check_view(graph, view)
     if node.op in RULES:

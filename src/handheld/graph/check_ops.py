@@ -25,7 +25,7 @@ def check_view(graph: Graph, view: View) -> None:
     well_formed(view)
     if math.prod(view.shape) == 0:
         return
-    spans = [(n - 1) * s for n, s in zip(view.shape, view.strides)]
+    spans = [(n - 1) * s for n, s in zip(view.shape, view.strides, strict=False)]
     low = view.offset + sum(s for s in spans if s < 0)
     high = view.offset + sum(s for s in spans if s > 0)
     size = graph.tensors[view.tensor].size
@@ -35,18 +35,22 @@ def check_view(graph: Graph, view: View) -> None:
 def well_formed(view: View) -> None:
     """As many strides as sizes, and every number one that a kernel can hold."""
     need(len(view.shape) == len(view.strides), f"malformed view {view.shape}, {view.strides}")
-    need(all(0 <= n <= LIMIT for n in view.shape) and math.prod(view.shape) <= LIMIT,
-         f"a view of {view.shape} needs more than 32-bit indices")
-    need(all(abs(s) <= LIMIT for s in (*view.strides, view.offset)),
-         f"strides {view.strides} or offset {view.offset} need more than 32 bits")
+    need(
+        all(0 <= n <= LIMIT for n in view.shape) and math.prod(view.shape) <= LIMIT,
+        f"a view of {view.shape} needs more than 32-bit indices",
+    )
+    need(
+        all(abs(s) <= LIMIT for s in (*view.strides, view.offset)),
+        f"strides {view.strides} or offset {view.offset} need more than 32 bits",
+    )
 
 
 def _types(graph: Graph, node: Node, inputs: str, outputs: str) -> None:
     """Types of the op's own inputs and of its outputs, space-separated; `?` is any,
     `float` f32 or f16."""
     tensors = [view.tensor for view in node.inputs], node.outputs
-    for what, found, wanted in zip(("input", "output"), tensors, (inputs, outputs)):
-        for i, (tensor, want) in enumerate(zip(found, wanted.split())):
+    for what, found, wanted in zip(("input", "output"), tensors, (inputs, outputs), strict=False):
+        for i, (tensor, want) in enumerate(zip(found, wanted.split(), strict=False)):
             dtype = graph.tensors[tensor].dtype
             right = VALUES[dtype] == "f32" if want == "float" else want in ("?", dtype)
             need(right, f"{what} {i} is {dtype}, not {want.replace('float', 'f32')}")
@@ -74,8 +78,10 @@ def _pairs(node: Node, **least: int) -> None:
     """Attributes of two numbers, each at least what is given."""
     for key, low in least.items():
         values = tuple(node.attrs[key])
-        need(len(values) == 2 and all(low <= v <= LIMIT for v in values),
-             f"{key} {values} is not two numbers of at least {low}")
+        need(
+            len(values) == 2 and all(low <= v <= LIMIT for v in values),
+            f"{key} {values} is not two numbers of at least {low}",
+        )
 
 
 def _mode(node: Node, *known: str) -> None:
@@ -87,8 +93,10 @@ def _matmul(graph: Graph, node: Node) -> None:
     _types(graph, node, "float float", "")
     a, b, shape = node.inputs[0].shape, node.inputs[1].shape, tuple(node.attrs["shape"])
     need(len(a) == len(b) == len(shape) >= 2, "operands of different rank")
-    need(a[:-1] == shape[:-1] and b[:-2] == shape[:-2] and b[-1] == shape[-1] and a[-1] == b[-2],
-         f"{a} @ {b} is not {shape}")
+    need(
+        a[:-1] == shape[:-1] and b[:-2] == shape[:-2] and b[-1] == shape[-1] and a[-1] == b[-2],
+        f"{a} @ {b} is not {shape}",
+    )
 
 
 def _conv(graph: Graph, node: Node) -> None:
@@ -98,8 +106,10 @@ def _conv(graph: Graph, node: Node) -> None:
     need(len(a) == len(b) == 4, "convolution operands must have four dimensions")
     x, w, y = {"conv": (a, b, out), "conv_input": (out, b, a), "conv_weight": (b, out, a)}[node.op]
     groups = node.attrs["groups"]
-    need(0 < groups <= LIMIT and x[1] == w[1] * groups and w[0] == y[1] and w[0] % groups == 0
-         and x[0] == y[0], f"shapes {x} * {w} -> {y} with {groups} groups do not fit")
+    need(
+        0 < groups <= LIMIT and x[1] == w[1] * groups and w[0] == y[1] and w[0] % groups == 0 and x[0] == y[0],
+        f"shapes {x} * {w} -> {y} with {groups} groups do not fit",
+    )
     for i in (0, 1):
         stride, pad, dilation = (node.attrs[k][i] for k in ("stride", "padding", "dilation"))
         most = (x[2 + i] + 2 * pad - dilation * (w[2 + i] - 1) - 1) // stride + 1
@@ -146,8 +156,10 @@ def _scatter(graph: Graph, node: Node) -> None:
     _types(graph, node, f"i32 {dtype} {dtype}", dtype)
     shape = outer, _, inner = _shape(node, 3)
     index, src = node.inputs[0].shape, node.inputs[1].shape
-    need(len(index) == 3 and index == src and (index[0], index[2]) == (outer, inner),
-         f"index {index} and source {src} do not fit {shape}")
+    need(
+        len(index) == 3 and index == src and (index[0], index[2]) == (outer, inner),
+        f"index {index} and source {src} do not fit {shape}",
+    )
     for base in node.inputs[2:]:
         need(base.shape == shape, f"base {base.shape} is not {shape}")
     _sizes(graph, node, math.prod(shape))
@@ -167,7 +179,7 @@ def _assign(graph: Graph, node: Node) -> None:
 
 def _apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether each dimension steps over all smaller ones, as in every slice of a dense tensor."""
-    dims = sorted((abs(s), n) for n, s in zip(shape, strides) if n > 1)
+    dims = sorted((abs(s), n) for n, s in zip(shape, strides, strict=False) if n > 1)
     reach = 0
     for stride, size in dims:
         if stride <= reach:
@@ -191,12 +203,14 @@ def _ordered(graph: Graph, node: Node) -> None:
 
 
 #: shapes of inputs and outputs; G are the gates, S what gru saves, last of all inputs is "bh"
-_RECURRENT: Mapping[str, tuple[str, str, int]] = MappingProxyType({
-    "lstm": ("tbG Gh bh bh", "tbh tbh tbG", 4),
-    "lstm_grad": ("tbh bh bh Gh tbh tbG bh", "tbG bh bh", 4),
-    "gru": ("tbG Gh G bh", "tbh tbS", 3),
-    "gru_grad": ("tbh bh Gh tbh tbS bh", "tbG tbG bh", 3),
-})
+_RECURRENT: Mapping[str, tuple[str, str, int]] = MappingProxyType(
+    {
+        "lstm": ("tbG Gh bh bh", "tbh tbh tbG", 4),
+        "lstm_grad": ("tbh bh bh Gh tbh tbG bh", "tbG bh bh", 4),
+        "gru": ("tbG Gh G bh", "tbh tbS", 3),
+        "gru_grad": ("tbh bh Gh tbh tbS bh", "tbG tbG bh", 3),
+    }
+)
 
 
 def _recurrent(graph: Graph, node: Node) -> None:
@@ -208,7 +222,7 @@ def _recurrent(graph: Graph, node: Node) -> None:
     _dense(node)
     _types(graph, node, "f32 " * len(node.inputs), "f32 " * len(node.outputs))
     found = [view.shape for view in node.inputs] + [graph.tensors[t].shape for t in node.outputs]
-    for shape, letters in zip(found, (*inputs.split(), *outputs.split())):
+    for shape, letters in zip(found, (*inputs.split(), *outputs.split()), strict=False):
         want = tuple(sizes[letter] for letter in letters)
         need(shape == want, f"an operand is {shape} where [{', '.join(letters)}] is {want}")
 
@@ -226,31 +240,50 @@ def _attention(graph: Graph, node: Node) -> None:
     q, k, v = views[1:4] if grad else views[:3]
     need(len(q) == len(k) == len(v) == 4, "queries, keys and values must have four dimensions")
     (b, h, n, d), (_, g, s, _), e = q, k, v[3]
-    need(k == (b, g, s, d) and v == (b, g, s, e) and (h % g == 0 if g else h == 0),
-         f"queries {q}, keys {k} and values {v} do not fit")
+    need(
+        k == (b, g, s, d) and v == (b, g, s, e) and (h % g == 0 if g else h == 0),
+        f"queries {q}, keys {k} and values {v} do not fit",
+    )
     need(min(s, d, e) > 0, f"there are no keys in {k} or values in {v}")
-    need(b * h * n * s <= LIMIT or not drops,
-         f"{b * h * n * s} probabilities need more than 32-bit indices")
+    need(b * h * n * s <= LIMIT or not drops, f"{b * h * n * s} probabilities need more than 32-bit indices")
     want = [(b, h, n, e), q, k, v, (b, h, n, e), (b, h, n)] if grad else [q, k, v]
     want += [(b, h, n, s)] * masked + [()] * (2 * drops)
     made = [(b, n, h, d), (b, s, g, d), (b, s, g, e)] if grad else [(b, n, h, e), (b, h, n)]
-    for found, size in zip([*views, *(graph.tensors[t].shape for t in node.outputs)],
-                           [*want, *made]):
+    for found, size in zip([*views, *(graph.tensors[t].shape for t in node.outputs)], [*want, *made], strict=False):
         need(found == size, f"an operand is {found} and not {size}")
     kind = graph.tensors[node.inputs[own].tensor].dtype if masked else ""
     need(kind in ("", "f32", "bool"), f"the mask is {kind}, not f32 or bool")
     stored = graph.tensors[node.inputs[0].tensor].dtype  # all of them or none are halves
     need(VALUES[stored] == "f32", f"input 0 is {stored}, not f32")
-    _types(graph, node, f"{stored} " * (own - grad) + "f32 " * grad + kind + " i32 i32" * drops,
-           f"{stored} " * 3 if grad else f"{stored} f32")
+    _types(
+        graph,
+        node,
+        f"{stored} " * (own - grad) + "f32 " * grad + kind + " i32 i32" * drops,
+        f"{stored} " * 3 if grad else f"{stored} f32",
+    )
     for view in (*node.inputs[5:own], *node.inputs[own + masked :]):
         need(view.is_contiguous, "lse, seed or step is not dense")
 
 
-RULES: Mapping[str, Rule] = MappingProxyType({
-    "matmul": _matmul, "conv": _conv, "conv_input": _conv, "conv_weight": _conv,
-    "max_pool": _pool, "max_pool_grad": _pool, "avg_pool": _pool, "avg_pool_grad": _pool,
-    "scatter": _scatter, "assign": _assign, "scan": _ordered, "sort": _ordered,
-    "lstm": _recurrent, "lstm_grad": _recurrent, "gru": _recurrent, "gru_grad": _recurrent,
-    "attention": _attention, "attention_grad": _attention,
-})
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "matmul": _matmul,
+        "conv": _conv,
+        "conv_input": _conv,
+        "conv_weight": _conv,
+        "max_pool": _pool,
+        "max_pool_grad": _pool,
+        "avg_pool": _pool,
+        "avg_pool_grad": _pool,
+        "scatter": _scatter,
+        "assign": _assign,
+        "scan": _ordered,
+        "sort": _ordered,
+        "lstm": _recurrent,
+        "lstm_grad": _recurrent,
+        "gru": _recurrent,
+        "gru_grad": _recurrent,
+        "attention": _attention,
+        "attention_grad": _attention,
+    }
+)

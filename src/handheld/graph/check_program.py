@@ -10,11 +10,36 @@ from handheld.graph.graph import VALUES, Graph, Node, View
 from handheld.graph.ops import OPS
 from handheld.graph.program import ARITY, REDUCTIONS, Guard, Instr, Program
 
-_FLOAT = frozenset({
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
-    "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
-    "sigmoid", "div", "atan2",
-})
+_FLOAT = frozenset(
+    {
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "sigmoid",
+        "div",
+        "atan2",
+    }
+)
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "not"})
 #: instructions that are not defined for a type
 _NOT: dict[str, frozenset[str]] = {
@@ -24,9 +49,13 @@ _NOT: dict[str, frozenset[str]] = {
 }
 #: instructions whose result has one type, whatever their arguments have
 _RESULT = {
-    **dict.fromkeys(_COMPARE, "bool"), "arg_max": "i32", "arg_min": "i32", "iota": "i32",
+    **dict.fromkeys(_COMPARE, "bool"),
+    "arg_max": "i32",
+    "arg_min": "i32",
+    "iota": "i32",
     "index": "i32",
-    "acc": "f32", "random": "f32",
+    "acc": "f32",
+    "random": "f32",
 }
 
 
@@ -34,10 +63,8 @@ def check_program(graph: Graph, node: Node) -> None:
     """The program of a map, a reduce or an epilogue, with its operands and stores."""
     shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs.get("axes", ()))
     program: Program = node.attrs["program"]
-    need(min(shape, default=0) >= 0 and math.prod(shape) <= LIMIT,
-         f"{shape} needs more than 32-bit indices")
-    need(all(0 <= a < len(shape) for a in axes) and len(set(axes)) == len(axes),
-         f"axes {axes} do not fit {shape}")
+    need(min(shape, default=0) >= 0 and math.prod(shape) <= LIMIT, f"{shape} needs more than 32-bit indices")
+    need(all(0 <= a < len(shape) for a in axes) and len(set(axes)) == len(axes), f"axes {axes} do not fit {shape}")
     need(node.op == "reduce" or not axes, f"a {node.op} has no axes")
     for view in node.inputs:
         well_formed(view)
@@ -50,8 +77,9 @@ def check_program(graph: Graph, node: Node) -> None:
             raise GraphError(f"instruction {i} ({instr.op}) has bad arguments {instr.args}")
         kinds = [program[a].dtype for a in instr.args]
         if not _fits(instr, kinds):
-            raise GraphError(f"instruction {i}: {instr.op} of {', '.join(kinds) or 'nothing'} "
-                             f"does not give {instr.dtype}")
+            raise GraphError(
+                f"instruction {i}: {instr.op} of {', '.join(kinds) or 'nothing'} does not give {instr.dtype}"
+            )
         _check_params(graph, node, i, instr)
         varies.append(_varies(node, instr, axes, [varies[a] for a in instr.args]))
     _check_stores(graph, node, varies)
@@ -88,8 +116,7 @@ def _check_params(graph: Graph, node: Node, i: int, instr: Instr) -> None:
 
 def _check_constant(value: float, dtype: str) -> None:
     if dtype != "f32":
-        need(math.isfinite(value) and -LIMIT - 1 <= int(value) <= LIMIT,
-             f"the constant {value} does not fit {dtype}")
+        need(math.isfinite(value) and -LIMIT - 1 <= int(value) <= LIMIT, f"the constant {value} does not fit {dtype}")
 
 
 def _check_read(graph: Graph, node: Node, i: int, instr: Instr) -> None:
@@ -98,8 +125,7 @@ def _check_read(graph: Graph, node: Node, i: int, instr: Instr) -> None:
     need(own <= operand < len(node.inputs), f"instruction {i} reads operand {operand}")
     view = node.inputs[operand]
     tensor = graph.tensors[view.tensor]
-    need(VALUES[tensor.dtype] == instr.dtype,
-         f"instruction {i} reads {tensor.dtype} as {instr.dtype}")
+    need(VALUES[tensor.dtype] == instr.dtype, f"instruction {i} reads {tensor.dtype} as {instr.dtype}")
     if instr.op == "gather":
         need(view.is_contiguous and view.size == tensor.size, "gather from part of a tensor")
         some = any(graph.tensors[out].size for out in node.outputs)
@@ -123,9 +149,9 @@ def _check_guarded(graph: Graph, view: View, guards: tuple[Guard, ...]) -> None:
         need(0 <= dim < len(view.shape), f"a guard of dimension {dim}, which is not there")
         need(max(abs(start), abs(stop)) <= LIMIT, f"the guard {start}..{stop} needs over 32 bits")
         low[dim], high[dim] = max(low[dim], start), min(high[dim], stop)
-    part = tuple(max(h - a, 0) for a, h in zip(low, high))
+    part = tuple(max(h - a, 0) for a, h in zip(low, high, strict=True))
     if 0 not in part:
-        offset = view.offset + sum(a * s for a, s in zip(low, view.strides))
+        offset = view.offset + sum(a * s for a, s in zip(low, view.strides, strict=True))
         check_view(graph, View(view.tensor, part, view.strides, offset))
 
 
@@ -149,12 +175,11 @@ def _check_stores(graph: Graph, node: Node, varies: list[bool]) -> None:
     program, stores = node.attrs["program"], node.attrs["stores"]
     need(len(stores) == len(node.outputs), "stores and outputs differ in number")
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
-    for store, out in zip(stores, node.outputs):
+    for store, out in zip(stores, node.outputs, strict=True):
         position, full = (store, True) if OPS[node.op].epilogue else store
         tensor = graph.tensors[out]
         need(0 <= position < len(program), "stores an instruction that is not there")
         need(full or node.op == "reduce", "a map stores every point")
-        need(full or not varies[position], f"stores instruction {position} once a row, "
-                                           "but it differs along the row")
+        need(full or not varies[position], f"stores instruction {position} once a row, but it differs along the row")
         need(tensor.size == math.prod(shape if full else outer), f"output {out} has a wrong size")
         need(VALUES[tensor.dtype] == program[position].dtype, f"output {out} has a wrong type")

@@ -32,18 +32,7 @@ from handheld.graph.decode import (
     text,
     word,
 )
-from handheld.graph.graph import (
-    DTYPES,
-    PHASES,
-    ROLES,
-    VALUES,
-    Graph,
-    Node,
-    Origin,
-    Slot,
-    Tensor,
-    View,
-)
+from handheld.graph.graph import DTYPES, PHASES, ROLES, VALUES, Graph, Node, Origin, Slot, Tensor, View
 from handheld.graph.ops import OPS
 from handheld.graph.program import ARITY, Instr, Program
 
@@ -60,9 +49,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
     """The graph as lists, dictionaries, strings, numbers and booleans."""
     return {
         "name": graph.name,
-        "tensors": [
-            [t.id, list(t.shape), t.dtype, t.role, t.name] for t in graph.tensors.values()
-        ],
+        "tensors": [[t.id, list(t.shape), t.dtype, t.role, t.name] for t in graph.tensors.values()],
         "nodes": [_write_node(node) for node in graph.nodes],
         "inputs": [list(entry) for entry in graph.inputs],
         "slots": [[name, tensor] for name, tensor in graph.slots.items()],
@@ -75,8 +62,12 @@ def to_json(graph: Graph) -> dict[str, Any]:
 
 def slot_to_json(slot: Slot) -> dict[str, Any]:
     return {
-        "name": slot.name, "shape": list(slot.shape), "dtype": slot.dtype, "role": slot.role,
-        "names": list(slot.names), "torch_dtype": slot.torch_dtype,
+        "name": slot.name,
+        "shape": list(slot.shape),
+        "dtype": slot.dtype,
+        "role": slot.role,
+        "names": list(slot.names),
+        "torch_dtype": slot.torch_dtype,
     }
 
 
@@ -147,8 +138,11 @@ def slot_from_json(data: Any) -> Slot:
     keys = ("name", "shape", "dtype", "role", "names", "torch_dtype")
     name, shape, dtype, role, names, torch_dtype = fields(data, keys, "slot")
     return Slot(
-        text(name, "slot name"), a_shape(shape, "slot shape"), word(dtype, _COMPUTED, "slot type"),
-        word(role, ROLES, "slot role"), a_list(names, text, "slot names"),
+        text(name, "slot name"),
+        a_shape(shape, "slot shape"),
+        word(dtype, _COMPUTED, "slot type"),
+        word(role, ROLES, "slot role"),
+        a_list(names, text, "slot names"),
         text(torch_dtype, "slot torch_dtype"),
     )
 
@@ -156,16 +150,17 @@ def slot_from_json(data: Any) -> Slot:
 def _tensor(data: Any, where: str) -> Tensor:
     number, shape, dtype, role, name = row(data, 5, where)
     return Tensor(
-        an_int(number, "a tensor's number"), a_shape(shape, "a tensor's shape"),
-        word(dtype, DTYPES, "a tensor's type"), word(role, ROLES, "a tensor's role"),
+        an_int(number, "a tensor's number"),
+        a_shape(shape, "a tensor's shape"),
+        word(dtype, DTYPES, "a tensor's type"),
+        word(role, ROLES, "a tensor's role"),
         text(name, "a tensor's name"),
     )
 
 
 def _view(data: Any, where: str) -> View:
     tensor, shape, strides, offset = row(data, 4, where)
-    view = View(an_int(tensor, where), a_shape(shape, where), ints(strides, where),
-                an_int(offset, where))
+    view = View(an_int(tensor, where), a_shape(shape, where), ints(strides, where), an_int(offset, where))
     need(len(view.shape) == len(view.strides), f"{where}: a view needs as many strides as sizes")
     return view
 
@@ -191,14 +186,15 @@ def _output(data: Any, where: str) -> tuple[str, View, str]:
 
 
 def _node(data: Any, where: str) -> Node:
-    op, inputs, outputs, attrs, origin = fields(
-        data, ("op", "inputs", "outputs", "attrs", "origin"), "a node")
+    op, inputs, outputs, attrs, origin = fields(data, ("op", "inputs", "outputs", "attrs", "origin"), "a node")
     op = word(op, OPS, "a node's op")
     phase, path, source = row(origin, 3, "a node's origin")
     values = _attributes(op, attrs)
     return Node(
-        op, a_list(inputs, _view, f"the inputs of a {op}"),
-        a_list(outputs, an_int, f"the outputs of a {op}"), values,
+        op,
+        a_list(inputs, _view, f"the inputs of a {op}"),
+        a_list(outputs, an_int, f"the outputs of a {op}"),
+        values,
         Origin(word(phase, PHASES, "a phase"), text(path, "a path"), text(source, "a source")),
     )
 
@@ -218,8 +214,10 @@ def _attributes(op: str, data: Any) -> Mapping[str, Any]:
     rank = len(attrs.get("shape", ()))
     for instr in attrs.get("program", ()):
         if instr.op == "load":
-            need(all(0 <= dim < rank for dim, _, _ in instr.params[1]),
-                 f"a load of a {op} guards a dimension that is not there")
+            need(
+                all(0 <= dim < rank for dim, _, _ in instr.params[1]),
+                f"a load of a {op} guards a dimension that is not there",
+            )
     return attrs
 
 
@@ -238,9 +236,10 @@ def _instr(data: Any, where: str) -> Instr:
     kinds: tuple[Item[Any], ...] = _PARAMS.get(op, ())
     values = row(params, len(kinds), f"the parameters of {op} in {where}")
     return Instr(
-        op, word(dtype, _COMPUTED, f"the type of {op} in {where}"),
+        op,
+        word(dtype, _COMPUTED, f"the type of {op} in {where}"),
         a_list(args, an_int, f"the arguments of {op} in {where}", 8),
-        tuple(kind(value, f"a parameter of {op} in {where}") for kind, value in zip(kinds, values)),
+        tuple(kind(value, f"a parameter of {op} in {where}") for kind, value in zip(kinds, values, strict=False)),
     )
 
 
@@ -248,19 +247,41 @@ def _guards(data: Any, where: str) -> tuple[tuple[int, int, int], ...]:
     def guard(entry: Any, where: str) -> tuple[int, int, int]:
         dim, low, high = (an_int(number, where) for number in row(entry, 3, where))
         return dim, low, high
+
     return a_list(data, guard, where, MAX_DIMS)
 
 
 _PARAMS: dict[str, tuple[Item[Any], ...]] = {
-    "load": (an_int, _guards, a_number), "gather": (an_int,), "iota": (an_int,),
-    "const": (a_number,), "random": (an_int,),
+    "load": (an_int, _guards, a_number),
+    "gather": (an_int,),
+    "iota": (an_int,),
+    "const": (a_number,),
+    "random": (an_int,),
 }
 
 #: how each attribute of graph/ops.py is read, but for `stores`, which depends on the op
 ATTRIBUTES: dict[str, Item[Any]] = {
-    "shape": a_shape, "axes": ints, "program": _program, "stride": ints, "padding": ints,
-    "dilation": ints, "groups": an_int, "kernel": ints, "adaptive": a_bool, "count_pad": a_bool,
-    "divisor": an_int, "mode": text, "base": a_bool, "region_shape": a_shape,
-    "region_strides": ints, "region_offset": an_int, "reverse": a_bool, "descending": a_bool,
-    "scale": a_number, "causal": a_bool, "masked": a_bool, "dropout": a_number, "key": an_int,
+    "shape": a_shape,
+    "axes": ints,
+    "program": _program,
+    "stride": ints,
+    "padding": ints,
+    "dilation": ints,
+    "groups": an_int,
+    "kernel": ints,
+    "adaptive": a_bool,
+    "count_pad": a_bool,
+    "divisor": an_int,
+    "mode": text,
+    "base": a_bool,
+    "region_shape": a_shape,
+    "region_strides": ints,
+    "region_offset": an_int,
+    "reverse": a_bool,
+    "descending": a_bool,
+    "scale": a_number,
+    "causal": a_bool,
+    "masked": a_bool,
+    "dropout": a_number,
+    "key": an_int,
 }

@@ -19,8 +19,7 @@ from handheld.graph.graph import Graph, Node
 
 Array = npt.NDArray[Any]
 
-_NUMPY: dict[str, Any] = {"f32": np.float32, "i32": np.int32, "bool": np.bool_,
-                           "f16": np.float16}
+_NUMPY: dict[str, Any] = {"f32": np.float32, "i32": np.int32, "bool": np.bool_, "f16": np.float16}
 
 
 def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Array]:
@@ -29,30 +28,34 @@ def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Arra
         raise GraphError(f"only map and reduce are evaluated, not {node.op}")
     attrs = node.attrs
     with np.errstate(all="ignore"):
-        arrays = _NumpyArrays({
-            t: np.ascontiguousarray(values[t], _NUMPY[graph.tensors[t].dtype]).reshape(-1)
-            for t in {view.tensor for view in node.inputs}
-        })
+        arrays = _NumpyArrays(
+            {
+                t: np.ascontiguousarray(values[t], _NUMPY[graph.tensors[t].dtype]).reshape(-1)
+                for t in {view.tensor for view in node.inputs}
+            }
+        )
         space = interpret.Space(attrs["shape"], attrs["axes"], node.inputs, arrays)
         results = interpret.run(attrs["program"], attrs["stores"], space)
     tensors = [graph.tensors[t] for t in node.outputs]
-    return [np.array(r, _NUMPY[t.dtype], order="C").reshape(t.shape)
-            for r, t in zip(results, tensors)]
+    return [np.array(r, _NUMPY[t.dtype], order="C").reshape(t.shape) for r, t in zip(results, tensors, strict=True)]
 
 
 class _NumpyArrays(interpret.Arrays):
     def __init__(self, buffers: dict[int, Array]) -> None:
         self.buffers = buffers
 
-    def strided(
-        self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int
-    ) -> Array:
+    def strided(self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int) -> Array:
         buffer = self.buffers[tensor]
         if 0 in shape or buffer.size == 0:
             return np.zeros(shape, buffer.dtype)
         step = buffer.itemsize
-        return np.ndarray(tuple(shape), buffer.dtype, buffer, offset * step,  # checks the bounds
-                          tuple(s * step for s in strides))
+        return np.ndarray(
+            tuple(shape),
+            buffer.dtype,
+            buffer,
+            offset * step,  # checks the bounds
+            tuple(s * step for s in strides),
+        )
 
     def flat(self, tensor: int) -> Array:
         return self.buffers[tensor]
@@ -99,7 +102,11 @@ def _pow(a: Array, b: Array) -> Array:
 _BITWISE = ("and", "or", "xor")
 
 _REDUCE: dict[str, Callable[..., Any]] = {
-    "sum": np.sum, "prod": np.prod, "max_of": np.max, "min_of": np.min, "any_of": np.any,
+    "sum": np.sum,
+    "prod": np.prod,
+    "max_of": np.max,
+    "min_of": np.min,
+    "any_of": np.any,
     "all_of": np.all,
 }
 
@@ -109,27 +116,67 @@ _INTEGER: dict[str, Callable[..., Any]] = {
 }
 
 _TABLE: dict[str, Callable[..., Any]] = {
-    "neg": np.negative, "abs": np.abs, "sign": lambda x: (x > 0) * 1 - (x < 0) * 1,
-    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1,
-    "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p,
-    "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
-    "sin": np.sin, "cos": np.cos, "tan": np.tan,
-    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
-    "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
-    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": lambda x: (x > 0) * 1 - (x < 0) * 1,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log10": np.log10,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
-    "ceil": np.ceil, "floor": np.floor, "round": np.rint, "trunc": np.trunc,
-    "not": np.logical_not, "bitnot": np.invert, "isnan": np.isnan, "isinf": np.isinf,
+    "ceil": np.ceil,
+    "floor": np.floor,
+    "round": np.rint,
+    "trunc": np.trunc,
+    "not": np.logical_not,
+    "bitnot": np.invert,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
-    "floordiv": np.floor_divide, "mod": np.remainder, "fmod": np.fmod,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+    "fmod": np.fmod,
     # the quotient is rounded first, as in float32 arithmetic
     "truncdiv": lambda a, b: np.trunc((a / b).astype(np.float32)),
-    "pow": np.power, "atan2": np.arctan2, "max": np.maximum, "min": np.minimum,
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
-    "gt": np.greater, "ge": np.greater_equal,
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    "logical_and": np.logical_and, "logical_or": np.logical_or, "logical_xor": np.logical_xor,
-    "shl": np.left_shift, "shr": np.right_shift, "where": np.where,
+    "pow": np.power,
+    "atan2": np.arctan2,
+    "max": np.maximum,
+    "min": np.minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
+    "where": np.where,
 }

@@ -21,21 +21,10 @@ from typing import Any
 DTYPES: Mapping[str, int] = MappingProxyType({"f32": 4, "i32": 4, "bool": 1, "f16": 2})
 
 #: what an element is once it is loaded
-VALUES: Mapping[str, str] = MappingProxyType({"f32": "f32", "i32": "i32", "bool": "bool",
-                                              "f16": "f32"})
+VALUES: Mapping[str, str] = MappingProxyType({"f32": "f32", "i32": "i32", "bool": "bool", "f16": "f32"})
 
 #: what a tensor is for; memory reports are grouped by it
-ROLES = (
-    "input",
-    "parameter",
-    "buffer",
-    "optimizer",
-    "control",
-    "constant",
-    "activation",
-    "gradient",
-    "workspace",
-)
+ROLES = ("input", "parameter", "buffer", "optimizer", "control", "constant", "activation", "gradient", "workspace")
 
 #: roles of tensors that outlive a step
 SLOT_ROLES = frozenset({"parameter", "buffer", "optimizer", "control", "constant"})
@@ -90,9 +79,7 @@ class View:
         if self.offset:
             return False
         want = contiguous_strides(self.shape)
-        return self.size == 0 or all(
-            n == 1 or s == w for n, s, w in zip(self.shape, self.strides, want)
-        )
+        return self.size == 0 or all(n == 1 or s == w for n, s, w in zip(self.shape, self.strides, want, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,19 +24,32 @@ _WORD = 0xFFFFFFFF
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 
 #: instructions that look at the type of their arguments; the rest convert them to their own
-_KEEP = frozenset({
-    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "not", "cast", "where", "random",
-    "gather", "arg_max", "arg_min",
-})
+_KEEP = frozenset(
+    {
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "isnan",
+        "isinf",
+        "not",
+        "cast",
+        "where",
+        "random",
+        "gather",
+        "arg_max",
+        "arg_min",
+    }
+)
 
 
 class Arrays(ABC):
     """What the interpreter needs from an array library. Arrays are indexed as in NumPy."""
 
     @abstractmethod
-    def strided(
-        self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int
-    ) -> Any:
+    def strided(self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
         """Elements of a tensor's buffer; may share memory with it. `shape` may hold zeros."""
 
     @abstractmethod
@@ -93,8 +106,7 @@ def run(program: Program, stores: Sequence[tuple[int, bool]], space: Space) -> l
             if last[a] == i and a not in kept:
                 del values[a]
     return [
-        space.arrays.expand(values[p], space.shape) if full
-        else _outer(values[p], program[p].dtype, space)
+        space.arrays.expand(values[p], space.shape) if full else _outer(values[p], program[p].dtype, space)
         for p, full in stores
     ]
 
@@ -144,17 +156,17 @@ def _load(view: View, guards: Sequence[Guard], fill: float, dtype: str, arrays: 
     low, high = [0] * len(view.shape), list(view.shape)
     for dim, start, stop in guards:
         low[dim], high[dim] = max(low[dim], start), min(high[dim], stop)
-    size, part = list(view.shape), [max(h - a, 0) for a, h in zip(low, high)]
-    for d, (n, stride) in enumerate(zip(view.shape, view.strides)):
+    size, part = list(view.shape), [max(h - a, 0) for a, h in zip(low, high, strict=True)]
+    for d, (n, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
         if stride == 0 and part[d] == n:
             size[d] = part[d] = 1
-    offset = view.offset + sum(a * s for a, s in zip(low, view.strides))
+    offset = view.offset + sum(a * s for a, s in zip(low, view.strides, strict=True))
     inner = arrays.strided(view.tensor, part, view.strides, offset)
     if part == size:
         return inner
     out = arrays.full(size, fill, dtype)
     if 0 not in part:
-        out[tuple(slice(a, a + n) for a, n in zip(low, part))] = inner
+        out[tuple(slice(a, a + n) for a, n in zip(low, part, strict=True))] = inner
     return out
 
 
@@ -178,9 +190,7 @@ def _reduce(op: str, x: Any, dtype: str, space: Space) -> Any:
 
 def neutral(op: str, dtype: str) -> float:
     """What a reduction over no elements gives."""
-    low, high = {
-        "f32": (-math.inf, math.inf), "i32": (_INT_MIN, _INT_MAX), "bool": (False, True),
-    }[dtype]
+    low, high = {"f32": (-math.inf, math.inf), "i32": (_INT_MIN, _INT_MAX), "bool": (False, True)}[dtype]
     return {"prod": 1, "all_of": 1, "max_of": low, "min_of": high}.get(op, 0)
 
 

@@ -79,8 +79,7 @@ _OPS = (
         2,
         1,
         (*_CONV, "shape"),
-        "dy[n, k, p, q], x[n, c, h, w]: the adjoint of conv in w, dense of `shape` "
-        "[k, c/groups, r, s].",
+        "dy[n, k, p, q], x[n, c, h, w]: the adjoint of conv in w, dense of `shape` [k, c/groups, r, s].",
     ),
     Op(
         "max_pool",
@@ -136,16 +135,9 @@ _OPS = (
         1,
         1,
         ("mode", "reverse"),
-        "x[o, n, i] (dense) -> inclusive running `mode` (add, mul, max, min) over n; "
-        "`reverse` from the end.",
+        "x[o, n, i] (dense) -> inclusive running `mode` (add, mul, max, min) over n; `reverse` from the end.",
     ),
-    Op(
-        "sort",
-        1,
-        2,
-        ("descending",),
-        "x[o, n] (dense) -> values and positions (i32), stable; NaN is the largest.",
-    ),
+    Op("sort", 1, 2, ("descending",), "x[o, n] (dense) -> values and positions (i32), stable; NaN is the largest."),
     Op(
         "lstm",
         4,

@@ -34,11 +34,7 @@ BINARY = (
     "add", "sub", "mul", "div", "floordiv", "truncdiv", "mod", "fmod", "pow", "atan2", "max", "min",
     "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "shl", "shr",
 )  # fmt: skip
-ARITHMETIC: dict[str, int] = {
-    **dict.fromkeys(UNARY, 1),
-    **dict.fromkeys(BINARY, 2),
-    "where": 3,
-}
+ARITHMETIC: dict[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "where": 3}
 REDUCTIONS = ("sum", "prod", "max_of", "min_of", "any_of", "all_of", "arg_max", "arg_min")
 LEAVES = ("load", "iota", "index", "const", "acc")
 #: every instruction and how many arguments it takes
@@ -86,9 +82,7 @@ class Builder:
     def const(self, value: float | int | bool, dtype: str) -> int:
         return self.add(Instr("const", dtype, (), (value,)))
 
-    def load(
-        self, operand: int, dtype: str, guards: tuple[Guard, ...] = (), fill: float = 0
-    ) -> int:
+    def load(self, operand: int, dtype: str, guards: tuple[Guard, ...] = (), fill: float = 0) -> int:
         return self.add(Instr("load", dtype, (), (operand, guards, fill)))
 
     def append(self, program: Program, replace: dict[int, int]) -> dict[int, int]:
@@ -130,8 +124,6 @@ def operands(program: Program) -> list[int]:
 def renumber(program: Program, where: dict[int, int]) -> Program:
     """The same program with its operands renamed."""
     return tuple(
-        Instr(i.op, i.dtype, i.args, (where[i.params[0]], *i.params[1:]))
-        if i.op in ("load", "gather")
-        else i
+        Instr(i.op, i.dtype, i.args, (where[i.params[0]], *i.params[1:])) if i.op in ("load", "gather") else i
         for i in program
     )

@@ -19,11 +19,24 @@ from handheld.graph.ops import OPS
 from handheld.graph.program import ARITY, Instr, Program
 
 _INFIX = {
-    "or": ("|", 1), "xor": ("^", 2), "and": ("&", 3),
-    "eq": ("==", 4), "ne": ("!=", 4), "lt": ("<", 4), "le": ("<=", 4), "gt": (">", 4),
-    "ge": (">=", 4), "shl": ("<<", 5), "shr": (">>", 5),
-    "add": ("+", 6), "sub": ("-", 6), "mul": ("*", 7), "div": ("/", 7), "floordiv": ("//", 7),
-    "mod": ("%", 7), "pow": ("**", 9),
+    "or": ("|", 1),
+    "xor": ("^", 2),
+    "and": ("&", 3),
+    "eq": ("==", 4),
+    "ne": ("!=", 4),
+    "lt": ("<", 4),
+    "le": ("<=", 4),
+    "gt": (">", 4),
+    "ge": (">=", 4),
+    "shl": ("<<", 5),
+    "shr": (">>", 5),
+    "add": ("+", 6),
+    "sub": ("-", 6),
+    "mul": ("*", 7),
+    "div": ("/", 7),
+    "floordiv": ("//", 7),
+    "mod": ("%", 7),
+    "pow": ("**", 9),
 }
 _PREFIX = {"neg": "-", "not": "!", "bitnot": "~"}
 _COMPARE, _UNARY, _ATOM = 4, 8, 10
@@ -36,11 +49,13 @@ def show(graph: Graph) -> str:
     lines = [f"graph {graph.name}"]
     lines += [f"  {key}: {value}" for key, value in graph.notes.items()]
     lines += [f"  input {names[t]} {_typed(graph, t)} ({kind})" for _, t, kind in graph.inputs]
-    lines += [f"  slot {names[t]} {_typed(graph, t)} {graph.tensors[t].role}"
-              for t in graph.slots.values() if t in graph.tensors]
+    lines += [
+        f"  slot {names[t]} {_typed(graph, t)} {graph.tensors[t].role}"
+        for t in graph.slots.values()
+        if t in graph.tensors
+    ]
     lines += ["  " + _line(node, graph, names) for node in graph.nodes]
-    lines += [f"  output {name} = {_view(view, graph, names)} ({kind})"
-              for name, view, kind in graph.outputs]
+    lines += [f"  output {name} = {_view(view, graph, names)} ({kind})" for name, view, kind in graph.outputs]
     lines += [f"  @{slot} <- {names.get(t, f'%{t}')}" for slot, t in graph.writes]
     return "\n".join(lines)
 
@@ -93,8 +108,7 @@ def _expression(instr: Instr, args: list[tuple[str, int]]) -> tuple[str, int]:
     if op == "load":
         operand, guards, fill = instr.params
         ranges = " & ".join(f"{low} <= i{dim} < {high}" for dim, low, high in guards)
-        return (f"where({ranges}, x{operand}, {_number(fill)})", 9) if guards else (
-            f"x{operand}", _ATOM)
+        return (f"where({ranges}, x{operand}, {_number(fill)})", 9) if guards else (f"x{operand}", _ATOM)
     if op == "gather":
         return f"x{instr.params[0]}[{plain[0]}]", 9
     if op == "iota":
@@ -155,7 +169,8 @@ def _line(node: Node, graph: Graph, names: dict[int, str]) -> str:
     own = OPS[node.op].inputs if node.op in OPS else None
     inputs = ", ".join(
         ("x{}=" if own is not None and i >= own else prefix).format(i) + _view(view, graph, names)
-        for i, view in enumerate(node.inputs))
+        for i, view in enumerate(node.inputs)
+    )
     words = [f"{outputs} = {node.op}({inputs})"]
     if "axes" in attrs:
         words.append(f"over [{_join(attrs['shape'])}]")

@@ -17,8 +17,10 @@ def ints(*values: int) -> tuple[Int, ...]:
     """Integer arguments; a value that a kernel could not hold is an error of the plan."""
     for value in values:
         if not -LIMIT <= value <= LIMIT:
-            raise PlanError(f"a kernel would need the number {value}, which does not fit in the "
-                            "32-bit integers kernels index with. Try: a smaller batch")
+            raise PlanError(
+                f"a kernel would need the number {value}, which does not fit in the "
+                "32-bit integers kernels index with. Try: a smaller batch"
+            )
     return tuple(Int(value) for value in values)
 
 

@@ -9,17 +9,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import group, ints, line, strided
-from handheld.kernels.base import (
-    Arg,
-    Buffer,
-    Float,
-    Launch,
-    Lowered,
-    Workspace,
-    read_source,
-    round_up,
-    with_defines,
-)
+from handheld.kernels.base import Arg, Buffer, Float, Launch, Lowered, Workspace, read_source, round_up, with_defines
 from handheld.kernels.expr import PHILOX
 
 Choice = Mapping[str, int]
@@ -70,13 +60,17 @@ class _Problem:
         if attrs["dropout"] > 0:
             drop = attrs["dropout"]
             flags["DROPOUT"] = 1
-            args += [Buffer(rest[0].tensor), Buffer(rest[1].tensor), *ints(attrs["key"]),
-                     Float(drop), Float(0.0 if drop >= 1 else 1 / (1 - drop))]
+            args += [
+                Buffer(rest[0].tensor),
+                Buffer(rest[1].tensor),
+                *ints(attrs["key"]),
+                Float(drop),
+                Float(0.0 if drop >= 1 else 1 / (1 - drop)),
+            ]
         if grad:
             args += [*_view(node.inputs[0]), *_view(node.inputs[4]), Buffer(node.inputs[5].tensor)]
         read = [q, k, v, *([node.inputs[0]] if grad else ())]
-        return _Problem(batch, heads, groups, rows, keys, depth, width, tuple(args), flags,
-                        all(map(_in_quads, read)))
+        return _Problem(batch, heads, groups, rows, keys, depth, width, tuple(args), flags, all(map(_in_quads, read)))
 
     @property
     def empty(self) -> bool:
@@ -84,14 +78,13 @@ class _Problem:
 
     def source(self, defines: Mapping[str, object], *parts: str) -> str:
         first = ("half.cl",) if "HALVES" in self.flags else ()
-        text = (PHILOX if "DROPOUT" in self.flags else "") + "".join(
-            map(read_source, (*first, *parts)))
+        text = (PHILOX if "DROPOUT" in self.flags else "") + "".join(map(read_source, (*first, *parts)))
         return with_defines({**defines, **self.flags}, text)
 
 
 def _in_quads(view: View) -> bool:
     """Whether columns are side by side and every row begins at a multiple of four."""
-    *steps, step = (0 if n == 1 else s for n, s in zip(view.shape, view.strides))
+    *steps, step = (0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True))
     return step == 1 and not any(n % 4 for n in (view.shape[3], view.offset, *steps))
 
 
@@ -103,14 +96,15 @@ def flops(node: Node, graph: Graph) -> int:
     """Multiplications and additions of the products: two forward; backward five, of which one
     makes the scores again."""
     grad = node.op == "attention_grad"
-    (b, h, n, d), s, e = node.inputs[int(grad)].shape, node.inputs[1 + grad].shape[2], (
-        node.inputs[2 + grad].shape[3])
+    (b, h, n, d), s, e = (
+        node.inputs[int(grad)].shape,
+        node.inputs[1 + grad].shape[2],
+        (node.inputs[2 + grad].shape[3]),
+    )
     return 2 * b * h * n * s * ((3 * d + 2 * e) if grad else (d + e))
 
 
-def lower_attention(
-    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
-) -> Lowered:
+def lower_attention(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     problem = _Problem.of(node, graph)
     if problem.empty:
         return Lowered((), why="empty output")
@@ -119,9 +113,7 @@ def lower_attention(
     return _register(problem, node, caps)
 
 
-def lower_attention_grad(
-    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
-) -> Lowered:
+def lower_attention_grad(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     problem = _Problem.of(node, graph)
     if problem.empty:
         return Lowered((), why="empty output")
@@ -138,19 +130,22 @@ def _blocks(problem: _Problem, caps: DeviceCaps) -> tuple[int, str]:
         vectors = 1
     block = block // 2 if wide > WIDE and block // 2 % (16 * vectors) == 0 else block
     step = 16 * vectors
-    defines = {"MR": tile_rows, "NV": vectors, "BQ": block, "BK": block,
-               "DP": round_up(max(problem.depth, 1), step),
-               "EP": round_up(max(problem.width, 1), step)}
-    return block, problem.source(defines, "math.cl", "wide.cl", "attention.cl",
-                                 "attention_register.cl")
+    defines = {
+        "MR": tile_rows,
+        "NV": vectors,
+        "BQ": block,
+        "BK": block,
+        "DP": round_up(max(problem.depth, 1), step),
+        "EP": round_up(max(problem.width, 1), step),
+    }
+    return block, problem.source(defines, "math.cl", "wide.cl", "attention.cl", "attention_register.cl")
 
 
 def _register(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
     block, source = _blocks(problem, caps)
     grid = (-(-problem.rows // block), problem.batch * problem.heads)
     args = (*problem.args, *map(Buffer, node.outputs))
-    return Lowered((Launch("attention", source, args, grid, (1, 1)),), (),
-                   f"blocks of {block} queries and keys")
+    return Lowered((Launch("attention", source, args, grid, (1, 1)),), (), f"blocks of {block} queries and keys")
 
 
 def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
@@ -171,8 +166,7 @@ def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
     why = f"blocks of {block} queries and keys" + f", keys in {parts} parts" * (parts > 1)
     if whole:
         return Lowered(tuple(launches), (), why)
-    launches.append(line("attention_sum", source,
-                         (first, Buffer(dq), *ints(size, parts)), size, caps))
+    launches.append(line("attention_sum", source, (first, Buffer(dq), *ints(size, parts)), size, caps))
     return Lowered(tuple(launches), (4 * parts * size,), why)
 
 
@@ -181,21 +175,26 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
     problem = _Problem.of(node, graph)
     if caps.kind != "gpu" or problem.empty:
         return ()
-    return tuple(dict(zip(("WX", "WY"), shape)) for shape in _shapes(problem, caps))
+    return tuple(dict(zip(("WX", "WY"), shape, strict=True)) for shape in _shapes(problem, caps))
 
 
 def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
     """Work-items across and down a work-group that the device can run, the best guess first: the
     largest of which there is one for each compute unit, else the one that makes most."""
     sizes = [1 << n for n in range(5)]
-    legal = [(x, y) for x in sizes for y in sizes
-             if x * y <= group(caps, MOST_ACROSS * MOST_DOWN)
-             and 4 * sum(_memory(problem, x, y)[:2]) <= caps.local_mem_bytes]
+    legal = [
+        (x, y)
+        for x in sizes
+        for y in sizes
+        if x * y <= group(caps, MOST_ACROSS * MOST_DOWN) and 4 * sum(_memory(problem, x, y)[:2]) <= caps.local_mem_bytes
+    ]
     if not legal:
         wide = max(problem.depth, problem.width)
-        raise PlanError(f"attention with heads of {wide} columns needs more than the "
-                        f"{caps.local_mem_bytes} bytes of local memory there are. Try: narrower "
-                        "heads")
+        raise PlanError(
+            f"attention with heads of {wide} columns needs more than the "
+            f"{caps.local_mem_bytes} bytes of local memory there are. Try: narrower "
+            "heads"
+        )
 
     def groups(shape: tuple[int, int]) -> int:
         return -(-problem.rows // (4 * shape[1])) * problem.batch * problem.heads
@@ -203,8 +202,7 @@ def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
     most = max(x * y for x, y in legal)
     worth = [s for s in legal if s[0] * s[1] * 8 >= most and s[0] >= min(s[1], 4)]
     full = [s for s in worth if groups(s) >= caps.compute_units]
-    best = max(full, key=lambda s: (s[0] * s[1], s[0])) if full else max(
-        worth, key=lambda s: (groups(s), s[0]))
+    best = max(full, key=lambda s: (s[0] * s[1], s[0])) if full else max(worth, key=lambda s: (groups(s), s[0]))
     return [best, *(s for s in worth if s != best)]
 
 
@@ -229,28 +227,33 @@ def _groups(
     if (across, down) not in shapes:
         raise PlanError(f"no work-group for attention is {dict(choice or {})}")
     room, _, deep, side = _memory(problem, across, down)
-    defines = {"WX": across, "WY": down, "CV": side, "DEEP": deep, "ROOM": room,
-               "VEC": 4 if problem.quads else 1,
-               "DN": -(-problem.depth // (across * side)),
-               "EN": -(-problem.width // (across * side))}
-    return across * down, 4 * down, [
-        problem.source({**defines, "ONLY": n}, "attention.cl", "attention_local.cl")
-        for n in kernels]
+    defines = {
+        "WX": across,
+        "WY": down,
+        "CV": side,
+        "DEEP": deep,
+        "ROOM": room,
+        "VEC": 4 if problem.quads else 1,
+        "DN": -(-problem.depth // (across * side)),
+        "EN": -(-problem.width // (across * side)),
+    }
+    return (
+        across * down,
+        4 * down,
+        [problem.source({**defines, "ONLY": n}, "attention.cl", "attention_local.cl") for n in kernels],
+    )
 
 
-def _local(
-    problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None
-) -> Lowered:
+def _local(problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None) -> Lowered:
     items, block, (source,) = _groups(problem, caps, choice, (1,))
     grid = (-(-problem.rows // block) * items, problem.batch * problem.heads)
     args = (*problem.args, *map(Buffer, node.outputs))
-    return Lowered((Launch("attention", source, args, grid, (items, 1)),), (),
-                   f"groups of {items} items, {block} queries")
+    return Lowered(
+        (Launch("attention", source, args, grid, (items, 1)),), (), f"groups of {items} items, {block} queries"
+    )
 
 
-def _local_grad(
-    problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None
-) -> Lowered:
+def _local_grad(problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None) -> Lowered:
     items, block, (first, second) = _groups(problem, caps, choice, (2, 3))
     dq, dk, dv = map(Buffer, node.outputs)
     queries = (-(-problem.rows // block) * items, problem.batch * problem.heads)
@@ -259,5 +262,8 @@ def _local_grad(
         Launch("attention_queries", first, (*problem.args, dq, Workspace(0)), queries, (items, 1)),
         Launch("attention_keys", second, (*problem.args, Workspace(0), dk, dv), keys, (items, 1)),
     )
-    return Lowered(launches, (4 * problem.batch * problem.heads * problem.rows,),
-                   f"groups of {items} items, {block} queries, then {block} keys")
+    return Lowered(
+        launches,
+        (4 * problem.batch * problem.heads * problem.rows,),
+        f"groups of {items} items, {block} queries, then {block} keys",
+    )

@@ -30,15 +30,7 @@ from handheld.kernels.base import (
 )
 from handheld.kernels.contract_problem import Choice, Problem
 from handheld.kernels.expr import Epilogue, epilogue
-from handheld.kernels.reshape import (
-    OWN,
-    few_batches,
-    half_output,
-    long_rows,
-    unit,
-    within,
-    within_reach,
-)
+from handheld.kernels.reshape import OWN, few_batches, half_output, long_rows, unit, within, within_reach
 
 #: as in contract_maps.cl
 MODES = {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}
@@ -48,9 +40,7 @@ MOST_CANDIDATES = 40
 MOST_COLUMNS = 512  # of a block or tile
 
 
-def lower_matmul(
-    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
-) -> Lowered:
+def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     return _lower(*_matmul(node, graph), graph, caps, choice)
 
 
@@ -69,17 +59,28 @@ def _matmul(node: Node, graph: Graph) -> tuple[Problem, Node]:
     a_batch = (0,) * (3 - lead) + a.strides[:-2]
     b_batch = (0,) * (3 - lead) + b.strides[:-2]
     sets = math.prod(sizes)
-    maps = (sets, m, n, k, a.offset, *a.strides[-2:], graph.tensors[a.tensor].size,
-            b.offset, b.strides[-1], b.strides[-2], graph.tensors[b.tensor].size,
-            sizes[1], sizes[2], *a_batch, *b_batch)
-    problem = Problem("MATMUL", a.tensor, b.tensor, maps, a.strides[-2:], _halves(graph, a, b),
-                      batch=lead)
+    maps = (
+        sets,
+        m,
+        n,
+        k,
+        a.offset,
+        *a.strides[-2:],
+        graph.tensors[a.tensor].size,
+        b.offset,
+        b.strides[-1],
+        b.strides[-2],
+        graph.tensors[b.tensor].size,
+        sizes[1],
+        sizes[2],
+        *a_batch,
+        *b_batch,
+    )
+    problem = Problem("MATMUL", a.tensor, b.tensor, maps, a.strides[-2:], _halves(graph, a, b), batch=lead)
     return problem, node
 
 
-def lower_conv(
-    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
-) -> Lowered:
+def lower_conv(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv(node, graph, caps)
     return _lower(*_conv(node, graph), graph, caps, choice)
@@ -92,18 +93,26 @@ def _conv(node: Node, graph: Graph) -> tuple[Problem, Node]:
     stride, padding, dilation = (node.attrs[k] for k in ("stride", "padding", "dilation"))
     m, c = out[1] // groups, w.shape[1]
     maps = _conv_maps(
-        node, graph, groups, (m, out[0] * out[2] * out[3], c * w.shape[2] * w.shape[3]), out[2:],
-        a=w, a_steps=(w.strides[0], m * w.strides[0], *w.strides[1:]),
-        b=x, b_steps=(c * x.strides[1], *x.strides), taps=(c, *w.shape[2:]), unit_step=stride,
-        step=dilation, off=(-padding[0], -padding[1]), phases=(1, 1),
+        node,
+        graph,
+        groups,
+        (m, out[0] * out[2] * out[3], c * w.shape[2] * w.shape[3]),
+        out[2:],
+        a=w,
+        a_steps=(w.strides[0], m * w.strides[0], *w.strides[1:]),
+        b=x,
+        b_steps=(c * x.strides[1], *x.strides),
+        taps=(c, *w.shape[2:]),
+        unit_step=stride,
+        step=dilation,
+        off=(-padding[0], -padding[1]),
+        phases=(1, 1),
     )
     problem = Problem("CONV", w.tensor, x.tensor, maps, w.strides[:2], _halves(graph, w, x))
     return problem, node
 
 
-def lower_conv_input(
-    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
-) -> Lowered:
+def lower_conv_input(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_input(node, graph, caps)
     return _lower(*_conv_input(node, graph), graph, caps, choice)
@@ -115,21 +124,30 @@ def _conv_input(node: Node, graph: Graph) -> tuple[Problem, Node]:
     out, groups = tuple(node.attrs["shape"]), node.attrs["groups"]
     stride, padding, dilation = (node.attrs[k] for k in ("stride", "padding", "dilation"))
     m, c = out[1] // groups, w.shape[0] // groups
-    rows = tuple(-(-size // step) for size, step in zip(out[2:], stride))
+    rows = tuple(-(-size // step) for size, step in zip(out[2:], stride, strict=True))
     maps = _conv_maps(
-        node, graph, groups, (m, out[0] * rows[0] * rows[1], c * w.shape[2] * w.shape[3]), rows,
-        a=w, a_steps=(w.strides[1], c * w.strides[0], w.strides[0], *w.strides[2:]),
-        b=dy, b_steps=(c * dy.strides[1], *dy.strides), taps=(c, *w.shape[2:]), unit_step=(1, 1),
-        step=(-dilation[0], -dilation[1]), off=tuple(padding), phases=tuple(stride),
+        node,
+        graph,
+        groups,
+        (m, out[0] * rows[0] * rows[1], c * w.shape[2] * w.shape[3]),
+        rows,
+        a=w,
+        a_steps=(w.strides[1], c * w.strides[0], w.strides[0], *w.strides[2:]),
+        b=dy,
+        b_steps=(c * dy.strides[1], *dy.strides),
+        taps=(c, *w.shape[2:]),
+        unit_step=(1, 1),
+        step=(-dilation[0], -dilation[1]),
+        off=tuple(padding),
+        phases=tuple(stride),
     )
-    problem = Problem("CONV", w.tensor, dy.tensor, maps, (w.strides[1], w.strides[0]),
-                      _halves(graph, w, dy), phased=max(stride) > 1)
+    problem = Problem(
+        "CONV", w.tensor, dy.tensor, maps, (w.strides[1], w.strides[0]), _halves(graph, w, dy), phased=max(stride) > 1
+    )
     return problem, node
 
 
-def lower_conv_weight(
-    node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None
-) -> Lowered:
+def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
     if depthwise.applies(node):
         return depthwise.lower_conv_weight(node, graph, caps)
     return _lower(*_conv_weight(node, graph), graph, caps, choice)
@@ -143,10 +161,20 @@ def _conv_weight(node: Node, graph: Graph) -> tuple[Problem, Node]:
     m, c = out[0] // groups, out[1]
     sa, sx = dy.strides, x.strides
     maps = _conv_maps(
-        node, graph, groups, (m, c * out[2] * out[3], math.prod(dy.shape) // max(dy.shape[1], 1)),
-        out[2:], a=dy, a_steps=(sa[1], m * sa[1], sa[0], sa[2], sa[3]),
-        b=x, b_steps=(c * sx[1], sx[1], sx[0], *sx[2:]), taps=(dy.shape[0], *dy.shape[2:]),
-        unit_step=dilation, step=stride, off=(-padding[0], -padding[1]), phases=(1, 1),
+        node,
+        graph,
+        groups,
+        (m, c * out[2] * out[3], math.prod(dy.shape) // max(dy.shape[1], 1)),
+        out[2:],
+        a=dy,
+        a_steps=(sa[1], m * sa[1], sa[0], sa[2], sa[3]),
+        b=x,
+        b_steps=(c * sx[1], sx[1], sx[0], *sx[2:]),
+        taps=(dy.shape[0], *dy.shape[2:]),
+        unit_step=dilation,
+        step=stride,
+        off=(-padding[0], -padding[1]),
+        phases=(1, 1),
     )
     problem = Problem("WEIGHT", dy.tensor, x.tensor, maps, (0, 1), _halves(graph, dy, x))
     return problem, node
@@ -162,8 +190,7 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
     several taps through `direct` instead, which has no variants."""
     if node.op != "matmul" and depthwise.applies(node):
         return ()
-    make = {"matmul": _matmul, "conv": _conv, "conv_input": _conv_input,
-            "conv_weight": _conv_weight}[node.op]
+    make = {"matmul": _matmul, "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight}[node.op]
     problem, _ = make(node, graph)
     if problem.sets * problem.m * problem.n == 0:
         return ()
@@ -176,31 +203,58 @@ def flops(node: Node, graph: Graph) -> int:
         return 2 * int(math.prod(node.attrs["shape"])) * node.inputs[0].shape[-1]
     shape = tuple(node.attrs["shape"])
     first, second = node.inputs[0].shape, node.inputs[1].shape
-    y, w = {"conv": (shape, second), "conv_input": (first, second),
-            "conv_weight": (first, shape)}[node.op]
+    y, w = {"conv": (shape, second), "conv_input": (first, second), "conv_weight": (first, shape)}[node.op]
     return 2 * int(math.prod(y)) * int(math.prod(w[1:]))
 
 
 def _conv_maps(
-    node: Node, graph: Graph, groups: int, mnk: tuple[int, int, int], rows: tuple[int, ...], *,
-    a: View, a_steps: tuple[int, ...], b: View, b_steps: tuple[int, ...], taps: tuple[int, ...],
-    unit_step: tuple[int, ...], step: tuple[int, ...], off: tuple[int, ...],
+    node: Node,
+    graph: Graph,
+    groups: int,
+    mnk: tuple[int, int, int],
+    rows: tuple[int, ...],
+    *,
+    a: View,
+    a_steps: tuple[int, ...],
+    b: View,
+    b_steps: tuple[int, ...],
+    taps: tuple[int, ...],
+    unit_step: tuple[int, ...],
+    step: tuple[int, ...],
+    off: tuple[int, ...],
     phases: tuple[int, ...],
 ) -> tuple[int, ...]:
     """MAP_PARAMS of the modes CONV and WEIGHT, in the kernel's order."""
     a_m, a_g, a_c, a_r, a_s = a_steps
-    skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, step))
+    skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, step, strict=True))
     within_reach(node, b, rows, unit_step, taps[1:], step, off)
     limits = tuple(node.attrs["shape"])[2:]
-    return (groups * phases[0] * phases[1], *mnk, a.offset, a_m, a_g, a_c, a_r, a_s,
-            graph.tensors[a.tensor].size, b.offset, *b_steps,
-            graph.tensors[b.tensor].size, *b.shape[2:], *rows, *taps, *unit_step, *step, *off,
-            *limits, *phases, *skip)
+    return (
+        groups * phases[0] * phases[1],
+        *mnk,
+        a.offset,
+        a_m,
+        a_g,
+        a_c,
+        a_r,
+        a_s,
+        graph.tensors[a.tensor].size,
+        b.offset,
+        *b_steps,
+        graph.tensors[b.tensor].size,
+        *b.shape[2:],
+        *rows,
+        *taps,
+        *unit_step,
+        *step,
+        *off,
+        *limits,
+        *phases,
+        *skip,
+    )
 
 
-def _lower(
-    problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None
-) -> Lowered:
+def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None) -> Lowered:
     size = problem.sets * problem.m * problem.n
     if size == 0:
         return Lowered((), why="empty output")
@@ -220,8 +274,7 @@ def _lower(
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last = end.args if end else (Buffer(node.outputs[0]),)
     half = half_output(node, graph)
-    text = _source(problem, end if splits == 1 else None,
-                   {**cut.defines, **(half if splits == 1 else {})})
+    text = _source(problem, end if splits == 1 else None, {**cut.defines, **(half if splits == 1 else {})})
     launches: list[Launch] = []
     workspace: list[int] = []
     right: Arg = Buffer(own[1])
@@ -230,8 +283,7 @@ def _lower(
         elements = problem.sets * panels * cut.panel[0] * problem.k
         within(node, elements, "elements of its panels")
         right = Workspace(0)
-        launches.append(Launch("pack", text, (Buffer(own[1]), *maps, right),
-                               (chunks, panels, problem.sets), (1, 1, 1)))
+        launches.append(Launch("pack", text, (Buffer(own[1]), *maps, right), (chunks, panels, problem.sets), (1, 1, 1)))
         workspace.append(elements * 4)
     inputs: tuple[Arg, ...] = (Buffer(own[0]), right)
     if cut.textures:
@@ -247,8 +299,11 @@ def _lower(
     workspace.append(splits * size * 4)
     launches.append(Launch("contract", text, (*args, parts), wide, cut.local))
     head: tuple[Arg, ...] = (parts, *ints(splits), *(() if end else ints(size)))
-    launches.append(line("combine", _source(problem, end, {"COMBINE": 1, **half}),
-                         (*(maps if end else ()), *head, *last), size, caps))
+    launches.append(
+        line(
+            "combine", _source(problem, end, {"COMBINE": 1, **half}), (*(maps if end else ()), *head, *last), size, caps
+        )
+    )
     return Lowered(tuple(launches), tuple(workspace), f"{cut.why}, k in {splits} parts")
 
 
@@ -269,7 +324,7 @@ def _source(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> 
     if kernel in ("contract_register.cl", "direct.cl"):
         text = read_source("wide.cl") + text
     if "COMBINE" not in tile:
-        defines |= {f"{name}_HALF": 1 for name, half in zip("AB", problem.halves) if half}
+        defines |= {f"{name}_HALF": 1 for name, half in zip("AB", problem.halves, strict=True) if half}
     if any(name.endswith("_HALF") for name in defines):
         text = read_source("half.cl") + text
     if end is None:

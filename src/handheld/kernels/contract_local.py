@@ -19,19 +19,35 @@ NAMES = ("WX", "WY", "PM", "PN", "KT", "SLICES", "UNROLL")
 #: tile has WY*PM rows and WX*PN columns. Larger ones load less, smaller ones and more slices fill
 #: the device.
 TILES = (
-    (16, 16, 8, 8, 16, 1, 8), (16, 16, 8, 8, 8, 1, 8), (16, 16, 8, 8, 8, 1, 2),  # 128 x 128
-    (8, 16, 8, 8, 16, 1, 8), (8, 16, 8, 8, 8, 1, 2), (8, 16, 8, 8, 16, 2, 8),  # 128 x 64
-    (16, 8, 8, 8, 16, 1, 8), (16, 8, 8, 8, 8, 1, 2), (16, 8, 8, 8, 16, 2, 8),  # 64 x 128
-    (8, 8, 8, 8, 16, 1, 8), (8, 8, 8, 8, 16, 2, 8), (8, 8, 8, 8, 32, 4, 8),  # 64 x 64
-    (8, 8, 8, 8, 16, 4, 2), (16, 16, 4, 4, 16, 1, 8),
+    (16, 16, 8, 8, 16, 1, 8),
+    (16, 16, 8, 8, 8, 1, 8),
+    (16, 16, 8, 8, 8, 1, 2),  # 128 x 128
+    (8, 16, 8, 8, 16, 1, 8),
+    (8, 16, 8, 8, 8, 1, 2),
+    (8, 16, 8, 8, 16, 2, 8),  # 128 x 64
+    (16, 8, 8, 8, 16, 1, 8),
+    (16, 8, 8, 8, 8, 1, 2),
+    (16, 8, 8, 8, 16, 2, 8),  # 64 x 128
+    (8, 8, 8, 8, 16, 1, 8),
+    (8, 8, 8, 8, 16, 2, 8),
+    (8, 8, 8, 8, 32, 4, 8),  # 64 x 64
+    (8, 8, 8, 8, 16, 4, 2),
+    (16, 16, 4, 4, 16, 1, 8),
     (16, 8, 4, 8, 16, 1, 8),  # 32 x 128
     (8, 16, 8, 4, 16, 1, 8),  # 128 x 32
-    (8, 8, 8, 4, 16, 1, 8), (8, 8, 8, 4, 32, 4, 8),  # 64 x 32
-    (8, 8, 4, 8, 16, 1, 8), (8, 8, 4, 8, 32, 4, 8),  # 32 x 64
-    (8, 8, 4, 4, 16, 1, 8), (8, 8, 4, 4, 32, 4, 8),  # 32 x 32
-    (16, 4, 4, 4, 16, 1, 8), (16, 4, 4, 4, 32, 4, 8),  # 16 x 64
-    (4, 16, 4, 4, 16, 1, 8), (4, 16, 4, 4, 32, 4, 8),  # 64 x 16
-    (4, 4, 4, 4, 16, 1, 8), (4, 4, 4, 4, 32, 4, 8), (4, 4, 4, 4, 64, 16, 4),  # 16 x 16
+    (8, 8, 8, 4, 16, 1, 8),
+    (8, 8, 8, 4, 32, 4, 8),  # 64 x 32
+    (8, 8, 4, 8, 16, 1, 8),
+    (8, 8, 4, 8, 32, 4, 8),  # 32 x 64
+    (8, 8, 4, 4, 16, 1, 8),
+    (8, 8, 4, 4, 32, 4, 8),  # 32 x 32
+    (16, 4, 4, 4, 16, 1, 8),
+    (16, 4, 4, 4, 32, 4, 8),  # 16 x 64
+    (4, 16, 4, 4, 16, 1, 8),
+    (4, 16, 4, 4, 32, 4, 8),  # 64 x 16
+    (4, 4, 4, 4, 16, 1, 8),
+    (4, 4, 4, 4, 32, 4, 8),
+    (4, 4, 4, 4, 64, 16, 4),  # 16 x 16
     (32, 1, 4, 4, 32, 4, 8),  # 4 x 128
     (1, 1, 4, 4, 8, 1, 8),  # 4 x 4
 )
@@ -74,8 +90,10 @@ def choose(problem: Problem, caps: DeviceCaps) -> Choice:
     best = min(_costs(problem, caps), key=itemgetter(0), default=None)
     if best is None:
         smallest = min(_local_bytes(tile, 1) for tile in TILES)
-        raise PlanError(f"a contraction on {caps.name} needs {smallest} bytes of local memory and "
-                        f"the device has {caps.local_mem_bytes}. Try: another device")
+        raise PlanError(
+            f"a contraction on {caps.name} needs {smallest} bytes of local memory and "
+            f"the device has {caps.local_mem_bytes}. Try: another device"
+        )
     return _named(best[1], _likes_textures(caps))
 
 
@@ -94,8 +112,7 @@ def choices(problem: Problem, caps: DeviceCaps, most: int) -> list[Choice]:
 
 def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
     if {*choice} - {"TEXTURE"} != {*NAMES, "splits"}:
-        raise PlanError(f"a local tile is chosen by {', '.join(NAMES)} and splits, not "
-                        f"{sorted(choice)}")
+        raise PlanError(f"a local tile is chosen by {', '.join(NAMES)} and splits, not {sorted(choice)}")
     tile, splits = tuple(choice[name] for name in NAMES), choice["splits"]
     texture = choice.get("TEXTURE", 0)
     if texture not in (0, 1) or (texture and not caps.images):
@@ -108,18 +125,32 @@ def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
     a, b = reads(problem, caps)
     long = -(-problem.depth // splits) > LONG * slices
     defines = {
-        "LOCAL": 1, **{name: choice[name] for name in NAMES}, "BUFFERS": buffers,
-        "RUN": RUN if long else 0, "A_ALONG_K": int(a.along_k), "B_ALONG_K": int(b.along_k),
-        "A_VEC": a.vec, "B_VEC": b.vec, "A_STEPS": int(a.step is not None),
-        "B_STEPS": int(b.step is not None), "B_CHECK": int(b.check),
+        "LOCAL": 1,
+        **{name: choice[name] for name in NAMES},
+        "BUFFERS": buffers,
+        "RUN": RUN if long else 0,
+        "A_ALONG_K": int(a.along_k),
+        "B_ALONG_K": int(b.along_k),
+        "A_VEC": a.vec,
+        "B_VEC": b.vec,
+        "A_STEPS": int(a.step is not None),
+        "B_STEPS": int(b.step is not None),
+        "B_CHECK": int(b.check),
     }
     if texture:
         defines["TEXTURE"] = 1
     grid = -(-problem.n // (wx * pn)), -(-problem.m // (wy * pm))
     sliced = f" in {slices} slices" if slices > 1 else ""
-    return Shape(grid, (wx * wy * slices, 1, 1), splits, kt, (a.step or 0, b.step or 0), defines,
-                 f"local tiles of {wy * pm}x{wx * pn}{sliced}{', textures' if texture else ''}",
-                 textures=(a.vec, b.vec) if texture else None)
+    return Shape(
+        grid,
+        (wx * wy * slices, 1, 1),
+        splits,
+        kt,
+        (a.step or 0, b.step or 0),
+        defines,
+        f"local tiles of {wy * pm}x{wx * pn}{sliced}{', textures' if texture else ''}",
+        textures=(a.vec, b.vec) if texture else None,
+    )
 
 
 # ---------------------------------------------------------------------------------- loads
@@ -132,22 +163,61 @@ def reads(problem: Problem, caps: DeviceCaps) -> tuple[Reads, Reads]:
     wide = caps.base_align_bytes % 16 == 0  # else tensors may start where float4 may not
     if problem.mode == "MATMUL":
         (_, m, n, k, a_0, a_m, a_k, _, b_0, b_n, b_k, _, _, _, *batch) = problem.maps
-        return (_reads([(m, a_m)], [(k, a_k)], (a_0, *batch[:3]), wide),
-                _reads([(n, b_n)], [(k, b_k)], (b_0, *batch[3:]), wide))
-    (sets, m, n, _, a_0, a_m, a_g, a_c, a_r, a_s, _, b_0, b_g, b_n, b_c, b_h, b_w, _, height, width,
-     n_y, n_x, k_c, k_r, k_s, u_h, u_w, e_h, e_w, off_h, off_w, *_) = problem.maps
+        return (
+            _reads([(m, a_m)], [(k, a_k)], (a_0, *batch[:3]), wide),
+            _reads([(n, b_n)], [(k, b_k)], (b_0, *batch[3:]), wide),
+        )
+    (
+        sets,
+        m,
+        n,
+        _,
+        a_0,
+        a_m,
+        a_g,
+        a_c,
+        a_r,
+        a_s,
+        _,
+        b_0,
+        b_g,
+        b_n,
+        b_c,
+        b_h,
+        b_w,
+        _,
+        height,
+        width,
+        n_y,
+        n_x,
+        k_c,
+        k_r,
+        k_s,
+        u_h,
+        u_w,
+        e_h,
+        e_w,
+        off_h,
+        off_w,
+        *_,
+    ) = problem.maps
     phase_h, phase_w = problem.maps[33:35]
     if sets == phase_h * phase_w:  # one group
         a_g = b_g = 0
-    inside = (_inside(height, n_y, u_h, k_r, e_h, off_h)
-              and _inside(width, n_x, u_w, k_s, e_w, off_w) and not problem.phased)
+    inside = (
+        _inside(height, n_y, u_h, k_r, e_h, off_h) and _inside(width, n_x, u_w, k_s, e_w, off_w) and not problem.phased
+    )
     rows = [(m, a_m)]
     columns = [(n_x, u_w * b_w), (n_y, u_h * b_h), (n // max(n_x * n_y, 1), b_n)]
     a = _reads(rows, [(k_s, a_s), (k_r, a_r), (k_c, a_c)], (a_0, a_g), wide)
     if problem.phased and k_r * k_s > 1:  # each phase has taps of its own
         a = Reads(a.along_k, 1, None)
-    b = _reads(columns, [(k_s, e_w * b_w), (k_r, e_h * b_h), (k_c, b_c)],
-               (b_0 + off_h * b_h + off_w * b_w, b_g), wide and inside)
+    b = _reads(
+        columns,
+        [(k_s, e_w * b_w), (k_r, e_h * b_h), (k_c, b_c)],
+        (b_0 + off_h * b_h + off_w * b_w, b_g),
+        wide and inside,
+    )
     if not inside:
         b = Reads(b.along_k, 1, None, check=True)
     return a, b
@@ -193,8 +263,9 @@ def _neighbours(digits: Digits) -> int:
 
 # ---------------------------------------------------------------------------------- tiles
 
+
 def _named(chosen: Tile, texture: bool) -> Choice:
-    return dict(zip((*NAMES, "splits"), chosen)) | ({"TEXTURE": 1} if texture else {})
+    return dict(zip((*NAMES, "splits"), chosen, strict=True)) | ({"TEXTURE": 1} if texture else {})
 
 
 def _likes_textures(caps: DeviceCaps) -> bool:
@@ -227,9 +298,7 @@ def _costs(problem: Problem, caps: DeviceCaps) -> Iterator[tuple[float, Tile]]:
             yield _cost(problem, caps, tile, splits, a.cost, b.cost), (*tile, splits)
 
 
-def _cost(
-    problem: Problem, caps: DeviceCaps, tile: Tile, splits: int, load_a: float, load_b: float
-) -> float:
+def _cost(problem: Problem, caps: DeviceCaps, tile: Tile, splits: int, load_a: float, load_b: float) -> float:
     """Cycles: compute units run some groups at a time, each tile of terms taking as long as its
     arithmetic and loads, or as its latency if that is longer."""
     wx, wy, pm, pn, kt, slices, unroll = tile

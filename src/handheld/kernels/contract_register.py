@@ -22,33 +22,46 @@ NAMES = ("MR", "NV", "rows", "cols", "splits", "packed")
 def choose(problem: Problem, caps: DeviceCaps) -> Choice:
     """The choice that costs fewest cycles."""
     _, chosen = min(_costs(problem, caps), key=itemgetter(0))
-    return dict(zip(NAMES, chosen))
+    return dict(zip(NAMES, chosen, strict=True))
 
 
 def choices(problem: Problem, caps: DeviceCaps, most: int) -> list[Choice]:
     """The cheapest choices, the cheapest first."""
     ranked = sorted(_costs(problem, caps), key=itemgetter(0))
-    return [dict(zip(NAMES, chosen)) for chosen in [*dict.fromkeys(c for _, c in ranked)][:most]]
+    return [dict(zip(NAMES, chosen, strict=True)) for chosen in [*dict.fromkeys(c for _, c in ranked)][:most]]
 
 
 def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
     if set(choice) != set(NAMES):
         raise PlanError(f"a register block is chosen by {', '.join(NAMES)}, not {sorted(choice)}")
     tile_rows, vectors, rows, cols, splits, packed = (choice[name] for name in NAMES)
-    if ((tile_rows, vectors) not in TILES[True] or rows % tile_rows or not 0 < rows <= MOST_ROWS
-            or cols not in COLUMNS or cols % (16 * vectors) or rows * cols > MOST or splits < 1
-            or packed not in ((0, 1) if problem.mode == "MATMUL" else (0,))):
+    if (
+        (tile_rows, vectors) not in TILES[True]
+        or rows % tile_rows
+        or not 0 < rows <= MOST_ROWS
+        or cols not in COLUMNS
+        or cols % (16 * vectors)
+        or rows * cols > MOST
+        or splits < 1
+        or packed not in ((0, 1) if problem.mode == "MATMUL" else (0,))
+    ):
         raise PlanError(f"no register block is {dict(choice)}")
     grid = -(-problem.n // cols), -(-problem.m // rows)
     defines = {"MR": tile_rows, "NV": vectors} | ({"PACKED": 1} if packed else {})
-    return Shape(grid, (1, 1, 1), splits, PART, (rows, cols), defines,
-                 f"register blocks of {rows}x{cols}, tiles of {tile_rows}x{16 * vectors}"
-                 + (", packed before" if packed else ""), (16 * vectors, KC) if packed else None)
+    return Shape(
+        grid,
+        (1, 1, 1),
+        splits,
+        PART,
+        (rows, cols),
+        defines,
+        f"register blocks of {rows}x{cols}, tiles of {tile_rows}x{16 * vectors}"
+        + (", packed before" if packed else ""),
+        (16 * vectors, KC) if packed else None,
+    )
 
 
-def _costs(
-    problem: Problem, caps: DeviceCaps
-) -> Iterator[tuple[float, tuple[int, ...]]]:
+def _costs(problem: Problem, caps: DeviceCaps) -> Iterator[tuple[float, tuple[int, ...]]]:
     """Choices with their cycles, by what packing, multiplying and combining cost and how evenly
     blocks fill the compute units."""
     m, n, k, units = problem.m, problem.n, max(problem.k, 1), caps.compute_units
@@ -68,9 +81,12 @@ def _costs(
                     if splits > 1 and (blocks > 4 * units or k < splits * 2 * KC):
                         break
                     turns = -(-blocks * splits // units)
-                    cost = turns * k / splits * (
-                        rows * cols / 16 * (1.05 if vectors == 1 else 1) + pack_a * rows
-                        + pack_b * cols)
+                    cost = (
+                        turns
+                        * k
+                        / splits
+                        * (rows * cols / 16 * (1.05 if vectors == 1 else 1) + pack_a * rows + pack_b * cols)
+                    )
                     if splits > 1:  # a second launch, and what it reads
                         cost += 50_000 + 2 * splits * problem.sets * m * n / units
                     yield cost, (tile_rows, vectors, rows, cols, splits, 0)

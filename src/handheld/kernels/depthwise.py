@@ -12,16 +12,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import group, ints, line
-from handheld.kernels.base import (
-    Arg,
-    Buffer,
-    Launch,
-    Lowered,
-    Workspace,
-    read_source,
-    round_up,
-    with_defines,
-)
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_source, round_up, with_defines
 from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, half_output, long_rows, unit, within_reach
 
@@ -38,22 +29,38 @@ def applies(node: Node) -> bool:
     kernel = tuple(node.attrs["shape"]) if node.op == "conv_weight" else node.inputs[1].shape
     if kernel[1] != 1 or node.attrs["groups"] == 1 or math.prod(kernel[2:]) > TAPS:
         return False
-    return all(_tile_floats(1, VECTOR, step, _span(kernel[2:], node.attrs["dilation"])) <= TILE
-               for step in (_pair(node, "stride"), _pair(node, "stride")[::-1]))
+    return all(
+        _tile_floats(1, VECTOR, step, _span(kernel[2:], node.attrs["dilation"])) <= TILE
+        for step in (_pair(node, "stride"), _pair(node, "stride")[::-1])
+    )
 
 
 def lower_conv(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     node = long_rows(node)
     padding = _pair(node, "padding")
-    return _lower(node, graph, caps, unit_step=_pair(node, "stride"), tap=_pair(node, "dilation"),
-                  off=(-padding[0], -padding[1]), phases=(1, 1))
+    return _lower(
+        node,
+        graph,
+        caps,
+        unit_step=_pair(node, "stride"),
+        tap=_pair(node, "dilation"),
+        off=(-padding[0], -padding[1]),
+        phases=(1, 1),
+    )
 
 
 def lower_conv_input(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     node = long_rows(node)
     dilation = _pair(node, "dilation")
-    return _lower(node, graph, caps, unit_step=(1, 1), tap=(-dilation[0], -dilation[1]),
-                  off=_pair(node, "padding"), phases=_pair(node, "stride"))
+    return _lower(
+        node,
+        graph,
+        caps,
+        unit_step=(1, 1),
+        tap=(-dilation[0], -dilation[1]),
+        off=_pair(node, "padding"),
+        phases=_pair(node, "stride"),
+    )
 
 
 def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -69,8 +76,9 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     empty = dy.size == 0 or x.size == 0
     first = Buffer(node.outputs[0] if empty else x.tensor)
     second = Buffer(node.outputs[0] if empty else dy.tensor)
-    plane = ints(x.offset, *x.strides, *x.shape[2:], *rows, *out[2:], *stride, *dilation, *off,
-                 out[0] // node.attrs["groups"], 1)
+    plane = ints(
+        x.offset, *x.strides, *x.shape[2:], *rows, *out[2:], *stride, *dilation, *off, out[0] // node.attrs["groups"], 1
+    )
     images = 0 if empty else dy.shape[0]
     args: tuple[Arg, ...] = (first, *plane, second, *ints(dy.offset, *dy.strides, images))
     halves, text = _source(node, graph, X=x, Y=dy)
@@ -82,20 +90,19 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         return Lowered((launch,), why="depthwise, small planes")
     block = _block(rows, stride, _span(out[2:], dilation))
     args = (*args, *ints(*block), Buffer(node.outputs[0]))
-    return Lowered((Launch("weight", source, args, (out[0],), (1,)),),
-                   why=f"depthwise, planes in blocks of {block[0]}x{block[1]}")
+    return Lowered(
+        (Launch("weight", source, args, (out[0],), (1,)),), why=f"depthwise, planes in blocks of {block[0]}x{block[1]}"
+    )
 
 
 def _weight_groups(
-    node: Node, caps: DeviceCaps, args: tuple[Arg, ...], halves: dict[str, object], text: str,
-    pixels: int,
+    node: Node, caps: DeviceCaps, args: tuple[Arg, ...], halves: dict[str, object], text: str, pixels: int
 ) -> Lowered:
     """conv_weight on a GPU: a channel's pixels are shared out until the device is busy."""
     out = tuple(node.attrs["shape"])
     items, taps, all_ = group(caps, 128), out[2] * out[3], math.prod(out)
     turns = -(-taps // HELD)
-    parts = min(-(-pixels // (items * PART_TERMS)),
-                -(-PART_GROUPS * caps.compute_units // (turns * out[0])))
+    parts = min(-(-pixels // (items * PART_TERMS)), -(-PART_GROUPS * caps.compute_units // (turns * out[0])))
     parts = max(parts, 1)
     defines = {**halves, "MODE": 2, "LOCAL": 1, "ITEMS": items, "HELD": HELD}
     source = with_defines(defines | ({"PARTS": 1} if parts > 1 else {}), text)
@@ -105,12 +112,14 @@ def _weight_groups(
     if parts > 1:
         sums: tuple[Arg, ...] = (Workspace(0), *ints(parts, all_), Buffer(node.outputs[0]))
         launches.append(line("combine", source, sums, all_, caps))
-    return Lowered(tuple(launches), (4 * parts * all_,) if parts > 1 else (),
-                   why=f"depthwise, {parts} work-groups a channel")
+    return Lowered(
+        tuple(launches), (4 * parts * all_,) if parts > 1 else (), why=f"depthwise, {parts} work-groups a channel"
+    )
 
 
-def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: Pair, off: Pair,
-           phases: Pair) -> Lowered:
+def _lower(
+    node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: Pair, off: Pair, phases: Pair
+) -> Lowered:
     """conv and conv_input; they differ in who shares channels and in phases."""
     out = tuple(node.attrs["shape"])
     if math.prod(out) == 0:
@@ -120,28 +129,34 @@ def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: 
     share, count = (multiplier, 1) if node.op == "conv" else (1, multiplier)
     rows = (-(-out[2] // phases[0]), -(-out[3] // phases[1]))
     within_reach(node, x, rows, unit_step, w.shape[2:], tap, off)
-    skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, tap))
+    skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, tap, strict=True))
     end = epilogue(node, graph, OWN)
     empty = x.size == 0 or w.size == 0  # nothing to add: the pointers are never read
     if empty:
         count = 0
     args: tuple[Arg, ...] = (
         Buffer(node.outputs[0] if empty else x.tensor),
-        *ints(x.offset, *x.strides, *x.shape[2:], *rows, *w.shape[2:], *unit_step, *tap, *off,
-              share, count),
+        *ints(x.offset, *x.strides, *x.shape[2:], *rows, *w.shape[2:], *unit_step, *tap, *off, share, count),
         Buffer(node.outputs[0] if empty else w.tensor),
-        *ints(w.offset, w.strides[0], *w.strides[2:], *out[2:], *phases, *skip, out[1]))
+        *ints(w.offset, w.strides[0], *w.strides[2:], *out[2:], *phases, *skip, out[1]),
+    )
     halves, text = _source(node, graph, X=x, W=w)
-    defines: dict[str, object] = {**halves, "MODE": 1, "EPILOGUE_PARAMS": end.params,
-                                  "EPILOGUE": end.body.replace("\n", " ")}
+    defines: dict[str, object] = {
+        **halves,
+        "MODE": 1,
+        "EPILOGUE_PARAMS": end.params,
+        "EPILOGUE": end.body.replace("\n", " "),
+    }
     text = end.helpers + text
     planes = out[1] * phases[0] * phases[1]
     if caps.kind == "gpu":
         items = group(caps)
         size = (round_up(-(-rows[0] // STRIP) * rows[1], items), out[0], planes)
         source = with_defines({**defines, "LOCAL": 1, "STRIP": STRIP}, text)
-        return Lowered((Launch("conv", source, args + end.args, size, (items, 1, 1)),),
-                       why=f"depthwise, a work-item for {STRIP} pixels")
+        return Lowered(
+            (Launch("conv", source, args + end.args, size, (items, 1, 1)),),
+            why=f"depthwise, a work-item for {STRIP} pixels",
+        )
     source = with_defines(defines, text)
     fits = not halves or math.prod(x.shape[2:]) <= WIDENED
     if rows[0] * rows[1] <= SMALL and count == 1 and fits:
@@ -152,14 +167,16 @@ def _lower(node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: 
     across = -(-rows[1] // block[1])
     size = (-(-rows[0] // block[0]) * across, out[0], planes)
     args = (*args, *ints(across, *block), *end.args)
-    return Lowered((Launch("conv", source, args, size, (1, 1, 1)),),
-                   why=f"depthwise, planes in blocks of {block[0]}x{block[1]}")
+    return Lowered(
+        (Launch("conv", source, args, size, (1, 1, 1)),), why=f"depthwise, planes in blocks of {block[0]}x{block[1]}"
+    )
 
 
 def _source(node: Node, graph: Graph, **views: View) -> tuple[dict[str, object], str]:
     """What is stored in halves, and the program text."""
-    halves: dict[str, object] = {f"{name}_HALF": 1 for name, view in views.items()
-                                 if graph.tensors[view.tensor].dtype == "f16"}
+    halves: dict[str, object] = {
+        f"{name}_HALF": 1 for name, view in views.items() if graph.tensors[view.tensor].dtype == "f16"
+    }
     halves |= half_output(node, graph)
     text = read_source("wide.cl") + read_source("depthwise.cl")
     return halves, read_source("half.cl") + text if halves else text
@@ -188,7 +205,7 @@ def _block(rows: Pair, step: Pair, span: Pair) -> Pair:
     while high > 1 and _tile_floats(high, cols, step, span) > TILE:
         high -= 1
     if _tile_floats(high, cols, step, span) > TILE:
-        raise PlanError(f"a depthwise kernel that reaches over {span} pixels does not fit its "
-                        "tile. Try: a smaller dilation")
+        raise PlanError(
+            f"a depthwise kernel that reaches over {span} pixels does not fit its tile. Try: a smaller dilation"
+        )
     return -(-rows[0] // -(-rows[0] // max(high, 1))) if rows[0] else 1, cols
-

@@ -80,8 +80,13 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     fit the region. With 16 registers of 8 floats only gradients in the weights gain: register
     blocks would turn the image around for every tap, and pack the rest as fast."""
     wide = caps.vector_width >= 16
-    if (caps.kind != "cpu" or not (wide or problem.mode == "WEIGHT") or problem.mode == "MATMUL"
-            or problem.m < 8 or problem.k == 0):
+    if (
+        caps.kind != "cpu"
+        or not (wide or problem.mode == "WEIGHT")
+        or problem.mode == "MATMUL"
+        or problem.m < 8
+        or problem.k == 0
+    ):
         return None
     side = side_of(problem)
     if side.all_taps == 1:
@@ -115,13 +120,12 @@ def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
     if channels < 1:
         return None
     grid = (-(-side.rows // rows) * -(-side.images // images), -(-problem.m // lanes))
-    return Blocks(images, rows, channels, lanes, grid, 1, side.images, tile_rows, vectors,
-                  side.channels * side.all_taps)
+    return Blocks(
+        images, rows, channels, lanes, grid, 1, side.images, tile_rows, vectors, side.channels * side.all_taps
+    )
 
 
-def _weight(
-    problem: Problem, side: Side, tile_rows: int, vectors: int, all_lanes: int, units: int
-) -> Blocks | None:
+def _weight(problem: Problem, side: Side, tile_rows: int, vectors: int, all_lanes: int, units: int) -> Blocks | None:
     width = 16 * vectors
     if side.cols > TERMS or side.all_taps > MOST_ROWS:
         return None
@@ -142,13 +146,10 @@ def _weight(
     splits = -(-side.images // part)
     images = min(images, part)
     grid = (-(-side.channels // channels), -(-problem.m // lanes))
-    return Blocks(images, rows, channels, lanes, grid, splits, part, tile_rows, vectors,
-                  problem.k)
+    return Blocks(images, rows, channels, lanes, grid, splits, part, tile_rows, vectors, problem.k)
 
 
-def lower(
-    problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceCaps, source: Source
-) -> Lowered:
+def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceCaps, source: Source) -> Lowered:
     """The launch that makes the panels, the one that multiplies, and, where k is cut, `combine`."""
     size = problem.sets * problem.m * problem.n
     width, maps = 16 * cut.vectors, ints(*problem.maps)
@@ -160,14 +161,20 @@ def lower(
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last: tuple[Arg, ...] = end.args if end else (Buffer(node.outputs[0]),)
     half = half_output(node, graph)
-    text = source(problem, end if cut.splits == 1 else None,
-                  {**tile, **(half if cut.splits == 1 else {})})
-    first = Launch("panels", text,
-                   (Buffer(problem.a), *maps, *ints(cut.k_most), Workspace(0)),
-                   (-(-cut.k_most // SLAB), panels, problem.sets), (1, 1, 1))
+    text = source(problem, end if cut.splits == 1 else None, {**tile, **(half if cut.splits == 1 else {})})
+    first = Launch(
+        "panels",
+        text,
+        (Buffer(problem.a), *maps, *ints(cut.k_most), Workspace(0)),
+        (-(-cut.k_most // SLAB), panels, problem.sets),
+        (1, 1, 1),
+    )
     args: tuple[Arg, ...] = (
-        Buffer(problem.b), Workspace(0), *maps,
-        *ints(cut.k_most, cut.images, cut.rows, cut.channels, cut.lanes, cut.part_images))
+        Buffer(problem.b),
+        Workspace(0),
+        *maps,
+        *ints(cut.k_most, cut.images, cut.rows, cut.channels, cut.lanes, cut.part_images),
+    )
     wide = (*cut.grid, problem.sets * cut.splits)
     if problem.mode == "CONV":
         wide = (problem.sets, cut.grid[1], cut.grid[0])
@@ -176,7 +183,13 @@ def lower(
         second = Launch("direct", text, args + last, wide, (1, 1, 1))
         return Lowered((first, second), (panel_size * 4,), why)
     second = Launch("direct", text, (*args, Workspace(1)), wide, (1, 1, 1))
-    combine = line("combine", source(problem, None, {"COMBINE": 1, **half}),
-                   (Workspace(1), *ints(cut.splits, size), *last), size, caps)
-    return Lowered((first, second, combine), (panel_size * 4, cut.splits * size * 4),
-                   f"{why}, images in {cut.splits} parts")
+    combine = line(
+        "combine",
+        source(problem, None, {"COMBINE": 1, **half}),
+        (Workspace(1), *ints(cut.splits, size), *last),
+        size,
+        caps,
+    )
+    return Lowered(
+        (first, second, combine), (panel_size * 4, cut.splits * size * 4), f"{why}, images in {cut.splits} parts"
+    )

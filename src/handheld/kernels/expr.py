@@ -24,7 +24,9 @@ _INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
 #: asks for the position of the point itself rather than of an operand
 INDEX = -1
 
-HELPERS = read_source("math.cl") + """
+HELPERS = (
+    read_source("math.cl")
+    + """
 inline int i_truncdiv(int a, int b) { return b ? a / b : 0; }
 inline int i_fmod(int a, int b) { return b ? a % b : 0; }
 inline int i_floordiv(int a, int b) {
@@ -50,6 +52,7 @@ inline int i_pow(int a, int b) {
   return r;
 }
 """
+)
 
 #: ten rounds written out, and 64-bit products: so that compilers make vector code of it
 PHILOX = (
@@ -62,8 +65,7 @@ PHILOX = (
 inline float philox(uint index, uint seed, uint step, uint key) {
   uint c0 = index, c1 = step, k = (seed * 0x85EBCA6Bu) ^ key, high;
 """
-    + "  high = PHILOX_HIGH(c0) ^ c1 ^ k; c1 = 0xD256D193u * c0; c0 = high; k += 0x9E3779B9u;\n"
-    * 10
+    + "  high = PHILOX_HIGH(c0) ^ c1 ^ k; c1 = 0xD256D193u * c0; c0 = high; k += 0x9E3779B9u;\n" * 10
     + "  return (float)(int)(c0 >> 8) * 5.9604644775390625e-08f;\n}\n"
 )
 
@@ -245,7 +247,7 @@ class Code:
     def index(self, strides: tuple[int, ...], offset: int, coords: list[str]) -> str:
         """offset + sum of coordinate * stride, with strides 0 and 1 known to the compiler."""
         terms = [self.integer(offset)] if offset else []
-        for stride, coord in zip(strides, coords):
+        for stride, coord in zip(strides, coords, strict=True):
             if stride == 1:
                 terms.append(coord)
             elif stride == -1:
@@ -300,8 +302,7 @@ def guarded(code: Code, instr: Instr, load: str, coord: Callable[[int], str]) ->
     if not guards:
         return load
     tests = " && ".join(
-        f"{coord(d)} >= {code.integer(low)} && {coord(d)} < {code.integer(high)}"
-        for d, low, high in guards
+        f"{coord(d)} >= {code.integer(low)} && {coord(d)} < {code.integer(high)}" for d, low, high in guards
     )
     value = code.constant(fill, instr.dtype)
     return f"({tests}) ? {load} : ({REGISTER[instr.dtype]})({value})"
@@ -324,7 +325,7 @@ def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
     program = node.attrs["program"]
     coords = [f"d{i}" for i in range(len(shape))]
     dense = contiguous_strides(shape)
-    linear = code.index(dense, 0, [c if n > 1 else "0" for c, n in zip(coords, shape)])
+    linear = code.index(dense, 0, [c if n > 1 else "0" for c, n in zip(coords, shape, strict=True)])
     lines = [f"const int o_ = {linear};"]
     kinds = [i.dtype for i in program]
 
@@ -332,15 +333,13 @@ def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
         if operand == INDEX or node.inputs[operand].is_contiguous:
             return "o_"
         view = node.inputs[operand]
-        strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides))
+        strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True))
         return code.index(strides, view.offset, coords)
 
     for i, instr in enumerate(program):
-        value = statement(
-            code, instr, i, lambda a: f"v{a}", kinds, index_of, lambda d: coords[d], node
-        )
+        value = statement(code, instr, i, lambda a: f"v{a}", kinds, index_of, lambda d: coords[d], node)
         lines.append(f"const {REGISTER[instr.dtype]} v{i} = {value};")
-    for position, out in zip(node.attrs["stores"], node.outputs):
+    for position, out in zip(node.attrs["stores"], node.outputs, strict=True):
         lines.append(code.store(graph.tensors[out], "o_", f"v{position}"))
     params = "".join(f", {p}" for p in code.params)
     return Epilogue(params, tuple(code.args), code.helpers, "\n".join(lines))

@@ -6,16 +6,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import C_TYPES, ints, line, strided
-from handheld.kernels.base import (
-    Arg,
-    Buffer,
-    Int,
-    Launch,
-    Lowered,
-    Workspace,
-    read_source,
-    with_defines,
-)
+from handheld.kernels.base import Arg, Buffer, Int, Launch, Lowered, Workspace, read_source, with_defines
 from handheld.kernels.order import sort_rows
 
 #: up to this many indices every destination reads them all; more are sorted first
@@ -47,8 +38,9 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     if k <= _FEW:
         buffers = _buffers(node, index, src)
         args: tuple[Arg, ...] = (*buffers, *sizes, *strided(index), *strided(src), *_base(node))
-        return Lowered((line("scatter_scan", source, args, items, caps),),
-                       why=f"{k} indices: each of {v} rows reads them all")
+        return Lowered(
+            (line("scatter_scan", source, args, items, caps),), why=f"{k} indices: each of {v} rows reads them all"
+        )
     # One order of the indices for each o where they serve whole rows, else for each (o, i).
     rows = 1 if one_row else inner
     keys = View(index.tensor, (outer, k, rows), index.strides, index.offset)
@@ -62,8 +54,7 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         line("scatter_starts", source, (done.keys, starts, *ints(n_starts, v, k)), n_starts, caps),
         line("scatter_sorted", source, args, items, caps),
     )
-    return Lowered(launches, (*done.workspace, 4 * n_starts),
-                   f"{k} indices sorted, so that each row reads its own")
+    return Lowered(launches, (*done.workspace, 4 * n_starts), f"{k} indices sorted, so that each row reads its own")
 
 
 def _owned(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -77,8 +68,13 @@ def _owned(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     runs = min(-(-want // (outer * owners)), -(-inner // _COLUMNS))
     columns = -(-inner // runs)
     items = outer * owners * runs
-    args = (*_buffers(node, index, src), *ints(items, int(node.attrs["base"]), v, index.shape[1],
-            inner, owners, columns, runs), *strided(index), *strided(src), *_base(node))
+    args = (
+        *_buffers(node, index, src),
+        *ints(items, int(node.attrs["base"]), v, index.shape[1], inner, owners, columns, runs),
+        *strided(index),
+        *strided(src),
+        *_base(node),
+    )
     launch = Launch("scatter_owned", source, args, (items,), (1,))
     return Lowered((launch,), why=f"{owners} owners of {v} rows, {columns} columns at once")
 
@@ -88,8 +84,7 @@ def _buffers(node: Node, index: View, src: View) -> list[Arg]:
     out = node.outputs[0]
     base = node.inputs[2].tensor if node.attrs["base"] else out
     some = index.size > 0
-    return [Buffer(index.tensor if some else out), Buffer(src.tensor if some else out),
-            Buffer(base), Buffer(out)]
+    return [Buffer(index.tensor if some else out), Buffer(src.tensor if some else out), Buffer(base), Buffer(out)]
 
 
 def _base(node: Node) -> tuple[Int, ...]:
@@ -102,11 +97,12 @@ def lower_assign(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     total = graph.tensors[out].size
     if total == 0:
         return Lowered(())
-    dims = _merged(tuple(node.attrs["region_shape"]), tuple(node.attrs["region_strides"]),
-                   value.strides)
+    dims = _merged(tuple(node.attrs["region_shape"]), tuple(node.attrs["region_strides"]), value.strides)
     if len(dims) > 8:
-        raise PlanError(f"assign to a region of {len(dims)} dimensions that cannot be merged; "
-                        "kernels handle 8. Try: flatten the tensor before writing into it")
+        raise PlanError(
+            f"assign to a region of {len(dims)} dimensions that cannot be merged; "
+            "kernels handle 8. Try: flatten the tensor before writing into it"
+        )
     rank = next(r for r in (2, 4, 8) if len(dims) <= r)
     elem = C_TYPES[graph.tensors[out].dtype]
     source = with_defines({"ELEM": elem, "RANK": rank}, read_source("index.cl"))
@@ -120,8 +116,7 @@ def lower_assign(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         size = dims[0][0]
         run = min(size, _RUN) if caps.kind == "cpu" else 1
         items = region // size * -(-size // run)
-        places = ints(items, run, value.offset, int(node.attrs["region_offset"]),
-                      *(n for dim in dims for n in dim))
+        places = ints(items, run, value.offset, int(node.attrs["region_offset"]), *(n for dim in dims for n in dim))
         args = (Buffer(value.tensor), Buffer(out), *places)
         launches.append(line("assign_region", source, args, items, caps))
     return Lowered(tuple(launches), why=f"copy, then a region of {rank} dimensions")
@@ -131,10 +126,10 @@ def _merged(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int
     """(size, stride, stride, ...) from the last dimension on, with neighbours made one where every
     operand walks them as one."""
     dims: list[tuple[int, ...]] = []
-    for size, *steps in reversed(list(zip(shape, *strides))):
+    for size, *steps in reversed(list(zip(shape, *strides, strict=True))):
         if size == 1:
             continue
-        if dims and all(step == dims[-1][0] * inner for step, inner in zip(steps, dims[-1][1:])):
+        if dims and all(step == dims[-1][0] * inner for step, inner in zip(steps, dims[-1][1:], strict=False)):
             dims[-1] = (dims[-1][0] * size, *dims[-1][1:])
         else:
             dims.append((size, *steps))

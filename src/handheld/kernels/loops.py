@@ -67,8 +67,7 @@ class Body:
     def value(self, i: int) -> str:
         if i not in self._values:
             self._values[i] = statement(
-                self.code, self.program[i], i, self.name, self.kinds, self.index_of, self.coord,
-                self.node,
+                self.code, self.program[i], i, self.name, self.kinds, self.index_of, self.coord, self.node
             )
         return self._values[i]
 
@@ -76,9 +75,11 @@ class Body:
         return f"const {REGISTER[self.kinds[i]]} v{i} = {self.value(i)};"
 
     def stores(self, full: bool) -> list[str]:
-        return [self.code.store(self._output(n), self._output_index(n), self.name(position))
-                for n, (position, is_full) in enumerate(self.node.attrs["stores"])
-                if is_full == full]
+        return [
+            self.code.store(self._output(n), self._output_index(n), self.name(position))
+            for n, (position, is_full) in enumerate(self.node.attrs["stores"])
+            if is_full == full
+        ]
 
     def place(self, n: int) -> str:
         """The element of output n, a float, that belongs to the point."""
@@ -127,10 +128,12 @@ def lower_map(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         work, count = body.code.integer(rows * blocks), body.code.integer(blocks)
         end = body.sizes[-1]
         lines = [
-            "const int g = get_global_id(0);", f"if (g >= {work}) return;",
+            "const int g = get_global_id(0);",
+            f"if (g >= {work}) return;",
             f"const int row = g / {count}, begin = (g % {count}) * {BLOCK};",
             f"const int end = min(begin + {BLOCK}, {end});",
-            *body.split("row", dims[:-1]), *_run(body, inner, last),
+            *body.split("row", dims[:-1]),
+            *_run(body, inner, last),
         ]
         local = cpu_group(rows * blocks, caps)
         return launch(body, "map_blocks", lines, round_up(rows * blocks, local), local, node)
@@ -158,16 +161,29 @@ def _run(body: Body, inner: list[str], size: int) -> list[str]:
             table = body.code.graph.tensors[body.node.inputs[instr.params[0]].tensor]
             last = body.code.integer(max(table.size - 1, 0))
             before = [free[k] for k in sorted(needed & set(free))]
-            tests += ["{", f"const int {x} = begin;", *before,
-                      f"inside &= v{at} >= 0 && v{at} <= {last} - (end - 1 - begin);", "}"]
+            tests += [
+                "{",
+                f"const int {x} = begin;",
+                *before,
+                f"inside &= v{at} >= 0 && v{at} <= {last} - (end - 1 - begin);",
+                "}",
+            ]
             kind = REGISTER[body.kinds[i]]
             free[i] = f"const {kind} v{i} = {body.code.element(table, f'v{at}')};"
     if not tests:
         return loop(x, "begin", "end", inner, size)
     fixed = [body.declare(i) for i in range(len(body.program)) if i not in free]
     quick = loop(x, "begin", "end", [*free.values(), *body.stores(True)], size)
-    return [*fixed, "int inside = 1;", *tests, "if (inside) {", *quick, "} else {",
-            *loop(x, "begin", "end", inner, size), "}"]
+    return [
+        *fixed,
+        "int inside = 1;",
+        *tests,
+        "if (inside) {",
+        *quick,
+        "} else {",
+        *loop(x, "begin", "end", inner, size),
+        "}",
+    ]
 
 
 def _slopes(body: Body) -> list[int | None]:
@@ -182,8 +198,8 @@ def _slopes(body: Body) -> list[int | None]:
         elif instr.op == "index":
             slope = space.linear[last]
         elif instr.op == "load" and (
-                space.operands[instr.params[0]][last]
-                or any(space.keep[d] == last for d, _, _ in instr.params[1])):
+            space.operands[instr.params[0]][last] or any(space.keep[d] == last for d, _, _ in instr.params[1])
+        ):
             slope = None
         elif instr.op == "add" and None not in args:
             slope = sum(a or 0 for a in args)
@@ -197,18 +213,28 @@ def _several(body: Body, split: list[str], bound: str, count: int, local: int) -
     values = [body.declare(i) for i in range(len(body.program))]
     stored = sorted({position for position, _ in body.node.attrs["stores"]})
     kinds = {i: REGISTER[body.kinds[i]] for i in stored}
-    each = ["#pragma unroll", f"for (int u_ = 0; u_ < {count}; ++u_) {{",
-            f"  const int g = first_ + u_ * {local};"]
+    each = ["#pragma unroll", f"for (int u_ = 0; u_ < {count}; ++u_) {{", f"  const int g = first_ + u_ * {local};"]
     return [
         f"const int first_ = get_group_id(0) * {count * local} + get_local_id(0);",
         f"if (first_ + {(count - 1) * local} < {bound}) {{",
         *(f"{kind} y{i}[{count}];" for i, kind in kinds.items()),
-        *each, *split, *values, *(f"y{i}[u_] = v{i};" for i in stored), "}",
-        *each, *split, *(f"const {kind} v{i} = y{i}[u_];" for i, kind in kinds.items()),
-        *body.stores(True), "}",
+        *each,
+        *split,
+        *values,
+        *(f"y{i}[u_] = v{i};" for i in stored),
+        "}",
+        *each,
+        *split,
+        *(f"const {kind} v{i} = y{i}[u_];" for i, kind in kinds.items()),
+        *body.stores(True),
+        "}",
         "} else {",
-        f"for (int g = first_; g < {bound}; g += {local}) {{", *split, *values,
-        *body.stores(True), "}", "}",
+        f"for (int g = first_; g < {bound}; g += {local}) {{",
+        *split,
+        *values,
+        *body.stores(True),
+        "}",
+        "}",
     ]
 
 
@@ -224,15 +250,12 @@ def loop(variable: str, begin: str, end: str, inner: list[str], size: int) -> li
     return [
         _STEPS[step][1],
         f"for (int {variable} = {begin}; {variable} < {end}; ++{variable}) {{",
-        *(f"  {line}" for line in inner), "}",
+        *(f"  {line}" for line in inner),
+        "}",
     ]
 
 
-def launch(
-    body: Body, name: str, lines: list[str], global_size: int, local: int, node: Node
-) -> Lowered:
+def launch(body: Body, name: str, lines: list[str], global_size: int, local: int, node: Node) -> Lowered:
     source = body.kernel(name, lines)
     launch = Launch(name, source, tuple(body.code.args), (global_size,), (local,))
     return Lowered((launch,), (), f"{name} over {'x'.join(map(str, body.space.sizes)) or '1'}")
-
-

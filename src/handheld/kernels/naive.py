@@ -12,15 +12,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints
-from handheld.kernels.base import (
-    Arg,
-    Buffer,
-    Launch,
-    Lowered,
-    read_source,
-    round_up,
-    with_defines,
-)
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_source, round_up, with_defines
 from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, few_batches, unit, within
 
@@ -32,8 +24,7 @@ def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     shape = tuple(node.attrs["shape"])
     lead = len(shape) - 2
     if lead > 3:
-        raise PlanError(f"the naive product takes 3 batch dimensions, and this one has {lead}. "
-                        "Try: the other kernels")
+        raise PlanError(f"the naive product takes 3 batch dimensions, and this one has {lead}. Try: the other kernels")
     a, b = (unit(view) for view in node.inputs[:OWN])
     m, n, k = shape[-2], shape[-1], a.shape[-1]
     sizes = (1,) * (3 - lead) + shape[:-2]
@@ -41,15 +32,27 @@ def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         return Lowered((), why="empty output")
     within(node, max(math.prod(shape), n + GROUP, m + GROUP), "elements")
     end = epilogue(node, graph, OWN)
-    text = with_defines({"BATCH": lead, "EPILOGUE_PARAMS": end.params,
-                         "EPILOGUE": end.body.replace("\n", " ")},
-                        end.helpers + read_source("naive.cl"))
-    maps = (m, n, k, a.offset, *a.strides[-2:], b.offset, *b.strides[-2:], *sizes[1:],
-            *(0,) * (3 - lead), *a.strides[:-2], *(0,) * (3 - lead), *b.strides[:-2])
+    text = with_defines(
+        {"BATCH": lead, "EPILOGUE_PARAMS": end.params, "EPILOGUE": end.body.replace("\n", " ")},
+        end.helpers + read_source("naive.cl"),
+    )
+    maps = (
+        m,
+        n,
+        k,
+        a.offset,
+        *a.strides[-2:],
+        b.offset,
+        *b.strides[-2:],
+        *sizes[1:],
+        *(0,) * (3 - lead),
+        *a.strides[:-2],
+        *(0,) * (3 - lead),
+        *b.strides[:-2],
+    )
     # without terms the inputs may be empty; the output stands in for pointers that are never read
     own = (a.tensor, b.tensor) if k else (node.outputs[0],) * 2
     args: tuple[Arg, ...] = (*map(Buffer, own), *ints(*maps), *end.args)
     side = group(caps, math.isqrt(min(GROUP, caps.max_work_group)))
     wide = (round_up(n, side), round_up(m, side), math.prod(sizes))
-    return Lowered((Launch("naive", text, args, wide, (side, side, 1)),), (),
-                   "naive: a work-item an output")
+    return Lowered((Launch("naive", text, args, wide, (side, side, 1)),), (), "naive: a work-item an output")

@@ -10,15 +10,7 @@ from typing import Any
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints, line, strided
-from handheld.kernels.base import (
-    Arg,
-    Buffer,
-    Launch,
-    Lowered,
-    read_source,
-    round_up,
-    with_defines,
-)
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_source, round_up, with_defines
 
 MOST_PLANES = 32768  # work-groups along the third dimension that every GPU can run
 MOST_WIDE, MOST_TAPS = 2048, 64  # of a row and a window that a CPU averages by rows
@@ -51,12 +43,19 @@ def _forward(node: Node, graph: Graph, caps: DeviceCaps, window: dict[str, int])
 def _backward(node: Node, graph: Graph, caps: DeviceCaps, window: dict[str, int]) -> Lowered:
     shape: tuple[int, ...] = tuple(node.attrs["shape"])
     windows = node.inputs[0].shape
-    return _pool(node, graph, caps, window, image=shape, windows=windows,
-                 total=math.prod(shape))
+    return _pool(node, graph, caps, window, image=shape, windows=windows, total=math.prod(shape))
 
 
-def _pool(node: Node, graph: Graph, caps: DeviceCaps, window: dict[str, int], *,
-          image: tuple[int, ...], windows: tuple[int, ...], total: int) -> Lowered:
+def _pool(
+    node: Node,
+    graph: Graph,
+    caps: DeviceCaps,
+    window: dict[str, int],
+    *,
+    image: tuple[int, ...],
+    windows: tuple[int, ...],
+    total: int,
+) -> Lowered:
     if total == 0:
         return Lowered(())
     _check_range(node.attrs, image[2:], windows[2:])
@@ -69,8 +68,12 @@ def _pool(node: Node, graph: Graph, caps: DeviceCaps, window: dict[str, int], *,
     if caps.kind == "cpu" and not defines["ADAPTIVE"]:
         step = node.attrs["stride"][1]
         row = max(image[3], windows[3])
-        if (node.op in ("avg_pool", "avg_pool_grad") and node.inputs[0].strides[3] == 1
-                and row <= MOST_WIDE and max(node.attrs["kernel"]) <= MOST_TAPS):
+        if (
+            node.op in ("avg_pool", "avg_pool_grad")
+            and node.inputs[0].strides[3] == 1
+            and row <= MOST_WIDE
+            and max(node.attrs["kernel"]) <= MOST_TAPS
+        ):
             kernel, defines["WIDE"] = f"{node.op}_rows", row
         elif node.op == "max_pool" and node.inputs[0].strides[3] == 1 and step <= 2:
             kernel, defines["STEP"] = "max_pool_rows", step
@@ -91,7 +94,7 @@ def _pool(node: Node, graph: Graph, caps: DeviceCaps, window: dict[str, int], *,
     if "STEP" in defines:
         text = read_source("wide.cl") + text
     if any(half):
-        defines |= {f"{name}_HALF": 1 for name, on in zip(("IN", "OUT"), half) if on}
+        defines |= {f"{name}_HALF": 1 for name, on in zip(("IN", "OUT"), half, strict=True) if on}
         text = read_source("half.cl") + text
     source = with_defines(defines, text)
     if "GRID" not in defines:
@@ -112,8 +115,7 @@ def _grid(wide: int, items: int) -> tuple[int, int, int]:
 def _sides(attrs: Mapping[str, Any]) -> dict[str, int]:
     """The names that pool.cl has for them."""
     keys = {"K": "kernel", "S": "stride", "P": "padding", "D": "dilation"}
-    return {letter + side: attrs[key][n] for letter, key in keys.items() if key in attrs
-            for n, side in enumerate("HW")}
+    return {letter + side: attrs[key][n] for letter, key in keys.items() if key in attrs for n, side in enumerate("HW")}
 
 
 def _max_window(attrs: Mapping[str, Any]) -> dict[str, int]:
@@ -121,8 +123,7 @@ def _max_window(attrs: Mapping[str, Any]) -> dict[str, int]:
     return sides if attrs["adaptive"] else _sides(attrs)
 
 
-def _avg_window(attrs: Mapping[str, Any], image: tuple[int, ...],
-                windows: tuple[int, ...]) -> dict[str, int]:
+def _avg_window(attrs: Mapping[str, Any], image: tuple[int, ...], windows: tuple[int, ...]) -> dict[str, int]:
     """Where every window has the same size, that is the divisor: one division an output."""
     kernel, stride, pad = (attrs[key] for key in ("kernel", "stride", "padding"))
     even = all(
@@ -134,8 +135,7 @@ def _avg_window(attrs: Mapping[str, Any], image: tuple[int, ...],
     return {**_sides(attrs), "COUNT_PAD": int(attrs["count_pad"]), "DIVISOR": int(divisor)}
 
 
-def _check_range(attrs: Mapping[str, Any], image: tuple[int, ...],
-                 windows: tuple[int, ...]) -> None:
+def _check_range(attrs: Mapping[str, Any], image: tuple[int, ...], windows: tuple[int, ...]) -> None:
     """The positions that the kernels compute on the way fit in 32 bits too."""
     for side in (0, 1):
         if attrs.get("adaptive", False):

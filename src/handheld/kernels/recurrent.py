@@ -7,16 +7,7 @@ from dataclasses import dataclass
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints, line
-from handheld.kernels.base import (
-    Arg,
-    Buffer,
-    Launch,
-    Lowered,
-    Workspace,
-    read_source,
-    round_up,
-    with_defines,
-)
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_source, round_up, with_defines
 
 #: on a GPU: rows of the batch and units of a work-group's tile, and its work-items
 TILE, UNITS, ITEMS = 8, 8, 256
@@ -40,8 +31,7 @@ class _Cell:
     why: str
 
     @staticmethod
-    def of(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, *,
-           backward: bool = False) -> _Cell:
+    def of(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, *, backward: bool = False) -> _Cell:
         ints(steps * batch * gates * hidden)
         if caps.kind == "gpu":
             return _tiles(caps, steps, batch, hidden, gates, backward)
@@ -50,10 +40,19 @@ class _Cell:
         row_blocks, lane_blocks = -(-batch // rows), -(-hidden // lanes)
         local = (min(group(caps, 16), _power(row_blocks)), 1)
         size = (round_up(row_blocks, local[0]), lane_blocks)
-        source = with_defines({"LANES": lanes, "ROWS": rows},
-                              read_source("math.cl") + read_source("recurrent.cl"))
-        return _Cell(caps, source, steps, batch, hidden, gates, lanes, (size, local),
-                     gates * hidden * round_up(hidden, lanes), "vectors of columns")
+        source = with_defines({"LANES": lanes, "ROWS": rows}, read_source("math.cl") + read_source("recurrent.cl"))
+        return _Cell(
+            caps,
+            source,
+            steps,
+            batch,
+            hidden,
+            gates,
+            lanes,
+            (size, local),
+            gates * hidden * round_up(hidden, lanes),
+            "vectors of columns",
+        )
 
     @property
     def sizes(self) -> tuple[Arg, ...]:
@@ -79,8 +78,11 @@ class _Cell:
         return Launch(kernel, self.source, (*args, *self.sizes), *self.grid)
 
     def lowered(self, launches: list[Launch]) -> Lowered:
-        return Lowered(tuple(launches), (4 * self.packed_size,),
-                       f"{self.steps} steps of one launch, {self.why}, weights packed once")
+        return Lowered(
+            tuple(launches),
+            (4 * self.packed_size,),
+            f"{self.steps} steps of one launch, {self.why}, weights packed once",
+        )
 
 
 def _power(value: int) -> int:
@@ -105,13 +107,18 @@ def _shape(caps: DeviceCaps, batch: int, hidden: int, per_unit: int, terms: int)
         while 4 * tile * slices * max(width, 4 * quads) > room and (quads > 1 or slices > least):
             quads, slices = (quads - 1, slices) if quads > 1 else (quads, slices // 2)
         if tile == 1 or 4 * tile * slices * max(width, 4 * quads) <= room:
-            return {"UNITS": units, "TILE": tile, "GATES": per_unit, "COLUMNS": columns,
-                    "SLICES": slices, "QUADS": quads}
+            return {
+                "UNITS": units,
+                "TILE": tile,
+                "GATES": per_unit,
+                "COLUMNS": columns,
+                "SLICES": slices,
+                "QUADS": quads,
+            }
         tile //= 2
 
 
-def _tiles(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int,
-           backward: bool) -> _Cell:
+def _tiles(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, backward: bool) -> _Cell:
     """A GPU's cell: a work-group a tile, k in slices between the items of each."""
     per_unit, terms = (1, gates * hidden) if backward else (gates, hidden)
     shape = _shape(caps, batch, hidden, per_unit, terms)
@@ -121,9 +128,18 @@ def _tiles(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int,
     packed = unit_tiles * quads * width * 4
     ints(packed)
     defines: dict[str, object] = {"LANES": 1, "ROWS": 1, **shape, "WHOLE": int(terms % 4 == 0)}
-    return _Cell(caps, with_defines(defines, read_source("recurrent.cl")), steps, batch, hidden,
-                 gates, quads, ((row_tiles, unit_tiles * local), (1, local)), packed,
-                 f"tiles of {shape['TILE']}x{units}, k in {slices} slices")
+    return _Cell(
+        caps,
+        with_defines(defines, read_source("recurrent.cl")),
+        steps,
+        batch,
+        hidden,
+        gates,
+        quads,
+        ((row_tiles, unit_tiles * local), (1, local)),
+        packed,
+        f"tiles of {shape['TILE']}x{units}, k in {slices} slices",
+    )
 
 
 def _order(steps: int, reverse: bool) -> list[int]:
@@ -140,9 +156,19 @@ def lower_lstm(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     launches = [cell.pack(w, transposed=True)]
     before_h, before_c, near = h0, c0, 0
     for t in _order(steps, node.attrs["reverse"]):
-        launches.append(cell.step(
-            "lstm", Buffer(gx), Workspace(0), Buffer(before_h), Buffer(before_c), Buffer(h),
-            Buffer(c), Buffer(gates), *ints(t * batch, near)))
+        launches.append(
+            cell.step(
+                "lstm",
+                Buffer(gx),
+                Workspace(0),
+                Buffer(before_h),
+                Buffer(before_c),
+                Buffer(h),
+                Buffer(c),
+                Buffer(gates),
+                *ints(t * batch, near),
+            )
+        )
         before_h, before_c, near = h, c, t * batch
     return cell.lowered(launches)
 
@@ -157,8 +183,18 @@ def lower_gru(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     launches = [cell.pack(w, transposed=True)]
     before, near = h0, 0
     for t in _order(steps, node.attrs["reverse"]):
-        launches.append(cell.step("gru", Buffer(gx), Workspace(0), Buffer(bias), Buffer(before),
-                                  Buffer(h), Buffer(saved), *ints(t * batch, near)))
+        launches.append(
+            cell.step(
+                "gru",
+                Buffer(gx),
+                Workspace(0),
+                Buffer(bias),
+                Buffer(before),
+                Buffer(h),
+                Buffer(saved),
+                *ints(t * batch, near),
+            )
+        )
         before, near = h, t * batch
     return cell.lowered(launches)
 
@@ -167,7 +203,7 @@ def _backwards(steps: int, batch: int, reverse: bool) -> list[tuple[int, int, in
     """For each step of the gradient: its row, that of the step before it in time (-1: the initial
     state) and that of the step after it (-1: the end)."""
     rows = [t * batch for t in _order(steps, reverse)]
-    return list(zip(rows, [-1, *rows[:-1]], [*rows[1:], -1]))[::-1]
+    return list(zip(rows, [-1, *rows[:-1]], [*rows[1:], -1], strict=False))[::-1]
 
 
 def lower_lstm_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -181,10 +217,21 @@ def lower_lstm_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         return Lowered((cell.keep(dh_last, dh0), cell.keep(dc_last, dc0)))
     launches = [cell.pack(w, transposed=False)]
     for at, near, later in _backwards(steps, batch, node.attrs["reverse"]):
-        launches.append(cell.step(
-            "lstm_grad", Buffer(dh), Buffer(dh_last), Buffer(dc_last if later < 0 else dc0),
-            Workspace(0), Buffer(c), Buffer(gates), Buffer(c0 if near < 0 else c), Buffer(dgx),
-            Buffer(dc0), *ints(at, max(near, 0), later)))
+        launches.append(
+            cell.step(
+                "lstm_grad",
+                Buffer(dh),
+                Buffer(dh_last),
+                Buffer(dc_last if later < 0 else dc0),
+                Workspace(0),
+                Buffer(c),
+                Buffer(gates),
+                Buffer(c0 if near < 0 else c),
+                Buffer(dgx),
+                Buffer(dc0),
+                *ints(at, max(near, 0), later),
+            )
+        )
     first = _order(steps, node.attrs["reverse"])[0] * batch
     launches.append(cell.step("lstm_begin", Buffer(dgx), Workspace(0), Buffer(dh0), *ints(first)))
     return cell.lowered(launches)
@@ -201,10 +248,20 @@ def lower_gru_grad(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         return Lowered((cell.keep(dh_last, dh0),))
     launches = [cell.pack(w, transposed=False)]
     for at, near, later in _backwards(steps, batch, node.attrs["reverse"]):
-        launches.append(cell.step(
-            "gru_grad", Buffer(dh), Buffer(dh_last if later < 0 else dh0), Workspace(0),
-            Buffer(h0 if near < 0 else h), Buffer(saved), Buffer(dgx), Buffer(dgh), Buffer(dh0),
-            *ints(at, max(near, 0), later)))
+        launches.append(
+            cell.step(
+                "gru_grad",
+                Buffer(dh),
+                Buffer(dh_last if later < 0 else dh0),
+                Workspace(0),
+                Buffer(h0 if near < 0 else h),
+                Buffer(saved),
+                Buffer(dgx),
+                Buffer(dgh),
+                Buffer(dh0),
+                *ints(at, max(near, 0), later),
+            )
+        )
     first = _order(steps, node.attrs["reverse"])[0] * batch
     launches.append(cell.step("gru_begin", Buffer(dgh), Workspace(0), Buffer(dh0), *ints(first)))
     return cell.lowered(launches)

@@ -54,9 +54,7 @@ def long_rows(node: Node) -> Node:
     return node
 
 
-def _changed(
-    node: Node, change: Change, own: tuple[int, ...], shape: tuple[int, ...]
-) -> Node | None:
+def _changed(node: Node, change: Change, own: tuple[int, ...], shape: tuple[int, ...]) -> Node | None:
     """The node with its inputs `own`, and all operands read over its shape, changed."""
     program = node.attrs.get("program", ())
     if any(i.op == "iota" or (i.op == "load" and i.params[1]) for i in program):
@@ -105,7 +103,7 @@ def _images_as_row(view: View) -> View:
 
 def unit(view: View) -> View:
     """Strides of dimensions of size 1 are arbitrary: 0 keeps every partial index small."""
-    strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides))
+    strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True))
     return View(view.tensor, view.shape, strides, view.offset)
 
 
@@ -125,11 +123,16 @@ def within(node: Node, value: int, what: str) -> None:
 
 
 def within_reach(
-    node: Node, image: View, rows: tuple[int, ...], step: tuple[int, ...], taps: tuple[int, ...],
-    tap: tuple[int, ...], off: tuple[int, ...],
+    node: Node,
+    image: View,
+    rows: tuple[int, ...],
+    step: tuple[int, ...],
+    taps: tuple[int, ...],
+    tap: tuple[int, ...],
+    off: tuple[int, ...],
 ) -> None:
     """The furthest pixel that an output and a tap speak of, inside or not, must have an index."""
-    far = [abs(o) + n * s + t * abs(e) for o, n, s, t, e in zip(off, rows, step, taps, tap)]
-    sizes = (*image.shape[:2], *(max(n, f) for n, f in zip(image.shape[2:], far)))
-    total = abs(image.offset) + sum(n * abs(s) for n, s in zip(sizes, image.strides))
+    far = [abs(o) + n * s + t * abs(e) for o, n, s, t, e in zip(off, rows, step, taps, tap, strict=True)]
+    sizes = (*image.shape[:2], *(max(n, f) for n, f in zip(image.shape[2:], far, strict=True)))
+    total = abs(image.offset) + sum(n * abs(s) for n, s in zip(sizes, image.strides, strict=True))
     within(node, total, "as an index of its padded image")

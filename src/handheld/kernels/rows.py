@@ -22,17 +22,7 @@ from handheld.kernels.rows_chunks import chunks_of, lower_chunks
 from handheld.kernels.rows_gpu import lower_groups
 from handheld.kernels.rows_lanes import LANES, lower_lanes
 from handheld.kernels.space import Space, collapse
-from handheld.kernels.stages import (
-    RUN,
-    Stages,
-    available,
-    is_arg,
-    linear,
-    nest,
-    reductions_of,
-    start_of,
-    update,
-)
+from handheld.kernels.stages import RUN, Stages, available, is_arg, linear, nest, reductions_of, start_of, update
 
 
 def lower_reduce(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -47,8 +37,7 @@ def lower_reduce(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     rows = math.prod(space.sizes[d] for d in outer)
     if _adjacent_rows(space, outer):
         chunks = chunks_of(body, stages, outer, caps)
-        return lower_chunks(node, graph, space, caps, chunks) if chunks else \
-            _columns(body, stages, outer, rows, caps)
+        return lower_chunks(node, graph, space, caps, chunks) if chunks else _columns(body, stages, outer, rows, caps)
     return lower_lanes(body, stages, outer, rows, caps)
 
 
@@ -105,12 +94,7 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
 
 
 def _column_stage(
-    body: Body,
-    stages: Stages,
-    todo: list[int],
-    inner: list[int],
-    width: int,
-    lanes: Callable[[list[str]], list[str]],
+    body: Body, stages: Stages, todo: list[int], inner: list[int], width: int, lanes: Callable[[list[str]], list[str]]
 ) -> list[str]:
     lines, updates, flush = [], [], []
     at = linear(body)

@@ -19,16 +19,7 @@ from handheld.kernels.base import Launch, Lowered, Workspace, round_up
 from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body, cpu_group, loop
 from handheld.kernels.space import Space
-from handheld.kernels.stages import (
-    Stages,
-    closure,
-    fold_of,
-    is_arg,
-    nest,
-    reductions_of,
-    start_of,
-    update,
-)
+from handheld.kernels.stages import Stages, closure, fold_of, is_arg, nest, reductions_of, start_of, update
 
 LEAST = 64 << 10  # elements
 TERMS = 256  # of a chunk at most: more added up one by one would cost accuracy
@@ -56,8 +47,11 @@ def chunks_of(body: Body, stages: Stages, outer: list[int], caps: DeviceCaps) ->
 
 def lower_chunks(node: Node, graph: Graph, space: Space, caps: DeviceCaps, chunks: int) -> Lowered:
     first, workspace = _parts(node, graph, space, chunks)
-    return Lowered((first, _join(node, graph, space, caps, chunks)), workspace,
-                   f"{chunks} chunks of {'x'.join(map(str, space.sizes))}, then joined")
+    return Lowered(
+        (first, _join(node, graph, space, caps, chunks)),
+        workspace,
+        f"{chunks} chunks of {'x'.join(map(str, space.sizes))}, then joined",
+    )
 
 
 def _parts(node: Node, graph: Graph, space: Space, chunks: int) -> tuple[Launch, tuple[int, ...]]:
@@ -80,13 +74,16 @@ def _parts(node: Node, graph: Graph, space: Space, chunks: int) -> tuple[Launch,
     tile = min(space.sizes[column], TILE)
     walk = nest(body, inner[1:], loop(x, "low_", "high_", text, tile))
     lines = [
-        "const int g = get_global_id(0);", f"if (g >= {count}) return;",
+        "const int g = get_global_id(0);",
+        f"if (g >= {count}) return;",
         f"const int begin_ = g * {length}, end_ = min(begin_ + {length}, {body.sizes[inner[0]]});",
         f"for (int low_ = 0; low_ < {size}; low_ += {TILE}) {{",
         f"  const int high_ = min(low_ + {TILE}, {size});",
         *(f"  {t}" for t in loop(x, "low_", "high_", start, tile)),
         f"  for (int x{inner[0]} = begin_; x{inner[0]} < end_; ++x{inner[0]}) {{",
-        *(f"    {t}" for t in walk), "  }", "}",
+        *(f"    {t}" for t in walk),
+        "  }",
+        "}",
     ]
     source = body.kernel("reduce_chunks", lines)
     launch = Launch("reduce_chunks", source, tuple(body.code.args), (chunks,), (1,))
@@ -103,10 +100,15 @@ def _join(node: Node, graph: Graph, space: Space, caps: DeviceCaps, chunks: int)
         f"const int low_ = get_global_id(0) * {JOIN}, high_ = min(low_ + {JOIN}, {size});",
         *(f"{start_of(body, i)[0]} p{i}[{JOIN}];" for i in todo),
         f"for (int l = 0; l < {JOIN}; ++l) {{",
-        *(f"  p{i}[l] = {start_of(body, i)[1]};" for i in todo), "}",
+        *(f"  p{i}[l] = {start_of(body, i)[1]};" for i in todo),
+        "}",
         f"for (int g = 0; g < {count}; ++g) {{",
-        *(f"  {t}" for t in loop(x, "low_", "high_", [
-            fold_of(body, i, f"p{i}[{x} - low_]", parts[i], "", "") for i in todo], JOIN)),
+        *(
+            f"  {t}"
+            for t in loop(
+                x, "low_", "high_", [fold_of(body, i, f"p{i}[{x} - low_]", parts[i], "", "") for i in todo], JOIN
+            )
+        ),
         "}",
     ]
     roots = [p for p, full in node.attrs["stores"] if not full]
@@ -115,8 +117,9 @@ def _join(node: Node, graph: Graph, space: Space, caps: DeviceCaps, chunks: int)
     lines += loop(x, "low_", "high_", text + body.stores(False), JOIN)
     work = -(-space.sizes[column] // JOIN)
     local = cpu_group(work, caps)
-    return Launch("reduce_join", body.kernel("reduce_join", lines), tuple(body.code.args),
-                  (round_up(work, local),), (local,))
+    return Launch(
+        "reduce_join", body.kernel("reduce_join", lines), tuple(body.code.args), (round_up(work, local),), (local,)
+    )
 
 
 def _part(body: Body, k: int, i: int) -> str:

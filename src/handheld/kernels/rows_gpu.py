@@ -28,16 +28,7 @@ from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body
 from handheld.kernels.rows_shape import Shape, joining, shape_of
 from handheld.kernels.space import Space
-from handheld.kernels.stages import (
-    RUN,
-    Stages,
-    closure,
-    fold_of,
-    is_arg,
-    reductions_of,
-    start_of,
-    update,
-)
+from handheld.kernels.stages import RUN, Stages, closure, fold_of, is_arg, reductions_of, start_of, update
 
 UNROLL = 4  # elements whose loads are on their way together when a walk stores
 UNROLL_SIZE = 24  # instructions an element; larger programs go two by two
@@ -154,13 +145,18 @@ class Kernel:
         self.rows = integer(shape.rows)
         size_j, size_x = integer(shape.size_j), integer(shape.size_x)
         self.size_x = size_x
-        place = [f"const int lx_ = id_ % {lanes_x}, s_ = id_ / {lanes_x} % {slots};",
-                 f"const int lj_ = id_ / {lanes_x} / {slots};"]
+        place = [
+            f"const int lx_ = id_ % {lanes_x}, s_ = id_ / {lanes_x} % {slots};",
+            f"const int lj_ = id_ / {lanes_x} / {slots};",
+        ]
         if shape.columns:
-            place = [f"const int s_ = id_ % {slots}, lx_ = id_ / {slots} % {lanes_x};",
-                     f"const int lj_ = id_ / {slots} / {lanes_x};"]
+            place = [
+                f"const int s_ = id_ % {slots}, lx_ = id_ / {slots} % {lanes_x};",
+                f"const int lj_ = id_ / {slots} / {lanes_x};",
+            ]
         self.lines += [
-            "const int id_ = get_local_id(0);", *place,
+            "const int id_ = get_local_id(0);",
+            *place,
             f"const int l_ = lj_ * {lanes_x} + lx_, at_ = l_ * {slots} + s_;",
             f"const int row_ = get_group_id(0) * {slots} + s_, live_ = row_ < {self.rows};",
             f"const int g_ = min(row_, {self.rows} - 1);",
@@ -202,8 +198,12 @@ class Kernel:
     def _declare(self, wanted: list[int], stage: int) -> None:
         """Values of the row that are complete after `stage`."""
         for i in wanted:
-            if (i not in self.declared and not self.stages.inner[i]
-                    and self.program[i].op not in REDUCTIONS and self.stages.stage[i] <= stage):
+            if (
+                i not in self.declared
+                and not self.stages.inner[i]
+                and self.program[i].op not in REDUCTIONS
+                and self.stages.stage[i] <= stage
+            ):
                 self.declared.add(i)
                 self.lines.append(self.body.declare(i))
 
@@ -281,15 +281,18 @@ class Kernel:
         outside = [f"for (int j_ = jb_ + lj_; j_ < je_; j_ += {self.lanes_j}) {{", *split]
         if self.shape.along_j:
             inside, count, first, end = "j_", self.lanes_j, "jb_ + lj_", "je_"
-            outside = [
-                f"for (int {self.x} = xb_ + lx_; {self.x} < xe_; {self.x} += {self.lanes_x}) {{"
-            ]
+            outside = [f"for (int {self.x} = xb_ + lx_; {self.x} < xe_; {self.x} += {self.lanes_x}) {{"]
             text = [*split, *text]
-        loop = self._storing(inside, count, text, full, split) if full else [
-            f"#pragma unroll {UNROLL}",
-            f"for (int i_ = c_; i_ < e_; i_ += {count}) {{ const int {inside} = i_;",
-            *(f"  {t}" for t in text), "}",
-        ]
+        loop = (
+            self._storing(inside, count, text, full, split)
+            if full
+            else [
+                f"#pragma unroll {UNROLL}",
+                f"for (int i_ = c_; i_ < e_; i_ += {count}) {{ const int {inside} = i_;",
+                *(f"  {t}" for t in text),
+                "}",
+            ]
+        )
         step = f"{RUN} * {count}"
         if flush:
             run = f"run{todo[0]}_"
@@ -299,30 +302,38 @@ class Kernel:
             *outside,
             f"  for (int c_ = {first}; c_ < {end}; c_ += {step}) {{",
             f"    const int e_ = min({end}, c_ + {step});",
-            *(f"    {t}" for t in loop), "  }", "}", *flush,
+            *(f"    {t}" for t in loop),
+            "  }",
+            "}",
+            *flush,
         ]
 
-    def _storing(
-        self, inside: str, count: str, text: list[str], full: list[int], split: list[str]
-    ) -> list[str]:
+    def _storing(self, inside: str, count: str, text: list[str], full: list[int], split: list[str]) -> list[str]:
         """Elements some at a time: all loads, then all stores, which a compiler cannot tell to be
         apart from the loads after them."""
         inner = sorted({i for i in full if self.stages.inner[i]})
         kinds = {i: REGISTER[self.body.kinds[i]] for i in inner}
         times = UNROLL if len(text) <= UNROLL_SIZE else UNROLL // 2
-        each = ["#pragma unroll",
-                f"for (int u_ = 0; u_ < {times}; ++u_) {{ const int {inside} = i_ + u_ * {count};"]
+        each = ["#pragma unroll", f"for (int u_ = 0; u_ < {times}; ++u_) {{ const int {inside} = i_ + u_ * {count};"]
         stores = self.body.stores(True)
         again = split if self.shape.along_j else []
         return [
             "int i_ = c_;",
             f"for (; i_ + {times - 1} * {count} < e_; i_ += {times} * {count}) {{",
             *(f"  {kinds[i]} y{i}[{times}];" for i in inner),
-            *each, *(f"  {t}" for t in text), *(f"  y{i}[u_] = v{i};" for i in inner), "}",
-            *each, *again, *(f"  const {kinds[i]} v{i} = y{i}[u_];" for i in inner),
-            *(f"  {t}" for t in stores), "}", "}",
+            *each,
+            *(f"  {t}" for t in text),
+            *(f"  y{i}[u_] = v{i};" for i in inner),
+            "}",
+            *each,
+            *again,
+            *(f"  const {kinds[i]} v{i} = y{i}[u_];" for i in inner),
+            *(f"  {t}" for t in stores),
+            "}",
+            "}",
             f"for (; i_ < e_; i_ += {count}) {{ const int {inside} = i_;",
-            *(f"  {t}" for t in (*text, *stores)), "}",
+            *(f"  {t}" for t in (*text, *stores)),
+            "}",
         ]
 
     # ── the end of a stage ────────────────────────────────────────────────────────────────────
@@ -343,8 +354,9 @@ class Kernel:
                 self.lines.append(f"{where}[at_] = p{i}w;")
                 places += 1
             other = f"[at_ + h_ * {self.slots}]"
-            folds.append(fold_of(self.body, i, f"{values}[at_]", f"{values}{other}",
-                              f"{where}[at_]", f"{where}{other}"))
+            folds.append(
+                fold_of(self.body, i, f"{values}[at_]", f"{values}{other}", f"{where}[at_]", f"{where}{other}")
+            )
             result = f"{where or values}[s_]"
             if not parts:
                 ends.append(f"const {REGISTER[self.body.kinds[i]]} v{i} = {result};")
@@ -355,7 +367,12 @@ class Kernel:
                 ends.append(f"{place} = {where}[s_];")
         self.folded, self.places = max(self.folded, len(todo)), max(self.places, places)
         self.lines += [
-            barrier, f"for (int h_ = {self.lanes} / 2; h_; h_ >>= 1) {{",
-            "  if (l_ < h_) {", *(f"    {t}" for t in folds), "  }", f"  {barrier}", "}",
+            barrier,
+            f"for (int h_ = {self.lanes} / 2; h_; h_ >>= 1) {{",
+            "  if (l_ < h_) {",
+            *(f"    {t}" for t in folds),
+            "  }",
+            f"  {barrier}",
+            "}",
             *(["if (l_ == 0 && live_) {", *(f"  {t}" for t in ends), "}"] if parts else ends),
         ]

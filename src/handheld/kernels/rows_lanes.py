@@ -26,14 +26,14 @@ LANES = 16
 DEAR = {"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "pow"}
 
 
-def lower_lanes(body: Body, stages: Stages, outer: list[int], rows: int,
-                caps: DeviceCaps) -> Lowered:
+def lower_lanes(body: Body, stages: Stages, outer: list[int], rows: int, caps: DeviceCaps) -> Lowered:
     inner = [d for d, i in enumerate(body.space.inner) if i]
     bound = body.code.integer(rows)
     width = 16 if caps.vector_width >= 16 else 8
     lines = [
         f"typedef float{width} __attribute__((aligned(4))) loose;",
-        "const int g = get_global_id(0);", f"if (g >= {bound}) return;",
+        "const int g = get_global_id(0);",
+        f"if (g >= {bound}) return;",
     ]
     lines += body.split("g", outer) if outer else []
     done: set[int] = set()
@@ -58,8 +58,10 @@ def _last_walk(body: Body, stages: Stages, inner: list[int], kept: Kept | None) 
     if kept is None:
         text = [body.declare(i) for i in stages.needed(body.program, roots)]
     else:
-        text = [f"const float v{kept.value} = {kept.place};" if i == kept.value else body.declare(i)
-                for i in stages.needed(body.program, roots, {kept.value})]
+        text = [
+            f"const float v{kept.value} = {kept.place};" if i == kept.value else body.declare(i)
+            for i in stages.needed(body.program, roots, {kept.value})
+        ]
     text += body.stores(True)
     if not inner:
         return text
@@ -79,8 +81,9 @@ class Kept:
 def _kept(body: Body, stages: Stages) -> Kept | None:
     """The writing walk may then read nothing else: the output may have an input's memory."""
     program, stores = body.program, body.node.attrs["stores"]
-    outputs = [n for n, (_, full) in enumerate(stores)
-               if full and body.code.graph.tensors[body.node.outputs[n]].dtype == "f32"]
+    outputs = [
+        n for n, (_, full) in enumerate(stores) if full and body.code.graph.tensors[body.node.outputs[n]].dtype == "f32"
+    ]
     roots = stages.full_roots
     dear = [i for i in stages.needed(program, roots) if program[i].op in DEAR]
     before = [a for i in reductions_of(stages, program, stages.last) for a in program[i].args]
@@ -102,12 +105,12 @@ class LaneWalk:
     is added to would live in memory, and each step wait for the store of the one before. Sums of a
     run (q) join the total (p). `writes` are statements for each element."""
 
-    def __init__(self, body: Body, stages: Stages, todo: list[int], inner: list[int],
-                 writes: list[str], width: int) -> None:
+    def __init__(
+        self, body: Body, stages: Stages, todo: list[int], inner: list[int], writes: list[str], width: int
+    ) -> None:
         self.body, self.stages, self.todo, self.inner = body, stages, todo, inner
         self.writes, self.width = writes, width
-        self.vectors = [i for i in todo if start_of(body, i)[0] == "float"
-                        and not is_arg(body.program[i])]
+        self.vectors = [i for i in todo if start_of(body, i)[0] == "float" and not is_arg(body.program[i])]
         size = body.space.sizes[inner[-1]] if inner else 1
         self.block = 0 if size < LANES else LANES
         if size >= 2 * LANES and self.vectors == todo:
@@ -116,8 +119,11 @@ class LaneWalk:
 
     def lines(self) -> list[str]:
         make = self._blocks if self.block else self._singly
-        return [*(line for i in self.todo for line in self._start(i)), *make(),
-                *(line for i in self.todo for line in self._result(i))]
+        return [
+            *(line for i in self.todo for line in self._start(i)),
+            *make(),
+            *(line for i in self.todo for line in self._result(i)),
+        ]
 
     def _value(self, i: int) -> str:
         return self.body.name(self.body.program[i].args[0])
@@ -159,7 +165,7 @@ class LaneWalk:
             op, parts, lines = self.body.program[i].op, self._parts("p", i), []
             while len(parts) > 1:
                 half = len(parts) // 2
-                lines += [_wide(op, a, b, self.width) for a, b in zip(parts, parts[half:])]
+                lines += [_wide(op, a, b, self.width) for a, b in zip(parts, parts[half:], strict=False)]
                 parts = parts[:half]
             whole, n = parts[0], self.width // 2
             while n > 1:
@@ -171,16 +177,18 @@ class LaneWalk:
             return [*lines, f"const float v{i} = p{i};"]
         fold = fold_of(self.body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
         return [
-            f"for (int h = {self.block // 2}; h; h >>= 1) "
-            f"for (int l = 0; l < h; ++l) {{ {fold} }}",
+            f"for (int h = {self.block // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {fold} }}",
             f"const {kind} v{i} = {source}{i}[0];",
         ]
 
     def _singly(self) -> list[str]:
         runs = [i for i in self.todo if self._two_level(i)]
         start = [f"float q{i} = 0.0f;" for i in runs]
-        text = [*self._text(self.todo), *self.writes,
-                *(self._update(i, f"{'q' if i in runs else 'p'}{i}", f"w{i}") for i in self.todo)]
+        text = [
+            *self._text(self.todo),
+            *self.writes,
+            *(self._update(i, f"{'q' if i in runs else 'p'}{i}", f"w{i}") for i in self.todo),
+        ]
         flush = [f"p{i} += q{i}; q{i} = 0.0f;" for i in runs]
         walk = nest(self.body, self.inner[-1:], text)
         if runs and self.inner:  # a short row, perhaps of one element, is not a run
@@ -195,16 +203,14 @@ class LaneWalk:
         walk = [
             f"for (int c_ = 0; c_ < {n}; c_ += {run}) {{",
             f"  int b_ = c_; const int e_ = min(c_ + {run}, {n});",
-            *(f"  float{self.width} {', '.join(f'{q} = 0.0f' for q in self._parts('q', i))};"
-              for i in runs),
+            *(f"  float{self.width} {', '.join(f'{q} = 0.0f' for q in self._parts('q', i))};" for i in runs),
             f"  for (; b_ + {block} <= e_; b_ += {block}) {{",
             *(f"    {t}" for t in self._one("b_", "")),
             "  }",
             "  if (b_ < e_) {",
             *(f"    {t}" for t in self._one(f"{n} - {block}", f"x{self.inner[-1]} >= b_")),
             "  }",
-            *(f"  {p} += {q};" for i in runs
-              for p, q in zip(self._parts("p", i), self._parts("q", i))),
+            *(f"  {p} += {q};" for i in runs for p, q in zip(self._parts("p", i), self._parts("q", i), strict=True)),
             "}",
         ]
         return nest(self.body, self.inner[:-1], walk)
@@ -212,14 +218,12 @@ class LaneWalk:
     def _one(self, begin: str, counts: str) -> list[str]:
         """One block; only elements for which `counts` is true are new."""
         x = f"x{self.inner[-1]}"
-        straight = {} if counts or self.writes else {
-            i: place for i in self.vectors if (place := self._straight(i))}
+        straight = {} if counts or self.writes else {i: place for i in self.vectors if (place := self._straight(i))}
         through = [i for i in self.todo if i not in straight]
         text = self._text(through)
         for i in through:
             if i in self.vectors:
-                value = f"{counts} ? {self._value(i)} : {start_of(self.body, i)[1]}" if counts \
-                    else self._value(i)
+                value = f"{counts} ? {self._value(i)} : {start_of(self.body, i)[1]}" if counts else self._value(i)
                 text.append(f"u{i}[l] = {value};")
             else:
                 step = self._update(i, f"p{i}[l]", f"w{i}[l]")
@@ -227,8 +231,7 @@ class LaneWalk:
         text += [f"if ({counts}) {t}" if counts else t for t in self.writes]
         lines = [f"float u{i}[{self.block}];" for i in through if i in self.vectors]
         if through:
-            lines += loop("l", "0", str(self.block), [f"const int {x} = {begin} + l;", *text],
-                          self.block)
+            lines += loop("l", "0", str(self.block), [f"const int {x} = {begin} + l;", *text], self.block)
         for i in self.vectors:
             parts = self._parts("q" if self._two_level(i) else "p", i)
             op = self.body.program[i].op
@@ -236,8 +239,7 @@ class LaneWalk:
                 first = self.width * k
                 if i in straight:
                     load = f"*(const __global loose *)({straight[i]})"
-                    lines.append(f"{{ const int {x} = {begin} + {first}; "
-                                 f"{_wide(op, into, load, self.width)} }}")
+                    lines.append(f"{{ const int {x} = {begin} + {first}; {_wide(op, into, load, self.width)} }}")
                 else:
                     lines.append(_wide(op, into, f"*(const loose *)(u{i} + {first})", self.width))
         return lines
@@ -259,5 +261,4 @@ def _wide(op: str, into: str, value: str, width: int) -> str:
     if op in ("sum", "prod"):
         return f"{into} {'+' if op == 'sum' else '*'}= {value};"
     sign = ">=" if op == "max_of" else "<="
-    return (f"{{ const float{width} t_ = {value}; "
-            f"{into} = (({into} {sign} t_) | ({into} != {into})) ? {into} : t_; }}")
+    return f"{{ const float{width} t_ = {value}; {into} = (({into} {sign} t_) | ({into} != {into})) ? {into} : t_; }}"

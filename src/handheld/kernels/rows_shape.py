@@ -71,8 +71,8 @@ def _power(value: int) -> int:
 
 def shape_of(space: Space, reductions: int, caps: DeviceCaps) -> Shape:
     """The shape for a node of so many results, split where rows are few and long."""
-    outer = [n for n, inner in zip(space.sizes, space.inner) if not inner]
-    inside = [n for n, inner in zip(space.sizes, space.inner) if inner]
+    outer = [n for n, inner in zip(space.sizes, space.inner, strict=True) if not inner]
+    inside = [n for n, inner in zip(space.sizes, space.inner, strict=True) if inner]
     rows, length = math.prod(outer), math.prod(inside)
     size_x = inside[-1] if inside else 1
     size_j = math.prod(inside[:-1])
@@ -110,7 +110,7 @@ def adjacent_rows(space: Space) -> bool:
         return False
     along = across = 0
     for walk in space.operands:
-        amount = math.prod(n for n, s in zip(space.sizes, walk) if s)
+        amount = math.prod(n for n, s in zip(space.sizes, walk, strict=True) if s)
         if any(walk[d] for d in inside):
             along += amount * (walk[outer[-1]] in (1, -1))
             across += amount * any(walk[d] in (1, -1) for d in inside)
@@ -144,5 +144,4 @@ def joining(shape: Shape) -> Shape:
     """For a launch that only folds parts: one group for many rows."""
     lanes = min(_power(shape.chunks), shape.items)
     slots = max(min(GROUP, shape.items) // lanes, 1)
-    return replace(shape, slots=slots, lanes=lanes, lanes_x=lanes, chunk_j=shape.size_j,
-                   chunk_x=shape.size_x)
+    return replace(shape, slots=slots, lanes=lanes, lanes_x=lanes, chunk_j=shape.size_j, chunk_x=shape.size_x)

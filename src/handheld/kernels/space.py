@@ -55,22 +55,20 @@ def collapse(node: Node, graph: Graph) -> Space:
             not closed
             and d not in named
             and inner[-1] == (d in axes)
-            and all(s[-1] == w[d] * shape[d] for s, w in zip(strides, walks))
+            and all(s[-1] == w[d] * shape[d] for s, w in zip(strides, walks, strict=True))
         )
         if merge:
             sizes[-1] *= shape[d]
-            for s, w in zip(strides, walks):
+            for s, w in zip(strides, walks, strict=True):
                 s[-1] = w[d]
         else:
             sizes.append(shape[d])
             inner.append(d in axes)
-            for s, w in zip(strides, walks):
+            for s, w in zip(strides, walks, strict=True):
                 s.append(w[d] if shape[d] != 1 else 0)
             if d in named:
                 keep[d] = len(sizes) - 1
         closed = d in named
     count = len(rows)
     done = [tuple(s) for s in strides]
-    return Space(
-        tuple(sizes), tuple(inner), tuple(done[:count]), tuple(done[count:-1]), done[-1], keep
-    )
+    return Space(tuple(sizes), tuple(inner), tuple(done[:count]), tuple(done[count:-1]), done[-1], keep)

@@ -42,10 +42,10 @@ class Stages:
             inner = any(self.inner[a] for a in instr.args)
             if instr.op == "load":
                 walk = space.operands[instr.params[0]]
-                inner = any(s for s, is_inner in zip(walk, space.inner) if is_inner)
+                inner = any(s for s, is_inner in zip(walk, space.inner, strict=True) if is_inner)
                 inner |= any(space.inner[space.keep[d]] for d, _, _ in instr.params[1])
             elif instr.op == "index":
-                inner = any(s for s, is_inner in zip(space.linear, space.inner) if is_inner)
+                inner = any(s for s, is_inner in zip(space.linear, space.inner, strict=True) if is_inner)
             elif instr.op == "iota":
                 inner = space.inner[space.keep[instr.params[0]]]
             elif instr.op in REDUCTIONS:
@@ -58,8 +58,7 @@ class Stages:
         #: whether one walk does it all: no full output depends on a reduction, so it writes them
         self.early = self.last == 1 and all(self.stage[p] == 0 for p in self.full_roots)
 
-    def needed(self, program: Program, roots: list[int],
-               known: Collection[int] = ()) -> list[int]:
+    def needed(self, program: Program, roots: list[int], known: Collection[int] = ()) -> list[int]:
         """Inner instructions that `roots` need, in order; what `known` ones need is not looked
         for."""
         found: set[int] = set()
@@ -136,10 +135,7 @@ def available(body: Body, stages: Stages, stage: int, done: set[int]) -> list[in
     ready = [
         i
         for i, instr in enumerate(body.program)
-        if i not in done
-        and not stages.inner[i]
-        and instr.op not in REDUCTIONS
-        and stages.stage[i] <= stage
+        if i not in done and not stages.inner[i] and instr.op not in REDUCTIONS and stages.stage[i] <= stage
     ]
     done.update(ready)
     return ready
@@ -158,9 +154,5 @@ def nest(body: Body, dims: list[int], inner: list[str]) -> list[str]:
     """Plain loops over `dims` around `inner`."""
     lines = inner
     for d in reversed(dims):
-        lines = [
-            f"for (int x{d} = 0; x{d} < {body.sizes[d]}; ++x{d}) {{",
-            *(f"  {line}" for line in lines),
-            "}",
-        ]
+        lines = [f"for (int x{d} = 0; x{d} < {body.sizes[d]}; ++x{d}) {{", *(f"  {line}" for line in lines), "}"]
     return lines

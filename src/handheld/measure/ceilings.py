@@ -43,8 +43,11 @@ WIDTHS, SUMS = ("", "4", "16"), (4, 8, 12)
 #: the kernels of ceilings.cl, by the kinds of their arguments
 _MEMORY_ARGS: tuple[Arg, ...] = (Buffer(0), Buffer(1), *(Int(0) for _ in range(5)))
 _ARGS: dict[str, tuple[Arg, ...]] = {
-    "flops": (Buffer(0), Float(0), Float(0), Int(0)), "read": _MEMORY_ARGS, "copy": _MEMORY_ARGS,
-    "nothing": (Buffer(0),)}
+    "flops": (Buffer(0), Float(0), Float(0), Int(0)),
+    "read": _MEMORY_ARGS,
+    "copy": _MEMORY_ARGS,
+    "nothing": (Buffer(0),),
+}
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,9 @@ class Ceilings:
             raise ValueError("not the ceilings of a device, or of another version")
         memory = tuple(
             Memory(int(m["working_set_bytes"]), Measured(**m["read"]), Measured(**m["copy"]))
-            for m in fields.pop("memory"))
-        rest: dict[str, Any] = {
-            k: Measured(**v) if isinstance(v, dict) else v for k, v in fields.items()}
+            for m in fields.pop("memory")
+        )
+        rest: dict[str, Any] = {k: Measured(**v) if isinstance(v, dict) else v for k, v in fields.items()}
         return Ceilings(memory=memory, **rest)
 
 
@@ -111,8 +114,10 @@ def disturbed(others: float | None) -> str:
     """What a share of other processes means for ceilings; empty: nothing."""
     if others is None or others < DISTURBED:
         return ""
-    return (f"likely too low: other processes took {others:.0%} of the processors. Try again when "
-            "they are done: handheld doctor --ceilings")
+    return (
+        f"likely too low: other processes took {others:.0%} of the processors. Try again when "
+        "they are done: handheld doctor --ceilings"
+    )
 
 
 def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
@@ -137,8 +142,7 @@ def stored(caps: DeviceCaps) -> Ceilings | None:
     return found if (found.device, found.driver) == (caps.name, caps.driver) else None
 
 
-def measure(device: str, progress: Callable[[str, float], None] = lambda what, part: None
-            ) -> Ceilings:
+def measure(device: str, progress: Callable[[str, float], None] = lambda what, part: None) -> Ceilings:
     """Measures and keeps. `progress` is told what comes next and which part of all is done."""
     if device.partition(":")[0] != "opencl":
         raise DeviceError(f"{device} has no ceilings of its own. Try: --on opencl")
@@ -158,9 +162,21 @@ def measure(device: str, progress: Callable[[str, float], None] = lambda what, p
     progress("launches", 0.95)
     launches = bench.launches()
     result = Ceilings(
-        caps.name, caps.driver, datetime.date.today().isoformat(), time.perf_counter() - started,
-        fp32, kind, fp16, tuple(memory), to_device, to_device_latency, to_host, to_host_latency,
-        *launches, _others(before))
+        caps.name,
+        caps.driver,
+        datetime.date.today().isoformat(),
+        time.perf_counter() - started,
+        fp32,
+        kind,
+        fp16,
+        tuple(memory),
+        to_device,
+        to_device_latency,
+        to_host,
+        to_host_latency,
+        *launches,
+        _others(before),
+    )
     cache.write_json(path_of(caps), result.to_json())
     return result
 
@@ -173,7 +189,7 @@ def _processor_s() -> tuple[float, float]:
 
 
 def _others(before: tuple[float, float]) -> float | None:
-    total, others = (now - then for now, then in zip(_processor_s(), before))
+    total, others = (now - then for now, then in zip(_processor_s(), before, strict=True))
     return min(max(others / total, 0.0), 1.0) if total > 0 else None
 
 
@@ -208,8 +224,11 @@ class _Bench:
 
     def _program(self, **defines: object) -> Any:
         text = with_defines(dict(defines), self.source)
-        launches = [Launch(name, text, args, (1,), (1,)) for name, args in _ARGS.items()
-                    if (name == "flops") == ("FLOPS" in defines)]
+        launches = [
+            Launch(name, text, args, (1,), (1,))
+            for name, args in _ARGS.items()
+            if (name == "flops") == ("FLOPS" in defines)
+        ]
         (text,) = texts_of(launches, self.caps).values()
         return self.cl.Program(self.queue.context, text).build(options=["-w"])
 
@@ -225,7 +244,7 @@ class _Bench:
         while min(_clock(run, rounds), _clock(run, rounds)) < RUN_SECONDS and rounds < 2**28:
             rounds *= 2
         rates = sorted(per_round * rounds / _clock(run, rounds) for _ in range(RUNS))
-        return Measured.of(rates[RUNS // 2:])
+        return Measured.of(rates[RUNS // 2 :])
 
     # ── arithmetic ────────────────────────────────────────────────────────────────────────────
 
@@ -336,8 +355,7 @@ class _Bench:
             host.append(_clock(many) / LAUNCHES)
             self.queue.finish()
             device.append((time.perf_counter() - started) / LAUNCHES)
-        return (Measured.of(host), Measured.of(device),
-                Measured.of([_clock(one) for _ in range(LAUNCHES)]))
+        return (Measured.of(host), Measured.of(device), Measured.of([_clock(one) for _ in range(LAUNCHES)]))
 
 
 def _clock(run: Callable[..., object], *args: Any) -> float:

@@ -69,8 +69,9 @@ class Child:
     def _start(self) -> subprocess.Popen[str]:
         self.starts += 1
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
-        process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=self._said, encoding="utf-8")
+        process = subprocess.Popen(
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, encoding="utf-8"
+        )
         self._process, self._lines = process, queue.Queue()
         threading.Thread(target=_pump, args=(process.stdout, self._lines), daemon=True).start()
         return process
@@ -82,8 +83,11 @@ class Child:
         assert self._said is not None
         self._said.seek(0)
         last = (self._said.read().decode(errors="replace").strip().splitlines() or [""])[-1]
-        how = (f"the driver crashed (signal {-process.returncode})" if process.returncode < 0
-               else f"the process ended (code {process.returncode})")
+        how = (
+            f"the driver crashed (signal {-process.returncode})"
+            if process.returncode < 0
+            else f"the process ended (code {process.returncode})"
+        )
         return f"{how}: {last}".rstrip(": ")
 
     def close(self) -> None:

@@ -56,8 +56,12 @@ def alone(node: Node, graph: Graph) -> Graph:
     tensors = {t: replace(graph.tensors[t], role="input", name="") for t in inputs}
     tensors |= {t: replace(graph.tensors[t], role="activation", name="") for t in node.outputs}
     return Graph(
-        "node", tensors, (node,),
-        tuple((f"x{t}", t, _TORCH[tensors[t].dtype]) for t in inputs), {}, (),
+        "node",
+        tensors,
+        (node,),
+        tuple((f"x{t}", t, _TORCH[tensors[t].dtype]) for t in inputs),
+        {},
+        (),
         tuple((f"y{t}", graph.view(t), _TORCH[tensors[t].dtype]) for t in node.outputs),
     )
 

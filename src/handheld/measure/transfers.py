@@ -25,9 +25,12 @@ LEAST, MOST = 9, 400  # copies of a size
 TO_DEVICE, TO_HOST = "to_device", "to_host"
 
 
-def transfer_times(device: str, sizes: Sequence[int] = SIZES, seconds: float = SECONDS,
-                   progress: Callable[[str, float], None] = lambda what, part: None
-                   ) -> dict[str, list[dict[str, Any]]]:
+def transfer_times(
+    device: str,
+    sizes: Sequence[int] = SIZES,
+    seconds: float = SECONDS,
+    progress: Callable[[str, float], None] = lambda what, part: None,
+) -> dict[str, list[dict[str, Any]]]:
     """Direction -> for each size its bytes and the seconds of every copy."""
     import pyopencl
 

@@ -107,8 +107,7 @@ class Tuner:
             self.child.close()
 
     def rows(self) -> list[Row]:
-        return [Row(job.signature, job.count, self.record.entries.get(job.signature))
-                for job in self.jobs]
+        return [Row(job.signature, job.count, self.record.entries.get(job.signature)) for job in self.jobs]
 
     def _entry(self, job: Job) -> Entry:
         return self.record.entries.get(job.signature, Entry())
@@ -177,10 +176,16 @@ class _Search:
 
     def _report(self) -> None:
         entry = self.entry
-        self.tuner.progress(Progress(
-            self.job.signature, self.position + 1, len(self.tuner.jobs),
-            len(entry.timed) + len(entry.failed), entry.candidates,
-            max(self.deadline - time.monotonic(), 0.0)))
+        self.tuner.progress(
+            Progress(
+                self.job.signature,
+                self.position + 1,
+                len(self.tuner.jobs),
+                len(entry.timed) + len(entry.failed),
+                entry.candidates,
+                max(self.deadline - time.monotonic(), 0.0),
+            )
+        )
 
     # ── the child ─────────────────────────────────────────────────────────────────────────────
 
@@ -195,8 +200,9 @@ class _Search:
         child = self.tuner.child
         while not child.running or child.running != self.process:
             try:
-                answer = child.ask({"do": "open", "device": self.tuner.device,
-                                    "graph": to_json(self.job.graph)}, self.tuner.timeout)
+                answer = child.ask(
+                    {"do": "open", "device": self.tuner.device, "graph": to_json(self.job.graph)}, self.tuner.timeout
+                )
             except ChildFailed as error:
                 answer = {"failed": str(error)}
             if "failed" in answer:
@@ -211,8 +217,9 @@ class _Search:
         """Milliseconds of a variant. A failure is remembered."""
         plain = None if choice is None else dict(choice)
         try:
-            answer = self.tuner.child.ask({"do": "try", "choice": plain, "seconds": seconds},
-                                          self.tuner.timeout + seconds)
+            answer = self.tuner.child.ask(
+                {"do": "try", "choice": plain, "seconds": seconds}, self.tuner.timeout + seconds
+            )
         except ChildFailed as error:
             answer = {"failed": str(error)}
         if "failed" in answer:
@@ -246,10 +253,13 @@ class _Search:
             left.insert(0, None)
         times: list[list[float]] = [[] for _ in left]
         for _ in range(ROUNDS):
-            for choice, found in zip(left, times):
+            for choice, found in zip(left, times, strict=True):
                 # a new child builds again what it is asked for
                 ms = self._attempt(choice, LONG)
                 if ms is not None:
                     found.append(ms)
-        return [(choice, median(found)) for choice, found in zip(left, times)
-                if found and not self._failed(choice)]
+        return [
+            (choice, median(found))
+            for choice, found in zip(left, times, strict=True)
+            if found and not self._failed(choice)
+        ]

@@ -46,9 +46,7 @@ Bound = list[tuple[Any, tuple[int, ...], tuple[int, ...]]]
 class Subject:
     """One node on a device, and the variants of it that have run."""
 
-    def __init__(
-        self, found: opencl_devices.Found, queue: Any, graph: Graph, programs: dict[str, Any]
-    ) -> None:
+    def __init__(self, found: opencl_devices.Found, queue: Any, graph: Graph, programs: dict[str, Any]) -> None:
         import pyopencl as cl
 
         self.cl, self.found, self.queue, self.graph = cl, found, queue, graph
@@ -115,8 +113,10 @@ class Subject:
             return self._buffers[arg.tensor]
         if isinstance(arg, Texture):
             self._all.append(
-                opencl.texture(self.queue.context, self._buffers[arg.tensor], arg.floats,
-                               self.graph.tensors[arg.tensor].dtype))
+                opencl.texture(
+                    self.queue.context, self._buffers[arg.tensor], arg.floats, self.graph.tensors[arg.tensor].dtype
+                )
+            )
             return self._all[-1]
         if isinstance(arg, Start):
             return np.int32(0)

@@ -16,13 +16,13 @@ def remove_dead(graph: Graph) -> Graph:
             needed |= {pack, *members}
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if not needed & set(node.outputs) and not any(
-            needed & set(graph.packs.get(out, ())) for out in node.outputs
-        ):
+        if not needed & set(node.outputs) and not any(needed & set(graph.packs.get(out, ())) for out in node.outputs):
             continue
         if "program" in node.attrs:
-            node = trim(node, {i for i, out in enumerate(node.outputs)
-                               if out in needed or needed & set(graph.packs.get(out, ()))})
+            node = trim(
+                node,
+                {i for i, out in enumerate(node.outputs) if out in needed or needed & set(graph.packs.get(out, ()))},
+            )
         for view in node.inputs:
             needed.add(view.tensor)
             needed.update(graph.packs.get(view.tensor, ()))
@@ -59,7 +59,7 @@ def merge_equal(graph: Graph) -> Graph:
         key = (node.op, inputs, tuple(sorted((k, v) for k, v in node.attrs.items())))
         first = seen.get(key)
         if first is not None and not given & set(node.outputs):
-            alias.update(zip(node.outputs, first.outputs))
+            alias.update(zip(node.outputs, first.outputs, strict=True))
         else:
             seen.setdefault(key, node)
             nodes.append(node)

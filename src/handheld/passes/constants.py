@@ -18,7 +18,7 @@ def inline_constants(graph: Graph) -> Graph:
             node = _substitute(node, values)
         if node.op == "map":
             program = node.attrs["program"]
-            for out, (position, _) in zip(node.outputs, node.attrs["stores"]):
+            for out, (position, _) in zip(node.outputs, node.attrs["stores"], strict=True):
                 needed, _ = prune(program, [position])
                 if all(i.op not in ("load", "gather", "iota", "index", "random") for i in needed):
                     values[out] = (node, position)
@@ -41,8 +41,6 @@ def _substitute(node: Node, values: dict[int, tuple[Node, int]]) -> Node:
         else:
             args = tuple(where[a] for a in instr.args)
             where[i] = builder.add(Instr(instr.op, instr.dtype, args, instr.params))
-    stores = tuple(
-        (where[s[0]], s[1]) if isinstance(s, tuple) else where[s] for s in node.attrs["stores"]
-    )
+    stores = tuple((where[s[0]], s[1]) if isinstance(s, tuple) else where[s] for s in node.attrs["stores"])
     attrs = {**node.attrs, "program": builder.program, "stores": stores}
     return trim(replace(node, attrs=attrs), set(range(len(node.outputs))))

@@ -82,9 +82,7 @@ class Editor:
         """Ranks that respect dependencies again, changing the old order as little as possible."""
         waiting = {i: 0 for i in self.nodes}
         for i, node in self.nodes.items():
-            waiting[i] = len(
-                {self.maker[v.tensor] for v in node.inputs if v.tensor in self.maker} - {i}
-            )
+            waiting[i] = len({self.maker[v.tensor] for v in node.inputs if v.tensor in self.maker} - {i})
         ready = [(self.rank[i], i) for i, n in waiting.items() if n == 0]
         heapq.heapify(ready)
         order: list[int] = []

@@ -52,7 +52,7 @@ def _join(host: Node, after: Node) -> Node | None:
     if moved is None:
         return None
     dense = contiguous_strides(shape)
-    made = dict(zip(host.outputs, host.attrs["stores"]))
+    made = dict(zip(host.outputs, host.attrs["stores"], strict=True))
     gathered = {i.params[0] for i in moved.attrs["program"] if i.op == "gather"}
     builder = Builder(host.attrs["program"])
     inputs, where = list(host.inputs), {}
@@ -61,12 +61,7 @@ def _join(host: Node, after: Node) -> Node | None:
         if instr.op in ("load", "gather"):
             view = moved.inputs[params[0]]
             if view.tensor in made:
-                if (
-                    params[0] in gathered
-                    or instr.op != "load"
-                    or params[1]
-                    or not same_walk(view, dense)
-                ):
+                if params[0] in gathered or instr.op != "load" or params[1] or not same_walk(view, dense):
                     return None
                 where[i] = made[view.tensor]
                 continue
@@ -74,9 +69,7 @@ def _join(host: Node, after: Node) -> Node | None:
             if not known:
                 inputs.append(view)
             params = (known[0] if known else len(inputs) - 1, *params[1:])
-        where[i] = builder.add(
-            Instr(instr.op, instr.dtype, tuple(where[a] for a in instr.args), params)
-        )
+        where[i] = builder.add(Instr(instr.op, instr.dtype, tuple(where[a] for a in instr.args), params))
     if len(inputs) - 2 > MAX_OPERANDS or len(builder.program) > MAX_INSTRUCTIONS:
         return None
     stores = (*host.attrs["stores"], *(where[i] for i, _ in moved.attrs["stores"]))

@@ -96,7 +96,7 @@ def join(producer: Node, consumer: Node) -> Node | None:
         return None
     first, second = pair
     shape, axes = tuple(first.attrs["shape"]), tuple(first.attrs["axes"])
-    made = {out: (i, full) for out, (i, full) in zip(first.outputs, first.attrs["stores"])}
+    made = {out: (i, full) for out, (i, full) in zip(first.outputs, first.attrs["stores"], strict=True)}
     gathered = {i.params[0] for i in second.attrs["program"] if i.op == "gather"}
     for k, view in enumerate(second.inputs):
         if view.tensor in made:
@@ -156,9 +156,7 @@ def _combine(first: Node, second: Node, made: dict[int, tuple[int, bool]]) -> No
             params = (places[view], *instr.params[1:])
         else:
             params = instr.params
-        where[i] = builder.add(
-            Instr(instr.op, instr.dtype, tuple(where[a] for a in instr.args), params)
-        )
+        where[i] = builder.add(Instr(instr.op, instr.dtype, tuple(where[a] for a in instr.args), params))
     stores = [(start[i], full) for i, full in first.attrs["stores"]]
     stores += [(where[i], full) for i, full in second.attrs["stores"]]
     reducing = any(i.op in REDUCTIONS for i in builder.program)
@@ -185,9 +183,7 @@ def _side_by_side(edit: Editor) -> None:
     for i in edit.ordered():
         node = edit.nodes[i]
         if node.op == "reduce":
-            groups.setdefault(
-                (node.attrs["shape"], node.attrs["axes"], node.origin.phase), []
-            ).append(i)
+            groups.setdefault((node.attrs["shape"], node.attrs["axes"], node.origin.phase), []).append(i)
     for members in groups.values():
         for n, first in enumerate(members):
             for second in members[n + 1 :]:

@@ -49,8 +49,7 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
         return None
     size = graph.tensors[node.outputs[0]].size
     if size == 0 or any(
-        i.op in ("iota", "index", "gather", "random") or (i.op == "load" and i.params[1])
-        for i in node.attrs["program"]
+        i.op in ("iota", "index", "gather", "random") or (i.op == "load" and i.params[1]) for i in node.attrs["program"]
     ):
         return None
     kinds: list[object] = []
@@ -73,8 +72,11 @@ def _with_own_gradients(graph: Graph, members: list[int], read: set[int]) -> lis
     found = []
     for i in members:
         size = graph.tensors[graph.nodes[i].outputs[0]].size
-        own = {v.tensor for v in graph.nodes[i].inputs if graph.tensors[v.tensor].role == "gradient"
-               and graph.tensors[v.tensor].size == size}
+        own = {
+            v.tensor
+            for v in graph.nodes[i].inputs
+            if graph.tensors[v.tensor].role == "gradient" and graph.tensors[v.tensor].size == size
+        }
         if not own & read:
             found.append(i)
         read |= own
@@ -144,9 +146,7 @@ def _pack(
 def _lay_out(graph: Graph, columns: list[tuple[int, ...]], layout: Layout) -> bool:
     """Whether the slots of each column lie, or can be laid, side by side; remembers it."""
     slot_of = {t: s for s, t in graph.slots.items()} | {t: s for s, t in graph.writes}
-    groups = [
-        tuple(slot_of[t] for t in column) for column in columns if all(t in slot_of for t in column)
-    ]
+    groups = [tuple(slot_of[t] for t in column) for column in columns if all(t in slot_of for t in column)]
     for group in groups:
         if any(layout.get(slot, group) != group for slot in group):
             return False
@@ -159,7 +159,7 @@ def _joined_path(paths: list[str]) -> str:
     """The module that holds all of them, or "model"."""
     parts = [p.split(".") for p in paths]
     shared: list[str] = []
-    for level in zip(*parts):
+    for level in zip(*parts, strict=False):
         if len(set(level)) > 1:
             break
         shared.append(level[0])

@@ -43,8 +43,6 @@ def optimize(graph: Graph, state: Any = None) -> Graph:
         try:
             graph = check(step(graph), slots)
         except (GraphError, AssertionError, KeyError) as error:
-            raise GraphError(
-                f"pass {step.__name__} broke the graph (after {done}): {error}"
-            ) from error
+            raise GraphError(f"pass {step.__name__} broke the graph (after {done}): {error}") from error
         done.append(step.__name__)
     return graph

@@ -47,9 +47,7 @@ def recompute(graph: Graph) -> Graph:
     return graph.with_nodes([n for n in nodes if n.outputs])
 
 
-def _try(
-    graph: Graph, nodes: list[Node], readers: dict[int, list[int]], producer: int, tensor: int
-) -> None:
+def _try(graph: Graph, nodes: list[Node], readers: dict[int, list[int]], producer: int, tensor: int) -> None:
     users = readers.get(tensor, [])
     if not users or any(not _can_take(nodes[u], nodes[producer], tensor) for u in users):
         return
@@ -74,9 +72,7 @@ def _can_take(user: Node, producer: Node, tensor: int) -> bool:
     shape = tuple(user.attrs["shape"])
     for k, view in enumerate(user.inputs):
         if view.tensor == tensor:
-            loads = [
-                i for i in user.attrs["program"] if i.op in ("load", "gather") and i.params[0] == k
-            ]
+            loads = [i for i in user.attrs["program"] if i.op in ("load", "gather") and i.params[0] == k]
             if any(i.op == "gather" or i.params[1] for i in loads):
                 return False
             if not same_walk(view, store_strides(shape, (), True)):
@@ -85,8 +81,7 @@ def _can_take(user: Node, producer: Node, tensor: int) -> bool:
 
 
 def recipe_of(
-    graph: Graph, node: Node, tensor: int, readers: dict[int, list[int]], users: list[int],
-    same_space: bool = False,
+    graph: Graph, node: Node, tensor: int, readers: dict[int, list[int]], users: list[int], same_space: bool = False
 ) -> Recipe | None:
     """Instructions from what is there anyway, until the last of `users`, to the value; None if
     there are too many. In the `same_space` as its producer's a value may depend on its place."""
@@ -94,10 +89,10 @@ def recipe_of(
     program = node.attrs["program"]
     stored = {
         position: (out, full)
-        for out, (position, full) in zip(node.outputs, node.attrs["stores"])
+        for out, (position, full) in zip(node.outputs, node.attrs["stores"], strict=True)
         if out != tensor
     }
-    target = next(p for out, (p, _) in zip(node.outputs, node.attrs["stores"]) if out == tensor)
+    target = next(p for out, (p, _) in zip(node.outputs, node.attrs["stores"], strict=True) if out == tensor)
     last = max(users)
     builder = Builder()
     views: list[View] = []
@@ -135,9 +130,7 @@ def recipe_of(
         args = [visit(a) for a in instr.args]
         if any(a is None for a in args) or len(builder.instrs) > MAX_INSTRUCTIONS:
             return None
-        where[i] = builder.add(
-            Instr(instr.op, instr.dtype, tuple(a for a in args if a is not None), instr.params)
-        )
+        where[i] = builder.add(Instr(instr.op, instr.dtype, tuple(a for a in args if a is not None), instr.params))
         return where[i]
 
     result = visit(target)
@@ -162,8 +155,7 @@ def _insert(user: Node, tensor: int, recipe: Recipe) -> Node | None:
     if len(inputs) > MAX_OPERANDS + 4:
         return None
     moved = tuple(
-        replace(i, params=(number[i.params[0]], *i.params[1:])) if i.op == "load" else i
-        for i in recipe.program
+        replace(i, params=(number[i.params[0]], *i.params[1:])) if i.op == "load" else i for i in recipe.program
     )
     builder, where = Builder(), {}
     for i, instr in enumerate(user.attrs["program"]):

@@ -32,7 +32,7 @@ def remake(graph: Graph) -> Graph:
     for node in graph.nodes:
         if node.op not in ("map", "reduce") or node.origin.phase != "forward":
             continue
-        for tensor, (_, full) in zip(node.outputs, node.attrs["stores"]):
+        for tensor, (_, full) in zip(node.outputs, node.attrs["stores"], strict=True):
             if not full or tensor in kept or tensors[tensor].nbytes < LARGE:
                 continue
             later = [r for r in readers.get(tensor, ()) if nodes[r].origin.phase != "forward"]
@@ -45,8 +45,12 @@ def remake(graph: Graph) -> Graph:
             old = tensors[tensor]
             new = Tensor(max(tensors) + 1, old.shape, old.dtype, old.role, old.name)
             tensors[new.id] = new
-            attrs = {"shape": node.attrs["shape"], "axes": (), "program": recipe.program,
-                     "stores": ((recipe.result, True),)}
+            attrs = {
+                "shape": node.attrs["shape"],
+                "axes": (),
+                "program": recipe.program,
+                "stores": ((recipe.result, True),),
+            }
             origin = replace(node.origin, phase=nodes[min(later)].origin.phase)
             again = Node("map", tuple(recipe.views), (new.id,), attrs, origin)
             made.setdefault(min(later), []).append(again)

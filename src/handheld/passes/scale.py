@@ -56,12 +56,10 @@ def without_scale(graph: Graph) -> Graph:
     nodes = [_without(node, scale, ones) for node in graph.nodes]
     if not any(view.tensor == ones for node in nodes for view in node.inputs):
         return graph.with_nodes(nodes)
-    one = {"shape": (), "axes": (), "program": (Instr("const", "f32", (), (1.0,)),),
-           "stores": ((0, True),)}
+    one = {"shape": (), "axes": (), "program": (Instr("const", "f32", (), (1.0,)),), "stores": ((0, True),)}
     origin = replace(_ORIGIN, phase="backward")
     tensors = {**graph.tensors, ones: Tensor(ones, (), "f32", "gradient")}
-    return replace(graph, tensors=tensors).with_nodes(
-        [Node("map", (), (ones,), one, origin), *nodes])
+    return replace(graph, tensors=tensors).with_nodes([Node("map", (), (ones,), one, origin), *nodes])
 
 
 def _without(node: Node, scale: int, ones: int) -> Node:
@@ -79,8 +77,7 @@ def _folded(node: Node, scale: int) -> Node:
     where: dict[int, int] = {}
     for i, instr in enumerate(node.attrs["program"]):
         args = tuple(where[a] for a in instr.args)
-        if (instr.op == "load" and node.inputs[instr.params[0]].tensor == scale
-                and not instr.params[1]):
+        if instr.op == "load" and node.inputs[instr.params[0]].tensor == scale and not instr.params[1]:
             where[i] = out.const(1.0, "f32")
             continue
         one = [a for a in args if out.instrs[a] == Instr("const", "f32", (), (1.0,))]
@@ -88,8 +85,7 @@ def _folded(node: Node, scale: int) -> Node:
             where[i] = args[1] if args[0] == one[0] else args[0]
             continue
         where[i] = out.add(Instr(instr.op, instr.dtype, args, instr.params))
-    stores = tuple(where[s] if OPS[node.op].epilogue else (where[s[0]], s[1])
-                   for s in node.attrs["stores"])
+    stores = tuple(where[s] if OPS[node.op].epilogue else (where[s[0]], s[1]) for s in node.attrs["stores"])
     node = replace(node, attrs={**node.attrs, "program": out.program, "stores": stores})
     return trim(node, set(range(len(node.outputs))))
 
@@ -104,8 +100,10 @@ def with_scale(graph: Graph, growth: int = GROWTH) -> tuple[Graph, Tables]:
     if not any(t in written and slot != _COUNTER for slot, t in graph.writes):
         return graph, {}
     if SCALE not in graph.slots:
-        raise PlanError(f"graph {graph.name!r} was captured without a scale for its loss, by an "
-                        "earlier Handheld. Try: capture it again, or precision='float32'")
+        raise PlanError(
+            f"graph {graph.name!r} was captured without a scale for its loss, by an "
+            "earlier Handheld. Try: capture it again, or precision='float32'"
+        )
     return _Scaling(graph, updates, written, growth).done()
 
 
@@ -126,18 +124,20 @@ class _Scaling:
         slot_of = {t: s for s, t in graph.slots.items()}
         read = dict.fromkeys(v.tensor for n in updates for v in n.inputs)
         #: what an update reads: gradients, times the scale; and sums of them
-        self.gradients = [t for t in read if t == graph.slots[SCALE] or not any(
-            p in slot_of or p in written for p in _parts(graph, [t]))]
-        self.sums = [t for t in read if all(
-            slot_of.get(m, "").startswith(ACCUMULATED) for m in graph.packs.get(t, (t,)))]
+        self.gradients = [
+            t
+            for t in read
+            if t == graph.slots[SCALE] or not any(p in slot_of or p in written for p in _parts(graph, [t]))
+        ]
+        self.sums = [
+            t for t in read if all(slot_of.get(m, "").startswith(ACCUMULATED) for m in graph.packs.get(t, (t,)))
+        ]
         #: whether parameters change, rather than sums only
-        self.applies = any(t in written and s != _COUNTER and not s.startswith(ACCUMULATED)
-                           for s, t in graph.writes)
+        self.applies = any(t in written and s != _COUNTER and not s.startswith(ACCUMULATED) for s, t in graph.writes)
         self.bad: int | None = None
         self.inverse = -1
 
-    def _tensor(self, shape: tuple[int, ...], dtype: str, role: str = "workspace",
-                name: str = "") -> int:
+    def _tensor(self, shape: tuple[int, ...], dtype: str, role: str = "workspace", name: str = "") -> int:
         number = max(self.tensors) + 1
         self.tensors[number] = Tensor(number, shape, dtype, role, name)
         return number
@@ -155,8 +155,7 @@ class _Scaling:
                 checks += self._finite(group)
         control = self._control()
         updates = [self._update(node) for node in self.updates]
-        graph = replace(self.graph, tensors=self.tensors, packs=self.packs, slots=self.slots,
-                        writes=tuple(self.writes))
+        graph = replace(self.graph, tensors=self.tensors, packs=self.packs, slots=self.slots, writes=tuple(self.writes))
         return graph.with_nodes([*rest, *checks, control, *updates]), self.tables
 
     # ── whether all gradients are finite ──────────────────────────────────────────────────────
@@ -200,14 +199,14 @@ class _Scaling:
         for member in members:
             size = max(self.graph.tensors[member].size, 1)
             rows = -(-size // PACK_ALIGN) * (PACK_ALIGN // ROW)
-            counts += [min(max(self.graph.tensors[member].size - i * ROW, 0), ROW)
-                       for i in range(rows)]
+            counts += [min(max(self.graph.tensors[member].size - i * ROW, 0), ROW) for i in range(rows)]
         name = f"handheld.filled.{self.graph.name}.{pack}"
         self.tables[name] = np.array(counts, np.int32)
         return self._slot(name, (len(counts),), "i32", "constant")
 
-    def _reduce(self, shape: tuple[int, ...], views: list[View], dtype: str, last: bool,
-                filled: View | None = None) -> Node:
+    def _reduce(
+        self, shape: tuple[int, ...], views: list[View], dtype: str, last: bool, filled: View | None = None
+    ) -> Node:
         """Whether any element of a row (of the last dimension) is bad; of a pack only the first
         `filled` of a row count."""
         b = Builder()
@@ -220,8 +219,7 @@ class _Scaling:
             bad = b.op("or", "bool", bad, other)
         if filled is not None:
             views = [*views, filled]
-            inside = b.op("lt", "bool", b.op("iota", "i32", params=(1,)),
-                          b.load(len(views) - 1, "i32"))
+            inside = b.op("lt", "bool", b.op("iota", "i32", params=(1,)), b.load(len(views) - 1, "i32"))
             bad = b.op("and", "bool", bad, inside)
         found = b.op("any_of", "bool", bad)
         if last and self.bad is not None:
@@ -230,8 +228,7 @@ class _Scaling:
         out = self._tensor(shape[:-1], "bool")
         if last:
             self.bad = out
-        attrs = {"shape": shape, "axes": (len(shape) - 1,), "program": b.program,
-                 "stores": ((found, False),)}
+        attrs = {"shape": shape, "axes": (len(shape) - 1,), "program": b.program, "stores": ((found, False),)}
         return Node("reduce", tuple(views), (out,), attrs, _ORIGIN)
 
     # ── the scale and the counters ────────────────────────────────────────────────────────────
@@ -250,10 +247,8 @@ class _Scaling:
             one, bad = b.const(1, "i32"), b.load(3, "bool")
             more = b.op("add", "i32", b.load(1, "i32"), one)
             grown = b.op("ge", "bool", more, b.const(self.growth, "i32"))
-            up = b.op("min", "f32", b.op("mul", "f32", scale, b.const(2.0, "f32")),
-                      b.const(LARGEST, "f32"))
-            down = b.op("max", "f32", b.op("mul", "f32", scale, b.const(0.5, "f32")),
-                        b.const(SMALLEST, "f32"))
+            up = b.op("min", "f32", b.op("mul", "f32", scale, b.const(2.0, "f32")), b.const(LARGEST, "f32"))
+            down = b.op("max", "f32", b.op("mul", "f32", scale, b.const(0.5, "f32")), b.const(SMALLEST, "f32"))
             past = b.load(2, "i32")
             stores += [
                 b.op("where", "f32", bad, down, b.op("where", "f32", grown, up, scale)),
@@ -263,8 +258,7 @@ class _Scaling:
             for name, dtype in ((SCALE, "f32"), (GOOD, "i32"), (SKIPPED, "i32")):
                 outputs.append(self._tensor((), dtype))
                 self.writes.append((name, outputs[-1]))
-        attrs = {"shape": (), "axes": (), "program": b.program,
-                 "stores": tuple((s, True) for s in stores)}
+        attrs = {"shape": (), "axes": (), "program": b.program, "stores": tuple((s, True) for s in stores)}
         return Node("map", tuple(views), tuple(outputs), attrs, _ORIGIN)
 
     # ── updates ───────────────────────────────────────────────────────────────────────────────
@@ -276,8 +270,10 @@ class _Scaling:
         if not scaled and not any(old is not None for old in kept):
             return node
         if node.op not in ("map", "reduce"):
-            raise PlanError(f"{node.op} of {node.origin.path} is part of an update, and losses are "
-                            "not scaled through it. Try: precision='float32'")
+            raise PlanError(
+                f"{node.op} of {node.origin.path} is part of an update, and losses are "
+                "not scaled through it. Try: precision='float32'"
+            )
         shape = tuple(node.attrs["shape"])
         inputs, out = list(node.inputs), Builder()
 
@@ -296,7 +292,7 @@ class _Scaling:
             if instr.op in ("load", "gather") and instr.params[0] in scaled:
                 where[i] = out.op("mul", "f32", where[i], scalar(self.inverse, "f32"))
         stores = []
-        for (position, full), old in zip(node.attrs["stores"], kept):
+        for (position, full), old in zip(node.attrs["stores"], kept, strict=True):
             new = where[position]
             if old is not None:
                 dtype = out.instrs[new].dtype

@@ -16,7 +16,7 @@ def reshape_view(view: View, shape: tuple[int, ...]) -> View | None:
         return None
     if view.size == 0:
         return View(view.tensor, shape, contiguous_strides(shape), 0)
-    old = [(n, s) for n, s in zip(view.shape, view.strides) if n != 1]
+    old = [(n, s) for n, s in zip(view.shape, view.strides, strict=True) if n != 1]
     # join dimensions that are walked in one stride
     runs: list[list[int]] = []
     for n, s in old:
@@ -56,9 +56,7 @@ def _gathers_apart(node: Node) -> Node:
         return node
     number = {k: len(node.inputs) + n for n, k in enumerate(both)}
     moved = tuple(
-        replace(i, params=(number.get(i.params[0], i.params[0]), *i.params[1:]))
-        if i.op == "gather"
-        else i
+        replace(i, params=(number.get(i.params[0], i.params[0]), *i.params[1:])) if i.op == "gather" else i
         for i in program
     )
     inputs = (*node.inputs, *(node.inputs[k] for k in both))
@@ -99,11 +97,10 @@ def lift(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | No
             inputs.append(view)
             continue
         strides = [0] * len(shape)
-        for d, s in zip(places, view.strides):
+        for d, s in zip(places, view.strides, strict=True):
             strides[d] = s
         inputs.append(View(view.tensor, shape, tuple(strides), view.offset))
-    attrs = {**node.attrs, "shape": shape, "axes": axes,
-             "stores": tuple((i, False) for i, _ in node.attrs["stores"])}
+    attrs = {**node.attrs, "shape": shape, "axes": axes, "stores": tuple((i, False) for i, _ in node.attrs["stores"])}
     return replace(small, op="reduce", inputs=tuple(inputs), attrs=attrs)
 
 
@@ -116,6 +113,4 @@ def store_strides(shape: tuple[int, ...], axes: tuple[int, ...], full: bool) -> 
 
 
 def same_walk(view: View, strides: tuple[int, ...]) -> bool:
-    return view.offset == 0 and all(
-        n == 1 or a == b for n, a, b in zip(view.shape, view.strides, strides)
-    )
+    return view.offset == 0 and all(n == 1 or a == b for n, a, b in zip(view.shape, view.strides, strides, strict=True))

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError, PlanError
 from handheld.graph.graph import Graph
-from handheld.kernels.base import (
-    Arg,
-    Buffer,
-    Float,
-    Int,
-    Launch,
-    Lowered,
-    Start,
-    Texture,
-    Workspace,
-)
+from handheld.kernels.base import Arg, Buffer, Float, Int, Launch, Lowered, Start, Texture, Workspace
 from handheld.plan.memory import Place
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.precision import prepare
@@ -29,8 +19,7 @@ if TYPE_CHECKING:
     from handheld.step import Step
 
 VERSION = 3
-_KINDS: dict[str, Callable[[int], Arg]] = {
-    "buffer": Buffer, "start": Start, "workspace": Workspace, "int": Int}
+_KINDS: dict[str, Callable[[int], Arg]] = {"buffer": Buffer, "start": Start, "workspace": Workspace, "int": Int}
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -111,11 +100,10 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
         if missing:
             raise PlanError(f"the plan is for a graph {missing[0]!r} that the step does not have")
         caps = DeviceCaps.from_json(data["caps"])
-        prepared, tables = prepare(step, names, options["precision"], options["growth_steps"],
-                                   caps.base_align_bytes)
+        prepared, tables = prepare(step, names, options["precision"], options["growth_steps"], caps.base_align_bytes)
         graphs = {
             graph.name: _graph_from_json(g, graph, sources)
-            for graph, g in zip(prepared, data["graphs"].values())
+            for graph, g in zip(prepared, data["graphs"].values(), strict=False)
         }
         plan = Plan(
             step,
@@ -142,9 +130,7 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
 def _graph_from_json(data: dict[str, Any], graph: Graph, sources: list[str]) -> GraphPlan:
     lowered = tuple(_lowered_from_json(n, sources) for n in data["nodes"])
     places = {int(t): Place(int(a), int(b), int(c)) for t, a, b, c in data["places"]}
-    workspace = {
-        (int(n), int(i)): Place(int(a), int(b), int(c)) for n, i, a, b, c in data["workspace"]
-    }
+    workspace = {(int(n), int(i)): Place(int(a), int(b), int(c)) for n, i, a, b, c in data["workspace"]}
     copies = tuple((int(a), int(b)) for a, b in data["copies"])
     tuned = {int(n): {str(k): int(v) for k, v in choice.items()} for n, choice in data["tuned"]}
     return GraphPlan(graph, lowered, places, workspace, copies, tuned)

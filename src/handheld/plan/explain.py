@@ -18,8 +18,7 @@ def explain(plan: Plan, only: str | None = None, width: int = 80) -> str:
         raise PlanError(f"the plan has no graph {only!r}; it has {', '.join(plan.graphs)}")
     lines = [
         f"plan for {plan.device} ({plan.caps.name}, {plan.caps.kind})",
-        f"memory {plan.bytes / MIB:.2f} MiB in {len(plan.segments)} segments; "
-        f"arena {plan.arena_bytes / MIB:.2f} MiB",
+        f"memory {plan.bytes / MIB:.2f} MiB in {len(plan.segments)} segments; arena {plan.arena_bytes / MIB:.2f} MiB",
     ]
     for name, graph in plan.graphs.items():
         if only is None or name == only:
@@ -32,37 +31,33 @@ def _wrapped(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
     start = len(line) - len(line.lstrip())
-    return textwrap.wrap(line, max(width, 20), initial_indent=" " * start,
-                         subsequent_indent=" " * (start + 4 if start < 4 else 8),
-                         break_on_hyphens=False)
+    return textwrap.wrap(
+        line,
+        max(width, 20),
+        initial_indent=" " * start,
+        subsequent_indent=" " * (start + 4 if start < 4 else 8),
+        break_on_hyphens=False,
+    )
 
 
 def _explain_graph(name: str, plan: GraphPlan) -> list[str]:
     graph = plan.graph
-    sizes = {
-        role: sum(t.nbytes for t in graph.tensors.values() if t.role == role) for role in ROLES
-    }
+    sizes = {role: sum(t.nbytes for t in graph.tensors.values() if t.role == role) for role in ROLES}
     by_role = ", ".join(f"{role} {n / MIB:.2f}" for role, n in sizes.items() if n)
     lines = [
         f"graph {name}: {len(graph.nodes)} nodes, {plan.launches} launches of {plan.programs} "
         f"programs, {len(graph.inputs)} uploads, {len(plan.copies)} copies",
         f"tensors (MiB, without reuse): {by_role}",
     ]
-    for i, (node, lowered) in enumerate(zip(graph.nodes, plan.lowered)):
+    for i, (node, lowered) in enumerate(zip(graph.nodes, plan.lowered, strict=True)):
         lines.append(f"{i:4d}  {show_node(node, graph)}")
         for launch in lowered.launches[:1]:
-            more = (
-                f" and {len(lowered.launches) - 1} more launches"
-                if len(lowered.launches) > 1
-                else ""
-            )
+            more = f" and {len(lowered.launches) - 1} more launches" if len(lowered.launches) > 1 else ""
             lines.append(
                 f"        {launch.kernel} {launch.global_size}/{launch.local_size}{more}; "
                 f"{lowered.why}; {_variant(plan.tuned.get(i))}"
             )
-        where = ", ".join(
-            f"%{t} at {p.segment}:{p.offset}" for t in node.outputs if (p := plan.places.get(t))
-        )
+        where = ", ".join(f"%{t} at {p.segment}:{p.offset}" for t in node.outputs if (p := plan.places.get(t)))
         lines.append(f"        {where}")
     for source, target in plan.copies:
         lines.append(f"      copy %{source} into slot %{target}")

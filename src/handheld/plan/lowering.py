@@ -16,17 +16,7 @@ from types import MappingProxyType, ModuleType
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
-from handheld.kernels import (
-    attention,
-    contract,
-    index,
-    loops,
-    naive,
-    order,
-    pool,
-    recurrent,
-    rows,
-)
+from handheld.kernels import attention, contract, index, loops, naive, order, pool, recurrent, rows
 from handheld.kernels.base import Lower, Lowered
 from handheld.plan.signature import signature
 
@@ -68,8 +58,7 @@ GPU_ONLY = ("contract_local", "attention_local")
 Choice = Mapping[str, int]
 
 
-def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None,
-          naive: bool = False) -> Lowered:
+def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None, naive: bool = False) -> Lowered:
     """A node as launches, or an error that says where in the model it stands. Without a `choice`
     the family makes its own. `naive`: as a published baseline, where there is one of the op."""
     family: Callable[..., Lowered] = FAMILIES[node.op]
@@ -79,9 +68,7 @@ def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = No
         return family(node, graph, caps, *(() if choice is None else (choice,)))
     except PlanError as error:
         origin = node.origin
-        raise PlanError(
-            f"{node.op} ({origin.phase} of {origin.path}, {origin.source}): {error}"
-        ) from None
+        raise PlanError(f"{node.op} ({origin.phase} of {origin.path}, {origin.source}): {error}") from None
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
@@ -91,9 +78,7 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
     return tuple(offer(node, graph, caps)) if offer else ()
 
 
-def tuned_choice(
-    node: Node, graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice]
-) -> Choice | None:
+def tuned_choice(node: Node, graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice]) -> Choice | None:
     """What the tuning record says of a node, if its family offers that."""
     if not choices or not hasattr(_family(node.op), "candidates"):
         return None
@@ -118,8 +103,11 @@ def tunable_sources(kind: str) -> list[str]:
     for op in FAMILIES:
         if hasattr(_family(op), "candidates"):
             _reach(_family(op), found)
-    texts = {name: inspect.getsource(module) for name, module in sorted(found.items())
-             if name.rpartition(".")[2] not in elsewhere}
+    texts = {
+        name: inspect.getsource(module)
+        for name, module in sorted(found.items())
+        if name.rpartition(".")[2] not in elsewhere
+    }
     for name in sorted({n for text in texts.values() for n in re.findall(r"\w+\.cl\b", text)}):
         path = Path(contract.__file__).with_name(name)
         if path.is_file() and path.stem not in elsewhere:

@@ -48,29 +48,29 @@ def plan_step(
     names = list(step.graphs) if graphs is None else list(graphs)
     missing = [n for n in names if n not in step.graphs]
     if missing or not names:
-        raise PlanError(
-            f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}"
-        )
+        raise PlanError(f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}")
     if naive and precision != "float32":
         raise PlanError("the naive product reads float32 only. Try: naive=True without precision=")
-    options = {"memory_limit_bytes": memory_limit_bytes, "isolate": isolate,
-               "tuning": str(tuning) if isinstance(tuning, Path) else tuning, "naive": naive,
-               "precision": precision, "growth_steps": growth_steps}
+    options = {
+        "memory_limit_bytes": memory_limit_bytes,
+        "isolate": isolate,
+        "tuning": str(tuning) if isinstance(tuning, Path) else tuning,
+        "naive": naive,
+        "precision": precision,
+        "growth_steps": growth_steps,
+    }
     return make_plan(step, device, caps, names, options)
 
 
-def _check_options(device: object, caps: object, graphs: object, limit: object,
-                   tuning: object) -> None:
+def _check_options(device: object, caps: object, graphs: object, limit: object, tuning: object) -> None:
     if not isinstance(device, str):
         raise PlanError(f"device={device!r:.60} should be a name, such as 'opencl' or 'torch:cpu'")
     if caps is not None and not isinstance(caps, DeviceCaps):
-        raise PlanError(f"caps={caps!r:.60} should be a DeviceCaps. Try: "
-                        "DeviceCaps.shipped('adreno-740')")
+        raise PlanError(f"caps={caps!r:.60} should be a DeviceCaps. Try: DeviceCaps.shipped('adreno-740')")
     if isinstance(graphs, str) or not isinstance(graphs, Iterable | None):
         raise PlanError(f"graphs={graphs!r:.60} should be a list of names: graphs=['train']")
     if limit is not None and (type(limit) is not int or limit < 1):
-        raise PlanError(f"memory_limit_bytes={limit!r:.60} should be a number of bytes, such as "
-                        "256 << 20")
+        raise PlanError(f"memory_limit_bytes={limit!r:.60} should be a number of bytes, such as 256 << 20")
     if not isinstance(tuning, bool | str | Path):
         raise PlanError(f"tuning={tuning!r:.60} should be True, False or the path of a record")
 
@@ -86,83 +86,61 @@ def _tell(tuning: Tuning) -> None:
             warnings.warn(message, stacklevel=5)
 
 
-def make_plan(
-    step: Step,
-    device: str,
-    caps: DeviceCaps,
-    names: Sequence[str],
-    options: Mapping[str, Any],
-) -> Plan:
-    chosen, tables = prepare(step, names, options["precision"], options["growth_steps"],
-                             caps.base_align_bytes)
+def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]) -> Plan:
+    chosen, tables = prepare(step, names, options["precision"], options["growth_steps"], caps.base_align_bytes)
     limit, isolate, naive = (options[k] for k in ("memory_limit_bytes", "isolate", "naive"))
     found = load_tuning(caps, options["tuning"])
     _tell(found)
     choices = found.choices
     tuned = [_choose_all(graph, caps, choices, naive) for graph in chosen]
-    lowered = [_lower_all(graph, caps, picked, naive) for graph, picked in zip(chosen, tuned)]
+    lowered = [_lower_all(graph, caps, picked, naive) for graph, picked in zip(chosen, tuned, strict=True)]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
     state = place_state({**step.slots, **table_slots(tables)}, chosen, segments)
-    memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered)]
+    memories = [GraphMemory(g, low, state, segments, isolate) for g, low in zip(chosen, lowered, strict=True)]
     arena = len(segments.sizes)
     for memory in memories:
         memory.place_arena(segments, arena)
     plans = {
-        name: GraphPlan(graph, tuple(low), memory.places, memory.workspace, tuple(memory.copies),
-                        picked)
-        for name, graph, low, memory, picked in zip(names, chosen, lowered, memories, tuned)
+        name: GraphPlan(graph, tuple(low), memory.places, memory.workspace, tuple(memory.copies), picked)
+        for name, graph, low, memory, picked in zip(names, chosen, lowered, memories, tuned, strict=True)
     }
-    plan = Plan(
-        step,
-        device,
-        caps,
-        plans,
-        state,
-        tuple(segments.sizes),
-        arena,
-        dict(options),
-        tables,
-    )
+    plan = Plan(step, device, caps, plans, state, tuple(segments.sizes), arena, dict(options), tables)
     _check_memory(plan, limit)
     verify(plan)
     return plan
 
 
-def _choose_all(
-    graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], naive: bool
-) -> dict[int, Choice]:
+def _choose_all(graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], naive: bool) -> dict[int, Choice]:
     """Node -> its tuned variant, for the nodes that have one."""
-    found = {i: tuned_choice(node, graph, caps, choices) for i, node in enumerate(graph.nodes)
-             if not (naive and node.op in NAIVE)}
+    found = {
+        i: tuned_choice(node, graph, caps, choices)
+        for i, node in enumerate(graph.nodes)
+        if not (naive and node.op in NAIVE)
+    }
     return {i: choice for i, choice in found.items() if choice is not None}
 
 
-def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice],
-               naive: bool) -> list[Lowered]:
+def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice], naive: bool) -> list[Lowered]:
     if caps.kind in ("torch", "null"):
         return [Lowered((), (), "run by the backend") for _ in graph.nodes]
     return [lower(node, graph, caps, tuned.get(i), naive) for i, node in enumerate(graph.nodes)]
 
 
 def _check_memory(plan: Plan, limit: int | None) -> None:
-    available = (
-        plan.caps.global_mem_bytes if limit is None else min(limit, plan.caps.global_mem_bytes)
-    )
+    available = plan.caps.global_mem_bytes if limit is None else min(limit, plan.caps.global_mem_bytes)
     if plan.bytes <= available:
         return
-    graph = max(
-        plan.graphs.values(), key=lambda g: sum(t.nbytes for t in g.graph.tensors.values())
-    ).graph
+    graph = max(plan.graphs.values(), key=lambda g: sum(t.nbytes for t in g.graph.tensors.values())).graph
     largest = sorted(graph.tensors.values(), key=lambda t: -t.nbytes)[:5]
     rows = "; ".join(
-        f"{t.role} {list(t.shape)} {t.nbytes / 2**20:.1f} MiB" + (f" ({t.name})" if t.name else "")
-        for t in largest
+        f"{t.role} {list(t.shape)} {t.nbytes / 2**20:.1f} MiB" + (f" ({t.name})" if t.name else "") for t in largest
     )
     raise OutOfMemory(
         f"the plan needs {plan.bytes / 2**20:.1f} MiB on {plan.device} and "
         f"{available / 2**20:.1f} MiB are available. Largest tensors of graph "
         f"{graph.name!r}: {rows}. Try a smaller batch",
-        plan.bytes, available,
+        plan.bytes,
+        available,
     )
 
 

@@ -65,9 +65,7 @@ class Item:
     tensors: list[int]
 
 
-def place_state(
-    slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Segments
-) -> dict[str, Place]:
+def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Segments) -> dict[str, Place]:
     """A place for every slot; slots that some graph packs lie side by side."""
     groups: list[tuple[str, ...]] = []
     grouped: set[str] = set()
@@ -97,12 +95,7 @@ class GraphMemory:
     """Places of one graph's tensors and workspaces."""
 
     def __init__(
-        self,
-        graph: Graph,
-        lowered: Sequence[Lowered],
-        state: Mapping[str, Place],
-        segments: Segments,
-        isolate: bool,
+        self, graph: Graph, lowered: Sequence[Lowered], state: Mapping[str, Place], segments: Segments, isolate: bool
     ) -> None:
         self.graph, self.lowered, self.isolate = graph, lowered, isolate
         self.state = state
@@ -155,7 +148,8 @@ class GraphMemory:
                 if pack not in packs:
                     members = self.graph.packs[pack]
                     packs[pack] = self._all_safe(members, target) and self._side_by_side(
-                        [self.state[target[m]] for m in members], members)
+                        [self.state[target[m]] for m in members], members
+                    )
                 safe = packs[pack]
             if safe and new not in shown and not self.isolate:
                 self.places[new] = self.state[slot]
@@ -163,18 +157,14 @@ class GraphMemory:
                 self.copies.append((new, self.graph.slots[slot]))
 
     def _all_safe(self, members: tuple[int, ...], target: Mapping[int, str]) -> bool:
-        return all(m in target and self._safe_in_slot(m, self.graph.slots[target[m]])
-                   for m in members)
+        return all(m in target and self._safe_in_slot(m, self.graph.slots[target[m]]) for m in members)
 
     def _safe_in_slot(self, new: int, old: int) -> bool:
         node = self._maker(new)
         if node is None or self.last.get(old, -1) > self.born[new]:
             return False
         j = node.outputs.index(self.pack_of.get(new, new))
-        return all(
-            not self._touches(view, old) or in_place(node, k, j)
-            for k, view in enumerate(node.inputs)
-        )
+        return all(not self._touches(view, old) or in_place(node, k, j) for k, view in enumerate(node.inputs))
 
     def _touches(self, view: View, tensor: int) -> bool:
         return tensor in self._parts(view.tensor)
@@ -184,7 +174,7 @@ class GraphMemory:
         width = DTYPES[self.graph.tensors[members[0]].dtype]
         return all(
             p.segment == places[0].segment and p.offset == places[0].offset + o * width
-            for p, o in zip(places, offsets)
+            for p, o in zip(places, offsets, strict=True)
         )
 
     def _place_packs_of_slots(self) -> None:
@@ -194,9 +184,7 @@ class GraphMemory:
                 if not self._side_by_side([self.places[m] for m in members], members):
                     raise OutOfMemory("two graphs of the step pack the same slots differently")
                 first = self.places[members[0]]
-                self.places[pack] = Place(
-                    first.segment, first.offset, self.graph.tensors[pack].nbytes
-                )
+                self.places[pack] = Place(first.segment, first.offset, self.graph.tensors[pack].nbytes)
 
     # ── the arena ─────────────────────────────────────────────────────────────────────────────
 
@@ -209,12 +197,7 @@ class GraphMemory:
         for pack, members in self.graph.packs.items():
             if pack not in self.places:
                 last = end if copied & set(members) else max(self.last[m] for m in members)
-                item = Item(
-                    self.graph.tensors[pack].nbytes,
-                    min(self.born[m] for m in members),
-                    last,
-                    [pack, *members],
-                )
+                item = Item(self.graph.tensors[pack].nbytes, min(self.born[m] for m in members), last, [pack, *members])
                 items.append(item)
                 owner.update(dict.fromkeys(item.tensors, item))
         for i, node in enumerate(self.graph.nodes):
@@ -235,9 +218,7 @@ class GraphMemory:
                 items.append(Item(max(nbytes, 4), i, i, [-1 - (i * 16 + n)]))
         return items
 
-    def _reusable(
-        self, node: Node, i: int, j: int, out: Tensor, owner: Mapping[int, Item]
-    ) -> Item | None:
+    def _reusable(self, node: Node, i: int, j: int, out: Tensor, owner: Mapping[int, Item]) -> Item | None:
         """The memory of an input that dies here and is read exactly where the output is written."""
         for view in node.inputs:
             item = owner.get(view.tensor)
@@ -247,11 +228,7 @@ class GraphMemory:
                 and item.tensors[-1] == view.tensor
                 and item.nbytes == out.nbytes
                 and view.tensor not in self.pack_of
-                and all(
-                    in_place(node, k, j)
-                    for k, v in enumerate(node.inputs)
-                    if v.tensor == view.tensor
-                )
+                and all(in_place(node, k, j) for k, v in enumerate(node.inputs) if v.tensor == view.tensor)
             ):
                 return item
         return None
@@ -259,9 +236,7 @@ class GraphMemory:
     def _place_io(self, segments: Segments) -> None:
         for _, tensor, _ in self.graph.inputs:
             self.places[tensor] = segments.append(
-                max(self.graph.tensors[tensor].nbytes, 4),
-                0,
-                f"input {self.graph.tensors[tensor].name}",
+                max(self.graph.tensors[tensor].nbytes, 4), 0, f"input {self.graph.tensors[tensor].name}"
             )
         for _, view, _ in self.graph.outputs:
             if view.tensor not in self.places:
@@ -276,14 +251,8 @@ class GraphMemory:
             place = self._lowest(item, done, segments, first)
             self._give(item, place)
 
-    def _lowest(
-        self, item: Item, done: list[list[tuple[int, int, Item]]], segments: Segments, first: int
-    ) -> Place:
-        what = (
-            f"tensor {self.graph.tensors[item.tensors[0]].shape}"
-            if item.tensors[0] >= 0
-            else "a workspace"
-        )
+    def _lowest(self, item: Item, done: list[list[tuple[int, int, Item]]], segments: Segments, first: int) -> Place:
+        what = f"tensor {self.graph.tensors[item.tensors[0]].shape}" if item.tensors[0] >= 0 else "a workspace"
         segments._fits(item.nbytes, what)
         number = 0
         while True:
@@ -318,11 +287,9 @@ class GraphMemory:
             if t in self.graph.packs:
                 members = self.graph.packs[t]
                 offsets, _ = pack_offsets(self.graph.tensors, members)
-                for m, o in zip(members, offsets):
+                for m, o in zip(members, offsets, strict=True):
                     tensor = self.graph.tensors[m]
-                    self.places[m] = Place(
-                        place.segment, place.offset + o * DTYPES[tensor.dtype], tensor.nbytes
-                    )
+                    self.places[m] = Place(place.segment, place.offset + o * DTYPES[tensor.dtype], tensor.nbytes)
 
 
 def in_place(node: Node, k: int, j: int) -> bool:

@@ -50,9 +50,7 @@ class GraphPlan:
         """What all tensors of the step would need without reuse, slots and packs aside."""
         slots = set(self.graph.slots.values())
         inside = {m for members in self.graph.packs.values() for m in members}
-        return sum(
-            t.nbytes for i, t in self.graph.tensors.items() if i not in slots and i not in inside
-        )
+        return sum(t.nbytes for i, t in self.graph.tensors.items() if i not in slots and i not in inside)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ PRECISIONS = ("float32", "half")
 
 
 def prepare(
-    step: Step, names: Sequence[str], precision: str = "float32", growth: int = GROWTH,
-    align_bytes: int = 1,
+    step: Step, names: Sequence[str], precision: str = "float32", growth: int = GROWTH, align_bytes: int = 1
 ) -> tuple[list[Graph], Tables]:
     """The graphs as they are planned, and the constants they need beside the step's values."""
     if precision not in PRECISIONS:

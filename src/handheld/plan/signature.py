@@ -22,8 +22,14 @@ from handheld.graph.ops import OPS
 ALIGNED = 16  # elements: a vector of the widest registers
 
 _DEFAULTS: dict[str, Any] = {
-    "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "axes": (),
-    "causal": False, "masked": False, "dropout": 0.0,
+    "stride": (1, 1),
+    "padding": (0, 0),
+    "dilation": (1, 1),
+    "groups": 1,
+    "axes": (),
+    "causal": False,
+    "masked": False,
+    "dropout": 0.0,
 }
 #: what other words say, or what no kernel is faster or slower for
 _LEFT_OUT = ("shape", "program", "stores", "scale", "key")
@@ -52,7 +58,7 @@ def _view(view: View, graph: Graph) -> str:
     text = _sizes(view.shape)
     if not replace(view, offset=0).is_contiguous:
         # the stride of a dimension of size 1 is never taken
-        text += "/" + _sizes([s if n > 1 else 0 for n, s in zip(view.shape, view.strides)])
+        text += "/" + _sizes([s if n > 1 else 0 for n, s in zip(view.shape, view.strides, strict=True)])
     return text + "+" * (view.offset % ALIGNED != 0) + (f":{dtype}" if dtype != "f32" else "")
 
 

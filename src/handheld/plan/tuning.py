@@ -45,8 +45,11 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         rows: dict[str, Any] = {
-            "choice": self.choice and dict(self.choice), "default_ms": self.default_ms,
-            "best_ms": self.best_ms, "candidates": self.candidates, "done": self.done,
+            "choice": self.choice and dict(self.choice),
+            "default_ms": self.default_ms,
+            "best_ms": self.best_ms,
+            "candidates": self.candidates,
+            "done": self.done,
         }
         if self.timed:
             rows["timed"] = [[dict(choice), ms] for choice, ms in self.timed]
@@ -58,11 +61,12 @@ class Entry:
     def from_json(data: dict[str, Any]) -> Entry:
         return Entry(
             None if data["choice"] is None else _choice(data["choice"]),
-            _ms(data["default_ms"]), _ms(data["best_ms"]),
-            int(data["candidates"]), bool(data["done"]),
+            _ms(data["default_ms"]),
+            _ms(data["best_ms"]),
+            int(data["candidates"]),
+            bool(data["done"]),
             [(_choice(choice), float(ms)) for choice, ms in data.get("timed", ())],
-            [(None if choice is None else _choice(choice), str(why))
-             for choice, why in data.get("failed", ())],
+            [(None if choice is None else _choice(choice), str(why)) for choice, why in data.get("failed", ())],
         )
 
 
@@ -117,16 +121,23 @@ class Record:
 
     def like(self, caps: DeviceCaps) -> bool:
         """Whether it is of another CPU that runs the same code."""
-        return (self.kind == caps.kind == "cpu" and self.driver == caps.driver
-                and self.vector_width == caps.vector_width)
+        return self.kind == caps.kind == "cpu" and self.driver == caps.driver and self.vector_width == caps.vector_width
 
     def write(self, path: Path) -> None:
-        cache.write_json(path, {
-            "handheld": "tuning", "version": VERSION, "device": self.device,
-            "driver": self.driver, "kernels": self.kernels, "kind": self.kind,
-            "vector_width": self.vector_width, "date": self.date,
-            "entries": {key: entry.to_json() for key, entry in sorted(self.entries.items())},
-        })
+        cache.write_json(
+            path,
+            {
+                "handheld": "tuning",
+                "version": VERSION,
+                "device": self.device,
+                "driver": self.driver,
+                "kernels": self.kernels,
+                "kind": self.kind,
+                "vector_width": self.vector_width,
+                "date": self.date,
+                "entries": {key: entry.to_json() for key, entry in sorted(self.entries.items())},
+            },
+        )
 
     @staticmethod
     def read(path: Path) -> Record:
@@ -134,20 +145,25 @@ class Record:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             if data["handheld"] == "tuning" and data["version"] != VERSION:
-                raise PlanError(f"{path} is a tuning record of version {data['version']!r:.20}, "
-                                f"and this Handheld reads {VERSION}. Try: tune again")
+                raise PlanError(
+                    f"{path} is a tuning record of version {data['version']!r:.20}, "
+                    f"and this Handheld reads {VERSION}. Try: tune again"
+                )
             if data["handheld"] != "tuning":
                 raise ValueError
             return Record(
-                str(data["device"]), str(data["driver"]), str(data["kernels"]), str(data["kind"]),
-                int(data["vector_width"]), str(data["date"]),
+                str(data["device"]),
+                str(data["driver"]),
+                str(data["kernels"]),
+                str(data["kind"]),
+                int(data["vector_width"]),
+                str(data["date"]),
                 {str(key): Entry.from_json(row) for key, row in data["entries"].items()},
             )
         except OSError as error:
             raise PlanError(f"{path} cannot be read: {error.strerror}") from None
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-            raise PlanError(f"{path} is not a tuning record, or damaged. "
-                            "Try: delete it and tune again") from None
+            raise PlanError(f"{path} is not a tuning record, or damaged. Try: delete it and tune again") from None
 
 
 def kernels_hash(kind: str) -> str:
@@ -188,10 +204,8 @@ def load_tuning(caps: DeviceCaps, source: bool | str | Path = True) -> Tuning:
         if not reason:
             entries.update(record.entries)
             used.append(path)
-        elif source is not True or (record.device, record.vector_width) == (
-                caps.name, caps.vector_width):
-            ignored.append(f"the tuning record {path.name} is ignored: {reason}. "
-                           "Try: handheld tune MODEL")
+        elif source is not True or (record.device, record.vector_width) == (caps.name, caps.vector_width):
+            ignored.append(f"the tuning record {path.name} is ignored: {reason}. Try: handheld tune MODEL")
     return Tuning(entries, tuple(used), tuple(ignored))
 
 

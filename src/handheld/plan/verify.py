@@ -78,7 +78,7 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
         _check_size(graph, tensor, place)
     for pack, members in graph.packs.items():
         offsets, _ = pack_offsets(graph.tensors, members)
-        for m, o in zip(members, offsets):
+        for m, o in zip(members, offsets, strict=True):
             want = places[pack].offset + o * DTYPES[graph.tensors[m].dtype]
             if (places[m].segment, places[m].offset) != (places[pack].segment, want):
                 raise PlanError(f"member {m} of pack {pack} is not in its place")
@@ -100,14 +100,12 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
 
     own(graph.slots.values())
     own(t for _, t, _ in graph.inputs)
-    for i, (node, lowered) in enumerate(zip(graph.nodes, graph_plan.lowered)):
+    for i, (node, lowered) in enumerate(zip(graph.nodes, graph_plan.lowered, strict=True)):
         allowed = {v.tensor for v in node.inputs} | set(node.outputs)
         for launch in lowered.launches:
             for arg in launch.args:
                 if isinstance(arg, Buffer | Texture | Start) and arg.tensor not in allowed:
-                    raise PlanError(
-                        f"node {i} ({node.op}) binds tensor {arg.tensor}, which is not its own"
-                    )
+                    raise PlanError(f"node {i} ({node.op}) binds tensor {arg.tensor}, which is not its own")
         for view in node.inputs:
             need(view.tensor, f"node {i} ({node.op} of {node.origin.path})")
         for n in range(len(lowered.workspace)):

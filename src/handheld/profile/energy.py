@@ -48,8 +48,7 @@ def works(run: Run, graph: str, first: int, most: int = NAMED) -> list[Work]:
     by: dict[str, list[dict[str, Any]]] = {}
     rows = [row for row in run.ops() if row["graph"] == graph and row["launches"]]
     if not rows or any(row["ms"] is None for row in rows):
-        raise HandheldError("no step was recorded, so that it is not known which ops take how "
-                            "long. Try: more --steps")
+        raise HandheldError("no step was recorded, so that it is not known which ops take how long. Try: more --steps")
     for row in rows:
         by.setdefault(row["signature"], []).append(row)
     groups = sorted(by.items(), key=lambda item: -sum(r["ms"] for r in item[1]))
@@ -67,13 +66,18 @@ def works(run: Run, graph: str, first: int, most: int = NAMED) -> list[Work]:
 
 
 def _work(key: str, rows: list[dict[str, Any]], first: int) -> Work:
-    return Work(key, tuple(sorted(row["id"] - first for row in rows)),
-                sum(row["ms"] for row in rows) * 1e-3)
+    return Work(key, tuple(sorted(row["id"] - first for row in rows)), sum(row["ms"] for row in rows) * 1e-3)
 
 
 def measure(
-    profiler: Profiler, trainer: Trainer, graph: str, window_s: float, *,
-    budget_s: float | None = None, least_rounds: int = LEAST_ROUNDS, seed: int = 0,
+    profiler: Profiler,
+    trainer: Trainer,
+    graph: str,
+    window_s: float,
+    *,
+    budget_s: float | None = None,
+    least_rounds: int = LEAST_ROUNDS,
+    seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> None:
     """Runs the windows. The trainer's plan has every tensor in a place of its own; its inputs are
@@ -81,8 +85,7 @@ def measure(
     told apart and fewer or more rounds of windows are run, but `least_rounds`, so that they do."""
     session = trainer.session
     if not isinstance(session, OpenCLSession):
-        raise HandheldError(f"energy of ops is measured on OpenCL devices, and this is "
-                            f"{trainer.plan.device}")
+        raise HandheldError(f"energy of ops is measured on OpenCL devices, and this is {trainer.plan.device}")
     profiler.writer.commit()
     first = profiler.first_op(graph)
     whole_s = (1 + SETTLE) * window_s
@@ -90,8 +93,7 @@ def measure(
     with open_run(profiler.path) as run:
         todo = works(run, graph, first, most)
         if budget_s is not None:
-            rounds = int(np.clip(budget_s // (windows(len(todo)) * whole_s), least_rounds,
-                                 MOST_ROUNDS))
+            rounds = int(np.clip(budget_s // (windows(len(todo)) * whole_s), least_rounds, MOST_ROUNDS))
         parts = run.parts()
         step_s = (parts["ms"] if parts else sum(w.seconds for w in todo) * 1e3) * 1e-3
     plans: list[tuple[str, Work | None]] = []
@@ -110,13 +112,15 @@ def measure(
         if work is not None:
             # about as long as a step: what the host does between two rounds falls on many runs
             again = int(np.clip(round(MORE * step_s / max(work.seconds, 1e-7)), 1, MOST_EXTRA))
-            repeats = ({node: again if node in work.nodes else 0 for node in range(count)}
-                       if method == "alone" else dict.fromkeys(work.nodes, 1 + again))
+            repeats = (
+                {node: again if node in work.nodes else 0 for node in range(count)}
+                if method == "alone"
+                else dict.fromkeys(work.nodes, 1 + again)
+            )
             extra, again = (0, again) if method == "alone" else (again, 1)
         runs, begin, end = window(session, graph, repeats, window_s)
         ids = [first + node for node in work.nodes] if work else []
-        profiler.energy_window(method, work.signature if work else "", ids, extra, runs * again,
-                               begin, end)
+        profiler.energy_window(method, work.signature if work else "", ids, extra, runs * again, begin, end)
 
 
 def windows(count: int) -> int:
@@ -124,24 +128,25 @@ def windows(count: int) -> int:
     return 2 + 2 * count
 
 
-def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUNDS
-               ) -> tuple[int, int]:
+def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUNDS) -> tuple[int, int]:
     """Rounds, and signatures that can be told apart besides the rests."""
     if budget_s is None:
         return ROUNDS, NAMED
     count = int((budget_s / (rounds * window_s) - 2) // 2) - RESTS
     if count < 1:
         least = windows(1 + RESTS) * rounds * window_s
-        raise HandheldError(f"the energy of ops takes at least {least:.0f} s here (a window is "
-                            f"{window_s:.2g} s for the slowest sensor), and {budget_s:g} s are "
-                            "given")
+        raise HandheldError(
+            f"the energy of ops takes at least {least:.0f} s here (a window is "
+            f"{window_s:.2g} s for the slowest sensor), and {budget_s:g} s are "
+            "given"
+        )
     return rounds, min(count, NAMED)
 
 
-def window(session: OpenCLSession, graph: str, repeats: dict[int, int], seconds: float
-           ) -> tuple[int, int, int]:
+def window(session: OpenCLSession, graph: str, repeats: dict[int, int], seconds: float) -> tuple[int, int, int]:
     """(runs, begin, end) of a window. The same work goes before it for a while: sensors lag, and
     clocks and power need their time to follow."""
+
     def fill(length_s: float) -> tuple[int, int]:
         runs, begin = 0, time.monotonic_ns()
         while not runs or time.monotonic_ns() - begin < length_s * 1e9:

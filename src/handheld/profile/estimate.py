@@ -19,6 +19,8 @@ class Estimate:
     def __post_init__(self) -> None:
         fine = all(math.isfinite(w) and w >= 0 for w in (self.watts_busy, self.watts_idle))
         if not fine or self.watts_busy < self.watts_idle or not self.watts_busy:
-            raise HandheldError(f"an estimate needs watts when busy, above 0, and when idle, from "
-                                f"0 to those; these are {self.watts_busy:g} and "
-                                f"{self.watts_idle:g}")
+            raise HandheldError(
+                f"an estimate needs watts when busy, above 0, and when idle, from "
+                f"0 to those; these are {self.watts_busy:g} and "
+                f"{self.watts_idle:g}"
+            )

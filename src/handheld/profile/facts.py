@@ -22,23 +22,38 @@ PACKAGES = ("handheld", "numpy", "pyopencl", "torch")
 def facts(plan: Plan, code: Path) -> dict[str, Any]:
     known = stored(plan.caps) if plan.device.partition(":")[0] == "opencl" else None
     return {
-        "device": plan.device, "caps": plan.caps.to_json(), "plan_options": dict(plan.options),
-        "plan_bytes": plan.bytes, "arena_bytes": plan.arena_bytes, "segments": list(plan.segments),
-        "machine": machine(), "versions": versions(), "code": code_state(code),
-        "ceilings": known and {
-            "flops": known.fp32.median, "bytes_s": known.bandwidth,
+        "device": plan.device,
+        "caps": plan.caps.to_json(),
+        "plan_options": dict(plan.options),
+        "plan_bytes": plan.bytes,
+        "arena_bytes": plan.arena_bytes,
+        "segments": list(plan.segments),
+        "machine": machine(),
+        "versions": versions(),
+        "code": code_state(code),
+        "ceilings": known
+        and {
+            "flops": known.fp32.median,
+            "bytes_s": known.bandwidth,
             "to_device_bytes_s": known.to_device.median,
             "to_device_latency_s": known.to_device_latency_s.median,
             "to_host_bytes_s": known.to_host.median,
-            "to_host_latency_s": known.to_host_latency_s.median, "others": known.others},
+            "to_host_latency_s": known.to_host_latency_s.median,
+            "others": known.others,
+        },
     }
 
 
 def machine() -> dict[str, Any]:
     uname = platform.uname()
-    return {"system": uname.system, "release": uname.release, "machine": uname.machine,
-            "cores": os.cpu_count(), "core_kinds": core_kinds(),
-            "memory_bytes": int(psutil.virtual_memory().total)}
+    return {
+        "system": uname.system,
+        "release": uname.release,
+        "machine": uname.machine,
+        "cores": os.cpu_count(),
+        "core_kinds": core_kinds(),
+        "memory_bytes": int(psutil.virtual_memory().total),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -53,10 +68,12 @@ def versions() -> dict[str, str]:
 
 def code_state(folder: Path) -> dict[str, Any]:
     """The git commit of the user's code, and whether it was changed since; empty without git."""
+
     def ask(*words: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True,
-                                  text=True, timeout=5, check=False)
+            done = subprocess.run(
+                ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=5, check=False
+            )
         except (OSError, subprocess.SubprocessError):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

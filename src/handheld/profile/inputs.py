@@ -30,8 +30,9 @@ def inputs_for(example: Any, graph: Graph, seed: int) -> Any:
         shape = graph.tensors[tensor].shape
         at = next((i for i, one in enumerate(left) if one.shape == shape), None)
         if at is None:
-            raise HandheldError(f"graph {graph.name!r} takes {name} of {list(shape)}, and the "
-                                "example has nothing of that shape")
+            raise HandheldError(
+                f"graph {graph.name!r} takes {name} of {list(shape)}, and the example has nothing of that shape"
+            )
         found.append(left.pop(at))
     return tuple(found)
 
@@ -43,7 +44,10 @@ def _random(graph: Graph, seed: int) -> tuple[np.ndarray, ...]:
     for name, tensor, _ in graph.inputs:
         made = graph.tensors[tensor]
         low, high = ranges.get(name, (0, 2))
-        values = (draw.standard_normal(made.shape) if made.dtype == "f32"
-                  else draw.integers(low, max(high, low + 1), made.shape))
+        values = (
+            draw.standard_normal(made.shape)
+            if made.dtype == "f32"
+            else draw.integers(low, max(high, low + 1), made.shape)
+        )
         arrays.append(np.asarray(values).astype(NUMPY[made.dtype]))
     return tuple(arrays)

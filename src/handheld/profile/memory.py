@@ -17,9 +17,15 @@ from handheld.plan.plan import GraphPlan, Plan
 
 #: roles of tensors -> what reports call them
 CATEGORIES = {
-    "parameter": "parameter", "gradient": "gradient", "optimizer": "optimizer state",
-    "activation": "activation", "input": "input", "workspace": "workspace",
-    "buffer": "buffer", "control": "other", "constant": "other",
+    "parameter": "parameter",
+    "gradient": "gradient",
+    "optimizer": "optimizer state",
+    "activation": "activation",
+    "input": "input",
+    "workspace": "workspace",
+    "buffer": "buffer",
+    "control": "other",
+    "constant": "other",
 }
 
 
@@ -61,9 +67,10 @@ def live(plan: Plan, graph: str) -> Live:
     sums = _by_category(pieces, count)
     totals = [sum(one.values()) for one in sums]
     peak = max(range(count), key=totals.__getitem__)
-    owners = sorted((Owner(one.name, one.category, one.place.nbytes)
-                     for one in pieces if one.first <= peak <= one.last),
-                    key=lambda owner: -owner.nbytes)
+    owners = sorted(
+        (Owner(one.name, one.category, one.place.nbytes) for one in pieces if one.first <= peak <= one.last),
+        key=lambda owner: -owner.nbytes,
+    )
     return Live(tuple(sums), peak, totals[peak], tuple(owners[:12]))
 
 
@@ -72,17 +79,17 @@ def _pieces(plan: Plan, made: GraphPlan) -> list[_Piece]:
     state = set(made.graph.slots.values())
     slots = plan.slots
     roles = {tensor: slots[slot].role for slot, tensor in made.graph.writes}
-    found = [_Piece(place, CATEGORIES[slots[name].role], name, count, 0, max(count - 1, 0))
-             for name, place in plan.state.items()]
+    found = [
+        _Piece(place, CATEGORIES[slots[name].role], name, count, 0, max(count - 1, 0))
+        for name, place in plan.state.items()
+    ]
     for tensor, (born, last) in _spans(made).items():
         if tensor in state or tensor not in made.places:
             continue
         category = CATEGORIES[roles.get(tensor, made.graph.tensors[tensor].role)]
         name = made.graph.tensors[tensor].name or _maker(made, born)
-        found.append(_Piece(made.places[tensor], category, name, born, max(born, 0),
-                            min(last, count - 1)))
-    found += [_Piece(place, "workspace", "workspace", node, node, node)
-              for (node, _), place in made.workspace.items()]
+        found.append(_Piece(made.places[tensor], category, name, born, max(born, 0), min(last, count - 1)))
+    found += [_Piece(place, "workspace", "workspace", node, node, node) for (node, _), place in made.workspace.items()]
     return found
 
 
@@ -116,8 +123,7 @@ def _by_category(pieces: list[_Piece], count: int) -> list[dict[str, int]]:
     """Bytes by category while each node runs: the union of the places, where two overlap the
     later-made one. Memory is cut wherever a place begins or ends; a part has one owner a node."""
     names = list(dict.fromkeys(one.category for one in pieces))
-    ends = [(one.place.segment, one.place.offset + n)
-            for one in pieces for n in (0, one.place.nbytes)]
+    ends = [(one.place.segment, one.place.offset + n) for one in pieces for n in (0, one.place.nbytes)]
     cuts = {cut: i for i, cut in enumerate(sorted(set(ends)))}
     owner = np.full((count, len(cuts)), -1, np.int8)
     for one in sorted(pieces, key=lambda one: one.born):
@@ -127,5 +133,4 @@ def _by_category(pieces: list[_Piece], count: int) -> list[dict[str, int]]:
     at = np.array([offset for _, offset in cuts], np.int64).reshape(-1)
     size = np.append(np.diff(at), 0)  # what lies between two segments belongs to nobody
     by = {name: (owner == i) @ size for i, name in enumerate(names)}
-    return [{name: int(by[name][node]) for name in names if by[name][node]}
-            for node in range(count)]
+    return [{name: int(by[name][node]) for name in names if by[name][node]} for node in range(count)]

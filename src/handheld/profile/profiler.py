@@ -40,9 +40,17 @@ class Profiler:
     given. Sensors are sampled by `plan.profile`, not by this.
     """
 
-    def __init__(self, path: str | Path, *, wait: int = 0, warmup: int = WARMUP,
-                 active: int | None = None, estimate: Estimate | None = None,
-                 code: Path | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        wait: int = 0,
+        warmup: int = WARMUP,
+        active: int | None = None,
+        estimate: Estimate | None = None,
+        code: Path | None = None,
+        **settings: Any,
+    ) -> None:
         self.windows = Windows(wait, warmup, active)
         self.writer = RunWriter(path)
         self.path = Path(path)
@@ -56,10 +64,14 @@ class Profiler:
         self._begun_ns = time.monotonic_ns()
         self._no_times = False
         self._energy_windows = 0
-        self.writer.meta(status="running", begun_unix_ns=time.time_ns(),
-                         begun_monotonic_ns=self._begun_ns, settings=settings,
-                         schedule={"wait": wait, "warmup": warmup, "active": active},
-                         estimate=estimate and dataclasses.asdict(estimate))
+        self.writer.meta(
+            status="running",
+            begun_unix_ns=time.time_ns(),
+            begun_monotonic_ns=self._begun_ns,
+            settings=settings,
+            schedule={"wait": wait, "warmup": warmup, "active": active},
+            estimate=estimate and dataclasses.asdict(estimate),
+        )
 
     # ── what is profiled ──────────────────────────────────────────────────────────────────────
 
@@ -68,10 +80,14 @@ class Profiler:
         if trainer.observer is not None:
             raise HandheldError("this trainer is being profiled already")
         if self._trainer is not None:
-            raise HandheldError("a run file is of one trainer: another Profiler, with another "
-                                "file, is for the next one")
-        self.writer.meta(**facts(trainer.plan, self._code), started_ns=time.monotonic_ns(),
-                         allocated_bytes=trainer.session.allocated_bytes)
+            raise HandheldError(
+                "a run file is of one trainer: another Profiler, with another file, is for the next one"
+            )
+        self.writer.meta(
+            **facts(trainer.plan, self._code),
+            started_ns=time.monotonic_ns(),
+            allocated_bytes=trainer.session.allocated_bytes,
+        )
         self._describe(trainer.plan)
         trainer.observer = self
         self._trainer = trainer
@@ -82,15 +98,32 @@ class Profiler:
         for name, made in plan.graphs.items():
             self._op_ids[name] = first
             alive = live(plan, name)
-            for i, (node, lowered) in enumerate(zip(made.graph.nodes, made.lowered)):
+            for i, (node, lowered) in enumerate(zip(made.graph.nodes, made.lowered, strict=True)):
                 self.writer.put(
-                    "op", first + i, name, i, node.op, node.origin.source, node.origin.phase,
-                    node.origin.path, signature(node, made.graph), lowered.why,
-                    len(lowered.launches), flops(node, made.graph), nbytes(node, made.graph),
-                    json.dumps(alive.by_node[i]))
-            self.writer.meta(**{f"memory.{name}": {
-                "peak_op": first + alive.peak, "peak_bytes": alive.peak_bytes,
-                "owners": [[o.name, o.category, o.nbytes] for o in alive.owners]}})
+                    "op",
+                    first + i,
+                    name,
+                    i,
+                    node.op,
+                    node.origin.source,
+                    node.origin.phase,
+                    node.origin.path,
+                    signature(node, made.graph),
+                    lowered.why,
+                    len(lowered.launches),
+                    flops(node, made.graph),
+                    nbytes(node, made.graph),
+                    json.dumps(alive.by_node[i]),
+                )
+            self.writer.meta(
+                **{
+                    f"memory.{name}": {
+                        "peak_op": first + alive.peak,
+                        "peak_bytes": alive.peak_bytes,
+                        "owners": [[o.name, o.category, o.nbytes] for o in alive.owners],
+                    }
+                }
+            )
             first += len(made.graph.nodes)
 
     def first_op(self, graph: str) -> int:
@@ -164,11 +197,13 @@ class Profiler:
                 start = stop
         self.writer.meta(recording_ns=self.windows.cost_ns)  # should it be killed
 
-    def energy_window(self, method: str, signature: str, ops: list[int], extra: int, runs: int,
-                      begin_ns: int, end_ns: int) -> None:
+    def energy_window(
+        self, method: str, signature: str, ops: list[int], extra: int, runs: int, begin_ns: int, end_ns: int
+    ) -> None:
         """Notes a stretch of equal work (energy.py)."""
-        self.writer.put("energy_window", self._energy_windows, method, signature, json.dumps(ops),
-                        extra, runs, begin_ns, end_ns)
+        self.writer.put(
+            "energy_window", self._energy_windows, method, signature, json.dumps(ops), extra, runs, begin_ns, end_ns
+        )
         self._energy_windows += 1
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────
@@ -187,8 +222,12 @@ class Profiler:
             self.flush()
         finally:
             end = time.monotonic_ns()
-            self.writer.meta(status=status, ended_monotonic_ns=end, steps=self.windows.steps,
-                             recording_share=self.windows.cost_ns / max(end - self._begun_ns, 1))
+            self.writer.meta(
+                status=status,
+                ended_monotonic_ns=end,
+                steps=self.windows.steps,
+                recording_share=self.windows.cost_ns / max(end - self._begun_ns, 1),
+            )
             self.writer.close()
 
     def __enter__(self) -> Profiler:

@@ -16,8 +16,7 @@ from handheld.store.writer import RunWriter
 
 IDLE_S = 1.0  # of nothing before the first step: what the machine takes when it has nothing to do
 #: sources that measure power or energy on some machine: why they are not here is worth saying
-POWER_SOURCES = ("nvidia-power", "rapl", "jetson-power", "pixel-rails", "amd-gpu", "raspberry-pi",
-                 "battery", "hwmon")
+POWER_SOURCES = ("nvidia-power", "rapl", "jetson-power", "pixel-rails", "amd-gpu", "raspberry-pi", "battery", "hwmon")
 
 #: all sensors that are here (True), none, or these
 Sensors = bool | Iterable[type[Sensor]]
@@ -34,11 +33,12 @@ class Sources:
     def need_power(self) -> None:
         """An error, before anything long runs, if the energy of ops cannot be measured."""
         if not self.powered:
-            absent = "; ".join(f"{name}: {self.absent[name]}" for name in POWER_SOURCES
-                               if name in self.absent)
-            raise HandheldError("energy cannot be measured: no sensor of power is here. "
-                                + (f"{absent}. " if absent else "")
-                                + "Try: handheld doctor; or an estimate (--estimate-energy)")
+            absent = "; ".join(f"{name}: {self.absent[name]}" for name in POWER_SOURCES if name in self.absent)
+            raise HandheldError(
+                "energy cannot be measured: no sensor of power is here. "
+                + (f"{absent}. " if absent else "")
+                + "Try: handheld doctor; or an estimate (--estimate-energy)"
+            )
 
 
 def sources(sensors: Sensors = True, where: Where | None = None) -> Sources:
@@ -77,12 +77,26 @@ def sampled(writer: RunWriter, found: Sources, where: Where | None = None) -> It
     finally:
         summary = sampler.summary()
         # one that was killed says nothing about what it cost
-        writer.meta(sampler=None if not summary.elapsed_s else {
-            "elapsed_s": summary.elapsed_s, "cpu_share": summary.cpu_share,
-            "stretch": summary.stretch, "lost": summary.lost,
-            "sources": {one.name: {"period_s": one.period_s, "readings": one.readings,
-                                   "missed": one.missed, "mean_s": one.mean_s,
-                                   "cpu_share": one.cpu_share} for one in summary.sources}})
+        writer.meta(
+            sampler=None
+            if not summary.elapsed_s
+            else {
+                "elapsed_s": summary.elapsed_s,
+                "cpu_share": summary.cpu_share,
+                "stretch": summary.stretch,
+                "lost": summary.lost,
+                "sources": {
+                    one.name: {
+                        "period_s": one.period_s,
+                        "readings": one.readings,
+                        "missed": one.missed,
+                        "mean_s": one.mean_s,
+                        "cpu_share": one.cpu_share,
+                    }
+                    for one in summary.sources
+                },
+            }
+        )
         if summary.problem:
             writer.note("sampler", summary.problem)
 

@@ -33,12 +33,23 @@ Progress = Callable[[int, int, str], None]
 
 
 def profile(
-    plan: Plan, batches: Batch | Iterable[Batch] | Mapping[str, Any], path: str | Path, *,
-    steps: int = STEPS, seconds: float | None = None,
-    graph: str | Sequence[str] | None = None, wait: int = 0, warmup: int = WARMUP,
-    active: int | None = None, sensors: Sensors = True,
-    where: Where | None = None, energy: bool = False, energy_s: float | None = None,
-    estimate: Estimate | None = None, idle_s: float = IDLE_S, progress: Progress | None = None,
+    plan: Plan,
+    batches: Batch | Iterable[Batch] | Mapping[str, Any],
+    path: str | Path,
+    *,
+    steps: int = STEPS,
+    seconds: float | None = None,
+    graph: str | Sequence[str] | None = None,
+    wait: int = 0,
+    warmup: int = WARMUP,
+    active: int | None = None,
+    sensors: Sensors = True,
+    where: Where | None = None,
+    energy: bool = False,
+    energy_s: float | None = None,
+    estimate: Estimate | None = None,
+    idle_s: float = IDLE_S,
+    progress: Progress | None = None,
     **settings: Any,
 ) -> Run:
     """Runs `steps` steps and measures them.
@@ -54,31 +65,30 @@ def profile(
     names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
     unknown = [name for name in names if name not in plan.graphs]
     if unknown:
-        raise HandheldError(f"the plan has no graph {unknown[0]!r}; it has "
-                            f"{', '.join(plan.graphs)}")
+        raise HandheldError(f"the plan has no graph {unknown[0]!r}; it has {', '.join(plan.graphs)}")
     if steps < 1:
         raise HandheldError(f"a profile of {steps} steps measures nothing")
     if energy and len(names) > 1:
-        raise HandheldError(f"the energy of ops is measured for one graph at a time: say which of "
-                            f"{', '.join(names)}")
+        raise HandheldError(f"the energy of ops is measured for one graph at a time: say which of {', '.join(names)}")
     found = sources(sensors, where)
-    takes = [_source(plan, name, batches if len(names) == 1 else _of(batches, name, names))
-             for name in names]
+    takes = [_source(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
     plan = dataclasses.replace(plan, step=plan.step.copy())
     if energy:
         found.need_power()
         # nothing that an op reads may be overwritten by running it again
         plan = plan.again(isolate=True)
     with contextlib.ExitStack() as stack:
-        profiler = stack.enter_context(Profiler(
-            path, wait=wait, warmup=warmup, active=active, estimate=estimate, steps=steps,
-            graphs=names, **settings))
+        profiler = stack.enter_context(
+            Profiler(
+                path, wait=wait, warmup=warmup, active=active, estimate=estimate, steps=steps, graphs=names, **settings
+            )
+        )
         stack.enter_context(sampled(profiler.writer, found, where))
         trainer = stack.enter_context(plan.start())
         profiler.attach(trainer)
         if found.here:
             idle(profiler.writer, idle_s)
-        turns = list(zip(names, takes))
+        turns = list(zip(names, takes, strict=True))
         for done in until(steps, seconds):
             for name, take in turns:
                 loss = trainer.run(name, *take())
@@ -87,8 +97,7 @@ def profile(
         profiler.writer.meta(loss=float(loss))
         if energy:
             profiler.flush()
-            measure(profiler, trainer, names[0], _window_s(profiler.path), budget_s=energy_s,
-                    progress=progress)
+            measure(profiler, trainer, names[0], _window_s(profiler.path), budget_s=energy_s, progress=progress)
     return open_run(path)
 
 
@@ -100,8 +109,7 @@ def until(steps: int, seconds: float | None) -> Iterator[int]:
         yield done
         if done == AHEAD:  # the host is no further ahead: the first step has ended
             begun = time.monotonic()
-        if done >= steps and (seconds is None or (
-                begun is not None and time.monotonic() - begun >= seconds)):
+        if done >= steps and (seconds is None or (begun is not None and time.monotonic() - begun >= seconds)):
             return
 
 
@@ -114,8 +122,10 @@ def default_graphs(graphs: Iterable[str]) -> list[str]:
 
 def _of(batches: Any, name: str, names: Sequence[str]) -> Any:
     if not isinstance(batches, Mapping) or name not in batches:
-        raise HandheldError(f"a step runs {', '.join(names)} in turn: batches should be a "
-                            f"dictionary with one for each, and {name!r} has none")
+        raise HandheldError(
+            f"a step runs {', '.join(names)} in turn: batches should be a "
+            f"dictionary with one for each, and {name!r} has none"
+        )
     return batches[name]
 
 
@@ -142,8 +152,7 @@ def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
         with contextlib.suppress(HandheldError):
             check_batch(made, tuple(batches))
             return lambda: batches
-    if isinstance(batches, (tuple, list)) and not (
-            batches and isinstance(batches[0], (tuple, list, Mapping))):
+    if isinstance(batches, (tuple, list)) and not (batches and isinstance(batches[0], (tuple, list, Mapping))):
         check_batch(made, tuple(batches))  # says what is wrong
     iterator = iter(batches)
 
@@ -156,8 +165,10 @@ def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
         try:
             return _tuple(next(iterator))
         except StopIteration:
-            raise HandheldError("the data ended before the profile did, and starts again with "
-                                "nothing. Try: fewer steps, or a list of batches") from None
+            raise HandheldError(
+                "the data ended before the profile did, and starts again with "
+                "nothing. Try: fewer steps, or a list of batches"
+            ) from None
 
     return take
 

@@ -41,12 +41,20 @@ GRAPH = "step"
 class Watch:
     """See the module's text; made by `handheld.watch`."""
 
-    def __init__(self, model: nn.Module, path: str | Path, *, wait: int = 0, warmup: int = WARMUP,
-                 active: int | None = None, sensors: Sensors = True, where: Where | None = None,
-                 idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        path: str | Path,
+        *,
+        wait: int = 0,
+        warmup: int = WARMUP,
+        active: int | None = None,
+        sensors: Sensors = True,
+        where: Where | None = None,
+        idle_s: float = IDLE_S,
+    ) -> None:
         if not isinstance(model, nn.Module):
-            raise HandheldError(f"watch needs a torch.nn.Module, and this is a "
-                                f"{type(model).__name__}")
+            raise HandheldError(f"watch needs a torch.nn.Module, and this is a {type(model).__name__}")
         self.model, self.path = model, Path(path)
         self.windows = Windows(wait, warmup, active)
         self.where = next((p.device.type for p in model.parameters()), "cpu")
@@ -61,12 +69,18 @@ class Watch:
         found = sources(self.sensors, self.root)
         self.writer = RunWriter(self.path)
         self._begun = time.monotonic_ns()
-        name = (torch.cuda.get_device_name() if self.where == "cuda"
-                else f"PyTorch {torch.__version__} on {self.where}")
+        name = torch.cuda.get_device_name() if self.where == "cuda" else f"PyTorch {torch.__version__} on {self.where}"
         self.writer.meta(
-            status="running", begun_unix_ns=time.time_ns(), begun_monotonic_ns=self._begun,
-            device=f"torch:{self.where}", caps={"name": name, "kind": "torch"}, machine=machine(),
-            versions=versions(), code=code_state(Path.cwd()), settings={"watch": True})
+            status="running",
+            begun_unix_ns=time.time_ns(),
+            begun_monotonic_ns=self._begun,
+            device=f"torch:{self.where}",
+            caps={"name": name, "kind": "torch"},
+            machine=machine(),
+            versions=versions(),
+            code=code_state(Path.cwd()),
+            settings={"watch": True},
+        )
         self._stack.enter_context(sampled(self.writer, found, self.root))
         if found.here:
             idle(self.writer, self.idle_s)
@@ -133,8 +147,22 @@ class Watch:
         if key not in self._ids:
             phase, path, name, shapes, _ = key
             number = self._ids[key] = len(self._ids)
-            self.writer.put("op", number, GRAPH, number, name.partition(".")[0], f"aten.{name}",
-                            phase, path, f"{name} {shapes}", "PyTorch", 1, flops, nbytes, "{}")
+            self.writer.put(
+                "op",
+                number,
+                GRAPH,
+                number,
+                name.partition(".")[0],
+                f"aten.{name}",
+                phase,
+                path,
+                f"{name} {shapes}",
+                "PyTorch",
+                1,
+                flops,
+                nbytes,
+                "{}",
+            )
         return self._ids[key]
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -143,8 +171,12 @@ class Watch:
         if self.where == "cuda":
             self.writer.meta(peak_bytes=torch.cuda.max_memory_allocated())
         end = time.monotonic_ns()
-        self.writer.meta(status=ending(kind), ended_monotonic_ns=end, steps=self.windows.steps,
-                         recording_share=self.windows.cost_ns / max(end - self._begun, 1))
+        self.writer.meta(
+            status=ending(kind),
+            ended_monotonic_ns=end,
+            steps=self.windows.steps,
+            recording_share=self.windows.cost_ns / max(end - self._begun, 1),
+        )
         self.writer.close()
 
 
@@ -175,10 +207,12 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def end(*_: Any) -> None:
             self.updating = False
 
-        self._hooks = [hooks.register_module_forward_pre_hook(enter),
-                       hooks.register_module_forward_hook(leave),
-                       optimizer.register_optimizer_step_pre_hook(begin),
-                       optimizer.register_optimizer_step_post_hook(end)]
+        self._hooks = [
+            hooks.register_module_forward_pre_hook(enter),
+            hooks.register_module_forward_hook(leave),
+            optimizer.register_optimizer_step_pre_hook(begin),
+            optimizer.register_optimizer_step_post_hook(end),
+        ]
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
@@ -189,8 +223,9 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def next_step(self) -> None:
         self._again.clear()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (),
-                           kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         phase, path = self._origin()
         begun = self.recording.begin()

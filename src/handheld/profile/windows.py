@@ -22,8 +22,10 @@ WARMUP = 2  # the first steps are never like the others
 class Windows:
     def __init__(self, wait: int = 0, warmup: int = WARMUP, active: int | None = None) -> None:
         if wait < 0 or warmup < 0 or (active is not None and active < 1):
-            raise HandheldError("a schedule has wait and warmup of 0 or more, and active of 1 or "
-                                f"more; this one has {wait}, {warmup} and {active}")
+            raise HandheldError(
+                "a schedule has wait and warmup of 0 or more, and active of 1 or "
+                f"more; this one has {wait}, {warmup} and {active}"
+            )
         self.wait, self.warmup, self.active = wait, warmup, active
         self.seen = self.steps = self.count = 0  # steps seen and noted; windows
         self.cost_ns = 0

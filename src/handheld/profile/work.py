@@ -34,6 +34,6 @@ def nbytes(node: Node, graph: Graph) -> int:
     read: dict[int, int] = {}
     for view in node.inputs:
         tensor = graph.tensors[view.tensor]
-        seen = math.prod(n for n, s in zip(view.shape, view.strides) if s) * DTYPES[tensor.dtype]
+        seen = math.prod(n for n, s in zip(view.shape, view.strides, strict=True) if s) * DTYPES[tensor.dtype]
         read[view.tensor] = min(max(read.get(view.tensor, 0), seen), tensor.nbytes)
     return sum(read.values()) + sum(graph.tensors[t].nbytes for t in node.outputs)

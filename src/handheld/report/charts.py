@@ -27,21 +27,38 @@ __all__ = ["Axis", "Guide", "Reference", "Series", "areas", "bars", "lines"]
 MOST_ROWS = 64  # of the table below a figure
 
 
-def lines(title: str, series: Sequence[Series], x: Axis, y: Axis, *, note: object = "",
-          step: bool = False, references: Sequence[Reference] = (),
-          guides: Sequence[Guide] = ()) -> Markup:
+def lines(
+    title: str,
+    series: Sequence[Series],
+    x: Axis,
+    y: Axis,
+    *,
+    note: object = "",
+    step: bool = False,
+    references: Sequence[Reference] = (),
+    guides: Sequence[Guide] = (),
+) -> Markup:
     """Lines with markers; `step` holds each value until the next, as for samples over time."""
-    plot = Plot(x.fitted([*(v for s in series for v in s.x), *(g.x for g in guides)]),
-                 y.fitted([*_heights(series), *(r.value for r in references)]))
+    plot = Plot(
+        x.fitted([*(v for s in series for v in s.x), *(g.x for g in guides)]),
+        y.fitted([*_heights(series), *(r.value for r in references)]),
+    )
     drawn = [plot.line(one, place, step) for place, one in enumerate(series)]
     below = (plot.frame(), plot.guides(guides), plot.references(references))
-    return _figure(title, plot.svg(title, (*below, *drawn)), _legend(series, "line"), note,
-                   _points_table(series, x, y))
+    return _figure(title, plot.svg(title, (*below, *drawn)), _legend(series, "line"), note, _points_table(series, x, y))
 
 
-def areas(title: str, series: Sequence[Series], x: Axis, y: Axis, *, note: object = "",
-          step: bool = False, references: Sequence[Reference] = (),
-          guides: Sequence[Guide] = ()) -> Markup:
+def areas(
+    title: str,
+    series: Sequence[Series],
+    x: Axis,
+    y: Axis,
+    *,
+    note: object = "",
+    step: bool = False,
+    references: Sequence[Reference] = (),
+    guides: Sequence[Guide] = (),
+) -> Markup:
     """Series over the same x, one on top of the other."""
     where = series[0].x if series else ()
     assert all(list(one.x) == list(where) for one in series), "areas share their x"
@@ -51,13 +68,19 @@ def areas(title: str, series: Sequence[Series], x: Axis, y: Axis, *, note: objec
     for place, one in enumerate(series):
         drawn.append(plot.area(one, place, where, tops[place], tops[place + 1], step))
     drawn.append(plot.references(references))
-    return _figure(title, plot.svg(title, drawn), _legend(series, "box"), note,
-                   _points_table(series, x, y))
+    return _figure(title, plot.svg(title, drawn), _legend(series, "box"), note, _points_table(series, x, y))
 
 
-def bars(title: str, groups: Sequence[str], series: Sequence[Series], y: Axis, *,
-         note: object = "", stacked: bool = False,
-         references: Sequence[Reference] = ()) -> Markup:
+def bars(
+    title: str,
+    groups: Sequence[str],
+    series: Sequence[Series],
+    y: Axis,
+    *,
+    note: object = "",
+    stacked: bool = False,
+    references: Sequence[Reference] = (),
+) -> Markup:
     """A bar for each group and series, side by side or `stacked`."""
     assert not (stacked and y.log), "parts of a sum have no log axis"
     tops = _stack(series, len(groups))
@@ -72,8 +95,13 @@ def bars(title: str, groups: Sequence[str], series: Sequence[Series], y: Axis, *
         drawn.append(plot.group(group, groups[group], series, tops if stacked else None))
     drawn.append(plot.references(references))
     rows = [[name, *(_value(s, n) for s in series)] for n, name in enumerate(groups)]
-    return _figure(title, plot.svg(title, drawn), _legend(series, "box"), note,
-                   _table(["", *(_headed(s.name, y.unit) for s in series)], rows))
+    return _figure(
+        title,
+        plot.svg(title, drawn),
+        _legend(series, "box"),
+        note,
+        _table(["", *(_headed(s.name, y.unit) for s in series)], rows),
+    )
 
 
 def _heights(series: Iterable[Series]) -> list[float | None]:
@@ -84,7 +112,7 @@ def _stack(series: Sequence[Series], count: int) -> list[list[float]]:
     """Where each series begins and ends, from the ground up; what is missing adds nothing."""
     tops = [[0.0] * count]
     for one in series:
-        tops.append([at + (v or 0.0) for at, v in zip(tops[-1], one.values)])
+        tops.append([at + (v or 0.0) for at, v in zip(tops[-1], one.values, strict=True)])
     return tops
 
 
@@ -95,23 +123,34 @@ def _legend(series: Sequence[Series], kind: str) -> Markup:
     made = []
     for place, one in enumerate(series):
         if kind == "line":
-            mark = join(tag("line", x1=1.0, x2=23.0, y1=6.0, y2=6.0,
-                            class_=classes(one, place, "line")),
-                        tag("g", shape(one.number(place), 12.0, 6.0),
-                            class_=classes(one, place, "mark")))
+            mark = join(
+                tag("line", x1=1.0, x2=23.0, y1=6.0, y2=6.0, class_=classes(one, place, "line")),
+                tag("g", shape(one.number(place), 12.0, 6.0), class_=classes(one, place, "mark")),
+            )
         else:
-            mark = tag("g", tag("rect", x=0.5, y=0.5, width=11.0, height=11.0),
-                       class_=classes(one, place, "bar"))
+            mark = tag("g", tag("rect", x=0.5, y=0.5, width=11.0, height=11.0), class_=classes(one, place, "bar"))
         wide = 24 if kind == "line" else 12
-        made.append(tag("li", tag("svg", mark, viewBox=f"0 0 {wide} 12", width=wide, height=12,
-                                  aria_hidden="true", xmlns=SVG), one.name))
+        made.append(
+            tag(
+                "li",
+                tag("svg", mark, viewBox=f"0 0 {wide} 12", width=wide, height=12, aria_hidden="true", xmlns=SVG),
+                one.name,
+            )
+        )
     return tag("ul", *made, class_="legend")
 
 
 def _figure(title: str, svg: Markup, legend: Markup, note: object, numbers: Markup) -> Markup:
     opened = tag("details", tag("summary", "The numbers"), numbers) if numbers else Markup()
-    return tag("figure", tag("figcaption", tag("b", title)), legend, svg,
-               tag("p", note, class_="note") if note else "", opened, class_="chart")
+    return tag(
+        "figure",
+        tag("figcaption", tag("b", title)),
+        legend,
+        svg,
+        tag("p", note, class_="note") if note else "",
+        opened,
+        class_="chart",
+    )
 
 
 def _value(one: Series, n: int) -> str:
@@ -127,14 +166,20 @@ def _points_table(series: Sequence[Series], x: Axis, y: Axis) -> Markup:
     if len(places) > MOST_ROWS:
         return Markup()
     at = [{v: n for n, v in enumerate(one.x)} for one in series]
-    rows = [[number(place), *(_value(one, where[place]) if place in where else "–"
-                              for one, where in zip(series, at))] for place in places]
+    rows = [
+        [
+            number(place),
+            *(_value(one, where[place]) if place in where else "–" for one, where in zip(series, at, strict=True)),
+        ]
+        for place in places
+    ]
     return _table([x.title, *(_headed(one.name, y.unit) for one in series)], rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:]))
-            for row in rows]
-    return tag("div", tag("table", tag("thead", tag("tr", *(tag("th", h, scope="col")
-                                                              for h in head))),
-                          tag("tbody", *body)), class_="wide")
+    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
+    return tag(
+        "div",
+        tag("table", tag("thead", tag("tr", *(tag("th", h, scope="col") for h in head))), tag("tbody", *body)),
+        class_="wide",
+    )

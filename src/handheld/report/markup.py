@@ -1,7 +1,7 @@
 """Markup that is safe to put into a page: what is not made here is escaped.
 
-    tag("p", "a < b")                  ->  <p>a &lt; b</p>
-    tag("p", tag("b", "a"), " < b")    ->  <p><b>a</b> &lt; b</p>
+tag("p", "a < b")                  ->  <p>a &lt; b</p>
+tag("p", tag("b", "a"), " < b")    ->  <p><b>a</b> &lt; b</p>
 """
 
 from __future__ import annotations

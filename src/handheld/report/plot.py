@@ -102,8 +102,15 @@ class Plot:
         return self.y.at(value, self.floor, TOP)
 
     def svg(self, title: str, drawn: Iterable[Markup]) -> Markup:
-        return tag("svg", tag("title", title), *drawn, viewBox=f"0 0 {WIDTH:.0f} {HEIGHT:.0f}",
-                   role="img", aria_label=title, xmlns=SVG)
+        return tag(
+            "svg",
+            tag("title", title),
+            *drawn,
+            viewBox=f"0 0 {WIDTH:.0f} {HEIGHT:.0f}",
+            role="img",
+            aria_label=title,
+            xmlns=SVG,
+        )
 
     # ── axes ──────────────────────────────────────────────────────────────────────────────────
 
@@ -111,22 +118,21 @@ class Plot:
         made = [tag("text", self.y.title, x=2.0, y=13.0, class_="axis")]
         for value in self.y.marks():
             at = self.py(value)
-            made += [tag("line", x1=self.left, x2=self.right, y1=at, y2=at, class_="grid"),
-                     tag("text", number(value), x=self.left - 6, y=at + 4, class_="tick end")]
-        made.append(tag("line", x1=self.left, x2=self.right, y1=self.floor, y2=self.floor,
-                        class_="ground"))
+            made += [
+                tag("line", x1=self.left, x2=self.right, y1=at, y2=at, class_="grid"),
+                tag("text", number(value), x=self.left - 6, y=at + 4, class_="tick end"),
+            ]
+        made.append(tag("line", x1=self.left, x2=self.right, y1=self.floor, y2=self.floor, class_="ground"))
         made += self._below() if self.x is None else self._ticks(self.x)
         return tag("g", *made)
 
     def _ticks(self, x: Axis) -> list[Markup]:
         marks = [(self.px(value), number(value)) for value in x.marks(7)]
-        made = [tag("line", x1=at, x2=at, y1=self.floor, y2=self.floor + 4, class_="ground")
-                for at, _ in marks]
+        made = [tag("line", x1=at, x2=at, y1=self.floor, y2=self.floor + 4, class_="ground") for at, _ in marks]
         for n in apart(marks, FONT):
             at, text = marks[n]
             made.append(tag("text", text, x=at, y=self.floor + 16, class_="tick middle"))
-        made.append(tag("text", x.title, x=(self.left + self.right) / 2, y=HEIGHT - 6,
-                        class_="axis middle"))
+        made.append(tag("text", x.title, x=(self.left + self.right) / 2, y=HEIGHT - 6, class_="axis middle"))
         return made
 
     def _below(self) -> list[Markup]:
@@ -136,27 +142,40 @@ class Plot:
             at = self.left + (n + 0.5) * self._slot()
             if self.tilted:
                 y = self.floor + 14
-                made.append(tag("text", self.groups[n], x=at + 4, y=y, class_="tick end",
-                                transform=f"rotate(-36 {at + 4:.1f} {y:.1f})"))
+                made.append(
+                    tag(
+                        "text",
+                        self.groups[n],
+                        x=at + 4,
+                        y=y,
+                        class_="tick end",
+                        transform=f"rotate(-36 {at + 4:.1f} {y:.1f})",
+                    )
+                )
             else:
-                made += [tag("text", line, x=at, y=self.floor + 16 + row * FONT * 1.25,
-                             class_="tick middle") for row, line in enumerate(label)]
+                made += [
+                    tag("text", line, x=at, y=self.floor + 16 + row * FONT * 1.25, class_="tick middle")
+                    for row, line in enumerate(label)
+                ]
         return made
 
     def references(self, them: Sequence[Reference]) -> Markup:
         """Lines across, and their labels above them: at the end where they cover less of what is
         drawn, and never on one another."""
-        places = spread_out([self.py(r.value) - 5 for r in them], FONT + 3, TOP + 10,
-                            self.floor - 4)
-        made = [tag("line", x1=self.left, x2=self.right, y1=self.py(r.value), y2=self.py(r.value),
-                    class_="reference") for r in them]
-        for one, place in zip(them, places):
+        places = spread_out([self.py(r.value) - 5 for r in them], FONT + 3, TOP + 10, self.floor - 4)
+        made = [
+            tag("line", x1=self.left, x2=self.right, y1=self.py(r.value), y2=self.py(r.value), class_="reference")
+            for r in them
+        ]
+        for one, place in zip(them, places, strict=True):
             wide = width(one.label, FONT) + 6
-            at = min((self.right - wide, self.left + 2),
-                     key=lambda x: self._covered(x, place - FONT - 2, wide, FONT + 10))
-            made += [tag("rect", x=at, y=place - FONT + 0.5, width=wide, height=FONT + 2.5,
-                         rx=2.0, class_="under"),
-                     tag("text", one.label, x=at + 3, y=place, class_="note")]
+            at = min(
+                (self.right - wide, self.left + 2), key=lambda x: self._covered(x, place - FONT - 2, wide, FONT + 10)
+            )
+            made += [
+                tag("rect", x=at, y=place - FONT + 0.5, width=wide, height=FONT + 2.5, rx=2.0, class_="under"),
+                tag("text", one.label, x=at + 3, y=place, class_="note"),
+            ]
         return tag("g", *made)
 
     def _covered(self, x: float, y: float, wide: float, high: float) -> int:
@@ -166,17 +185,20 @@ class Plot:
         """A line, as points a few pixels apart."""
         for (a, b), (c, d) in itertools.pairwise(points):
             count = max(int(max(abs(c - a), abs(d - b)) / 5), 1)
-            self.taken += [(a + (c - a) * n / count, b + (d - b) * n / count)
-                           for n in range(count + 1)]
+            self.taken += [(a + (c - a) * n / count, b + (d - b) * n / count) for n in range(count + 1)]
 
     def guides(self, them: Sequence[Guide]) -> Markup:
         """Lines down, and above the plot those of their labels that fit."""
-        made = [tag("line", x1=self.px(g.x), x2=self.px(g.x), y1=TOP - 1, y2=self.floor,
-                    class_="guide") for g in them]
-        marks = [(min(max(self.px(g.x), self.left + width(g.label, FONT) / 2),
-                      self.right - width(g.label, FONT) / 2), g.label) for g in them if g.label]
-        made += [tag("text", marks[n][1], x=marks[n][0], y=TOP - 4, class_="note middle")
-                 for n in apart(marks, FONT)]
+        made = [tag("line", x1=self.px(g.x), x2=self.px(g.x), y1=TOP - 1, y2=self.floor, class_="guide") for g in them]
+        marks = [
+            (
+                min(max(self.px(g.x), self.left + width(g.label, FONT) / 2), self.right - width(g.label, FONT) / 2),
+                g.label,
+            )
+            for g in them
+            if g.label
+        ]
+        made += [tag("text", marks[n][1], x=marks[n][0], y=TOP - 4, class_="note middle") for n in apart(marks, FONT)]
         return tag("g", *made)
 
     # ── marks ─────────────────────────────────────────────────────────────────────────────────
@@ -189,8 +211,7 @@ class Plot:
                 points = _held(points)
             self._take(points)
             if len(points) > 1:
-                made.append(tag("polyline", points=_path(points), class_=classes(one, place,
-                                                                                "line")))
+                made.append(tag("polyline", points=_path(points), class_=classes(one, place, "line")))
             if len(one.values) <= MOST_MARKERS and not step:
                 markers += [self._marker(one, place, n) for n in run]
         return tag("g", *made, *markers)
@@ -199,30 +220,39 @@ class Plot:
         value = one.values[n]
         assert self.x is not None and value is not None
         at = self.px(one.x[n])
-        told = (f"{one.name}: {quantity(value, self.y.unit)} at "
-                f"{quantity(one.x[n], self.x.unit)}{spread_text(one, n, self.y.unit)}")
-        return tag("g", self._whisker(one, n, at), shape(one.number(place), at, self.py(value)),
-                   tag("title", told), class_=classes(one, place, "mark"))
+        told = (
+            f"{one.name}: {quantity(value, self.y.unit)} at "
+            f"{quantity(one.x[n], self.x.unit)}{spread_text(one, n, self.y.unit)}"
+        )
+        return tag(
+            "g",
+            self._whisker(one, n, at),
+            shape(one.number(place), at, self.py(value)),
+            tag("title", told),
+            class_=classes(one, place, "mark"),
+        )
 
     def _whisker(self, one: Series, n: int, at: float) -> Markup:
         spread = one.spread(n)
         if spread is None:
             return Markup()
-        return tag("line", x1=at, x2=at, y1=self.py(spread[0]), y2=self.py(spread[1]),
-                   class_="whisker")
+        return tag("line", x1=at, x2=at, y1=self.py(spread[0]), y2=self.py(spread[1]), class_="whisker")
 
-    def area(self, one: Series, place: int, x: Sequence[float], below: Sequence[float],
-             above: Sequence[float], step: bool) -> Markup:
-        over, under = ([(self.px(at), self.py(v)) for at, v in zip(x, side)]
-                       for side in (above, below))
+    def area(
+        self, one: Series, place: int, x: Sequence[float], below: Sequence[float], above: Sequence[float], step: bool
+    ) -> Markup:
+        over, under = ([(self.px(at), self.py(v)) for at, v in zip(x, side, strict=True)] for side in (above, below))
         if step:
             over, under = _held(over), _held(under)
         self._take(over)
-        return tag("polygon", tag("title", one.name), points=_path([*over, *reversed(under)]),
-                   class_=classes(one, place, "area"))
+        return tag(
+            "polygon",
+            tag("title", one.name),
+            points=_path([*over, *reversed(under)]),
+            class_=classes(one, place, "area"),
+        )
 
-    def group(self, n: int, name: str, series: Sequence[Series],
-              tops: list[list[float]] | None) -> Markup:
+    def group(self, n: int, name: str, series: Sequence[Series], tops: list[list[float]] | None) -> Markup:
         """The bars over one name."""
         slot = self._slot()
         count = 1 if tops else max(len(series), 1)
@@ -234,25 +264,34 @@ class Plot:
             at = begin if tops else begin + place * wide
             if value is None or (self.y.log and value <= 0):
                 if not tops:
-                    made.append(tag("text", "–", x=at + wide / 2, y=self.floor - 3,
-                                    class_="tick middle"))
+                    made.append(tag("text", "–", x=at + wide / 2, y=self.floor - 3, class_="tick middle"))
                 continue
-            low, high = (tops[place][n], tops[place + 1][n]) if tops else (
-                float(self.y.low or 0) if self.y.log else 0.0, value)
+            low, high = (
+                (tops[place][n], tops[place + 1][n]) if tops else (float(self.y.low or 0) if self.y.log else 0.0, value)
+            )
             y = sorted((self.py(low), self.py(high)))
             self._take([(at, y[0]), (at + wide, y[0]), (at + wide / 2, y[1])])
-            told = (f"{name}, {one.name}: {quantity(value, self.y.unit)}"
-                    f"{spread_text(one, n, self.y.unit)}")
-            made.append(tag(
-                "g", tag("rect", x=at + 0.5, y=y[0], width=max(wide - 1, 0.5),
-                         height=max(y[1] - y[0], 0.5)),
-                Markup() if tops else self._whisker(one, n, at + wide / 2),
-                tag("title", told), class_=classes(one, place, "bar")))
+            told = f"{name}, {one.name}: {quantity(value, self.y.unit)}{spread_text(one, n, self.y.unit)}"
+            made.append(
+                tag(
+                    "g",
+                    tag("rect", x=at + 0.5, y=y[0], width=max(wide - 1, 0.5), height=max(y[1] - y[0], 0.5)),
+                    Markup() if tops else self._whisker(one, n, at + wide / 2),
+                    tag("title", told),
+                    class_=classes(one, place, "bar"),
+                )
+            )
             text = number(value)
             if not tops and width(text, 10) < wide:
-                made.append(tag("text", text, x=at + wide / 2,
-                                y=min(y[0], *(self.py(v) for v in one.spread(n) or (value,))) - 3,
-                                class_="value middle"))
+                made.append(
+                    tag(
+                        "text",
+                        text,
+                        x=at + wide / 2,
+                        y=min(y[0], *(self.py(v) for v in one.spread(n) or (value,))) - 3,
+                        class_="value middle",
+                    )
+                )
         return tag("g", *made)
 
 
@@ -263,7 +302,7 @@ def classes(one: Series, place: int, kind: str) -> str:
 def _runs(one: Series, log_x: bool, log_y: bool) -> list[list[int]]:
     """Stretches of points that are there: a gap ends a line."""
     found: list[list[int]] = [[]]
-    for n, (x, y) in enumerate(zip(one.x, one.values)):
+    for n, (x, y) in enumerate(zip(one.x, one.values, strict=True)):
         if y is None or not math.isfinite(y) or (log_x and x <= 0) or (log_y and y <= 0):
             found.append([])
         else:

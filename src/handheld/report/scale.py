@@ -48,8 +48,7 @@ class Axis:
     def fitted(self, values: Iterable[float | None], zero: bool = False) -> Axis:
         """With limits that hold all values. A linear axis begins at zero where `zero` says so or
         nearly everything is seen from there; a log one leaves out what is not positive."""
-        found = [v for v in (*values, *self.ticks) if v is not None and math.isfinite(v)
-                 and (v > 0 or not self.log)]
+        found = [v for v in (*values, *self.ticks) if v is not None and math.isfinite(v) and (v > 0 or not self.log)]
         low, high = (min(found), max(found)) if found else (1.0, 10.0) if self.log else (0.0, 1.0)
         if self.log:
             if low == high:
@@ -102,7 +101,7 @@ def _powers(low: float, high: float, most: int) -> list[float]:
         found = [v for v in found if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)]
         if len(found) <= most:
             return found
-    return found[::math.ceil(len(found) / most)]
+    return found[:: math.ceil(len(found) / most)]
 
 
 def width(text: str, size: float) -> float:
@@ -113,6 +112,7 @@ def width(text: str, size: float) -> float:
 def apart(places: Sequence[tuple[float, str]], size: float, gap: float = 6.0) -> list[int]:
     """Which labels, centred at their places on one line, can be written without touching: the
     first, the last, and between them those that fit."""
+
     def edges(one: int) -> tuple[float, float]:
         centre, text = places[one]
         half = width(text, size) / 2 + gap / 2
@@ -142,6 +142,6 @@ def spread_out(places: Sequence[float], size: float, low: float, high: float) ->
         at[n] = min(at[n], limit)
         limit = at[n] - size
     found = [0.0] * len(at)
-    for place, one in zip(at, order):
+    for place, one in zip(at, order, strict=True):
         found[one] = place
     return found

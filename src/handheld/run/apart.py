@@ -45,14 +45,16 @@ class PerOp:
         self.session: Any = open_session(plan, **options)
         slots, values = plan.slots, plan.values
         self.host: dict[int, np.ndarray] = {
-            tensor: np.array(values[name], NUMPY[slots[name].dtype])
-            for name, tensor in self.graph.slots.items()}
+            tensor: np.array(values[name], NUMPY[slots[name].dtype]) for name, tensor in self.graph.slots.items()
+        }
         packs = self.graph.packs
         self._ops = [
-            (list(dict.fromkeys(part for view in node.inputs
-                                for part in packs.get(view.tensor, (view.tensor,)))),
-             [part for out in node.outputs for part in packs.get(out, (out,))])
-            for node in self.graph.nodes]
+            (
+                list(dict.fromkeys(part for view in node.inputs for part in packs.get(view.tensor, (view.tensor,)))),
+                [part for out in node.outputs for part in packs.get(out, (out,))],
+            )
+            for node in self.graph.nodes
+        ]
 
     @property
     def crossings(self) -> tuple[int, int, int, int]:
@@ -64,8 +66,7 @@ class PerOp:
     def step(self, *batch: Any) -> list[OpTime]:
         """One step, and what each of its ops took."""
         arrays: Sequence[np.ndarray] = check_batch(self.graph, batch)
-        self.host.update({tensor: array for (_, tensor, _), array
-                          in zip(self.graph.inputs, arrays)})
+        self.host.update({tensor: array for (_, tensor, _), array in zip(self.graph.inputs, arrays, strict=True)})
         session, name, host, now = self.session, self.name, self.host, time.perf_counter_ns
         times = []
         for node, (inputs, outputs) in enumerate(self._ops):

@@ -44,8 +44,10 @@ def choose_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, .
     size = next((s[0] for s in shapes if s), 0)
     if size in sizes:
         return sizes[size]  # check_batch says what else does not fit
-    raise BatchError(f"a batch of {size} fits no {kind} graph; packaged are batches of "
-                     f"{', '.join(map(str, sizes))}. Others need `handheld package --batch`")
+    raise BatchError(
+        f"a batch of {size} fits no {kind} graph; packaged are batches of "
+        f"{', '.join(map(str, sizes))}. Others need `handheld package --batch`"
+    )
 
 
 def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> list[np.ndarray]:
@@ -55,20 +57,19 @@ def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> li
     if len(batch) == 1 and isinstance(batch[0], Mapping):
         missing = [n for n in names if n not in batch[0]]
         if missing:
-            raise BatchError(f"the batch has no {missing[0]!r}; "
-                             f"graph {graph.name!r} takes {', '.join(names)}")
+            raise BatchError(f"the batch has no {missing[0]!r}; graph {graph.name!r} takes {', '.join(names)}")
         batch = tuple(batch[0][n] for n in names)
     if len(batch) != len(names):
-        raise BatchError(f"graph {graph.name!r} takes {len(names)} tensors "
-                         f"({', '.join(names)}), not {len(batch)}")
+        raise BatchError(f"graph {graph.name!r} takes {len(names)} tensors ({', '.join(names)}), not {len(batch)}")
     ranges = {name: limits for name, *limits in graph.notes.get("ranges", ())}
     arrays = []
-    for (name, tensor, torch_dtype), value in zip(graph.inputs, batch):
+    for (name, tensor, torch_dtype), value in zip(graph.inputs, batch, strict=True):
         wanted = graph.tensors[tensor]
         array = _array(value, name, torch_dtype)
         if array.shape != wanted.shape:
-            raise BatchError(f"input {name!r} of graph {graph.name!r} has shape {array.shape}; "
-                             f"the plan is made for {wanted.shape}")
+            raise BatchError(
+                f"input {name!r} of graph {graph.name!r} has shape {array.shape}; the plan is made for {wanted.shape}"
+            )
         arrays.append(_convert(array, wanted.dtype, name, torch_dtype, own))
         if name in ranges and array.size:
             _check_range(arrays[-1], name, *ranges[name])
@@ -81,8 +82,9 @@ def _array(value: Any, name: str, torch_dtype: str) -> np.ndarray:
     try:
         found: np.ndarray = value.detach().cpu().numpy()
     except TypeError:  # bfloat16, for one, is not known to NumPy
-        raise BatchError(f"input {name!r} is {str(value.dtype).removeprefix('torch.')}; "
-                         f"the model was captured with {torch_dtype}") from None
+        raise BatchError(
+            f"input {name!r} is {str(value.dtype).removeprefix('torch.')}; the model was captured with {torch_dtype}"
+        ) from None
     return found
 
 
@@ -91,19 +93,15 @@ def _check_range(array: np.ndarray, name: str, low: int, high: int, ignore: int 
     if ignore is not None:
         bad &= array != ignore
     if bad.any():
-        raise BatchError(f"input {name!r} holds {int(array[bad][0])}; "
-                         f"indices must be from {low} to {high - 1}")
+        raise BatchError(f"input {name!r} holds {int(array[bad][0])}; indices must be from {low} to {high - 1}")
 
 
-def _convert(array: np.ndarray, dtype: str, name: str, torch_dtype: str, own: bool
-             ) -> np.ndarray:
+def _convert(array: np.ndarray, dtype: str, name: str, torch_dtype: str, own: bool) -> np.ndarray:
     kinds = {"f32": "f", "i32": "iu", "bool": "b"}[dtype]
     if array.dtype.kind not in kinds:
-        raise BatchError(f"input {name!r} is {array.dtype}; "
-                         f"the model was captured with {torch_dtype}")
+        raise BatchError(f"input {name!r} is {array.dtype}; the model was captured with {torch_dtype}")
     if dtype == "i32" and array.dtype.itemsize > 4 and array.size:
         low, high = int(array.min()), int(array.max())
         if low < -(2**31) or high > 2**31 - 1:
-            raise BatchError(f"input {name!r} holds {low if low < 0 else high}, "
-                             "which does not fit 32 bits")
+            raise BatchError(f"input {name!r} holds {low if low < 0 else high}, which does not fit 32 bits")
     return array.astype(NUMPY[dtype], order="C" if own else "K", copy=own)

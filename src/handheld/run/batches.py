@@ -40,15 +40,15 @@ class Data(Protocol):
 class Indexed(ABC):
     """Samples that can be taken in any order; each epoch shuffles them by its own seed."""
 
-    def __init__(self, count: int, batch_size: int, *, shuffle: bool, seed: int, keep_short: bool,
-                 name: str) -> None:
+    def __init__(self, count: int, batch_size: int, *, shuffle: bool, seed: int, keep_short: bool, name: str) -> None:
         if batch_size < 1:
             raise DataError(f"a batch of {batch_size} samples makes no sense. Try: 1 or more")
         if not count:
             raise DataError(f"{name} has no samples")
         if count < batch_size and not keep_short:
-            raise DataError(f"{name} has {count} samples, fewer than one batch of {batch_size}. "
-                            f"Try: a batch of {count} or less")
+            raise DataError(
+                f"{name} has {count} samples, fewer than one batch of {batch_size}. Try: a batch of {count} or less"
+            )
         self.samples, self.batch_size, self.name = count, batch_size, name
         self.shuffle, self.seed = shuffle, seed
         self.dropped = 0 if keep_short else count % batch_size
@@ -87,22 +87,33 @@ class ArrayData(Indexed):
     """Arrays with one row a sample: `ArrayData(x, y, batch_size=64)`. With `shift`, each image of
     the first array is moved by up to so many pixels, differently in each epoch."""
 
-    def __init__(self, *arrays: Any, batch_size: int, shuffle: bool = True, seed: int = 0,
-                 shift: int = 0, keep_short: bool = False, name: str = "the data") -> None:
+    def __init__(
+        self,
+        *arrays: Any,
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        shift: int = 0,
+        keep_short: bool = False,
+        name: str = "the data",
+    ) -> None:
         if not arrays:
             raise DataError(f"{name} holds no arrays. Try: ArrayData(x, y, batch_size=...)")
         self.arrays = tuple(_as_array(array) for array in arrays)
         lengths = [array.shape[0] if array.ndim else -1 for array in self.arrays]
         if min(lengths) < 0 or len(set(lengths)) > 1:
             shapes = ", ".join(str(array.shape) for array in self.arrays)
-            raise DataError(f"the arrays of {name} have the shapes {shapes}. "
-                            "Their first dimensions must be the same number of samples")
-        super().__init__(lengths[0], batch_size, shuffle=shuffle, seed=seed,
-                         keep_short=keep_short, name=name)
+            raise DataError(
+                f"the arrays of {name} have the shapes {shapes}. "
+                "Their first dimensions must be the same number of samples"
+            )
+        super().__init__(lengths[0], batch_size, shuffle=shuffle, seed=seed, keep_short=keep_short, name=name)
         self.shift = shift
         if shift and (self.arrays[0].ndim != 4 or shift < 0):
-            raise DataError(f"{name} of shape {self.arrays[0].shape} cannot be shifted by {shift}. "
-                            "Only images [n, channels, height, width] can")
+            raise DataError(
+                f"{name} of shape {self.arrays[0].shape} cannot be shifted by {shift}. "
+                "Only images [n, channels, height, width] can"
+            )
         self._edge = self.arrays[0].min() if shift else 0  # what moves in from outside
 
     @cached_property
@@ -121,11 +132,12 @@ class IterableData:
     are an error. An iterator that cannot start again serves one epoch.
     """
 
-    def __init__(self, source: Iterable[Any] | Callable[[int], Iterable[Any]],
-                 name: str = "the iterable") -> None:
+    def __init__(self, source: Iterable[Any] | Callable[[int], Iterable[Any]], name: str = "the iterable") -> None:
         if not callable(source) and not isinstance(source, Iterable):
-            raise DataError(f"{name} is a {type(source).__name__}, which cannot be iterated. "
-                            "Try: a list of batches, or a function of the epoch's number")
+            raise DataError(
+                f"{name} is a {type(source).__name__}, which cannot be iterated. "
+                "Try: a list of batches, or a function of the epoch's number"
+            )
         self.source, self.name = source, name
         self.batch_size, self.dropped = 0, 0
         self._spent = False
@@ -142,8 +154,9 @@ class IterableData:
             if not self.batch_size:
                 self.batch_size = size
             if size > self.batch_size:
-                raise DataError(f"{self.name} gave a batch of {size} after one of "
-                                f"{self.batch_size}. A step has one batch size")
+                raise DataError(
+                    f"{self.name} gave a batch of {size} after one of {self.batch_size}. A step has one batch size"
+                )
             if size < self.batch_size:
                 self.dropped += size
                 continue
@@ -158,8 +171,10 @@ class IterableData:
             return self.source(number)
         once = iter(self.source) is self.source
         if once and self._spent:
-            raise DataError(f"{self.name} can be read once only and epoch {number} needs it again. "
-                            "Try: a list, or a function that makes a new one for each epoch")
+            raise DataError(
+                f"{self.name} can be read once only and epoch {number} needs it again. "
+                "Try: a list, or a function that makes a new one for each epoch"
+            )
         self._spent = True
         return self.source
 
@@ -177,8 +192,7 @@ def shifted(x: Array, by: int, edge: Any, random: np.random.Generator) -> Array:
     wide = np.pad(x, ((0, 0), (0, 0), (by, by), (by, by)), constant_values=edge)
     down = random.integers(0, 2 * by + 1, (n, 1)) + np.arange(height)  # [n, h]
     right = random.integers(0, 2 * by + 1, (n, 1)) + np.arange(width)  # [n, w]
-    moved = wide.transpose(0, 2, 3, 1)[np.arange(n)[:, None, None], down[:, :, None],
-                                       right[:, None, :]]
+    moved = wide.transpose(0, 2, 3, 1)[np.arange(n)[:, None, None], down[:, :, None], right[:, None, :]]
     return np.ascontiguousarray(moved.transpose(0, 3, 1, 2))
 
 
@@ -213,8 +227,7 @@ def _as_array(value: Any) -> Array:
         return array.astype(np.float32) / 255
     kinds: dict[str, Any] = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
     if array.dtype.kind not in kinds:
-        raise DataError(f"an array of type {array.dtype} is no data for a model. "
-                        "Try: numbers or truth values")
+        raise DataError(f"an array of type {array.dtype} is no data for a model. Try: numbers or truth values")
     return array.astype(kinds[array.dtype.kind], copy=False)
 
 

@@ -31,8 +31,19 @@ from handheld.run.batches import (
 )
 
 __all__ = [
-    "ArrayData", "Batch", "Data", "DataSet", "ImageData", "Indexed", "IterableData", "TextData",
-    "digits", "images", "load_data", "npz", "text",
+    "ArrayData",
+    "Batch",
+    "Data",
+    "DataSet",
+    "ImageData",
+    "Indexed",
+    "IterableData",
+    "TextData",
+    "digits",
+    "images",
+    "load_data",
+    "npz",
+    "text",
 ]
 
 #: the seed of every split: the test set is the same whatever the seed of the training
@@ -56,8 +67,17 @@ class DataSet:
     note: str = ""
 
 
-def load_data(spec: str, batch_size: int, *, seed: int = 0, test: float = 0.2, size: int = 32,
-              gray: bool = False, length: int = 64, tokens: str = "byte") -> DataSet:
+def load_data(
+    spec: str,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    test: float = 0.2,
+    size: int = 32,
+    gray: bool = False,
+    length: int = 64,
+    tokens: str = "byte",
+) -> DataSet:
     """`digits`, `pydoc`, a `.npz` file, a folder with a sub-folder of images a class, or a `.txt`
     file.
 
@@ -72,14 +92,15 @@ def load_data(spec: str, batch_size: int, *, seed: int = 0, test: float = 0.2, s
     if path.is_dir():
         return images(path, batch_size, seed=seed, test=test, size=size, gray=gray)
     if not path.exists():
-        raise DataError(f"there is no data called {spec!r}: no such file or folder. "
-                        "Try: digits, pydoc, a .npz file, a folder of images, or a .txt file")
+        raise DataError(
+            f"there is no data called {spec!r}: no such file or folder. "
+            "Try: digits, pydoc, a .npz file, a folder of images, or a .txt file"
+        )
     if path.suffix == ".npz":
         return npz(path, batch_size, seed=seed, test=test)
     if path.suffix in TEXT_SUFFIXES:
         return text(path, batch_size, seed=seed, test=test, length=length, tokens=tokens)
-    raise DataError(f"{path} is no data that can be read. "
-                    "Try: a .npz file, a folder of images, or a .txt file")
+    raise DataError(f"{path} is no data that can be read. Try: a .npz file, a folder of images, or a .txt file")
 
 
 # Digits
@@ -95,8 +116,9 @@ def digits(batch_size: int, *, seed: int = 0, test: float = 0.2, shift: int = 2)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise DataError("digits come with scikit-learn, which is not installed. "
-                        "Try: pip install 'handheld[data]'") from error
+        raise DataError(
+            "digits come with scikit-learn, which is not installed. Try: pip install 'handheld[data]'"
+        ) from error
     found = load_digits()
     grow = bilinear(8, 28)
     x = (((grow @ (found.images / 16.0) @ grow.T) - _DIGITS[0]) / _DIGITS[1]).astype(np.float32)
@@ -116,19 +138,31 @@ def bilinear(size: int, out: int) -> npt.NDArray[np.float64]:
     return matrix
 
 
-def _arrays(name: str, arrays: tuple[Any, ...], split: tuple[Array, Array], batch_size: int,
-            seed: int, classes: tuple[str, ...] = (), shift: int = 0) -> DataSet:
+def _arrays(
+    name: str,
+    arrays: tuple[Any, ...],
+    split: tuple[Array, Array],
+    batch_size: int,
+    seed: int,
+    classes: tuple[str, ...] = (),
+    shift: int = 0,
+) -> DataSet:
     train, held = (tuple(array[indices] for array in arrays) for indices in split)
     return _both(name, train, held, batch_size, seed, classes, shift)
 
 
-def _both(name: str, train: tuple[Any, ...], held: tuple[Any, ...], batch_size: int, seed: int,
-          classes: tuple[str, ...] = (), shift: int = 0) -> DataSet:
-    data = ArrayData(*train, batch_size=batch_size, seed=seed, shift=shift,
-                     name=f"{name} (training)")
+def _both(
+    name: str,
+    train: tuple[Any, ...],
+    held: tuple[Any, ...],
+    batch_size: int,
+    seed: int,
+    classes: tuple[str, ...] = (),
+    shift: int = 0,
+) -> DataSet:
+    data = ArrayData(*train, batch_size=batch_size, seed=seed, shift=shift, name=f"{name} (training)")
     note = _too_few(len(held[0]) if held else 0, batch_size)
-    test = None if note else ArrayData(*held, batch_size=batch_size, shuffle=False,
-                                       name=f"{name} (test)")
+    test = None if note else ArrayData(*held, batch_size=batch_size, shuffle=False, name=f"{name} (test)")
     return DataSet(name, data, test, classes, note)
 
 
@@ -177,17 +211,20 @@ def _read_npz(path: Path) -> dict[str, Array]:
         raise DataError(f"{path} cannot be read: {error}. {again}") from error
     except ValueError as error:
         objects = "allow_pickle" in str(error)
-        raise DataError(f"the array {file.files[len(arrays)]!r} of {path} "
-                        + ("holds Python objects. Try: arrays of numbers" if objects else
-                           f"cannot be read: {error}. {again}")) from error
+        raise DataError(
+            f"the array {file.files[len(arrays)]!r} of {path} "
+            + ("holds Python objects. Try: arrays of numbers" if objects else f"cannot be read: {error}. {again}")
+        ) from error
     if not arrays:
         raise DataError(f"{path} holds no arrays. {again}")
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
-            hint = {"c": "its real and imaginary parts as two channels", "U": "a number a class",
-                    "S": "a number a class"}.get(array.dtype.kind, "numbers or truth values")
-            raise DataError(f"the array {name!r} of {path} is of type {array.dtype}, which no "
-                            f"model takes. Try: {hint}")
+            hint = {
+                "c": "its real and imaginary parts as two channels",
+                "U": "a number a class",
+                "S": "a number a class",
+            }.get(array.dtype.kind, "numbers or truth values")
+            raise DataError(f"the array {name!r} of {path} is of type {array.dtype}, which no model takes. Try: {hint}")
     return arrays
 
 
@@ -197,16 +234,24 @@ def _read_npz(path: Path) -> dict[str, Array]:
 class ImageData(Indexed):
     """Image files, read when their batch is due: x[n, channels, size, size] in [0, 1], labels."""
 
-    def __init__(self, files: list[Path], labels: list[int], *, batch_size: int, size: int = 32,
-                 gray: bool = False, shuffle: bool = True, seed: int = 0,
-                 name: str = "the images") -> None:
+    def __init__(
+        self,
+        files: list[Path],
+        labels: list[int],
+        *,
+        batch_size: int,
+        size: int = 32,
+        gray: bool = False,
+        shuffle: bool = True,
+        seed: int = 0,
+        name: str = "the images",
+    ) -> None:
         _pillow()
         if size < 1:
             raise DataError(f"images of {size} pixels make no sense. Try: size 32")
         self.files, self.labels = files, np.asarray(labels, np.int64)
         self.size, self.gray = size, gray
-        super().__init__(len(files), batch_size, shuffle=shuffle, seed=seed, keep_short=False,
-                         name=name)
+        super().__init__(len(files), batch_size, shuffle=shuffle, seed=seed, keep_short=False, name=name)
 
     @cached_property
     def content(self) -> int:
@@ -230,31 +275,33 @@ class ImageData(Indexed):
                 sized = flat.resize((self.size, self.size), pillow.Resampling.BILINEAR)
                 return np.asarray(sized, np.uint8)
         except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-            raise DataError(f"{path} cannot be read as an image: {error}. "
-                            "Try: remove it, or save it again as PNG") from error
+            raise DataError(
+                f"{path} cannot be read as an image: {error}. Try: remove it, or save it again as PNG"
+            ) from error
 
 
-def images(folder: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2,
-           size: int = 32, gray: bool = False) -> DataSet:
+def images(
+    folder: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, size: int = 32, gray: bool = False
+) -> DataSet:
     """A sub-folder a class, or two such folders called train and test."""
     folder = Path(folder)
-    own = next(((folder / a, folder / b) for a, b in _SPLITS
-                if (folder / a).is_dir() and (folder / b).is_dir()), None)
+    own = next(((folder / a, folder / b) for a, b in _SPLITS if (folder / a).is_dir() and (folder / b).is_dir()), None)
     options: dict[str, Any] = {"batch_size": batch_size, "size": size, "gray": gray}
     if own is not None:
         classes, files, labels = _listed(own[0])
         others, held_files, held_labels = _listed(own[1])
         if others != classes:
-            raise DataError(f"{own[0]} has the classes {', '.join(classes)} and {own[1]} "
-                            f"{', '.join(others)}. Both need the same sub-folders")
+            raise DataError(
+                f"{own[0]} has the classes {', '.join(classes)} and {own[1]} "
+                f"{', '.join(others)}. Both need the same sub-folders"
+            )
     else:
         classes, every, of = _listed(folder)
         train, rest = stratified(of, test, SPLIT)
         files, labels = [every[i] for i in train], [of[i] for i in train]
         held_files, held_labels = [every[i] for i in rest], [of[i] for i in rest]
     note = _too_few(len(held_files), batch_size)
-    held = None if note else ImageData(held_files, held_labels, shuffle=False,
-                                       name=f"{folder} (test)", **options)
+    held = None if note else ImageData(held_files, held_labels, shuffle=False, name=f"{folder} (test)", **options)
     data = ImageData(files, labels, seed=seed, name=f"{folder} (training)", **options)
     return DataSet(str(folder), data, held, tuple(classes), note)
 
@@ -267,8 +314,9 @@ def _listed(folder: Path) -> tuple[list[str], list[Path], list[int]]:
         if files:
             found[inside.name] = files
     if not found:
-        raise DataError(f"{folder} has no sub-folders with images. "
-                        "Try: a sub-folder for each class, with .png or .jpg files in it")
+        raise DataError(
+            f"{folder} has no sub-folders with images. Try: a sub-folder for each class, with .png or .jpg files in it"
+        )
     labels = [i for i, files in enumerate(found.values()) for _ in files]
     return list(found), [path for files in found.values() for path in files], labels
 
@@ -277,8 +325,9 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError("reading images needs pillow, which is not installed. "
-                        "Try: pip install 'handheld[data]'") from error
+        raise DataError(
+            "reading images needs pillow, which is not installed. Try: pip install 'handheld[data]'"
+        ) from error
     return Image
 
 
@@ -288,13 +337,27 @@ def _pillow() -> Any:
 class TextData(Indexed):
     """Windows of a row of tokens: x[n, length], and y the same one token later."""
 
-    def __init__(self, tokens: npt.NDArray[np.int64], *, length: int, batch_size: int,
-                 shuffle: bool = True, seed: int = 0, name: str = "the text") -> None:
+    def __init__(
+        self,
+        tokens: npt.NDArray[np.int64],
+        *,
+        length: int,
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        name: str = "the text",
+    ) -> None:
         if length < 1:
             raise DataError(f"windows of {length} tokens make no sense. Try: length 64")
         self.tokens, self.length = tokens, length
-        super().__init__(max(len(tokens) - 1, 0) // length, batch_size, shuffle=shuffle, seed=seed,
-                         keep_short=False, name=f"{name} in windows of {length}")
+        super().__init__(
+            max(len(tokens) - 1, 0) // length,
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            keep_short=False,
+            name=f"{name} in windows of {length}",
+        )
 
     @cached_property
     def content(self) -> int:
@@ -305,8 +368,9 @@ class TextData(Indexed):
         return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
 
 
-def text(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, length: int = 64,
-         tokens: str = "byte") -> DataSet:
+def text(
+    path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, length: int = 64, tokens: str = "byte"
+) -> DataSet:
     """A text as bytes (256 tokens) or characters (as many as it has); its end is for testing."""
     try:
         raw = Path(path).read_bytes()
@@ -320,13 +384,13 @@ def pydoc_text() -> str:
     try:
         from pydoc_data.topics import topics
     except ImportError as error:  # some systems leave it out
-        raise DataError("this Python comes without the text of its manual (pydoc_data). "
-                        "Try: a .txt file of your own") from error
+        raise DataError(
+            "this Python comes without the text of its manual (pydoc_data). Try: a .txt file of your own"
+        ) from error
     return "\n".join(topics[name] for name in sorted(topics))
 
 
-def _windows(path: str, raw: bytes, batch_size: int, seed: int, test: float, length: int,
-             tokens: str) -> DataSet:
+def _windows(path: str, raw: bytes, batch_size: int, seed: int, test: float, length: int, tokens: str) -> DataSet:
     """The tokens of a text, cut into windows."""
     try:
         content = raw.decode() if tokens == "char" else ""
@@ -343,9 +407,11 @@ def _windows(path: str, raw: bytes, batch_size: int, seed: int, test: float, len
         raise DataError(f"tokens are byte or char, not {tokens!r}")
     random_split(1, test, SPLIT)  # the share makes sense
     cut = len(row) - round(len(row) * test)
-    train = TextData(row[:cut], length=length, batch_size=batch_size, seed=seed,
-                     name=f"{path} (training)")
+    train = TextData(row[:cut], length=length, batch_size=batch_size, seed=seed, name=f"{path} (training)")
     note = _too_few((len(row) - cut - 1) // length, batch_size)
-    held = None if note else TextData(row[cut:], length=length, batch_size=batch_size,
-                                      shuffle=False, name=f"{path} (test)")
+    held = (
+        None
+        if note
+        else TextData(row[cut:], length=length, batch_size=batch_size, shuffle=False, name=f"{path} (test)")
+    )
     return DataSet(path, train, held, classes, note)

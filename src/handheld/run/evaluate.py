@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from handheld.run.trainer import Trainer
 
 
-def evaluate(trainer: Trainer, data: Data, metrics: Mapping[str, Metric] | None = None,
-             check: Callable[[], None] | None = None) -> dict[str, float]:
+def evaluate(
+    trainer: Trainer, data: Data, metrics: Mapping[str, Metric] | None = None, check: Callable[[], None] | None = None
+) -> dict[str, float]:
     """`loss` and the metrics over a test set; accuracy if none are named and it makes sense.
 
     Of data that can be indexed every sample counts: a short last batch is filled up, and what

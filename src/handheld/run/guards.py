@@ -38,11 +38,15 @@ class Guards:
             if not 0 <= battery_floor <= 100:
                 raise DeviceError(f"a battery floor is a percentage, not {battery_floor}")
             if battery() is None:
-                raise DeviceError(f"a battery floor of {battery_floor:g}% was asked for, and this "
-                                  "system reports no battery. Train without it")
+                raise DeviceError(
+                    f"a battery floor of {battery_floor:g}% was asked for, and this "
+                    "system reports no battery. Train without it"
+                )
         if thermal_limit is not None and temperature() is None:
-            raise DeviceError(f"a thermal limit of {thermal_limit:g} °C was asked for, and this "
-                              "system reports no temperature. Train without it")
+            raise DeviceError(
+                f"a thermal limit of {thermal_limit:g} °C was asked for, and this "
+                "system reports no temperature. Train without it"
+            )
 
     def check(self, interrupted: Callable[[], bool], notify: Callable[[str], None]) -> str:
         """Why to stop, or nothing; waits here while the device is too hot."""

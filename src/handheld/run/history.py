@@ -53,10 +53,17 @@ class History:
     def from_json(data: Any) -> History:
         """Reads what a checkpoint holds; anything else is CheckpointError."""
         try:
-            epochs = [Epoch(number=int(e["number"]), loss=float(e["loss"]), rate=float(e["rate"]),
-                            samples=int(e["samples"]), seconds=float(e["seconds"]),
-                            test={str(k): float(v) for k, v in _items(e["test"])})
-                      for e in data["epochs"]]
+            epochs = [
+                Epoch(
+                    number=int(e["number"]),
+                    loss=float(e["loss"]),
+                    rate=float(e["rate"]),
+                    samples=int(e["samples"]),
+                    seconds=float(e["seconds"]),
+                    test={str(k): float(v) for k, v in _items(e["test"])},
+                )
+                for e in data["epochs"]
+            ]
             return History(epochs, int(data["steps"]), float(data["paused_seconds"]))
         except (KeyError, TypeError, ValueError, IndexError):
             raise CheckpointError("the checkpoint's history is malformed") from None

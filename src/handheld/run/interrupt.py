@@ -55,9 +55,9 @@ class Interrupt:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        own: dict[int, Any] = {signal.SIGINT: signal.default_int_handler,
-                               signal.SIGTERM: signal.SIG_DFL}
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        own: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
         for number, before in self._before.items():
             signal.signal(number, before or own[number])

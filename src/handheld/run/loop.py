@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld import package
-from handheld.errors import (
-    CheckpointError,
-    DataError,
-    HandheldError,
-    NonFiniteGradient,
-    NonFiniteLoss,
-)
+from handheld.errors import CheckpointError, DataError, HandheldError, NonFiniteGradient, NonFiniteLoss
 from handheld.run.batch import batch_sizes
 from handheld.run.batches import Batch, Data, IterableData
 from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint
@@ -65,11 +59,23 @@ class Progress:
     samples: int
 
 
-def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
-        metrics: Mapping[str, Metric] | None = None, callbacks: Sequence[Any] = (),
-        checkpoint: str | Path | None = None, every: int | None = None, resume: bool = False,
-        battery_floor: float | None = None, thermal_limit: float | None = None,
-        stop_on_nan: bool = True, find_nan: bool = False, rate: Schedule | None = None) -> History:
+def fit(
+    trainer: Trainer,
+    data: Any,
+    *,
+    epochs: int,
+    test: Any = None,
+    metrics: Mapping[str, Metric] | None = None,
+    callbacks: Sequence[Any] = (),
+    checkpoint: str | Path | None = None,
+    every: int | None = None,
+    resume: bool = False,
+    battery_floor: float | None = None,
+    thermal_limit: float | None = None,
+    stop_on_nan: bool = True,
+    find_nan: bool = False,
+    rate: Schedule | None = None,
+) -> History:
     """Trains for `epochs` and evaluates on `test` after each.
 
     `data` and `test` are `Data` (arrays, images, text) or any iterable of batches. A callback has
@@ -86,18 +92,21 @@ def fit(trainer: Trainer, data: Any, *, epochs: int, test: Any = None,
     if every is not None and (type(every) is not int or every < 1):
         raise HandheldError(f"every={every!r:.40} should be a whole number of steps from 1 on")
     _check_callbacks(callbacks)
-    if metrics is not None and not (isinstance(metrics, Mapping)
-                                    and all(map(callable, metrics.values()))):
+    if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
         raise HandheldError("metrics should be a dictionary of functions f(outputs, batch) by name")
     if rate is not None and not callable(rate):
-        raise HandheldError(f"rate={rate!r:.40} should be a function of the epochs done, such as "
-                            "lambda epoch: 0.1 * 0.9**epoch. For one rate: trainer.set_rate(rate)")
+        raise HandheldError(
+            f"rate={rate!r:.40} should be a function of the epochs done, such as "
+            "lambda epoch: 0.1 * 0.9**epoch. For one rate: trainer.set_rate(rate)"
+        )
     if resume and checkpoint is None:
         raise CheckpointError("resume needs the checkpoint to resume from: checkpoint=PATH")
     graphs = trainer.plan.graphs
     if "train" not in graphs and not batch_sizes(graphs, "train"):
-        raise HandheldError(f"fit runs the graph 'train', and this plan has {', '.join(graphs)}. "
-                            "Several updates are run by name: trainer.run(name, *batch)")
+        raise HandheldError(
+            f"fit runs the graph 'train', and this plan has {', '.join(graphs)}. "
+            "Several updates are run by name: trainer.run(name, *batch)"
+        )
     guards = Guards(battery_floor, thermal_limit)
     loop = _Loop(trainer, _as_data(data, epochs), epochs, callbacks, rate)
     loop.test = None if test is None else _as_data(test, epochs)
@@ -122,20 +131,22 @@ def _place(path: Path) -> Path:
 def _check_callbacks(callbacks: Any) -> None:
     """A callback that would never be called is a mistake."""
     if not isinstance(callbacks, Sequence):
-        raise HandheldError("callbacks should be a list of objects with on_step, on_epoch or "
-                            "on_message")
+        raise HandheldError("callbacks should be a list of objects with on_step, on_epoch or on_message")
     for callback in callbacks:
         if not any(hasattr(callback, name) for name in ("on_step", "on_epoch", "on_message")):
-            raise HandheldError(f"the callback {callback!r:.60} has none of on_step, on_epoch and "
-                                "on_message, and would never be called")
+            raise HandheldError(
+                f"the callback {callback!r:.60} has none of on_step, on_epoch and on_message, and would never be called"
+            )
 
 
 def _as_data(data: Any, epochs: int) -> Data:
     found = data if isinstance(data, Data) else IterableData(data)
     source = getattr(found, "source", None)
     if epochs > 1 and source is not None and not callable(source) and iter(source) is source:
-        raise DataError(f"the data can be read once only and {epochs} epochs are asked for. "
-                        "Try: a list, or a function that makes a new iterator for each epoch")
+        raise DataError(
+            f"the data can be read once only and {epochs} epochs are asked for. "
+            "Try: a list, or a function that makes a new iterator for each epoch"
+        )
     return found
 
 
@@ -154,8 +165,9 @@ class _Loop:
     replay: Replay | None = None
     path: Path | None = None
 
-    def __init__(self, trainer: Trainer, data: Data, epochs: int, callbacks: Sequence[Any],
-                 rate: Schedule | None) -> None:
+    def __init__(
+        self, trainer: Trainer, data: Data, epochs: int, callbacks: Sequence[Any], rate: Schedule | None
+    ) -> None:
         self.trainer, self.data, self.epochs = trainer, data, epochs
         self.callbacks, self.schedule = callbacks, rate
         self.interrupt = Interrupt()
@@ -188,8 +200,7 @@ class _Loop:
         except KeyboardInterrupt:  # the second one
             self.history.stopped = self._where(f"{self.interrupt.word} twice: stopped at once")
             kept = f". The last checkpoint is of {self.saved}" if self.saved else ""
-            raise Interrupted(self.history.stopped + kept, self.history,
-                              self.interrupt.signal) from None
+            raise Interrupted(self.history.stopped + kept, self.history, self.interrupt.signal) from None
         return self.history
 
     def _step(self, batch: Batch) -> None:
@@ -202,9 +213,19 @@ class _Loop:
         self.samples += self.data.batch_size
         self.pending.append((self.history.steps, self.position, loss))
         self._drain(LAG if self.replay is None else 0)
-        self._tell("on_step", Progress(
-            self.epoch + 1, self.epochs, self.position, self.batches, self.history.steps,
-            *self.latest, self.rates[0] if self.rates else math.nan, self.data.batch_size))
+        self._tell(
+            "on_step",
+            Progress(
+                self.epoch + 1,
+                self.epochs,
+                self.position,
+                self.batches,
+                self.history.steps,
+                *self.latest,
+                self.rates[0] if self.rates else math.nan,
+                self.data.batch_size,
+            ),
+        )
         if self.history.steps % LOOK == 0:
             self._look()
         if self.every is not None and self.history.steps % self.every == 0:
@@ -228,8 +249,13 @@ class _Loop:
             value, step = self.latest
             raise NonFiniteLoss(self._explain(value or math.nan, step, self.position))
         seconds = self.seconds + time.perf_counter() - self.started
-        row = Epoch(self.epoch + 1, self.loss_sum / max(self.losses, 1),
-                    self.rates[0] if self.rates else math.nan, self.samples, seconds)
+        row = Epoch(
+            self.epoch + 1,
+            self.loss_sum / max(self.losses, 1),
+            self.rates[0] if self.rates else math.nan,
+            self.samples,
+            seconds,
+        )
         if self.test is not None:
             row.test = evaluate(self.trainer, self.test, self.metrics, self._check)
         self.history.epochs.append(row)
@@ -245,14 +271,15 @@ class _Loop:
         self._save()
         self.history.stopped = self._where(reason)
         if reason == self.interrupt.word:
-            kept = f"{self.path} holds the state: resume=True goes on from it" \
-                if self.path is not None else "The trainer holds the state"
-            raise Interrupted(f"{self.history.stopped}. {kept}", self.history,
-                              self.interrupt.signal)
+            kept = (
+                f"{self.path} holds the state: resume=True goes on from it"
+                if self.path is not None
+                else "The trainer holds the state"
+            )
+            raise Interrupted(f"{self.history.stopped}. {kept}", self.history, self.interrupt.signal)
 
     def _where(self, reason: str) -> str:
-        return (f"{reason} in epoch {self.epoch + 1} of {self.epochs}, "
-                f"after step {self.history.steps}")
+        return f"{reason} in epoch {self.epoch + 1} of {self.epochs}, after step {self.history.steps}"
 
     # ── losses and rates ──────────────────────────────────────────────────────────────────────
 
@@ -278,7 +305,8 @@ class _Loop:
                 f"step {self.history.steps} (epoch {self.epoch + 1}); "
                 f"{scale.skipped_steps:,} steps were skipped. It is not the scale: the model's "
                 "backward pass makes them. Try: --precision float32 --find-nan "
-                "(find_nan=True) to see which op does")
+                "(find_nan=True) to see which op does"
+            )
 
     def _explain(self, value: float, step: int, position: int) -> str:
         text = f"the loss became {value} at step {step} (epoch {self.epoch + 1}, batch {position})"
@@ -299,8 +327,7 @@ class _Loop:
             return None
         rates = self._scheduled(self.schedule, self.epoch, self.position)
         if len(rates) != len(self.rates):
-            raise HandheldError(f"the schedule gave {len(rates)} rates; the optimizer has "
-                                f"{len(self.rates)} groups")
+            raise HandheldError(f"the schedule gave {len(rates)} rates; the optimizer has {len(self.rates)} groups")
         if rates == self.rates:
             return None
         for group, rate in enumerate(rates):
@@ -311,8 +338,7 @@ class _Loop:
     def _scheduled(self, schedule: Schedule, epoch: int, position: int) -> list[float]:
         """The schedule's rates for the batch at this position."""
         found = schedule(epoch + (position / self.batches if self.batches else 0.0))
-        return [float(found)] * len(self.rates) if isinstance(found, (int, float)) \
-            else [float(rate) for rate in found]
+        return [float(found)] * len(self.rates) if isinstance(found, (int, float)) else [float(rate) for rate in found]
 
     def _tell(self, method: str, what: Any) -> None:
         for callback in self.callbacks:
@@ -327,15 +353,23 @@ class _Loop:
             return
         self._drain(0)  # a state that made a NaN never replaces a good one
         seconds = self.seconds + time.perf_counter() - self.started
-        meta = {"epoch": self.epoch, "position": self.position, "micro": self.trainer.micro,
-                "epochs": self.epochs, "device": self.trainer.plan.caps.name,
-                "data": data_facts(self.data), "history": self.history.to_json(),
-                "partial": [self.loss_sum, self.losses, self.samples, seconds]}
+        meta = {
+            "epoch": self.epoch,
+            "position": self.position,
+            "micro": self.trainer.micro,
+            "epochs": self.epochs,
+            "device": self.trainer.plan.caps.name,
+            "data": data_facts(self.data),
+            "history": self.history.to_json(),
+            "partial": [self.loss_sum, self.losses, self.samples, seconds],
+        }
         try:
             package.save_state(self.path, self.trainer.state(), meta)
         except CheckpointError as error:
-            raise CheckpointError(f"{error}. Training stopped after step {self.history.steps}; the "
-                                  "trainer still holds the state: trainer.state()") from error
+            raise CheckpointError(
+                f"{error}. Training stopped after step {self.history.steps}; the "
+                "trainer still holds the state: trainer.state()"
+            ) from error
         self.saved = f"epoch {self.epoch + 1}, batch {self.position}: {self.path}"
 
     def resume(self) -> None:
@@ -364,9 +398,7 @@ class _Loop:
                 held, own = (", ".join(f"{r:.3g}" for r in found) for found in (self.rates, before))
                 yield f"its rate {held} is used, not the step's {own}"
         elif self.history.steps:
-            back = (found.epoch, found.position - 1) if found.position else \
-                (found.epoch - 1, (self.batches or 1) - 1)
+            back = (found.epoch, found.position - 1) if found.position else (found.epoch - 1, (self.batches or 1) - 1)
             now = np.asarray(self._scheduled(self.schedule, *back), np.float32).tolist()
             if now != self.rates:
-                yield (f"the rate of its last step was {self.rates[0]:.3g}, and would be "
-                       f"{now[0]:.3g} now")
+                yield (f"the rate of its last step was {self.rates[0]:.3g}, and would be {now[0]:.3g} now")

@@ -149,13 +149,12 @@ class Replay:
         for i in range(found.node):
             self.trainer.session.run_node(self.records[k].graph, i)
         for view in node.inputs:
-            values[view.tensor] = self.trainer.session.read_tensor(self.records[k].graph,
-                                                                   view.tensor)
+            values[view.tensor] = self.trainer.session.read_tensor(self.records[k].graph, view.tensor)
         name = instruction(node, graph, values)
         return replace(found, text=f"{found.text} ({name!r} of its kernel)") if name else found
 
     def _begin(self, session: Session, record: _Record, graph: Graph) -> None:
-        for (_, tensor, _), array in zip(graph.inputs, record.arrays):
+        for (_, tensor, _), array in zip(graph.inputs, record.arrays, strict=True):
             session.upload(record.graph, tensor, array)
         begin = getattr(session, "begin_nodes", None)
         if begin is not None:
@@ -163,7 +162,7 @@ class Replay:
 
     def _flags(self, session: Any, record: _Record, graph: Graph) -> dict[int, str]:
         """Runs the step node by node; tensor -> `nan` or `inf` for those that hold one."""
-        flags = {t: flag(a) for (_, t, _), a in zip(graph.inputs, record.arrays)}
+        flags = {t: flag(a) for (_, t, _), a in zip(graph.inputs, record.arrays, strict=True)}
         flags |= {t: flag(session.read_slot(name)) for name, t in graph.slots.items()}
         self._begin(session, record, graph)
         for i, node in enumerate(graph.nodes):
@@ -188,16 +187,14 @@ def flag(array: np.ndarray) -> str:
 
 def trace(graph: Graph, flags: dict[int, str], start: int) -> Cause | str:
     """From a non-finite tensor back to the op that made it, or to the slot that held it."""
-    made = {t: i for i, n in enumerate(graph.nodes) for o in n.outputs
-            for t in graph.packs.get(o, (o,))}
+    made = {t: i for i, n in enumerate(graph.nodes) for o in n.outputs for t in graph.packs.get(o, (o,))}
     named = {t: f"the input {name!r} of the batch" for name, t, _ in graph.inputs}
     slots = {t: name for name, t in graph.slots.items()}
     tensor, first = start, ""
     while tensor in made:
         node, kind = graph.nodes[made[tensor]], flags[tensor]
         read = {t for v in node.inputs for t in graph.packs.get(v.tensor, (v.tensor,))}
-        bad = sorted((t for t in read if t in flags), key=lambda t: (flags[t] != "nan",
-                                                                     made.get(t, -1)))
+        bad = sorted((t for t in read if t in flags), key=lambda t: (flags[t] != "nan", made.get(t, -1)))
         where = f"{node.origin.source} ({node.origin.phase} of {node.origin.path})"
         if not bad:
             return Cause(f"{first}{where} made {kind} from finite values", node=made[tensor])
@@ -216,11 +213,11 @@ def instruction(node: Node, graph: Graph, values: dict[int, np.ndarray]) -> str:
     if len(program) * math.prod(shape) > MAX_VALUES:
         return ""
     after = max(graph.tensors) + 1
-    held = {after + i: Tensor(after + i, shape, instr.dtype, "activation")
-            for i, instr in enumerate(program)}
+    held = {after + i: Tensor(after + i, shape, instr.dtype, "activation") for i, instr in enumerate(program)}
     every = {**node.attrs, "stores": tuple((i, True) for i in range(len(program)))}
-    results = evaluate(replace(node, outputs=tuple(held), attrs=every),
-                       replace(graph, tensors={**graph.tensors, **held}), values)
+    results = evaluate(
+        replace(node, outputs=tuple(held), attrs=every), replace(graph, tensors={**graph.tensors, **held}), values
+    )
     flags = [flag(result) for result in results]
     at = next((i for i, _ in node.attrs["stores"] if flags[i]), None)
     while at is not None:

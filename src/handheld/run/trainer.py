@@ -114,8 +114,7 @@ class Trainer:
         """One run of a graph by its name: `train`, `evaluate`, a GAN's `d` or `g`."""
         self._open()
         if graph not in self.plan.graphs:
-            raise HandheldError(f"the plan has no graph {graph!r}; "
-                                f"it has {', '.join(self.plan.graphs)}")
+            raise HandheldError(f"the plan has no graph {graph!r}; it has {', '.join(self.plan.graphs)}")
         if self.observer is not None:
             with self.observer.watching(self, graph):
                 return self._run(graph, batch)
@@ -123,7 +122,7 @@ class Trainer:
 
     def _run(self, graph: str, batch: tuple[Any, ...]) -> Loss:
         plan = self.plan.graphs[graph].graph
-        for (_, tensor, _), array in zip(plan.inputs, check_batch(plan, batch, own=False)):
+        for (_, tensor, _), array in zip(plan.inputs, check_batch(plan, batch, own=False), strict=True):
             self.session.upload(graph, tensor, array)
         self.session.run(graph)
         self._last = graph
@@ -135,8 +134,10 @@ class Trainer:
         """What the last run gave out besides its loss, under the names of the model's outputs."""
         self._open()
         if not self._last:
-            raise HandheldError("nothing was run yet, so that there are no outputs. Try: "
-                                "trainer.evaluate(*batch), or trainer.run(graph, *batch)")
+            raise HandheldError(
+                "nothing was run yet, so that there are no outputs. Try: "
+                "trainer.evaluate(*batch), or trainer.run(graph, *batch)"
+            )
         graph = self.plan.graphs[self._last].graph
         found = {}
         for name, view, dtype in graph.outputs:
@@ -177,30 +178,32 @@ class Trainer:
         """Puts values (of `state()`, or of a PyTorch state dict) onto the device."""
         self._open()
         if not isinstance(state, Mapping):
-            raise HandheldError(f"load takes a dictionary of values by name, not a "
-                                f"{type(state).__name__}. Files: handheld.load, or "
-                                "fit(..., checkpoint=, resume=True)")
+            raise HandheldError(
+                f"load takes a dictionary of values by name, not a "
+                f"{type(state).__name__}. Files: handheld.load, or "
+                "fit(..., checkpoint=, resume=True)"
+            )
         arrays = by_slot(state, self.plan.step.slots, strict)
         for name, array in arrays.items():  # only once everything is known to fit
             self.session.write_slot(name, array)
             self.plan.step.values[name] = array.astype(NUMPY[self.plan.step.slots[name].dtype])
 
-    def set_rate(self, rate: float, group: int | None = None,
-                 optimizer: str | None = None) -> None:
+    def set_rate(self, rate: float, group: int | None = None, optimizer: str | None = None) -> None:
         """Changes a learning rate; the plan stays. `group` and `optimizer` must be said where there
         are several; an optimizer is called by the graph that it updates in (`"d"`, `"g"`)."""
         self._open()
         slots = self._rate_slots(optimizer)
         if group is None and len(slots) > 1:
-            raise HandheldError(f"the optimizer has {len(slots)} parameter groups: say which one, "
-                                "for example set_rate(rate, group=0)")
+            raise HandheldError(
+                f"the optimizer has {len(slots)} parameter groups: say which one, for example set_rate(rate, group=0)"
+            )
         if not 0 <= (group or 0) < len(slots):
-            raise HandheldError(f"the optimizer has no group {group}: they are counted from 0 to "
-                                f"{len(slots) - 1}")
+            raise HandheldError(f"the optimizer has no group {group}: they are counted from 0 to {len(slots) - 1}")
         name = slots[group or 0]
         if not isinstance(rate, Real) or not 0 <= rate <= float(np.finfo(np.float32).max):
-            raise HandheldError(f"a learning rate of {rate!r:.40} makes no sense: it should be a "
-                                "finite number, 0 or more")
+            raise HandheldError(
+                f"a learning rate of {rate!r:.40} makes no sense: it should be a finite number, 0 or more"
+            )
         self.session.write_slot(name, np.array(rate, np.float32))
 
     def rates(self, optimizer: str | None = None) -> list[float]:
@@ -216,15 +219,22 @@ class Trainer:
             owner, found, group = name.rpartition(".lr.")
             if found and group.isdigit():
                 owners.setdefault(owner, []).append(name)
-        used = {owner: [name for name, graph in self.plan.step.graphs.items()
-                        if any(slot in graph.slots for slot in slots)]
-                for owner, slots in owners.items()}
-        chosen = [owner for owner, graphs in used.items() if optimizer in (None, owner) or any(
-            optimizer in (name, name.partition("@")[0]) for name in graphs)]
+        used = {
+            owner: [name for name, graph in self.plan.step.graphs.items() if any(slot in graph.slots for slot in slots)]
+            for owner, slots in owners.items()
+        }
+        chosen = [
+            owner
+            for owner, graphs in used.items()
+            if optimizer in (None, owner) or any(optimizer in (name, name.partition("@")[0]) for name in graphs)
+        ]
         if len(chosen) != 1:
             known = ", ".join(f"{owner} (of {', '.join(graphs)})" for owner, graphs in used.items())
-            wrong = "this step has several optimizers: say which one" if chosen else \
-                f"there is no optimizer {optimizer or ''}".rstrip()
+            wrong = (
+                "this step has several optimizers: say which one"
+                if chosen
+                else f"there is no optimizer {optimizer or ''}".rstrip()
+            )
             raise HandheldError(f"{wrong}; there are: {known or 'none'}")
         return sorted(owners[chosen[0]], key=lambda name: int(name.rpartition(".")[2]))
 
@@ -254,14 +264,17 @@ class Trainer:
         if self.closed:
             raise HandheldError(
                 "this trainer is closed: another one was started over the same step and went on "
-                "from its state. For two side by side: step.copy().plan(...)" if self._replaced
-                else "this trainer is closed. Start another: plan.start()")
+                "from its state. For two side by side: step.copy().plan(...)"
+                if self._replaced
+                else "this trainer is closed. Start another: plan.start()"
+            )
 
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

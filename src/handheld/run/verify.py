@@ -73,8 +73,10 @@ class Verification:
         row = self.first
         if row is not None:
             own = f", PyTorch's float32 by {row.float32_error:.1e}" if row.float32_error else ""
-            return (f"{head}: op {row.index} of {len(self.rows)} differs first: {row.where}, shape "
-                    f"{list(row.shape)}, by {row.error:.1e} relative to float64{own}")
+            return (
+                f"{head}: op {row.index} of {len(self.rows)} differs first: {row.where}, shape "
+                f"{list(row.shape)}, by {row.error:.1e} relative to float64{own}"
+            )
         within = [r for r in self.rows if r.float32_error is None]
         worst = max(within, key=lambda r: r.error, default=None)
         most = f"; the largest error is {worst.error:.1e} in {worst.where}" if worst else ""
@@ -85,8 +87,7 @@ class Verification:
         return f"{head}: {ops} PyTorch{most}{also}"
 
 
-def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train",
-                tolerance: float = TOLERANCE) -> Verification:
+def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train", tolerance: float = TOLERANCE) -> Verification:
     """Compares every node of a graph with PyTorch; changes no state."""
     batch = tuple(batch)
     name = choose_graph(plan.graphs, graph, batch)
@@ -97,8 +98,7 @@ def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train",
         plan = plan.again(graphs=[name], isolate=True, memory_limit_bytes=None)
     # which tensors are halves depends on where a tensor may start
     caps = replace(describe("torch:cpu"), base_align_bytes=plan.caps.base_align_bytes)
-    reference = plan.again("torch:cpu", caps=caps, isolate=False, naive=False,
-                           memory_limit_bytes=None)
+    reference = plan.again("torch:cpu", caps=caps, isolate=False, naive=False, memory_limit_bytes=None)
     arrays = check_batch(plan.graphs[name].graph, batch)
     sessions: list[Session] = []
     try:
@@ -121,7 +121,7 @@ def _settle(plan: Plan, session: Session, name: str, arrays: Sequence[np.ndarray
     Returns the scale it takes."""
     scale = float(session.read_slot(SCALE))
     for _ in range(48):
-        for (_, tensor, _), array in zip(plan.graphs[name].graph.inputs, arrays):
+        for (_, tensor, _), array in zip(plan.graphs[name].graph.inputs, arrays, strict=True):
             session.upload(name, tensor, array)
         skipped = int(session.read_slot(SKIPPED))
         session.run(name)
@@ -136,12 +136,11 @@ def _settle(plan: Plan, session: Session, name: str, arrays: Sequence[np.ndarray
 class _Comparison:
     """The device, PyTorch in float64 and PyTorch in float32, side by side."""
 
-    def __init__(self, name: str, graph: Graph, sessions: Sequence[Any],
-                 arrays: Sequence[np.ndarray]) -> None:
+    def __init__(self, name: str, graph: Graph, sessions: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
         self.name, self.graph = name, graph
         self.device, self.exact, self.single = sessions
         for session in sessions:
-            for (_, tensor, _), array in zip(graph.inputs, arrays):
+            for (_, tensor, _), array in zip(graph.inputs, arrays, strict=True):
                 session.upload(name, tensor, array)
         for session in sessions:
             begin = getattr(session, "begin_nodes", None)
@@ -159,8 +158,7 @@ class _Comparison:
         got = {t: self._read(self.device, t) for t in parts}
         want = {t: self._read(self.exact, t) for t in parts}
         errors = {t: relative_error(got[t], want[t]) for t in parts}
-        limits = {t: max(tolerance, HALF_TOLERANCE) if got[t].dtype == np.float16 else tolerance
-                  for t in parts}
+        limits = {t: max(tolerance, HALF_TOLERANCE) if got[t].dtype == np.float16 else tolerance for t in parts}
         worst = max(parts, key=lambda t: errors[t] / max(limits[t], 1e-30))
         passed, own = errors[worst] <= limits[worst], None
         if not passed:
@@ -172,8 +170,17 @@ class _Comparison:
         for tensor, array in got.items():
             self.exact.set_tensor(self.name, tensor, array)
             self.single.set_tensor(self.name, tensor, array)
-        return Row(i, node.op, node.origin.phase, node.origin.path, node.origin.source,
-                   self.graph.tensors[worst].shape, errors[worst], own, passed)
+        return Row(
+            i,
+            node.op,
+            node.origin.phase,
+            node.origin.path,
+            node.origin.source,
+            self.graph.tensors[worst].shape,
+            errors[worst],
+            own,
+            passed,
+        )
 
     def _read(self, session: Session, tensor: int) -> np.ndarray:
         shape = self.graph.tensors[tensor].shape
@@ -193,7 +200,8 @@ def relative_error(got: np.ndarray, want: np.ndarray) -> float:
     finite &= np.abs(np.where(finite, b, 0.0)) <= np.finfo(np.float32).max
     rest_a, rest_b = a[~finite], b[~finite]
     same = (np.isnan(rest_a) == np.isnan(rest_b)).all() and (
-        np.isnan(rest_a) | (np.isinf(rest_a) & (np.sign(rest_a) == np.sign(rest_b)))).all()
+        np.isnan(rest_a) | (np.isinf(rest_a) & (np.sign(rest_a) == np.sign(rest_b)))
+    ).all()
     if not same or not np.isfinite(a[finite]).all():
         return float("inf")
     difference = float(np.linalg.norm(a[finite] - b[finite]))

@@ -18,5 +18,17 @@ from handheld.sensors.find import Found, available, find
 from handheld.sensors.sampler import Sampler
 from handheld.sensors.sink import Samples, Sink, SqliteSink
 
-__all__ = ["Channel", "Found", "Sampler", "Samples", "Sensor", "SensorLost", "Sink", "SqliteSink",
-           "Unavailable", "Where", "available", "find"]
+__all__ = [
+    "Channel",
+    "Found",
+    "Sampler",
+    "Samples",
+    "Sensor",
+    "SensorLost",
+    "Sink",
+    "SqliteSink",
+    "Unavailable",
+    "Where",
+    "available",
+    "find",
+]

@@ -11,7 +11,7 @@ from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Valu
 from handheld.sensors.files import File, leading, opened, optional, quoted
 
 _GPU = "/sys/class/kgsl/kgsl-3d0"
-_HINT = ("Android keeps it from apps. Try: adb shell (as the shell user), or a device with root")
+_HINT = "Android keeps it from apps. Try: adb shell (as the shell user), or a device with root"
 
 
 class Adreno(Sensor):
@@ -21,12 +21,18 @@ class Adreno(Sensor):
 
     def __init__(self, busy: File, clock: File | None, heat: File | None) -> None:
         self._busy = busy
-        self._others = [(file, Channel(name, quantity, covers=("gpu",)), scale)
-                        for file, name, quantity, scale in (
-                            (clock, "gpu clock", "frequency", 1.0),
-                            (heat, "gpu temperature", "temperature", 1e-3)) if file]
-        self.channels = (Channel("gpu load", "utilisation", covers=("gpu",)),
-                         *(channel for _, channel, _ in self._others))
+        self._others = [
+            (file, Channel(name, quantity, covers=("gpu",)), scale)
+            for file, name, quantity, scale in (
+                (clock, "gpu clock", "frequency", 1.0),
+                (heat, "gpu temperature", "temperature", 1e-3),
+            )
+            if file
+        ]
+        self.channels = (
+            Channel("gpu load", "utilisation", covers=("gpu",)),
+            *(channel for _, channel, _ in self._others),
+        )
 
     @classmethod
     def probe(cls, where: Where) -> Adreno:
@@ -36,7 +42,7 @@ class Adreno(Sensor):
             if known is None and not where.path(_GPU).exists():
                 raise Unavailable(f"there is no {_GPU}: not an Adreno, or not Qualcomm's driver")
             busy = opened(where, f"{_GPU}/gpubusy", _HINT)
-        clock = (optional(where, f"{_GPU}/devfreq/cur_freq") or optional(where, f"{_GPU}/gpuclk"))
+        clock = optional(where, f"{_GPU}/devfreq/cur_freq") or optional(where, f"{_GPU}/gpuclk")
         return cls(busy, clock, optional(where, f"{_GPU}/temp"))
 
     def read(self) -> Sequence[Value]:

@@ -32,14 +32,13 @@ class AmdGpu(Sensor):
 
     @classmethod
     def probe(cls, where: Where) -> AmdGpu:
-        cards = [path.parent for path in where.glob(
-            "/sys/class/drm/card[0-9]*/device/gpu_busy_percent")]
+        cards = [path.parent for path in where.glob("/sys/class/drm/card[0-9]*/device/gpu_busy_percent")]
         if not cards:
-            raise Unavailable("there is no /sys/class/drm/card*/device/gpu_busy_percent: no AMD "
-                              "GPU, or not the amdgpu driver")
+            raise Unavailable(
+                "there is no /sys/class/drm/card*/device/gpu_busy_percent: no AMD GPU, or not the amdgpu driver"
+            )
         opened(where, cards[0] / "gpu_busy_percent", "Try: sudo usermod -aG video,render $USER")
-        return cls([entry for index, card in enumerate(cards)
-                    for entry in _card(where, index, card)])
+        return cls([entry for index, card in enumerate(cards) for entry in _card(where, index, card)])
 
     def read(self) -> Sequence[Value]:
         return unless_all_missing([file.value(scale) for file, scale in self._files])
@@ -51,6 +50,5 @@ def _card(where: Where, index: int, card: Path) -> list[tuple[Channel, File, flo
         for path in sorted(card.glob(pattern)):
             file = optional(where, path)
             if file is not None and what not in found:
-                found[what] = (Channel(f"gpu{index} {what}", quantity, covers=(covers,)), file,
-                               scale)
+                found[what] = (Channel(f"gpu{index} {what}", quantity, covers=(covers,)), file, scale)
     return list(found.values())

@@ -19,12 +19,19 @@ from typing import ClassVar
 
 from handheld.errors import SensorLost, Unavailable
 
-__all__ = ["UNITS", "Channel", "Sensor", "SensorLost", "Unavailable", "Value", "Where", "distinct",
-           "natural"]
+__all__ = ["UNITS", "Channel", "Sensor", "SensorLost", "Unavailable", "Value", "Where", "distinct", "natural"]
 
 #: what a channel measures → its unit; SI, but for °C and %
-UNITS = {"power": "W", "energy": "J", "utilisation": "%", "frequency": "Hz", "temperature": "°C",
-         "memory": "B", "time": "s", "charge": "C"}
+UNITS = {
+    "power": "W",
+    "energy": "J",
+    "utilisation": "%",
+    "frequency": "Hz",
+    "temperature": "°C",
+    "memory": "B",
+    "time": "s",
+    "charge": "C",
+}
 
 #: a number in the channel's unit, or the reason there is none
 Value = float | str

@@ -31,23 +31,31 @@ class Battery(Sensor):
         if self._power is None and (self._current is None or self._voltage is None):
             opened(where, folder / "current_now", _HINT)
             opened(where, folder / "voltage_now", _HINT)
-        others = (("charge_counter", "charge", "charge", 3.6e-3), ("energy_now", "energy left",
-                  "energy", 3.6e-3), ("capacity", "level", "utilisation", 1.0),
-                  ("temp", "temperature", "temperature", 0.1))
-        found = [(optional(where, folder / file), Channel(f"{own} {what}", quantity), scale)
-                 for file, what, quantity, scale in others]
+        others = (
+            ("charge_counter", "charge", "charge", 3.6e-3),
+            ("energy_now", "energy left", "energy", 3.6e-3),
+            ("capacity", "level", "utilisation", 1.0),
+            ("temp", "temperature", "temperature", 0.1),
+        )
+        found = [
+            (optional(where, folder / file), Channel(f"{own} {what}", quantity), scale)
+            for file, what, quantity, scale in others
+        ]
         self._others = [(file, channel, scale) for file, channel, scale in found if file]
-        self.channels = (Channel(f"{own} power", "power", covers=("system",)),
-                         *(channel for _, channel, _ in self._others))
+        self.channels = (
+            Channel(f"{own} power", "power", covers=("system",)),
+            *(channel for _, channel, _ in self._others),
+        )
 
     @classmethod
     def probe(cls, where: Where) -> Battery:
-        folders = [folder for folder in where.glob("/sys/class/power_supply/*")
-                   if label(folder / "type") == "Battery"
-                   and label(folder / "scope") != "Device"]  # a mouse's battery is not ours
+        folders = [
+            folder
+            for folder in where.glob("/sys/class/power_supply/*")
+            if label(folder / "type") == "Battery" and label(folder / "scope") != "Device"
+        ]  # a mouse's battery is not ours
         if not folders:
-            raise absent(where, "/sys/class/power_supply",
-                         "there is no battery in /sys/class/power_supply", _HINT)
+            raise absent(where, "/sys/class/power_supply", "there is no battery in /sys/class/power_supply", _HINT)
         named = [folder for folder in folders if folder.name == "battery"]  # Android's own
         return cls(where, (named or folders)[0])
 
@@ -56,9 +64,14 @@ class Battery(Sensor):
             status = self._status.text()
         except OSError as error:
             raise SensorLost(f"{self._status.path}: {error.strerror}") from None
-        power: Value = self._watts() if status == "Discharging" else (
-            f"the battery says {status or 'nothing'}: its power is the device's only while it is "
-            "discharging. Unplug it")
+        power: Value = (
+            self._watts()
+            if status == "Discharging"
+            else (
+                f"the battery says {status or 'nothing'}: its power is the device's only while it is "
+                "discharging. Unplug it"
+            )
+        )
         return [power, *(file.value(scale) for file, _, scale in self._others)]
 
     def _watts(self) -> Value:
@@ -70,8 +83,8 @@ class Battery(Sensor):
         if isinstance(current, str) or isinstance(voltage, str):
             return current if isinstance(current, str) else voltage
         if abs(current) < _LEAST_UA:
-            return (f"{self._current.path} is {current:.0f}: too small for µA, so this device "
-                    "reports another unit, or nothing")
+            return (
+                f"{self._current.path} is {current:.0f}: too small for µA, so this device "
+                "reports another unit, or nothing"
+            )
         return abs(current) * 1e-6 * voltage
-
-

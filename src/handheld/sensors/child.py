@@ -59,8 +59,7 @@ class Writer:
                 self._seen.add(gap.id)
         self.gap_count = len(self._seen)
         try:
-            self.sink.write(self._readings, self._gaps.values(),
-                            [worker.cost() for worker in self.workers])
+            self.sink.write(self._readings, self._gaps.values(), [worker.cost() for worker in self.workers])
         except Exception as error:  # a full disk, say: it may get better
             self.problem = f"{self.sink.path} could not be written: {error}"
             self.lost += max(0, len(self._readings) - KEPT)
@@ -75,8 +74,9 @@ class Pace:
 
     def __init__(self, workers: list[Worker]) -> None:
         self.workers = workers
-        self.share = SHARE * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") \
-            else SHARE * (os.cpu_count() or 1)
+        self.share = (
+            SHARE * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else SHARE * (os.cpu_count() or 1)
+        )
         self.stretch = 1.0
         self._set(sum(worker.takes_s / worker.period_s for worker in workers) / self.share)
         self._seen = time.monotonic(), time.process_time()
@@ -111,14 +111,27 @@ def summary(writer: Writer, pace: Pace, begun: float, cpu_s: float) -> dict[str,
     for worker in writer.workers:
         cost = worker.cost()
         names = [channel.name for channel in worker.channels]
-        sources.append({
-            "name": worker.source.name, "period_s": worker.period_s, "readings": cost.readings,
-            "missed": cost.missed, "mean_s": cost.wall_s / max(cost.readings, 1),
-            "max_s": cost.max_s, "cpu_share": cost.cpu_s / elapsed,
-            "updates_s": {name: s for name, s in zip(names, cost.updates_s) if s is not None}})
-    return {"elapsed_s": elapsed, "cpu_share": (time.process_time() - cpu_s) / elapsed,
-            "stretch": pace.stretch, "gaps": writer.gap_count, "lost": writer.lost,
-            "problem": writer.problem, "sources": sources}
+        sources.append(
+            {
+                "name": worker.source.name,
+                "period_s": worker.period_s,
+                "readings": cost.readings,
+                "missed": cost.missed,
+                "mean_s": cost.wall_s / max(cost.readings, 1),
+                "max_s": cost.max_s,
+                "cpu_share": cost.cpu_s / elapsed,
+                "updates_s": {name: s for name, s in zip(names, cost.updates_s, strict=True) if s is not None},
+            }
+        )
+    return {
+        "elapsed_s": elapsed,
+        "cpu_share": (time.process_time() - cpu_s) / elapsed,
+        "stretch": pace.stretch,
+        "gaps": writer.gap_count,
+        "lost": writer.lost,
+        "problem": writer.problem,
+        "sources": sources,
+    }
 
 
 def die_with(parent: int, stop: threading.Event) -> None:
@@ -126,6 +139,7 @@ def die_with(parent: int, stop: threading.Event) -> None:
 
     The signal also comes when only the thread that started us ends: the parent's number tells.
     """
+
     def heard(*_: object) -> None:
         if os.getppid() != parent:
             stop.set()
@@ -151,12 +165,10 @@ def prepare(job: dict[str, Any]) -> Writer:
     sys.path += [path for path in job["sys_path"] if path not in sys.path]
     where = Where(Path(job["root"]), job["pid"])
     sink: Sink = load(job["sink"])(job["path"])
-    workers = [Worker(number, load(one["class"]), where, one["period_s"])
-               for number, one in enumerate(job["sensors"])]
+    workers = [Worker(number, load(one["class"]), where, one["period_s"]) for number, one in enumerate(job["sensors"])]
     sink.open()
     for worker in workers:
-        sink.source(worker.number, worker.source.name, worker.source.about, worker.period_s,
-                    worker.channels)
+        sink.source(worker.number, worker.source.name, worker.source.about, worker.period_s, worker.channels)
     return Writer(sink, workers)
 
 
@@ -180,8 +192,7 @@ def main() -> None:
     pace = Pace(writer.workers)
     for worker in writer.workers:
         worker.start()
-    say({"ready": [{"name": worker.source.name, "period_s": worker.period_s}
-                   for worker in writer.workers]})
+    say({"ready": [{"name": worker.source.name, "period_s": worker.period_s} for worker in writer.workers]})
     while not stop.is_set() and os.getppid() == job["parent"]:
         if select.select([0], [], [], WRITE_S)[0]:
             line = os.read(0, 4096)

@@ -27,8 +27,7 @@ class CpuBusy(Sensor):
         self._stat = stat
         self._tick = 1.0 / os.sysconf("SC_CLK_TCK")
         self._cores = list(self._busy())
-        self.channels = tuple(Channel(f"{core} busy", "time", counter=True, covers=("cpu",))
-                              for core in self._cores)
+        self.channels = tuple(Channel(f"{core} busy", "time", counter=True, covers=("cpu",)) for core in self._cores)
 
     @classmethod
     def probe(cls, where: Where) -> CpuBusy:
@@ -64,15 +63,13 @@ class CpuClock(Sensor):
 
     def __init__(self, files: dict[str, File]) -> None:
         self._files = list(files.values())
-        self.channels = tuple(Channel(f"{core} clock", "frequency", covers=("cpu",))
-                              for core in files)
+        self.channels = tuple(Channel(f"{core} clock", "frequency", covers=("cpu",)) for core in files)
 
     @classmethod
     def probe(cls, where: Where) -> CpuClock:
         paths = where.glob(f"{_CPU}/cpu[0-9]*/cpufreq/scaling_cur_freq")
         if not paths:
-            raise Unavailable(f"there is no {_CPU}/cpu*/cpufreq: a fixed clock, or a virtual "
-                              "machine")
+            raise Unavailable(f"there is no {_CPU}/cpu*/cpufreq: a fixed clock, or a virtual machine")
         return cls({path.parts[-3]: opened(where, path, "Try: sudo") for path in paths})
 
     def read(self) -> Sequence[Value]:
@@ -88,8 +85,7 @@ class CpuIdle(Sensor):
 
     def __init__(self, files: dict[str, list[File]]) -> None:
         self._files = list(files.values())
-        self.channels = tuple(Channel(f"{core} idle", "time", counter=True, covers=("cpu",))
-                              for core in files)
+        self.channels = tuple(Channel(f"{core} idle", "time", counter=True, covers=("cpu",)) for core in files)
 
     @classmethod
     def probe(cls, where: Where) -> CpuIdle:
@@ -116,13 +112,22 @@ def _sum(files: list[File]) -> Value:
 
 
 #: ARM's (implementer, part) of cores that phones and boards mix
-_PARTS = {("0x41", "0xd03"): "Cortex-A53", ("0x41", "0xd05"): "Cortex-A55",
-          ("0x41", "0xd07"): "Cortex-A57", ("0x41", "0xd08"): "Cortex-A72",
-          ("0x41", "0xd09"): "Cortex-A73", ("0x41", "0xd0a"): "Cortex-A75",
-          ("0x41", "0xd0b"): "Cortex-A76", ("0x41", "0xd0d"): "Cortex-A77",
-          ("0x41", "0xd41"): "Cortex-A78", ("0x41", "0xd44"): "Cortex-X1",
-          ("0x41", "0xd46"): "Cortex-A510", ("0x41", "0xd47"): "Cortex-A710",
-          ("0x41", "0xd48"): "Cortex-X2", ("0x4e", "0x003"): "Denver 2"}
+_PARTS = {
+    ("0x41", "0xd03"): "Cortex-A53",
+    ("0x41", "0xd05"): "Cortex-A55",
+    ("0x41", "0xd07"): "Cortex-A57",
+    ("0x41", "0xd08"): "Cortex-A72",
+    ("0x41", "0xd09"): "Cortex-A73",
+    ("0x41", "0xd0a"): "Cortex-A75",
+    ("0x41", "0xd0b"): "Cortex-A76",
+    ("0x41", "0xd0d"): "Cortex-A77",
+    ("0x41", "0xd41"): "Cortex-A78",
+    ("0x41", "0xd44"): "Cortex-X1",
+    ("0x41", "0xd46"): "Cortex-A510",
+    ("0x41", "0xd47"): "Cortex-A710",
+    ("0x41", "0xd48"): "Cortex-X2",
+    ("0x4e", "0x003"): "Denver 2",
+}
 
 
 def core_kinds(where: Where | None = None) -> dict[str, str]:

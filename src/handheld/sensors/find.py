@@ -36,11 +36,30 @@ from handheld.sensors.base import Sensor, SensorLost, Unavailable, Value, Where
 
 GROUP = "handheld.sensors"
 SOURCES: tuple[type[Sensor], ...] = (
-    nvidia.NvidiaPower, nvidia.NvidiaState, rapl.Rapl, jetson.JetsonPower, jetson.JetsonGpu,
-    jetson.JetsonMemory, adreno.Adreno, adreno.QualcommMemory, mali.MaliExynos, mali.MaliPixel,
-    mali.MaliMediatek, pixel.PixelRails, amd.AmdGpu, raspberry.RaspberryPi, battery.Battery,
-    hwmon.Hwmon, thermal.Thermal, cpu.CpuBusy, cpu.CpuClock, cpu.CpuIdle, memory.ProcessUse,
-    memory.ProcessShares, memory.SystemMemory, threads.ProcessThreads,
+    nvidia.NvidiaPower,
+    nvidia.NvidiaState,
+    rapl.Rapl,
+    jetson.JetsonPower,
+    jetson.JetsonGpu,
+    jetson.JetsonMemory,
+    adreno.Adreno,
+    adreno.QualcommMemory,
+    mali.MaliExynos,
+    mali.MaliPixel,
+    mali.MaliMediatek,
+    pixel.PixelRails,
+    amd.AmdGpu,
+    raspberry.RaspberryPi,
+    battery.Battery,
+    hwmon.Hwmon,
+    thermal.Thermal,
+    cpu.CpuBusy,
+    cpu.CpuClock,
+    cpu.CpuIdle,
+    memory.ProcessUse,
+    memory.ProcessShares,
+    memory.SystemMemory,
+    threads.ProcessThreads,
 )
 _READS, _ENOUGH_S = 7, 0.05  # readings to time at most, and when to stop before that
 
@@ -83,8 +102,7 @@ def _plugged(point: metadata.EntryPoint, where: Where) -> Found:
         return Found(point.name, about, f"it cannot be imported: {_said(error)}")
     if not (isinstance(source, type) and issubclass(source, Sensor)):
         return Found(point.name, about, "it is not a subclass of handheld.sensors.Sensor")
-    return _probed(source, getattr(source, "name", point.name), getattr(source, "about", about),
-                   where)
+    return _probed(source, getattr(source, "name", point.name), getattr(source, "about", about), where)
 
 
 def _probed(source: type[Sensor], name: str, about: str, where: Where) -> Found:

@@ -10,8 +10,12 @@ from handheld.sensors.files import File, label, optional, unless_all_missing
 
 #: chips that have a sensor of their own here
 _ELSEWHERE = {"ina3221", "amdgpu"}
-_KINDS = (("power*_input", "power", 1e-6), ("power*_average", "power", 1e-6),
-          ("energy*_input", "energy", 1e-6), ("temp*_input", "temperature", 1e-3))
+_KINDS = (
+    ("power*_input", "power", 1e-6),
+    ("power*_average", "power", 1e-6),
+    ("energy*_input", "energy", 1e-6),
+    ("temp*_input", "temperature", 1e-3),
+)
 
 
 class Hwmon(Sensor):
@@ -21,9 +25,10 @@ class Hwmon(Sensor):
 
     def __init__(self, found: list[tuple[File, str, str, float]]) -> None:
         self._files = [(file, scale) for file, _, _, scale in found]
-        self.channels = tuple(Channel(name, quantity, counter=quantity == "energy")
-                              for name, (_, _, quantity, _) in zip(
-                                  distinct([name for _, name, _, _ in found]), found))
+        self.channels = tuple(
+            Channel(name, quantity, counter=quantity == "energy")
+            for name, (_, _, quantity, _) in zip(distinct([name for _, name, _, _ in found]), found, strict=True)
+        )
 
     @classmethod
     def probe(cls, where: Where) -> Hwmon:
@@ -32,8 +37,10 @@ class Hwmon(Sensor):
             raise Unavailable("there is no chip in /sys/class/hwmon")
         found = [entry for chip in chips for entry in _chip(where, chip)]
         if not found:
-            raise Unavailable("no chip of /sys/class/hwmon reports power, energy or temperature, "
-                              "but for those with a sensor of their own")
+            raise Unavailable(
+                "no chip of /sys/class/hwmon reports power, energy or temperature, "
+                "but for those with a sensor of their own"
+            )
         return cls(found)
 
     def read(self) -> Sequence[Value]:
@@ -52,6 +59,5 @@ def _chip(where: Where, chip: Path) -> list[tuple[File, str, str, float]]:
                 continue
             file = optional(where, path)
             if file is not None:
-                found.append((file, f"{own} {label(chip / f'{stem}_label', stem)}", quantity,
-                              scale))
+                found.append((file, f"{own} {label(chip / f'{stem}_label', stem)}", quantity, scale))
     return found

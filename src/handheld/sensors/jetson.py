@@ -17,8 +17,14 @@ from handheld.sensors.base import Channel, Sensor, Unavailable, Value, Where, di
 from handheld.sensors.files import File, label, opened, optional, unless_all_missing
 
 _HINT = "Try: sudo, or add your user to the group that owns it"
-_PARTS = (("gpu", "GPU"), ("cpu", "CPU"), ("cv", "CV"), ("soc", "SOC"),
-          ("memory", "DDR|VDDQ|VDDRQ|DRAM|MEM"), ("wifi", "WIFI"))
+_PARTS = (
+    ("gpu", "GPU"),
+    ("cpu", "CPU"),
+    ("cv", "CV"),
+    ("soc", "SOC"),
+    ("memory", "DDR|VDDQ|VDDRQ|DRAM|MEM"),
+    ("wifi", "WIFI"),
+)
 
 
 def covered(rail: str) -> tuple[str, ...]:
@@ -26,8 +32,7 @@ def covered(rail: str) -> tuple[str, ...]:
     words = re.split(r"[_\s]+", rail.upper())
     if words[-1] == "IN":  # VDD_IN, POM_5V_IN: the module's input
         return ("system",)
-    return tuple(part for part, pattern in _PARTS
-                 if any(re.fullmatch(pattern, word) for word in words)) or ("other",)
+    return tuple(part for part, pattern in _PARTS if any(re.fullmatch(pattern, word) for word in words)) or ("other",)
 
 
 class JetsonPower(Sensor):
@@ -40,15 +45,16 @@ class JetsonPower(Sensor):
         names = distinct([name for name, _ in rails])
         total = next((name for name in names if covered(name) == ("system",)), "")
         self.channels = tuple(
-            Channel(name, "power", covers=covered(name), part_of="" if name == total else total)
-            for name in names)
+            Channel(name, "power", covers=covered(name), part_of="" if name == total else total) for name in names
+        )
 
     @classmethod
     def probe(cls, where: Where) -> JetsonPower:
         rails = [*_rails_iio(where), *_rails_hwmon(where)]
         if not rails:
-            raise Unavailable("there is no rail under /sys/bus/i2c/drivers/ina3221x or "
-                              "/sys/bus/i2c/drivers/ina3221: not a Jetson")
+            raise Unavailable(
+                "there is no rail under /sys/bus/i2c/drivers/ina3221x or /sys/bus/i2c/drivers/ina3221: not a Jetson"
+            )
         return cls(rails)
 
     def read(self) -> Sequence[Value]:
@@ -97,27 +103,37 @@ class JetsonGpu(Sensor):
 
     def __init__(self, load: File, clock: File | None) -> None:
         self._load, self._clock = load, clock
-        self.channels = (Channel("gpu load", "utilisation", covers=("gpu",)),
-                         *([Channel("gpu clock", "frequency", covers=("gpu",))] if clock else []))
+        self.channels = (
+            Channel("gpu load", "utilisation", covers=("gpu",)),
+            *([Channel("gpu clock", "frequency", covers=("gpu",))] if clock else []),
+        )
 
     @classmethod
     def probe(cls, where: Where) -> JetsonGpu:
-        devices = [path for pattern in ("/sys/devices/*.g*", "/sys/devices/platform/gpu.0",
-                                        "/sys/devices/gpu.0", "/sys/devices/platform/*.gpu",
-                                        "/sys/class/devfreq/*/device")
-                   for path in where.glob(pattern)]
+        devices = [
+            path
+            for pattern in (
+                "/sys/devices/*.g*",
+                "/sys/devices/platform/gpu.0",
+                "/sys/devices/gpu.0",
+                "/sys/devices/platform/*.gpu",
+                "/sys/class/devfreq/*/device",
+            )
+            for path in where.glob(pattern)
+        ]
         for device in devices:
             if (device / "load").is_file():
                 clocks: list[Path] = [device.parent / "cur_freq"]
                 clocks += sorted(device.glob("devfreq/*/cur_freq"))
                 clock = next((file for path in clocks if (file := optional(where, path))), None)
                 return cls(opened(where, device / "load", _HINT), clock)
-        raise Unavailable("there is no load of a GPU under /sys/devices/*.gp10b, "
-                          "/sys/devices/platform/gpu.0 or /sys/class/devfreq: not a Jetson")
+        raise Unavailable(
+            "there is no load of a GPU under /sys/devices/*.gp10b, "
+            "/sys/devices/platform/gpu.0 or /sys/class/devfreq: not a Jetson"
+        )
 
     def read(self) -> Sequence[Value]:
-        return unless_all_missing([self._load.value(0.1),
-                                   *([self._clock.value()] if self._clock else [])])
+        return unless_all_missing([self._load.value(0.1), *([self._clock.value()] if self._clock else [])])
 
 
 class JetsonMemory(Sensor):
@@ -129,8 +145,10 @@ class JetsonMemory(Sensor):
     name = "jetson-memory"
     about = "Jetson memory controller activity (compare with a saturating copy)"
     period_s = 0.02
-    channels = (Channel("emc activity", "utilisation", covers=("memory",)),
-                Channel("emc clock", "frequency", covers=("memory",)))
+    channels = (
+        Channel("emc activity", "utilisation", covers=("memory",)),
+        Channel("emc clock", "frequency", covers=("memory",)),
+    )
 
     def __init__(self, activity: File, clock: File) -> None:
         self._activity, self._clock = activity, clock
@@ -142,8 +160,7 @@ class JetsonMemory(Sensor):
         problem = None
         for path in paths:
             try:
-                return cls(opened(where, path, hint),
-                           opened(where, "/sys/kernel/debug/bpmp/debug/clk/emc/rate", hint))
+                return cls(opened(where, path, hint), opened(where, "/sys/kernel/debug/bpmp/debug/clk/emc/rate", hint))
             except Unavailable as error:
                 denied = problem is not None and "permission" in str(problem)
                 problem = problem if denied else error
@@ -155,5 +172,4 @@ class JetsonMemory(Sensor):
         activity, clock = self._activity.value(1e3), self._clock.value()
         if isinstance(activity, str) or isinstance(clock, str):
             return unless_all_missing([activity, clock])
-        return ["the memory controller's clock is 0" if not clock else 100 * activity / clock,
-                clock]
+        return ["the memory controller's clock is 0" if not clock else 100 * activity / clock, clock]

@@ -1,8 +1,8 @@
 """Arm's Mali GPUs: three vendors, three places.
 
-    Exynos    /sys/kernel/gpu/gpu_busy `37 %`, gpu_clock; memory: /sys/class/devfreq/*devfreq_mif
-    Pixel     /sys/devices/platform/*.mali/utilization, cur_freq
-    MediaTek  /sys/kernel/ged/hal/gpu_utilization: `37 12 51`, the first is the load in percent
+Exynos    /sys/kernel/gpu/gpu_busy `37 %`, gpu_clock; memory: /sys/class/devfreq/*devfreq_mif
+Pixel     /sys/devices/platform/*.mali/utilization, cur_freq
+MediaTek  /sys/kernel/ged/hal/gpu_utilization: `37 12 51`, the first is the load in percent
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class _Mali(Sensor):
     def __init__(self, load: File, clocks: list[tuple[str, str, File | None]]) -> None:
         self._load = load
         self._clocks = [file for _, _, file in clocks if file]
-        self.channels = (Channel("gpu load", "utilisation", covers=("gpu",)),
-                         *(Channel(f"{name} clock", "frequency", covers=(covers,))
-                           for name, covers, file in clocks if file))
+        self.channels = (
+            Channel("gpu load", "utilisation", covers=("gpu",)),
+            *(Channel(f"{name} clock", "frequency", covers=(covers,)) for name, covers, file in clocks if file),
+        )
 
     def read(self) -> Sequence[Value]:
         try:
@@ -46,10 +47,14 @@ class MaliExynos(_Mali):
     @classmethod
     def probe(cls, where: Where) -> MaliExynos:
         load = opened(where, "/sys/kernel/gpu/gpu_busy", _HINT)
-        memory = [optional(where, path / "cur_freq")
-                  for path in where.glob("/sys/class/devfreq/*devfreq_mif")]
-        return cls(load, [("gpu", "gpu", optional(where, "/sys/kernel/gpu/gpu_clock")),
-                          ("memory", "memory", next(filter(None, memory), None))])
+        memory = [optional(where, path / "cur_freq") for path in where.glob("/sys/class/devfreq/*devfreq_mif")]
+        return cls(
+            load,
+            [
+                ("gpu", "gpu", optional(where, "/sys/kernel/gpu/gpu_clock")),
+                ("memory", "memory", next(filter(None, memory), None)),
+            ],
+        )
 
 
 class MaliPixel(_Mali):
@@ -60,10 +65,10 @@ class MaliPixel(_Mali):
     def probe(cls, where: Where) -> MaliPixel:
         for path in where.glob("/sys/devices/platform/*.mali"):
             if (path / "utilization").exists():
-                return cls(opened(where, path / "utilization", _HINT),
-                           [("gpu", "gpu", optional(where, path / "cur_freq"))])
-        raise absent(where, "/sys/devices/platform",
-                     "there is no /sys/devices/platform/*.mali/utilization", _HINT)
+                return cls(
+                    opened(where, path / "utilization", _HINT), [("gpu", "gpu", optional(where, path / "cur_freq"))]
+                )
+        raise absent(where, "/sys/devices/platform", "there is no /sys/devices/platform/*.mali/utilization", _HINT)
 
 
 class MaliMediatek(_Mali):
@@ -74,8 +79,7 @@ class MaliMediatek(_Mali):
     def probe(cls, where: Where) -> MaliMediatek:
         # the kernel spells it so; the file holds the step and its clock in kHz
         clock = optional(where, "/sys/kernel/ged/hal/current_freqency")
-        return cls(opened(where, "/sys/kernel/ged/hal/gpu_utilization", _HINT),
-                   [("gpu", "gpu", clock)])
+        return cls(opened(where, "/sys/kernel/ged/hal/gpu_utilization", _HINT), [("gpu", "gpu", clock)])
 
 
 def _hertz(file: File) -> Value:

@@ -9,10 +9,8 @@ from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Valu
 from handheld.sensors.files import File, opened
 
 _HINT = "The process belongs to someone else. Try: sudo"
-_SYSTEM = {"MemAvailable": "available", "MemFree": "free", "Cached": "cached",
-           "SwapFree": "swap free"}
-_SHARES = {"Rss": "resident", "Pss": "proportional", "Private_Dirty": "private dirty",
-           "Swap": "swapped"}
+_SYSTEM = {"MemAvailable": "available", "MemFree": "free", "Cached": "cached", "SwapFree": "swap free"}
+_SHARES = {"Rss": "resident", "Pss": "proportional", "Private_Dirty": "private dirty", "Swap": "swapped"}
 
 
 class ProcessUse(Sensor):
@@ -25,14 +23,15 @@ class ProcessUse(Sensor):
     def __init__(self, statm: File, stat: File) -> None:
         self._statm, self._stat = statm, stat
         self._page, self._tick = os.sysconf("SC_PAGE_SIZE"), 1.0 / os.sysconf("SC_CLK_TCK")
-        self.channels = (Channel("resident", "memory", covers=("process",)),
-                         Channel("shared", "memory", covers=("process",), part_of="resident"),
-                         Channel("cpu time", "time", counter=True, covers=("process",)))
+        self.channels = (
+            Channel("resident", "memory", covers=("process",)),
+            Channel("shared", "memory", covers=("process",), part_of="resident"),
+            Channel("cpu time", "time", counter=True, covers=("process",)),
+        )
 
     @classmethod
     def probe(cls, where: Where) -> ProcessUse:
-        sensor = cls(opened(where, f"/proc/{where.pid}/statm", _HINT),
-                     opened(where, f"/proc/{where.pid}/stat", _HINT))
+        sensor = cls(opened(where, f"/proc/{where.pid}/statm", _HINT), opened(where, f"/proc/{where.pid}/stat", _HINT))
         try:
             sensor.read()
         except SensorLost as error:
@@ -47,8 +46,7 @@ class ProcessUse(Sensor):
             user, system = int(words[11]), int(words[12])
         except (OSError, ValueError, IndexError) as error:
             raise SensorLost(f"{self._statm.path.parent}: {error}") from None
-        return [float(resident * self._page), float(shared * self._page),
-                (user + system) * self._tick]
+        return [float(resident * self._page), float(shared * self._page), (user + system) * self._tick]
 
 
 class _Lines(Sensor):
@@ -58,8 +56,7 @@ class _Lines(Sensor):
         self._file = file
         found = self._lines()
         self._keys = [key for key in names if key in found]
-        self.channels = tuple(Channel(names[key], "memory", covers=(covers,))
-                              for key in self._keys)
+        self.channels = tuple(Channel(names[key], "memory", covers=(covers,)) for key in self._keys)
         if not self.channels:
             raise Unavailable(f"{file.path} has none of {', '.join(names)}")
 

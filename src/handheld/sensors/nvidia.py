@@ -24,8 +24,7 @@ from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Valu
 from handheld.sensors.files import unless_all_missing
 
 _LIBRARY = "libnvidia-ml.so.1"
-_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib",
-            "usr/lib/wsl/lib")
+_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "usr/lib/wsl/lib")
 _ENERGY, _POWER_AVERAGE, _POWER_INSTANT = 83, 185, 186  # NVML_FI_DEV_…
 _SCOPES = {"power": 0, "module power": 1, "memory power": 2}  # NVML_POWER_SCOPE_…
 DEAR_S = 0.025  # between two readings of a value that takes more than _DEAR of that
@@ -34,8 +33,15 @@ _CLOCK_SM, _CLOCK_MEMORY, _TEMPERATURE_GPU = 1, 2, 0
 
 
 class _Union(ctypes.Union):
-    _fields_ = (("d", c_double), ("ui", c_uint), ("ul", ctypes.c_ulong), ("ull", c_ulonglong),
-                ("sll", c_longlong), ("si", c_int), ("us", ctypes.c_ushort))
+    _fields_ = (
+        ("d", c_double),
+        ("ui", c_uint),
+        ("ul", ctypes.c_ulong),
+        ("ull", c_ulonglong),
+        ("sll", c_longlong),
+        ("si", c_int),
+        ("us", ctypes.c_ushort),
+    )
 
 
 _MEMBERS = ("d", "ui", "ul", "ull", "sll", "si", "us")  # by nvmlValueType_t
@@ -44,8 +50,15 @@ _MEMBERS = ("d", "ui", "ul", "ull", "sll", "si", "us")  # by nvmlValueType_t
 class _Field(ctypes.Structure):
     """nvmlFieldValue_t"""
 
-    _fields_ = (("id", c_uint), ("scope", c_uint), ("timestamp", c_longlong),
-                ("latency", c_longlong), ("type", c_int), ("status", c_int), ("value", _Union))
+    _fields_ = (
+        ("id", c_uint),
+        ("scope", c_uint),
+        ("timestamp", c_longlong),
+        ("latency", c_longlong),
+        ("type", c_int),
+        ("status", c_int),
+        ("value", _Union),
+    )
 
 
 class _Utilization(ctypes.Structure):
@@ -64,8 +77,9 @@ class Nvml:
         self.library.nvmlErrorString.restype = ctypes.c_char_p
         status = self.library.nvmlInit_v2()
         if status:
-            raise Unavailable(f"NVML does not start: {self.error(status)}. Try: nvidia-smi, which "
-                              "needs the same driver")
+            raise Unavailable(
+                f"NVML does not start: {self.error(status)}. Try: nvidia-smi, which needs the same driver"
+            )
         count = c_uint()
         self._must("nvmlDeviceGetCount_v2", byref(count))
         self.devices = []
@@ -96,8 +110,7 @@ class Nvml:
 
 
 def _load(where: Where) -> Any:
-    names = [_LIBRARY] if where.root == Path("/") else [
-        str(where.path(f"{folder}/{_LIBRARY}")) for folder in _FOLDERS]
+    names = [_LIBRARY] if where.root == Path("/") else [str(where.path(f"{folder}/{_LIBRARY}")) for folder in _FOLDERS]
     for name in names:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name)
@@ -143,8 +156,9 @@ class NvidiaPower(Sensor):
                 mine = [i for i, wait in enumerate(waits) if wait == every_s]
                 if mine:
                     fields = (_Field * len(mine))(*(made[i][1] for i in mine))
-                    self._asked.append(_Asked(device, fields, [made[i][2] for i in mine],
-                                              [len(channels) + i for i in mine], every_s))
+                    self._asked.append(
+                        _Asked(device, fields, [made[i][2] for i in mine], [len(channels) + i for i in mine], every_s)
+                    )
             channels += [channel for channel, _, _ in made]
         self.channels = tuple(channels)
         self._values: list[Value] = ["not read yet"] * len(channels)
@@ -155,26 +169,26 @@ class NvidiaPower(Sensor):
         sensor = cls(nvml)
         if not sensor.channels:
             nvml.close()
-            raise Unavailable("NVML starts, and its GPU reports neither power nor energy (on a "
-                              "Jetson the rails do: sensor jetson-power)")
+            raise Unavailable(
+                "NVML starts, and its GPU reports neither power nor energy (on a "
+                "Jetson the rails do: sensor jetson-power)"
+            )
         return sensor
 
     def _fields(self, index: int, device: c_void_p) -> list[tuple[Channel, _Field, float]]:
         """What this GPU answers: each with the field to ask for and its scale."""
         found = []
         if self._answers(device, field := _Field(id=_ENERGY)):
-            found.append((Channel(f"gpu{index} energy", "energy", counter=True, covers=("gpu",)),
-                          field, 1e-3))
+            found.append((Channel(f"gpu{index} energy", "energy", counter=True, covers=("gpu",)), field, 1e-3))
         for name, scope in _SCOPES.items():
             for identity, suffix in ((_POWER_INSTANT, ""), (_POWER_AVERAGE, " (1 s average)")):
                 field = _Field(id=identity, scope=scope)
                 if self._answers(device, field):
-                    covers = {"power": ("gpu",), "memory power": ("memory",),
-                              "module power": ("cpu", "gpu")}[name]
-                    inside = {"power": "", "memory power": f"gpu{index} power",
-                              "module power": ""}[name]
-                    found.append((Channel(f"gpu{index} {name}{suffix}", "power", covers=covers,
-                                          part_of=inside), field, 1e-3))
+                    covers = {"power": ("gpu",), "memory power": ("memory",), "module power": ("cpu", "gpu")}[name]
+                    inside = {"power": "", "memory power": f"gpu{index} power", "module power": ""}[name]
+                    found.append(
+                        (Channel(f"gpu{index} {name}{suffix}", "power", covers=covers, part_of=inside), field, 1e-3)
+                    )
                     break
         return found
 
@@ -198,14 +212,12 @@ class NvidiaPower(Sensor):
             now = time.monotonic()
             if now < one.again:
                 continue
-            status = self._nvml.call("nvmlDeviceGetFieldValues", one.device,
-                                     c_int(len(one.fields)), one.fields)
+            status = self._nvml.call("nvmlDeviceGetFieldValues", one.device, c_int(len(one.fields)), one.fields)
             if status:
                 raise SensorLost(f"nvmlDeviceGetFieldValues: {self._nvml.error(status)}")
             one.again = now + one.every_s
-            for position, field, scale in zip(one.positions, one.fields, one.scales):
-                self._values[position] = (self._nvml.error(field.status) if field.status
-                                          else _number(field) * scale)
+            for position, field, scale in zip(one.positions, one.fields, one.scales, strict=True):
+                self._values[position] = self._nvml.error(field.status) if field.status else _number(field) * scale
         return list(self._values)
 
     def close(self) -> None:
@@ -227,8 +239,12 @@ class NvidiaState(Sensor):
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
-        self._calls = [call for index, device in enumerate(nvml.devices)
-                       for call in _calls(index, device) if not nvml.call(call.name, *call.args)]
+        self._calls = [
+            call
+            for index, device in enumerate(nvml.devices)
+            for call in _calls(index, device)
+            if not nvml.call(call.name, *call.args)
+        ]
         self.channels = tuple(channel for call in self._calls for channel, _ in call.gives)
 
     @classmethod
@@ -237,8 +253,9 @@ class NvidiaState(Sensor):
         sensor = cls(nvml)
         if not sensor.channels:
             nvml.close()
-            raise Unavailable("NVML starts, and its GPU reports nothing (on a Jetson the kernel "
-                              "does: sensor jetson-gpu)")
+            raise Unavailable(
+                "NVML starts, and its GPU reports nothing (on a Jetson the kernel does: sensor jetson-gpu)"
+            )
         return sensor
 
     def read(self) -> Sequence[Value]:
@@ -259,16 +276,33 @@ def _calls(index: int, device: c_void_p) -> list[_Call]:
     busy, memory = _Utilization(), _Memory()
     clock, memory_clock, heat = c_uint(), c_uint(), c_uint()
     return [
-        _Call("nvmlDeviceGetUtilizationRates", (device, byref(busy)), (
-            (channel("load", "utilisation", "gpu"), lambda: float(busy.gpu)),
-            # the share of time in which memory was accessed at all, not of its bandwidth
-            (channel("memory load", "utilisation", "memory"), lambda: float(busy.memory)))),
-        _Call("nvmlDeviceGetMemoryInfo", (device, byref(memory)), (
-            (channel("memory used", "memory", "memory"), lambda: float(memory.used)),)),
-        _Call("nvmlDeviceGetClockInfo", (device, c_int(_CLOCK_SM), byref(clock)), (
-            (channel("clock", "frequency", "gpu"), lambda: clock.value * 1e6),)),
-        _Call("nvmlDeviceGetClockInfo", (device, c_int(_CLOCK_MEMORY), byref(memory_clock)), (
-            (channel("memory clock", "frequency", "memory"), lambda: memory_clock.value * 1e6),)),
-        _Call("nvmlDeviceGetTemperature", (device, c_int(_TEMPERATURE_GPU), byref(heat)), (
-            (channel("temperature", "temperature", "gpu"), lambda: float(heat.value)),)),
+        _Call(
+            "nvmlDeviceGetUtilizationRates",
+            (device, byref(busy)),
+            (
+                (channel("load", "utilisation", "gpu"), lambda: float(busy.gpu)),
+                # the share of time in which memory was accessed at all, not of its bandwidth
+                (channel("memory load", "utilisation", "memory"), lambda: float(busy.memory)),
+            ),
+        ),
+        _Call(
+            "nvmlDeviceGetMemoryInfo",
+            (device, byref(memory)),
+            ((channel("memory used", "memory", "memory"), lambda: float(memory.used)),),
+        ),
+        _Call(
+            "nvmlDeviceGetClockInfo",
+            (device, c_int(_CLOCK_SM), byref(clock)),
+            ((channel("clock", "frequency", "gpu"), lambda: clock.value * 1e6),),
+        ),
+        _Call(
+            "nvmlDeviceGetClockInfo",
+            (device, c_int(_CLOCK_MEMORY), byref(memory_clock)),
+            ((channel("memory clock", "frequency", "memory"), lambda: memory_clock.value * 1e6),),
+        ),
+        _Call(
+            "nvmlDeviceGetTemperature",
+            (device, c_int(_TEMPERATURE_GPU), byref(heat)),
+            ((channel("temperature", "temperature", "gpu"), lambda: float(heat.value)),),
+        ),
     ]

@@ -18,9 +18,16 @@ from handheld.sensors.files import File, absent, label, opened
 _HINT = "Only root and the power service may. Try: adb root (a debug build), or a rooted phone"
 _LINE = re.compile(r"^CH\d+\(T=\d+\)\[([^\]]+)\],\s*(\d+)\s*$", re.MULTILINE)
 _RAIL = re.compile(r"^CH\d+\[([^\]]+)\]:(.+)$", re.MULTILINE)
-_COVERS = (("cpu", "CPU"), ("gpu", "GPU|G3D"), ("memory", "DDR|MEM|MIF|VDD2|VDDQ"),
-           ("display", "DISP"), ("modem", "MODEM|RFFE|CELLULAR"), ("wifi", "WLAN|WIFI"),
-           ("tpu", "TPU|TENSOR"), ("soc", "INT|SOC"))
+_COVERS = (
+    ("cpu", "CPU"),
+    ("gpu", "GPU|G3D"),
+    ("memory", "DDR|MEM|MIF|VDD2|VDDQ"),
+    ("display", "DISP"),
+    ("modem", "MODEM|RFFE|CELLULAR"),
+    ("wifi", "WLAN|WIFI"),
+    ("tpu", "TPU|TENSOR"),
+    ("soc", "INT|SOC"),
+)
 
 
 class PixelRails(Sensor):
@@ -32,16 +39,20 @@ class PixelRails(Sensor):
         self._files = files
         self._rails = list(self._energies())
         self.channels = tuple(
-            Channel(rail, "energy", counter=True,
-                    covers=_covered(rail, subsystems.get(rail, ""))) for rail in self._rails)
+            Channel(rail, "energy", counter=True, covers=_covered(rail, subsystems.get(rail, "")))
+            for rail in self._rails
+        )
 
     @classmethod
     def probe(cls, where: Where) -> PixelRails:
-        folders = [path for path in where.glob("/sys/bus/iio/devices/iio:device*")
-                   if (path / "energy_value").exists()]
+        folders = [path for path in where.glob("/sys/bus/iio/devices/iio:device*") if (path / "energy_value").exists()]
         if not folders:
-            raise absent(where, "/sys/bus/iio/devices", "there is no energy_value under "
-                         "/sys/bus/iio/devices: not a Pixel 6 or later", _HINT)
+            raise absent(
+                where,
+                "/sys/bus/iio/devices",
+                "there is no energy_value under /sys/bus/iio/devices: not a Pixel 6 or later",
+                _HINT,
+            )
         files = [opened(where, folder / "energy_value", _HINT) for folder in folders]
         names = "\n".join(label(folder / "enabled_rails") for folder in folders)
         sensor = cls(files, {rail: kind.strip() for rail, kind in _RAIL.findall(names)})
@@ -50,8 +61,7 @@ class PixelRails(Sensor):
         return sensor
 
     def _energies(self) -> dict[str, float]:
-        return {rail: int(energy) * 1e-6 for file in self._files
-                for rail, energy in _LINE.findall(file.text())}
+        return {rail: int(energy) * 1e-6 for file in self._files for rail, energy in _LINE.findall(file.text())}
 
     def read(self) -> Sequence[Value]:
         try:

@@ -13,8 +13,10 @@ from pathlib import Path
 from handheld.sensors.base import Channel, Sensor, Value, Where, distinct
 from handheld.sensors.files import File, absent, label, opened, optional, unless_all_missing
 
-_HINT = ("Only root may. Try: sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj (until the "
-         "next start of the machine)")
+_HINT = (
+    "Only root may. Try: sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj (until the "
+    "next start of the machine)"
+)
 _COVERS = {"psys": ("system",), "core": ("cpu",), "uncore": ("gpu",), "dram": ("memory",)}
 
 
@@ -31,11 +33,21 @@ class Rapl(Sensor):
         # the same package comes again as intel-rapl-mmio
         zones = where.glob("/sys/class/powercap/intel-rapl:*")
         if not zones:
-            raise absent(where, "/sys/class/powercap", (
-                "there is no /sys/class/powercap/intel-rapl:*: another kind of processor, a "
-                "virtual machine, or a kernel without intel_rapl_msr"))
-        names = dict(zip((zone.name for zone in zones), distinct(
-            [label(zone / "name", zone.name) for zone in zones])))
+            raise absent(
+                where,
+                "/sys/class/powercap",
+                (
+                    "there is no /sys/class/powercap/intel-rapl:*: another kind of processor, a "
+                    "virtual machine, or a kernel without intel_rapl_msr"
+                ),
+            )
+        names = dict(
+            zip(
+                (zone.name for zone in zones),
+                distinct([label(zone / "name", zone.name) for zone in zones]),
+                strict=True,
+            )
+        )
         files, channels = [], []
         for zone in zones:
             files.append(opened(where, zone / "energy_uj", _HINT))
@@ -49,6 +61,11 @@ class Rapl(Sensor):
 def _channel(where: Where, zone: Path, names: dict[str, str]) -> Channel:
     kind, parent = label(zone / "name"), names.get(zone.name.rpartition(":")[0], "")
     wraps = optional(where, zone / "max_energy_range_uj")
-    return Channel(f"{parent} {kind}" if parent else names[zone.name], "energy", counter=True,
-                   covers=_COVERS.get(kind, ("cpu package",)), part_of=parent,
-                   wraps_at=wraps.number(1e-6) if wraps else None)
+    return Channel(
+        f"{parent} {kind}" if parent else names[zone.name],
+        "energy",
+        counter=True,
+        covers=_COVERS.get(kind, ("cpu package",)),
+        part_of=parent,
+        wraps_at=wraps.number(1e-6) if wraps else None,
+    )

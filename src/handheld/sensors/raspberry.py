@@ -19,8 +19,7 @@ from pathlib import Path
 from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Value, Where
 
 _LINE = re.compile(r"^\s*(\S+)_([AV])\s+(?:current|volt)\(\d+\)=(\d+\.?\d*)[AV]\s*$", re.MULTILINE)
-_COVERS = {"VDD_CORE": "cpu", "DDR_VDD2": "memory", "DDR_VDDQ": "memory", "3V7_WL_SW": "wifi",
-           "HDMI": "display"}
+_COVERS = {"VDD_CORE": "cpu", "DDR_VDD2": "memory", "DDR_VDDQ": "memory", "3V7_WL_SW": "wifi", "HDMI": "display"}
 _TIMEOUT = 2.0
 
 
@@ -32,27 +31,29 @@ class RaspberryPi(Sensor):
     def __init__(self, command: str) -> None:
         self._command = command
         self._rails = list(self._watts())
-        self.channels = tuple(Channel(rail, "power", covers=(_COVERS.get(rail, "other"),))
-                              for rail in self._rails)
+        self.channels = tuple(Channel(rail, "power", covers=(_COVERS.get(rail, "other"),)) for rail in self._rails)
 
     @classmethod
     def probe(cls, where: Where) -> RaspberryPi:
-        command = (shutil.which("vcgencmd") if where.root == Path("/")
-                   else str(where.path("/usr/bin/vcgencmd")))
+        command = shutil.which("vcgencmd") if where.root == Path("/") else str(where.path("/usr/bin/vcgencmd"))
         if command is None or not os.access(command, os.X_OK):
-            raise Unavailable("there is no vcgencmd: not a Raspberry Pi, or without its tools "
-                              "(sudo apt install raspi-utils)")
+            raise Unavailable(
+                "there is no vcgencmd: not a Raspberry Pi, or without its tools (sudo apt install raspi-utils)"
+            )
         try:
             sensor = cls(command)
         except SensorLost as error:
-            raise Unavailable(f"{error}. Try: sudo usermod -aG video $USER and log in again "
-                              "(rails are measured from the Raspberry Pi 5 on)") from None
+            raise Unavailable(
+                f"{error}. Try: sudo usermod -aG video $USER and log in again "
+                "(rails are measured from the Raspberry Pi 5 on)"
+            ) from None
         return sensor
 
     def _watts(self) -> dict[str, float]:
         try:
-            done = subprocess.run([self._command, "pmic_read_adc"], capture_output=True, text=True,
-                                  timeout=_TIMEOUT, check=False)
+            done = subprocess.run(
+                [self._command, "pmic_read_adc"], capture_output=True, text=True, timeout=_TIMEOUT, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SensorLost(f"vcgencmd pmic_read_adc: {error}") from None
         sides: dict[str, dict[str, float]] = {}
@@ -66,5 +67,4 @@ class RaspberryPi(Sensor):
 
     def read(self) -> Sequence[Value]:
         watts = self._watts()
-        return [watts.get(rail, f"vcgencmd does not report {rail} any more")
-                for rail in self._rails]
+        return [watts.get(rail, f"vcgencmd does not report {rail} any more") for rail in self._rails]

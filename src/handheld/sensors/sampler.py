@@ -66,8 +66,13 @@ class Sampler:
     and what it had read by then is in the sink.
     """
 
-    def __init__(self, sensors: Iterable[Sensor | type[Sensor]], sink: Sink | str | Path,
-                 periods_s: Mapping[str, float] | None = None, where: Where | None = None) -> None:
+    def __init__(
+        self,
+        sensors: Iterable[Sensor | type[Sensor]],
+        sink: Sink | str | Path,
+        periods_s: Mapping[str, float] | None = None,
+        where: Where | None = None,
+    ) -> None:
         self.sink: Sink = SqliteSink(str(sink)) if isinstance(sink, (str, Path)) else sink
         self.where = where or Where()
         self.sources = [one if isinstance(one, type) else type(one) for one in sensors]
@@ -78,8 +83,7 @@ class Sampler:
         self._summary: Summary | None = None
         unknown = set(self.periods_s) - {one.name for one in self.sources}
         if unknown:
-            raise SensorError(f"a period is given for {', '.join(sorted(unknown))}, which is not "
-                                "among the sensors")
+            raise SensorError(f"a period is given for {', '.join(sorted(unknown))}, which is not among the sensors")
         if any(period <= 0 for period in self.periods_s.values()):
             raise SensorError("a period is a number of seconds above 0")
 
@@ -89,22 +93,28 @@ class Sampler:
         return None if self._process is None else self._process.pid
 
     def __enter__(self) -> Sampler:
-        job = {"parent": os.getpid(), "root": str(self.where.root.absolute()),
-               "pid": self.where.pid, "sys_path": sys.path, "sink": _name(type(self.sink)),
-               "path": os.path.abspath(self.sink.path),
-               "sensors": [{"class": _name(one), "period_s": self.periods_s.get(one.name)}
-                           for one in self.sources]}
+        job = {
+            "parent": os.getpid(),
+            "root": str(self.where.root.absolute()),
+            "pid": self.where.pid,
+            "sys_path": sys.path,
+            "sink": _name(type(self.sink)),
+            "path": os.path.abspath(self.sink.path),
+            "sensors": [{"class": _name(one), "period_s": self.periods_s.get(one.name)} for one in self.sources],
+        }
         self._said = tempfile.TemporaryFile()
         try:
             self._process = subprocess.Popen(
                 (sys.executable, "-W", "ignore", "-m", "handheld.sensors.child"),
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                bufsize=0,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
         except OSError as error:
-            raise SensorError(f"the sampler does not start: {sys.executable}: {error.strerror}"
-                              ) from None
-        threading.Thread(target=_pump, args=(self._process.stdout, self._answers),
-                         daemon=True).start()
+            raise SensorError(f"the sampler does not start: {sys.executable}: {error.strerror}") from None
+        threading.Thread(target=_pump, args=(self._process.stdout, self._answers), daemon=True).start()
         try:
             answer = self._ask(json.dumps(job), _START_S)
             if "error" in answer:
@@ -171,8 +181,13 @@ class Sampler:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
         code = process.returncode
-        how = ("it does not answer" if code is None else f"it was ended by signal {-code}"
-               if code < 0 else f"it ended by itself (code {code})")
+        how = (
+            "it does not answer"
+            if code is None
+            else f"it was ended by signal {-code}"
+            if code < 0
+            else f"it ended by itself (code {code})"
+        )
         self._said.seek(0)
         last = (self._said.read().decode(errors="replace").strip().splitlines() or [""])[-1]
         return f"the sampler's process: {how}. {last}".strip()
@@ -181,15 +196,15 @@ class Sampler:
 def _summary(answer: dict[str, Any]) -> Summary:
     if "error" in answer:
         return Summary(0.0, 0.0, 1.0, 0, 0, answer["error"], ())
-    return Summary(**{**answer, "sources": tuple(SourceSummary(**one)
-                                                 for one in answer["sources"])})
+    return Summary(**{**answer, "sources": tuple(SourceSummary(**one) for one in answer["sources"])})
 
 
 def _name(found: type) -> str:
     """How another process finds a class."""
     if found.__module__ == "__main__" or "<locals>" in found.__qualname__:
-        raise SensorError(f"{found.__qualname__} cannot be found by the sampler's process: put "
-                            "it in a module, at the top")
+        raise SensorError(
+            f"{found.__qualname__} cannot be found by the sampler's process: put it in a module, at the top"
+        )
     return f"{found.__module__}:{found.__qualname__}"
 
 

@@ -88,12 +88,10 @@ class Sink(Protocol):
     def open(self) -> None:
         """Makes it ready; SensorError if it cannot be."""
 
-    def source(self, number: int, name: str, about: str, period_s: float,
-               channels: tuple[Channel, ...]) -> None:
+    def source(self, number: int, name: str, about: str, period_s: float, channels: tuple[Channel, ...]) -> None:
         """Says once what a source's readings will be."""
 
-    def write(self, readings: Iterable[Reading], gaps: Iterable[Gap],
-              costs: Iterable[Cost]) -> None:
+    def write(self, readings: Iterable[Reading], gaps: Iterable[Gap], costs: Iterable[Cost]) -> None:
         """Keeps them. A gap that comes again replaces the one with its id; costs are totals."""
 
     def close(self) -> None: ...
@@ -114,36 +112,61 @@ class SqliteSink:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript(_META + SCHEMA)
-            self._db.executemany("INSERT INTO meta VALUES (?, ?)", [
-                ("version", VERSION), ("clock", "CLOCK_MONOTONIC"),
-                ("begun_monotonic_ns", time.monotonic_ns()), ("begun_unix_ns", time.time_ns())])
+            self._db.executemany(
+                "INSERT INTO meta VALUES (?, ?)",
+                [
+                    ("version", VERSION),
+                    ("clock", "CLOCK_MONOTONIC"),
+                    ("begun_monotonic_ns", time.monotonic_ns()),
+                    ("begun_unix_ns", time.time_ns()),
+                ],
+            )
         except sqlite3.Error as error:
             raise SensorError(f"{self.path} could not be made: {error}") from None
 
-    def source(self, number: int, name: str, about: str, period_s: float,
-               channels: tuple[Channel, ...]) -> None:
+    def source(self, number: int, name: str, about: str, period_s: float, channels: tuple[Channel, ...]) -> None:
         assert self._db is not None
         with self._transaction() as db:
             db.execute("INSERT INTO source VALUES (?, ?, ?, ?)", (number, name, about, period_s))
-            db.executemany("INSERT INTO channel VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)", [
-                (number, position, one.name, one.quantity, one.unit, one.counter,
-                 json.dumps(one.covers), one.part_of) for position, one in enumerate(channels)])
+            db.executemany(
+                "INSERT INTO channel VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+                [
+                    (
+                        number,
+                        position,
+                        one.name,
+                        one.quantity,
+                        one.unit,
+                        one.counter,
+                        json.dumps(one.covers),
+                        one.part_of,
+                    )
+                    for position, one in enumerate(channels)
+                ],
+            )
 
-    def write(self, readings: Iterable[Reading], gaps: Iterable[Gap],
-              costs: Iterable[Cost]) -> None:
+    def write(self, readings: Iterable[Reading], gaps: Iterable[Gap], costs: Iterable[Cost]) -> None:
         with self._transaction() as db:
-            db.executemany("INSERT INTO reading VALUES (?, ?, ?)",
-                           [(one.source, one.t_ns, one.data) for one in readings])
-            db.executemany("REPLACE INTO gap VALUES (?, ?, ?, ?, ?, ?)", [
-                (one.id, one.source, one.channel, one.from_ns, one.to_ns, one.reason)
-                for one in gaps])
+            db.executemany(
+                "INSERT INTO reading VALUES (?, ?, ?)", [(one.source, one.t_ns, one.data) for one in readings]
+            )
+            db.executemany(
+                "REPLACE INTO gap VALUES (?, ?, ?, ?, ?, ?)",
+                [(one.id, one.source, one.channel, one.from_ns, one.to_ns, one.reason) for one in gaps],
+            )
             for one in costs:
-                db.execute("REPLACE INTO cost VALUES (?, ?, ?, ?, ?, ?)",
-                           (one.source, one.readings, one.missed, one.wall_s, one.max_s,
-                            one.cpu_s))
-                db.executemany("UPDATE channel SET update_s=? WHERE source=? AND position=?", [
-                    (seconds, one.source, position)
-                    for position, seconds in enumerate(one.updates_s) if seconds is not None])
+                db.execute(
+                    "REPLACE INTO cost VALUES (?, ?, ?, ?, ?, ?)",
+                    (one.source, one.readings, one.missed, one.wall_s, one.max_s, one.cpu_s),
+                )
+                db.executemany(
+                    "UPDATE channel SET update_s=? WHERE source=? AND position=?",
+                    [
+                        (seconds, one.source, position)
+                        for position, seconds in enumerate(one.updates_s)
+                        if seconds is not None
+                    ],
+                )
 
     @contextlib.contextmanager
     def _transaction(self) -> Any:
@@ -168,8 +191,9 @@ class RunSink(SqliteSink):
 
     def open(self) -> None:
         try:
-            self._db = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?mode=rw", uri=True,
-                                       isolation_level=None, timeout=10.0)
+            self._db = sqlite3.connect(
+                f"{Path(self.path).absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, timeout=10.0
+            )
             self._db.execute("SELECT 1 FROM source")
         except sqlite3.Error as error:
             raise SensorError(f"{self.path} is no run file: {error}") from None
@@ -178,8 +202,8 @@ class RunSink(SqliteSink):
 class Samples:
     """What a `SqliteSink` holds; it may still be written to while this reads.
 
-        samples = Samples("run.samples")
-        t_s, watts = samples.series("nvidia-power", "gpu0 power")
+    samples = Samples("run.samples")
+    t_s, watts = samples.series("nvidia-power", "gpu0 power")
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -192,8 +216,9 @@ class Samples:
         except sqlite3.Error as error:
             raise SensorError(f"{self.path} holds no samples: {error}") from None
         if version is None or version > VERSION:
-            raise SensorError(f"{self.path} is of version {version}, and this Handheld reads up "
-                                f"to {VERSION}. Try: a newer Handheld")
+            raise SensorError(
+                f"{self.path} is of version {version}, and this Handheld reads up to {VERSION}. Try: a newer Handheld"
+            )
 
     def _one(self, query: str, *args: Any) -> Any:
         row = self._db.execute(query, args).fetchone()
@@ -202,27 +227,31 @@ class Samples:
     def _rows(self, query: str, *args: Any) -> list[dict[str, Any]]:
         cursor = self._db.execute(query, args)
         names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row)) for row in cursor]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def sources(self) -> list[dict[str, Any]]:
         """A row a source, with what it has cost."""
-        return self._rows("SELECT source.*, readings, missed, wall_s, max_s, cpu_s FROM source "
-                          "LEFT JOIN cost ON cost.source = source.id ORDER BY source.id")
+        return self._rows(
+            "SELECT source.*, readings, missed, wall_s, max_s, cpu_s FROM source "
+            "LEFT JOIN cost ON cost.source = source.id ORDER BY source.id"
+        )
 
     def channels(self) -> list[dict[str, Any]]:
         """A row a channel; `update_s` is the median time between two values of it."""
-        rows = self._rows("SELECT source.name AS source, channel.name, quantity, unit, counter, "
-                          "covers, part_of, update_s FROM channel JOIN source ON source.id = "
-                          "channel.source ORDER BY source.id, position")
-        return [{**row, "counter": bool(row["counter"]), "covers": tuple(json.loads(row["covers"]))}
-                for row in rows]
+        rows = self._rows(
+            "SELECT source.name AS source, channel.name, quantity, unit, counter, "
+            "covers, part_of, update_s FROM channel JOIN source ON source.id = "
+            "channel.source ORDER BY source.id, position"
+        )
+        return [{**row, "counter": bool(row["counter"]), "covers": tuple(json.loads(row["covers"]))} for row in rows]
 
     def gaps(self) -> list[dict[str, Any]]:
         """A row a gap, in the order they began."""
         return self._rows(
             "SELECT source.name AS source, channel.name AS channel, from_ns, to_ns, reason FROM "
             "gap JOIN source ON source.id = gap.source LEFT JOIN channel ON channel.source = "
-            "gap.source AND channel.position = gap.channel ORDER BY from_ns, gap.id")
+            "gap.source AND channel.position = gap.channel ORDER BY from_ns, gap.id"
+        )
 
     def table(self, source: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Times in ns and a row of values a time, one column a channel, NaN where none was read."""
@@ -230,14 +259,12 @@ class Samples:
         if number is None:
             known = ", ".join(row["name"] for row in self.sources())
             raise SensorError(f"{self.path} has no source {source}. It has {known}")
-        rows = self._db.execute("SELECT t_ns, data FROM reading WHERE source=? ORDER BY t_ns",
-                                (number,)).fetchall()
+        rows = self._db.execute("SELECT t_ns, data FROM reading WHERE source=? ORDER BY t_ns", (number,)).fetchall()
         width = self._one("SELECT count(*) FROM channel WHERE source=?", number)
         data = np.frombuffer(b"".join(row[1] for row in rows), "<f8").reshape(len(rows), width)
         return np.array([row[0] for row in rows], np.int64), data
 
-    def series(self, source: str, channel: str
-               ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def series(self, source: str, channel: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Times in s and values of one channel, without those that are missing."""
         names = [row["name"] for row in self.channels() if row["source"] == source]
         t_ns, data = self.table(source)
@@ -255,5 +282,3 @@ class Samples:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-

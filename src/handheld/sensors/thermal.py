@@ -17,16 +17,18 @@ class Thermal(Sensor):
 
     def __init__(self, zones: list[tuple[str, File]]) -> None:
         self._files = [file for _, file in zones]
-        self.channels = tuple(Channel(name, "temperature")
-                              for name in distinct([name for name, _ in zones]))
+        self.channels = tuple(Channel(name, "temperature") for name in distinct([name for name, _ in zones]))
 
     @classmethod
     def probe(cls, where: Where) -> Thermal:
         folders = where.glob("/sys/class/thermal/thermal_zone*")
         if not folders:
             raise absent(where, "/sys/class/thermal", "there is no zone in /sys/class/thermal")
-        zones = [(label(folder / "type", folder.name), file) for folder in folders
-                 if (file := optional(where, folder / "temp"))]
+        zones = [
+            (label(folder / "type", folder.name), file)
+            for folder in folders
+            if (file := optional(where, folder / "temp"))
+        ]
         if not zones:
             raise Unavailable("no zone of /sys/class/thermal can be read. Try: adb shell, or sudo")
         return cls(zones)

@@ -34,8 +34,7 @@ class Worker(threading.Thread):
 
     numbers = itertools.count(1)  # of gaps, over all workers
 
-    def __init__(self, number: int, source: type[Sensor], where: Where, period_s: float | None
-                 ) -> None:
+    def __init__(self, number: int, source: type[Sensor], where: Where, period_s: float | None) -> None:
         super().__init__(name=source.name, daemon=True)
         self.number, self.source, self.where = number, source, where
         self.sensor: Sensor | None = source.probe(where)
@@ -99,16 +98,13 @@ class Worker(threading.Thread):
 
     def _read(self, sensor: Sensor) -> None:
         begun = time.monotonic_ns()
-        if (begun - self._done_ns > (self.period_s + SILENT_S) * 1e9 and self._done_ns
-                and None not in self._open):
-            self._gap(None, self._t_ns, "the sampler did not run: its process was stopped, or the "
-                      "machine was too busy")
+        if begun - self._done_ns > (self.period_s + SILENT_S) * 1e9 and self._done_ns and None not in self._open:
+            self._gap(None, self._t_ns, "the sampler did not run: its process was stopped, or the machine was too busy")
         self.since_ns = begun
         try:
             values = sensor.read()
             if len(values) != len(self.channels):
-                raise SensorError(f"it gives {len(values)} values for {len(self.channels)} "
-                                    "channels")
+                raise SensorError(f"it gives {len(values)} values for {len(self.channels)} channels")
         except Exception as error:  # a plug-in's too: this source is lost, the others go on
             self._lose(begun, str(error) or type(error).__name__)
             return
@@ -142,8 +138,7 @@ class Worker(threading.Thread):
         lost = rising.lost
         made = rising.add(t_ns * 1e-9, value)
         if rising.lost != lost:
-            self._gap(position, self._t_ns, "the counter was set anew: what it counted in between "
-                      "is not known")
+            self._gap(position, self._t_ns, "the counter was set anew: what it counted in between is not known")
             self._end_gap(position, t_ns)
         return made
 
@@ -157,8 +152,7 @@ class Worker(threading.Thread):
             self._last[position] = (value, t_ns)
 
     def _gap(self, channel: int | None, from_ns: int, reason: str) -> None:
-        gap = self._open[channel] = Gap(next(self.numbers), self.number, channel, from_ns, None,
-                                        reason)
+        gap = self._open[channel] = Gap(next(self.numbers), self.number, channel, from_ns, None, reason)
         self.gaps.append(gap)
 
     def _end_gap(self, channel: int | None, t_ns: int) -> None:
@@ -197,10 +191,16 @@ class Worker(threading.Thread):
         return self._open.get(None)
 
     def cost(self) -> Cost:
-        updates = tuple(statistics.median(c) * 1e-9 if len(c) > 2 else None
-                        for c in map(list, self._changes))
-        return Cost(self.number, self._count, self._missed, self._wall_ns * 1e-9,
-                    self._max_ns * 1e-9, self._cpu_ns * 1e-9, updates)
+        updates = tuple(statistics.median(c) * 1e-9 if len(c) > 2 else None for c in map(list, self._changes))
+        return Cost(
+            self.number,
+            self._count,
+            self._missed,
+            self._wall_ns * 1e-9,
+            self._max_ns * 1e-9,
+            self._cpu_ns * 1e-9,
+            updates,
+        )
 
 
 def _quickest(sensor: Sensor) -> float:

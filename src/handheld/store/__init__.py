@@ -1,6 +1,6 @@
 """The run file: everything that was measured, and what it was measured on.
 
-    schema.sql   its tables, version by version
-    writer       writes it as things happen: what a killed process had committed still opens
-    reader       reads it: rows as they are
+schema.sql   its tables, version by version
+writer       writes it as things happen: what a killed process had committed still opens
+reader       reads it: rows as they are
 """

@@ -13,8 +13,7 @@ import numpy as np
 from handheld.errors import RunFileError
 from handheld.store.writer import APPLICATION, VERSION
 
-COMMAND = ("kind", "op", "bytes", "host_begin", "host_end", "queued", "submitted", "started",
-           "ended")
+COMMAND = ("kind", "op", "bytes", "host_begin", "host_end", "queued", "submitted", "started", "ended")
 _HEADER = b"SQLite format 3\0"
 
 
@@ -35,8 +34,10 @@ class RunFile:
         if application != APPLICATION:
             raise RunFileError(f"{self.path} is a database, and no run file of Handheld")
         if version > VERSION:
-            raise RunFileError(f"{self.path} was written by a newer Handheld (version {version}; "
-                               f"this one reads up to {VERSION}). Try: pip install -U handheld")
+            raise RunFileError(
+                f"{self.path} was written by a newer Handheld (version {version}; "
+                f"this one reads up to {VERSION}). Try: pip install -U handheld"
+            )
         self.meta = {k: json.loads(v) for k, v in self.rows("SELECT key, value FROM meta")}
 
     def _open(self) -> tuple[sqlite3.Connection, int, int]:
@@ -54,8 +55,10 @@ class RunFile:
             return db, _pragma(db, "application_id"), _pragma(db, "user_version")
 
     def _damaged(self, why: object) -> RunFileError:
-        return RunFileError(f"{self.path} is damaged: {why}. Try: copy it again, and the file "
-                            f"{self.path.name}-wal with it if there is one")
+        return RunFileError(
+            f"{self.path} is damaged: {why}. Try: copy it again, and the file "
+            f"{self.path.name}-wal with it if there is one"
+        )
 
     def rows(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
         try:
@@ -67,7 +70,7 @@ class RunFile:
         try:
             cursor = self.db.execute(query, args)
             names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row)) for row in cursor]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
         except sqlite3.Error as error:
             raise self._damaged(error) from None
 
@@ -79,7 +82,7 @@ class RunFile:
         count, data = found[0]
         if len(data) != 8 * len(COMMAND) * count:
             raise self._damaged(f"the commands of step {step} are {len(data)} bytes long")
-        return dict(zip(COMMAND, np.frombuffer(data, "<i8").reshape(len(COMMAND), count)))
+        return dict(zip(COMMAND, np.frombuffer(data, "<i8").reshape(len(COMMAND), count), strict=True))
 
     def close(self) -> None:
         self.db.close()

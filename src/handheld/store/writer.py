@@ -42,8 +42,7 @@ class RunWriter:
             raise RunFileError(f"{self.path} exists. Try: another name, or delete it")
         try:
             _make(self.path)
-            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=10.0,
-                                       check_same_thread=False)
+            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=10.0, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
         except (sqlite3.Error, OSError) as error:
@@ -75,11 +74,9 @@ class RunWriter:
                 return
             try:
                 self._db.execute("BEGIN IMMEDIATE")
-                for (table, width), group in itertools.groupby(
-                        rows, lambda one: (one[0], len(one[1]))):
+                for (table, width), group in itertools.groupby(rows, lambda one: (one[0], len(one[1]))):
                     places = ", ".join("?" * width)
-                    self._db.executemany(f"REPLACE INTO {table} VALUES ({places})",
-                                         [row for _, row in group])
+                    self._db.executemany(f"REPLACE INTO {table} VALUES ({places})", [row for _, row in group])
                 self._db.execute("COMMIT")
                 self.problem = ""
             except sqlite3.Error as error:
@@ -106,8 +103,9 @@ class RunWriter:
                 self._db.execute("PRAGMA journal_mode=DELETE")  # one plain file, if no one reads it
         self._db.close()
         if self.problem:
-            raise RunFileError(f"{self.problem}. {len(self._rows) + self.lost} rows are lost; "
-                               "what was committed before opens")
+            raise RunFileError(
+                f"{self.problem}. {len(self._rows) + self.lost} rows are lost; what was committed before opens"
+            )
 
 
 def _make(path: Path) -> None:

@@ -38,10 +38,16 @@ def fit(rows: Sequence[Mapping[str, Any]], most_bytes: int | None = None) -> Row
         return None
     noise = float(off @ off) / (len(used) - 2)
     errors = np.sqrt(noise * np.diag(np.linalg.inv(table.T @ table)))
-    return {"latency_s": float(latency), "latency_error_s": float(errors[0]),
-            "bytes_s": 1 / float(each), "bytes_s_error": float(errors[1] / each) / float(each),
-            "rms_error": math.sqrt(float(off @ off) / len(used)), "sizes": len(used),
-            "from_bytes": int(size.min()), "to_bytes": int(size.max())}
+    return {
+        "latency_s": float(latency),
+        "latency_error_s": float(errors[0]),
+        "bytes_s": 1 / float(each),
+        "bytes_s_error": float(errors[1] / each) / float(each),
+        "rms_error": math.sqrt(float(off @ off) / len(used)),
+        "sizes": len(used),
+        "from_bytes": int(size.min()),
+        "to_bytes": int(size.max()),
+    }
 
 
 def fits(result: Row) -> dict[str, Row | None]:
@@ -77,23 +83,30 @@ def parts(way: Row, lines: Mapping[str, Row | None]) -> Row | None:
     """Where the time of a per-op step goes, in seconds: transfers, cut into latency and bandwidth
     as the fit says, launches and kernels. `predicted` over `transfers` says how well the fit of
     single transfers explains those of a step."""
-    up, down, launch, kernels = (seconds(way, name) for name in (
-        "uploads", "downloads", "launches", "kernels"))
+    up, down, launch, kernels = (seconds(way, name) for name in ("uploads", "downloads", "launches", "kernels"))
     if up is None or down is None or launch is None:
         return None
     kernels = min(kernels or 0.0, launch)
-    found: Row = {"transfers": up + down, "launch": launch - kernels, "kernels": kernels,
-                  "whole": up + down + launch, "latency": None, "bandwidth": None,
-                  "predicted": None}
+    found: Row = {
+        "transfers": up + down,
+        "launch": launch - kernels,
+        "kernels": kernels,
+        "whole": up + down + launch,
+        "latency": None,
+        "bandwidth": None,
+        "predicted": None,
+    }
     to, back = lines.get("to_device"), lines.get("to_host")
     if to and back:
         facts = way["facts"]
         latency = facts["uploads"] * to["latency_s"] + facts["downloads"] * back["latency_s"]
-        bandwidth = (facts["upload_bytes"] / to["bytes_s"]
-                     + facts["download_bytes"] / back["bytes_s"])
+        bandwidth = facts["upload_bytes"] / to["bytes_s"] + facts["download_bytes"] / back["bytes_s"]
         predicted = latency + bandwidth
-        found |= {"predicted": predicted, "latency": (up + down) * latency / predicted,
-                  "bandwidth": (up + down) * bandwidth / predicted}
+        found |= {
+            "predicted": predicted,
+            "latency": (up + down) * latency / predicted,
+            "bandwidth": (up + down) * bandwidth / predicted,
+        }
     return found
 
 
@@ -104,9 +117,14 @@ def resident_parts(way: Row) -> Row | None:
     if step is None or kernels is None or transfers is None:
         return None
     without = seconds(way, "without transfers")
-    return {"whole": step, "kernels": kernels, "transfers": transfers,
-            "launch": max(step - kernels - transfers, 0.0), "share": transfers / step,
-            "omitted": None if without is None else 1 - without / step}
+    return {
+        "whole": step,
+        "kernels": kernels,
+        "transfers": transfers,
+        "launch": max(step - kernels - transfers, 0.0),
+        "share": transfers / step,
+        "omitted": None if without is None else 1 - without / step,
+    }
 
 
 def crossover(result: Row, way: str) -> Row:
@@ -145,18 +163,27 @@ def answers(result: Row) -> list[Row]:
     good, bad or note."""
     found = []
     if on_cpu(result):
-        found.append({
-            "question": "Which processors are compared?", "kind": "note",
-            "answer": f"This OpenCL device is the CPU ({result['caps']['name']}): both sides run "
-                      "on the same cores. What follows compares two ways to program them, and says "
-                      "nothing about a GPU."})
+        found.append(
+            {
+                "question": "Which processors are compared?",
+                "kind": "note",
+                "answer": f"This OpenCL device is the CPU ({result['caps']['name']}): both sides run "
+                "on the same cores. What follows compares two ways to program them, and says "
+                "nothing about a GPU.",
+            }
+        )
     for make in (_wins, _wins_apart, _share, _cost, _kernels, _layers):
         one = make(result)
         if one is not None:
             found.append(one)
     if not result["complete"]:
-        found.append({"question": "Is everything measured?", "kind": "bad",
-                      "answer": "No: the study was stopped. Answers rest on what there is."})
+        found.append(
+            {
+                "question": "Is everything measured?",
+                "kind": "bad",
+                "answer": "No: the study was stopped. Answers rest on what there is.",
+            }
+        )
     return found
 
 
@@ -166,30 +193,40 @@ def _name(result: Row) -> str:
 
 def _wins(result: Row) -> Row | None:
     found = crossover(result, OPTIMISED)
-    models = {name: (cpu[1] / mine) for name, row in result["models"].items()
-              if (cpu := best_cpu(row["ways"])) and (mine := seconds(row["ways"].get(OPTIMISED),
-                                                                       "step"))}
+    models = {
+        name: (cpu[1] / mine)
+        for name, row in result["models"].items()
+        if (cpu := best_cpu(row["ways"])) and (mine := seconds(row["ways"].get(OPTIMISED), "step"))
+    }
     if not found["widths"] and not models:
         return None
     said = [_from_width(found, f"{_name(result)} trains faster than the CPU")]
     if models:
-        said.append("Of the study's models: " + ", ".join(
-            f"{name.upper()} {_times(ratio)}" for name, ratio in models.items()) + ".")
+        said.append(
+            "Of the study's models: "
+            + ", ".join(f"{name.upper()} {_times(ratio)}" for name, ratio in models.items())
+            + "."
+        )
     won = found["from_width"] is not None or any(r > 1 for r in models.values())
-    return {"question": f"Does {_name(result)} win, with everything on the device?",
-            "answer": _sentence(" ".join(said)), "kind": "good" if won else "bad",
-            "from_width": found["from_width"], "models": models}
+    return {
+        "question": f"Does {_name(result)} win, with everything on the device?",
+        "answer": _sentence(" ".join(said)),
+        "kind": "good" if won else "bad",
+        "from_width": found["from_width"],
+        "models": models,
+    }
 
 
 def _wins_apart(result: Row) -> Row | None:
     found = crossover(result, OPTIMISED + PER_OP)
     if not found["widths"]:
         return None
-    return {"question": "And if every op's tensors cross, as in the study?",
-            "answer": _sentence(_from_width(found, f"{_name(result)} would train faster than the "
-                                                   "CPU")),
-            "kind": "bad" if found["from_width"] is None else "note",
-            "from_width": found["from_width"]}
+    return {
+        "question": "And if every op's tensors cross, as in the study?",
+        "answer": _sentence(_from_width(found, f"{_name(result)} would train faster than the CPU")),
+        "kind": "bad" if found["from_width"] is None else "note",
+        "from_width": found["from_width"],
+    }
 
 
 def _from_width(found: Row, what: str) -> str:
@@ -198,13 +235,13 @@ def _from_width(found: Row, what: str) -> str:
         return "no sweep of widths was measured."
     widest = max(found["widths"])
     if found["from_width"] is None:
-        return (f"no: up to a width of {widest:,} the CPU is faster "
-                f"({_times(found['widths'][widest])} at {widest:,}).")
+        return f"no: up to a width of {widest:,} the CPU is faster ({_times(found['widths'][widest])} at {widest:,})."
     if found["from_width"] == min(found["widths"]):
-        return (f"yes: {what} at every width tried, from {found['from_width']:,} on "
-                f"({_times(found['widths'][widest])} at {widest:,}).")
-    return (f"{what} from a width of {found['from_width']:,} on "
-            f"({_times(found['widths'][widest])} at {widest:,}).")
+        return (
+            f"yes: {what} at every width tried, from {found['from_width']:,} on "
+            f"({_times(found['widths'][widest])} at {widest:,})."
+        )
+    return f"{what} from a width of {found['from_width']:,} on ({_times(found['widths'][widest])} at {widest:,})."
 
 
 def _sentence(text: str) -> str:
@@ -223,9 +260,12 @@ def shares(result: Row) -> dict[str, Row]:
         mine = row["ways"].get(OPTIMISED)
         cut = parts(apart, lines) if apart else None
         stay = resident_parts(mine) if mine else None
-        found[name] = {"per_op": cut and cut["transfers"] / cut["whole"],
-                       "to_compute": cut and cut["kernels"] and cut["transfers"] / cut["kernels"],
-                       "resident": stay and stay["share"], "omitted": stay and stay["omitted"]}
+        found[name] = {
+            "per_op": cut and cut["transfers"] / cut["whole"],
+            "to_compute": cut and cut["kernels"] and cut["transfers"] / cut["kernels"],
+            "resident": stay and stay["share"],
+            "omitted": stay and stay["omitted"],
+        }
     return found
 
 
@@ -238,12 +278,16 @@ def _share(result: Row) -> Row | None:
     met = max(stay) <= paper.GOAL_SHARE
     wide = _small_from(result)
     rest = "" if met or wide is None else f"; it is met from a width of {wide:,} on"
-    return {"question": "How much of a step do transfers take?",
-            "answer": f"{_range(apart)} where every op's tensors cross (the paper: "
-                      f"{paper.TRANSFER_SHARE:.0%}), and {_range(stay)} where they stay on the "
-                      f"device. The goal there is at most {paper.GOAL_SHARE:.0%}: "
-                      f"{'met' if met else f'not met by every model{rest}'}.",
-            "kind": "good" if met else "bad", "per_op": apart, "resident": stay}
+    return {
+        "question": "How much of a step do transfers take?",
+        "answer": f"{_range(apart)} where every op's tensors cross (the paper: "
+        f"{paper.TRANSFER_SHARE:.0%}), and {_range(stay)} where they stay on the "
+        f"device. The goal there is at most {paper.GOAL_SHARE:.0%}: "
+        f"{'met' if met else f'not met by every model{rest}'}.",
+        "kind": "good" if met else "bad",
+        "per_op": apart,
+        "resident": stay,
+    }
 
 
 def _small_from(result: Row) -> int | None:
@@ -267,36 +311,49 @@ def _range(values: Sequence[float]) -> str:
 def _cost(result: Row) -> Row | None:
     """Latency or bandwidth, by the fit."""
     lines = fits(result)
-    rows = {name: cut for name, row in result["models"].items()
-            if APART[1] in row["ways"] and (cut := parts(row["ways"][APART[1]], lines))
-            and cut["latency"] is not None}
+    rows = {
+        name: cut
+        for name, row in result["models"].items()
+        if APART[1] in row["ways"] and (cut := parts(row["ways"][APART[1]], lines)) and cut["latency"] is not None
+    }
     if not rows:
         return None
     latency = {name: cut["latency"] / cut["transfers"] for name, cut in rows.items()}
-    word = ("latency" if min(latency.values()) > 0.5 else
-            "bandwidth" if max(latency.values()) < 0.5 else "latency for the small, bandwidth for "
-            "the large")
-    said = [f"{word}: {_range(list(latency.values()))} of the time in transfers is their fixed "
-            "cost and would be the same for no bytes at all."]
+    word = (
+        "latency"
+        if min(latency.values()) > 0.5
+        else "bandwidth"
+        if max(latency.values()) < 0.5
+        else "latency for the small, bandwidth for the large"
+    )
+    said = [
+        f"{word}: {_range(list(latency.values()))} of the time in transfers is their fixed "
+        "cost and would be the same for no bytes at all."
+    ]
     for name, line in lines.items():
         if line:
-            said.append(f"A transfer {DIRECTIONS[name]} takes {_si(line['latency_s'], 's')} "
-                        f"(± {_si(line['latency_error_s'], 's')}) and "
-                        f"{_si(1e6 / line['bytes_s'], 's')} more a megabyte "
-                        f"({line['bytes_s'] * 1e-9:.1f} GB/s"
-                        f" ± {line['bytes_s_error'] / line['bytes_s']:.0%}; the line is off by "
-                        f"{line['rms_error']:.0%}).")
+            said.append(
+                f"A transfer {DIRECTIONS[name]} takes {_si(line['latency_s'], 's')} "
+                f"(± {_si(line['latency_error_s'], 's')}) and "
+                f"{_si(1e6 / line['bytes_s'], 's')} more a megabyte "
+                f"({line['bytes_s'] * 1e-9:.1f} GB/s"
+                f" ± {line['bytes_s_error'] / line['bytes_s']:.0%}; the line is off by "
+                f"{line['rms_error']:.0%})."
+            )
     launch = result["launches"].get("round_trip")
     if launch:
         said.append(f"A launch that is waited for takes {_si(launch['median'], 's')}.")
     explained = [cut["predicted"] / cut["transfers"] for cut in rows.values()]
-    said.append(f"From these one would expect {_range(explained)} of the time that a step's "
-                "transfers take.")
+    said.append(f"From these one would expect {_range(explained)} of the time that a step's transfers take.")
     poor = any(line and line["rms_error"] > POOR_FIT for line in lines.values())
     if poor:
         said.append("The line fits poorly: take the cut between the two as rough.")
-    return {"question": "Is the cost latency or bandwidth?", "answer": _sentence(" ".join(said)),
-            "kind": "note", "latency_share": latency}
+    return {
+        "question": "Is the cost latency or bandwidth?",
+        "answer": _sentence(" ".join(said)),
+        "kind": "note",
+        "latency_share": latency,
+    }
 
 
 def _si(value: float, unit: str) -> str:
@@ -312,29 +369,33 @@ def _kernels(result: Row) -> Row | None:
         return None
     gain = found[OPTIMISED][0] / found[NAIVE][0]
     cpu = f"; PyTorch on the CPU {found[REFERENCE][0]:.3g} GFLOP/s" if REFERENCE in found else ""
-    theirs = [b / a for a, b in zip(paper.GFLOPS[paper.STOCK], paper.GFLOPS[paper.GPU])]
-    return {"question": "What are better kernels worth?",
-            "answer": f"Matrix products at their best: naive {found[NAIVE][0]:.3g} GFLOP/s, "
-                      f"optimised {found[OPTIMISED][0]:.3g} GFLOP/s, {gain:.1f} times as fast "
-                      f"(the paper: {min(theirs):.1f} to {max(theirs):.1f} times){cpu}.",
-            "kind": "good" if gain > 1 else "bad", "gain": gain}
+    theirs = [b / a for a, b in zip(paper.GFLOPS[paper.STOCK], paper.GFLOPS[paper.GPU], strict=True)]
+    return {
+        "question": "What are better kernels worth?",
+        "answer": f"Matrix products at their best: naive {found[NAIVE][0]:.3g} GFLOP/s, "
+        f"optimised {found[OPTIMISED][0]:.3g} GFLOP/s, {gain:.1f} times as fast "
+        f"(the paper: {min(theirs):.1f} to {max(theirs):.1f} times){cpu}.",
+        "kind": "good" if gain > 1 else "bad",
+        "gain": gain,
+    }
 
 
 def _layers(result: Row) -> Row | None:
     """The paper's hint: does the per-op time follow layers or bytes?"""
-    took = {name: seconds(row["ways"].get(APART[1]), "backward")
-            for name, row in result["models"].items()}
+    took = {name: seconds(row["ways"].get(APART[1]), "backward") for name, row in result["models"].items()}
     m1, m2, m3 = (took.get(name) for name in ("m1", "m2", "m3"))
     if not m1 or not m2 or not m3:
         return None
     theirs = paper.BACKWARD_US
-    bytes_ratio = [b / a for a, b in zip(theirs["m1"][paper.GPU], theirs["m3"][paper.GPU])]
-    layer_ratio = [b / a for a, b in zip(theirs["m1"][paper.GPU], theirs["m2"][paper.GPU])]
+    bytes_ratio = [b / a for a, b in zip(theirs["m1"][paper.GPU], theirs["m3"][paper.GPU], strict=True)]
+    layer_ratio = [b / a for a, b in zip(theirs["m1"][paper.GPU], theirs["m2"][paper.GPU], strict=True)]
     follows = m2 / m1 > m3 / m1
-    return {"question": "Does the time follow the layers or the bytes?",
-            "answer": f"{'The layers' if follows else 'The bytes'}, in the per-op placement: three "
-                      f"times the layers (M2) take {m2 / m1:.1f} times as long backward as M1, 256 "
-                      f"times the weights (M3) {m3 / m1:.1f} times. In the paper: "
-                      f"{min(layer_ratio):.1f} to {max(layer_ratio):.1f} and "
-                      f"{min(bytes_ratio):.1f} to {max(bytes_ratio):.1f}.",
-            "kind": "note"}
+    return {
+        "question": "Does the time follow the layers or the bytes?",
+        "answer": f"{'The layers' if follows else 'The bytes'}, in the per-op placement: three "
+        f"times the layers (M2) take {m2 / m1:.1f} times as long backward as M1, 256 "
+        f"times the weights (M3) {m3 / m1:.1f} times. In the paper: "
+        f"{min(layer_ratio):.1f} to {max(layer_ratio):.1f} and "
+        f"{min(bytes_ratio):.1f} to {max(bytes_ratio):.1f}.",
+        "kind": "note",
+    }

@@ -28,15 +28,7 @@ from handheld.backends.opencl_devices import find
 from handheld.errors import OutOfMemory, StudyError
 from handheld.measure.transfers import SECONDS, SIZES, launch_times, transfer_times
 from handheld.profile.facts import code_state, machine, versions
-from handheld.studies.ways2022 import (
-    APART,
-    RECORDED,
-    WAYS,
-    Resident,
-    Way,
-    check_equal,
-    open_way,
-)
+from handheld.studies.ways2022 import APART, RECORDED, WAYS, Resident, Way, check_equal, open_way
 
 FORMAT, VERSION = "handheld study das2022", 1
 RESULT, PAGE = "das2022.json", "das2022.html"
@@ -70,34 +62,46 @@ class Settings:
 def begin(settings: Settings) -> Row:
     """A result in which nothing is measured yet: on what, with what, when."""
     if settings.device.partition(":")[0] != "opencl":
-        raise StudyError(f"the study compares OpenCL with the CPU, and {settings.device} is no "
-                         "OpenCL device. Try: --on opencl")
+        raise StudyError(
+            f"the study compares OpenCL with the CPU, and {settings.device} is no OpenCL device. Try: --on opencl"
+        )
     found, (busy, cores) = find(settings.device), _load()
     return {
-        "handheld": FORMAT, "version": VERSION, "complete": False,
-        "device": f"opencl:{found.name}", "caps": found.caps.to_json(),
+        "handheld": FORMAT,
+        "version": VERSION,
+        "complete": False,
+        "device": f"opencl:{found.name}",
+        "caps": found.caps.to_json(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "batch": BATCH, "steps": settings.steps, "rounds": settings.rounds,
+        "batch": BATCH,
+        "steps": settings.steps,
+        "rounds": settings.rounds,
         "machine": {**machine(), "processor": _processor(), "threads": _threads()},
-        "versions": versions(), "code": code_state(Path.cwd()), "cpu": describe("torch:cpu").name,
-        "models": {}, "sweep": [], "transfers": {}, "launches": {},
-        "notes": [] if busy < LOADED * cores else [
+        "versions": versions(),
+        "code": code_state(Path.cwd()),
+        "cpu": describe("torch:cpu").name,
+        "models": {},
+        "sweep": [],
+        "transfers": {},
+        "launches": {},
+        "notes": []
+        if busy < LOADED * cores
+        else [
             f"the machine was busy with other work when the study began (load {busy:.1f} on "
-            f"{cores} cores): times are too long, those of the CPU most"],
+            f"{cores} cores): times are too long, those of the CPU most"
+        ],
     }
 
 
-def measure(settings: Settings, result: Row, path: Path,
-            tell: Tell = lambda what, part: None) -> None:
+def measure(settings: Settings, result: Row, path: Path, tell: Tell = lambda what, part: None) -> None:
     """The whole study into a result that was begun, written to `path` after each of its parts.
     Whoever is interrupted has in it what was measured until then."""
     kept = Kept(settings.device)
     jobs: list[tuple[str, Callable[[], None]]] = [
         ("transfers", partial(_transfers, settings, result)),
-        *((name.upper(), partial(_model, name, settings, kept, result))
-          for name in settings.models),
-        *((f"width {width}", partial(_width, width, settings, kept, result))
-          for width in settings.widths)]
+        *((name.upper(), partial(_model, name, settings, kept, result)) for name in settings.models),
+        *((f"width {width}", partial(_width, width, settings, kept, result)) for width in settings.widths),
+    ]
     for place, (what, job) in enumerate(jobs):
         tell(what, place / len(jobs))
         job()
@@ -116,8 +120,9 @@ def read(path: Path) -> Row:
     if not isinstance(data, dict) or data.get("handheld") != FORMAT:
         raise StudyError(f"{path} is not a result of this study. Try: the {RESULT} that it wrote")
     if data.get("version") != VERSION:
-        raise StudyError(f"{path} is of version {data.get('version')!r:.20}, and this Handheld "
-                         f"reads {VERSION}. Try: measure again")
+        raise StudyError(
+            f"{path} is of version {data.get('version')!r:.20}, and this Handheld reads {VERSION}. Try: measure again"
+        )
     return data
 
 
@@ -129,9 +134,11 @@ def _transfers(settings: Settings, result: Row) -> None:
     times = transfer_times(settings.device, settings.sizes, seconds)
     result["transfers"] = {
         direction: [{"bytes": row["bytes"], **spread(row["seconds"])} for row in rows]
-        for direction, rows in times.items()}
-    result["launches"] = {name: {"median": one.median, "spread": one.spread}
-                          for name, one in launch_times(settings.device).items()}
+        for direction, rows in times.items()
+    }
+    result["launches"] = {
+        name: {"median": one.median, "spread": one.spread} for name, one in launch_times(settings.device).items()
+    }
 
 
 def _model(name: str, settings: Settings, kept: Kept, result: Row) -> None:
@@ -142,8 +149,12 @@ def _model(name: str, settings: Settings, kept: Kept, result: Row) -> None:
 def _width(width: int, settings: Settings, kept: Kept, result: Row) -> None:
     """Two layers of a width, so that a step has all three products: of the output, of the gradient
     of the weights, and of the gradient of the input."""
-    slow = {name for row in result["sweep"] for name, one in row["ways"].items()
-            if one["times"]["step"]["median"] > TOO_SLOW}
+    slow = {
+        name
+        for row in result["sweep"]
+        for name, one in row["ways"].items()
+        if one["times"]["step"]["median"] > TOO_SLOW
+    }
     ways = [name for name in SWEPT if name not in slow]
     workload = suite.get("m1", widths=(width, width, width))
     try:
@@ -155,8 +166,7 @@ def _width(width: int, settings: Settings, kept: Kept, result: Row) -> None:
     result["sweep"].append({"width": width, **row})
 
 
-def _measured(workload: Any, names: Sequence[str], settings: Settings, kept: Kept,
-              result: Row) -> Row:
+def _measured(workload: Any, names: Sequence[str], settings: Settings, kept: Kept, result: Row) -> Row:
     """All ways of a workload, in turns."""
     step = workload.step(BATCH)
     with contextlib.ExitStack() as stack:
@@ -179,17 +189,17 @@ def _measured(workload: Any, names: Sequence[str], settings: Settings, kept: Kep
                 way.inspect(min(RECORDED, count))
                 if isinstance(way, Resident):
                     way.time_parts(count)
-        return {"widths": list(workload.options["widths"]),
-                "ways": {name: _row(way, math.prod(counts[name]), gaps.get(name))
-                         for name, way in ways.items()}}
+        return {
+            "widths": list(workload.options["widths"]),
+            "ways": {name: _row(way, math.prod(counts[name]), gaps.get(name)) for name, way in ways.items()},
+        }
 
 
 def _count(way: Way, settings: Settings) -> tuple[int, int]:
     """Steps of a round and rounds: those asked for, or as many as there is time for."""
     way.time(1)
     took = max(min(way.samples["step"]), 1e-9)
-    rounds = max(min(settings.rounds, int(WAY_SECONDS / took)),
-                 min(LEAST_ROUNDS, settings.rounds))
+    rounds = max(min(settings.rounds, int(WAY_SECONDS / took)), min(LEAST_ROUNDS, settings.rounds))
     return max(1, min(settings.steps // settings.rounds, int(ROUND_SECONDS / took))), rounds
 
 
@@ -201,8 +211,12 @@ def _turned(counts: Mapping[str, tuple[int, int]], turn: int) -> list[str]:
 
 
 def _row(way: Way, steps: int, gap: float | None) -> Row:
-    return {"steps": steps, "parameters_differ": gap, "facts": way.facts(),
-            "times": {name: spread(values) for name, values in way.samples.items()}}
+    return {
+        "steps": steps,
+        "parameters_differ": gap,
+        "facts": way.facts(),
+        "times": {name: spread(values) for name, values in way.samples.items()},
+    }
 
 
 def spread(values: Sequence[float]) -> Row:
@@ -231,5 +245,3 @@ def _threads() -> int:
     import torch
 
     return int(torch.get_num_threads())
-
-

@@ -45,13 +45,20 @@ def workloads(which: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(which)
 
 
-def study(names: Sequence[str], device: str, batches: Sequence[int], folder: str | Path, *,
-          size: str = "small", settings: benchmark.Settings | None = None, retry: bool = False,
-          tell: Callable[[benchmark.Progress], None] | None = None) -> Iterator[Row]:
+def study(
+    names: Sequence[str],
+    device: str,
+    batches: Sequence[int],
+    folder: str | Path,
+    *,
+    size: str = "small",
+    settings: benchmark.Settings | None = None,
+    retry: bool = False,
+    tell: Callable[[benchmark.Progress], None] | None = None,
+) -> Iterator[Row]:
     """Runs what the folder does not have yet; a row of the benchmark for each."""
     matrix = benchmark.Matrix(tuple(names), (device,), tuple(batches), size)
-    return benchmark.run(matrix, folder, settings or benchmark.Settings(seconds=SECONDS),
-                         retry=retry, tell=tell)
+    return benchmark.run(matrix, folder, settings or benchmark.Settings(seconds=SECONDS), retry=retry, tell=tell)
 
 
 def domain(name: str) -> str:
@@ -64,16 +71,21 @@ def domain(name: str) -> str:
 
 def observed(results: benchmark.Results, row: Row) -> Row:
     """A row of the benchmark as the study sees it: observed, or why not."""
-    base = {"workload": row["workload"], "domain": domain(row["workload"]), "batch": row["batch"],
-            "size": row["size"], "status": row["status"], "why": row["reason"],
-            "planned_bytes": row.get("planned_bytes")}
+    base = {
+        "workload": row["workload"],
+        "domain": domain(row["workload"]),
+        "batch": row["batch"],
+        "size": row["size"],
+        "status": row["status"],
+        "why": row["reason"],
+        "planned_bytes": row.get("planned_bytes"),
+    }
     path = results.run_path(row)
     if row["status"] != "trained" or path is None:
         return base
     try:
         with open_run(path) as run:
-            return {**base, **observe(run, row["workload"], base["domain"]),
-                    "sensors_absent": absent_power(run)}
+            return {**base, **observe(run, row["workload"], base["domain"]), "sensors_absent": absent_power(run)}
     except RunFileError as error:
         return {**base, "status": "failed", "why": str(error)}
 
@@ -84,8 +96,9 @@ def result(folder: str | Path, device: str | None = None) -> Row:
     device = device or next((row["device"] for row in results.rows), None)
     ran = [row for row in results.rows if row["device"] == device]
     if device is None or not ran:
-        raise ResultsError(f"nothing was measured yet in {folder}"
-                           f"{f' on {device}' if device else ''}. Try: the same command again")
+        raise ResultsError(
+            f"nothing was measured yet in {folder}{f' on {device}' if device else ''}. Try: the same command again"
+        )
     last = datetime.fromisoformat(max(row["began"] for row in ran)).astimezone(timezone.utc)
     rows = [observed(results, row) for row in ran]
     rows.sort(key=lambda row: (_place(row["workload"]), row["batch"] or 0))
@@ -94,12 +107,19 @@ def result(folder: str | Path, device: str | None = None) -> Row:
         absent |= row.pop("sensors_absent", {})
     wanted = sum(case["device"] == device for case in results.info["cases"])
     return {
-        "format": FORMAT, "version": VERSION, "handheld": handheld.__version__,
+        "format": FORMAT,
+        "version": VERSION,
+        "handheld": handheld.__version__,
         "date": last.strftime("%Y-%m-%d %H:%M UTC"),  # of the last run, not of the page
-        "device": device, "caps": results.info["devices"].get(device, {}),
-        "machine": results.info["machine"], "versions": results.info["versions"],
-        "settings": results.info["settings"], "runs": wanted, "sensors_absent": absent,
-        "disturbed": findings2019.disturbed(rows), "rows": rows,
+        "device": device,
+        "caps": results.info["devices"].get(device, {}),
+        "machine": results.info["machine"],
+        "versions": results.info["versions"],
+        "settings": results.info["settings"],
+        "runs": wanted,
+        "sensors_absent": absent,
+        "disturbed": findings2019.disturbed(rows),
+        "rows": rows,
         "answers": [one.to_json() for one in findings2019.answers(rows)],
     }
 
@@ -129,7 +149,9 @@ def load(path: str | Path) -> Row:
     if not isinstance(made, dict) or made.get("format") != FORMAT:
         raise StudyError(f"{path} is no result of handheld study liu2019")
     if made.get("version") != VERSION:
-        raise StudyError(f"{path} has version {made.get('version')!r} of the result, and this "
-                           f"Handheld reads {VERSION}. Try: its folder of runs instead of the "
-                           "file, which is read anew")
+        raise StudyError(
+            f"{path} has version {made.get('version')!r} of the result, and this "
+            f"Handheld reads {VERSION}. Try: its folder of runs instead of the "
+            "file, which is read anew"
+        )
     return made

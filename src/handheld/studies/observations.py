@@ -26,8 +26,7 @@ POWER_TICKS = 5  # that a mean power, and so an energy, rests on at least
 VARIES = 0.01  # of a share: a load that stays within that is constant
 NO_POWER = "no sensor of power is here"
 #: sources that measure power or energy on some machine: why they are not here is worth saying
-POWER_SOURCES = ("jetson-power", "nvidia-power", "rapl", "pixel-rails", "raspberry-pi", "amd-gpu",
-                 "battery", "hwmon")
+POWER_SOURCES = ("jetson-power", "nvidia-power", "rapl", "pixel-rails", "raspberry-pi", "amd-gpu", "battery", "hwmon")
 
 Row = dict[str, Any]
 
@@ -41,17 +40,28 @@ def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
     step_ms, use = _step_ms(run), run.utilisation()
     power, why = _power(run)
     return {
-        "workload": workload or settings.get("what"), "domain": domain, "batch": batch,
+        "workload": workload or settings.get("what"),
+        "domain": domain,
+        "batch": batch,
         "status": "measured" if step_ms else "failed",
         "why": "" if step_ms else "too few steps were timed",
-        "device": run.meta.get("device"), "device_name": caps.get("name"),
-        "gpu": _is_gpu(run), "steps": len(run.steps()), "recorded": len(run.timed),
-        "step_ms": step_ms, "spread": run.variance().get("cv"),
+        "device": run.meta.get("device"),
+        "device_name": caps.get("name"),
+        "gpu": _is_gpu(run),
+        "steps": len(run.steps()),
+        "recorded": len(run.timed),
+        "step_ms": step_ms,
+        "spread": run.variance().get("cv"),
         "samples_s": batch / step_ms * 1e3 if step_ms and batch else None,
-        "device_busy": use.get("device_busy"), "device_load": _load(run),
-        "cores": _cores(run), "others_cores": use.get("others_cores"),
-        "power": power, "power_why": why, "memory": _memory(run),
-        "against": _against(run), "three_steps": _three_steps(run),
+        "device_busy": use.get("device_busy"),
+        "device_load": _load(run),
+        "cores": _cores(run),
+        "others_cores": use.get("others_cores"),
+        "power": power,
+        "power_why": why,
+        "memory": _memory(run),
+        "against": _against(run),
+        "three_steps": _three_steps(run),
         "prediction": _prediction(run),
     }
 
@@ -98,9 +108,14 @@ def _cores(run: Run) -> list[Row]:
             rows.append({"core": name, "kind": kinds.get(name), "busy": None, "idle": None})
             continue
         rises = np.diff(np.interp(edges, one.t_ns, one.values))
-        rows.append({"core": name, "kind": kinds.get(name),
-                     "busy": float(min(rises.sum() * 1e9 / (edges[-1] - edges[0]), 1.0)),
-                     "idle": float((rises < CORE_TICK_S / 100).mean())})
+        rows.append(
+            {
+                "core": name,
+                "kind": kinds.get(name),
+                "busy": float(min(rises.sum() * 1e9 / (edges[-1] - edges[0]), 1.0)),
+                "idle": float((rises < CORE_TICK_S / 100).mean()),
+            }
+        )
     return rows
 
 
@@ -111,8 +126,12 @@ def _against(run: Run) -> Row:
         return {"r": None, "why": "the cores' load is not measured"}
     edges, device = _device_over_time(run)
     if len(device) < LEAST_INTERVALS:
-        return {"r": None, "why": "too few readings of the device's load" if len(device) else
-                "no sensor of the device's load, and steps too short for the cores' clock of 10 ms"}
+        return {
+            "r": None,
+            "why": "too few readings of the device's load"
+            if len(device)
+            else "no sensor of the device's load, and steps too short for the cores' clock of 10 ms",
+        }
     load = np.mean([np.diff(np.interp(edges, s.t_ns, s.values)) for s in cores], axis=0)
     load = load / np.diff(edges) * 1e9
     if min(float(device.std()), float(load.std())) < VARIES:
@@ -144,14 +163,17 @@ def _device_over_time(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 def _power(run: Run) -> tuple[list[Row], str]:
     """A row a rail; else why there is none."""
-    rows = [{k: row[k] for k in ("rail", "covers", "part_of", "watts", "idle_watts",
-                                 "joules_step", "ticks")}
-            for row in run.energy() if not row["estimate"]]
+    rows = [
+        {k: row[k] for k in ("rail", "covers", "part_of", "watts", "idle_watts", "joules_step", "ticks")}
+        for row in run.energy()
+        if not row["estimate"]
+    ]
     if any(row["ticks"] >= POWER_TICKS for row in rows):
         return [row for row in rows if row["ticks"] >= POWER_TICKS], ""
     if rows:
-        return [], ("the run was too short for the sensor: its values changed "
-                    f"{max(row['ticks'] for row in rows)} times")
+        return [], (
+            f"the run was too short for the sensor: its values changed {max(row['ticks'] for row in rows)} times"
+        )
     return [], NO_POWER
 
 
@@ -164,6 +186,7 @@ def absent_power(run: Run) -> dict[str, str]:
 def main_rail(rows: list[Row], gpu: bool) -> Row | None:
     """The rail that an energy of the whole is taken from: the system's, else the device's own,
     else the first that is no part of another."""
+
     def first(*covers: str) -> Row | None:
         return next((r for r in rows if set(covers) <= set(r["covers"]) and not r["part_of"]), None)
 
@@ -180,9 +203,11 @@ def _memory(run: Run) -> Row | None:
             continue
         names = {k for row in rows for k in row} - {"id", "op", "path", "phase", "bytes"}
         peak = max(rows, key=lambda row: row["bytes"])
-        found = {"peak_bytes": peak["bytes"],
-                 "at_peak": {k: peak[k] for k in sorted(names) if peak.get(k)},
-                 "most": {k: max(row.get(k, 0) for row in rows) for k in sorted(names)}}
+        found = {
+            "peak_bytes": peak["bytes"],
+            "at_peak": {k: peak[k] for k in sorted(names) if peak.get(k)},
+            "most": {k: max(row.get(k, 0) for row in rows) for k in sorted(names)},
+        }
         if best is None or found["peak_bytes"] > best["peak_bytes"]:
             best = found
     if best is not None:
@@ -196,8 +221,10 @@ def _memory(run: Run) -> Row | None:
 def _three_steps(run: Run) -> Row | None:
     """Three recorded steps in a row: the device's load by phase, each core's, and each rail's, over
     their time in ms. Sensors that are too slow for them are left out, with the reason."""
-    window = next((w for w in sorted({s.window for s in run.timed}, reverse=True)
-                   if sum(s.window == w for s in run.timed) > 3), None)
+    window = next(
+        (w for w in sorted({s.window for s in run.timed}, reverse=True) if sum(s.window == w for s in run.timed) > 3),
+        None,
+    )
     if window is None:
         return None
     steps = [s for s in run.timed if s.window == window][1:4]
@@ -205,11 +232,16 @@ def _three_steps(run: Run) -> Row | None:
     end = max(int(s.commands["ended"].max()) for s in steps)
     edges = np.linspace(begin, end, MOMENTS + 1)
     phase_of = {row["id"]: row["phase"] for row in run.ops()}
-    names = ([f"step {n}" for n in (1, 2, 3)] if len(run.graphs) == 1
-             else [one.graph for one in steps])
-    found: Row = {"ms": (end - begin) * 1e-6, "names": names, "phases": {}, "cores": {},
-                  "power": {}, "why": [],
-                  "begins_ms": [(int(s.commands["started"][0]) - begin) * 1e-6 for s in steps]}
+    names = [f"step {n}" for n in (1, 2, 3)] if len(run.graphs) == 1 else [one.graph for one in steps]
+    found: Row = {
+        "ms": (end - begin) * 1e-6,
+        "names": names,
+        "phases": {},
+        "cores": {},
+        "power": {},
+        "why": [],
+        "begins_ms": [(int(s.commands["started"][0]) - begin) * 1e-6 for s in steps],
+    }
     for phase in PHASES:
         started, ended = _of_phase(steps, phase_of, phase)
         found["phases"][phase] = _rounded(predictability.share(started, ended, edges))
@@ -217,8 +249,7 @@ def _three_steps(run: Run) -> Row | None:
     return found
 
 
-def _of_phase(steps: list[Any], phase_of: dict[int, str], phase: str
-              ) -> tuple[np.ndarray, np.ndarray]:
+def _of_phase(steps: list[Any], phase_of: dict[int, str], phase: str) -> tuple[np.ndarray, np.ndarray]:
     started, ended = [], []
     for one in steps:
         pick = np.array([phase_of.get(op) == phase for op in one.commands["op"].tolist()], bool)
@@ -237,8 +268,10 @@ def _slow_sensors(run: Run, found: Row, begin: int, end: int) -> None:
             rate = np.diff(np.interp(edges, one.t_ns, one.values)) / np.diff(edges) * 1e9
             found["cores"][one.name.partition(" ")[0]] = _rounded(np.clip(rate, 0, 1))
     elif cores:
-        found["why"].append(f"cores: three steps take {span_s * 1e3:.3g} ms, and their busy time "
-                            f"is counted in steps of {CORE_TICK_S * 1e3:.0f} ms")
+        found["why"].append(
+            f"cores: three steps take {span_s * 1e3:.3g} ms, and their busy time "
+            f"is counted in steps of {CORE_TICK_S * 1e3:.0f} ms"
+        )
     for rail in rails(run.channels):
         tick = predictability.tick_s(rail)
         count = min(int(span_s / tick), MOMENTS)
@@ -247,24 +280,29 @@ def _slow_sensors(run: Run, found: Row, begin: int, end: int) -> None:
         if watts and None not in watts:
             found["power"][rail.rail] = _rounded(np.array(watts, np.float64))
         else:
-            found["why"].append(f"{rail.rail}: three steps take {span_s * 1e3:.3g} ms, and its "
-                                f"value changes every {tick * 1e3:.3g} ms")
+            found["why"].append(
+                f"{rail.rail}: three steps take {span_s * 1e3:.3g} ms, and its value changes every {tick * 1e3:.3g} ms"
+            )
 
 
 def _prediction(run: Run) -> Row:
     """Errors, held out (predictability.py)."""
     first = run.variance()["warm_up"]
     warm = [one for one in run.timed if one.step >= first]
-    found: Row = {"ops": predictability.ops(warm, run.graph)
-                  or predictability.ops(run.timed, run.graph),
-                  "within": predictability.within(run, run.graph),
-                  "cores": _cores_foretold(run), "power": None, "power_within": None}
+    found: Row = {
+        "ops": predictability.ops(warm, run.graph) or predictability.ops(run.timed, run.graph),
+        "within": predictability.within(run, run.graph),
+        "cores": _cores_foretold(run),
+        "power": None,
+        "power_within": None,
+    }
     powered = {one.rail: one for one in rails(run.channels)}
     main = main_rail(_power(run)[0], _is_gpu(run))
     if main is not None:
         rail = powered[main["rail"]]
-        found.update(power=predictability.blocks(run, rail),
-                     power_within=predictability.over_step(run, rail), rail=rail.rail)
+        found.update(
+            power=predictability.blocks(run, rail), power_within=predictability.over_step(run, rail), rail=rail.rail
+        )
     return found
 
 
@@ -273,8 +311,7 @@ def _cores_foretold(run: Run) -> Row | None:
     cores = _core_channels(run)
     if not cores or any(len(one.t_ns) != len(cores[0].t_ns) for one in cores):
         return None
-    total = dataclasses.replace(cores[0], name="all cores",
-                                values=np.sum([one.values for one in cores], axis=0))
+    total = dataclasses.replace(cores[0], name="all cores", values=np.sum([one.values for one in cores], axis=0))
     return predictability.blocks(run, total, CORES_S)
 
 

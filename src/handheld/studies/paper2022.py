@@ -14,16 +14,17 @@ READ_OFF = 0.03  # relative: how well a chart can be read
 
 CPU, GPU, STOCK = "CPU", "GPU, optimised", "GPU, stock"
 #: µs of a backward pass at batch 32, by model and processor, in the order of PHONES
-BACKWARD_US: Mapping[str, Mapping[str, tuple[int, int, int]]] = MappingProxyType({
-    "m1": {CPU: (22, 20, 24), GPU: (352, 447, 456), STOCK: (363, 433, 569)},
-    "m2": {CPU: (48, 30, 53), GPU: (994, 1184, 1222), STOCK: (972, 1148, 1309)},
-    "m3": {CPU: (66, 36, 55), GPU: (475, 499, 494), STOCK: (403, 504, 594)},
-    "m4": {CPU: (185, 105, 159), GPU: (865, 1355, 1288), STOCK: (881, 1335, 1435)},
-})
+BACKWARD_US: Mapping[str, Mapping[str, tuple[int, int, int]]] = MappingProxyType(
+    {
+        "m1": {CPU: (22, 20, 24), GPU: (352, 447, 456), STOCK: (363, 433, 569)},
+        "m2": {CPU: (48, 30, 53), GPU: (994, 1184, 1222), STOCK: (972, 1148, 1309)},
+        "m3": {CPU: (66, 36, 55), GPU: (475, 499, 494), STOCK: (403, 504, 594)},
+        "m4": {CPU: (185, 105, 159), GPU: (865, 1355, 1288), STOCK: (881, 1335, 1435)},
+    }
+)
 LAYERS: Mapping[str, int] = MappingProxyType({"m1": 1, "m2": 3, "m3": 1, "m4": 3})
 #: GFLOP/s of matrix products, in the order of PHONES; of the CPU a range
-GFLOPS: Mapping[str, tuple[float, float, float]] = MappingProxyType({
-    STOCK: (10.0, 15.0, 5.0), GPU: (40.0, 70.0, 25.0)})
+GFLOPS: Mapping[str, tuple[float, float, float]] = MappingProxyType({STOCK: (10.0, 15.0, 5.0), GPU: (40.0, 70.0, 25.0)})
 CPU_GFLOPS = (15.0, 30.0)
 TRANSFER_SHARE = 0.91  # of training time
 TRANSFERS_TO_COMPUTE = (10.0, 15.0)  # times the compute time

@@ -32,8 +32,9 @@ Row = dict[str, Any]
 
 def ops(steps: Sequence[Timed], graph: str) -> Row | None:
     """The times of ops. None: fewer than two recorded steps that follow another one."""
-    found = [_op_ns(one) for before, one in itertools.pairwise(steps)
-             if before.window == one.window and one.graph == graph]
+    found = [
+        _op_ns(one) for before, one in itertools.pairwise(steps) if before.window == one.window and one.graph == graph
+    ]
     names = sorted(set.intersection(*map(set, found))) if found else []
     if len(found) < 2 or not names:
         return None
@@ -51,8 +52,12 @@ def within(run: Run, graph: str) -> Row | None:
     before, after = halves(table)
     guess = before.mean(axis=0)
     row = _row(after, guess, np.full_like(guess, guess.mean()), len(before), bins=table.shape[1])
-    return {**row, "points": _miss(after, guess), "naive_points": _miss(after, guess.mean()),
-            "spread_points": float(guess.std())}
+    return {
+        **row,
+        "points": _miss(after, guess),
+        "naive_points": _miss(after, guess.mean()),
+        "spread_points": float(guess.std()),
+    }
 
 
 def profile(run: Run, graph: str) -> np.ndarray | None:
@@ -71,8 +76,7 @@ def profile(run: Run, graph: str) -> np.ndarray | None:
 
 def busy(steps: Sequence[Timed], edges: np.ndarray) -> np.ndarray:
     """The share of each bin in which the device ran a command of these steps."""
-    started, ended = (np.concatenate([one.commands[when] for one in steps])
-                      for when in ("started", "ended"))
+    started, ended = (np.concatenate([one.commands[when] for one in steps]) for when in ("started", "ended"))
     return share(started, ended, edges)
 
 
@@ -104,12 +108,17 @@ def blocks(run: Run, one: Series, least_s: float = 0.0) -> Row | None:
     table = np.array(values, np.float64)[:, None]
     before, after = halves(table)
     guess = np.median(before, axis=0)
-    previous = table[len(before) - 1:-1]
+    previous = table[len(before) - 1 : -1]
     mean = float(after.mean())
-    return {"error": _miss(after, guess) / mean if mean else None,
-            "naive": _miss(after, previous) / mean if mean else None,
-            "naive_is": "like the stretch before", "learned_from": len(before),
-            "held_out": len(after), "steps_each": each, "tick_ms": tick_s(one) * 1e3}
+    return {
+        "error": _miss(after, guess) / mean if mean else None,
+        "naive": _miss(after, previous) / mean if mean else None,
+        "naive_is": "like the stretch before",
+        "learned_from": len(before),
+        "held_out": len(after),
+        "steps_each": each,
+        "tick_ms": tick_s(one) * 1e3,
+    }
 
 
 def over_step(run: Run, one: Series) -> Row | None:
@@ -140,8 +149,7 @@ def means(one: Series, begin: int, end: int) -> float | None:
     if len(one.t_ns) < 2 or one.t_ns[0] > begin or one.t_ns[-1] < end:
         return None
     inside = one.within(begin, end)
-    return float(inside.mean() if len(inside) else np.interp((begin + end) / 2, one.t_ns,
-                                                             one.values))
+    return float(inside.mean() if len(inside) else np.interp((begin + end) / 2, one.t_ns, one.values))
 
 
 def tick_s(one: Series) -> float:
@@ -162,7 +170,7 @@ def _op_ns(one: Timed) -> dict[int, int]:
     sums: dict[int, int] = {}
     launches = one.commands["kind"] == LAUNCH
     spent = one.commands["ended"] - one.commands["started"]
-    for op, ns in zip(one.commands["op"][launches].tolist(), spent[launches].tolist()):
+    for op, ns in zip(one.commands["op"][launches].tolist(), spent[launches].tolist(), strict=True):
         sums[op] = sums.get(op, 0) + ns
     return sums
 
@@ -173,6 +181,11 @@ def _miss(found: np.ndarray, guess: np.ndarray | float) -> float:
 
 def _row(after: np.ndarray, guess: np.ndarray, naive: np.ndarray, learned: int, **more: Any) -> Row:
     mean = float(after.mean())
-    return {"error": _miss(after, guess) / mean if mean else None,
-            "naive": _miss(after, naive) / mean if mean else None,
-            "naive_is": "the mean of all", "learned_from": learned, "held_out": len(after), **more}
+    return {
+        "error": _miss(after, guess) / mean if mean else None,
+        "naive": _miss(after, naive) / mean if mean else None,
+        "naive_is": "the mean of all",
+        "learned_from": learned,
+        "held_out": len(after),
+        **more,
+    }

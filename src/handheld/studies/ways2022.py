@@ -115,15 +115,15 @@ class PyTorch(Way):
         """Nothing is held."""
 
     def parameters(self) -> dict[str, np.ndarray]:
-        return {name: value.detach().numpy().copy()
-                for name, value in self.model.named_parameters()}
+        return {name: value.detach().numpy().copy() for name, value in self.model.named_parameters()}
 
 
 class Planned(Way):
     """A plan that is started: the whole step stays on its device."""
 
-    def __init__(self, step: Step, batch: Sequence[Any], device: str, naive: bool = False,
-                 kept: Kept | None = None) -> None:
+    def __init__(
+        self, step: Step, batch: Sequence[Any], device: str, naive: bool = False, kept: Kept | None = None
+    ) -> None:
         super().__init__()
         self.plan: Plan = step.copy().plan(device, graphs=["train"], naive=naive)
         self.graph: Graph = self.plan.graphs["train"].graph
@@ -146,9 +146,14 @@ class Planned(Way):
     def facts(self) -> dict[str, Any]:
         inputs = [self.graph.tensors[t].nbytes for _, t, _ in self.graph.inputs]
         launches = self.plan.graphs["train"].launches or None  # PyTorch's own are not counted
-        return {"launches": launches, "uploads": len(inputs),
-                "upload_bytes": sum(inputs), "downloads": 1, "download_bytes": 4,
-                "product_flops": product_flops(self.graph)}
+        return {
+            "launches": launches,
+            "uploads": len(inputs),
+            "upload_bytes": sum(inputs),
+            "downloads": 1,
+            "download_bytes": 4,
+            "product_flops": product_flops(self.graph),
+        }
 
     def inspect(self, steps: int) -> None:
         """On the CPU ops follow one another: their times are the phases'."""
@@ -186,8 +191,7 @@ class Resident(Planned):
     def time_parts(self, steps: int) -> None:
         """Each phase alone, back to back and without a wait, and steps that move no data."""
         for phase in PHASES:
-            skipped = {n: 0 for n, node in enumerate(self.graph.nodes)
-                       if node.origin.phase != phase}
+            skipped = {n: 0 for n, node in enumerate(self.graph.nodes) if node.origin.phase != phase}
             self._time(phase, partial(self.session.run_repeated, "train", skipped), steps)
         self._time("without transfers", partial(self.session.run, "train"), steps)
         # half a step over and over trains nothing: back to what it was
@@ -208,8 +212,9 @@ class Resident(Planned):
 class Apart(Way):
     """OpenCL with every tensor at the host: all parts by the host's clock, as everything waits."""
 
-    def __init__(self, step: Step, batch: Sequence[Any], device: str, naive: bool = False,
-                 kept: Kept | None = None) -> None:
+    def __init__(
+        self, step: Step, batch: Sequence[Any], device: str, naive: bool = False, kept: Kept | None = None
+    ) -> None:
         super().__init__()
         options: dict[str, Any] = {"kept": kept} if kept else {}
         self.perop = PerOp(step.copy().plan(device, graphs=["train"], naive=naive), **options)
@@ -220,9 +225,11 @@ class Apart(Way):
         for _ in range(steps):
             times = self.perop.step(*self.batch)
             nodes = np.array([one.node for one in times])
-            parts = {"uploads": [one.upload_ns for one in times],
-                     "launches": [one.launch_ns for one in times],
-                     "downloads": [one.download_ns for one in times]}
+            parts = {
+                "uploads": [one.upload_ns for one in times],
+                "launches": [one.launch_ns for one in times],
+                "downloads": [one.download_ns for one in times],
+            }
             seconds = {name: np.array(ns) * NS for name, ns in parts.items()}
             for name, values in seconds.items():
                 self.note(name, float(values.sum()))
@@ -232,8 +239,12 @@ class Apart(Way):
 
     def parameters(self) -> dict[str, np.ndarray]:
         slots = self.perop.plan.step.slots
-        return {name: self.perop.slot(slot.name).copy() for slot in slots.values()
-                if slot.name in self.graph.slots for name in slot.names}
+        return {
+            name: self.perop.slot(slot.name).copy()
+            for slot in slots.values()
+            if slot.name in self.graph.slots
+            for name in slot.names
+        }
 
     def inspect(self, steps: int) -> None:
         """Kernels alone, by the device's clock: the rest of a launch is latency."""
@@ -248,16 +259,21 @@ class Apart(Way):
 
     def facts(self) -> dict[str, Any]:
         uploads, up_bytes, downloads, down_bytes = self.perop.crossings
-        return {"launches": self.perop.plan.graphs["train"].launches, "ops": len(self.graph.nodes),
-                "uploads": uploads, "upload_bytes": up_bytes, "downloads": downloads,
-                "download_bytes": down_bytes, "product_flops": product_flops(self.graph)}
+        return {
+            "launches": self.perop.plan.graphs["train"].launches,
+            "ops": len(self.graph.nodes),
+            "uploads": uploads,
+            "upload_bytes": up_bytes,
+            "downloads": downloads,
+            "download_bytes": down_bytes,
+            "product_flops": product_flops(self.graph),
+        }
 
     def close(self) -> None:
         self.perop.close()
 
 
-def open_way(name: str, workload: Workload, step: Step, batch: int, device: str,
-             kept: Kept) -> Way:
+def open_way(name: str, workload: Workload, step: Step, batch: int, device: str, kept: Kept) -> Way:
     if name == PYTORCH:
         return PyTorch(workload, batch)
     data = workload.batch(batch)
@@ -270,7 +286,7 @@ def open_way(name: str, workload: Workload, step: Step, batch: int, device: str,
 def by_phase(graph: Graph, nodes: np.ndarray, seconds: np.ndarray) -> dict[str, float]:
     """Seconds of each phase; transfers, which are no node's, are not in it."""
     found: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-    for node, took in zip(nodes.tolist(), seconds.tolist()):
+    for node, took in zip(nodes.tolist(), seconds.tolist(), strict=True):
         if node >= 0:
             found[graph.nodes[node].origin.phase] += took
     return found
@@ -298,18 +314,22 @@ def check_equal(ways: Mapping[str, Way]) -> dict[str, float]:
         gaps = [_gap(state[name][key], state[REFERENCE][key]) for key in trained]
         found[name] = max(gaps)
         if not found[name] < 1e-3:
-            raise DeviceError(f"{name} has trained other parameters than {REFERENCE}: they differ "
-                              f"by {found[name]:.1e}. Try: handheld verify m4")
+            raise DeviceError(
+                f"{name} has trained other parameters than {REFERENCE}: they differ "
+                f"by {found[name]:.1e}. Try: handheld verify m4"
+            )
     for name in RESIDENT:
-        if name in state and name + PER_OP in state and not all(
-                np.array_equal(state[name][key], state[name + PER_OP][key]) for key in trained):
-            raise DeviceError(f"{name}: the same kernels gave other bits with their tensors at the "
-                              "host. Try: handheld verify m4")
+        if (
+            name in state
+            and name + PER_OP in state
+            and not all(np.array_equal(state[name][key], state[name + PER_OP][key]) for key in trained)
+        ):
+            raise DeviceError(
+                f"{name}: the same kernels gave other bits with their tensors at the host. Try: handheld verify m4"
+            )
     return found
 
 
 def _gap(got: np.ndarray, want: np.ndarray) -> float:
     size = float(np.linalg.norm(want)) or 1.0
     return float(np.linalg.norm(got.astype(np.float64) - want)) / size
-
-

@@ -26,9 +26,11 @@ def get(name: str, size: str | int | None = None, **options: Any) -> Workload:
     if name in ALIASES and size is None:
         name, size = ALIASES[name]
     if name not in WORKLOADS:
-        near = [known for known in WORKLOADS if len(name) > 2 and known.startswith(name)] \
-            or difflib.get_close_matches(name, WORKLOADS, n=2, cutoff=0.7)
+        near = [known for known in WORKLOADS if len(name) > 2 and known.startswith(name)] or difflib.get_close_matches(
+            name, WORKLOADS, n=2, cutoff=0.7
+        )
         hint = f"Did you mean {' or '.join(near)}?" if near else ""
-        raise HandheldError(f"no workload is called {name!r}. {hint} "
-                            f"There are: {', '.join(WORKLOADS)}".replace("  ", " "))
+        raise HandheldError(
+            f"no workload is called {name!r}. {hint} There are: {', '.join(WORKLOADS)}".replace("  ", " ")
+        )
     return WORKLOADS[name].with_options(size, **options)

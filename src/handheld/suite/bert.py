@@ -29,8 +29,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         n, t, width = x.shape
-        q, k, v = (layer(x).view(n, t, self.heads, -1).transpose(1, 2)
-                   for layer in (self.q, self.k, self.v))
+        q, k, v = (layer(x).view(n, t, self.heads, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, width)
         x = self.norm1(x + self.dropout(self.out(mixed)))
         y: Tensor = self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
@@ -38,8 +37,9 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    def __init__(self, vocabulary: int, width: int, layers: int, heads: int,
-                 places: int = 512, dropout: float = 0.1) -> None:
+    def __init__(
+        self, vocabulary: int, width: int, layers: int, heads: int, places: int = 512, dropout: float = 0.1
+    ) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(places, width)
@@ -66,18 +66,19 @@ class Bert(nn.Module):
 
 def span_loss(scores: Tensor, span: Tensor) -> Tensor:
     """Mean of the two cross entropies over places."""
-    return 0.5 * (F.cross_entropy(scores[..., 0], span[:, 0])
-                  + F.cross_entropy(scores[..., 1], span[:, 1]))
+    return 0.5 * (F.cross_entropy(scores[..., 0], span[:, 0]) + F.cross_entropy(scores[..., 1], span[:, 1]))
 
 
-def make(*, seed: int = 0, vocabulary: int = 1000, width: int = 128, layers: int = 2,
-         heads: int = 2, length: int = 32) -> tuple[nn.Module, Any, Any]:
+def make(
+    *, seed: int = 0, vocabulary: int = 1000, width: int = 128, layers: int = 2, heads: int = 2, length: int = 32
+) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: Bert(vocabulary, width, layers, heads), seed)
     return model, span_loss, torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
-def batch(n: int, seed: int, *, vocabulary: int = 1000, width: int = 128, layers: int = 2,
-          heads: int = 2, length: int = 32) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int, seed: int, *, vocabulary: int = 1000, width: int = 128, layers: int = 2, heads: int = 2, length: int = 32
+) -> tuple[Tensor, Tensor]:
     """The question is a fourth of the row; the tokens 1 and 2 mark the answer in the text."""
     generator = torch.Generator().manual_seed(seed)
     words = torch.randint(3, vocabulary, (n, length), generator=generator)

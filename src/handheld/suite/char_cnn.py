@@ -34,13 +34,21 @@ class Highway(nn.Module):
 class CharCnn(nn.Module):
     """`filters` convolutions of width 1 for each letter of width, up to `most` of a width."""
 
-    def __init__(self, vocabulary: int, width: int, filters: int, widths: int, most: int = 10_000,
-                 highways: int = 1, dropout: float = 0.5) -> None:
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        filters: int,
+        widths: int,
+        most: int = 10_000,
+        highways: int = 1,
+        dropout: float = 0.5,
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(LETTERS, LETTER_WIDTH)
         self.convs = nn.ModuleList(
-            nn.Conv1d(LETTER_WIDTH, min(filters * size, most), size)
-            for size in range(1, widths + 1))
+            nn.Conv1d(LETTER_WIDTH, min(filters * size, most), size) for size in range(1, widths + 1)
+        )
         total = sum(min(filters * size, most) for size in range(1, widths + 1))
         self.highways = nn.Sequential(*(Highway(total) for _ in range(highways)))
         self.lstm1 = nn.LSTM(total, width, batch_first=True)
@@ -59,16 +67,32 @@ class CharCnn(nn.Module):
         return scores
 
 
-def make(*, seed: int = 0, vocabulary: int = 500, width: int = 96, filters: int = 8,
-         widths: int = 4, length: int = 16, letters: int = 10) -> tuple[nn.Module, Any, Any]:
+def make(
+    *,
+    seed: int = 0,
+    vocabulary: int = 500,
+    width: int = 96,
+    filters: int = 8,
+    widths: int = 4,
+    length: int = 16,
+    letters: int = 10,
+) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: CharCnn(vocabulary, width, filters, widths), seed)
     return model, token_loss, sgd(model.parameters(), 0.5)
 
 
-def batch(n: int, seed: int, *, vocabulary: int = 500, width: int = 96, filters: int = 8,
-          widths: int = 4, length: int = 16, letters: int = 10) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int,
+    seed: int,
+    *,
+    vocabulary: int = 500,
+    width: int = 96,
+    filters: int = 8,
+    widths: int = 4,
+    length: int = 16,
+    letters: int = 10,
+) -> tuple[Tensor, Tensor]:
     """Words follow each other by a rule, and each is always spelled the same."""
     rows = tokens(n, seed, length + 1, vocabulary)
-    spelling = torch.randint(LETTERS, (vocabulary, letters),
-                             generator=torch.Generator().manual_seed(20))
+    spelling = torch.randint(LETTERS, (vocabulary, letters), generator=torch.Generator().manual_seed(20))
     return spelling[rows[:, :-1]], rows[:, 1:].contiguous()

@@ -33,8 +33,11 @@ def generator(noise: int = 100, width: int = 64, size: int = 64) -> nn.Sequentia
     inputs = noise
     for i, outputs in enumerate(_widths(width, size)):
         stride, padding = (1, 0) if i == 0 else (2, 1)
-        layers += [nn.ConvTranspose2d(inputs, outputs, 4, stride, padding, bias=False),
-                   nn.BatchNorm2d(outputs), nn.ReLU()]
+        layers += [
+            nn.ConvTranspose2d(inputs, outputs, 4, stride, padding, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+        ]
         inputs = outputs
     layers += [nn.ConvTranspose2d(inputs, 3, 4, 2, 1, bias=False), nn.Tanh()]
     return _initialised(nn.Sequential(*layers))
@@ -45,8 +48,7 @@ def discriminator(width: int = 64, size: int = 64) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Conv2d(3, width, 4, 2, 1, bias=False), nn.LeakyReLU(0.2)]
     *others, last = reversed(_widths(width, size))
     for inputs in others:
-        layers += [nn.Conv2d(inputs, 2 * inputs, 4, 2, 1, bias=False),
-                   nn.BatchNorm2d(2 * inputs), nn.LeakyReLU(0.2)]
+        layers += [nn.Conv2d(inputs, 2 * inputs, 4, 2, 1, bias=False), nn.BatchNorm2d(2 * inputs), nn.LeakyReLU(0.2)]
     layers += [nn.Conv2d(last, 1, 4, bias=False), nn.Flatten(0)]
     return _initialised(nn.Sequential(*layers))
 
@@ -67,8 +69,9 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
 def loss_d(make: nn.Module, judge: nn.Module, real: Tensor, noise: Tensor) -> Tensor:
     """Real images are real, made ones are not; the generator learns nothing from this."""
     yes, no = judge(real), judge(make(noise).detach())
-    return (F.binary_cross_entropy_with_logits(yes, torch.ones_like(yes))
-            + F.binary_cross_entropy_with_logits(no, torch.zeros_like(no)))
+    return F.binary_cross_entropy_with_logits(yes, torch.ones_like(yes)) + F.binary_cross_entropy_with_logits(
+        no, torch.zeros_like(no)
+    )
 
 
 def loss_g(make: nn.Module, judge: nn.Module, noise: Tensor) -> Tensor:
@@ -78,16 +81,15 @@ def loss_g(make: nn.Module, judge: nn.Module, noise: Tensor) -> Tensor:
 
 
 UPDATES = (
-    Update("d", lambda m, b: loss_d(m["generator"], m["discriminator"], *b),
-           lambda m: adam(m["discriminator"]), (0, 1)),
-    Update("g", lambda m, b: loss_g(m["generator"], m["discriminator"], *b),
-           lambda m: adam(m["generator"]), (1,)),
+    Update(
+        "d", lambda m, b: loss_d(m["generator"], m["discriminator"], *b), lambda m: adam(m["discriminator"]), (0, 1)
+    ),
+    Update("g", lambda m, b: loss_g(m["generator"], m["discriminator"], *b), lambda m: adam(m["generator"]), (1,)),
 )
 
 
 def modules(seed: int, *, noise: int = 100, width: int = 64, size: int = 64) -> Modules:
-    make, judge = seeded(
-        lambda: (generator(noise, width, size), discriminator(width, size)), seed)
+    make, judge = seeded(lambda: (generator(noise, width, size), discriminator(width, size)), seed)
     return {"generator": make, "discriminator": judge}
 
 
@@ -97,8 +99,7 @@ def record(n: int, seed: int, *, noise: int = 100, width: int = 64, size: int = 
     return record_updates(modules(seed, **options), UPDATES, batch(n, seed, **options), seed)
 
 
-def batch(n: int, seed: int, *, noise: int = 100, width: int = 64,
-          size: int = 64) -> tuple[Tensor, Tensor]:
+def batch(n: int, seed: int, *, noise: int = 100, width: int = 64, size: int = 64) -> tuple[Tensor, Tensor]:
     """Images for "d", and the noise that both updates start from."""
     real, _ = images(n, seed, (3, size, size), 10)
     z = torch.randn(n, noise, 1, 1, generator=torch.Generator().manual_seed(seed + 1))

@@ -41,12 +41,14 @@ def build(classes: int = 10, depth: int = 40, growth: int = 12) -> Classifier:
     return model
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10, depth: int = 40,
-         growth: int = 12) -> tuple[nn.Module, Any, Any]:
+def make(
+    *, seed: int = 0, size: int = 32, classes: int = 10, depth: int = 40, growth: int = 12
+) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: build(classes, depth, growth), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 
 
-def batch(n: int, seed: int, *, size: int = 32, classes: int = 10, depth: int = 40,
-          growth: int = 12) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int, seed: int, *, size: int = 32, classes: int = 10, depth: int = 40, growth: int = 12
+) -> tuple[Tensor, Tensor]:
     return images(n, seed, (3, size, size), classes)

@@ -52,9 +52,12 @@ def td_loss(modules: Modules, batch: tuple[Tensor, ...]) -> Tensor:
 
 
 UPDATES = (
-    Update("learn", td_loss,
-           lambda m: torch.optim.RMSprop(m["online"].parameters(), lr=2.5e-4, alpha=0.95, eps=1e-5),
-           (0, 1, 2, 3, 4)),
+    Update(
+        "learn",
+        td_loss,
+        lambda m: torch.optim.RMSprop(m["online"].parameters(), lr=2.5e-4, alpha=0.95, eps=1e-5),
+        (0, 1, 2, 3, 4),
+    ),
 )
 
 
@@ -72,8 +75,7 @@ def record(n: int, seed: int, *, size: int = 84, width: int = 32, moves: int = 3
     return capture.evaluate(lambda b: (None, parts["online"](b[0])), (example[0][:1],), "predict")
 
 
-def batch(n: int, seed: int, *, size: int = 84, width: int = 32,
-          moves: int = 3) -> tuple[Tensor, ...]:
+def batch(n: int, seed: int, *, size: int = 84, width: int = 32, moves: int = 3) -> tuple[Tensor, ...]:
     """(frames, moves, rewards, frames after, whether that was the end) of a game played blindly."""
     random = np.random.default_rng(seed)
     game, memory = Catch(size, random), Replay(max(4 * n, 64), size)
@@ -82,8 +84,17 @@ def batch(n: int, seed: int, *, size: int = 84, width: int = 32,
     return tuple(torch.from_numpy(part) for part in memory.sample(n, random))
 
 
-def play(trainer: Any, n: int, steps: int, *, size: int, seed: int = 0, copy_every: int = 100,
-         explore: float = 1.0, room: int = 4000) -> list[float]:
+def play(
+    trainer: Any,
+    n: int,
+    steps: int,
+    *,
+    size: int,
+    seed: int = 0,
+    copy_every: int = 100,
+    explore: float = 1.0,
+    room: int = 4000,
+) -> list[float]:
     """Trains a started plan by playing: a move, then an update, `steps` times; the share of blind
     moves falls from `explore` to a tenth of it. Returns the reward at the end of each game."""
     random = np.random.default_rng(seed)

@@ -36,5 +36,4 @@ def needed(workload: Workload, batch: int, device: str = "adreno-740") -> Need:
     step = workload.step(batch, evaluate=False)
     graphs = [name for name, _ in workload.runs(workload.batch(1))]
     plan = step.plan("opencl", caps=caps, graphs=graphs)
-    return Need(workload.name, workload.size, batch, plan.bytes - plan.arena_bytes,
-                plan.arena_bytes)
+    return Need(workload.name, workload.size, batch, plan.bytes - plan.arena_bytes, plan.arena_bytes)

@@ -17,14 +17,14 @@ from handheld.suite.transformer import Block, LowRank
 
 
 class Gpt(nn.Module):
-    def __init__(self, vocabulary: int, width: int, layers: int, heads: int, length: int,
-                 dropout: float = 0.1, rank: int = 0) -> None:
+    def __init__(
+        self, vocabulary: int, width: int, layers: int, heads: int, length: int, dropout: float = 0.1, rank: int = 0
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.place = nn.Embedding(length, width)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(
-            Block(width, heads, dropout, causal=True, rank=rank) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, dropout, causal=True, rank=rank) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         for module in self.modules():
             if isinstance(module, nn.Embedding | nn.Linear):
@@ -49,17 +49,33 @@ def adapt(model: nn.Module) -> nn.Module:
     return model
 
 
-def make(*, seed: int = 0, vocabulary: int = 256, width: int = 128, layers: int = 4,
-         heads: int = 4, length: int = 64, rank: int = 0) -> tuple[nn.Module, Any, Any]:
-    model: nn.Module = seeded(
-        lambda: Gpt(vocabulary, width, layers, heads, length, rank=rank), seed)
+def make(
+    *,
+    seed: int = 0,
+    vocabulary: int = 256,
+    width: int = 128,
+    layers: int = 4,
+    heads: int = 4,
+    length: int = 64,
+    rank: int = 0,
+) -> tuple[nn.Module, Any, Any]:
+    model: nn.Module = seeded(lambda: Gpt(vocabulary, width, layers, heads, length, rank=rank), seed)
     if rank:
         adapt(model)
     # what is frozen here is untrained: low-rank layers take long steps to make anything of it
     return model, token_loss, torch.optim.AdamW(trainable(model), lr=2e-2 if rank else 1e-3)
 
 
-def batch(n: int, seed: int, *, vocabulary: int = 256, width: int = 128, layers: int = 4,
-          heads: int = 4, length: int = 64, rank: int = 0) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int,
+    seed: int,
+    *,
+    vocabulary: int = 256,
+    width: int = 128,
+    layers: int = 4,
+    heads: int = 4,
+    length: int = 64,
+    rank: int = 0,
+) -> tuple[Tensor, Tensor]:
     rows = tokens(n, seed, length + 1, vocabulary)
     return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()

@@ -15,14 +15,15 @@ from handheld.suite.synthetic import Classifier, images, seeded, sgd
 def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False),
-        nn.BatchNorm2d(outputs, eps=1e-3), nn.ReLU())
+        nn.BatchNorm2d(outputs, eps=1e-3),
+        nn.ReLU(),
+    )
 
 
 class Inception(nn.Module):
     """Four ways through, side by side: 1x1, 3x3, again 3x3, and a pooling with 1x1."""
 
-    def __init__(self, inputs: int, one: int, before: int, three: int, before2: int, three2: int,
-                 pooled: int) -> None:
+    def __init__(self, inputs: int, one: int, before: int, three: int, before2: int, three2: int, pooled: int) -> None:
         super().__init__()
         self.one = conv(inputs, one, 1)
         self.three = nn.Sequential(conv(inputs, before, 1), conv(before, three, 3))
@@ -35,15 +36,20 @@ class Inception(nn.Module):
 
 def build(classes: int = 10) -> Classifier:
     features = nn.Sequential(
-        conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, ceil_mode=True),
-        conv(64, 64, 1), conv(64, 192, 3), nn.MaxPool2d(3, 2, ceil_mode=True),
+        conv(3, 64, 7, 2),
+        nn.MaxPool2d(3, 2, ceil_mode=True),
+        conv(64, 64, 1),
+        conv(64, 192, 3),
+        nn.MaxPool2d(3, 2, ceil_mode=True),
         Inception(192, 64, 96, 128, 16, 32, 32),
-        Inception(256, 128, 128, 192, 32, 96, 64), nn.MaxPool2d(3, 2, ceil_mode=True),
+        Inception(256, 128, 128, 192, 32, 96, 64),
+        nn.MaxPool2d(3, 2, ceil_mode=True),
         Inception(480, 192, 96, 208, 16, 48, 64),
         Inception(512, 160, 112, 224, 24, 64, 64),
         Inception(512, 128, 128, 256, 24, 64, 64),
         Inception(512, 112, 144, 288, 32, 64, 64),
-        Inception(528, 256, 160, 320, 32, 128, 128), nn.MaxPool2d(2, 2, ceil_mode=True),
+        Inception(528, 256, 160, 320, 32, 128, 128),
+        nn.MaxPool2d(2, 2, ceil_mode=True),
         Inception(832, 256, 160, 320, 32, 128, 128),
         Inception(832, 384, 192, 384, 48, 128, 128),
     )

@@ -22,13 +22,15 @@ class LstmLm(nn.Module):
         return scores
 
 
-def make(*, seed: int = 0, vocabulary: int = 256, width: int = 128, length: int = 32,
-         rate: float = 0.5) -> tuple[nn.Module, Any, Any]:
+def make(
+    *, seed: int = 0, vocabulary: int = 256, width: int = 128, length: int = 32, rate: float = 0.5
+) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: LstmLm(vocabulary, width), seed)
     return model, token_loss, sgd(model.parameters(), rate)
 
 
-def batch(n: int, seed: int, *, vocabulary: int = 256, width: int = 128, length: int = 32,
-          rate: float = 0.5) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int, seed: int, *, vocabulary: int = 256, width: int = 128, length: int = 32, rate: float = 0.5
+) -> tuple[Tensor, Tensor]:
     rows = tokens(n, seed, length + 1, vocabulary)
     return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()

@@ -15,24 +15,34 @@ from handheld.suite.synthetic import Classifier, images, seeded, sgd
 
 #: kernel, widened to, channels, squeezed, activation, stride
 _V3_SMALL = (
-    (3, 16, 16, True, nn.ReLU, 2), (3, 72, 24, False, nn.ReLU, 2), (3, 88, 24, False, nn.ReLU, 1),
-    (5, 96, 40, True, nn.Hardswish, 2), (5, 240, 40, True, nn.Hardswish, 1),
-    (5, 240, 40, True, nn.Hardswish, 1), (5, 120, 48, True, nn.Hardswish, 1),
-    (5, 144, 48, True, nn.Hardswish, 1), (5, 288, 96, True, nn.Hardswish, 2),
-    (5, 576, 96, True, nn.Hardswish, 1), (5, 576, 96, True, nn.Hardswish, 1),
+    (3, 16, 16, True, nn.ReLU, 2),
+    (3, 72, 24, False, nn.ReLU, 2),
+    (3, 88, 24, False, nn.ReLU, 1),
+    (5, 96, 40, True, nn.Hardswish, 2),
+    (5, 240, 40, True, nn.Hardswish, 1),
+    (5, 240, 40, True, nn.Hardswish, 1),
+    (5, 120, 48, True, nn.Hardswish, 1),
+    (5, 144, 48, True, nn.Hardswish, 1),
+    (5, 288, 96, True, nn.Hardswish, 2),
+    (5, 576, 96, True, nn.Hardswish, 1),
+    (5, 576, 96, True, nn.Hardswish, 1),
 )
 #: expansion, kernel, stride of the first, channels, blocks
 _B0 = (
-    (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3),
-    (6, 5, 2, 192, 4), (6, 3, 1, 320, 1),
+    (1, 3, 1, 16, 1),
+    (6, 3, 2, 24, 2),
+    (6, 5, 2, 40, 2),
+    (6, 3, 2, 80, 3),
+    (6, 5, 1, 112, 3),
+    (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
 )
 
 
 class Squeeze(nn.Module):
     """Weighs each channel by a small perceptron of all channels' means."""
 
-    def __init__(self, channels: int, hidden: int, active: type[nn.Module],
-                 gate: type[nn.Module]) -> None:
+    def __init__(self, channels: int, hidden: int, active: type[nn.Module], gate: type[nn.Module]) -> None:
         super().__init__()
         self.fc1, self.fc2 = nn.Conv2d(channels, hidden, 1), nn.Conv2d(hidden, channels, 1)
         self.active, self.gate = active(), gate()
@@ -43,26 +53,38 @@ class Squeeze(nn.Module):
         return y
 
 
-def _conv(inputs: int, outputs: int, kernel: int, active: type[nn.Module] | None, eps: float,
-          stride: int = 1, groups: int = 1) -> list[nn.Module]:
+def _conv(
+    inputs: int, outputs: int, kernel: int, active: type[nn.Module] | None, eps: float, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
     layers: list[nn.Module] = [
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(outputs, eps=eps)]
+        nn.BatchNorm2d(outputs, eps=eps),
+    ]
     return [*layers, active()] if active else layers
 
 
 class Residual(nn.Module):
     """Widen, filter each channel, weigh the channels, narrow; a shortcut where shapes allow it."""
 
-    def __init__(self, inputs: int, hidden: int, outputs: int, kernel: int, stride: int,
-                 active: type[nn.Module], squeeze: nn.Module | None, eps: float) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        outputs: int,
+        kernel: int,
+        stride: int,
+        active: type[nn.Module],
+        squeeze: nn.Module | None,
+        eps: float,
+    ) -> None:
         super().__init__()
         self.skip = stride == 1 and inputs == outputs
         self.conv = nn.Sequential(
             *(_conv(inputs, hidden, 1, active, eps) if hidden != inputs else ()),
             *_conv(hidden, hidden, kernel, active, eps, stride, hidden),
             *([squeeze] if squeeze else []),
-            *_conv(hidden, outputs, 1, None, eps))
+            *_conv(hidden, outputs, 1, None, eps),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.conv(x)
@@ -78,13 +100,14 @@ def _eighth(channels: float) -> int:
 def mobilenet_v3_small(classes: int) -> Classifier:
     layers, channels = _conv(3, 16, 3, nn.Hardswish, 1e-3, 2), 16
     for kernel, hidden, outputs, squeezed, active, stride in _V3_SMALL:
-        squeeze = Squeeze(hidden, _eighth(hidden / 4), nn.ReLU, nn.Hardsigmoid) if squeezed \
-            else None
+        squeeze = Squeeze(hidden, _eighth(hidden / 4), nn.ReLU, nn.Hardsigmoid) if squeezed else None
         layers.append(Residual(channels, hidden, outputs, kernel, stride, active, squeeze, 1e-3))
         channels = outputs
     layers += _conv(channels, 576, 1, nn.Hardswish, 1e-3)
-    return Classifier(nn.Sequential(*layers), nn.Sequential(
-        nn.Linear(576, 1024), nn.Hardswish(), nn.Dropout(0.2), nn.Linear(1024, classes)))
+    return Classifier(
+        nn.Sequential(*layers),
+        nn.Sequential(nn.Linear(576, 1024), nn.Hardswish(), nn.Dropout(0.2), nn.Linear(1024, classes)),
+    )
 
 
 def efficientnet_b0(classes: int) -> Classifier:
@@ -93,12 +116,12 @@ def efficientnet_b0(classes: int) -> Classifier:
         for block in range(blocks):
             hidden = channels * expansion
             squeeze = Squeeze(hidden, max(1, channels // 4), nn.SiLU, nn.Sigmoid)
-            layers.append(Residual(channels, hidden, outputs, kernel, stride if block == 0 else 1,
-                                   nn.SiLU, squeeze, 1e-5))
+            layers.append(
+                Residual(channels, hidden, outputs, kernel, stride if block == 0 else 1, nn.SiLU, squeeze, 1e-5)
+            )
             channels = outputs
     layers += _conv(channels, 1280, 1, nn.SiLU, 1e-5)
-    return Classifier(nn.Sequential(*layers),
-                      nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, classes)))
+    return Classifier(nn.Sequential(*layers), nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, classes)))
 
 
 MODELS = {"mobilenet_v3_small": mobilenet_v3_small, "efficientnet_b0": efficientnet_b0}
@@ -117,12 +140,14 @@ def build(classes: int, model: str) -> Classifier:
     return made
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10,
-         model: str = "efficientnet_b0") -> tuple[nn.Module, Any, Any]:
+def make(
+    *, seed: int = 0, size: int = 32, classes: int = 10, model: str = "efficientnet_b0"
+) -> tuple[nn.Module, Any, Any]:
     made = seeded(lambda: build(classes, model), seed)
     return made, F.cross_entropy, sgd(made.parameters())
 
 
-def batch(n: int, seed: int, *, size: int = 32, classes: int = 10,
-          model: str = "efficientnet_b0") -> tuple[Tensor, Tensor]:
+def batch(
+    n: int, seed: int, *, size: int = 32, classes: int = 10, model: str = "efficientnet_b0"
+) -> tuple[Tensor, Tensor]:
     return images(n, seed, (3, size, size), classes)

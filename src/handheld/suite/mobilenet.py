@@ -15,14 +15,12 @@ from handheld.errors import HandheldError
 from handheld.suite.synthetic import Classifier, images, seeded, sgd, trainable
 
 #: expansion, channels, blocks, stride of the first
-_STAGES = (
-    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+_STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
-def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1,
-          active: bool = True) -> list[nn.Module]:
+def _conv(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, active: bool = True
+) -> list[nn.Module]:
     layers: list[nn.Module] = [
         nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
@@ -90,17 +88,14 @@ def tuned(model: Classifier, tune: str) -> nn.Module:
     if tune not in ("last", "bias"):
         raise HandheldError(f"mobilenet_v2 is tuned by all, last or bias, not {tune!r}")
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith("head.") or (
-            tune == "bias" and name.endswith(".bias")))
+        parameter.requires_grad_(name.startswith("head.") or (tune == "bias" and name.endswith(".bias")))
     return Frozen(model).train()
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10,
-         tune: str = "all") -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 10, tune: str = "all") -> tuple[nn.Module, Any, Any]:
     model = tuned(seeded(lambda: build(classes), seed), tune)
     return model, F.cross_entropy, sgd(trainable(model))
 
 
-def batch(n: int, seed: int, *, size: int = 32, classes: int = 10,
-          tune: str = "all") -> tuple[Tensor, Tensor]:
+def batch(n: int, seed: int, *, size: int = 32, classes: int = 10, tune: str = "all") -> tuple[Tensor, Tensor]:
     return images(n, seed, (3, size, size), classes)

@@ -39,14 +39,16 @@ class Nmt(nn.Module):
         return words
 
 
-def make(*, seed: int = 0, words: int = 300, vocabulary: int = 300, width: int = 64,
-         length: int = 12) -> tuple[nn.Module, Any, Any]:
+def make(
+    *, seed: int = 0, words: int = 300, vocabulary: int = 300, width: int = 64, length: int = 12
+) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: Nmt(words, vocabulary, width), seed)
     return model, token_loss, torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
-def batch(n: int, seed: int, *, words: int = 300, vocabulary: int = 300, width: int = 64,
-          length: int = 12) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int, seed: int, *, words: int = 300, vocabulary: int = 300, width: int = 64, length: int = 12
+) -> tuple[Tensor, Tensor]:
     """A translation is the sentence read backwards, word for word; 0 begins it."""
     sentence = tokens(n, seed, length, min(words, vocabulary))
     said = sentence.flip(1)

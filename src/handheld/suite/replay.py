@@ -26,8 +26,7 @@ class Catch:
     def _draw(self) -> Frames:
         frame = np.zeros((self.size, self.size), np.uint8)
         edges = [i * self.size // CELLS for i in range(CELLS + 1)]
-        frame[edges[self.fallen] : edges[self.fallen + 1],
-              edges[self.ball] : edges[self.ball + 1]] = 255
+        frame[edges[self.fallen] : edges[self.fallen + 1], edges[self.ball] : edges[self.ball + 1]] = 255
         frame[edges[-2] :, edges[self.paddle - 1] : edges[self.paddle + 2]] = 160
         return frame
 
@@ -67,6 +66,5 @@ class Replay:
     def sample(self, n: int, random: np.random.Generator) -> tuple[npt.NDArray[np.generic], ...]:
         """`n` moves, drawn with replacement, frames in [0, 1]."""
         at = random.integers(len(self), size=n)
-        before, after = (frames[at].astype(np.float32) / np.float32(255)
-                         for frames in (self.before, self.after))
+        before, after = (frames[at].astype(np.float32) / np.float32(255) for frames in (self.before, self.after))
         return before, self.moves[at], self.rewards[at], after, self.over[at]

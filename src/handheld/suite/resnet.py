@@ -10,15 +10,13 @@ from torch.nn import functional as F
 
 from handheld.suite.synthetic import Classifier, images, seeded, sgd
 
-DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3),
-          152: (3, 8, 36, 3)}
+DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
 
 class BasicBlock(nn.Module):
@@ -63,11 +61,12 @@ class Bottleneck(nn.Module):
 def build(classes: int = 10, depth: int = 18, small_stem: bool = False) -> Classifier:
     block = BasicBlock if depth < 50 else Bottleneck
     layers: list[nn.Module] = (
-        [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()] if small_stem else
-        [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
-         nn.MaxPool2d(3, 2, 1)])
+        [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+        if small_stem
+        else [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    )
     inputs = 64
-    for width, count, stride in zip((64, 128, 256, 512), DEPTHS[depth], (1, 2, 2, 2)):
+    for width, count, stride in zip((64, 128, 256, 512), DEPTHS[depth], (1, 2, 2, 2), strict=True):
         for i in range(count):
             layers.append(block(inputs, width, 1 if i else stride))
             inputs = width * block.widen
@@ -78,12 +77,14 @@ def build(classes: int = 10, depth: int = 18, small_stem: bool = False) -> Class
     return model
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10, depth: int = 18,
-         small_stem: bool = False) -> tuple[nn.Module, Any, Any]:
+def make(
+    *, seed: int = 0, size: int = 32, classes: int = 10, depth: int = 18, small_stem: bool = False
+) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: build(classes, depth, small_stem), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 
 
-def batch(n: int, seed: int, *, size: int = 32, classes: int = 10, depth: int = 18,
-          small_stem: bool = False) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int, seed: int, *, size: int = 32, classes: int = 10, depth: int = 18, small_stem: bool = False
+) -> tuple[Tensor, Tensor]:
     return images(n, seed, (3, size, size), classes)

@@ -16,13 +16,11 @@ FRAMES = {"ds_cnn": 49, "gru": 25}
 
 def ds_cnn(classes: int, width: int, blocks: int = 4) -> nn.Module:
     """x[n, 1, frames, features] -> words."""
-    layers: list[nn.Module] = [nn.Conv2d(1, width, (10, 4), 2, (5, 1)), nn.BatchNorm2d(width),
-                               nn.ReLU()]
+    layers: list[nn.Module] = [nn.Conv2d(1, width, (10, 4), 2, (5, 1)), nn.BatchNorm2d(width), nn.ReLU()]
     for _ in range(blocks):
         for conv in (nn.Conv2d(width, width, 3, 1, 1, groups=width), nn.Conv2d(width, width, 1)):
             layers += [conv, nn.BatchNorm2d(width), nn.ReLU()]
-    return Classifier(nn.Sequential(*layers), nn.Sequential(nn.Dropout(0.2),
-                                                            nn.Linear(width, classes)))
+    return Classifier(nn.Sequential(*layers), nn.Sequential(nn.Dropout(0.2), nn.Linear(width, classes)))
 
 
 class Gru(nn.Module):
@@ -43,13 +41,11 @@ def build(classes: int, model: str, width: int) -> nn.Module:
     return ds_cnn(classes, width) if model == "ds_cnn" else Gru(classes, width)
 
 
-def make(*, seed: int = 0, classes: int = 12, model: str = "ds_cnn",
-         width: int = 64) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, classes: int = 12, model: str = "ds_cnn", width: int = 64) -> tuple[nn.Module, Any, Any]:
     made = seeded(lambda: build(classes, model, width), seed)
     return made, F.cross_entropy, sgd(made.parameters(), 0.02)
 
 
-def batch(n: int, seed: int, *, classes: int = 12, model: str = "ds_cnn",
-          width: int = 64) -> tuple[Tensor, Tensor]:
+def batch(n: int, seed: int, *, classes: int = 12, model: str = "ds_cnn", width: int = 64) -> tuple[Tensor, Tensor]:
     x, words = patterns(n, seed, (1, FRAMES[model], FEATURES), classes)
     return (x if model == "ds_cnn" else x[:, 0]), words

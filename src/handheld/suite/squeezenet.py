@@ -29,10 +29,19 @@ class SqueezeNet(nn.Module):
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 64, 3, 2), nn.ReLU(), _pool(),
-            Fire(64, 16, 64), Fire(128, 16, 64), _pool(),
-            Fire(128, 32, 128), Fire(256, 32, 128), _pool(),
-            Fire(256, 48, 192), Fire(384, 48, 192), Fire(384, 64, 256), Fire(512, 64, 256),
+            nn.Conv2d(3, 64, 3, 2),
+            nn.ReLU(),
+            _pool(),
+            Fire(64, 16, 64),
+            Fire(128, 16, 64),
+            _pool(),
+            Fire(128, 32, 128),
+            Fire(256, 32, 128),
+            _pool(),
+            Fire(256, 48, 192),
+            Fire(384, 48, 192),
+            Fire(384, 64, 256),
+            Fire(512, 64, 256),
         )
         last = nn.Conv2d(512, classes, 1)
         self.classifier = nn.Sequential(nn.Dropout(0.5), last, nn.ReLU())

@@ -36,8 +36,10 @@ def patterns(n: int, seed: int, shape: Sequence[int], classes: int) -> tuple[Ten
     labels = torch.randint(classes, (n,), generator=generator)
     noise = torch.randn(n, *shape, generator=generator)
     # each pattern from a seed of its own: of a thousand classes a batch holds few
-    means = {label: torch.randn(*shape, generator=torch.Generator().manual_seed(20 + label))
-             for label in set(labels.tolist())}
+    means = {
+        label: torch.randn(*shape, generator=torch.Generator().manual_seed(20 + label))
+        for label in set(labels.tolist())
+    }
     return 0.5 * torch.stack([means[label] for label in labels.tolist()]) + noise, labels
 
 

@@ -31,8 +31,7 @@ class Block(nn.Module):
     """Attention, then a perceptron, each beside a shortcut. With `rank`, queries and values have
     low-rank layers beside them."""
 
-    def __init__(self, width: int, heads: int, dropout: float, causal: bool = False,
-                 rank: int = 0) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, causal: bool = False, rank: int = 0) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
         self.low_q, self.low_v = (LowRank(width, rank) if rank else None for _ in range(2))
@@ -51,16 +50,16 @@ class Block(nn.Module):
         parts = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)  # each [n, heads, t, width / heads]
         if self.low_q is not None and self.low_v is not None:
-            q, v = (a + low(x).view(n, t, self.heads, -1).transpose(1, 2)
-                    for a, low in ((q, self.low_q), (v, self.low_v)))
+            q, v = (
+                a + low(x).view(n, t, self.heads, -1).transpose(1, 2) for a, low in ((q, self.low_q), (v, self.low_v))
+            )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         mixed: Tensor = self.out(y.transpose(1, 2).reshape(n, t, width))
         return mixed
 
 
 class Encoder(nn.Module):
-    def __init__(self, vocabulary: int, width: int, layers: int, heads: int, length: int,
-                 dropout: float) -> None:
+    def __init__(self, vocabulary: int, width: int, layers: int, heads: int, length: int, dropout: float) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.place = nn.Parameter(torch.randn(length, width) * 0.02)
@@ -76,14 +75,31 @@ class Encoder(nn.Module):
         return scores
 
 
-def make(*, seed: int = 0, vocabulary: int = 5000, width: int = 256, layers: int = 4,
-         heads: int = 4, length: int = 128, dropout: float = 0.1) -> tuple[nn.Module, Any, Any]:
+def make(
+    *,
+    seed: int = 0,
+    vocabulary: int = 5000,
+    width: int = 256,
+    layers: int = 4,
+    heads: int = 4,
+    length: int = 128,
+    dropout: float = 0.1,
+) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: Encoder(vocabulary, width, layers, heads, length, dropout), seed)
     return model, token_loss, sgd(model.parameters())
 
 
-def batch(n: int, seed: int, *, vocabulary: int = 5000, width: int = 256, layers: int = 4,
-          heads: int = 4, length: int = 128, dropout: float = 0.1) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int,
+    seed: int,
+    *,
+    vocabulary: int = 5000,
+    width: int = 256,
+    layers: int = 4,
+    heads: int = 4,
+    length: int = 128,
+    dropout: float = 0.1,
+) -> tuple[Tensor, Tensor]:
     target = tokens(n, seed, length, vocabulary)
     hidden = torch.rand(n, length, generator=torch.Generator().manual_seed(seed + 1)) < 0.15
     return target.masked_fill(hidden, MASK), target

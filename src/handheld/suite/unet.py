@@ -13,8 +13,9 @@ from handheld.suite.synthetic import seeded, sgd
 
 
 def double(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, 1, 1), nn.ReLU(),
-                         nn.Conv2d(outputs, outputs, 3, 1, 1), nn.ReLU())
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, 1, 1), nn.ReLU(), nn.Conv2d(outputs, outputs, 3, 1, 1), nn.ReLU()
+    )
 
 
 class UNet(nn.Module):
@@ -23,11 +24,9 @@ class UNet(nn.Module):
     def __init__(self, classes: int, width: int, channels: int = 1, levels: int = 4) -> None:
         super().__init__()
         widths = [width << level for level in range(levels + 1)]
-        self.downs = nn.ModuleList(
-            double(a, b) for a, b in zip((channels, *widths), widths[:-1]))
+        self.downs = nn.ModuleList(double(a, b) for a, b in zip((channels, *widths), widths[:-1], strict=False))
         self.bottom = double(widths[-2], widths[-1])
-        self.ups = nn.ModuleList(
-            nn.ConvTranspose2d(2 * b, b, 2, 2) for b in reversed(widths[:-1]))
+        self.ups = nn.ModuleList(nn.ConvTranspose2d(2 * b, b, 2, 2) for b in reversed(widths[:-1]))
         self.merges = nn.ModuleList(double(2 * b, b) for b in reversed(widths[:-1]))
         self.head = nn.Conv2d(width, classes, 1)
         for module in self.modules():
@@ -40,25 +39,23 @@ class UNet(nn.Module):
             kept.append(down(x))
             x = F.max_pool2d(kept[-1], 2)
         x = self.bottom(x)
-        for up, merge in zip(self.ups, self.merges):
+        for up, merge in zip(self.ups, self.merges, strict=True):
             x = merge(torch.cat([kept.pop(), up(x)], 1))
         scores: Tensor = self.head(x)  # [n, classes, size, size]
         return scores
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 2,
-         width: int = 16) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 2, width: int = 16) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: UNet(classes, width), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 
 
-def batch(n: int, seed: int, *, size: int = 32, classes: int = 2,
-          width: int = 16) -> tuple[Tensor, Tensor]:
+def batch(n: int, seed: int, *, size: int = 32, classes: int = 2, width: int = 16) -> tuple[Tensor, Tensor]:
     """Noise in which rectangles are brighter: x[n, 1, size, size], and the class of each pixel."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.zeros(n, size, size, dtype=torch.int64)
     corners = torch.randint(size - size // 4, (n, classes - 1, 2), generator=generator).tolist()
-    for image, found in zip(mask, corners):
+    for image, found in zip(mask, corners, strict=True):
         for label, (top, left) in enumerate(found, 1):
             image[top : top + size // 4, left : left + size // 4] = label
     noise = torch.randn(n, 1, size, size, generator=generator)

@@ -15,8 +15,7 @@ from handheld.suite.synthetic import images, seeded, sgd
 
 VGG = {
     16: (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0),
-    19: (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512,
-         0),
+    19: (64, 64, 0, 128, 128, 0, 256, 256, 256, 256, 0, 512, 512, 512, 512, 0, 512, 512, 512, 512, 0),
 }
 
 
@@ -32,34 +31,52 @@ def vgg(depth: int, grid: int) -> list[nn.Module]:
 
 def alexnet(grid: int, stride: int) -> list[nn.Module]:
     return [
-        nn.Conv2d(3, 64, 11, stride, 2), nn.ReLU(), nn.MaxPool2d(3, 2),
-        nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(3, 2),
-        nn.Conv2d(192, 384, 3, 1, 1), nn.ReLU(), nn.Conv2d(384, 256, 3, 1, 1), nn.ReLU(),
-        nn.Conv2d(256, 256, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(3, 2), nn.AdaptiveAvgPool2d(grid),
+        nn.Conv2d(3, 64, 11, stride, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2),
+        nn.Conv2d(64, 192, 5, 1, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2),
+        nn.Conv2d(192, 384, 3, 1, 1),
+        nn.ReLU(),
+        nn.Conv2d(384, 256, 3, 1, 1),
+        nn.ReLU(),
+        nn.Conv2d(256, 256, 3, 1, 1),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2),
+        nn.AdaptiveAvgPool2d(grid),
     ]
 
 
-def build(classes: int, depth: int, hidden: int = 4096, grid: int = 0,
-          size: int = 224) -> nn.Sequential:
+def build(classes: int, depth: int, hidden: int = 4096, grid: int = 0, size: int = 224) -> nn.Sequential:
     """`depth` 8 is AlexNet. The classifier sees `grid` x `grid` pixels: 7 or 6 if it is 0."""
     grid = grid or (6 if depth == 8 else 7)
-    layers, channels = (alexnet(grid, 4 if size >= 64 else 1), 256) if depth == 8 \
-        else (vgg(depth, grid), 512)
+    layers, channels = (alexnet(grid, 4 if size >= 64 else 1), 256) if depth == 8 else (vgg(depth, grid), 512)
     model = nn.Sequential(
-        *layers, nn.Flatten(), nn.Linear(channels * grid * grid, hidden), nn.ReLU(), nn.Dropout(),
-        nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(), nn.Linear(hidden, classes))
+        *layers,
+        nn.Flatten(),
+        nn.Linear(channels * grid * grid, hidden),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(hidden, classes),
+    )
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return model
 
 
-def make(*, seed: int = 0, size: int = 224, classes: int = 1000, depth: int = 16,
-         hidden: int = 4096, grid: int = 0) -> tuple[nn.Module, Any, Any]:
+def make(
+    *, seed: int = 0, size: int = 224, classes: int = 1000, depth: int = 16, hidden: int = 4096, grid: int = 0
+) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: build(classes, depth, hidden, grid, size), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 
 
-def batch(n: int, seed: int, *, size: int = 224, classes: int = 1000, depth: int = 16,
-          hidden: int = 4096, grid: int = 0) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int, seed: int, *, size: int = 224, classes: int = 1000, depth: int = 16, hidden: int = 4096, grid: int = 0
+) -> tuple[Tensor, Tensor]:
     return images(n, seed, (3, size, size), classes)

@@ -14,8 +14,7 @@ from handheld.suite.transformer import Block
 
 
 class Vit(nn.Module):
-    def __init__(self, classes: int, size: int, patch: int, width: int, layers: int,
-                 heads: int) -> None:
+    def __init__(self, classes: int, size: int, patch: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
@@ -31,12 +30,29 @@ class Vit(nn.Module):
         return scores
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10, patch: int = 4, width: int = 192,
-         layers: int = 4, heads: int = 3) -> tuple[nn.Module, Any, Any]:
+def make(
+    *,
+    seed: int = 0,
+    size: int = 32,
+    classes: int = 10,
+    patch: int = 4,
+    width: int = 192,
+    layers: int = 4,
+    heads: int = 3,
+) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: Vit(classes, size, patch, width, layers, heads), seed)
     return model, F.cross_entropy, torch.optim.AdamW(model.parameters(), lr=5e-4)
 
 
-def batch(n: int, seed: int, *, size: int = 32, classes: int = 10, patch: int = 4,
-          width: int = 192, layers: int = 4, heads: int = 3) -> tuple[Tensor, Tensor]:
+def batch(
+    n: int,
+    seed: int,
+    *,
+    size: int = 32,
+    classes: int = 10,
+    patch: int = 4,
+    width: int = 192,
+    layers: int = 4,
+    heads: int = 3,
+) -> tuple[Tensor, Tensor]:
     return images(n, seed, (3, size, size), classes)

@@ -60,8 +60,9 @@ class Workload:
         """(model, loss, optimizer): `loss(model(*inputs), target)` is a scalar."""
         module = self._module()
         if not self.single:
-            raise HandheldError(f"{self.name} has several updates and no single loss. "
-                                f"Try: suite.get({self.name!r}).step()")
+            raise HandheldError(
+                f"{self.name} has several updates and no single loss. Try: suite.get({self.name!r}).step()"
+            )
         result: tuple[Any, Any, Any] = module.make(seed=seed, **self.options)
         return result
 
@@ -79,8 +80,9 @@ class Workload:
                 return optimizer
             trained = [p for p in modules[""].parameters() if p.requires_grad]
             takes = inspect.signature(type(optimizer)).parameters
-            return type(optimizer)(trained, **{name: value for name, value in
-                                               optimizer.defaults.items() if name in takes})
+            return type(optimizer)(
+                trained, **{name: value for name, value in optimizer.defaults.items() if name in takes}
+            )
 
         update = Update("train", lambda m, b: loss(m[""](b[0]), b[1]), again, (0, 1))
         return {"": model}, (update,)
@@ -98,10 +100,8 @@ class Workload:
             return [("train", batch)]
         needed = 1 + max(i for update in self._module().UPDATES for i in update.takes)
         if len(batch) < needed:
-            raise HandheldError(f"{self.name} takes batches of {needed} arrays, and this one has "
-                                f"{len(batch)}")
-        return [(update.graph, tuple(batch[i] for i in update.takes))
-                for update in self._module().UPDATES]
+            raise HandheldError(f"{self.name} takes batches of {needed} arrays, and this one has {len(batch)}")
+        return [(update.graph, tuple(batch[i] for i in update.takes)) for update in self._module().UPDATES]
 
     def step(self, batch: int | None = None, seed: int = 0, evaluate: bool = True) -> Step:
         """The captured step at a batch size; of one model also its evaluation, if wanted."""
@@ -111,16 +111,16 @@ class Workload:
             return step
         from handheld.capture.capture import capture
 
-        return capture(*self.make(seed), self.batch(size, seed), seed=seed, name=self.name,
-                       evaluate=evaluate)
+        return capture(*self.make(seed), self.batch(size, seed), seed=seed, name=self.name, evaluate=evaluate)
 
     def with_options(self, size: str | int | None = None, **options: Any) -> Workload:
         """The same family at a size (small, paper, or pixels) and with other options."""
         named: Mapping[str, Any] = {}
         if isinstance(size, str) and not size.isdigit():
             if size not in SIZES:
-                raise HandheldError(f"{self.name} has no size {size!r}. There are: small, paper, "
-                                    "and for images a number of pixels")
+                raise HandheldError(
+                    f"{self.name} has no size {size!r}. There are: small, paper, and for images a number of pixels"
+                )
             named = self.small if size == "small" else self.paper
         elif size is not None:
             options = {"size": int(size), **options}
@@ -128,36 +128,39 @@ class Workload:
             return self
         if options:
             self._check(options)
-        return replace(self, options={**self.options, **named, **options},
-                       size=self.size if size is None else str(size))
+        return replace(
+            self, options={**self.options, **named, **options}, size=self.size if size is None else str(size)
+        )
 
     def _check(self, options: Mapping[str, Any]) -> None:
-        known = [name for name, parameter in
-                 inspect.signature(self._module().batch).parameters.items()
-                 if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+        known = [
+            name
+            for name, parameter in inspect.signature(self._module().batch).parameters.items()
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        ]
         for name in options:
             if name not in known:
-                raise HandheldError(f"{self.name} has no option {name!r}. It has: "
-                                    f"{', '.join(known) or 'none'}")
+                raise HandheldError(f"{self.name} has no option {name!r}. It has: {', '.join(known) or 'none'}")
 
     def _module(self) -> ModuleType:
         try:
             return importlib.import_module(f"handheld.suite.{self.family}")
         except ImportError as error:
-            raise HandheldError(f"the workload {self.name} needs PyTorch, which is not installed "
-                                f"({error}). Try: pip install 'handheld[capture]'") from error
+            raise HandheldError(
+                f"the workload {self.name} needs PyTorch, which is not installed "
+                f"({error}). Try: pip install 'handheld[capture]'"
+            ) from error
 
 
-def record_updates(modules: Modules, updates: tuple[Update, ...], batch: tuple[Any, ...],
-                   seed: int) -> Capture:
+def record_updates(modules: Modules, updates: tuple[Update, ...], batch: tuple[Any, ...], seed: int) -> Capture:
     """Several updates, captured over one state."""
     from handheld.capture.capture import Capture
 
     capture = Capture(modules, seed)
     for update in updates:
+
         def fn(b: Any, loss: Callable[[Modules, Any], Any] = update.loss) -> Any:
             return loss(modules, b)
 
-        capture.train(fn, update.optimizer(modules), tuple(batch[i] for i in update.takes),
-                      update.graph)
+        capture.train(fn, update.optimizer(modules), tuple(batch[i] for i in update.takes), update.graph)
     return capture

@@ -12,8 +12,11 @@ from handheld.suite.synthetic import Classifier, images, seeded, sgd
 
 def separable(inputs: int, outputs: int) -> list[nn.Module]:
     """A filter a channel, then a mix of channels."""
-    return [nn.Conv2d(inputs, inputs, 3, 1, 1, groups=inputs, bias=False),
-            nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)]
+    return [
+        nn.Conv2d(inputs, inputs, 3, 1, 1, groups=inputs, bias=False),
+        nn.Conv2d(inputs, outputs, 1, bias=False),
+        nn.BatchNorm2d(outputs),
+    ]
 
 
 class Block(nn.Module):
@@ -28,8 +31,11 @@ class Block(nn.Module):
             layers += separable(channels, width)
             channels = width
         self.conv = nn.Sequential(*layers, *([nn.MaxPool2d(3, 2, 1)] if stride > 1 else []))
-        self.shortcut: nn.Module = nn.Identity() if stride == 1 else nn.Sequential(
-            nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+        self.shortcut: nn.Module = (
+            nn.Identity()
+            if stride == 1
+            else nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.conv(x) + self.shortcut(x)
@@ -39,15 +45,21 @@ class Block(nn.Module):
 def build(classes: int = 10, middle: int = 8) -> Classifier:
     """`middle` blocks of 728 channels, eight as published."""
     features = nn.Sequential(
-        nn.Conv2d(3, 32, 3, 2, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.Conv2d(32, 64, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.Conv2d(3, 32, 3, 2, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
         Block(64, 128, 128, stride=2, active=False),
         Block(128, 256, 256, stride=2),
         Block(256, 728, 728, stride=2),
         *(Block(728, 728, 728, 728) for _ in range(middle)),
         Block(728, 728, 1024, stride=2),
-        *separable(1024, 1536), nn.ReLU(),
-        *separable(1536, 2048), nn.ReLU(),
+        *separable(1024, 1536),
+        nn.ReLU(),
+        *separable(1536, 2048),
+        nn.ReLU(),
     )
     model = Classifier(features, nn.Linear(2048, classes))
     for module in model.modules():
@@ -56,12 +68,10 @@ def build(classes: int = 10, middle: int = 8) -> Classifier:
     return model
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10,
-         middle: int = 8) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 10, middle: int = 8) -> tuple[nn.Module, Any, Any]:
     model = seeded(lambda: build(classes, middle), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 
 
-def batch(n: int, seed: int, *, size: int = 32, classes: int = 10,
-          middle: int = 8) -> tuple[Tensor, Tensor]:
+def batch(n: int, seed: int, *, size: int = 32, classes: int = 10, middle: int = 8) -> tuple[Tensor, Tensor]:
     return images(n, seed, (3, size, size), classes)
