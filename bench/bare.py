@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from handheld.backends.widen import texts_of
+from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.kernels.base import Buffer, Int, Launch, round_up
 

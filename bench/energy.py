@@ -349,7 +349,7 @@ class Kernels:
 
 def equal_kernels(device: str) -> Kernels:
     """Kernels that take PLANTED_S each, by how much they do."""
-    from handheld.backends import opencl_devices
+    from handheld.backends.opencl import devices as opencl_devices
 
     bench = _Bench(opencl_devices.find(device))
     cl, queue = bench.cl, bench.queue

@@ -47,9 +47,9 @@ from contractions import Contraction
 from streams import Stream, Update
 
 import handheld
-from handheld.backends.opencl import OpenCLSession
-from handheld.backends.opencl_devices import Found, find
-from handheld.backends.widen import texts_of
+from handheld.backends.opencl.devices import Found, find
+from handheld.backends.opencl.session import OpenCLSession
+from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.kernels import contract

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import handheld
-from handheld import benchmark
+from handheld import bench
 from handheld.errors import HandheldError
 
 SMALL = ["m1", "m3", "mlp", "lenet5", "--on", "opencl", "--seconds", "1", "--cool", "0"]
@@ -105,7 +105,7 @@ def once(folder: Path, words: list[str], after: float | None) -> str:
 
 def kept(folder: Path) -> list[dict[str, Any]]:
     try:
-        return benchmark.open_results(folder).lines
+        return bench.open_results(folder).lines
     except HandheldError:  # killed before there was anything
         return []
 
@@ -116,9 +116,9 @@ def lost(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]
 
 def unsound(folder: Path) -> list[str]:
     """What is wrong with a folder that came to its end."""
-    results = benchmark.open_results(folder)
+    results = bench.open_results(folder)
     keys = [row["key"] for row in results.lines]
-    wanted = {benchmark.Case(**case).key for case in results.info["cases"]}
+    wanted = {bench.Case(**case).key for case in results.info["cases"]}
     problems = [f"{key} has {keys.count(key)} rows" for key in {*keys, *wanted} if keys.count(key) != 1]
     for row in results.rows:
         path = results.run_path(row)

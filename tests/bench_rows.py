@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import handheld
-from handheld.benchmark.folder import Results, Writer
+from handheld.bench.folder import Results, Writer
 
 CAPS = {"name": "made up", "vendor": "nobody", "driver": "1", "kind": "gpu", "compute_units": 2}
 

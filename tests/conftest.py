@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 #: test that fails is run again, at most twice, and shown as R. Op cases, kernels, passes and whole
 #: models never are.
 REAL_TIME = (
-    "benchmark/",
+    "bench/",
     "cli/",
     "measure/",
     "profile/",

@@ -9,8 +9,8 @@ import numpy as np
 import pyopencl as cl
 
 from handheld.backends.base import describe
-from handheld.backends.opencl import texture
-from handheld.backends.widen import texts_of
+from handheld.backends.opencl.session import texture
+from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
 from handheld.kernels.base import Buffer, Float, Int, Lower, Start, Texture, Workspace

@@ -486,7 +486,7 @@ def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatc
 
 def test_features_that_a_compiler_refuses_are_asked_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before another kind's kernels are tried."""
-    from handheld.backends import widen
+    from handheld.backends.opencl import widen
 
     caps = describe("opencl")
     if caps.kind != "cpu":

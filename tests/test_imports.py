@@ -1,9 +1,9 @@
 """Imports point one way, PyTorch stays where it belongs, and only the command line prints.
 
     errors, device, cache, collector → graph → passes → kernels → plan → backends → run → measure
-    → profile → benchmark → cli
+    → profile → bench → cli
     errors → sensors → store → analyse → profile
-    suite → source → benchmark, cli
+    suite → resolve → bench, cli
 
 Imports inside functions and for type checking are not counted: a plan may open its device when it
 is started, and a type may be named anywhere.
@@ -44,14 +44,14 @@ ALLOWED: dict[str, set[str]] = {
     "report": set(),
     "capture": _STEP | {"passes"},
     "suite": _STEP | {"capture"},
-    "source": _STEP | {"container", "package", "suite", "run"},
-    "benchmark": _STEP
+    "resolve": _STEP | {"container", "package", "suite", "run"},
+    "bench": _STEP
     | {
         "handheld",
         "cache",
         "package",
         "suite",
-        "source",
+        "resolve",
         "plan",
         "backends",
         "run",
@@ -74,7 +74,7 @@ ALLOWED: dict[str, set[str]] = {
         "report",
         "sensors",
         "suite",
-        "benchmark",
+        "bench",
     },
     "cli": _STEP
     | {
@@ -86,13 +86,13 @@ ALLOWED: dict[str, set[str]] = {
         "run",
         "measure",
         "suite",
-        "source",
+        "resolve",
         "sensors",
         "analyse",
         "profile",
         "report",
         "studies",
-        "benchmark",
+        "bench",
     },
     "handheld": _BASE | {"step"},
     "__main__": {"cli"},
@@ -143,7 +143,9 @@ def test_torch_is_imported_where_it_belongs():
     wrong = []
     for path, module, line in modules():
         where = path.relative_to(ROOT)
-        home = where.parts[0] in ("capture", "suite") or str(where).startswith(("backends/torch", "profile/watch.py"))
+        home = where.parts[0] in ("capture", "suite") or str(where).startswith(
+            ("backends/reference", "profile/watch.py")
+        )
         if module.partition(".")[0] == "torch" and not home:
             wrong.append(f"{where}:{line}")
     assert not wrong, "torch is imported in " + ", ".join(wrong)

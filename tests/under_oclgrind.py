@@ -20,7 +20,7 @@ import numpy as np
 from cases import CASES
 from casework import Held, captured, differences, reference, run_plan
 from handheld.backends.base import describe
-from handheld.backends.opencl import OpenCLSession
+from handheld.backends.opencl.session import OpenCLSession
 from handheld.passes import half
 from variants import DESCRIPTIONS, Variants, described, in_shard
 

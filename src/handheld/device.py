@@ -34,7 +34,7 @@ class DeviceCaps:
     fp16: bool = False
     fp64: bool = False
     vector_width: int = 4  # floats in a register
-    #: of the processor, which its compiler leaves out unless asked (backends/widen.py)
+    #: of the processor, which its compiler leaves out unless asked (backends/opencl/widen.py)
     features: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from handheld.backends import opencl_devices
 from handheld.backends.base import describe
+from handheld.backends.opencl import devices as opencl_devices
 
 CPU = SimpleNamespace(
     name="some CPU", native_vector_width_float=16, driver_version="1", platform=SimpleNamespace(version="OpenCL 3.0")

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 
 import handheld
-from handheld.backends import opencl, opencl_devices
-from handheld.backends.merge import merge, renamed
+from handheld.backends.opencl import devices as opencl_devices
+from handheld.backends.opencl import session as opencl
+from handheld.backends.opencl.merge import merge, renamed
 from handheld.errors import BuildError
 from models import Vision
 

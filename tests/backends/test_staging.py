@@ -11,7 +11,7 @@ from torch import nn
 
 import handheld
 from handheld.backends.base import describe
-from handheld.backends.opencl_staging import LEAST_BYTES, PIECES, Staging
+from handheld.backends.opencl.staging import LEAST_BYTES, PIECES, Staging
 from handheld.errors import BatchError
 from handheld.step import Step
 

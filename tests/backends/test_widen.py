@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 import handheld
 from handheld.backends.base import describe
-from handheld.backends.merge import merge, renamed
-from handheld.backends.widen import texts_of
+from handheld.backends.opencl.merge import merge, renamed
+from handheld.backends.opencl.widen import texts_of
 from handheld.kernels.base import Buffer, Float, Int, Launch
 from harness import caps_of_kind, queue
 from models import Vision

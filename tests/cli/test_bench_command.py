@@ -1,4 +1,4 @@
-"""`handheld bench` as a user meets it; tests/benchmark has what happens behind it."""
+"""`handheld bench` as a user meets it; tests/bench has what happens behind it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 import handheld
 from bench_rows import CAPS, folder, row
-from handheld.cli import show
+from handheld.cli import output
 from handheld.cli.main import app
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for console in (show.out, show.err):
+    for console in (output.out, output.err):
         monkeypatch.setattr(console, "_width", 80)
 
     def call(*words: str):

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 import handheld
 from handheld import container
-from handheld.backends import opencl_devices
-from handheld.cli import probe, show
+from handheld.backends.opencl import devices as opencl_devices
+from handheld.cli import output, probe
 from handheld.cli.main import app
 from handheld.errors import CheckpointError, DeviceError, StepFileError
 from handheld.package import load_state
@@ -90,7 +90,7 @@ def work(tmp_path_factory) -> Path:
 def run(work, monkeypatch):
     """Runs a command in the folder; 80 columns, no colours."""
     monkeypatch.chdir(work)
-    for console in (show.out, show.err):
+    for console in (output.out, output.err):
         monkeypatch.setattr(console, "_width", 80)
 
     def call(*words: str):
@@ -478,7 +478,7 @@ def test_places_that_cannot_be_written(run, work, monkeypatch):
 
 
 def test_one_is_not_many(run):
-    assert [show.count(n, "launch") for n in (1, 28)] == ["1 launch", "28 launches"]
+    assert [output.count(n, "launch") for n in (1, 28)] == ["1 launch", "28 launches"]
     result = run("train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--batch", "320")
     assert any(line.rstrip().endswith("a step, 1 step") for line in result.stdout.splitlines())
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import handheld
 from casework_path import clean_path
-from handheld.cli import profile, run_tables, show
+from handheld.cli import output, profile, run_tables
 from handheld.cli.main import app
 from handheld.errors import RunFileError
 from handheld.profile import sampling
@@ -55,7 +55,7 @@ def run(tmp_path, monkeypatch):
     """Runs a command in a folder of its own; 80 columns, no colours, no second of idleness."""
     (tmp_path / "mine.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
-    for console in (show.out, show.err):
+    for console in (output.out, output.err):
         monkeypatch.setattr(console, "_width", 80)
 
     def call(*words: str):
@@ -154,7 +154,7 @@ def test_bad_requests(run):
 
 def test_energy_without_a_sensor_is_an_error_before_anything_runs(run, monkeypatch):
     monkeypatch.setattr(sampling, "find", lambda where=None: [])
-    monkeypatch.setattr(profile, "open_source", lambda what: pytest.fail("it went on"))
+    monkeypatch.setattr(profile, "open_model", lambda what: pytest.fail("it went on"))
     result = run("mine.py:make", "--energy")
     assert result.exit_code == 1 and "no sensor of power is here" in result.stderr
     assert "--estimate-energy" in result.stderr
@@ -340,7 +340,7 @@ def test_live_in_a_terminal(run, tmp_path):
 
 def test_tables_of_a_run_with_everything(tmp_path, monkeypatch, capsys):
     """Long names, several rails: still 80 columns."""
-    monkeypatch.setattr(show.out, "_width", 80)
+    monkeypatch.setattr(output.out, "_width", 80)
     made = MadeRun(
         tmp_path / "one.run",
         estimate={"watts_busy": 5.0, "watts_idle": 1.0},
@@ -357,7 +357,7 @@ def test_tables_of_a_run_with_everything(tmp_path, monkeypatch, capsys):
     )
     made.steps(60)
     made.writer.note("gap", "a sensor went away")
-    with made.open() as opened, show.out.capture() as shown:
+    with made.open() as opened, output.out.capture() as shown:
         run_tables.present(opened)
     lines = shown.get().splitlines()
     assert max(map(len, lines[:-1])) <= 80 and any("858.3 MiB alive" in line for line in lines)

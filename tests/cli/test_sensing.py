@@ -8,8 +8,8 @@ import json
 import pytest
 from rich.console import Console
 
-from handheld.backends import opencl_devices
-from handheld.cli import sensing, show
+from handheld.backends.opencl import devices as opencl_devices
+from handheld.cli import output, sensing
 from handheld.cli.main import app
 from sensor_trees import grow
 
@@ -21,7 +21,7 @@ def at_once(monkeypatch):
 
 def shown(sensors) -> str:
     console = Console(width=80, file=io.StringIO(), highlight=False)
-    console.print(show.grid(sensing.rows(sensors)))
+    console.print(output.grid(sensing.rows(sensors)))
     return console.file.getvalue()
 
 

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fake_family
-from handheld.backends import opencl_devices
-from handheld.cli import probe, show, tune
+from handheld.backends.opencl import devices as opencl_devices
+from handheld.cli import output, probe, tune
 from handheld.cli.main import app
 from handheld.measure import ceilings
 from handheld.measure.child import Child
@@ -42,7 +42,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setattr(lowering, "FAMILIES", {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
     child = functools.partial(Child, fake_family.COMMAND)
     monkeypatch.setattr(tune, "Tuner", lambda *args: Tuner(*args, child()))
-    for console in (show.out, show.err):
+    for console in (output.out, output.err):
         monkeypatch.setattr(console, "_width", 80)
 
     def call(*words: str):
@@ -91,8 +91,8 @@ def test_long_signatures_and_paths_lose_their_middle(run, one_device, monkeypatc
             )
         ]
     )
-    with show.out.capture() as taken:
-        show.out.print(shown)
+    with output.out.capture() as taken:
+        output.out.print(shown)
     lines = taken.get().splitlines()
     assert max(map(len, lines)) <= 80
     assert "matmul 64x" in lines[1] and "…" in lines[1] and "x7 e3" in lines[1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from handheld.backends.torch_ops import run_node
+from handheld.backends.reference.ops import run_node
 from handheld.errors import GraphError
 from handheld.graph.check import check
 from handheld.graph.evaluate import evaluate

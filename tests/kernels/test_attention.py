@@ -148,7 +148,7 @@ def test_dropout_drops_what_the_graph_s_random_numbers_say(causal, kind):
     b, h, n, s, p = 2, 2, 35, 70, 0.4
     attrs = {**PLAIN, "causal": causal, "dropout": p, "key": 12345}
     seed, step = np.array(7, np.int32), np.array(3, np.int32)
-    from handheld.backends.torch_attention import _kept
+    from handheld.backends.reference.attention import _kept
 
     rest = [torch.from_numpy(seed), torch.from_numpy(step)]
     kept = _kept(attrs, torch.zeros(b, h, n, s, dtype=torch.float64), rest)

@@ -18,7 +18,7 @@ import pyopencl as cl
 import pytest
 import torch
 
-from handheld.backends.torch_ops import run_node as reference
+from handheld.backends.reference.ops import run_node as reference
 from handheld.errors import GraphError
 from handheld.graph.check import check
 from handheld.graph.program import Builder, Instr

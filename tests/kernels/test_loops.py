@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from handheld.backends.torch_ops import run_node as reference
+from handheld.backends.reference.ops import run_node as reference
 from handheld.device import DeviceCaps
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
-from handheld.backends.opencl import OpenCLSession
+from handheld.backends.opencl.session import OpenCLSession
 from handheld.errors import BatchError, HandheldError
 from handheld.run.verify import relative_error, verify_plan
 

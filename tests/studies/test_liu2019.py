@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from handheld import suite
 from handheld.backends.base import LAUNCH
-from handheld.benchmark.folder import Writer
+from handheld.bench.folder import Writer
 from handheld.cli.main import app
 from handheld.errors import StudyError
 from handheld.sensors.base import Channel

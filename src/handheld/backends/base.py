@@ -122,15 +122,15 @@ def describe(device: str) -> DeviceCaps:
     """The description of a device by its name."""
     kind = device.partition(":")[0]
     if kind == "opencl":
-        from handheld.backends.opencl_devices import find
+        from handheld.backends.opencl.devices import find
 
         return find(device).caps
     if kind == "torch":
         try:
-            from handheld.backends import torch as torch_backend
+            from handheld.backends.reference import session as reference
         except ImportError as error:
             raise DeviceError(f"{device} needs PyTorch ({error}). Try: pip install 'handheld[capture]'") from None
-        return torch_backend.describe(device)
+        return reference.describe(device)
     if device == "null":
         return host_caps("null", "null")
     raise DeviceError(f"unknown device {device!r}; there are opencl[:name], torch:cpu, torch:cuda and null")
@@ -141,9 +141,9 @@ def open_session(plan: Plan, **options: Any) -> Session:
     kind = plan.device.partition(":")[0]
     opened: Any
     if kind == "opencl":
-        from handheld.backends.opencl import OpenCLSession as opened
+        from handheld.backends.opencl.session import OpenCLSession as opened
     elif kind == "torch":
-        from handheld.backends.torch import TorchSession as opened
+        from handheld.backends.reference.session import TorchSession as opened
     elif kind == "null":
         from handheld.backends.null import NullSession as opened
     else:

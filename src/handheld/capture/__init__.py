@@ -1,4 +1,4 @@
-"""PyTorch → Graph. With backends/torch*.py and suite/ the only importer of torch.
+"""PyTorch → Graph. With backends/reference/ and suite/ the only importer of torch.
 
 `handheld.capture` is this package and, because that is how a user calls it, also the function.
 """

@@ -13,10 +13,10 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from handheld import benchmark
-from handheld.benchmark import Progress, Results, Settings
-from handheld.benchmark.matrix import DEVICES
-from handheld.cli import bench_tables, show
+import handheld.bench as runner
+from handheld.bench import Progress, Results, Settings
+from handheld.bench.matrix import DEVICES
+from handheld.cli import bench_tables, output
 from handheld.cli.options import Json, Seed
 from handheld.errors import HandheldError
 
@@ -136,7 +136,7 @@ def bench(
     handheld bench --merge phone laptop --out both
     """
     if listed:
-        bench_tables.present_workloads(benchmark.expand(names or ()), json)
+        bench_tables.present_workloads(runner.expand(names or ()), json)
         return
     if compare or merge:
         _folders(names or [], compare, merge, out, json)
@@ -151,33 +151,34 @@ def bench(
         matrix, folder = None, resume
         settings = _as_begun(resume, settings)
     else:
-        matrix = benchmark.Matrix(benchmark.expand(names or ()), split(on), batches(batch), size)
+        matrix = runner.Matrix(runner.expand(names or ()), split(on), batches(batch), size)
         folder = out
     begun = time.monotonic()
     with shown(json) as tell:
         count = 0
-        rows = benchmark.run(matrix, folder, settings, retry=retry, tell=tell)
-        before = benchmark.open_results(folder)
+        rows = runner.run(matrix, folder, settings, retry=retry, tell=tell)
+        before = runner.open_results(folder)
         for note in before.notes:
-            show.warn(note)
+            output.warn(note)
         if before.rows and not json:
             failed = sum(row["status"] != "trained" for row in before.rows)
             again = f"; --retry runs the {failed} again that did not train" if failed else ""
-            show.out.print(
-                f"{folder} holds {show.count(len(before.rows), 'row')} already{'' if retry else again}", soft_wrap=True
+            output.out.print(
+                f"{folder} holds {output.count(len(before.rows), 'row')} already{'' if retry else again}",
+                soft_wrap=True,
             )
         with contextlib.closing(rows) as rows, _kept(folder):  # type: ignore[type-var]
             for row in rows:
                 count += 1
                 if not json:
                     bench_tables.say_row(row, count)
-    results = benchmark.open_results(folder)
+    results = runner.open_results(folder)
     _end(results, count, time.monotonic() - begun, json)
 
 
 def _as_begun(folder: Path, settings: Settings) -> Settings:
     """Those settings that rows share are the folder's, unless something else was asked for."""
-    before = benchmark.open_results(folder).info["settings"] if folder.exists() else {}
+    before = runner.open_results(folder).info["settings"] if folder.exists() else {}
     return replace(
         settings,
         **{
@@ -189,9 +190,9 @@ def _as_begun(folder: Path, settings: Settings) -> Settings:
 
 
 def _end(results: Results, count: int, seconds: float, json: bool) -> None:
-    lines = benchmark.card(results.rows)
+    lines = runner.card(results.rows)
     if json:
-        show.print_json(
+        output.print_json(
             {
                 "folder": str(results.folder),
                 "ran": count,
@@ -211,19 +212,19 @@ def _end(results: Results, count: int, seconds: float, json: bool) -> None:
 def _folders(names: list[str], compare: bool, merge: bool, out: Path, json: bool) -> None:
     if compare and merge:
         raise HandheldError("--compare and --merge are two commands. Try: one of them")
-    opened = [benchmark.open_results(name) for name in names]
+    opened = [runner.open_results(name) for name in names]
     if compare:
         if len(opened) != 2:
             raise HandheldError(f"--compare takes two results folders, not {len(opened)}")
-        found = benchmark.compare(*opened)
-        show.print_json(found) if json else bench_tables.present_compared(found)
+        found = runner.compare(*opened)
+        output.print_json(found) if json else bench_tables.present_compared(found)
         return
-    made = benchmark.merge(opened, out)
+    made = runner.merge(opened, out)
     if json:
-        show.print_json({"folder": str(made.folder), "rows": made.rows})
+        output.print_json({"folder": str(made.folder), "rows": made.rows})
     else:
-        show.out.print(
-            f"{show.count(len(made.rows), 'row')} of {len(opened)} folders are in {made.folder}", soft_wrap=True
+        output.out.print(
+            f"{output.count(len(made.rows), 'row')} of {len(opened)} folders are in {made.folder}", soft_wrap=True
         )
 
 
@@ -233,18 +234,18 @@ def _kept(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        done = show.count(len(benchmark.open_results(folder).rows), "row")
+        done = output.count(len(runner.open_results(folder).rows), "row")
         raise KeyboardInterrupt(f"interrupted; {folder} holds {done}. The same command goes on from there") from None
 
 
 @contextlib.contextmanager
 def shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
     """On a terminal: a line that says where it is, and how long it takes still."""
-    if quiet or not show.err.is_terminal:
+    if quiet or not output.err.is_terminal:
         yield None
         return
     last = 0.0
-    with Live(console=show.err, transient=True, auto_refresh=False) as screen:
+    with Live(console=output.err, transient=True, auto_refresh=False) as screen:
 
         def tell(now: Progress) -> None:
             nonlocal last
@@ -252,12 +253,12 @@ def shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
             if clock - last < SAY_S and now.stage.startswith("step"):
                 return
             last = clock
-            left = "" if now.left_s is None else f"  about {show.duration(now.left_s)} left"
+            left = "" if now.left_s is None else f"  about {output.duration(now.left_s)} left"
             case = now.case
             where = f"{case.workload} on {case.device}, {case.batch or 'own'}: {now.stage}"
-            room = max(show.err.width - len(left) - 10, 20)
+            room = max(output.err.width - len(left) - 10, 20)
             screen.update(
-                Text.assemble((f"{now.done + 1}/{now.count} ", "bold"), show.middle(where, room), (left, "dim")),
+                Text.assemble((f"{now.done + 1}/{now.count} ", "bold"), output.middle(where, room), (left, "dim")),
                 refresh=True,
             )
 

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from handheld import suite
 from handheld.analyse.stats import others
-from handheld.benchmark import Results, Row
-from handheld.benchmark.folder import statuses
-from handheld.cli import show
+from handheld.bench import Results, Row
+from handheld.bench.folder import statuses
+from handheld.cli import output
 
 _HEAD = f"{'':>4} {'workload':<19} {'on':<13} {'batch':>5} {'samples/s':>10} {'ms a step':>10} {'memory':>10}"
 NOT_MEASURED = "not measured"
@@ -21,11 +21,11 @@ NOT_MEASURED = "not measured"
 def say_row(row: Row, number: int) -> None:
     """A run that is done."""
     if number == 1:
-        show.out.print(Text(_HEAD, style="dim"))
+        output.out.print(Text(_HEAD, style="dim"))
     batch = "own" if row["batch"] is None else str(row["batch"])
-    start = f"{number:>4} {show.middle(row['workload'], 19):<19} {show.middle(row['device'], 13):<13} {batch:>5} "
+    start = f"{number:>4} {output.middle(row['workload'], 19):<19} {output.middle(row['device'], 13):<13} {batch:>5} "
     if row["status"] == "trained":
-        show.out.print(Text(start + _numbers(row)))
+        output.out.print(Text(start + _numbers(row)))
         return
     _say_why(start, row)
 
@@ -34,25 +34,27 @@ def _say_why(start: str, row: dict[str, Any]) -> None:
     """On the line if there is room, else below it, whole."""
     text, room = why(row), 80 - len(start)
     if len(text) <= room:
-        show.out.print(Text.assemble(start, (text, "yellow")))
+        output.out.print(Text.assemble(start, (text, "yellow")))
         return
-    show.out.print(Text.assemble(start, (row["status"], "yellow")))
+    output.out.print(Text.assemble(start, (row["status"], "yellow")))
     for part in textwrap.wrap(text.removeprefix(row["status"]).lstrip(":, "), 75):
-        show.out.print(Text(f"     {part}", style="yellow"))
+        output.out.print(Text(f"     {part}", style="yellow"))
 
 
 def why(row: dict[str, Any]) -> str:
     """Why a row did not train, with what it needed where that is known."""
     needed = row.get("planned_bytes")
     if row["status"] == "does not fit" and needed and row.get("available_bytes"):
-        return f"does not fit, needs {show.size(needed)}, there is {show.size(row['available_bytes'])}"
-    more = f" (planned {show.size(needed)})" if needed and row["status"] == "out of memory" else ""
+        return f"does not fit, needs {output.size(needed)}, there is {output.size(row['available_bytes'])}"
+    more = f" (planned {output.size(needed)})" if needed and row["status"] == "out of memory" else ""
     return f"{row['status']}{more}: {row['reason']}".replace("\n", " ")
 
 
 def _numbers(row: Row) -> str:
     memory = row.get("planned_bytes") or row.get("peak_bytes")
-    return f"{_rate(row.get('samples_s')):>10} {_ms(row.get('step_ms')):>10} {show.size(memory) if memory else '':>10}"
+    return (
+        f"{_rate(row.get('samples_s')):>10} {_ms(row.get('step_ms')):>10} {output.size(memory) if memory else '':>10}"
+    )
 
 
 def _rate(value: float | None) -> str:
@@ -82,14 +84,14 @@ def joules(value: float | None) -> str:
 
 def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: float) -> None:
     """The report card."""
-    out = show.out
+    out = output.out
     out.print()
     out.print(Text("what trains here", style="bold"))
     out.print(
         Text(f"{'workload':<18} {'best on':<13} {'batch':>5} {'samples/s':>9} {'J a sample':>12} others", style="dim")
     )
     for line in lines:
-        name = f"{show.middle(line['workload'], 18):<18} "
+        name = f"{output.middle(line['workload'], 18):<18} "
         if not line["trains"]:
             _say_why(name, line)
             continue
@@ -97,20 +99,20 @@ def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: fl
         out.print(
             Text.assemble(
                 name,
-                f"{show.middle(line['device'], 13):<13} {line['batch']:>5} "
+                f"{output.middle(line['device'], 13):<13} {line['batch']:>5} "
                 f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} ",
-                (show.middle(beside, 18), "dim"),
+                (output.middle(beside, 18), "dim"),
             )
         )
     out.print()
-    out.print(show.grid(_facts(results, lines, ran, seconds)))
+    out.print(output.grid(_facts(results, lines, ran, seconds)))
 
 
 def present_workloads(names: Iterable[str], json: bool) -> None:
     """What can be named: workloads, and the domains and sources that stand for groups of them."""
     found = [suite.get(name) for name in names]
     if json:
-        show.print_json(
+        output.print_json(
             {
                 "workloads": [
                     {
@@ -125,32 +127,32 @@ def present_workloads(names: Iterable[str], json: bool) -> None:
             }
         )
         return
-    show.out.print(Text(f"{'workload':<19} {'domain':<8} {'from':<16} {'batch':>5} ", style="dim"))
+    output.out.print(Text(f"{'workload':<19} {'domain':<8} {'from':<16} {'batch':>5} ", style="dim"))
     for one in found:
         start = f"{one.name:<19} {one.domain:<8} {', '.join(one.source):<16} {one.default_batch:>5} "
         lines = textwrap.wrap(one.about, 80 - len(start)) or [""]
         for number, line in enumerate(lines):
-            show.out.print(Text.assemble(start if not number else " " * len(start), (line, "dim")))
+            output.out.print(Text.assemble(start if not number else " " * len(start), (line, "dim")))
 
 
 def _facts(results: Results, lines: list[dict[str, Any]], ran: int, seconds: float) -> list[tuple[str, str | Text]]:
     rows = results.rows
     facts: list[tuple[str, str | Text]] = [
-        (show.middle(device, 13), f"{caps['name']} ({caps['driver']})" if caps.get("driver") else caps["name"])
+        (output.middle(device, 13), f"{caps['name']} ({caps['driver']})" if caps.get("driver") else caps["name"])
         for device, caps in results.info["devices"].items()
     ]
     facts.append(
         (
             "trains",
             f"{sum(line['trains'] for line in lines)} of "
-            f"{show.count(len(lines), 'workload')}; rows: "
+            f"{output.count(len(lines), 'workload')}; rows: "
             + ", ".join(f"{count} {name}" for name, count in statuses(rows).items()),
         )
     )
     for line in lines:
         for one in line.get("not_trained", []):
             where = f"{one['device']}, batch {one['batch'] or 'own'}"
-            facts.append((show.middle(line["workload"], 13), f"{where}: {show.middle(why(one), 200)}"))
+            facts.append((output.middle(line["workload"], 13), f"{where}: {output.middle(why(one), 200)}"))
     rails = sorted({row["rail"] for row in rows if row.get("rail")})
     facts.append(
         (
@@ -173,8 +175,8 @@ def _facts(results: Results, lines: list[dict[str, Any]], ran: int, seconds: flo
             else "synthetic, or random",
         )
     )
-    facts.append(("time", f"{show.duration(seconds)} for {show.count(ran, 'run')} now, {len(rows)} in all"))
-    facts.append(("results", show.path(results.folder)))
+    facts.append(("time", f"{output.duration(seconds)} for {output.count(ran, 'run')} now, {len(rows)} in all"))
+    facts.append(("results", output.path(results.folder)))
     return facts
 
 
@@ -190,8 +192,8 @@ def _heat(rows: list[Row]) -> str:
 
 def present_compared(found: dict[str, Any]) -> None:
     """Two folders: b's numbers over a's."""
-    out = show.out
-    out.print(show.grid([("a", found["a"]), ("b", found["b"])]))
+    out = output.out
+    out.print(output.grid([("a", found["a"]), ("b", found["b"])]))
     out.print(
         Text(
             f"{'workload':<19} {'on':<13} {'batch':>5} {'a: samples/s':>12} "
@@ -203,7 +205,7 @@ def present_compared(found: dict[str, Any]) -> None:
         a, b, ratios = line["a"], line["b"], line["ratios"]
         batch = "own" if line["batch"] is None else str(line["batch"])
         start = (
-            f"{show.middle(line['workload'], 19):<19} {show.middle(line['device'], 13):<13} "
+            f"{output.middle(line['workload'], 19):<19} {output.middle(line['device'], 13):<13} "
             f"{batch:>5} {_side(a):>12} {_side(b):>12} "
         )
         out.print(Text(start + f"{_ratio(ratios.get('samples_s')):>6} {_ratio(ratios.get('planned_bytes')):>7}"))
@@ -215,19 +217,19 @@ def present_compared(found: dict[str, Any]) -> None:
         facts.append(
             (
                 text,
-                f"{mean['ratio']:.3f}x, the geometric mean of {show.count(mean['rows'], 'row')}"
+                f"{mean['ratio']:.3f}x, the geometric mean of {output.count(mean['rows'], 'row')}"
                 if mean
                 else "no row that both have measured",
             )
         )
     facts += [("differs", text) for text in found["differences"]]
-    out.print(show.grid(facts))
+    out.print(output.grid(facts))
 
 
 def _side(row: dict[str, Any] | None) -> str:
     if row is None:
         return "no row"
-    return _rate(row["samples_s"]) if row["status"] == "trained" else show.middle(row["status"], 12)
+    return _rate(row["samples_s"]) if row["status"] == "trained" else output.middle(row["status"], 12)
 
 
 def _ratio(value: float | None) -> str:

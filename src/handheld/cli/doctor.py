@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 import handheld
-from handheld.backends import opencl_devices
 from handheld.backends.base import available_memory
-from handheld.cli import probe, sensing, show
+from handheld.backends.opencl import devices as opencl_devices
+from handheld.cli import output, probe, sensing
 from handheld.cli.options import Json
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
@@ -54,7 +54,7 @@ def doctor(
     """
     report = examine(measure, on)
     if json:
-        show.print_json(report)
+        output.print_json(report)
     else:
         present(report)
     if not any(device["passed"] for device in report["devices"]):
@@ -90,7 +90,7 @@ def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[
     rows = []
     for device in found:
         name = f"opencl:{device.name}"
-        with show.err.status(f"{name} computes something small …"):
+        with output.err.status(f"{name} computes something small …"):
             problem = probe.run_in_child(name)
         if measure and not problem:
             problem = _measure(name)
@@ -118,7 +118,7 @@ def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[
 
 def _measure(name: str) -> str:
     """Empty, or why the ceilings could not be measured."""
-    with show.err.status("") as status:
+    with output.err.status("") as status:
         try:
             ceilings.measure(name, lambda what, part: status.update(f"{name}: {what} … ({part:.0%})"))
         except Exception as error:  # drivers have errors of their own: any is an answer
@@ -173,11 +173,11 @@ def present(report: dict[str, Any]) -> None:
     """The same for people."""
     free, total = report["memory_available_bytes"], report["memory_bytes"]
     heat, charge = report["temperature_celsius"], report["battery_percent"]
-    show.out.print(
-        show.grid(
+    output.out.print(
+        output.grid(
             [
                 ("handheld", f"{report['handheld']} on Python {report['python']}, {report['system']}"),
-                ("memory", f"{show.size(free)} free of {show.size(total)}"),
+                ("memory", f"{output.size(free)} free of {output.size(total)}"),
                 ("packages", ", ".join(f"{k} {v}" for k, v in report["packages"].items() if v)),
                 ("battery", "not reported" if charge is None else f"{charge:.0f}%"),
                 ("temperature", "not reported" if heat is None else f"{heat:.0f} °C"),
@@ -185,14 +185,14 @@ def present(report: dict[str, Any]) -> None:
         )
     )
     for device in report["devices"]:
-        show.out.print()
-        show.out.print(_device(device))
-    show.out.print()
-    show.out.print(Text("sensors", style="bold"))
-    show.out.print(show.grid(sensing.rows(report["sensors"])))
+        output.out.print()
+        output.out.print(_device(device))
+    output.out.print()
+    output.out.print(Text("sensors", style="bold"))
+    output.out.print(output.grid(sensing.rows(report["sensors"])))
     for note in report["notes"]:
-        show.out.print()
-        show.out.print(Text.assemble(("note: ", "bold yellow"), note))
+        output.out.print()
+        output.out.print(Text.assemble(("note: ", "bold yellow"), note))
 
 
 def _device(device: dict[str, Any]) -> Table:
@@ -206,7 +206,7 @@ def _device(device: dict[str, Any]) -> Table:
     if caps["kind"] == "cpu":
         asked = " (AVX-512, asked for by name)" if caps["features"] else ""
         extras.append(f"vectors of {caps['vector_width']} floats{asked}")
-    return show.grid(
+    return output.grid(
         [
             ("device", Text(device["name"], style="bold")),
             ("result", verdict),
@@ -214,9 +214,9 @@ def _device(device: dict[str, Any]) -> Table:
             ("driver", caps["driver"]),
             (
                 "memory",
-                f"{show.size(caps['global_mem_bytes'])} available, "
-                f"{show.size(caps['max_alloc_bytes'])} in one piece, "
-                f"{show.size(caps['local_mem_bytes'])} local",
+                f"{output.size(caps['global_mem_bytes'])} available, "
+                f"{output.size(caps['max_alloc_bytes'])} in one piece, "
+                f"{output.size(caps['local_mem_bytes'])} local",
             ),
             ("has", ", ".join(extras) or "nothing optional"),
             ("tuning", _tuning_words(device["tuning"])),
@@ -229,9 +229,9 @@ def _tuning_words(tuning: dict[str, Any]) -> str:
     lines = list(tuning["ignored"])
     if tuning["shapes"]:
         lines.insert(
-            0, f"{show.count(tuning['shapes'], 'shape')} tuned, {tuning['changed']} of them to other than the default"
+            0, f"{output.count(tuning['shapes'], 'shape')} tuned, {tuning['changed']} of them to other than the default"
         )
-    lines += [f"left out {show.count(n, 'variant')}: {why}" for why, n in tuning["failed"].items()]
+    lines += [f"left out {output.count(n, 'variant')}: {why}" for why, n in tuning["failed"].items()]
     return "\n".join(lines) or "none. Try: handheld tune MODEL"
 
 
@@ -246,7 +246,7 @@ def _ceilings_rows(data: dict[str, Any] | None) -> list[tuple[str, str]]:
         ("  arithmetic", f"fp32 {_rate(found.fp32, 'FLOP/s')} {_kind(found)}{half}"),
     ]
     rows += [
-        (f"  {show.size(m.working_set_bytes)}", f"read {_rate(m.read, 'B/s')}, copy {_rate(m.copy, 'B/s')}")
+        (f"  {output.size(m.working_set_bytes)}", f"read {_rate(m.read, 'B/s')}, copy {_rate(m.copy, 'B/s')}")
         for m in found.memory
     ]
     return [

@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from handheld import benchmark
-from handheld.cli import bench_tables, show
+from handheld import bench
+from handheld.cli import bench_tables, output
 from handheld.cli.bench import batches, cooling, shown, split
 from handheld.cli.options import Json, On, Seed, out_folder
 from handheld.errors import HandheldError, StudyError
@@ -95,12 +95,12 @@ def study_liu2019(
     names = liu2019.workloads("quick" if quick and workloads == "trained" else _names(workloads))
     sizes = liu2019.QUICK_BATCHES if quick and batch == _BATCHES else batches(batch)
     spent = liu2019.QUICK_SECONDS if quick and seconds == liu2019.SECONDS else seconds
-    settings = benchmark.Settings(seconds=spent, seed=seed, cool_s=cooling(cool))
+    settings = bench.Settings(seconds=spent, seed=seed, cool_s=cooling(cool))
     with shown(json) as tell:
         rows = liu2019.study(names, on, sizes, out, size=size, settings=settings, retry=retry, tell=tell)
-        kept = len(benchmark.open_results(out).rows)
+        kept = len(bench.open_results(out).rows)
         if kept and not json:
-            show.out.print(f"{out} holds {show.count(kept, 'run')} already", soft_wrap=True)
+            output.out.print(f"{out} holds {output.count(kept, 'run')} already", soft_wrap=True)
         try:
             with contextlib.closing(rows) as rows:  # type: ignore[type-var]
                 for count, row in enumerate(rows, 1):
@@ -157,7 +157,7 @@ def _write_page(path: Path, made: dict[str, Any]) -> None:
 
 def _present(made: dict[str, Any], result: Path, target: Path, json: bool) -> None:
     if json:
-        show.print_json(
+        output.print_json(
             {
                 "result": str(result),
                 "page": str(target),
@@ -187,16 +187,16 @@ def _present(made: dict[str, Any], result: Path, target: Path, json: bool) -> No
             table.add_row("", f"paper  {one['paper']}", style="dim")
         if one["why"]:
             table.add_row("", f"why    {one['why']}", style="dim")
-    show.out.print()
-    show.out.print(table)
+    output.out.print()
+    output.out.print(table)
     if made["disturbed"]:
-        show.warn(made["disturbed"])
-    show.out.print(
-        show.grid(
+        output.warn(made["disturbed"])
+    output.out.print(
+        output.grid(
             [
                 ("runs", f"{_measured(made)} of {made['runs']} measured on {made['device']}"),
-                ("result", show.path(result)),
-                ("page", show.path(target)),
+                ("result", output.path(result)),
+                ("page", output.path(target)),
             ]
         )
     )

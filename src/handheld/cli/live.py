@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.text import Text
 
 from handheld.analyse.run import Run, open_run
-from handheld.cli import run_tables, show
+from handheld.cli import output, run_tables
 from handheld.errors import RunFileError
 
 EVERY_S = 1.0
@@ -70,8 +70,8 @@ def _how_far(run: Run) -> Text:
     seconds = (time.monotonic_ns() - run.meta["begun_monotonic_ns"]) * 1e-9
     return Text.assemble(
         (text, "bold"),
-        f", {show.count(windows, 'window')} for energy" if windows else "",
-        (f"  {show.duration(seconds)}", "dim"),
+        f", {output.count(windows, 'window')} for energy" if windows else "",
+        (f"  {output.duration(seconds)}", "dim"),
     )
 
 

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 import handheld
-from handheld.cli import bench, doctor, package, profile, show, show_run, stopping, study, train, tune, verify
+from handheld.cli import bench, doctor, output, package, profile, show, stopping, study, train, tune, verify
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
 
@@ -40,12 +40,12 @@ class _Commands(TyperGroup):
             _stopped(again, as_json)
         except Exception as error:
             if as_json:
-                show.print_error(type(error).__name__, _text(error))
+                output.print_error(type(error).__name__, _text(error))
             if ctx.params.get("debug"):
                 traceback.print_exc()
             elif not _expected(error):
                 raise
-            show.fail(_text(error))
+            output.fail(_text(error))
             raise typer.Exit(1) from None
 
 
@@ -54,8 +54,8 @@ def _stopped(stop: KeyboardInterrupt, as_json: bool) -> NoReturn:
     found = _cause(stop)
     text = str(found) or "interrupted"
     if as_json:
-        show.print_error("Interrupted", text)
-    show.stopped(text)
+        output.print_error("Interrupted", text)
+    output.stopped(text)
     raise typer.Exit(128 + getattr(found, "signal", signal.SIGINT)) from None
 
 
@@ -115,7 +115,7 @@ app = typer.Typer(
 app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
 app.command("profile")(profile.profile)
-app.command("show")(show_run.show_run)
+app.command("show")(show.show)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)
@@ -125,7 +125,7 @@ app.add_typer(study.study, name="study")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        show.out.print(f"handheld {handheld.__version__}")
+        output.out.print(f"handheld {handheld.__version__}")
         raise typer.Exit
 
 
@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         given = [_DEBUG, *(word for word in given if word != _DEBUG)]
     # drivers chatter while they build kernels; what matters becomes a BuildError
     warnings.filterwarnings("ignore", message="Non-empty compiler output")
-    warnings.showwarning = lambda message, *_, **__: show.warn(str(message))
+    warnings.showwarning = lambda message, *_, **__: output.warn(str(message))
     own = threading.current_thread() is threading.main_thread()
     if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _Interrupts())

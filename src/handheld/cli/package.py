@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from handheld.cli import show
+from handheld.cli import output
 from handheld.cli.bench import batches
 from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen, check_new, check_writable
 from handheld.errors import HandheldError
-from handheld.source import StepFile, open_source
+from handheld.resolve import StepFile, open_model
 
 
 def package(
@@ -43,7 +43,7 @@ def package(
     handheld package mine.py:make --data photos/ --out mine.step
     """
     started = time.perf_counter()
-    source = open_source(what, scale)
+    source = open_model(what, scale)
     if isinstance(source, StepFile):
         raise HandheldError(f"{what} is a step file already")
     path = out or Path(f"{source.name}.step")
@@ -53,7 +53,7 @@ def package(
     step, _ = capture_example(source, sizes, seed, data)
     frozen = check_frozen(step, source, accept_frozen)
     if frozen:
-        show.warn(frozen)
+        output.warn(frozen)
     step.save(path)
     result = {
         "path": str(path),
@@ -65,18 +65,20 @@ def package(
         "seconds": time.perf_counter() - started,
     }
     if json:
-        show.print_json(result)
+        output.print_json(result)
         return
-    show.out.print(
-        show.grid(
+    output.out.print(
+        output.grid(
             [
-                ("wrote", f"[bold]{path}[/], {show.size(path.stat().st_size)}"),
+                ("wrote", f"[bold]{path}[/], {output.size(path.stat().st_size)}"),
                 (
                     "graphs",
-                    ", ".join(f"{name} ({show.count(len(graph.nodes), 'op')})" for name, graph in step.graphs.items()),
+                    ", ".join(
+                        f"{name} ({output.count(len(graph.nodes), 'op')})" for name, graph in step.graphs.items()
+                    ),
                 ),
                 ("state", f"{len(step.slots)} slots, {result['parameters']} of them parameters"),
-                ("time", show.duration(time.perf_counter() - started)),
+                ("time", output.duration(time.perf_counter() - started)),
             ]
         )
     )

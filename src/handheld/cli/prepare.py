@@ -13,15 +13,15 @@ import numpy as np
 
 from handheld.errors import BatchError, DataError, HandheldError
 from handheld.graph.graph import Graph
+from handheld.resolve import ModelSpec, StepFile
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData, load_data
 from handheld.run.loop import Schedule
-from handheld.source import Source, StepFile
 from handheld.step import Step, frozen_text
 from handheld.step import check_frozen as refuse_frozen
 
 
-def load(spec: str, size: int, seed: int, source: Source) -> DataSet:
+def load(spec: str, size: int, seed: int, source: ModelSpec) -> DataSet:
     """The data in the shape that the model takes."""
     shape, options = source.shape(), dict[str, Any]()
     if len(shape) == 4:
@@ -31,7 +31,7 @@ def load(spec: str, size: int, seed: int, source: Source) -> DataSet:
     return load_data(spec, size, seed=seed, **options)
 
 
-def capture(source: Source, size: int, seed: int, found: DataSet) -> Step:
+def capture(source: ModelSpec, size: int, seed: int, found: DataSet) -> Step:
     if isinstance(source, StepFile):
         step = source.step([size], seed)
     else:
@@ -46,7 +46,7 @@ def capture(source: Source, size: int, seed: int, found: DataSet) -> Step:
     return step
 
 
-def capture_example(source: Source, sizes: list[int], seed: int, data: str | None) -> tuple[Step, list[Any]]:
+def capture_example(source: ModelSpec, sizes: list[int], seed: int, data: str | None) -> tuple[Step, list[Any]]:
     """The step from the source's own example or, with `data`, from its first batch; and the first
     few batches of the data."""
     if data is None:
@@ -56,7 +56,7 @@ def capture_example(source: Source, sizes: list[int], seed: int, data: str | Non
     return _capture(source, sizes, seed, found, batches[0]), batches
 
 
-def _capture(source: Source, sizes: list[int], seed: int, found: DataSet, batch: Any) -> Step:
+def _capture(source: ModelSpec, sizes: list[int], seed: int, found: DataSet, batch: Any) -> Step:
     try:
         return source.step(sizes, seed, batch, len(found.classes) or None)
     except BatchError as error:
@@ -124,7 +124,7 @@ def check_writable(path: Path) -> None:
         ) from error
 
 
-def check_frozen(step: Step, source: Source, accept: bool) -> str:
+def check_frozen(step: Step, source: ModelSpec, accept: bool) -> str:
     """An error if Python code decided something once, unless that was accepted (of a step file:
     when it was packaged); then what to say about it."""
     if not step.frozen():

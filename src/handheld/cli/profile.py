@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from handheld.analyse.run import open_run
-from handheld.cli import show
+from handheld.cli import output
 from handheld.cli.live import watching
 from handheld.cli.options import Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
@@ -24,7 +24,7 @@ from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.sampling import sources
 from handheld.profile.session import STEPS, Progress
 from handheld.profile.session import profile as measure
-from handheld.source import open_source
+from handheld.resolve import open_model
 
 SAY_S = 0.25  # between two looks at how far it is
 
@@ -101,12 +101,12 @@ def profile(
     estimate = _estimate(estimate_energy, watts_busy, watts_idle)
     if energy:
         sources().need_power()  # before anything is captured
-    source = open_source(what, scale)
+    source = open_model(what, scale)
     size = batch or source.default_batch
     step, batches = capture_example(source, [size], seed, data)
     frozen = check_frozen(step, source, accept=True)  # where time goes does not depend on it
     if frozen:
-        show.warn(frozen)
+        output.warn(frozen)
     example = batches[0] if batches else source.example(size)
     runs = dict(source.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, size)])
     names = [graph] if graph else list(runs)
@@ -146,7 +146,7 @@ def _kept(path: Path) -> Iterator[None]:
         if not path.exists():
             raise
         with open_run(path) as run:
-            done = show.count(len(run.steps()), "step")
+            done = output.count(len(run.steps()), "step")
         raise KeyboardInterrupt(f"interrupted; {done} of it are in {path}. Try: handheld show {path}") from None
 
 
@@ -171,7 +171,7 @@ def _free(name: str) -> Path:
 @contextlib.contextmanager
 def _shown(path: Path, live: bool, quiet: bool) -> Iterator[Progress | None]:
     """On a terminal: a line that says how far it is, or, if asked for, the run itself."""
-    if quiet or not show.err.is_terminal:
+    if quiet or not output.err.is_terminal:
         yield None
         return
     if live:
@@ -179,7 +179,7 @@ def _shown(path: Path, live: bool, quiet: bool) -> Iterator[Progress | None]:
             yield None
         return
     begun, last = time.monotonic(), 0.0
-    with Live(console=show.err, transient=True, auto_refresh=False) as screen:
+    with Live(console=output.err, transient=True, auto_refresh=False) as screen:
 
         def progress(done: int, count: int, what: str) -> None:
             nonlocal last
@@ -187,7 +187,7 @@ def _shown(path: Path, live: bool, quiet: bool) -> Iterator[Progress | None]:
             if now - last >= SAY_S:
                 last = now
                 screen.update(
-                    Text.assemble((f"{what} ", "bold"), f"{done}/{count}  ", (show.duration(now - begun), "dim")),
+                    Text.assemble((f"{what} ", "bold"), f"{done}/{count}  ", (output.duration(now - begun), "dim")),
                     refresh=True,
                 )
 

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from handheld.cli import show
+from handheld.cli import output
 from handheld.run.batches import Data
 from handheld.run.history import Epoch
 from handheld.run.loop import Progress as StepProgress
@@ -29,18 +29,18 @@ class Bar:
             BarColumn(bar_width=None),
             TextColumn("loss {task.fields[loss]:>6}  rate {task.fields[rate]:<8}{task.fields[speed]:>7} samples/s"),
             TimeRemainingColumn(),
-            console=show.out,
+            console=output.out,
             transient=True,
             expand=True,
             auto_refresh=False,
-            disable=quiet or not show.out.is_terminal,
+            disable=quiet or not output.out.is_terminal,
         )
         total = len(data) * epochs if isinstance(data, Sized) else None
         self.task = self.bar.add_task(_place(1, epochs), total=total, loss="…", rate="…", speed="…")
 
     def __enter__(self) -> Bar:
         if not self.quiet:
-            show.out.print(_HEAD, style="dim")
+            output.out.print(_HEAD, style="dim")
         self.bar.start()
         return self
 
@@ -60,7 +60,7 @@ class Bar:
             self.task,
             completed=done,
             description=_place(now.epoch, now.epochs),
-            loss="…" if now.loss is None else show.number(now.loss),
+            loss="…" if now.loss is None else output.number(now.loss),
             rate=f"{now.rate:.2g}",
             speed=f"{self._speed():,.0f}",
             refresh=True,
@@ -74,16 +74,16 @@ class Bar:
         if self.quiet:
             return
         loss, accuracy = row.test.get("loss"), row.test.get("accuracy")
-        show.out.print(
-            f"{row.number:>6} {show.number(row.loss):>9} "
-            f"{'' if loss is None else show.number(loss):>10} "
+        output.out.print(
+            f"{row.number:>6} {output.number(row.loss):>9} "
+            f"{'' if loss is None else output.number(loss):>10} "
             f"{'' if accuracy is None else f'{accuracy:.2%}':>9} "
             f"{row.rate:>10.3g} {row.samples_per_second:>10,.0f}"
         )
 
     def on_message(self, text: str) -> None:
         if text:
-            show.warn(text)
+            output.warn(text)
 
 
 def _place(epoch: int, epochs: int) -> str:

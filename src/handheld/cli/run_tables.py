@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from handheld.analyse.run import FEW, Row, Run
-from handheld.cli import show
+from handheld.cli import output
 from handheld.measure.ceilings import disturbed
 
 SHOWN = 12  # rows of a table
@@ -19,7 +19,7 @@ LEAST_SHARE = 0.0005  # of a step: parts below it are not shown
 def present(run: Run, json: bool = False) -> None:
     """All of it, as `handheld profile` ends and `handheld show` prints it."""
     if json:
-        show.print_json(
+        output.print_json(
             {
                 **run.summary(),
                 "ops": run.ops()[:SHOWN],
@@ -29,20 +29,20 @@ def present(run: Run, json: bool = False) -> None:
             }
         )
         return
-    show.out.print(head(run))
+    output.out.print(head(run))
     for graph in run.graphs if run.periods else ():
         if run.parts(graph):
-            show.out.print(parts(run, graph))
+            output.out.print(parts(run, graph))
     if run.periods:
-        show.out.print(ops(run, SHOWN))
+        output.out.print(ops(run, SHOWN))
     rows = run.op_energy()
     for rail in dict.fromkeys(row["rail"] for row in rows):
-        show.out.print(joules(run, [row for row in rows if row["rail"] == rail], rail))
+        output.out.print(joules(run, [row for row in rows if row["rail"] == rail], rail))
     for one in run.findings():
-        show.out.print(Text.assemble((f"{one['kind']}: ", "bold"), one["text"]), soft_wrap=False)
+        output.out.print(Text.assemble((f"{one['kind']}: ", "bold"), one["text"]), soft_wrap=False)
     for note in run.notes():
-        show.warn(note["text"])
-    show.out.print(Text.assemble(("run file ", "dim"), str(run.path)), soft_wrap=True)
+        output.warn(note["text"])
+    output.out.print(Text.assemble(("run file ", "dim"), str(run.path)), soft_wrap=True)
 
 
 def live(run: Run, count: int) -> Iterable[RenderableType]:
@@ -61,7 +61,7 @@ def head(run: Run) -> Table:
             " and ".join(run.graphs)
             + (f", batch {one['batch']}" if one["batch"] else "")
             + (", in halves" if one["precision"] == "half" else "")
-            + f"; {show.count(one['steps'], 'step')}, {one['recorded']} with op times",
+            + f"; {output.count(one['steps'], 'step')}, {one['recorded']} with op times",
         ),
     ]
     rows += [
@@ -87,7 +87,7 @@ def head(run: Run) -> Table:
     rows.append(("overhead", _overhead(one["overhead"])))
     if one["status"] not in ("complete", "running"):
         rows.append(("ended", one["status"]))
-    return show.grid(rows)
+    return output.grid(rows)
 
 
 def _time(graph: Row) -> str:
@@ -96,7 +96,7 @@ def _time(graph: Row) -> str:
         return (
             f"{found['ms']:.3f} ms a step, of recorded ones alone: too few others" if found else "too few steps to say"
         )
-    warm = f"; {show.count(variance['warm_up'], 'step')} of warm-up" if variance["warm_up"] else ""
+    warm = f"; {output.count(variance['warm_up'], 'step')} of warm-up" if variance["warm_up"] else ""
     return (
         f"{variance['median']:.3f} ms a step in the median (5% {variance['p5']:.3f}, 95% {variance['p95']:.3f}){warm}"
     )
@@ -122,13 +122,13 @@ def _launches(launch: Row) -> str:
 def _memory(memory: Row) -> list[tuple[str, str | Text]]:
     rows: list[tuple[str, str | Text]] = []
     if memory["peak_bytes"]:
-        biggest = ", ".join(f"{name} {show.size(size)}" for name, _, size in memory["owners"][:3])
-        rows.append(("memory", f"{show.size(memory['peak_bytes'])} alive at the peak: {biggest}"))
+        biggest = ", ".join(f"{name} {output.size(size)}" for name, _, size in memory["owners"][:3])
+        rows.append(("memory", f"{output.size(memory['peak_bytes'])} alive at the peak: {biggest}"))
     grown = memory["process_growth_bytes"]
     allocated = memory["allocated_bytes"]
-    text = f"{show.size(allocated)} allocated" if allocated is not None else ""
+    text = f"{output.size(allocated)} allocated" if allocated is not None else ""
     if grown is not None:
-        text += (", " if text else "") + f"the process grew by {show.size(grown)}"
+        text += (", " if text else "") + f"the process grew by {output.size(grown)}"
     if text:
         rows.append(("", text))
     return rows
@@ -198,7 +198,7 @@ def ops(run: Run, count: int) -> Table:
     rest = rows[count:]
     if rest:
         table.add_row(
-            f"and {show.count(len(rest), 'op')} more",
+            f"and {output.count(len(rest), 'op')} more",
             "",
             f"{sum(r['ms'] for r in rest):.3f}",
             f"{sum(r['share'] for r in rest):.1%}",

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from handheld.cli import show
+from handheld.cli import output
 from handheld.sensors import Channel, Found, SensorLost, Where, find
 from handheld.sensors.base import Value
 from handheld.sensors.counters import rate
@@ -107,7 +107,7 @@ _WORDS: dict[tuple[str, bool], Callable[[float], str]] = {
     ("utilisation", False): lambda percent: f"{percent:.0f}%",
     ("frequency", False): lambda hz: f"{hz / 1e9:.2f} GHz" if hz >= 1e9 else f"{hz / 1e6:.0f} MHz",
     ("temperature", False): lambda celsius: f"{celsius:.0f} °C",
-    ("memory", False): show.size,
+    ("memory", False): output.size,
     ("charge", False): lambda coulomb: f"{coulomb / 3.6:,.0f} mAh",
 }
 

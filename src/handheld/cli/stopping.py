@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 
-from handheld.cli import show
+from handheld.cli import output
 
 PATIENCE_S = 1.0
 
@@ -26,4 +26,4 @@ def _watch(reading: int) -> None:
     while os.read(reading, 1)[0] not in (signal.SIGINT, signal.SIGTERM):
         pass
     time.sleep(PATIENCE_S)
-    show.warn("stopping; what has begun is finished first")
+    output.warn("stopping; what has begun is finished first")

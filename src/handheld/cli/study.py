@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from handheld.cli import liu2019, show
+from handheld.cli import liu2019, output
 from handheld.cli.options import Json, out_folder
 from handheld.errors import StudyError
 from handheld.report.scale import number
@@ -94,16 +94,18 @@ def das2022(
         except Exception as error:
             if result["transfers"]:  # what there is can be looked at
                 result["notes"].append(f"the study ended with an error: {error}")
-                show.warn(f"what was measured is on {show.path(_draw(result, folder))}")
+                output.warn(f"what was measured is on {output.path(_draw(result, folder))}")
             raise
     where = _draw(result, folder)
     if json:
-        show.print_json({**result, "answers": answers.answers(result), "page": str(where)})
+        output.print_json({**result, "answers": answers.answers(result), "page": str(where)})
     else:
         present(result)
-        show.out.print(show.grid([("result", show.path(page or folder / das.RESULT)), ("page", show.path(where))]))
+        output.out.print(
+            output.grid([("result", output.path(page or folder / das.RESULT)), ("page", output.path(where))])
+        )
     if stopped:
-        show.stopped("what was measured is kept in the result and on the page")
+        output.stopped("what was measured is kept in the result and on the page")
         raise typer.Exit(130)
 
 
@@ -145,9 +147,9 @@ def _bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
-        console=show.err,
+        console=output.err,
         transient=True,
-        disable=quiet or not show.err.is_terminal,
+        disable=quiet or not output.err.is_terminal,
     )
     task = bar.add_task("", total=1.0)
     with bar:
@@ -159,8 +161,8 @@ def _bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 def present(result: dict[str, Any]) -> None:
     """The paper's tables beside the measured ones, and the answers."""
-    show.out.print(
-        show.grid(
+    output.out.print(
+        output.grid(
             [
                 ("device", f"{result['device']} ({result['caps']['kind']})"),
                 ("CPU", f"{result['machine']['processor']}, {result['machine']['threads']} threads"),
@@ -171,14 +173,14 @@ def present(result: dict[str, Any]) -> None:
     for make in (_backward, _parts, _shares, _speeds, _sweep):
         table = make(result)
         if table.row_count:
-            show.out.print()
-            show.out.print(table)
+            output.out.print()
+            output.out.print(table)
     for one in answers.answers(result):
-        show.out.print()
-        show.out.print(Text.assemble((one["question"], "bold"), "\n", one["answer"]))
+        output.out.print()
+        output.out.print(Text.assemble((one["question"], "bold"), "\n", one["answer"]))
     for note in result["notes"]:
-        show.warn(note)
-    show.out.print()
+        output.warn(note)
+    output.out.print()
 
 
 def _table(title: str, first: str, *names: str) -> Table:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from handheld.cli import show
+from handheld.cli import output
 from handheld.cli.options import AcceptFrozen, Force, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import (
     capture,
@@ -30,6 +30,7 @@ from handheld.cli.prepare import (
 from handheld.cli.progress import Bar
 from handheld.errors import CheckpointError, StepFileError
 from handheld.plan.plan import GraphPlan, Plan
+from handheld.resolve import open_model
 from handheld.run.batch import batch_sizes
 from handheld.run.checkpoint import read_checkpoint
 from handheld.run.data import DataSet, TextData
@@ -38,7 +39,6 @@ from handheld.run.history import History
 from handheld.run.interrupt import Interrupted
 from handheld.run.loop import fit
 from handheld.run.trainer import Trainer
-from handheld.source import open_source
 from handheld.step import Step
 
 
@@ -118,7 +118,7 @@ def train(
     _check_paths(checkpoint, every, resume, export, force)
     check_rates(schedule, lr)
     Guards(battery_floor, thermal_limit)  # a sensor that is not there is known before the capture
-    source = open_source(what, scale)
+    source = open_model(what, scale)
     size = batch or source.default_batch
     found = load(data, size, seed, source)
     step = capture(source, size, seed, found)
@@ -128,13 +128,13 @@ def train(
     if resume and checkpoint is not None:
         done = read_checkpoint(checkpoint, found.train, step.slots).epoch
         if done >= epochs:
-            show.warn(f"{checkpoint} is of {show.count(done, 'epoch')}, and --epochs {epochs} asks for no more")
+            output.warn(f"{checkpoint} is of {output.count(done, 'epoch')}, and --epochs {epochs} asks for no more")
     captured = time.perf_counter() - started
     with step.plan(on, graphs=graphs, precision=precision).start() as trainer:
         own = trainer.rates("train")
         rates = schedule_of(schedule, lr, own, epochs)
         for note in filter(None, (found.note, frozen)):
-            show.warn(note)
+            output.warn(note)
         if not json:
             _introduce(source.name, found, trainer, size, captured)
         with Bar(found.train, epochs, quiet=json) as bar, _rescue(trainer, checkpoint):
@@ -163,7 +163,7 @@ def train(
         except StepFileError as error:
             raise StepFileError(f"{error}. {_keep(step)}") from error
     if json:
-        show.print_json(result)
+        output.print_json(result)
     else:
         _conclude(result, history, found, checkpoint)
 
@@ -233,7 +233,7 @@ def _train_graph(plan: Plan) -> str:
 
 
 def _work(graph: GraphPlan) -> str:
-    return show.count(graph.launches, "launch") if graph.launches else show.count(len(graph.graph.nodes), "op")
+    return output.count(graph.launches, "launch") if graph.launches else output.count(len(graph.graph.nodes), "op")
 
 
 def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured: float) -> None:
@@ -241,22 +241,22 @@ def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured:
     graph = plan.graphs[_train_graph(plan)]
     parameters = sum(math.prod(s.shape) for s in plan.step.slots.values() if s.role == "parameter")
     held = "no test set" if found.test is None else f"{_samples(found.test)} to test"
-    show.out.print(
-        show.grid(
+    output.out.print(
+        output.grid(
             [
                 ("model", f"{name}, {parameters:,} parameters, batch {size}"),
                 ("data", f"{found.name}: {_samples(found.train)} to train, {held}"),
                 ("device", f"{device_name(trainer)} ({plan.caps.kind}, {plan.caps.compute_units} units)"),
                 (
                     "step",
-                    f"{_work(graph)}, {show.size(plan.bytes)} on the device"
+                    f"{_work(graph)}, {output.size(plan.bytes)} on the device"
                     f"{', in halves' if trainer.loss_scale() else ''}; ready after "
                     f"{captured + sum(trainer.session.timings.values()):.1f} s",
                 ),
             ]
         )
     )
-    show.out.print()
+    output.out.print()
 
 
 def _result(name: str, found: DataSet, trainer: Trainer, size: int, history: History) -> dict[str, Any]:
@@ -299,31 +299,31 @@ def _conclude(result: Mapping[str, Any], history: History, found: DataSet, check
         count = _labels(found)
         of = f"  ({round(test['accuracy'] * count)} of {count})" if count else ""
         rows.append(("test accuracy", f"[bold green]{test['accuracy']:.2%}[/]{of}"))
-    rows += [(f"test {name}", show.number(value)) for name, value in test.items() if name != "accuracy"]
+    rows += [(f"test {name}", output.number(value)) for name, value in test.items() if name != "accuracy"]
     rows += [
         ("device", f"{result['device']}"),
         (
             "launches" if result["launches_per_step"] else "ops",
-            f"{result['launches_per_step'] or result['ops_per_step']} a step, {show.count(result['steps'], 'step')}",
+            f"{result['launches_per_step'] or result['ops_per_step']} a step, {output.count(result['steps'], 'step')}",
         ),
         (
             "time",
-            show.duration(result["seconds"])
+            output.duration(result["seconds"])
             + (f", {last.samples_per_second:,.0f} samples/s in the last epoch" if last else ""),
         ),
     ]
     scale = result["loss_scale"]
     if scale:
-        skipped = show.count(scale["skipped_steps"], "step")
+        skipped = output.count(scale["skipped_steps"], "step")
         rows.append(("halves", f"{skipped} skipped; the loss is scaled by {scale['scale']:,g}"))
     if result["dropped_per_epoch"]:
         rows.append(
-            ("dropped", f"{show.count(result['dropped_per_epoch'], 'sample')} an epoch: the last batch was short")
+            ("dropped", f"{output.count(result['dropped_per_epoch'], 'sample')} an epoch: the last batch was short")
         )
     rows += [
         (word, str(path)) for word, path in (("checkpoint", checkpoint), ("exported", result.get("exported"))) if path
     ]
-    show.out.print()
-    show.out.print(show.grid(rows))
+    output.out.print()
+    output.out.print(output.grid(rows))
     if history.stopped:
-        show.warn(f"{history.stopped}. {_how_to_go_on(checkpoint)}" if checkpoint else history.stopped)
+        output.warn(f"{history.stopped}. {_how_to_go_on(checkpoint)}" if checkpoint else history.stopped)

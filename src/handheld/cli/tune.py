@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from handheld.backends.base import describe
-from handheld.cli import show
+from handheld.cli import output
 from handheld.cli.options import Data, Json, Precision, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.errors import HandheldError
@@ -25,8 +25,8 @@ from handheld.measure.tuner import Row, Tuner, known_record
 from handheld.plan.lowering import Choice
 from handheld.plan.precision import prepare
 from handheld.plan.tuning import Record, load_tuning
+from handheld.resolve import ModelSpec, open_model
 from handheld.run.batch import batch_sizes
-from handheld.source import Source, open_source
 from handheld.step import Step
 
 SHOWN = 20  # signatures in the table
@@ -71,7 +71,7 @@ def tune(
     if on.partition(":")[0] != "opencl":
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
     caps = describe(on)
-    source = open_source(what, scale)
+    source = open_model(what, scale)
     size = batch or source.default_batch
     step, _ = capture_example(source, [size], 0, data)
     names = _training(step, source, graph, size)
@@ -80,7 +80,7 @@ def tune(
     frozen = check_frozen(step, source, accept=True)  # speed does not depend on it
     notes = [*notes, *load_tuning(caps).ignored, *([frozen] if frozen else [])]
     for note in notes if not json else ():
-        show.warn(note)
+        output.warn(note)
     tuner = Tuner(on, caps, jobs, record, path)
     started, stopped = time.monotonic(), False
     with _bar(tuner, budget, json):
@@ -90,17 +90,17 @@ def tune(
             stopped = True
     notes += tuner.notes
     if json:
-        show.print_json(_as_json(tuner, notes, time.monotonic() - started, stopped))
+        output.print_json(_as_json(tuner, notes, time.monotonic() - started, stopped))
     else:
         present(tuner, time.monotonic() - started)
         for note in tuner.notes:
-            show.warn(note)
+            output.warn(note)
     if stopped:
-        show.stopped("what was found so far is kept; the same command goes on")
+        output.stopped("what was found so far is kept; the same command goes on")
         raise typer.Exit(130)
 
 
-def _training(step: Step, source: Source, graph: str | None, size: int) -> list[str]:
+def _training(step: Step, source: ModelSpec, graph: str | None, size: int) -> list[str]:
     """The graphs that change the state, of the batch size that was asked for."""
     names = [n for n in step.graphs if step.graphs[n].writes]
     if graph is not None:
@@ -133,19 +133,19 @@ def _bar(tuner: Tuner, budget: float, quiet: bool) -> Iterator[None]:
         TextColumn("{task.fields[place]}"),
         BarColumn(bar_width=20),
         TextColumn("{task.fields[left]} left  {task.description}"),
-        console=show.err,
+        console=output.err,
         transient=True,
-        disable=quiet or not show.err.is_terminal,
+        disable=quiet or not output.err.is_terminal,
     )
-    task = bar.add_task("", total=budget, place="", left=show.duration(budget))
+    task = bar.add_task("", total=budget, place="", left=output.duration(budget))
 
     def on_progress(now: Now) -> None:
         bar.update(
             task,
             completed=budget - now.seconds_left,
-            left=show.duration(now.seconds_left),
+            left=output.duration(now.seconds_left),
             place=f"{now.position}/{now.jobs}",
-            description=f"{show.middle(now.signature, 24)}  ({now.tried} of {now.candidates})",
+            description=f"{output.middle(now.signature, 24)}  ({now.tried} of {now.candidates})",
         )
 
     tuner.progress = on_progress
@@ -181,26 +181,26 @@ def present(tuner: Tuner, seconds: float) -> None:
     """A table of what was found, and what it is worth for a step."""
     rows = tuner.rows()
     if not rows:
-        show.out.print("nothing to tune: no kernel of this step has variants")
+        output.out.print("nothing to tune: no kernel of this step has variants")
         return
     known = [row for row in rows if row.entry is not None and row.entry.best_ms is not None]
-    show.out.print(_table(sorted(known, key=lambda row: -row.saved_ms)[:SHOWN]))
+    output.out.print(_table(sorted(known, key=lambda row: -row.saved_ms)[:SHOWN]))
     if len(known) > SHOWN:
-        show.out.print(f"and {len(known) - SHOWN} more, in the record", style="dim")
+        output.out.print(f"and {len(known) - SHOWN} more, in the record", style="dim")
     before, after = _totals(rows)
     done = sum(row.entry is not None and row.entry.done for row in rows)
     failed = sum(len(row.entry.failed) for row in rows if row.entry)
-    show.out.print(
-        show.grid(
+    output.out.print(
+        output.grid(
             [
                 ("step", f"about {before - after:.2f} ms less: these ops took {before:.2f} ms and take {after:.2f} ms"),
                 (
                     "tuned",
-                    f"{done} of {show.count(len(rows), 'shape')} in {show.duration(seconds)}"
+                    f"{done} of {output.count(len(rows), 'shape')} in {output.duration(seconds)}"
                     + ("" if done == len(rows) else "; run it again to go on"),
                 ),
-                ("left out", f"{show.count(failed, 'variant')} that failed, crashed or gave wrong results"),
-                ("record", show.path(tuner.path)),
+                ("left out", f"{output.count(failed, 'variant')} that failed, crashed or gave wrong results"),
+                ("record", output.path(tuner.path)),
             ]
         )
     )
@@ -212,13 +212,13 @@ def _table(rows: list[Row]) -> Table:
     table.add_column("signature", no_wrap=True)
     for name in ("a step", "default ms", "best ms", "gain"):
         table.add_column(name, justify="right", no_wrap=True)
-    width = show.out.width - 42  # what the numbers leave
+    width = output.out.width - 42  # what the numbers leave
     for row in rows:
         entry = row.entry
         assert entry is not None and entry.best_ms is not None
         own = entry.default_ms
         gain = "" if own is None else f"{own / entry.best_ms:.2f}x"
-        shown = Text(show.middle(row.signature, width))
+        shown = Text(output.middle(row.signature, width))
         for line in textwrap.wrap(_words(entry.choice or {}), width - 2):
             shown.append(f"\n  {line}", style="dim")
         table.add_row(shown, str(row.count), "failed" if own is None else f"{own:.3f}", f"{entry.best_ms:.3f}", gain)

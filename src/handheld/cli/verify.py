@@ -11,14 +11,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from handheld.cli import show
+from handheld.cli import output
 from handheld.cli.options import AcceptFrozen, Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example
 from handheld.errors import HandheldError
 from handheld.graph.graph import Graph
+from handheld.resolve import ModelSpec, open_model
 from handheld.run.batch import batch_sizes
 from handheld.run.verify import TOLERANCE, Row, Verification, verify_plan
-from handheld.source import Source, open_source
 from handheld.step import Step
 
 SHOWN = 10  # ops that differ, unless all are asked for
@@ -62,7 +62,7 @@ def verify(
     """
     import torch  # noqa: F401  the reference: say early that it is missing
 
-    source = open_source(what, scale)
+    source = open_model(what, scale)
     size = batch or min(source.default_batch, 4)
     step, batches = capture_example(source, [size], seed, data)
     if not batches and (example := source.example(size)) is not None:
@@ -74,7 +74,7 @@ def verify(
         results.append(verify_plan(plan, inputs, name, tolerance))
     frozen = _frozen(step, source, batches, seed, [result.graph for result in results])
     if json:
-        show.print_json([_as_json(r, frozen, accept_frozen) for r in results])
+        output.print_json([_as_json(r, frozen, accept_frozen) for r in results])
     else:
         for result in results:
             present(result, everything, _doubtful(result, frozen, accept_frozen))
@@ -132,7 +132,7 @@ class Frozen:
     tried: int
 
 
-def _frozen(step: Step, source: Source, batches: list[Any], seed: int, graphs: list[str]) -> list[Frozen]:
+def _frozen(step: Step, source: ModelSpec, batches: list[Any], seed: int, graphs: list[str]) -> list[Frozen]:
     found = {what: names for what, names in step.frozen().items() if set(names) & set(graphs)}
     tried = {d.text: d for d in source.decisions(batches, seed)} if found and batches else {}
     return [
@@ -151,18 +151,18 @@ def _present_frozen(frozen: list[Frozen], accepted: bool) -> None:
     if not frozen:
         return
     lines = "1 line of Python code" if len(frozen) == 1 else f"{len(frozen)} lines of Python code"
-    show.out.print(f"\n{lines} read values while the step was captured:")
+    output.out.print(f"\n{lines} read values while the step was captured:")
     for one in frozen:
-        show.out.print(Text(f"  {one.what} ({', '.join(one.graphs)})"))
+        output.out.print(Text(f"  {one.what} ({', '.join(one.graphs)})"))
         if one.changed:
-            show.out.print(Text(f"    decides otherwise: {one.changed}", style="red"))
+            output.out.print(Text(f"    decides otherwise: {one.changed}", style="red"))
         else:
-            show.out.print(
-                f"    the same in {show.count(one.tried, 'other batch')}"
+            output.out.print(
+                f"    the same in {output.count(one.tried, 'other batch')}"
                 if one.tried
                 else "    not tried on other batches: there is no code to run"
             )
-    show.out.print(
+    output.out.print(
         "  Every step goes the way it went then. Try: torch.where in the place of if"
         + ("" if accepted else ", or --accept-frozen")
     )
@@ -185,7 +185,7 @@ def present(result: Verification, everything: bool, frozen: bool = False) -> Non
     """A verdict, and the ops that differ (or all of them)."""
     rows = [row for row in result.rows if everything or not row.passed]
     verdict = "[bold red]FAIL[/]" if not result.passed else "[bold red]FROZEN[/]" if frozen else "[bold green]PASS[/]"
-    show.out.print(f"{verdict}  {result}")
+    output.out.print(f"{verdict}  {result}")
     if not rows:
         return
     table = Table(box=None, padding=(0, 1), header_style="dim")
@@ -200,7 +200,7 @@ def present(result: Verification, everything: bool, frozen: bool = False) -> Non
         table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True)  # type: ignore[arg-type]
     for row in rows if everything else rows[:SHOWN]:
         table.add_row(*_cells(row), style="" if row.passed else "red")
-    show.out.print(table)
+    output.out.print(table)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

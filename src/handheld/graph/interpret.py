@@ -1,7 +1,7 @@
 """Runs a scalar program over whole arrays: one array operation an instruction.
 
 The array library is a parameter: NumPy where constants are folded (evaluate.py), PyTorch where the
-reference result of a node is computed (backends/torch_programs.py). Every value has the rank of the
+reference result of a node is computed (backends/reference/programs.py). Every value has the rank of the
 iteration space; a dimension along which it does not change may have size 1 and broadcasts.
 
 What a kernel leaves open is fixed here: an integer division by zero is 0, a gather outside its

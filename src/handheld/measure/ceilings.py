@@ -22,9 +22,9 @@ import numpy as np
 import psutil
 
 from handheld import cache
-from handheld.backends import opencl_devices
 from handheld.backends.base import describe
-from handheld.backends.widen import texts_of
+from handheld.backends.opencl import devices as opencl_devices
+from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.kernels.base import Arg, Buffer, Float, Int, Launch, with_defines

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from handheld.backends import opencl_devices
+from handheld.backends.opencl import devices as opencl_devices
 from handheld.measure import ceilings
 from handheld.measure.timing import Measured
 

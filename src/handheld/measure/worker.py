@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from handheld.backends import opencl, opencl_devices
-from handheld.backends.widen import texts_of
+from handheld.backends.opencl import devices as opencl_devices
+from handheld.backends.opencl import session as opencl
+from handheld.backends.opencl.widen import texts_of
 from handheld.errors import HandheldError
 from handheld.graph.check import check
 from handheld.graph.codec import from_json

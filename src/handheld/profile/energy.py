@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from handheld.analyse.run import Run, open_run
-from handheld.backends.opencl import OpenCLSession
+from handheld.backends.opencl.session import OpenCLSession
 from handheld.errors import HandheldError
 from handheld.profile.profiler import Profiler
 from handheld.run.trainer import Trainer

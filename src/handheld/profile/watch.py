@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from handheld.backends.base import LAUNCH
-from handheld.backends.torch import TorchRecording
+from handheld.backends.reference.session import TorchRecording
 from handheld.errors import HandheldError
 from handheld.profile.facts import code_state, machine, versions
 from handheld.profile.profiler import ending

@@ -23,8 +23,8 @@ import numpy as np
 
 from handheld import cache, suite
 from handheld.backends.base import describe
-from handheld.backends.opencl import Kept
-from handheld.backends.opencl_devices import find
+from handheld.backends.opencl.devices import find
+from handheld.backends.opencl.session import Kept
 from handheld.errors import OutOfMemory, StudyError
 from handheld.measure.transfers import SECONDS, SIZES, launch_times, transfer_times
 from handheld.profile.facts import code_state, machine, versions

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import handheld
-from handheld import benchmark, cache, suite
+from handheld import bench, cache, suite
 from handheld.analyse.run import open_run
 from handheld.errors import ResultsError, RunFileError, StudyError
 from handheld.studies import findings2019
@@ -52,13 +52,13 @@ def study(
     folder: str | Path,
     *,
     size: str = "small",
-    settings: benchmark.Settings | None = None,
+    settings: bench.Settings | None = None,
     retry: bool = False,
-    tell: Callable[[benchmark.Progress], None] | None = None,
+    tell: Callable[[bench.Progress], None] | None = None,
 ) -> Iterator[Row]:
     """Runs what the folder does not have yet; a row of the benchmark for each."""
-    matrix = benchmark.Matrix(tuple(names), (device,), tuple(batches), size)
-    return benchmark.run(matrix, folder, settings or benchmark.Settings(seconds=SECONDS), retry=retry, tell=tell)
+    matrix = bench.Matrix(tuple(names), (device,), tuple(batches), size)
+    return bench.run(matrix, folder, settings or bench.Settings(seconds=SECONDS), retry=retry, tell=tell)
 
 
 def domain(name: str) -> str:
@@ -69,7 +69,7 @@ def domain(name: str) -> str:
     return "recurrent" if "recurrent" in workload.tags else workload.domain
 
 
-def observed(results: benchmark.Results, row: Row) -> Row:
+def observed(results: bench.Results, row: Row) -> Row:
     """A row of the benchmark as the study sees it: observed, or why not."""
     base = {
         "workload": row["workload"],
@@ -92,7 +92,7 @@ def observed(results: benchmark.Results, row: Row) -> Row:
 
 def result(folder: str | Path, device: str | None = None) -> Row:
     """The whole study from a results folder: rows, answers, and what it was measured on."""
-    results = benchmark.open_results(folder)
+    results = bench.open_results(folder)
     device = device or next((row["device"] for row in results.rows), None)
     ran = [row for row in results.rows if row["device"] == device]
     if device is None or not ran:

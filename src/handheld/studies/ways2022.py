@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
-from handheld.backends.opencl import Kept
+from handheld.backends.opencl.session import Kept
 from handheld.errors import DeviceError
 from handheld.graph.graph import PHASES, Graph
 from handheld.kernels import contract

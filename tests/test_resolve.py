@@ -8,7 +8,7 @@ import pytest
 
 from handheld.cli.prepare import load
 from handheld.errors import HandheldError
-from handheld.source import open_source
+from handheld.resolve import open_model
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from handheld.source import open_source
     ],
 )
 def test_sizes(name, size, shape):
-    source = open_source(name, size)
+    source = open_model(name, size)
     assert source.shape() == shape
     assert source.name == (name if size is None else f"{name}_{size}")
 
@@ -41,14 +41,14 @@ def test_sizes(name, size, shape):
 )
 def test_bad_sizes(what, size, message):
     with pytest.raises(HandheldError, match=message):
-        open_source(what, size)
+        open_model(what, size)
 
 
 def test_a_text_is_cut_to_the_models_length(tmp_path: Path):
     path = tmp_path / "mine.txt"
     path.write_text(Path(__file__).read_text())
     for spec in (str(path), "pydoc"):
-        found = load(spec, 4, 0, open_source("gpt", "small"))
+        found = load(spec, 4, 0, open_model("gpt", "small"))
         x, y = next(iter(found.train.epoch(0)))
         assert x.shape == y.shape == (4, 64) and (x[:, 1:] == y[:, :-1]).all()
         assert len(found.classes) == 256

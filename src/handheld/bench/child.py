@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import psutil
 
-COMMAND = (sys.executable, "-W", "ignore", "-m", "handheld.benchmark.worker")
+COMMAND = (sys.executable, "-W", "ignore", "-m", "handheld.bench.worker")
 TICK_S = 0.05  # between two looks at its memory
 FREE = 0.9  # of the memory that is free when it begins, which it may take in any case
 SILENCE_TICK_S = 1.0  # over which it is seen whether it computes

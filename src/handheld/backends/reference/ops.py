@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from handheld.backends import torch_attention, torch_rnn
-from handheld.backends.torch_programs import TorchArrays, strided
+from handheld.backends.reference import attention, rnn
+from handheld.backends.reference.programs import TorchArrays, strided
 from handheld.errors import GraphError
 from handheld.graph import interpret
 from handheld.graph.graph import Graph, Node
@@ -255,10 +255,10 @@ _OPS: dict[str, Callable[..., tuple[T, ...]]] = {
     "assign": _assign,
     "scan": _scan,
     "sort": _sort,
-    "lstm": _rnn(torch_rnn.lstm),
-    "lstm_grad": _rnn(torch_rnn.lstm_grad),
-    "gru": _rnn(torch_rnn.gru),
-    "gru_grad": _rnn(torch_rnn.gru_grad),
-    "attention": torch_attention.attention,
-    "attention_grad": torch_attention.attention_grad,
+    "lstm": _rnn(rnn.lstm),
+    "lstm_grad": _rnn(rnn.lstm_grad),
+    "gru": _rnn(rnn.gru),
+    "gru_grad": _rnn(rnn.gru_grad),
+    "attention": attention.attention,
+    "attention_grad": attention.attention_grad,
 }

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from handheld.analyse.run import FEW, Run
-from handheld.benchmark.eager import is_eager
+from handheld.bench.eager import is_eager
 
 TICKS = 5  # of a sensor, below which joules are noise
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 import handheld
 from casework_path import clean_path
-from handheld import benchmark
-from handheld.benchmark import Matrix, Settings
+from handheld import bench
+from handheld.bench import Matrix, Settings
 from handheld.errors import DeviceError, ResultsError
 
 QUICK = Settings(steps=6, cool_s=0)
@@ -39,9 +39,9 @@ def crashes():
 
 BENCH = """
 import sys
-from handheld import benchmark
-matrix = benchmark.Matrix(tuple(sys.argv[2:]), ("opencl",))
-for row in benchmark.run(matrix, sys.argv[1], benchmark.Settings(steps=6, cool_s=0),
+from handheld import bench
+matrix = bench.Matrix(tuple(sys.argv[2:]), ("opencl",))
+for row in bench.run(matrix, sys.argv[1], bench.Settings(steps=6, cool_s=0),
                          tell=lambda now: print(now.stage, flush=True)):
     print("row", flush=True)
 """
@@ -80,13 +80,13 @@ def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path):
         process.stdout.close()
         _, alive = psutil.wait_procs(children, timeout=10)
         assert not alive, "what it started goes with it"
-    before = [row["key"] for row in benchmark.open_results(tmp_path).lines]
+    before = [row["key"] for row in bench.open_results(tmp_path).lines]
     # what a kill in the middle of writing leaves
     with (tmp_path / "results.jsonl").open("ab") as file:
         file.write(b'{"key": "w8')
-    rows = list(benchmark.run(Matrix(tuple(steps), ("opencl",)), tmp_path, QUICK))
+    rows = list(bench.run(Matrix(tuple(steps), ("opencl",)), tmp_path, QUICK))
     assert len(before) + len(rows) == 2
-    results = benchmark.open_results(tmp_path)
+    results = bench.open_results(tmp_path)
     keys = [row["key"] for row in results.lines]
     assert len(keys) == len(set(keys)) == 2 and keys[: len(before)] == before
     assert any("cut off" in note for note in results.notes)
@@ -96,12 +96,12 @@ def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path):
             assert run.complete and len(run.steps()) == row["steps"] == 6
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bench.json", "lock", "results.jsonl", "runs"]
     assert len(list((tmp_path / "runs").iterdir())) == 2
-    assert list(benchmark.run(None, tmp_path)) == [], "nothing is left to do"
+    assert list(bench.run(None, tmp_path)) == [], "nothing is left to do"
 
 
 def test_a_device_that_disappears(steps, tmp_path, monkeypatch):
     rows = []
-    for row in benchmark.run(Matrix(tuple(steps), ("opencl", "null")), tmp_path / "out", QUICK):
+    for row in bench.run(Matrix(tuple(steps), ("opencl", "null")), tmp_path / "out", QUICK):
         rows.append(row)
         if row["device"] == "opencl":
             monkeypatch.setenv("OCL_ICD_VENDORS", os.devnull)  # its driver is gone
@@ -112,9 +112,9 @@ def test_a_device_that_disappears(steps, tmp_path, monkeypatch):
         "the rest goes on; null computes NaN"
     )
     with pytest.raises(DeviceError, match="no OpenCL"):
-        benchmark.run(None, tmp_path / "out", retry=True)
+        bench.run(None, tmp_path / "out", retry=True)
     monkeypatch.undo()
-    again = list(benchmark.run(Matrix(tuple(steps), ("opencl",)), tmp_path / "out", QUICK, retry=True))
+    again = list(bench.run(Matrix(tuple(steps), ("opencl",)), tmp_path / "out", QUICK, retry=True))
     assert [row["key"] for row in again] == [second["key"]]
     assert again[0]["status"] == "trained"
 
@@ -122,7 +122,7 @@ def test_a_device_that_disappears(steps, tmp_path, monkeypatch):
 @pytest.mark.parametrize("limit, status", [(1000, "does not fit"), (2_000_000, "out of memory")])
 def test_a_limit_of_memory(steps, tmp_path, limit, status):
     settings = Settings(steps=6, cool_s=0, limit_bytes=limit)
-    (row,) = benchmark.run(Matrix((steps[0],), ("opencl",)), tmp_path, settings)
+    (row,) = bench.run(Matrix((steps[0],), ("opencl",)), tmp_path, settings)
     assert row["status"] == status
     assert row["planned_bytes"] > 1000, "how much it needed"
     if status == "does not fit":
@@ -138,7 +138,7 @@ def test_models_that_do_not_build(tmp_path, monkeypatch):
     names = ("mine.py:raises", "mine.py:sleeps", "mine.py:crashes")
     rows = {
         row["workload"]: row
-        for row in benchmark.run(Matrix(names, ("null",)), "out", Settings(steps=1, cool_s=0, silence_s=6))
+        for row in bench.run(Matrix(names, ("null",)), "out", Settings(steps=1, cool_s=0, silence_s=6))
     }
     assert rows[names[0]]["status"] == "does not build"
     assert "ValueError in line 5: no such layer" in rows[names[0]]["reason"]
@@ -151,4 +151,4 @@ def test_models_that_do_not_build(tmp_path, monkeypatch):
     data["devices"]["null"]["driver"] = "another"
     path.write_text(json.dumps(data))
     with pytest.raises(ResultsError, match="the driver of null is 'another'"):
-        benchmark.run(None, "out", retry=True)
+        bench.run(None, "out", retry=True)

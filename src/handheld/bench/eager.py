@@ -13,7 +13,7 @@ from typing import Any
 from handheld.analyse.run import Run, open_run
 from handheld.analyse.stats import AHEAD
 from handheld.errors import HandheldError
-from handheld.source import Factory, Source, Suite
+from handheld.resolve import Factory, ModelSpec, Suite
 
 KIND = "pytorch"
 
@@ -30,7 +30,7 @@ def processor(device: str) -> str:
 class Eager:
     """A workload's model and the updates of its step, where PyTorch is to train them."""
 
-    def __init__(self, source: Source, device: str, batch: int, seed: int) -> None:
+    def __init__(self, source: ModelSpec, device: str, batch: int, seed: int) -> None:
         import torch
 
         self.where = processor(device).partition(":")[2]
@@ -89,7 +89,7 @@ class Eager:
             queued.popleft().synchronize()
 
 
-def _parts(source: Source, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
+def _parts(source: ModelSpec, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
     """Modules by name; the loss of each update, a function of the batch; their optimizers, to be
     made when the modules are where they stay; an example batch."""
     from handheld.capture.capture import closure

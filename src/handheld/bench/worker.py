@@ -31,13 +31,13 @@ import psutil
 
 from handheld import package
 from handheld.backends.base import describe
-from handheld.benchmark.child import FREE
-from handheld.benchmark.eager import Eager, processor
-from handheld.benchmark.row import measured
+from handheld.bench.child import FREE
+from handheld.bench.eager import Eager, processor
+from handheld.bench.row import measured
 from handheld.errors import DeviceError, HandheldError, OutOfMemory
 from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.session import profile
-from handheld.source import Source, StepFile, open_source
+from handheld.resolve import ModelSpec, StepFile, open_model
 
 PR_SET_PDEATHSIG = 1  # of Linux
 SAY_S = 0.5  # between two words about steps
@@ -54,7 +54,7 @@ def describe_devices(task: dict[str, Any], say: Say) -> None:
     for device in task["devices"]:
         caps = describe(processor(device)).to_json()
         if device.partition(":")[0] == "opencl":
-            from handheld.backends.opencl_devices import find
+            from handheld.backends.opencl.devices import find
 
             caps["stable_name"] = f"opencl:{find(device).name}"
         found[device] = caps
@@ -161,8 +161,8 @@ class Steps:
             self.say(stage=f"step {done}")
 
 
-def _source(task: dict[str, Any]) -> Source:
-    return open_source(task["workload"], task["size"] if task["size"] != "own" else None)
+def _source(task: dict[str, Any]) -> ModelSpec:
+    return open_model(task["workload"], task["size"] if task["size"] != "own" else None)
 
 
 def _open(device: str) -> None:

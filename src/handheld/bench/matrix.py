@@ -11,7 +11,7 @@ from typing import Any
 
 from handheld import cache, suite
 from handheld.errors import HandheldError
-from handheld.source import check_source
+from handheld.resolve import check_model
 
 DEVICES = ("opencl", "pytorch:cpu")
 
@@ -96,7 +96,7 @@ class Matrix:
                 raise HandheldError(f"a batch of {batch!r} makes no sense: it is 1 or more")
         found: dict[Case, None] = {}
         for name in self.names:
-            own = check_source(name, self.size)
+            own = check_model(name, self.size)
             size = self.size if name in suite.WORKLOADS else "own"
             found |= {
                 Case(name, size, device, batch): None for batch in self.batches or (own,) for device in self.devices

@@ -9,10 +9,10 @@ import pytest
 
 import handheld
 from bench_rows import CAPS, folder, info, row
-from handheld import benchmark
-from handheld.benchmark.folder import Results, Writer
-from handheld.benchmark.heat import Heat
-from handheld.benchmark.matrix import Case, Matrix, expand, ordered
+from handheld import bench
+from handheld.bench.folder import Results, Writer
+from handheld.bench.heat import Heat
+from handheld.bench.matrix import Case, Matrix, expand, ordered
 from handheld.errors import HandheldError, ResultsError
 from handheld.sensors import Where
 
@@ -71,14 +71,14 @@ def test_a_half_written_line_is_dropped_with_a_note(tmp_path):
     path = tmp_path / "results.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole + whole[:70])
-    results = benchmark.open_results(tmp_path)
+    results = bench.open_results(tmp_path)
     assert len(results.rows) == 2 and "cut off" in results.notes[0]
     assert path.read_bytes() != whole, "who only reads changes nothing"
     writer = Writer(tmp_path)
     assert "cut off" in writer.open().notes[0] and path.read_bytes() == whole
     writer.append(row(batch=16))
     writer.close()
-    assert [one["batch"] for one in benchmark.open_results(tmp_path).rows] == [1, 4, 16]
+    assert [one["batch"] for one in bench.open_results(tmp_path).rows] == [1, 4, 16]
 
 
 def test_a_damaged_line_is_named(tmp_path):
@@ -86,7 +86,7 @@ def test_a_damaged_line_is_named(tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"key"', b'"kez"', 1))
     with pytest.raises(ResultsError, match="damaged in line 1"):
-        benchmark.open_results(tmp_path)
+        bench.open_results(tmp_path)
 
 
 def test_the_later_of_two_rows_counts(tmp_path):
@@ -108,21 +108,21 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path, change, match):
     path = tmp_path / "bench.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ResultsError, match=match):
-        benchmark.run(Matrix(("mlp",)), tmp_path, benchmark.Settings())
+        bench.run(Matrix(("mlp",)), tmp_path, bench.Settings())
     Writer(tmp_path).close()  # it was given free again
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ResultsError, match="holds other files"):
-        benchmark.run(Matrix(("mlp",)), tmp_path)
+        bench.run(Matrix(("mlp",)), tmp_path)
     with pytest.raises(ResultsError, match="no results folder"):
-        benchmark.open_results(tmp_path)
+        bench.open_results(tmp_path)
     (tmp_path / "bench.json").write_text("{")
     with pytest.raises(ResultsError, match="damaged"):
-        benchmark.open_results(tmp_path)
+        bench.open_results(tmp_path)
     with pytest.raises(ResultsError, match="nothing to resume"):
-        benchmark.run(None, tmp_path / "new")
+        bench.run(None, tmp_path / "new")
 
 
 def results(rows, **more):
@@ -136,7 +136,7 @@ def test_compare():
         handheld="9",
         devices={"opencl": {**CAPS, "driver": "2"}},
     )
-    found = benchmark.compare(a, b)
+    found = bench.compare(a, b)
     by_key = {line["key"]: line for line in found["rows"]}
     assert len(by_key) == 4
     assert by_key["mlp/small/1/opencl"]["ratios"]["samples_s"] == 2.0
@@ -155,7 +155,7 @@ def test_merge(tmp_path):
     b = folder(
         tmp_path / "b", [row(batch=1, status="hung", began="2027", run=run), row("lenet5", run=run.replace("x", "y"))]
     )
-    made = benchmark.merge([a, b], tmp_path / "c")
+    made = bench.merge([a, b], tmp_path / "c")
     rows = {one["key"]: one for one in made.rows}
     assert len(rows) == 3 and len(made.lines) == 4, "nothing is lost"
     assert rows["mlp/small/1/opencl"]["status"] == "trained"
@@ -163,21 +163,21 @@ def test_merge(tmp_path):
     assert sorted(texts) == sorted(["mlp/small/1/opencl"] * 2 + ["lenet5/small/4/opencl"])
     assert len(made.info["merged"]) == 2
     with pytest.raises(ResultsError, match="already"):
-        benchmark.merge([a, b], tmp_path / "c")
+        bench.merge([a, b], tmp_path / "c")
     with pytest.raises(ResultsError, match="two results folders"):
-        benchmark.merge([a], tmp_path / "d")
+        bench.merge([a], tmp_path / "d")
 
 
 def test_two_processors_of_one_name_stay_apart_when_merged(tmp_path):
     a = folder(tmp_path / "a", [row(processor="phone")], devices={"opencl": {**CAPS, "name": "phone"}})
     b = folder(tmp_path / "b", [row(processor="desk")], devices={"opencl": {**CAPS, "name": "desk"}})
-    made = benchmark.merge([a, b], tmp_path / "c")
+    made = bench.merge([a, b], tmp_path / "c")
     assert {one["device"] for one in made.rows} == {"opencl (phone)", "opencl (desk)"}
     assert {one["key"] for one in made.rows} == {"mlp/small/4/opencl (phone)", "mlp/small/4/opencl (desk)"}
 
 
 def test_the_report_card():
-    lines = benchmark.card(
+    lines = bench.card(
         [
             row(batch=1, samples_s=10.0),
             row(batch=16, samples_s=80.0, joules_sample=0.5),

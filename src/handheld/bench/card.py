@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from handheld.benchmark.folder import Row
+from handheld.bench.folder import Row
 
 
 def card(rows: Iterable[Row]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from handheld.backends.base import LAUNCH, UPLOAD, Counters, Recorded, host_caps
-from handheld.backends.torch_ops import run_node
+from handheld.backends.reference.ops import run_node
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.graph.graph import DTYPES, Node, Tensor, pack_offsets

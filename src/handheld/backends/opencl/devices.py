@@ -13,7 +13,7 @@ import numpy as np
 
 from handheld import cache
 from handheld.backends.base import available_memory
-from handheld.backends.widen import widened
+from handheld.backends.opencl.widen import widened
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError, HandheldError
 from handheld.kernels.base import Buffer, Launch

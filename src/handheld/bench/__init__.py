@@ -1,10 +1,10 @@
 """Workloads x devices x batch sizes, each in a process of its own, into one results folder.
 
-matrix = benchmark.Matrix(("mlp", "lenet5"), ("opencl", "torch:cpu"), (1, 16))
-for row in benchmark.run(matrix, "results"):        # goes on where it stopped
+matrix = bench.Matrix(("mlp", "lenet5"), ("opencl", "torch:cpu"), (1, 16))
+for row in bench.run(matrix, "results"):        # goes on where it stopped
     print(row["workload"], row["device"], row["status"], row.get("samples_s"))
 
-results = benchmark.open_results("results")         # needs no device
+results = bench.open_results("results")         # needs no device
 for row in results.rows:
     path = results.run_path(row)                    # of handheld.open_run; None: no run file
 
@@ -20,11 +20,11 @@ compare   two folders side by side, or several made one
 card      what trains here, at which batch, how fast, on which processor
 """
 
-from handheld.benchmark.card import card
-from handheld.benchmark.compare import compare, merge
-from handheld.benchmark.folder import Results, Row, open_results
-from handheld.benchmark.matrix import Case, Matrix, expand
-from handheld.benchmark.run import Progress, Settings, run
+from handheld.bench.card import card
+from handheld.bench.compare import compare, merge
+from handheld.bench.folder import Results, Row, open_results
+from handheld.bench.matrix import Case, Matrix, expand
+from handheld.bench.run import Progress, Settings, run
 
 __all__ = [
     "Case",

@@ -1,6 +1,6 @@
 """The results folder.
 
-    bench.json      what it is: format and version, devices, machine, settings, all cases
+    bench.json          what it is: format and version, devices, machine, settings, all cases
     results.jsonl   a row a run, in one line of JSON; of two with one key the later one counts
     runs/           the run files that rows name
     steps/          captured steps that are still to be run; nothing after the end

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from handheld.benchmark.eager import Eager, is_eager, processor
-from handheld.benchmark.row import measured
+from handheld.bench.eager import Eager, is_eager, processor
+from handheld.bench.row import measured
 from handheld.errors import HandheldError
-from handheld.source import StepFile, open_source
+from handheld.resolve import StepFile, open_model
 
 STEPS = 5
 
@@ -23,7 +23,7 @@ def test_names():
 
 @pytest.mark.parametrize("name", ["m1", "dcgan"])
 def test_it_is_the_same_training(name, tmp_path):
-    source = open_source(name, "small")
+    source = open_model(name, "small")
     made = Eager(source, "pytorch:cpu", 2, 0)
     with made.profile(
         str(tmp_path / "x.run"), steps=STEPS, seconds=None, progress=lambda *_: None, sensors=False
@@ -44,6 +44,6 @@ def test_it_is_the_same_training(name, tmp_path):
 
 
 def test_a_step_file_has_no_model(tmp_path):
-    open_source("m1", "small").step([2], 0).save(tmp_path / "m1.step")
+    open_model("m1", "small").step([2], 0).save(tmp_path / "m1.step")
     with pytest.raises(HandheldError, match="step file"):
         Eager(StepFile(tmp_path / "m1.step"), "pytorch:cpu", 2, 0)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD, Counters, Recorded
-from handheld.backends.merge import merge, renamed
-from handheld.backends.opencl_devices import find, opencl
-from handheld.backends.opencl_staging import Staging
-from handheld.backends.widen import texts_of
+from handheld.backends.opencl.devices import find, opencl
+from handheld.backends.opencl.merge import merge, renamed
+from handheld.backends.opencl.staging import Staging
+from handheld.backends.opencl.widen import texts_of
 from handheld.errors import BuildError, DeviceError, OutOfMemory
 from handheld.graph.graph import DTYPES
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace

@@ -21,7 +21,7 @@ from handheld.step import Step
 Parts = tuple[Any, Any, Any]
 
 
-class Source(ABC):
+class ModelSpec(ABC):
     """Something that becomes a Step. `example` is a batch of one size, if there is one."""
 
     name: str
@@ -54,7 +54,7 @@ class Source(ABC):
         return tuple(example[0].shape) if example else ()
 
 
-def open_source(spec: str, size: str | None = None) -> Source:
+def open_model(spec: str, size: str | None = None) -> ModelSpec:
     """A source by what the user typed; only a workload has sizes."""
     path, _, factory = spec.rpartition(":")
     if size is not None and (spec.endswith((".step", ".py")) or path.endswith(".py")):
@@ -73,10 +73,10 @@ def open_source(spec: str, size: str | None = None) -> Source:
     raise HandheldError(f"{_no_model(Path(spec))}. A model is a workload (lenet5), file.py:factory or a step file")
 
 
-def check_source(spec: str, size: str) -> int | None:
+def check_model(spec: str, size: str) -> int | None:
     """An error if there is no such model; its own batch size, if no one's code must run to know."""
     if not spec.endswith(".step"):
-        source = open_source(spec, size if spec in suite.WORKLOADS else None)
+        source = open_model(spec, size if spec in suite.WORKLOADS else None)
         return source.default_batch if isinstance(source, Suite) else None
     if not Path(spec).is_file():
         raise HandheldError(f"there is no file {spec}")
@@ -103,7 +103,7 @@ def _no_model(path: Path) -> str:
     return f"{path} is no model that Handheld knows"
 
 
-class Suite(Source):
+class Suite(ModelSpec):
     """A workload that comes with Handheld."""
 
     def __init__(self, name: str, size: str | None = None) -> None:
@@ -130,7 +130,7 @@ class Suite(Source):
         return capture_sizes(workload.make(seed), examples, seed, self.name)
 
 
-class Factory(Source):
+class Factory(ModelSpec):
     """A function of the user's that returns (model, loss, optimizer) or, with an example batch
     or a function of its size, (model, loss, optimizer, batch)."""
 
@@ -228,7 +228,7 @@ class Factory(Source):
         return made[:3], made[3] if len(made) > 3 else None
 
 
-class StepFile(Source):
+class StepFile(ModelSpec):
     """A captured step: no PyTorch needed."""
 
     def __init__(self, path: Path) -> None:

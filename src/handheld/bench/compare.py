@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from handheld.benchmark.folder import RUNS, Results, Row, Writer
+from handheld.bench.folder import RUNS, Results, Row, Writer
 from handheld.errors import ResultsError
 
 #: what is compared -> whether more is better

@@ -1,0 +1,103 @@
+"""What commands share to talk to people: two consoles, numbers with units, JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+#: results go to stdout, everything said about them to stderr
+out = Console(highlight=False, soft_wrap=False)
+err = Console(stderr=True, highlight=False)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout, whole and uncoloured; NaN and infinities become null."""
+    print(json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_error(kind: str, message: str) -> None:
+    """In the place of a result: which error, and the text that a person gets on stderr."""
+    print_json({"error": {"type": kind, "message": message}})
+
+
+def finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def fail(message: str) -> None:
+    """The one red line of a command that could not do what it was asked."""
+    err.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+
+
+def stopped(message: str) -> None:
+    err.print(Text.assemble(("stopped: ", "bold yellow"), message), soft_wrap=True)
+
+
+def warn(message: str) -> None:
+    err.print(Text.assemble(("note: ", "bold yellow"), message), soft_wrap=True)
+
+
+def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Names and values in two columns, the same ones in every table of a command."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True, min_width=13)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def middle(text: str, width: int) -> str:
+    """The text in so many columns: what is too much is left out of its middle."""
+    if len(text) <= width:
+        return text
+    head = width // 2
+    return f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
+
+
+def path(where: Path) -> str:
+    """A path in the value column of a grid: whole in --json, here what fits."""
+    text = str(where)
+    with contextlib.suppress(ValueError, RuntimeError):
+        text = f"~/{where.relative_to(Path.home())}"
+    return middle(text, out.width - 15)
+
+
+def size(nbytes: float) -> str:
+    """Bytes in the largest unit that keeps the number above one."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes:,.0f} {unit}" if unit == "B" else f"{nbytes:,.1f} {unit}"
+        nbytes /= 1024
+    raise AssertionError
+
+
+def count(number: int, what: str) -> str:
+    """`1 step`, `28 launches`"""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def number(value: float) -> str:
+    """A loss: four decimals, or an exponent where those would break a table."""
+    return f"{value:.2e}" if abs(value) >= 1e4 else f"{value:.4f}"
