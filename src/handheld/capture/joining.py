@@ -42,7 +42,7 @@ def _cat(rec: Recorder, views: Sequence[View], dim: int, kind: str) -> View:
     shape[dim] = starts[-1]
     grown = [
         View(v.tensor, tuple(shape), v.strides, v.offset - start * v.strides[dim])
-        for v, start in zip(views, starts, strict=True)
+        for v, start in zip(views, starts[:-1], strict=True)
     ]
 
     def program(b: Builder) -> Val:
