@@ -31,6 +31,7 @@ from handheld.capture.recurrent import single_op_recurrence
 from handheld.capture.replaced import replaced_functions
 from handheld.capture.state import StateBuilder, ir_dtype
 from handheld.capture.tables import LOWERINGS  # noqa: F401 (filled by this import)
+from handheld.capture.tested import warn_untested
 from handheld.capture.values import constant
 from handheld.errors import CaptureError, ValueRead
 from handheld.graph.check import check
@@ -46,6 +47,7 @@ class Capture:
     def __init__(self, modules: nn.Module | Mapping[str, nn.Module], seed: int = 0) -> None:
         arguments.check_modules(modules)
         arguments.check_seed(seed)
+        warn_untested()
         self.modules = {"": modules} if isinstance(modules, nn.Module) else dict(modules)
         self.state = StateBuilder(self.modules)
         self.state.add_value("handheld.seed", np.array(seed, np.int32), "control", "int64")

@@ -1,0 +1,26 @@
+"""The versions of PyTorch that capture was tested with."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from functools import cache
+
+import torch
+
+#: the first and the last (major, minor) version that the tests passed with
+TESTED = ((2, 9), (2, 15))
+
+
+@cache
+def warn_untested() -> None:
+    """Warns once per process if this PyTorch is outside TESTED. An unreadable version counts as untested."""
+    numbers = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if numbers and TESTED[0] <= (int(numbers[1]), int(numbers[2])) <= TESTED[1]:
+        return
+    first, last = (".".join(map(str, version)) for version in TESTED)
+    warnings.warn(
+        f"PyTorch {torch.__version__} was not tested with this Handheld; {first} to {last} were. "
+        "Try: handheld verify, which compares every op of your model with PyTorch",
+        stacklevel=3,
+    )

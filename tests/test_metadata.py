@@ -1,0 +1,33 @@
+"""What the package says of itself, and that the commands of the README install what was tested."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def text(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_any_newer_pytorch_may_be_installed():
+    assert re.findall(r'"(torch\b[^"]*)"', text("pyproject.toml")) == ["torch>=2.9"]
+
+
+def test_both_commands_of_the_readme_use_the_constraints():
+    assert 'pip install -c constraints.txt -e ".[capture,data]" && handheld train lenet5 --data digits' in text(
+        "README.md"
+    )
+    assert '-c constraints.txt -e ".[test]"' in text("scripts/test")
+
+
+def test_constraints_pin_what_the_test_command_depends_on():
+    lines = [line for line in text("constraints.txt").splitlines() if line and not line.startswith("#")]
+    pinned = {line.split("==")[0] for line in lines if "==" in line}
+    assert {"torch", "ruff", "mypy", "pytest"} <= pinned
+    wanted = set(re.findall(r'^  "([a-z-]+)(?=[>;"])', text("pyproject.toml"), re.MULTILINE))
+    wanted |= {"torch", "scikit-learn", "pillow"}
+    constrained = {re.split(r"[=<>]", line)[0] for line in lines}
+    assert wanted - constrained == set(), "a dependency has no line in constraints.txt"
