@@ -46,14 +46,17 @@ PARTS = (
     Part(
         "cases",
         400,
-        ("-m pytest -q --tb=short -p no:cacheprovider --all-cases --shard {shard} tests/test_cases.py -k opencl",),
+        (
+            "-m pytest -q --tb=short -p no:cacheprovider --all-cases "
+            "--shard {shard} tests/cases/test_cases.py -k opencl",
+        ),
     ),
     Part(
         "variants",
         560,
         (
             "-m pytest -q --tb=short -p no:cacheprovider --all-variants "
-            "--shard {shard} tests/test_variants.py -k 'every and own'",
+            "--shard {shard} tests/cases/test_variants.py -k 'every and own'",
         ),
     ),
     Part(

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from equality import Update, compare_updates, excess
 from handheld import suite
+from helpers.equality import Update, compare_updates, excess
 
 #: options that keep the float64 side fast; batches small enough that few values sit on a kink
 SMALL: dict[str, tuple[int, dict[str, Any]]] = {

@@ -25,11 +25,11 @@ REAL_TIME = (
     "measure/",
     "profile/",
     "run/test_loop.py",
+    "scripts/",
     "sensors/test_sampler.py",
     "store/",
     "studies/test_das2022.py",
     "studies/test_liu2019.py",
-    "test_bench",
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from handheld.analyse.energy import interval
 from handheld.sensors.base import Channel
-from run_files import MS, START, MadeRun, rising
+from helpers.run_files import MS, START, MadeRun, rising
 
 #: s and J of one run of each signature's ops, above the idle watts
 SECONDS = {"sig0": 0.006, "sig1": 0.003}

@@ -9,7 +9,7 @@ import pytest
 
 from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.sensors.base import Channel
-from run_files import MS, PLAIN, START, MadeRun, busy, kinds, named, rising
+from helpers.run_files import MS, PLAIN, START, MadeRun, busy, kinds, named, rising
 
 #: what a problem would be called; a quiet run has none of them
 PLANTED = {"own load", "other load", "clock", "caller", "transfer", "heat", "drift"}

@@ -8,7 +8,7 @@ import pytest
 from handheld.analyse import stats
 from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.sensors.base import Channel
-from run_files import MS, PLAIN, START, MadeRun, busy, kinds, rising
+from helpers.run_files import MS, PLAIN, START, MadeRun, busy, kinds, rising
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from handheld.backends.opencl import devices as opencl_devices
 from handheld.backends.opencl import session as opencl
 from handheld.backends.opencl.merge import merge, renamed
 from handheld.errors import BuildError
-from models import Vision
+from helpers.models import Vision
 
 ADD = """#ifndef STEP
 #define STEP 1  // a parameter

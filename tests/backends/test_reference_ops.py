@@ -13,7 +13,7 @@ from handheld.backends.reference.ops import run_node
 from handheld.graph.check import check
 from handheld.graph.ops import OPS
 from handheld.graph.program import Builder, Instr
-from harness import make, view
+from helpers.harness import make, view
 
 RNG = np.random.default_rng(5)
 ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}

@@ -16,8 +16,8 @@ from handheld.backends.base import describe
 from handheld.backends.opencl.merge import merge, renamed
 from handheld.backends.opencl.widen import texts_of
 from handheld.kernels.base import Buffer, Float, Int, Launch
-from harness import caps_of_kind, queue
-from models import Vision
+from helpers.harness import caps_of_kind, queue
+from helpers.models import Vision
 
 TEXT = """#define ROW (get_global_id(1) * get_global_size(0))
 inline float twice(float x) { return 2 * x; }

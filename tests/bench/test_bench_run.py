@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
-from casework_path import clean_path
 from handheld import bench
 from handheld.bench import Matrix, Settings
 from handheld.errors import DeviceError, ResultsError
+from helpers.paths import clean_path
 
 QUICK = Settings(steps=6, cool_s=0)
 

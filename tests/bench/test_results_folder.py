@@ -8,13 +8,13 @@ import os
 import pytest
 
 import handheld
-from bench_rows import CAPS, folder, info, row
 from handheld import bench
 from handheld.bench.folder import Results, Writer
 from handheld.bench.heat import Heat
 from handheld.bench.matrix import Case, Matrix, expand, ordered
 from handheld.errors import HandheldError, ResultsError
 from handheld.sensors import Where
+from helpers.bench_rows import CAPS, folder, info, row
 
 
 def test_the_matrix_is_all_of_it_and_names_what_is_not_known():

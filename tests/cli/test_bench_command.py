@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import handheld
-from bench_rows import CAPS, folder, row
 from handheld.cli import output
 from handheld.cli.main import app
+from helpers.bench_rows import CAPS, folder, row
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ import pytest
 from typer.testing import CliRunner
 
 import handheld
-from casework_path import clean_path
 from handheld.cli import output, profile, run_tables
 from handheld.cli.main import app
 from handheld.errors import RunFileError
 from handheld.profile import sampling
-from run_files import MadeRun
+from helpers.paths import clean_path
+from helpers.run_files import MadeRun
 
 FACTORY = """
 import torch

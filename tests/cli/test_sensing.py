@@ -11,7 +11,7 @@ from rich.console import Console
 from handheld.backends.opencl import devices as opencl_devices
 from handheld.cli import output, sensing
 from handheld.cli.main import app
-from sensor_trees import grow
+from helpers.sensor_trees import grow
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import fake_family
 from handheld.backends.opencl import devices as opencl_devices
 from handheld.cli import output, probe, tune
 from handheld.cli.main import app
@@ -18,6 +17,7 @@ from handheld.measure.child import Child
 from handheld.measure.tuner import Row, Tuner
 from handheld.plan import lowering, tuning
 from handheld.plan.tuning import Entry, Record
+from helpers import fake_family
 
 FACTORY = """
 import torch

@@ -14,7 +14,7 @@ from handheld.graph.check import check
 from handheld.graph.evaluate import evaluate
 from handheld.graph.interpret import philox, random_key
 from handheld.graph.program import BINARY, REDUCTIONS, UNARY, Builder, Instr
-from harness import make, view
+from helpers.harness import make, view
 
 INF, NAN = math.inf, math.nan
 FLOATS = np.array([[0.0, -0.5, 1.5, 2.5, -2.5, 3.7], [-3.7, 0.1, 1e-3, 8.0, -1.0, 9.0]], np.float32)

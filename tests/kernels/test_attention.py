@@ -16,7 +16,7 @@ from handheld.graph.graph import Graph, View
 from handheld.kernels import attention
 from handheld.kernels.attention import candidates, flops, lower_attention, lower_attention_grad
 from handheld.kernels.base import read_source
-from harness import caps_of_kind, error, make, run_node
+from helpers.harness import caps_of_kind, error, make, run_node
 
 PLAIN = {"scale": 0.3, "causal": False, "masked": False, "dropout": 0.0, "key": 0}
 MOST = np.finfo(np.float32).max
@@ -262,7 +262,7 @@ def test_empty():
     "parts", [("math.cl", "wide.cl", "attention.cl", "attention_register.cl"), ("attention.cl", "attention_local.cl")]
 )
 def test_the_files_compile_alone(parts):
-    from harness import queue
+    from helpers.harness import queue
 
     cl.Program(queue().context, "".join(map(read_source, parts))).build(["-w"])
 

@@ -18,7 +18,7 @@ from handheld.graph.program import Instr
 from handheld.kernels import contract, contract_local
 from handheld.kernels.base import Lowered, read_source
 from handheld.plan.codec import from_json
-from harness import caps_of_kind, error, make, queue, run_node, view
+from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
 #: `small` is a GPU with small work-groups; its tiles compile in half the time
 KINDS = ("cpu", "small")

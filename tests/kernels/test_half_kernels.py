@@ -24,7 +24,7 @@ from handheld.graph.check import check
 from handheld.graph.program import Builder, Instr
 from handheld.kernels.base import read_source
 from handheld.plan.lowering import candidates, lower
-from harness import caps_of_kind, error, make, queue, run_node, view
+from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
 KINDS = ("cpu", "gpu")
 ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}

@@ -10,7 +10,7 @@ import torch
 from handheld.errors import PlanError
 from handheld.kernels.base import read_source
 from handheld.kernels.index import lower_assign, lower_scatter
-from harness import caps_of_kind, error, make, queue, run_node, view
+from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
 
 def reference(index, src, base, v, mode):

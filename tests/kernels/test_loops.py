@@ -14,7 +14,7 @@ from handheld.graph.program import Builder
 from handheld.kernels import loops, rows_chunks, rows_shape
 from handheld.kernels.base import Buffer
 from handheld.plan.lowering import lower
-from harness import caps_of_kind, error, make, run_node
+from helpers.harness import caps_of_kind, error, make, run_node
 
 SIZES = (1, 2, 3, 5, 7, 13, 17, 31)
 #: around blocks of 16 and 32 and runs of 1024 and 2048 elements

@@ -12,7 +12,7 @@ import handheld
 from handheld.graph.program import Instr
 from handheld.kernels import naive
 from handheld.plan.lowering import tunable_sources
-from harness import caps_of_kind, error, make, run_node, view
+from helpers.harness import caps_of_kind, error, make, run_node, view
 
 ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
 

@@ -9,7 +9,7 @@ import torch
 
 from handheld.kernels.base import read_source
 from handheld.kernels.order import lower_scan, lower_sort
-from harness import caps_of_kind, error, make, queue, run_node
+from helpers.harness import caps_of_kind, error, make, queue, run_node
 
 CAPS = caps_of_kind("cpu")
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from handheld.errors import PlanError
 from handheld.kernels.base import read_source
 from handheld.kernels.pool import lower_avg_pool, lower_avg_pool_grad, lower_max_pool, lower_max_pool_grad
-from harness import caps_of_kind, error, make, queue, run_node, view
+from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
 # a work-item makes a row on one, an element on the other
 CAPS, GPU = caps_of_kind("cpu"), caps_of_kind("gpu")

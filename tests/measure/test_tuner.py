@@ -13,7 +13,6 @@ import numpy as np
 import psutil
 import pytest
 
-import fake_family
 from handheld import cache
 from handheld.backends.base import describe
 from handheld.errors import HandheldError, PlanError
@@ -30,6 +29,7 @@ from handheld.plan.codec import from_json, to_json
 from handheld.plan.signature import signature
 from handheld.plan.tuning import Entry, Record, load_tuning
 from handheld.step import Step
+from helpers import fake_family
 
 SIZES = (97, 64, 161)  # no work-group divides them evenly
 
@@ -155,7 +155,7 @@ def test_a_stopped_search_goes_on(variants):
 KILLED = """
 import sys
 sys.path[:0] = {paths!r}
-import fake_family
+from helpers import fake_family
 from test_tuner import products, tuner_for
 fake_family.install()
 tuner_for(products(64)).run(60)

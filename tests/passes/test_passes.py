@@ -14,7 +14,7 @@ from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes import pipeline, remake
 from handheld.passes.clean import remove_dead
 from handheld.passes.spaces import reshape_view
-from models import MODELS, loss, make
+from helpers.models import MODELS, loss, make
 
 
 def step_of(name: str, monkeypatch: pytest.MonkeyPatch, raw: bool):

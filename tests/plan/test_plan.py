@@ -14,7 +14,7 @@ from handheld.errors import DeviceError, OutOfMemory, PlanError
 from handheld.plan.codec import from_json, to_json
 from handheld.plan.memory import Place
 from handheld.plan.verify import _Bytes, verify
-from models import MODELS, loss, make
+from helpers.models import MODELS, loss, make
 
 SHIPPED = ["adreno-620", "adreno-740", "mali-g78", "minimal-embedded"]
 

@@ -18,7 +18,7 @@ from handheld.backends.base import DOWNLOAD
 from handheld.profile.profiler import Profiler
 from handheld.sensors.base import Where
 from handheld.sensors.cpu import CpuClock
-from sensor_trees import grow, put
+from helpers.sensor_trees import grow, put
 
 SECONDS = 6.0
 

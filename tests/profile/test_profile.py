@@ -19,7 +19,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
-from casework_path import clean_path
 from handheld import suite
 from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD
 from handheld.errors import BatchError, HandheldError
@@ -29,7 +28,8 @@ from handheld.profile.profiler import Profiler
 from handheld.profile.windows import WINDOW, Windows
 from handheld.sensors.cpu import CpuBusy
 from handheld.sensors.memory import ProcessUse
-from meters import Broken, Meter
+from helpers.meters import Broken, Meter
+from helpers.paths import clean_path
 
 BATCH = 8
 
@@ -462,7 +462,9 @@ def test_a_sensor_of_the_users_own_by_entry_point(plan, batch, tmp_path, monkeyp
     folder = tmp_path / "site" / "meters-1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: meters\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text("[handheld.sensors]\nmeter = meters:Meter\nbroken = meters:Broken\n")
+    (folder / "entry_points.txt").write_text(
+        "[handheld.sensors]\nmeter = helpers.meters:Meter\nbroken = helpers.meters:Broken\n"
+    )
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
     with plan.profile(batch, tmp_path / "one.run", steps=1000, idle_s=0.5) as run:
         (row,) = (row for row in run.energy() if row["rail"] == "meter/cpu energy")

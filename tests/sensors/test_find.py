@@ -10,10 +10,10 @@ from handheld.sensors import Where, find
 from handheld.sensors.find import SOURCES
 
 POINTS = """[handheld.sensors]
-steered = sensor_plugins:Steered
-wrong = sensor_plugins:Broken
+steered = helpers.sensor_plugins:Steered
+wrong = helpers.sensor_plugins:Broken
 gone = no_such_package.meter:Meter
-typo = sensor_plugins:Lines
+typo = helpers.sensor_plugins:Lines
 """
 
 

@@ -13,7 +13,7 @@ import pytest
 from handheld.sensors import Sampler, Samples
 from handheld.sensors.base import SensorLost, Unavailable, Where
 from handheld.sensors.nvidia import DEAR_S, NvidiaPower, NvidiaState
-from sensor_trees import values
+from helpers.sensor_trees import values
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler")

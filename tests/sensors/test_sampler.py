@@ -22,8 +22,8 @@ from handheld.sensors.child import Pace
 from handheld.sensors.cpu import CpuBusy
 from handheld.sensors.memory import ProcessUse
 from handheld.sensors.rapl import Rapl
-from sensor_plugins import Dear, Lines, Refusing, Steered
-from sensor_trees import grow, put
+from helpers.sensor_plugins import Dear, Lines, Refusing, Steered
+from helpers.sensor_trees import grow, put
 
 
 def until(true, patience=30.0):
@@ -246,7 +246,7 @@ PARENT = """
 import os, sys, time
 from pathlib import Path
 from handheld.sensors import Sampler, Where
-from sensor_plugins import Steered
+from helpers.sensor_plugins import Steered
 sampler = Sampler([Steered], sys.argv[1], where=Where(Path(sys.argv[2]))).__enter__()
 while sampler.summary().sources[0].readings < 5:
     time.sleep(0.02)

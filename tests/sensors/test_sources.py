@@ -27,7 +27,7 @@ from handheld.sensors import (
 )
 from handheld.sensors.base import UNITS, SensorLost, Unavailable, Where
 from handheld.sensors.find import SOURCES, find
-from sensor_trees import FOLDER, grow, put, values
+from helpers.sensor_trees import FOLDER, grow, put, values
 
 #: tree → source → what it reads there
 READINGS = {

@@ -22,7 +22,7 @@ from handheld.sensors.sink import Reading, RunSink
 from handheld.store import writer as writing
 from handheld.store.reader import RunFile
 from handheld.store.writer import VERSION, RunWriter, statements
-from run_files import MadeRun
+from helpers.run_files import MadeRun
 
 
 def test_what_is_put_comes_back(tmp_path):

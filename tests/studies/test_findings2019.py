@@ -15,7 +15,7 @@ from handheld.backends.base import LAUNCH
 from handheld.sensors.base import Channel
 from handheld.studies.findings2019 import FAILS, HOLDS, IS_CPU, UNKNOWN, Answer, answers, disturbed
 from handheld.studies.observations import observe
-from run_files import MadeRun, busy, rising
+from helpers.run_files import MadeRun, busy, rising
 
 GPU = {"name": "made up", "kind": "gpu"}
 CPU = {"name": "made up", "kind": "cpu"}

@@ -18,7 +18,7 @@ from handheld.cli.main import app
 from handheld.errors import StudyError
 from handheld.sensors.base import Channel
 from handheld.studies import liu2019, page2019
-from run_files import MadeRun, busy, rising
+from helpers.run_files import MadeRun, busy, rising
 
 CAPS = {"name": "made up", "kind": "gpu", "vendor": "v", "driver": "1", "compute_units": 2}
 ABSENT = {"rapl": "there is no /sys/class/powercap"}

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from cases import CASES
+from cases.variants import DESCRIPTIONS, Variants, described, in_shard
 from handheld.backends.base import describe
 from handheld.device import DeviceCaps
-from variants import DESCRIPTIONS, Variants, described, in_shard
 
 SAMPLE = 3  # cases a description, one turn each: building kernels takes most of the time
 

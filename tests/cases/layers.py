@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from case import Case, cl, mask, module, normal, of
+from cases.case import Case, cl, mask, module, normal, of
 
 
 def _matmul() -> Iterator[Case]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from casework_path import clean_path
+from helpers.paths import clean_path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +35,7 @@ def test_with_a_meter(tmp_path):
         "--other",
         "16",
         "--sensor",
-        "meters:Meter",
+        "helpers.meters:Meter",
         "--json",
         str(tmp_path / "one.json"),
         "--keep",

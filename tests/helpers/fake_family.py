@@ -1,7 +1,7 @@
 """A kernel family for the tests of the tuner: matrix products with variants that misbehave.
 
 VARIANT 0 is the family's own and does its work eight times; 1 does it once and is the fastest.
-As a program this is the tuner's worker with the family in the place of the real one.
+`COMMAND` starts the tuner's worker with the family in the place of the real one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from handheld.errors import PlanError
 from handheld.kernels import contract
@@ -74,10 +75,17 @@ def install() -> None:
     lowering.FAMILIES = {**lowering.FAMILIES, "matmul": lower_matmul}
 
 
-COMMAND = (sys.executable, "-W", "ignore", __file__)
-
-if __name__ == "__main__":
-    import fake_family  # under its own name, where lowering looks for `candidates`
-
-    fake_family.install()
+def main() -> None:
+    install()
     worker.main()
+
+
+#: The tuner's worker. The module is imported under its own name, where lowering looks for `candidates`.
+COMMAND = (
+    sys.executable,
+    "-W",
+    "ignore",
+    "-c",
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+    "from helpers import fake_family; fake_family.main()",
+)

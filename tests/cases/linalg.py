@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from case import Case, normal, of
+from cases.case import Case, normal, of
 
 T = torch.Tensor
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "oclgrind"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "oclgrind"
 
 
 @pytest.mark.skipif(shutil.which("oclgrind") is None, reason="Oclgrind is not installed")

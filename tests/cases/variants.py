@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from case import Case
-from casework import Held, captured, differences, limit_of, reference, run_plan
+from cases.case import Case
+from cases.check import Held, captured, differences, limit_of, reference, run_plan
 from handheld.backends.opencl.session import Kept
 from handheld.device import DeviceCaps
 from handheld.plan.lowering import Choice, candidates

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import handheld
-from equality import compare, relative
 from handheld.backends.base import describe
 from handheld.errors import BatchError, CaptureError, HandheldError
+from helpers.equality import compare, relative
 
 DEVICES = ["torch:cpu", "opencl"]
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from case import Case, cl, inside, ints, mask, module, normal, of, positive
+from cases.case import Case, cl, inside, ints, mask, module, normal, of, positive
 
 S = (3, 7)  # small and prime
 

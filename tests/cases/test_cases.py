@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from cases import CASES
-from casework import Held, captured, differences, limit_of, reference, run, run_plan
+from cases.check import Held, captured, differences, limit_of, reference, run, run_plan
+from cases.variants import in_shard
 from handheld.backends.base import describe
 from handheld.passes import half
 from handheld.run.verify import verify_plan
-from variants import in_shard
 
 SAMPLE = 60  # on OpenCL, unless --all-cases: building kernels takes most of the time
 HALF_SAMPLE = 4

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from case import Case, cl, ints, module, normal, of
+from cases.case import Case, cl, ints, module, normal, of
 
 
 def _pooling() -> Iterator[Case]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from handheld.sensors.base import Sensor, Value, Where
 
-FOLDER = Path(__file__).parent / "sensors" / "trees"
+FOLDER = Path(__file__).parents[1] / "sensors" / "trees"
 
 
 def grow(name: str, root: Path) -> Where:

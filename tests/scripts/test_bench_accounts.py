@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from casework_path import clean_path
+from helpers.paths import clean_path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +26,9 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_what_there_is_time_for_is_kept(tmp_path):
     out = tmp_path / "out"
-    done = run("--only", "i", "--minutes", "0.5", "--sensor", "meters:Meter", "--out", str(out), "--profiled", "1.5")
+    done = run(
+        "--only", "i", "--minutes", "0.5", "--sensor", "helpers.meters:Meter", "--out", str(out), "--profiled", "1.5"
+    )
     assert done.returncode == 1, "parts are missing, and that is said" + done.stderr[-2000:]
     found = json.loads((out / "accounts.json").read_text())
     (row,) = found["workloads"].values()

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from handheld import suite
 from handheld.plan.signature import signature
 from handheld.plan.tuning import Entry, Tuning
-from harness import caps_of_kind
+from helpers.harness import caps_of_kind
 
-BENCH = Path(__file__).resolve().parent.parent / "bench"
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from case import Case, cl, ints, mask, module, normal, of, positive
+from cases.case import Case, cl, ints, mask, module, normal, of, positive
 
 A = (3, 5, 7)
 

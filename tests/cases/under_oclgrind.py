@@ -1,7 +1,7 @@
 """Runs op cases on Oclgrind, each tensor in memory of its own. Started by scripts/oclgrind.
 
-    python tests/under_oclgrind.py [--sample N] [--seed S] [--only TEXT] [--halves]
-                                   [--variants N] [--shard I/N]
+    PYTHONPATH=tests python -m cases.under_oclgrind [--sample N] [--seed S] [--only TEXT] [--halves]
+                                                    [--variants N] [--shard I/N]
 
 Oclgrind writes invalid accesses and data races to its log; this prints what it ran and exits with
 1 if a result is wrong.
@@ -18,11 +18,11 @@ import sys
 import numpy as np
 
 from cases import CASES
-from casework import Held, captured, differences, reference, run_plan
+from cases.check import Held, captured, differences, reference, run_plan
+from cases.variants import DESCRIPTIONS, Variants, described, in_shard
 from handheld.backends.base import describe
 from handheld.backends.opencl.session import OpenCLSession
 from handheld.passes import half
-from variants import DESCRIPTIONS, Variants, described, in_shard
 
 #: too long for a simulator that runs one instruction at a time
 LIMIT = 60_000

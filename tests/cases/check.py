@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from case import Case
+from cases.case import Case
 from handheld.capture.capture import Capture
 from handheld.plan.plan import Plan
 from handheld.step import Step

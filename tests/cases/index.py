@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from case import Case, cl, ints, mask, module, normal, of
+from cases.case import Case, cl, ints, mask, module, normal, of
 
 
 def _views() -> Iterator[Case]:

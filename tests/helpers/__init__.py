@@ -1,0 +1,1 @@
+"""What more than one folder of tests needs: models, made-up files and sensors, comparisons."""
