@@ -11,6 +11,7 @@ import importlib
 import inspect
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def errors_page() -> str:
     from handheld import errors
 
     tree = inspect.getdoc(errors) or ""
-    rows = [f"| `{c.__name__}` | {inspect.getdoc(c)} |" for c in error_classes()]
+    rows = [_wrap(f"- `{c.__name__}`: {inspect.getdoc(c)}") for c in error_classes()]
     return "\n".join(
         (
             f"# Errors\n\n{NOTE}Everything Handheld raises on purpose is a `HandheldError` of "
@@ -61,8 +62,6 @@ def errors_page() -> str:
             "```text",
             tree,
             "```\n",
-            "| error | meaning |",
-            "|---|---|",
             *rows,
             "",
         )
@@ -118,8 +117,15 @@ def _lowerings() -> Iterable[str]:
         groups.setdefault(function.__module__, []).append(name)
     for module in sorted(groups):
         about = (inspect.getdoc(importlib.import_module(module)) or "").partition("\n")[0]
-        yield f"### {module.rpartition('.')[2].capitalize()}\n\n{about}\n"
-        yield ", ".join(f"`{_short(name)}`" for name in sorted(groups[module])) + "\n"
+        yield f"### {module.rpartition('.')[2].capitalize()}\n\n{_wrap(about)}\n"
+        yield _wrap(", ".join(f"`{_short(name)}`" for name in sorted(groups[module]))) + "\n"
+
+
+def _wrap(text: str) -> str:
+    """A paragraph or list item in lines of at most 110 columns."""
+    indent = "  " if text.startswith("- ") else ""
+    words = " ".join(text.split())
+    return textwrap.fill(words, 110, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _short(name: str) -> str:
@@ -135,12 +141,11 @@ def _vocabulary() -> Iterable[str]:
     from handheld.graph.ops import OPS
 
     yield f"A graph has {len(OPS)} kinds of nodes. What is not here does not exist.\n"
-    yield "| op | inputs | outputs | attributes | meaning |\n|---|---|---|---|---|"
     for op in OPS.values():
-        count = ["any" if n is None else str(n) for n in (op.inputs, op.outputs)]
+        inputs, outputs = ("any" if n is None else str(n) for n in (op.inputs, op.outputs))
         more = " and those of its epilogue" if op.epilogue else ""
-        meaning = op.doc.replace("|", "\\|").replace("\n", " ")
-        yield (f"| `{op.name}` | {count[0]}{more} | {count[1]} | {', '.join(f'`{a}`' for a in op.attrs)} | {meaning} |")
+        attrs = f"; attributes {', '.join(f'`{a}`' for a in op.attrs)}" if op.attrs else ""
+        yield _wrap(f"- `{op.name}` (inputs {inputs}{more}; outputs {outputs}{attrs}): {op.doc}")
     yield "\nA program, in `map`, `reduce` and epilogues, is made of these instructions:\n"
     for title, names in (
         ("One argument", program.UNARY),
@@ -148,7 +153,7 @@ def _vocabulary() -> Iterable[str]:
         ("Reductions", program.REDUCTIONS),
         ("The rest", ("where", "gather", "random", *program.LEAVES)),
     ):
-        yield f"- {title}: {', '.join(f'`{name}`' for name in names)}"
+        yield _wrap(f"- {title}: {', '.join(f'`{name}`' for name in names)}")
     yield ""
 
 
@@ -178,10 +183,7 @@ def suite_page() -> str:
     note, _, rest = rest.partition("-->\n")
     _, end, tail = rest.partition("<!-- end of workloads -->")
     assert mark and end, "docs/suite.md has lost the place of its table"
-    rows = [
-        "| workload | what | of | domain | batch | small | paper | parameters | GMAC |",
-        "|---|---|---|---|---:|---|---|---:|---:|",
-    ]
+    rows = ["| workload | what | of | domain | batch | parameters | GMAC |", "|---|---|---|---|---:|---:|---:|"]
     for name in WORKLOADS:
         sizes = [get(name, size=size) for size in ("small", "paper")]
         numbers = (
@@ -189,6 +191,8 @@ def suite_page() -> str:
             " / ".join(dict.fromkeys(_short_number(count.forward_flops(w) / 2e9) for w in sizes)),
         )
         rows.append(f"{workload_row(name)} {' | '.join(numbers)} |")
+    rows += ["", "The options of each size, where the two differ:", ""]
+    rows += [workload_sizes(name) for name in WORKLOADS if WORKLOADS[name].small != WORKLOADS[name].paper]
     return f"{head}{mark}{note}-->\n" + "\n".join(rows) + f"\n{end}{tail}"
 
 
@@ -197,14 +201,20 @@ def workload_row(name: str) -> str:
     from handheld.suite import WORKLOADS
 
     workload = WORKLOADS[name]
-    sizes = (
-        ", ".join(f"{key} {value}" for key, value in options.items()) or "the same"
-        for options in (workload.small, workload.paper)
-    )
     return (
-        f"| `{name}` | {workload.about} | {', '.join(workload.source)} | {workload.domain} | "
-        f"{workload.default_batch} | {' | '.join(sizes)} |"
+        f"| `{name}` | {workload.about} | {', '.join(workload.source)} | {workload.domain} | {workload.default_batch} |"
     )
+
+
+def workload_sizes(name: str) -> str:
+    """The options of both sizes of a workload."""
+    from handheld.suite import WORKLOADS
+
+    workload = WORKLOADS[name]
+    small, paper = (
+        ", ".join(f"{key} {value}" for key, value in options.items()) for options in (workload.small, workload.paper)
+    )
+    return _wrap(f"- `{name}`: small: {small}; paper: {paper}")
 
 
 def _short_number(value: float) -> str:

@@ -81,7 +81,7 @@ def test_every_op_is_documented(script):
     for name in script.lowerings():
         assert f"`{name.removesuffix('.default')}`" in text
     for name in OPS:
-        assert f"| `{name}` |" in text
+        assert f"- `{name}` (" in text
 
 
 def test_every_workload_is_in_the_table_of_the_suite(script):
