@@ -11,7 +11,6 @@ from torch.nn import functional as F
 import handheld
 from handheld.graph.program import Instr
 from handheld.kernels import naive
-from handheld.plan.lowering import tunable_sources
 from helpers.harness import caps_of_kind, error, make, run_node, view
 
 ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
@@ -72,8 +71,3 @@ def test_a_plan_takes_it_when_asked():
     assert set(kernels[True]) == {"naive"} and "naive" not in kernels[False]
     result = handheld.verify(plan, batch)
     assert result.passed, result
-
-
-def test_records_of_tuned_kernels_do_not_depend_on_it():
-    texts = tunable_sources("cpu") + tunable_sources("gpu")
-    assert not any("naive" in text for text in texts)

@@ -15,15 +15,16 @@ import pytest
 
 from handheld import cache
 from handheld.backends.base import describe
+from handheld.device import DeviceCaps
 from handheld.errors import HandheldError, PlanError
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View
 from handheld.graph.program import Instr
-from handheld.kernels import contract
+from handheld.kernels import versions
 from handheld.measure.child import Child, ChildFailed
 from handheld.measure.jobs import alone, find_jobs
 from handheld.measure.timing import Measured
-from handheld.measure.tuner import Tuner
+from handheld.measure.tuner import Tuner, known_record
 from handheld.plan import lowering, make, tuning
 from handheld.plan.codec import from_json, to_json
 from handheld.plan.signature import signature
@@ -252,14 +253,10 @@ def test_tuned_and_plain_plans_compute_the_same(variants):
         np.testing.assert_array_equal(results[0][name], want)
 
 
-@pytest.mark.parametrize(
-    "changes, words",
-    [({"driver": "another"}, "it is for the driver another"), ({"kernels": "0123"}, "the kernels have changed")],
-)
-def test_a_foreign_record_is_ignored_with_one_message(variants, changes, words):
+def test_a_foreign_record_is_ignored_with_one_message(variants):
     variants("own fast")
-    step = products(64)
-    tuned_record(step, **changes)
+    step, words = products(64), "it is for the driver another"
+    tuned_record(step, driver="another")
     with pytest.warns(UserWarning, match=words) as caught:
         plans = [step.plan("opencl") for _ in range(2)]
     assert len(caught) == 1 and not any(p.graphs["train"].tuned for p in plans)
@@ -346,19 +343,6 @@ def test_signatures_name_what_decides_speed():
     assert signature(conv, graph) == ("conv 1x4x32x32 4x4x3x3 > 1x4x16x16 stride=2x2 padding=1x1 e0")
 
 
-def test_the_hash_follows_the_families_with_variants(variants):
-    texts = "\n".join(lowering.tunable_sources("cpu"))
-    assert "VARIANT 0 is the family's own" in texts  # the fake family, and what it is made of
-    assert "lower_conv_weight" in texts and "__kernel" in texts
-    assert "loose16" in texts  # what the .cl files share counts too
-    others = "\n".join(lowering.tunable_sources("gpu"))
-    assert "VARIANT 0 is the family's own" in others
-    for names, here, there in ((lowering.CPU_ONLY, texts, others), (lowering.GPU_ONLY, others, texts)):
-        for name in names:
-            text = Path(contract.__file__).with_name(f"{name}.cl").read_text()
-            assert text in here and text not in there
-
-
 def test_the_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "own"))
     assert cache.folder() == tmp_path / "own"
@@ -406,7 +390,101 @@ def test_a_shipped_record_holds_for_cpus_that_run_the_same_code(monkeypatch, tmp
 def test_shipped_records_can_be_read_and_fit_the_kernels():
     records = {path.name: Record.read(path) for path in tuning.SHIPPED.glob("*.json")}
     assert records
-    for record in records.values():
-        assert record.entries and record.driver and record.kind in ("cpu", "gpu")
-    stale = [name for name, one in records.items() if one.kernels != tuning.kernels_hash(one.kind)]
-    assert not stale, "measured with other kernels, so that no device would take them: tune again"
+    for name, record in records.items():
+        assert record.entries and record.driver and record.kind in ("cpu", "gpu") and record.path().name == name
+        assert not record.drop_stale(), f"{name} was measured with other kernels: tune again and ship the new record"
+
+
+# ── versions of kernels ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def two_families(monkeypatch, tmp_path) -> tuple[DeviceCaps, Record]:
+    """A device, and a record of it with an entry of each of two families."""
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
+    caps = dataclasses.replace(describe("opencl"), name="some GPU", kind="gpu")
+    record = Record.of(caps)
+    record.entries = {"conv 1": Entry({"a": 1}), "attention 1": Entry({"b": 2})}
+    return caps, record
+
+
+def raise_version(monkeypatch: pytest.MonkeyPatch, family: str, number: int) -> None:
+    monkeypatch.setattr(versions, "VERSIONS", {**versions.VERSIONS, family: {"cpu": number, "gpu": number}})
+
+
+def as_version_2(record: Record, kernels: str) -> Path:
+    """The file that Handheld wrote before kernel families had versions."""
+    path = record.earlier_path()
+    record.write(path)
+    data = json.loads(path.read_text())
+    del data["families"]
+    path.write_text(json.dumps(data | {"version": 2, "kernels": kernels}))
+    return path
+
+
+def test_entries_of_a_changed_family_are_ignored_alone(two_families, monkeypatch):
+    caps, record = two_families
+    record.write(record.path())
+    assert load_tuning(caps).choices == {"conv 1": {"a": 1}, "attention 1": {"b": 2}}
+    raise_version(monkeypatch, "contract", 2)
+    found = load_tuning(caps)
+    assert found.choices == {"attention 1": {"b": 2}} and found.used
+    (message,) = found.ignored
+    assert "its entries of contract (version 1, now version 2) are ignored" in message
+    assert "Try: handheld tune MODEL" in message
+    raise_version(monkeypatch, "attention", 2)
+    found = load_tuning(caps)
+    assert not found.choices and not found.used
+    known, path, _ = known_record(Record.of(caps))
+    assert not known.entries and path == record.path()
+
+
+def test_a_tuner_replaces_what_a_changed_family_left(two_families, monkeypatch):
+    caps, record = two_families
+    record.write(record.path())
+    raise_version(monkeypatch, "contract", 2)
+    known, path, notes = known_record(Record.of(caps))
+    assert list(known.entries) == ["attention 1"] and not notes
+    known.entries["conv 1"] = Entry({"a": 3})
+    known.write(path)
+    found = load_tuning(caps)
+    assert found.choices == {"attention 1": {"b": 2}, "conv 1": {"a": 3}} and not found.ignored
+
+
+def test_a_record_of_version_2_with_the_same_kernels_is_read(two_families):
+    caps, record = two_families
+    path = as_version_2(record, tuning.VERSION_1_HASHES["gpu"])
+    found = load_tuning(caps)
+    assert found.used == (path,) and len(found.choices) == 2 and not found.ignored
+    known, new, _ = known_record(Record.of(caps))
+    assert len(known.entries) == 2 and new != path
+    known.entries["conv 1"] = Entry({"a": 9})
+    known.write(new)
+    assert load_tuning(caps).choices["conv 1"] == {"a": 9}, "the record that tune writes now wins"
+
+
+def test_a_record_of_version_2_is_version_1_of_its_families(two_families, monkeypatch):
+    caps, record = two_families
+    as_version_2(record, tuning.VERSION_1_HASHES["gpu"])
+    raise_version(monkeypatch, "contract", 2)
+    assert list(load_tuning(caps).choices) == ["attention 1"]
+
+
+@pytest.mark.parametrize("kernels", ["0123", tuning.VERSION_1_HASHES["cpu"]], ids=["unknown", "other-kind"])
+def test_a_record_of_version_2_with_other_kernels_is_ignored_with_a_message(two_families, kernels):
+    caps, record = two_families
+    path = as_version_2(record, kernels)
+    for source in (True, path):
+        found = load_tuning(caps, source)
+        assert not found.choices and not found.used
+        (message,) = found.ignored
+        assert "a record of version 2, now version 1" in message and "Try: handheld tune MODEL" in message
+    assert not known_record(Record.of(caps))[0].entries
+
+
+def test_a_record_of_a_later_version_says_so(two_families):
+    caps, record = two_families
+    record.write(record.path())
+    record.path().write_text(record.path().read_text().replace('"version": 3', '"version": 4'))
+    (message,) = load_tuning(caps).ignored
+    assert "of version 4, and this Handheld reads 3. Try: tune again" in message

@@ -130,10 +130,16 @@ def tune(step: Step, device: str, seconds: float, precision: str = "float32") ->
 
 
 def known_record(new: Record) -> tuple[Record, Path, list[str]]:
-    """What is known of the device already, where it is kept, and a note if that was damaged."""
+    """What is known of the device already, where it is kept, and a note if that was damaged. Entries that the
+    kernels of today do not fit are left out."""
     path = new.path()
     try:
-        return (Record.read(path) if path.exists() else new), path, []
+        for kept in (path, new.earlier_path()):
+            if kept.exists():
+                record = Record.read(kept)
+                record.drop_stale()
+                return record, path, []
+        return new, path, []
     except PlanError as error:
         return new, path, [f"{error}. It is replaced"]
 

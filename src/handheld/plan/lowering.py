@@ -6,11 +6,8 @@ takes one as the fourth argument of its lowering.
 
 from __future__ import annotations
 
-import inspect
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 
 from handheld.device import DeviceCaps
@@ -49,11 +46,6 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
 #: in the place of the families above, for comparison: Step.plan(naive=True)
 NAIVE: Mapping[str, Lower] = MappingProxyType({"matmul": naive.lower_matmul})
 
-#: modules and .cl files of families with variants that only one kind of device runs: a record of
-#: another kind does not depend on them
-CPU_ONLY = ("contract_register", "attention_register", "direct")
-GPU_ONLY = ("contract_local", "attention_local")
-
 #: parameters of a variant
 Choice = Mapping[str, int]
 
@@ -87,44 +79,9 @@ def tuned_choice(node: Node, graph: Graph, caps: DeviceCaps, choices: Mapping[st
 
 
 def family(op: str) -> str:
-    """The module whose kernels run an op."""
-    return FAMILIES[op].__module__
+    """The name of the kernel family that runs an op; empty for an op that there is not."""
+    return FAMILIES[op].__module__.rpartition(".")[2] if op in FAMILIES else ""
 
 
 def _family(op: str) -> ModuleType:
-    return sys.modules[family(op)]
-
-
-def tunable_sources(kind: str) -> list[str]:
-    """The texts that decide what a choice means and how fast it is on a kind of device: the
-    families with variants, what they use of the other kernel modules, and their .cl files."""
-    elsewhere = CPU_ONLY if kind == "gpu" else GPU_ONLY
-    found: dict[str, ModuleType] = {}
-    for op in FAMILIES:
-        if hasattr(_family(op), "candidates"):
-            _reach(_family(op), found)
-    texts = {
-        name: inspect.getsource(module)
-        for name, module in sorted(found.items())
-        if name.rpartition(".")[2] not in elsewhere
-    }
-    for name in sorted({n for text in texts.values() for n in re.findall(r"\w+\.cl\b", text)}):
-        path = Path(contract.__file__).with_name(name)
-        if path.is_file() and path.stem not in elsewhere:
-            texts[name] = path.read_text(encoding="utf-8")
-    return list(texts.values())
-
-
-def _reach(module: ModuleType, found: dict[str, ModuleType]) -> None:
-    if module.__name__ not in found:
-        found[module.__name__] = module
-        for other in _mentioned(module):
-            _reach(other, found)
-
-
-def _mentioned(module: ModuleType) -> Iterator[ModuleType]:
-    """Other kernel modules that a module, or something in it, comes from."""
-    for value in vars(module).values():
-        name = getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", None)
-        if isinstance(name, str) and name.startswith("handheld.kernels."):
-            yield sys.modules[name]
+    return sys.modules[FAMILIES[op].__module__]

@@ -1,9 +1,12 @@
 """Tuning records: which variant of a kernel is fastest for which shape, as measured.
 
-A record is a JSON file for one device, driver and text of the kernels: numbers measured with
-another of the three say nothing, so such a record is ignored, and a message says so. Records ship
-in plan/tuned/; those that `handheld tune` writes into the user's cache folder come after them and
-win. A shipped record of one CPU also holds for others with the same driver and vectors of the same
+A record is a JSON file for one device and driver: numbers measured with another of the two say
+nothing, so such a record is ignored, and a message says so. It also states the version of each
+kernel family (kernels/versions.py); entries of a family that has changed since are ignored, with a
+message, and the others stay. Records ship in plan/tuned/; those that `handheld tune` writes into
+the user's cache folder come after them and win.
+
+A shipped record of one CPU also holds for others with the same driver and vectors of the same
 width: their variants are the same, and far better than a guess. An entry that says nothing about a
 node, or a choice that its family would not offer today, leaves the family's own choice.
 """
@@ -22,9 +25,14 @@ from typing import Any
 from handheld import cache
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
-from handheld.plan.lowering import Choice, tunable_sources
+from handheld.kernels.versions import current
+from handheld.plan.lowering import Choice, family
 
-VERSION = 2
+VERSION = 3
+
+#: Records of version 2 hold a hash of the source text of all kernels instead of versions. These two hashes, per
+#: kind of device, are of kernels that make the same launches as version 1 of every family.
+VERSION_1_HASHES: Mapping[str, str] = MappingProxyType({"cpu": "0e9eb7bd7bdcd3c6", "gpu": "a16d816cb820c643"})
 SHIPPED = Path(__file__).parent / "tuned"
 
 
@@ -86,11 +94,12 @@ def _ms(value: Any) -> float | None:
 
 @dataclass
 class Record:
-    """One file. Devices, drivers and kernels are compared as texts."""
+    """One file. Devices and drivers are compared as texts."""
 
     device: str
     driver: str
-    kernels: str
+    #: the version of each kernel family that was measured; empty if that is not known
+    families: dict[str, int]
     kind: str = ""
     vector_width: int = 0
     date: str = ""
@@ -98,14 +107,37 @@ class Record:
 
     @staticmethod
     def of(caps: DeviceCaps) -> Record:
-        return Record(caps.name, caps.driver, kernels_hash(caps.kind), caps.kind, caps.vector_width)
+        return Record(caps.name, caps.driver, current(caps.kind), caps.kind, caps.vector_width)
 
     def path(self) -> Path:
         """Its place in the user's cache."""
-        known = (self.device, self.driver, self.kernels, str(self.vector_width))
+        return self._path(self.device, self.driver, str(self.vector_width))
+
+    def earlier_path(self) -> Path:
+        """Where a record of version 2 with the same kernels is kept."""
+        return self._path(self.device, self.driver, VERSION_1_HASHES.get(self.kind, ""), str(self.vector_width))
+
+    def _path(self, *known: str) -> Path:
         key = hashlib.sha256("\n".join(known).encode())
         name = f"{cache.slug(self.device)}-{key.hexdigest()[:12]}.json"
         return cache.folder() / "tuning" / name
+
+    def drop_stale(self) -> str:
+        """Removes the entries of families whose kernels have changed since, and says which; empty if there are
+        none."""
+        now = current(self.kind)
+        stale: set[str] = set()
+        for key in list(self.entries):
+            name = family(key.partition(" ")[0])
+            if self.families.get(name) != now.get(name):
+                del self.entries[key]
+                stale.add(name)
+        was = {
+            name: f"version {self.families.get(name)}" if self.families else "a record of version 2" for name in stale
+        }
+        reasons = [f"its entries of {name} ({was[name]}, now version {now.get(name)})" for name in sorted(stale)]
+        self.families = now
+        return " and ".join(reasons)
 
     def mismatch(self, caps: DeviceCaps) -> str:
         """Empty if the record is for this device as it is now."""
@@ -115,8 +147,6 @@ class Record:
             return f"it is for vectors of {self.vector_width} floats, not {caps.vector_width}"
         if self.driver != caps.driver:
             return f"it is for the driver {self.driver}, and this is {caps.driver}"
-        if self.kernels != kernels_hash(self.kind):
-            return "the kernels have changed since"
         return ""
 
     def like(self, caps: DeviceCaps) -> bool:
@@ -131,7 +161,7 @@ class Record:
                 "version": VERSION,
                 "device": self.device,
                 "driver": self.driver,
-                "kernels": self.kernels,
+                "families": self.families,
                 "kind": self.kind,
                 "vector_width": self.vector_width,
                 "date": self.date,
@@ -144,17 +174,17 @@ class Record:
         """Raises PlanError for a file that is no record."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            if data["handheld"] == "tuning" and data["version"] != VERSION:
+            if data["handheld"] != "tuning":
+                raise ValueError
+            if data["version"] not in (2, VERSION):
                 raise PlanError(
                     f"{path} is a tuning record of version {data['version']!r:.20}, "
                     f"and this Handheld reads {VERSION}. Try: tune again"
                 )
-            if data["handheld"] != "tuning":
-                raise ValueError
             return Record(
                 str(data["device"]),
                 str(data["driver"]),
-                str(data["kernels"]),
+                _families(data),
                 str(data["kind"]),
                 int(data["vector_width"]),
                 str(data["date"]),
@@ -166,10 +196,12 @@ class Record:
             raise PlanError(f"{path} is not a tuning record, or damaged. Try: delete it and tune again") from None
 
 
-def kernels_hash(kind: str) -> str:
-    """The text of every kernel that has variants on a kind of device, and of the code that offers
-    them."""
-    return hashlib.sha256("\n".join(tunable_sources(kind)).encode()).hexdigest()[:16]
+def _families(data: dict[str, Any]) -> dict[str, int]:
+    """The versions that a record states; of version 2, those that its hash is known to mean."""
+    if data["version"] == 2:
+        known = data["kernels"] == VERSION_1_HASHES.get(data["kind"])
+        return dict.fromkeys(current(data["kind"]), 1) if known else {}
+    return {str(name): int(version) for name, version in data["families"].items()}
 
 
 @dataclass(frozen=True)
@@ -200,17 +232,28 @@ def load_tuning(caps: DeviceCaps, source: bool | str | Path = True) -> Tuning:
                 raise
             ignored.append(f"{error}. It is ignored")
             continue
+        named = source is not True or (record.device, record.vector_width) == (caps.name, caps.vector_width)
         reason = record.mismatch(caps)
-        if not reason:
+        if reason:
+            if named:
+                ignored.append(f"the tuning record {path.name} is ignored: {reason}. Try: handheld tune MODEL")
+            continue
+        stale = record.drop_stale()
+        if stale and named:
+            ignored.append(
+                f"of the tuning record {path.name} {stale} are ignored: the kernels have changed since. "
+                "Try: handheld tune MODEL"
+            )
+        if record.entries or not stale:
             entries.update(record.entries)
             used.append(path)
-        elif source is not True or (record.device, record.vector_width) == (caps.name, caps.vector_width):
-            ignored.append(f"the tuning record {path.name} is ignored: {reason}. Try: handheld tune MODEL")
     return Tuning(entries, tuple(used), tuple(ignored))
 
 
 def _files(caps: DeviceCaps) -> list[Path]:
-    """Records that may be for this device, shipped ones first, those of like devices before."""
+    """Records that may be for this device: shipped ones first, those of like devices before; last the one that
+    `handheld tune` writes now, after those it left under names of earlier versions."""
     mine = f"{cache.slug(caps.name)}-*.json"
     shipped = sorted(SHIPPED.glob("*.json"), key=lambda path: (path.match(mine), path.name))
-    return [*shipped, *sorted((cache.folder() / "tuning").glob(mine))]
+    own = Record.of(caps).path()
+    return [*shipped, *sorted(own.parent.glob(mine), key=lambda path: (path == own, path.name))]
