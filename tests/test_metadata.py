@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
+
+import handheld
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,3 +34,21 @@ def test_constraints_pin_what_the_test_command_depends_on():
     wanted |= {"torch", "scikit-learn", "pillow"}
     constrained = {re.split(r"[=<>]", line)[0] for line in lines}
     assert wanted - constrained == set(), "a dependency has no line in constraints.txt"
+
+
+def test_the_version_is_stated_once():
+    assert 'version = { attr = "handheld.__version__" }' in text("pyproject.toml")
+    assert not re.search(r'^version = "', text("pyproject.toml"), re.MULTILINE)
+    assert len(re.findall(r'^__version__ = "\d+\.\d+\.\d+"$', text("src/handheld/__init__.py"), re.MULTILINE)) == 1
+    assert metadata.version("handheld") == handheld.__version__
+
+
+def test_hooks_run_what_the_test_command_runs():
+    """The same tools, from the environment that is active: a hook downloads nothing."""
+    hooks = text(".pre-commit-config.yaml")
+    entries = re.findall(r"entry: (.*)", hooks)
+    assert entries == ["ruff check", "ruff format", "mypy"]
+    for entry in entries:
+        assert re.search(rf"^{entry}\b", text("scripts/test"), re.MULTILINE)
+    assert hooks.count("language: system") == len(entries)
+    assert re.findall(r"repo: (\S+)", hooks) == ["local"]
