@@ -14,7 +14,7 @@ For each workload:
     memory   planned, allocated, and what the device and the process grew by
     energy   bench/energy.py: ops by two methods, held against the counter where it was held out
 
-and once: two kernels of equal time, PyTorch's own ops on a GPU (`torch:cuda`, `watch`). Everything
+and once: two kernels of equal time, PyTorch's own ops on a GPU (`reference:cuda`, `watch`). Everything
 is written to FOLDER/accounts.json as soon as it is there, with the time it took; a part that fails
 or has no time left says so and the next one goes on. Ends in a table of figures and limits.
 """
@@ -228,12 +228,12 @@ def held_for(hold: Callable[[int], Any], queue: Any, seconds: float) -> int:
 
 
 def with_torch(found: Sources, folder: Path, steps: int = 40) -> Row:
-    """`torch:cuda` (else `torch:cpu`) and `watch`: ops with times on one clock."""
+    """`reference:cuda` (else `reference:cpu`) and `watch`: ops with times on one clock."""
     where = "cuda" if torch.cuda.is_available() else "cpu"
     entry = next(one for one in STEPS if one.workload == "lenet5")
     step, runs = captured(entry)
     (graph, tensors), *_ = runs
-    with step.plan(f"torch:{where}", graphs=[graph]).profile(
+    with step.plan(f"reference:{where}", graphs=[graph]).profile(
         tuple(t.numpy() for t in tensors),
         folder / "torch.run",
         steps=steps,

@@ -266,7 +266,7 @@ def _try(task: Task, result: Result, device: str, steps: int) -> None:
     reference = Eager.exact(task, twins[torch.float64])
     narrow = Narrow()
     result.verdict = "ok"
-    with step.plan("torch:cpu").start(float64=True) as trainer:
+    with step.plan("reference:cpu").start(float64=True) as trainer:
         exact: dict[str, Any] = {"loss": float(trainer.step(task.batch)), **trainer.state()}
     step.values.update(start)
     with plan.start() as trainer:

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "backends": _STEP | {"cache", "passes", "kernels", "plan"},
     "run": _STEP | {"collector", "container", "package", "passes", "kernels", "plan", "backends"},
     "measure": _STEP | {"cache", "kernels", "plan", "backends", "run"},
-    "store": {"errors", "sensors"},
+    "store": {"errors", "device", "sensors"},
     "analyse": {"errors", "graph", "backends", "store"},
     "profile": _STEP | {"kernels", "plan", "backends", "run", "measure", "sensors", "store", "analyse"},
     "report": set(),

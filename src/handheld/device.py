@@ -14,10 +14,25 @@ from typing import Any
 
 from handheld.errors import DeviceError
 
+#: Backends that were renamed: the old first part of a device's name, and today's. The old name is accepted wherever a
+#: device is named, and files that were written with it still open.
+ALIASES = {"torch": "reference"}
+
+
+def canonical(device: str) -> str:
+    """A device's name as it is today: `reference:cpu` for `torch:cpu`, and for itself."""
+    backend, colon, rest = device.partition(":")
+    return ALIASES.get(backend, backend) + colon + rest
+
+
+def is_gpu(device: str, kind: str | None) -> bool:
+    """Whether a GPU runs there. `kind` is that of its description, which for PyTorch does not say."""
+    return kind == "gpu" or canonical(device).startswith(("reference:cuda", "pytorch:cuda"))
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceCaps:
-    """Sizes are bytes. `kind` is cpu or gpu for OpenCL, torch or null for the other backends."""
+    """Sizes are bytes. `kind` is cpu or gpu for OpenCL, reference or null for the other backends."""
 
     name: str
     vendor: str
@@ -48,7 +63,7 @@ class DeviceCaps:
         required = fields - {"images", "fp16", "fp64", "vector_width", "features"}
         if not isinstance(data, dict) or not required <= set(data) <= fields:
             raise DeviceError(f"a device description must have the fields {sorted(fields)}")
-        return DeviceCaps(**data)
+        return DeviceCaps(**{**data, "kind": canonical(str(data["kind"]))})
 
     @staticmethod
     def shipped(name: str) -> DeviceCaps:

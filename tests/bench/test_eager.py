@@ -13,10 +13,10 @@ STEPS = 5
 
 
 def test_names():
-    assert is_eager("pytorch:cuda") and not is_eager("torch:cpu")
+    assert is_eager("pytorch:cuda") and not is_eager("reference:cpu")
     assert [processor(name) for name in ("pytorch:cuda", "pytorch", "opencl:x")] == [
-        "torch:cuda",
-        "torch:cpu",
+        "reference:cuda",
+        "reference:cpu",
         "opencl:x",
     ]
 
@@ -33,7 +33,7 @@ def test_it_is_the_same_training(name, tmp_path):
     assert "caller" not in row["findings"], "nothing happens between its steps"
     step = source.step([2], 0)
     runs = source.runs(source.example(2))
-    with step.plan("torch:cpu", graphs=[graph for graph, _ in runs]).start() as trainer:
+    with step.plan("reference:cpu", graphs=[graph for graph, _ in runs]).start() as trainer:
         for _ in range(STEPS):
             for graph, share in runs:
                 loss = trainer.run(graph, *share)

@@ -18,7 +18,7 @@ from helpers.bench_rows import CAPS, folder, info, row
 
 
 def test_the_matrix_is_all_of_it_and_names_what_is_not_known():
-    cases = Matrix(("mlp", "lenet5"), ("opencl", "torch:cpu"), (1, 4)).cases()
+    cases = Matrix(("mlp", "lenet5"), ("opencl", "reference:cpu"), (1, 4)).cases()
     assert len({case.key for case in cases}) == len({case.file for case in cases}) == 8
     assert {case.batch for case in Matrix(("lenet5",)).cases()} == {32}
     with pytest.raises(HandheldError, match="Did you mean lenet5"):
@@ -48,7 +48,7 @@ def test_files_of_models_that_are_called_alike_are_told_apart():
 
 
 def test_no_device_is_favoured_by_the_order():
-    cases = Matrix(("mlp", "lenet5", "m1", "m2", "m3", "m4"), ("opencl", "torch:cpu"), (1, 4)).cases()
+    cases = Matrix(("mlp", "lenet5", "m1", "m2", "m3", "m4"), ("opencl", "reference:cpu"), (1, 4)).cases()
     made = ordered(cases, 0)
     assert sorted(c.key for c in made) == sorted(c.key for c in cases)
     firsts = [one.device for one, other in zip(made[::2], made[1::2], strict=True) if one.pair == other.pair]
@@ -182,16 +182,16 @@ def test_the_report_card():
             row(batch=1, samples_s=10.0),
             row(batch=16, samples_s=80.0, joules_sample=0.5),
             row(batch=64, status="does not fit", reason="big", samples_s=None),
-            row(device="torch:cpu", batch=16, samples_s=40.0, joules_sample=0.25),
+            row(device="reference:cpu", batch=16, samples_s=40.0, joules_sample=0.25),
             row("vgg16", status="crashed", reason="SIGSEGV", samples_s=None),
         ]
     )
     mlp, vgg = lines
     assert (mlp["trains"], mlp["device"], mlp["batch"], mlp["largest_batch"]) == (True, "opencl", 16, 16)
     assert mlp["others"] == [
-        {"device": "torch:cpu", "batch": 16, "samples_s": 40.0, "joules_sample": 0.25, "ratio": 0.5}
+        {"device": "reference:cpu", "batch": 16, "samples_s": 40.0, "joules_sample": 0.25, "ratio": 0.5}
     ]
-    assert mlp["least_joules"]["device"] == "torch:cpu"
+    assert mlp["least_joules"]["device"] == "reference:cpu"
     assert [one["status"] for one in mlp["not_trained"]] == ["does not fit"]
     assert not vgg["trains"] and vgg["reason"] == "SIGSEGV"
 

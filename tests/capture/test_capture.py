@@ -25,7 +25,7 @@ def step_of(model: nn.Module, fn: Any, batch: Any, **options: Any) -> Step:
     return capture(fn, optimizer=optimizer, batch=batch, modules=model, evaluate=False, **options)
 
 
-def trained(step: Step, *batches: Any, device: str = "torch:cpu") -> dict[str, np.ndarray]:
+def trained(step: Step, *batches: Any, device: str = "reference:cpu") -> dict[str, np.ndarray]:
     with step.plan(device).start() as trainer:
         for batch in batches:
             trainer.step(*batch)
@@ -67,7 +67,7 @@ def test_indices_are_checked_before_anything_runs() -> None:
     batch = (torch.randint(0, 7, (2, 5)), torch.tensor([1, -100]))
     step = step_of(model, lambda b: F.cross_entropy(model(b[0]), b[1]), batch)
     assert graph_of(step).notes["ranges"] == (("0", 0, 7, None), ("1", 0, 3, -100))
-    with step.plan("torch:cpu").start() as trainer:
+    with step.plan("reference:cpu").start() as trainer:
         trainer.step(*batch)
         for bad in ((torch.full((2, 5), 7), batch[1]), (batch[0], torch.tensor([3, 0]))):
             with pytest.raises(BatchError, match="indices must be"):
@@ -283,7 +283,7 @@ def test_dropout_in_attention_is_captured() -> None:
     model = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
     batch = (torch.randn(2, 5, 8),)
     step = step_of(model, lambda b: model(b[0], b[0], b[0])[0].square().mean(), batch)
-    with step.plan("torch:cpu").start() as trainer:
+    with step.plan("reference:cpu").start() as trainer:
         losses = [float(trainer.step(*batch)) for _ in range(3)]
     assert len(set(losses)) == 3 and np.isfinite(losses).all()
 
@@ -321,7 +321,7 @@ def test_dropout_in_attention_drops_what_dropout_does() -> None:
     apart = attending(lambda q, k, v: by_hand(q, k, v, dropout=0.4), 2, 2, 7, 4)
     assert "attention" not in {n.op for n in apart.graphs["train"].nodes}
     batch = (torch.randn(2, 7, 8),)
-    for device in ("torch:cpu", "opencl"):
+    for device in ("reference:cpu", "opencl"):
         same(trained(whole, batch, device=device), trained(apart, batch, device=device))
 
 

@@ -53,7 +53,7 @@ def drawing(draw: Callable[[], torch.Tensor], seed: int = 0) -> Step:
     return builder.step()
 
 
-def numbers(step: Step, times: int, device: str = "torch:cpu") -> list[np.ndarray]:
+def numbers(step: Step, times: int, device: str = "reference:cpu") -> list[np.ndarray]:
     with step.plan(device).start() as trainer:
         found = []
         for _ in range(times):
@@ -90,5 +90,5 @@ def test_two_draws_differ() -> None:
 
 @pytest.mark.parametrize("name", ["rand", "randn", "dropout", "randperm"])
 def test_devices_agree(name: str) -> None:
-    ours, theirs = (numbers(drawing(DRAWS[name][0]), 1, d)[0] for d in ("opencl", "torch:cpu"))
+    ours, theirs = (numbers(drawing(DRAWS[name][0]), 1, d)[0] for d in ("opencl", "reference:cpu"))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)

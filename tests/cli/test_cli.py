@@ -165,7 +165,7 @@ def test_doctor_without_any_device(run, monkeypatch):
 
 
 def test_the_probe_notices_a_wrong_result():
-    assert probe.run("torch:cpu") == ""
+    assert probe.run("reference:cpu") == ""
     assert "wrong result" in probe.run("null")
     assert "unknown device" in probe.run("toaster")
 
@@ -174,7 +174,7 @@ def test_the_probe_notices_a_wrong_result():
 
 
 def test_train_in_halves(run, work):
-    words = ("train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--on", "torch:cpu")
+    words = ("train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--on", "reference:cpu")
     report = json.loads(run(*words, "--precision", "half", "--json").stdout)
     assert report["precision"] == "half" and 0 < report["loss_scale"]["scale"] <= 2.0**16
     assert "steps skipped; the loss is scaled by" in run(*words, "--precision", "half").stdout
@@ -231,12 +231,12 @@ def test_verify_names_the_first_op_that_differs(run, work):
 
 
 def test_verify_names_a_frozen_decision_and_the_batch_that_decides_otherwise(run, work):
-    result = run("verify", "mine.py:branch", "--graph", "train", "--on", "torch:cpu")
-    assert result.exit_code == 1 and result.stdout.startswith("FROZEN  train on torch:cpu: ")
+    result = run("verify", "mine.py:branch", "--graph", "train", "--on", "reference:cpu")
+    assert result.exit_code == 1 and result.stdout.startswith("FROZEN  train on reference:cpu: ")
     assert "`if x.mean() > 0:` read True, from input 0" in " ".join(result.stdout.split())
     assert "decides otherwise: it is False in " in " ".join(result.stdout.split())
     assert max(map(len, result.stdout.splitlines())) <= 80
-    words = ("verify", "mine.py:branch", "--graph", "train", "--on", "torch:cpu", "--json")
+    words = ("verify", "mine.py:branch", "--graph", "train", "--on", "reference:cpu", "--json")
     (train,) = json.loads(run(*words).stdout)
     assert not train["passed"] and train["first"] is None and train["frozen"][0]["changed"]
     result = run(*words, "--accept-frozen")
@@ -244,7 +244,7 @@ def test_verify_names_a_frozen_decision_and_the_batch_that_decides_otherwise(run
 
 
 def test_a_frozen_decision_is_accepted_or_an_error(run, work):
-    train = ("train", "mine.py:branch", "--data", "data.npz", "--epochs", "1", "--on", "torch:cpu")
+    train = ("train", "mine.py:branch", "--data", "data.npz", "--epochs", "1", "--on", "reference:cpu")
     package = ("package", "mine.py:branch", "--out", "branch.step")
     for words in (train, package):
         fails(run(*words), "mine.py:", "`if x.mean() > 0:`", "--accept-frozen")
@@ -255,7 +255,7 @@ def test_a_frozen_decision_is_accepted_or_an_error(run, work):
     file = ("branch.step", *train[2:], "--batch", "8")  # was accepted when it was packaged
     result = run("train", *file)
     assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
-    result = run("verify", "branch.step", "--graph", "train", "--on", "torch:cpu")
+    result = run("verify", "branch.step", "--graph", "train", "--on", "reference:cpu")
     assert result.exit_code == 1 and "there is no code to run" in result.stdout
 
 
@@ -273,7 +273,7 @@ def test_checkpoint_and_resume(run, work):
 
 
 def test_resume_says_what_changed(run, work):
-    words = ("train", "mine.py:make", "--checkpoint", "changed.ck", "--on", "torch:cpu")
+    words = ("train", "mine.py:make", "--checkpoint", "changed.ck", "--on", "reference:cpu")
     data = ("--data", "data.npz")
     assert run(*words, *data, "--epochs", "1").exit_code == 0
     result = run(*words, *data, "--epochs", "2", "--lr", "0.3", "--resume")
@@ -297,15 +297,15 @@ def test_a_step_file_is_replaced_only_if_asked_for(run, work):
 
 
 def test_example_batches_come_from_data_too(run, work):
-    for words in (("verify", "mine.py:make", "--on", "torch:cpu"), ("package", "mine.py:make")):
+    for words in (("verify", "mine.py:make", "--on", "reference:cpu"), ("package", "mine.py:make")):
         fails(run(*words), "gives no example batch", "--data DATA")
     fails(run("tune", "mine.py:make"), "--data DATA")
-    result = run("verify", "mine.py:make", "--data", "data.npz", "--on", "torch:cpu")
+    result = run("verify", "mine.py:make", "--data", "data.npz", "--on", "reference:cpu")
     assert result.exit_code == 0 and result.stdout.count("PASS") == 3
     made = run("package", "mine.py:make", "--data", "data.npz", "--batch", "2,4", "--out", "data.step", "--json")
     assert set(json.loads(made.stdout)["graphs"]) >= {"train@2", "train@4"}
-    assert run("train", "data.step", "--data", "data.npz", "--epochs", "1", "--on", "torch:cpu").exit_code == 0
-    result = run("verify", "mine.py:branch", "--data", "data.npz", "--on", "torch:cpu")
+    assert run("train", "data.step", "--data", "data.npz", "--epochs", "1", "--on", "reference:cpu").exit_code == 0
+    result = run("verify", "mine.py:branch", "--data", "data.npz", "--on", "reference:cpu")
     assert "decides otherwise: it is" in result.stdout and "of the data" in result.stdout
 
 
@@ -346,7 +346,7 @@ def test_a_full_disk_does_not_lose_what_should_be_exported(run, work, tmp_path, 
     monkeypatch.setattr(container, "write", full)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = run(
-        "train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--export", "full.step", "--on", "torch:cpu"
+        "train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--export", "full.step", "--on", "reference:cpu"
     )
     (kept,) = tmp_path.glob("*.step")
     assert result.exit_code == 1 and "No space left" in result.stderr and str(kept) in result.stderr
@@ -360,7 +360,7 @@ def test_a_finished_run_has_nothing_to_go_on_with(run, work):
         "--data",
         "data.npz",
         "--on",
-        "torch:cpu",
+        "reference:cpu",
         "--epochs",
         "1",
         "--checkpoint",
@@ -437,7 +437,7 @@ def test_what_is_known_is_said_before_a_device_starts(run, work, no_device):
             fails(run("train", source, "--data", "data.npz", "--lr", rate), "finite number, 0 or")
         fails(run("train", source, "--data", "wide.npz"), "wide.npz", "holds", "from 0 to 2")
         fails(run("train", source, "--data", "held.npz"), "held.npz", "holds 3", "to 2")
-        run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--on", "torch:cpu")
+        run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--on", "reference:cpu")
         (work / "cut.ck").write_bytes((work / "cut.ck").read_bytes()[:300])
         fails(run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--resume"), "cut.ck: is truncated")
         (work / "cut.ck").unlink()
@@ -485,7 +485,7 @@ def test_one_is_not_many(run):
 
 def test_no_opencl_device(run, monkeypatch):
     monkeypatch.setattr(opencl_devices, "devices", lambda: [])
-    fails(run("train", "mine.py:make", "--data", "data.npz"), "no OpenCL device", "torch:cpu")
+    fails(run("train", "mine.py:make", "--data", "data.npz"), "no OpenCL device", "reference:cpu")
 
 
 def test_battery_that_is_not_there(run, monkeypatch):

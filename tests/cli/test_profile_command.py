@@ -186,8 +186,8 @@ def test_the_git_state_is_that_of_the_users_code(run, tmp_path):
 
 
 def test_torch_cpu(run):
-    result = run("mine.py:make", "--on", "torch:cpu", "--steps", "20")
-    assert result.exit_code == 0 and "torch:cpu" in result.stdout
+    result = run("mine.py:make", "--on", "reference:cpu", "--steps", "20")
+    assert result.exit_code == 0 and "reference:cpu" in result.stdout
     assert "allocated" not in result.stdout, "PyTorch's own memory is not ours to state"
 
 
@@ -205,7 +205,7 @@ def make""",
         )
     )
     np.savez(tmp_path / "data.npz", x=np.ones((64, 6), np.float32), y=np.arange(64) % 3)
-    words = ("bare.py:make", "--on", "torch:cpu", "--steps", "5", "--json")
+    words = ("bare.py:make", "--on", "reference:cpu", "--steps", "5", "--json")
     assert "--data DATA" in json.loads(run(*words).stdout)["error"]["message"]
     result = run(*words, "--data", "data.npz")
     assert result.exit_code == 0, result.output
@@ -286,7 +286,7 @@ def test_a_disk_that_fills(run, tmp_path):
             "profile",
             "mine.py:make",
             "--on",
-            "torch:cpu",
+            "reference:cpu",
             "--steps",
             "800",
             "--out",

@@ -148,7 +148,7 @@ def test_fresh_forgets(run, one_device, monkeypatch):
 @pytest.mark.parametrize(
     "words, said",
     [
-        (("lenet5", "--on", "torch:cpu"), "has no variants"),
+        (("lenet5", "--on", "reference:cpu"), "has no variants"),
         (("mine.py:make", "--graph", "fly"), "no graph 'fly'"),
         (("no-such-model",), "no-such-model"),
     ],

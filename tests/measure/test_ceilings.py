@@ -100,4 +100,4 @@ def test_working_sets_fit_the_device():
 
 def test_only_opencl_has_ceilings():
     with pytest.raises(DeviceError, match="--on opencl"):
-        measure("torch:cpu")
+        measure("reference:cpu")

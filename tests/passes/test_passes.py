@@ -31,7 +31,7 @@ def test_results_do_not_change(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     results = []
     for raw in (True, False):
         step, batch = step_of(name, monkeypatch, raw)
-        with step.plan("torch:cpu").start(float64=True) as trainer:
+        with step.plan("reference:cpu").start(float64=True) as trainer:
             for _ in range(2):
                 trainer.step(*batch)
             results.append({s: trainer.session._slots[s].numpy() for s in step.slots})
@@ -122,7 +122,7 @@ def test_a_gradient_that_two_updates_read_keeps_one_of_them_out(groups: int) -> 
     sizes = sorted(graph.tensors[n.outputs[0]].size for n in updates)
     # four biases alone, counters, and all the rest of a group at once
     assert len(updates) == 5 + groups and sizes[:4] == [8] * 4
-    with step.plan("torch:cpu").start(float64=True) as trainer:
+    with step.plan("reference:cpu").start(float64=True) as trainer:
         for _ in range(2):
             trainer.step(x, y)
         got = {name: trainer.session._slots[name].numpy() for name in step.slots}
@@ -171,7 +171,7 @@ def conv_net() -> tuple[nn.Module, torch.optim.Optimizer, tuple[torch.Tensor, to
     return model, torch.optim.SGD(model.parameters(), 0.1, 0.9), batch
 
 
-@pytest.mark.parametrize("device", ["torch:cpu", "opencl"])
+@pytest.mark.parametrize("device", ["reference:cpu", "opencl"])
 def test_large_activations_are_made_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a convolution read is made again in the backward pass: less memory, the same step."""
     bytes_needed, states = [], []

@@ -52,7 +52,7 @@ def where(run, phase: str, op: str) -> set[str]:
 
 def test_steps(run):
     assert len(run.steps()) == 40 and run.complete and run.meta["settings"] == {"watch": True}
-    assert run.meta["device"] == "torch:cpu" and run.variance()["median"] > 0
+    assert run.meta["device"] == "pytorch:cpu" and run.variance()["median"] > 0
     assert all(s["begin_ns"] < s["end_ns"] for s in run.steps())
 
 

@@ -67,11 +67,11 @@ COUNTERS = ("handheld.scale", "handheld.good_steps", "handheld.skipped_steps")
     ("device", "make", "options"),
     [
         ("opencl", sgd, {"clip_norm": 0.1}),
-        ("torch:cpu", sgd, {}),
-        ("torch:cpu", sgd, {"accumulate": 2}),
-        ("torch:cpu", adam, {"accumulate": 2}),
-        ("torch:cpu", adam, {"clip_norm": 0.1}),
-        ("torch:cpu", adam, {"clip_value": 0.01}),
+        ("reference:cpu", sgd, {}),
+        ("reference:cpu", sgd, {"accumulate": 2}),
+        ("reference:cpu", adam, {"accumulate": 2}),
+        ("reference:cpu", adam, {"clip_norm": 0.1}),
+        ("reference:cpu", adam, {"clip_value": 0.01}),
     ],
 )
 def test_trains_like_pytorch(device, make, options):
@@ -99,7 +99,7 @@ def test_trains_like_pytorch(device, make, options):
     assert np.linalg.norm(got - want) < CLOSE * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize(("device", "make"), [("opencl", adam), ("torch:cpu", sgd)])
+@pytest.mark.parametrize(("device", "make"), [("opencl", adam), ("reference:cpu", sgd)])
 def test_an_overflow_is_skipped(device, make):
     """A scale that is too large: nothing is learned, statistics are those of the forward pass, the
     scale halves, and the next step is what it would have been."""
@@ -127,7 +127,7 @@ def test_a_nan_in_the_batch_is_skipped():
     step = captured(model, adam(model), clip_norm=1.0)
     x, y = batch()
     x[3, 5] = float("nan")
-    with step.plan("torch:cpu", precision="half").start() as trainer:
+    with step.plan("reference:cpu", precision="half").start() as trainer:
         before = trainer.state()
         assert np.isnan(float(trainer.step(x, y)))
         assert same(before, trainer.state(), COUNTERS)
@@ -141,7 +141,7 @@ def test_an_overflow_among_accumulated_batches():
     x, y = batch()
     bad = x.clone()
     bad[0, 0] = float("inf")
-    with step.plan("torch:cpu", precision="half").start() as trainer:
+    with step.plan("reference:cpu", precision="half").start() as trainer:
         before = trainer.state()
         trainer.step(bad, y)
         trainer.step(x, y)
@@ -157,7 +157,7 @@ def test_an_overflow_among_accumulated_batches():
 def test_the_scale_grows_and_has_ends():
     model = network()
     step = captured(model, sgd(model))
-    with step.plan("torch:cpu", precision="half", growth_steps=3).start() as trainer:
+    with step.plan("reference:cpu", precision="half", growth_steps=3).start() as trainer:
         scales = []
         for n in range(7):
             trainer.step(*batch(n))
@@ -183,7 +183,7 @@ def test_a_scale_as_gradient():
     start = step.state()
     for precision in ("float32", "half"):
         step.values.update({n: start[n] for n in ("weight", "bias")})
-        with step.plan("torch:cpu", precision=precision).start() as trainer:
+        with step.plan("reference:cpu", precision=precision).start() as trainer:
             trainer.load({"handheld.scale": np.float32(2.0**14)}, strict=False)
             trainer.step(torch.randn(4, 3))
             assert np.allclose(trainer.state()["bias"], start["bias"] - 0.5, atol=1e-6)
@@ -194,7 +194,7 @@ def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
     """What goes on from a checkpoint, or from a step file, goes on to the same bits."""
     model = network()
     step = captured(model, adam(model))
-    with step.plan("torch:cpu", precision="half", growth_steps=4).start() as trainer:
+    with step.plan("reference:cpu", precision="half", growth_steps=4).start() as trainer:
         for n in range(6):
             trainer.step(*batch(n))
         trainer.step(batch()[0] * float("nan"), batch()[1])
@@ -204,7 +204,7 @@ def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
         trainer.step(*batch(7))
         want = trainer.state()
     loaded = package.load(tmp_path / "a.step")
-    with loaded.plan("torch:cpu", precision="half", growth_steps=4).start() as trainer:
+    with loaded.plan("reference:cpu", precision="half", growth_steps=4).start() as trainer:
         trainer.step(*(t.numpy() for t in batch(7)))
         assert same(want, trainer.state(), ())
         trainer.load(package.load_state(tmp_path / "a.checkpoint")[0])
@@ -213,7 +213,7 @@ def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
         assert same(want, trainer.state(), ())
     # float32 knows nothing of the scale that is in the file
     first = batch(7)
-    with loaded.plan("torch:cpu").start() as trainer:
+    with loaded.plan("reference:cpu").start() as trainer:
         trainer.load(package.load_state(tmp_path / "a.checkpoint")[0])
         trainer.step(*first)
         assert trainer.loss_scale() is None
@@ -229,7 +229,7 @@ def test_a_gan_shares_the_scale():
     x = torch.randn(32, 40)
     capture.train(lambda b: two(one(b[0])).square().mean(), sgd(one), (x,), "a")
     capture.train(lambda b: two(one(b[0])).abs().mean(), sgd(two), (x,), "b")
-    with capture.step().plan("torch:cpu", precision="half").start() as trainer:
+    with capture.step().plan("reference:cpu", precision="half").start() as trainer:
         trainer.run("a", x)
         trainer.run("b", x * float("inf"))
         assert trainer.loss_scale() == type(trainer.loss_scale())(2.0**15, 0, 1)
@@ -241,13 +241,13 @@ def test_losses_that_are_no_number():
     step = captured(model, sgd(model))
     x, y = (t.numpy() for t in batch())
     bad = (x * np.nan, y)
-    with step.plan("torch:cpu", precision="half").start() as trainer:
+    with step.plan("reference:cpu", precision="half").start() as trainer:
         history = fit(trainer, [(x, y), bad, bad, (x, y)], epochs=1)
         assert np.isfinite(history.epochs[0].loss)
         assert trainer.loss_scale().skipped_steps == 2
         with pytest.raises(NonFiniteLoss, match="halves cannot hold"):
             fit(trainer, [bad] * (PATIENCE + 1), epochs=1)
-    with step.plan("torch:cpu").start() as trainer, pytest.raises(NonFiniteLoss):
+    with step.plan("reference:cpu").start() as trainer, pytest.raises(NonFiniteLoss):
         fit(trainer, [bad], epochs=1)
 
 
@@ -267,7 +267,7 @@ def test_a_model_that_makes_nan_is_an_error():
     model = Root()
     step = captured(model, sgd(model))
     data = [tuple(t.numpy() for t in batch())] * 80
-    with step.plan("torch:cpu", precision="half").start() as trainer:
+    with step.plan("reference:cpu", precision="half").start() as trainer:
         before = trainer.state()
         with pytest.raises(NonFiniteGradient, match="even with the loss scaled by 6e-08, at step"):
             fit(trainer, data, epochs=1)
@@ -281,7 +281,7 @@ def test_losses_follow_float32():
     step = workload.step(4)
     losses = {}
     for precision in ("float32", "half"):
-        with step.copy().plan("torch:cpu", precision=precision, graphs=["train"]).start() as it:
+        with step.copy().plan("reference:cpu", precision=precision, graphs=["train"]).start() as it:
             losses[precision] = [float(it.step(*workload.batch(4))) for _ in range(3)]
     assert losses["half"] != losses["float32"]
     assert np.allclose(losses["half"], losses["float32"], rtol=0.01)

@@ -217,7 +217,7 @@ def test_find_nan_names_the_op_of_the_step_at_fault(trainer):
     assert all(np.isfinite(v).all() for v in trainer.state().values())
 
 
-@pytest.mark.parametrize("device", ["opencl", "torch:cpu"])
+@pytest.mark.parametrize("device", ["opencl", "reference:cpu"])
 def test_find_nan_goes_back_to_the_step_that_broke_a_weight(device):
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 0.1)
@@ -238,7 +238,7 @@ class Logarithm(nn.Module):
         return torch.log(x * 2 + 1).abs()
 
 
-@pytest.mark.parametrize("device", ["opencl", "torch:cpu"])
+@pytest.mark.parametrize("device", ["opencl", "reference:cpu"])
 def test_find_nan_names_the_op_inside_a_fused_kernel(device, tmp_path):
     model = nn.Sequential(nn.Linear(2, 2), Logarithm(), nn.Tanh())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -304,7 +304,7 @@ def test_a_resume_says_what_is_not_as_it_was(shared, tmp_path):
     assert text.endswith("the rate of its last step was 0.1, and would be 0.2 now")
     (text,) = train(2, None, True)
     assert "its rate 0.1 is used, not the step's 0.05" in text
-    apart = trainer.plan.step.copy().plan("torch:cpu").start()
+    apart = trainer.plan.step.copy().plan("reference:cpu").start()
     told = Messages()
     fit(apart, data(), epochs=2, checkpoint=path, resume=True, rate=lambda epoch: 0.1, callbacks=[told])
     assert "the device was " in told.texts[0] and " and is PyTorch " in told.texts[0]

@@ -16,7 +16,7 @@ from handheld.backends.base import describe
 from handheld.errors import BatchError, CaptureError, HandheldError
 from helpers.equality import compare, relative
 
-DEVICES = ["torch:cpu", "opencl"]
+DEVICES = ["reference:cpu", "opencl"]
 
 
 class Net(nn.Module):
@@ -254,7 +254,7 @@ def test_a_rate_says_whose_it_is_where_there_are_several() -> None:
     x = (torch.ones(2, 3),)
     capture.train(lambda g: a(g[0]).sum(), torch.optim.SGD(groups), x, "first")
     capture.train(lambda g: b(g[0]).sum(), torch.optim.SGD(b.parameters(), 0.125), x, "second")
-    with capture.step().plan("torch:cpu").start() as trainer:
+    with capture.step().plan("reference:cpu").start() as trainer:
         assert trainer.rates("first") == [0.5, 0.25] and trainer.rates("second") == [0.125]
         for call in (lambda: trainer.set_rate(1.0), trainer.rates):
             with pytest.raises(HandheldError, match=r"several optimizers: say .*\(of first\)"):
@@ -280,7 +280,7 @@ def test_rates_are_in_the_order_of_the_groups() -> None:
         (torch.ones(1, 1),),
         modules=parts,
     )
-    with step.plan("torch:cpu").start() as trainer:
+    with step.plan("reference:cpu").start() as trainer:
         assert trainer.rates() == [float(n) for n in range(12)]
 
 
@@ -288,10 +288,10 @@ def test_a_second_trainer_goes_on_where_the_first_one_was() -> None:
     model = net()
     step = handheld.capture(model, F.cross_entropy, sgd(model), batch())
     apart = step.copy()
-    first = step.plan("torch:cpu").start()
+    first = step.plan("reference:cpu").start()
     first.step(*batch())
     learned = first.state()
-    second = step.plan("torch:cpu").start()
+    second = step.plan("reference:cpu").start()
     assert all(np.array_equal(second.state()[name], learned[name]) for name in learned)
     with pytest.raises(HandheldError, match=r"another one was started .*step\.copy\(\)"):
         first.step(*batch())
@@ -299,7 +299,7 @@ def test_a_second_trainer_goes_on_where_the_first_one_was() -> None:
     first.close()  # loses nothing
     second.close()
     assert step.state()["handheld.step"] == 2
-    with apart.plan("torch:cpu").start() as one, step.plan("torch:cpu").start() as other:
+    with apart.plan("reference:cpu").start() as one, step.plan("reference:cpu").start() as other:
         one.step(*batch())
         other.step(*batch())
     assert (apart.state()["handheld.step"], step.state()["handheld.step"]) == (1, 3)
@@ -418,7 +418,7 @@ def test_a_model_that_reads_values_says_what_was_fixed() -> None:
 def test_a_batch_that_does_not_fit(change, message) -> None:
     model = net()
     step = handheld.capture(model, F.cross_entropy, sgd(model), batch())
-    with step.plan("torch:cpu").start() as trainer:
+    with step.plan("reference:cpu").start() as trainer:
         with pytest.raises(BatchError, match=message):
             trainer.step(*change(*batch()))
         assert trainer.counters.uploads == 0
@@ -460,7 +460,7 @@ def test_a_model_of_doubles_is_told_that_it_runs_in_float32() -> None:
 def test_a_closed_trainer_says_so() -> None:
     model = net()
     step = handheld.capture(model, F.cross_entropy, sgd(model), batch())
-    trainer = step.plan("torch:cpu").start()
+    trainer = step.plan("reference:cpu").start()
     trainer.close()
     with pytest.raises(HandheldError, match="closed"):
         trainer.step(*batch())
@@ -512,7 +512,7 @@ def test_a_dictionary_of_modules_is_copied_back() -> None:
     builder.train(lambda b: parts["b"](parts["a"](b[0])).square().mean(), torch.optim.SGD(both, 0.1), (x,), "train")
     step = builder.step()
     before = parts["a"].weight.detach().clone()
-    with step.plan("torch:cpu").start() as trainer:
+    with step.plan("reference:cpu").start() as trainer:
         trainer.step(x)
     step.copy_to(parts)
     assert not torch.equal(parts["a"].weight, before)

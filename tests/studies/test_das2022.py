@@ -102,7 +102,7 @@ def test_a_device_that_fails_leaves_what_was_measured(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--on", "torch:cpu"], "no OpenCL device"),
+        (["--on", "reference:cpu"], "no OpenCL device"),
         (["--widths", "16,x"], "'x' is no width"),
         (["--widths", "0"], "'0' is no width"),
         (["--models", "m5"], "no 'm5'"),

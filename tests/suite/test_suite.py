@@ -144,7 +144,7 @@ def test_dqn_plays_learns_and_copies():
     workload = suite.get("dqn", size="small", width=4)
     step = workload.step(batch=8)
     assert list(step.graphs) == ["learn", "copy", "predict"]
-    with step.plan("torch:cpu").start() as trainer:
+    with step.plan("reference:cpu").start() as trainer:
         before = trainer.state()
         rewards = dqn.play(trainer, 8, 16, size=36, copy_every=10)
         after = trainer.state()

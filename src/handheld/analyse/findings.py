@@ -287,7 +287,7 @@ def _least_of_most(values: np.ndarray) -> float:
 def _needed(run: Run, graph: str) -> float:
     """ns that the device needs for a step, without waiting for the caller; 0: not known, or it
     works only while it is called, so that all time outside counts."""
-    parts = None if run.meta.get("device") == "torch:cpu" else run.parts(graph)
+    parts = None if run.meta.get("device") in ("reference:cpu", "pytorch:cpu") else run.parts(graph)
     return (parts["ms"] - parts["caller"]) * 1e6 if parts else 0.0
 
 

@@ -1,9 +1,9 @@
 """What runs a plan. A backend opens a session for a plan; the session holds the device's memory.
 
-opencl        any OpenCL device: `opencl` (a GPU before a CPU), `opencl:0`, `opencl:<name>`
-torch:cpu     PyTorch, op by op: the reference
-torch:cuda    the same on an NVIDIA GPU
-null          nothing is computed: plans, counters and command lines without a device
+opencl          any OpenCL device: `opencl` (a GPU before a CPU), `opencl:0`, `opencl:<name>`
+reference:cpu   the captured graph op by op in PyTorch: what every other device is compared with (once `torch:cpu`)
+reference:cuda  the same on an NVIDIA GPU
+null            nothing is computed: plans, counters and command lines without a device
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import psutil
 
-from handheld.device import DeviceCaps
+from handheld.device import DeviceCaps, canonical
 from handheld.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -120,12 +120,13 @@ def host_caps(name: str, kind: str) -> DeviceCaps:
 
 def describe(device: str) -> DeviceCaps:
     """The description of a device by its name."""
+    device = canonical(device)
     kind = device.partition(":")[0]
     if kind == "opencl":
         from handheld.backends.opencl.devices import find
 
         return find(device).caps
-    if kind == "torch":
+    if kind == "reference":
         try:
             from handheld.backends.reference import session as reference
         except ImportError as error:
@@ -133,7 +134,7 @@ def describe(device: str) -> DeviceCaps:
         return reference.describe(device)
     if device == "null":
         return host_caps("null", "null")
-    raise DeviceError(f"unknown device {device!r}; there are opencl[:name], torch:cpu, torch:cuda and null")
+    raise DeviceError(f"unknown device {device!r}; there are opencl[:name], reference:cpu, reference:cuda and null")
 
 
 def open_session(plan: Plan, **options: Any) -> Session:
@@ -142,8 +143,8 @@ def open_session(plan: Plan, **options: Any) -> Session:
     opened: Any
     if kind == "opencl":
         from handheld.backends.opencl.session import OpenCLSession as opened
-    elif kind == "torch":
-        from handheld.backends.reference.session import TorchSession as opened
+    elif kind == "reference":
+        from handheld.backends.reference.session import ReferenceSession as opened
     elif kind == "null":
         from handheld.backends.null import NullSession as opened
     else:

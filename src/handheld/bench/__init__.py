@@ -1,6 +1,6 @@
 """Workloads x devices x batch sizes, each in a process of its own, into one results folder.
 
-matrix = bench.Matrix(("mlp", "lenet5"), ("opencl", "torch:cpu"), (1, 16))
+matrix = bench.Matrix(("mlp", "lenet5"), ("opencl", "reference:cpu"), (1, 16))
 for row in bench.run(matrix, "results"):        # goes on where it stopped
     print(row["workload"], row["device"], row["status"], row.get("samples_s"))
 

@@ -1,6 +1,6 @@
 """Plain PyTorch, `pytorch:cpu` or `pytorch:cuda`: the same workload as people write it, as a peer.
 
-`torch:cpu` is Handheld's reference, a graph op by op, and no measure of what PyTorch can do.
+`reference:cpu` is Handheld's reference, a graph op by op, and no measure of what PyTorch can do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_eager(device: str) -> bool:
 
 def processor(device: str) -> str:
     """The device as the rest of Handheld calls it."""
-    return f"torch:{device.partition(':')[2] or 'cpu'}" if is_eager(device) else device
+    return f"reference:{device.partition(':')[2] or 'cpu'}" if is_eager(device) else device
 
 
 class Eager:
@@ -104,7 +104,7 @@ def _parts(source: ModelSpec, batch: int, seed: int) -> tuple[Any, list[Any], li
         )
     if not isinstance(source, Factory):
         raise HandheldError(
-            f"{source.name} is a step file: there is no model that PyTorch itself could train. Try: --on torch:cpu"
+            f"{source.name} is a step file: there is no model that PyTorch itself could train. Try: --on reference:cpu"
         )
     model, loss, optimizer = source.parts(seed)
     fn = closure(model, loss, 1)

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from handheld.device import canonical
 from handheld.errors import HandheldError, ResultsError
 
 try:
@@ -78,8 +79,15 @@ def _info(folder: Path) -> dict[str, Any]:
             f"this one reads and writes format {FORMAT}. Try: another --out, or "
             "that version of Handheld"
         )
-    checked: dict[str, Any] = info
-    return checked
+    return _info_today(info)
+
+
+def _info_today(info: dict[str, Any]) -> dict[str, Any]:
+    """With the names that devices have today, for a folder that was written before they were renamed."""
+    devices = info.get("devices", {})
+    renamed = {canonical(name): caps | {"kind": canonical(caps.get("kind", ""))} for name, caps in devices.items()}
+    cases = [case | {"device": canonical(case["device"])} for case in info.get("cases", [])]
+    return {**info, "devices": renamed, "cases": cases}
 
 
 def _read(path: Path) -> tuple[list[Row], int, list[str]]:
@@ -101,6 +109,9 @@ def _read(path: Path) -> tuple[list[Row], int, list[str]]:
             raise ResultsError(
                 f"{path} is damaged in line {number}. Try: delete that line; its run is then done again"
             ) from None
+        device = str(row.get("device", ""))
+        if canonical(device) != device:  # a key ends in the device
+            row |= {"device": canonical(device), "key": row["key"].removesuffix(device) + canonical(device)}
         rows.append(row)
     return rows, end, notes
 

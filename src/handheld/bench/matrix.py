@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from handheld import cache, suite
+from handheld.device import canonical
 from handheld.errors import HandheldError
 from handheld.resolve import check_model
 
@@ -94,13 +95,12 @@ class Matrix:
         for batch in self.batches:
             if type(batch) is not int or batch < 1:
                 raise HandheldError(f"a batch of {batch!r} makes no sense: it is 1 or more")
+        devices = dict.fromkeys(map(canonical, self.devices))
         found: dict[Case, None] = {}
         for name in self.names:
             own = check_model(name, self.size)
             size = self.size if name in suite.WORKLOADS else "own"
-            found |= {
-                Case(name, size, device, batch): None for batch in self.batches or (own,) for device in self.devices
-            }
+            found |= {Case(name, size, device, batch): None for batch in self.batches or (own,) for device in devices}
         return list(found)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from handheld.analyse.run import FEW, Run
 from handheld.bench.eager import is_eager
+from handheld.device import is_gpu
 
 TICKS = 5  # of a sensor, below which joules are noise
 
@@ -52,8 +53,7 @@ def _energy(run: Run, batch: int, device: str) -> dict[str, Any]:
         ],
     }
     kind = (run.meta.get("caps") or {}).get("kind")
-    gpu = kind == "gpu" or device.startswith("torch:cuda")
-    for wanted in ("system", "gpu" if gpu else "cpu", "soc"):
+    for wanted in ("system", "gpu" if is_gpu(device, kind) else "cpu", "soc"):
         for row in rows:
             if wanted in row["covers"] and not row["part_of"] and row["joules_step"]:
                 return {

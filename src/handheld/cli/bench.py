@@ -43,7 +43,7 @@ def bench(
             "--on",
             metavar="DEVICES",
             help=(
-                "Devices, with commas between: opencl, opencl:NAME, torch:cpu, torch:cuda; and PyTorch "
+                "Devices, with commas between: opencl, opencl:NAME, reference:cpu, reference:cuda; and PyTorch "
                 "itself, for comparison, as pytorch:cpu, pytorch:cuda."
             ),
         ),
@@ -129,7 +129,7 @@ def bench(
     Examples:
     handheld bench
     handheld bench --list
-    handheld bench lenet5 gpt --on opencl,torch:cpu --batch 1,4,16
+    handheld bench lenet5 gpt --on opencl,reference:cpu --batch 1,4,16
     handheld bench mine.py:make --limit-memory 2GiB --out mine
     handheld bench --resume bench-results --retry
     handheld bench --compare before after

@@ -14,7 +14,7 @@ from handheld.bench import Results, Row
 from handheld.bench.folder import statuses
 from handheld.cli import output
 
-_HEAD = f"{'':>4} {'workload':<19} {'on':<13} {'batch':>5} {'samples/s':>10} {'ms a step':>10} {'memory':>10}"
+_HEAD = f"{'':>4} {'workload':<19} {'on':<14} {'batch':>5} {'samples/s':>10} {'ms a step':>10} {'memory':>10}"
 NOT_MEASURED = "not measured"
 
 
@@ -23,7 +23,7 @@ def say_row(row: Row, number: int) -> None:
     if number == 1:
         output.out.print(Text(_HEAD, style="dim"))
     batch = "own" if row["batch"] is None else str(row["batch"])
-    start = f"{number:>4} {output.middle(row['workload'], 19):<19} {output.middle(row['device'], 13):<13} {batch:>5} "
+    start = f"{number:>4} {output.middle(row['workload'], 19):<19} {output.middle(row['device'], 14):<14} {batch:>5} "
     if row["status"] == "trained":
         output.out.print(Text(start + _numbers(row)))
         return
@@ -88,7 +88,7 @@ def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: fl
     out.print()
     out.print(Text("what trains here", style="bold"))
     out.print(
-        Text(f"{'workload':<18} {'best on':<13} {'batch':>5} {'samples/s':>9} {'J a sample':>12} others", style="dim")
+        Text(f"{'workload':<18} {'best on':<14} {'batch':>5} {'samples/s':>9} {'J a sample':>12} others", style="dim")
     )
     for line in lines:
         name = f"{output.middle(line['workload'], 18):<18} "
@@ -99,7 +99,7 @@ def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: fl
         out.print(
             Text.assemble(
                 name,
-                f"{output.middle(line['device'], 13):<13} {line['batch']:>5} "
+                f"{output.middle(line['device'], 14):<14} {line['batch']:>5} "
                 f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} ",
                 (output.middle(beside, 18), "dim"),
             )
@@ -138,7 +138,7 @@ def present_workloads(names: Iterable[str], json: bool) -> None:
 def _facts(results: Results, lines: list[dict[str, Any]], ran: int, seconds: float) -> list[tuple[str, str | Text]]:
     rows = results.rows
     facts: list[tuple[str, str | Text]] = [
-        (output.middle(device, 13), f"{caps['name']} ({caps['driver']})" if caps.get("driver") else caps["name"])
+        (output.middle(device, 14), f"{caps['name']} ({caps['driver']})" if caps.get("driver") else caps["name"])
         for device, caps in results.info["devices"].items()
     ]
     facts.append(
@@ -196,7 +196,7 @@ def present_compared(found: dict[str, Any]) -> None:
     out.print(output.grid([("a", found["a"]), ("b", found["b"])]))
     out.print(
         Text(
-            f"{'workload':<19} {'on':<13} {'batch':>5} {'a: samples/s':>12} "
+            f"{'workload':<19} {'on':<14} {'batch':>5} {'a: samples/s':>12} "
             f"{'b: samples/s':>12} {'b/a':>6} {'memory':>7}",
             style="dim",
         )
@@ -205,7 +205,7 @@ def present_compared(found: dict[str, Any]) -> None:
         a, b, ratios = line["a"], line["b"], line["ratios"]
         batch = "own" if line["batch"] is None else str(line["batch"])
         start = (
-            f"{output.middle(line['workload'], 19):<19} {output.middle(line['device'], 13):<13} "
+            f"{output.middle(line['workload'], 19):<19} {output.middle(line['device'], 14):<14} "
             f"{batch:>5} {_side(a):>12} {_side(b):>12} "
         )
         out.print(Text(start + f"{_ratio(ratios.get('samples_s')):>6} {_ratio(ratios.get('planned_bytes')):>7}"))

@@ -27,7 +27,9 @@ Size = Annotated[
 ]
 On = Annotated[
     str,
-    typer.Option("--on", metavar="DEVICE", help=("opencl, opencl:NAME as doctor prints it, torch:cpu, torch:cuda.")),
+    typer.Option(
+        "--on", metavar="DEVICE", help=("opencl, opencl:NAME as doctor prints it, reference:cpu, reference:cuda.")
+    ),
 ]
 Precision = Annotated[
     str, typer.Option("--precision", metavar="NAME", help=("float32, or half: 16 bits in memory, and a scaled loss."))

@@ -299,7 +299,7 @@ def _sweep(result: dict[str, Any]) -> Table:
         "Step of two layers, µs, by their width",
         "width",
         "PyTorch",
-        "torch:cpu",
+        "reference:cpu",
         "naive",
         "optimised",
         "per-op",

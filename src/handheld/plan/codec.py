@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from handheld.device import DeviceCaps
+from handheld.device import DeviceCaps, canonical
 from handheld.errors import HandheldError, PlanError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Arg, Buffer, Float, Int, Launch, Lowered, Start, Texture, Workspace
@@ -107,7 +107,7 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
         }
         plan = Plan(
             step,
-            str(data["device"]),
+            canonical(str(data["device"])),
             caps,
             graphs,
             state,

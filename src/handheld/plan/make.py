@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handheld.collector import paused
-from handheld.device import DeviceCaps
+from handheld.device import DeviceCaps, canonical
 from handheld.errors import OutOfMemory, PlanError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Lowered
@@ -41,6 +41,7 @@ def plan_step(
 ) -> Plan:
     """A plan for a device in hand, or for a description (`caps`) of one that is not: Step.plan."""
     _check_options(device, caps, graphs, memory_limit_bytes, tuning)
+    device = canonical(device)
     if caps is None:
         from handheld.backends.base import describe
 
@@ -64,7 +65,7 @@ def plan_step(
 
 def _check_options(device: object, caps: object, graphs: object, limit: object, tuning: object) -> None:
     if not isinstance(device, str):
-        raise PlanError(f"device={device!r:.60} should be a name, such as 'opencl' or 'torch:cpu'")
+        raise PlanError(f"device={device!r:.60} should be a name, such as 'opencl' or 'reference:cpu'")
     if caps is not None and not isinstance(caps, DeviceCaps):
         raise PlanError(f"caps={caps!r:.60} should be a DeviceCaps. Try: DeviceCaps.shipped('adreno-740')")
     if isinstance(graphs, str) or not isinstance(graphs, Iterable | None):
@@ -121,7 +122,7 @@ def _choose_all(graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], n
 
 
 def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice], naive: bool) -> list[Lowered]:
-    if caps.kind in ("torch", "null"):
+    if caps.kind in ("reference", "null"):
         return [Lowered((), (), "run by the backend") for _ in graph.nodes]
     return [lower(node, graph, caps, tuned.get(i), naive) for i, node in enumerate(graph.nodes)]
 

@@ -220,7 +220,7 @@ class Tuning:
 
 def load_tuning(caps: DeviceCaps, source: bool | str | Path = True) -> Tuning:
     """What is known of a device: shipped, then the user's own; or one file; or nothing."""
-    if source is False or caps.kind in ("torch", "null"):
+    if source is False or caps.kind in ("reference", "null"):
         return Tuning()
     entries: dict[str, Entry] = {}
     used, ignored = [], []

@@ -125,7 +125,7 @@ class Replay:
             return None
         self.restore(k)
         try:
-            plan = unfused.plan("torch:cpu", graphs=[record.graph])
+            plan = unfused.plan("reference:cpu", graphs=[record.graph])
             session = open_session(plan)
         except HandheldError:  # without fusion it may need more memory than there is
             return None

@@ -97,8 +97,8 @@ def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train", toleranc
         # results must outlive the nodes that read them
         plan = plan.again(graphs=[name], isolate=True, memory_limit_bytes=None)
     # which tensors are halves depends on where a tensor may start
-    caps = replace(describe("torch:cpu"), base_align_bytes=plan.caps.base_align_bytes)
-    reference = plan.again("torch:cpu", caps=caps, isolate=False, naive=False, memory_limit_bytes=None)
+    caps = replace(describe("reference:cpu"), base_align_bytes=plan.caps.base_align_bytes)
+    reference = plan.again("reference:cpu", caps=caps, isolate=False, naive=False, memory_limit_bytes=None)
     arrays = check_batch(plan.graphs[name].graph, batch)
     sessions: list[Session] = []
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from handheld.device import canonical
 from handheld.errors import RunFileError
 from handheld.store.writer import APPLICATION, VERSION
 
@@ -38,7 +39,7 @@ class RunFile:
                 f"{self.path} was written by a newer Handheld (version {version}; "
                 f"this one reads up to {VERSION}). Try: pip install -U handheld"
             )
-        self.meta = {k: json.loads(v) for k, v in self.rows("SELECT key, value FROM meta")}
+        self.meta = _today({k: json.loads(v) for k, v in self.rows("SELECT key, value FROM meta")})
 
     def _open(self) -> tuple[sqlite3.Connection, int, int]:
         """The database, whose it is and its version."""
@@ -86,6 +87,22 @@ class RunFile:
 
     def close(self) -> None:
         self.db.close()
+
+
+def _today(meta: dict[str, Any]) -> dict[str, Any]:
+    """With the names that devices have today. Before they were renamed, `torch:cpu` also stood for plain PyTorch under
+    `watch`, which is `pytorch:cpu`."""
+    settings, caps = meta.get("settings"), meta.get("caps")
+    watched = isinstance(settings, dict) and bool(settings.get("watch"))
+
+    def name(old: str) -> str:
+        return f"py{old}" if watched and old.partition(":")[0] == "torch" else canonical(old)
+
+    if isinstance(meta.get("device"), str):
+        meta["device"] = name(meta["device"])
+    if isinstance(caps, dict) and isinstance(caps.get("kind"), str):
+        meta["caps"] = {**caps, "kind": name(caps["kind"])}
+    return meta
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

@@ -25,6 +25,7 @@ from handheld import cache, suite
 from handheld.backends.base import describe
 from handheld.backends.opencl.devices import find
 from handheld.backends.opencl.session import Kept
+from handheld.device import canonical
 from handheld.errors import OutOfMemory, StudyError
 from handheld.measure.transfers import SECONDS, SIZES, launch_times, transfer_times
 from handheld.profile.facts import code_state, machine, versions
@@ -79,7 +80,7 @@ def begin(settings: Settings) -> Row:
         "machine": {**machine(), "processor": _processor(), "threads": _threads()},
         "versions": versions(),
         "code": code_state(Path.cwd()),
-        "cpu": describe("torch:cpu").name,
+        "cpu": describe("reference:cpu").name,
         "models": {},
         "sweep": [],
         "transfers": {},
@@ -123,7 +124,15 @@ def read(path: Path) -> Row:
         raise StudyError(
             f"{path} is of version {data.get('version')!r:.20}, and this Handheld reads {VERSION}. Try: measure again"
         )
-    return data
+    return _today(data)
+
+
+def _today(result: Row) -> Row:
+    """With the name that the way `reference:cpu` has today; results before it say `torch:cpu`."""
+    for row in (*result.get("models", {}).values(), *result.get("sweep", [])):
+        if isinstance(row, dict) and isinstance(row.get("ways"), dict):
+            row["ways"] = {canonical(name): way for name, way in row["ways"].items()}
+    return result
 
 
 # ── parts ─────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from typing import Any
 import handheld
 from handheld import bench, cache, suite
 from handheld.analyse.run import open_run
+from handheld.device import canonical
 from handheld.errors import ResultsError, RunFileError, StudyError
 from handheld.studies import findings2019
 from handheld.studies.observations import absent_power, observe
@@ -93,7 +94,7 @@ def observed(results: bench.Results, row: Row) -> Row:
 def result(folder: str | Path, device: str | None = None) -> Row:
     """The whole study from a results folder: rows, answers, and what it was measured on."""
     results = bench.open_results(folder)
-    device = device or next((row["device"] for row in results.rows), None)
+    device = canonical(device) if device else next((row["device"] for row in results.rows), None)
     ran = [row for row in results.rows if row["device"] == device]
     if device is None or not ran:
         raise ResultsError(
@@ -154,4 +155,5 @@ def load(path: str | Path) -> Row:
             f"Handheld reads {VERSION}. Try: its folder of runs instead of the "
             "file, which is read anew"
         )
+    made["device"] = canonical(str(made.get("device", "")))
     return made

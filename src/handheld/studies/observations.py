@@ -14,6 +14,7 @@ import numpy as np
 
 from handheld.analyse.rails import Series, rails
 from handheld.analyse.run import Run
+from handheld.device import is_gpu
 from handheld.graph.graph import PHASES
 from handheld.studies import predictability
 
@@ -68,8 +69,7 @@ def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
 
 def _is_gpu(run: Run) -> bool:
     caps = run.meta.get("caps") or {}
-    device = str(run.meta.get("device", ""))
-    return caps.get("kind") == "gpu" or device.startswith("torch:cuda")
+    return is_gpu(str(run.meta.get("device", "")), caps.get("kind"))
 
 
 def _step_ms(run: Run) -> float | None:

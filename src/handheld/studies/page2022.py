@@ -21,7 +21,7 @@ Row = dict[str, Any]
 COLOUR = {PYTORCH: 0, REFERENCE: 5, NAIVE: 4, OPTIMISED: 2, NAIVE + PER_OP: 3, OPTIMISED + PER_OP: 1}
 NAME = {
     PYTORCH: "CPU, PyTorch",
-    REFERENCE: "CPU, torch:cpu",
+    REFERENCE: "CPU, reference:cpu",
     NAIVE: "naive, resident",
     OPTIMISED: "optimised, resident",
     NAIVE + PER_OP: "naive, per-op",

@@ -1,7 +1,7 @@
 """The ways in which das2022 runs a step, each with the same face: run, time, take apart.
 
     pytorch            plain PyTorch on the CPU: model, loss.backward, optimizer.step
-    torch:cpu          the captured graph on the CPU, op by op
+    reference:cpu          the captured graph on the CPU, op by op
     naive              OpenCL, everything on the device, the product of a published baseline
     optimised          OpenCL, everything on the device, Handheld's kernels
     naive per-op       OpenCL, every op's inputs and outputs through the host, as in the study
@@ -31,7 +31,7 @@ from handheld.run.batch import check_batch
 from handheld.step import Step
 from handheld.suite import Workload
 
-PYTORCH, REFERENCE = "pytorch", "torch:cpu"
+PYTORCH, REFERENCE = "pytorch", "reference:cpu"
 NAIVE, OPTIMISED = "naive", "optimised"
 PER_OP = " per-op"
 RESIDENT = (NAIVE, OPTIMISED)

@@ -208,7 +208,7 @@ def find(spec: str) -> Found:
     if not found:
         raise DeviceError(
             "no OpenCL device found. Try: pip install pocl-binary-distribution (x86-64 Linux), "
-            "install the GPU vendor's OpenCL driver, or use --on torch:cpu"
+            "install the GPU vendor's OpenCL driver, or use --on reference:cpu"
         )
     if not wanted:
         return found[0]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def describe(device: str) -> DeviceCaps:
     where = _where(device)
-    caps = host_caps(f"PyTorch {torch.__version__} on {where}", "torch")
+    caps = host_caps(f"PyTorch {torch.__version__} on {where}", "reference")
     if where == "cpu":
         return caps
     free, _ = torch.cuda.mem_get_info()
@@ -34,9 +34,9 @@ def describe(device: str) -> DeviceCaps:
 def _where(device: str) -> str:
     where = device.partition(":")[2] or "cpu"
     if where not in ("cpu", "cuda"):
-        raise DeviceError(f"unknown device {device!r}: PyTorch runs on torch:cpu or torch:cuda")
+        raise DeviceError(f"unknown device {device!r}: the reference runs on reference:cpu or reference:cuda")
     if where == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("torch:cuda: this PyTorch sees no CUDA device. Try: handheld doctor")
+        raise DeviceError("reference:cuda: this PyTorch sees no CUDA device. Try: handheld doctor")
     return where
 
 
@@ -101,7 +101,7 @@ class TorchRecording:
         return len(self.notes)
 
 
-class TorchSession:
+class ReferenceSession:
     """Values by tensor number; a fresh PyTorch tensor for every result."""
 
     def __init__(self, plan: Plan, float64: bool = False) -> None:
