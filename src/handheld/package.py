@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from handheld import container
 from handheld.collector import paused
 from handheld.errors import CheckpointError, StepFileError
-from handheld.graph.check import TORCH_DTYPES, check
+from handheld.graph.check import check
 from handheld.graph.codec import from_json, slot_from_json, slot_to_json, to_json, value_to_json
 from handheld.graph.decode import a_list, a_value, an_object, fields, need, text
+from handheld.graph.dtypes import DTYPES, TORCH_DTYPES
 from handheld.graph.graph import SLOT_ROLES, Graph, Slot
 from handheld.step import Step
 
@@ -28,7 +28,6 @@ Array = npt.NDArray[Any]
 
 VERSION = 1
 MAX_SLOTS = 1_000_000
-_NUMPY: dict[str, Any] = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
 
 
 def save(step: Step, path: str | Path) -> Path:
@@ -121,7 +120,7 @@ def _check_values(slots: Mapping[str, Slot], values: Mapping[str, Array]) -> Non
         if name not in values:
             raise StepFileError(f"slot {name!r} has no value")
         value = values[name]
-        if value.shape != slot.shape or value.dtype != _NUMPY[slot.dtype]:
+        if value.shape != slot.shape or value.dtype != DTYPES[slot.dtype].numpy:
             raise StepFileError(
                 f"slot {name!r} is {slot.dtype}{list(slot.shape)} and its value {value.dtype}{list(value.shape)}"
             )

@@ -12,10 +12,14 @@ from handheld.backends.base import describe
 from handheld.backends.opencl.session import texture
 from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
+from handheld.graph.dtypes import BOOL, DTYPES
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
 from handheld.kernels.base import Buffer, Float, Int, Lower, Start, Texture, Workspace
 
-NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.uint8, "f16": np.float16}
+
+def host_type(dtype: str) -> type[np.generic]:
+    """The NumPy type of a tensor's buffer; bytes for bool, so that a byte other than 0 and 1 shows."""
+    return np.uint8 if dtype == BOOL else DTYPES[dtype].numpy
 
 
 @cache
@@ -61,7 +65,7 @@ def make(op: str, arrays: list[np.ndarray], views, outputs, attrs) -> tuple[Grap
         dtype = {"f": "f32", "i": "i32", "b": "bool"}[array.dtype.kind]
         dtype = "f16" if array.dtype == np.float16 else dtype
         tensors[i] = Tensor(i, array.shape, dtype, "input")
-        data[i] = np.ascontiguousarray(array.astype(NUMPY[dtype]))
+        data[i] = np.ascontiguousarray(array.astype(host_type(dtype)))
         inputs.append(view(tensors[i]) if views is None or views[i] is None else views[i](tensors[i]))
     outs = []
     for shape, dtype in outputs:
@@ -92,7 +96,7 @@ def run_node(
     host = dict(data)
     for i in node.outputs:
         tensor = graph.tensors[i]
-        host[i] = np.full(tensor.shape, np.nan if tensor.dtype in ("f32", "f16") else 77, NUMPY[tensor.dtype])
+        host[i] = np.full(tensor.shape, np.nan if DTYPES[tensor.dtype].is_float else 77, host_type(tensor.dtype))
     buffers = {i: cl.Buffer(q.context, flags, hostbuf=a) for i, a in host.items() if a.size}
     buffers.update({out: buffers[i] for out, i in (in_place or {}).items()})
     scratch = [

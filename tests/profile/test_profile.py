@@ -22,7 +22,8 @@ import handheld
 from handheld import suite
 from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD
 from handheld.errors import BatchError, HandheldError
-from handheld.graph.graph import DTYPES, Slot
+from handheld.graph.dtypes import DTYPES
+from handheld.graph.graph import Slot
 from handheld.profile.estimate import Estimate
 from handheld.profile.profiler import Profiler
 from handheld.profile.windows import WINDOW, Windows
@@ -49,7 +50,7 @@ def make_step() -> handheld.Step:
 
 
 def slot_bytes(slot: Slot) -> int:
-    return math.prod(slot.shape) * DTYPES[slot.dtype]
+    return math.prod(slot.shape) * DTYPES[slot.dtype].nbytes
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import numpy as np
 
 from handheld.backends.base import Counters
 from handheld.errors import DeviceError
+from handheld.graph.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
@@ -18,9 +19,9 @@ class _Nothing:
         self.shape, self.dtype = shape, dtype
 
     def read(self) -> np.ndarray:
-        if self.dtype in ("f32", "f16"):
+        if DTYPES[self.dtype].is_float:
             return np.full(self.shape, np.nan, np.float32)
-        return np.zeros(self.shape, np.int32 if self.dtype == "i32" else np.bool_)
+        return np.zeros(self.shape, DTYPES[self.dtype].numpy)
 
 
 class NullSession:

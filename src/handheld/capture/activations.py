@@ -10,6 +10,7 @@ from handheld.capture.pointwise import elementwise
 from handheld.capture.record import Recorder
 from handheld.capture.registry import lowering
 from handheld.capture.values import Val
+from handheld.graph.dtypes import F32
 
 
 @lowering("relu.default")
@@ -19,19 +20,19 @@ def relu(rec: Recorder, out: torch.Tensor, x: torch.Tensor) -> None:
 
 @lowering("threshold_backward.default")
 def threshold_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, t: float) -> None:
-    elementwise(rec, out, [g, x], lambda a, b: b.le(t).where(0.0, a), "f32")
+    elementwise(rec, out, [g, x], lambda a, b: b.le(t).where(0.0, a), F32)
 
 
 @lowering("hardtanh.default")
 def hardtanh(rec: Recorder, out: torch.Tensor, x: torch.Tensor, low: float = -1, high: float = 1) -> None:
-    elementwise(rec, out, [x], lambda a: a.binary("max", float(low)).binary("min", float(high)), "f32")
+    elementwise(rec, out, [x], lambda a: a.binary("max", float(low)).binary("min", float(high)), F32)
 
 
 @lowering("hardtanh_backward.default")
 def hardtanh_backward(
     rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, low: float, high: float
 ) -> None:
-    elementwise(rec, out, [g, x], lambda a, b: b.gt(float(low)).both(b.lt(float(high))).where(a, 0.0), "f32")
+    elementwise(rec, out, [g, x], lambda a, b: b.gt(float(low)).both(b.lt(float(high))).where(a, 0.0), F32)
 
 
 @lowering("silu.default")

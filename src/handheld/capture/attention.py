@@ -21,6 +21,7 @@ from handheld.capture.reductions import fold, keepdim, softmax_view
 from handheld.capture.registry import lowering
 from handheld.capture.values import Val, iota
 from handheld.errors import UnsupportedOp
+from handheld.graph.dtypes import BOOL, F32, I32
 from handheld.graph.graph import View
 
 
@@ -35,7 +36,7 @@ def _scores(rec: Recorder, q: View, k: View, mask: View | None, causal: bool, sc
     def build(s: Val, *m: Val) -> Val:
         s = s * scale
         if m:
-            s = m[0].where(s, -math.inf) if m[0].dtype == "bool" else s + m[0].to("f32")
+            s = m[0].where(s, -math.inf) if m[0].dtype == BOOL else s + m[0].to(F32)
         if causal:
             row, col = iota(s.builder, rank - 2), iota(s.builder, rank - 1)
             s = col.le(row).where(s, -math.inf)
@@ -107,7 +108,7 @@ def _operands(rec: Recorder, q: torch.Tensor, k: torch.Tensor, mask: Any, dropou
     found = []
     if mask is not None:
         view = expand(rec.read(mask), (*q.shape[:-1], k.shape[-2]))
-        found.append(view if rec.dtype_of(view) != "i32" else rec.map(view.shape, [view], lambda m: m.to("f32")))
+        found.append(view if rec.dtype_of(view) != I32 else rec.map(view.shape, [view], lambda m: m.to(F32)))
     if dropout:
         found += [rec.slot_view("handheld.seed"), rec.slot_view("handheld.step")]
     return found
@@ -138,7 +139,7 @@ def _emit(
     made = rec.emit(
         "attention",
         [*floats(rec, q, k, v), *_operands(rec, q, k, mask, dropout)],
-        [((b, length, h, v.shape[3]), "f32"), ((b, h, length), "f32")],
+        [((b, length, h, v.shape[3]), F32), ((b, h, length), F32)],
         attrs,
     )
     rec.bind(out[0], _heads_inside(rec.dense(made[0])))
@@ -166,7 +167,7 @@ def _emit_grad(
     made = rec.emit(
         "attention_grad",
         [*floats(rec, g, q, k, v, y), rows, *_operands(rec, q, k, mask, dropout)],
-        [((b, length, h, d), "f32"), ((b, s, g_heads, d), "f32"), ((b, s, g_heads, e), "f32")],
+        [((b, length, h, d), F32), ((b, s, g_heads, d), F32), ((b, s, g_heads, e), F32)],
         _attributes(mask, causal, scale, dropout, key),
     )
     for o, tensor in zip(out, made, strict=True):
@@ -196,7 +197,7 @@ def attention(
     y = matmul(rec, _probabilities(rec, scores), a.v)
     bind_dense(rec, out[0], y)
     # the second result, the log of the row sums, is only for PyTorch's own backward
-    rec.bind(out[1], rec.map(tuple(out[1].shape), [], lambda b: iota(b, 0).to("f32") * 0.0))
+    rec.bind(out[1], rec.map(tuple(out[1].shape), [], lambda b: iota(b, 0).to(F32) * 0.0))
 
 
 @lowering("_scaled_dot_product_flash_attention_for_cpu_backward.default")

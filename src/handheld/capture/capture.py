@@ -35,6 +35,7 @@ from handheld.capture.tested import warn_untested
 from handheld.capture.values import constant
 from handheld.errors import CaptureError, ValueRead
 from handheld.graph.check import check
+from handheld.graph.dtypes import F32
 from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes.pipeline import optimize
 from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
@@ -249,7 +250,7 @@ class Capture:
             both = [held, views[id(p)]]
             if last:
                 sums[id(p)] = rec.map(held.shape, both, lambda a, b: (a + b) * (1.0 / count))
-                writes[slot] = rec.map(held.shape, [], lambda b: constant(b, 0.0, "f32")).tensor
+                writes[slot] = rec.map(held.shape, [], lambda b: constant(b, 0.0, F32)).tensor
             else:
                 writes[slot] = rec.map(held.shape, both, lambda a, b: a + b).tensor
         return sums, writes

@@ -15,16 +15,17 @@ from handheld.capture.reductions import fold
 from handheld.capture.registry import lowering, shape_of
 from handheld.capture.values import Val, gather, iota
 from handheld.errors import UnsupportedOp
+from handheld.graph.dtypes import F32, I32
 from handheld.graph.graph import View, contiguous_strides
 from handheld.graph.program import Builder, Instr
 
-_PLAIN = {"program": (Instr("acc", "f32"),), "stores": (0,)}
+_PLAIN = {"program": (Instr("acc", F32),), "stores": (0,)}
 
 
 def matmul(rec: Recorder, a: View, b: View) -> View:
     """a[..., m, k] @ b[..., k, n] with equal leading dimensions."""
     shape = (*a.shape[:-1], b.shape[-1])
-    made = rec.emit("matmul", [a, b], [(shape, "f32")], {"shape": shape, **_PLAIN})
+    made = rec.emit("matmul", [a, b], [(shape, F32)], {"shape": shape, **_PLAIN})
     return rec.dense(made[0])
 
 
@@ -62,7 +63,7 @@ def addmm(
 
     def build(p: Val, q: Val) -> Val:
         p = p if alpha == 1 else p * float(alpha)
-        q = q.to("f32")
+        q = q.to(F32)
         return p + (q if beta == 1 else q * float(beta))
 
     if beta == 0:
@@ -89,7 +90,7 @@ def _group_of(rec: Recorder, ends: torch.Tensor, count: int) -> View:
     """The group of each of `count` rows, from where each group ends."""
     view = rec.read(ends)
     wide = View(view.tensor, (count, ends.shape[0]), (0, view.strides[0]), view.offset)
-    return fold(rec, wide, (1,), lambda e: e.le(iota(e.builder, 0)).to("i32").reduce("sum"))
+    return fold(rec, wide, (1,), lambda e: e.le(iota(e.builder, 0)).to(I32).reduce("sum"))
 
 
 @shape_of("_grouped_mm.default")
@@ -138,7 +139,7 @@ def grouped_mm(
 
     def pick(builder: Builder, g: Val) -> Val:
         at = (g * shape[0] + iota(builder, 0)) * shape[1] + iota(builder, 1)
-        return g.lt(groups).where(gather(builder, 1, "f32", at), 0.0)
+        return g.lt(groups).where(gather(builder, 1, F32, at), 0.0)
 
     rec.bind(out, rec.map(shape, [per], pick, gathered=[product]))
 
@@ -204,7 +205,7 @@ def _shape4(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def _conv(rec: Recorder, op: str, a: View, b: View, shape: tuple[int, ...], geometry: dict[str, Any]) -> View:
     attrs = {**geometry, "shape": shape, **({} if op == "conv_weight" else _PLAIN)}
-    return rec.dense(rec.emit(op, [_plane(a), _plane(b)], [(shape, "f32")], attrs)[0])
+    return rec.dense(rec.emit(op, [_plane(a), _plane(b)], [(shape, F32)], attrs)[0])
 
 
 def conv2d(

@@ -15,6 +15,7 @@ from handheld.capture.registry import lowering
 from handheld.capture.scattering import scatter
 from handheld.capture.state import ir_dtype
 from handheld.capture.values import Val, gather, iota
+from handheld.graph.dtypes import BOOL
 from handheld.graph.graph import View, contiguous_strides
 from handheld.graph.program import Builder
 
@@ -215,8 +216,8 @@ def _masked_put(
 ) -> None:
     """x[mask] = number is a select; anything with as many values as the mask has is not."""
     mask = rec.read(where)
-    if rec.dtype_of(mask) != "bool":
-        mask = rec.map(mask.shape, [mask], lambda m: m.to("bool"))
+    if rec.dtype_of(mask) != BOOL:
+        mask = rec.map(mask.shape, [mask], lambda m: m.to(BOOL))
     lead = len(x.shape) - len(mask.shape)
     wide = View(mask.tensor, tuple(x.shape), (*mask.strides, *(0,) * lead), mask.offset)
     value = rec.read(values)

@@ -10,6 +10,7 @@ from handheld.capture.record import Recorder
 from handheld.capture.registry import lowering
 from handheld.capture.state import ir_dtype
 from handheld.capture.values import Val, iota
+from handheld.graph.dtypes import F32
 from handheld.graph.graph import View, contiguous_strides
 from handheld.graph.program import Builder
 
@@ -74,7 +75,7 @@ def constant_pad(rec: Recorder, out: torch.Tensor, x: torch.Tensor, pad: Sequenc
         d, before = x.dim() - 1 - k, pad[2 * k]
         offset -= before * view.strides[d]
         guards.append((d, max(before, 0), min(before + x.shape[d], shape[d])))
-    fill = float(value) if kind == "f32" else int(value)
+    fill = float(value) if kind == F32 else int(value)
     grown = View(view.tensor, shape, view.strides, offset)
     rec.bind(out, raw_map(rec, shape, [grown], lambda b: Val(b, b.load(0, kind, tuple(guards), fill), kind)))
 

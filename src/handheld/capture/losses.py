@@ -13,6 +13,7 @@ from handheld.capture.record import Recorder
 from handheld.capture.reductions import finish
 from handheld.capture.registry import lowering
 from handheld.capture.values import Val, gather, iota, linear_index
+from handheld.graph.dtypes import F32
 from handheld.graph.graph import View
 from handheld.graph.program import Builder
 
@@ -23,8 +24,8 @@ def _picked(
     """-log p of the target class times its weight, and the weight; both 0 where it is ignored."""
     valid = target.ne(ignore)
     safe = valid.where(target, 0)
-    value = -gather(b, operand, "f32", position(safe))
-    w = gather(b, weight, "f32", safe) if weight is not None else value.const(1.0, "f32")
+    value = -gather(b, operand, F32, position(safe))
+    w = gather(b, weight, F32, safe) if weight is not None else value.const(1.0, F32)
     w = valid.where(w, 0.0)
     return valid.where(value * w, 0.0), w
 
@@ -56,7 +57,7 @@ def nll_loss(
     axes = tuple(range(len(space)))
     if reduction == 0 and axes:
         loss = rec.map(space, [view], lambda b, t: parts(b, t)[0], gathered=table)
-        count = rec.map((), [], lambda b: linear_index(b).to("f32"))
+        count = rec.map((), [], lambda b: linear_index(b).to(F32))
     else:
 
         def reduced(b: Builder, t: Val) -> list[Val]:

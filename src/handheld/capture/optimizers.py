@@ -19,6 +19,7 @@ from handheld.capture.record import Recorder
 from handheld.capture.state import StateBuilder, host_array
 from handheld.capture.values import Val
 from handheld.errors import CaptureError
+from handheld.graph.dtypes import F32
 from handheld.graph.graph import View
 
 Rule = Callable[["Update"], None]
@@ -122,9 +123,9 @@ class Update:
         """1 - beta**t, t counted from 1."""
         log = math.log(beta) if beta > 0 else -math.inf
         if beta == 0:
-            return self.scalar("one", [self.rates["done"]], lambda t: t.to("f32") * 0.0 + 1.0)
+            return self.scalar("one", [self.rates["done"]], lambda t: t.to(F32) * 0.0 + 1.0)
         return self.scalar(
-            f"correction {beta}", [self.rates["done"]], lambda t: -((t + 1).to("f32") * log).unary("expm1")
+            f"correction {beta}", [self.rates["done"]], lambda t: -((t + 1).to(F32) * log).unary("expm1")
         )
 
 

@@ -11,6 +11,7 @@ from handheld.capture.record import Recorder
 from handheld.capture.registry import lowering
 from handheld.capture.state import ir_dtype
 from handheld.capture.values import iota
+from handheld.graph.dtypes import BOOL, I32
 from handheld.graph.graph import View, contiguous_strides
 
 
@@ -40,7 +41,7 @@ def running_extreme(rec: Recorder, out: Any, x: torch.Tensor, dim: int) -> None:
     view, kind = rec.read(x), ir_dtype(x.dtype)
     if x.dim() == 0:
         rec.bind(out[0], rec.map((), [view], lambda a: a))
-        rec.bind(out[1], rec.map((), [view], lambda a: a.const(0, "i32")))
+        rec.bind(out[1], rec.map((), [view], lambda a: a.const(0, I32)))
         return
     dim, shape = dim % x.dim(), tuple(x.shape)
     three = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
@@ -50,10 +51,10 @@ def running_extreme(rec: Recorder, out: Any, x: torch.Tensor, dim: int) -> None:
         flat = View(rec.contiguous(source).tensor, three, contiguous_strides(three), 0)
         return rec.dense(rec.emit("scan", [flat], [(shape, dtype)], {"mode": how, "reverse": False})[0])
 
-    best = along(view if kind != "bool" else rec.map(shape, [view], lambda a: a.to("i32")), mode, kind)
+    best = along(view if kind != BOOL else rec.map(shape, [view], lambda a: a.to(I32)), mode, kind)
     here = rec.map(shape, [view, best], lambda a, b: a.eq(b).where(iota(a.builder, dim), 0))
     rec.bind(out[0], best)
-    rec.bind(out[1], along(here, "max", "i32"))
+    rec.bind(out[1], along(here, "max", I32))
 
 
 def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple[View, View]:
@@ -68,7 +69,7 @@ def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple
     made = rec.emit(
         "sort",
         [View(source.tensor, (rows, length), (length, 1), 0)],
-        [(moved.shape, rec.dtype_of(view)), (moved.shape, "i32")],
+        [(moved.shape, rec.dtype_of(view)), (moved.shape, I32)],
         {"descending": descending},
     )
     strides = contiguous_strides(moved.shape)

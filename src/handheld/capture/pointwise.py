@@ -12,6 +12,7 @@ from handheld.capture.record import Recorder
 from handheld.capture.registry import LOWERINGS, lowering
 from handheld.capture.state import ir_dtype
 from handheld.capture.values import Val, constant
+from handheld.graph.dtypes import BOOL, F32
 from handheld.graph.program import Builder
 
 Operand = torch.Tensor | float | int | bool
@@ -49,9 +50,9 @@ def elementwise(
 
 
 def fit(value: Any, kind: str) -> Any:
-    if kind == "f32":
+    if kind == F32:
         return float(value)
-    if kind == "bool":
+    if kind == BOOL:
         return bool(value)
     return max(-(2**31), min(2**31 - 1, int(value)))
 
@@ -114,7 +115,7 @@ _LOGICAL = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 
 def _register_unary() -> None:
     def float_unary(op: str) -> Callable[..., None]:
-        return lambda rec, out, x: elementwise(rec, out, [x], lambda a: a.unary(op), "f32")
+        return lambda rec, out, x: elementwise(rec, out, [x], lambda a: a.unary(op), F32)
 
     def same_unary(op: str) -> Callable[..., None]:
         return lambda rec, out, x: elementwise(rec, out, [x], lambda a: a.unary(op))
@@ -128,17 +129,17 @@ def _register_unary() -> None:
         LOWERINGS[f"aten.{name}.default"] = same_unary(op)
     for name in ("isnan", "isinf"):
         LOWERINGS[f"aten.{name}.default"] = lambda rec, out, x, op=name: elementwise(
-            rec, out, [x], lambda a: a.unary(op, "bool")
+            rec, out, [x], lambda a: a.unary(op, BOOL)
         )
     LOWERINGS["aten.logical_not.default"] = lambda rec, out, x: elementwise(
-        rec, out, [x], lambda a: a.to("bool").unary("not")
+        rec, out, [x], lambda a: a.to(BOOL).unary("not")
     )
 
 
 def _register_binary() -> None:
     def compare(op: str) -> Callable[..., None]:
         return lambda rec, out, a, b: elementwise(
-            rec, out, [a, b], lambda x, y: x.binary(op, y, "bool"), result_kind(a, b)
+            rec, out, [a, b], lambda x, y: x.binary(op, y, BOOL), result_kind(a, b)
         )
 
     def joined(op: str, kind: str | None) -> Callable[..., None]:
@@ -156,7 +157,7 @@ def _register_binary() -> None:
         for overload in ("Tensor", "Scalar"):
             LOWERINGS[f"aten.__{name}__.{overload}"] = joined(op, None)
     for name, op in _LOGICAL.items():
-        LOWERINGS[f"aten.{name}.default"] = joined(op, "bool")
+        LOWERINGS[f"aten.{name}.default"] = joined(op, BOOL)
     for name, op in (
         ("maximum", "max"),
         ("minimum", "min"),
@@ -166,7 +167,7 @@ def _register_binary() -> None:
         ("bitwise_left_shift", "shl"),
         ("bitwise_right_shift", "shr"),
     ):
-        kind = "f32" if name == "atan2" else None
+        kind = F32 if name == "atan2" else None
         known = set(getattr(torch.ops.aten, name).overloads())
         for overload in sorted(known & {"default", "Tensor", "Scalar", "Tensor_Scalar"}):
             LOWERINGS[f"aten.{name}.{overload}"] = joined(op, kind)
@@ -179,7 +180,7 @@ _register_binary()
 @lowering("add.Tensor", "add.Scalar")
 def add(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand, alpha: float = 1) -> None:
     kind = ir_dtype(out.dtype)
-    if kind == "bool":
+    if kind == BOOL:
         elementwise(rec, out, [a, b], lambda x, y: x.binary("or", y), kind)
     elif alpha == 1:
         elementwise(rec, out, [a, b], lambda x, y: x + y, kind)
@@ -206,13 +207,13 @@ def rsub(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand, alpha: float 
 @lowering("mul.Tensor", "mul.Scalar")
 def mul(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand) -> None:
     kind = ir_dtype(out.dtype)
-    op = "and" if kind == "bool" else "mul"
+    op = "and" if kind == BOOL else "mul"
     elementwise(rec, out, [a, b], lambda x, y: x.binary(op, y), kind)
 
 
 @lowering("div.Tensor", "div.Scalar", "true_divide.Tensor")
 def div(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand) -> None:
-    elementwise(rec, out, [a, b], lambda x, y: x / y, "f32")
+    elementwise(rec, out, [a, b], lambda x, y: x / y, F32)
 
 
 @lowering("div.Tensor_mode", "div.Scalar_mode")
@@ -231,7 +232,7 @@ def floor_divide(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand) -> No
 
 @lowering("reciprocal.default")
 def reciprocal(rec: Recorder, out: torch.Tensor, a: Operand) -> None:
-    elementwise(rec, out, [a], lambda x: 1.0 / x, "f32")
+    elementwise(rec, out, [a], lambda x: 1.0 / x, F32)
 
 
 @lowering("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
@@ -246,7 +247,7 @@ def power(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand) -> None:
         -1.0: lambda x: 1.0 / x,
         4.0: lambda x: (x * x) * (x * x),
     }
-    if not isinstance(b, torch.Tensor) and float(b) in simple and (kind == "f32" or b in (1, 2, 3, 4)):
+    if not isinstance(b, torch.Tensor) and float(b) in simple and (kind == F32 or b in (1, 2, 3, 4)):
         elementwise(rec, out, [a], simple[float(b)], kind)
     else:
         elementwise(rec, out, [a, b], lambda x, y: x.binary("pow", y), kind)
@@ -255,7 +256,7 @@ def power(rec: Recorder, out: torch.Tensor, a: Operand, b: Operand) -> None:
 @lowering("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
 def where(rec: Recorder, out: torch.Tensor, c: Operand, a: Operand, b: Operand) -> None:
     kind = ir_dtype(out.dtype)
-    build = lambda x, y, z: x.to("bool").where(y.to(kind), z.to(kind))  # noqa: E731
+    build = lambda x, y, z: x.to(BOOL).where(y.to(kind), z.to(kind))  # noqa: E731
     elementwise(rec, out, [c, a, b], build)
 
 

@@ -10,6 +10,7 @@ import torch
 from handheld.capture.contractions import along_axes
 from handheld.capture.record import Recorder
 from handheld.capture.registry import lowering
+from handheld.graph.dtypes import F32, I32
 from handheld.graph.graph import View, contiguous_strides
 
 
@@ -61,7 +62,7 @@ def max_pool(
 ) -> None:
     shape = _shape4(out[0])
     attrs = _max_window(kernel, stride, padding, dilation) | {"shape": shape}
-    made = rec.emit("max_pool", [_image(rec, x)], [(shape, "f32"), (shape, "i32")], attrs)
+    made = rec.emit("max_pool", [_image(rec, x)], [(shape, F32), (shape, I32)], attrs)
     bind_image(rec, out[0], made[0])
     bind_image(rec, out[1], made[1])
 
@@ -81,7 +82,7 @@ def max_pool_backward(
 ) -> None:
     shape = _shape4(x)
     attrs = _max_window(kernel, stride, padding, dilation) | {"shape": shape}
-    bind_image(rec, out, rec.emit("max_pool_grad", [_image(rec, g), _image(rec, index)], [(shape, "f32")], attrs)[0])
+    bind_image(rec, out, rec.emit("max_pool_grad", [_image(rec, g), _image(rec, index)], [(shape, F32)], attrs)[0])
 
 
 _ADAPTIVE = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "adaptive": True}
@@ -90,7 +91,7 @@ _ADAPTIVE = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": 
 @lowering("adaptive_max_pool2d.default")
 def adaptive_max_pool(rec: Recorder, out: Any, x: torch.Tensor, size: Any) -> None:
     shape = _shape4(out[0])
-    made = rec.emit("max_pool", [_image(rec, x)], [(shape, "f32"), (shape, "i32")], {**_ADAPTIVE, "shape": shape})
+    made = rec.emit("max_pool", [_image(rec, x)], [(shape, F32), (shape, I32)], {**_ADAPTIVE, "shape": shape})
     bind_image(rec, out[0], made[0])
     bind_image(rec, out[1], made[1])
 
@@ -101,7 +102,7 @@ def adaptive_max_pool_backward(
 ) -> None:
     shape = _shape4(x)
     inputs = [_image(rec, g), _image(rec, index)]
-    bind_image(rec, out, rec.emit("max_pool_grad", inputs, [(shape, "f32")], {**_ADAPTIVE, "shape": shape})[0])
+    bind_image(rec, out, rec.emit("max_pool_grad", inputs, [(shape, F32)], {**_ADAPTIVE, "shape": shape})[0])
 
 
 @lowering("avg_pool2d.default")
@@ -125,7 +126,7 @@ def avg_pool(
         "divisor": int(divisor or 0),
         "shape": shape,
     }
-    bind_image(rec, out, rec.emit("avg_pool", [_image(rec, x)], [(shape, "f32")], attrs)[0])
+    bind_image(rec, out, rec.emit("avg_pool", [_image(rec, x)], [(shape, F32)], attrs)[0])
 
 
 @lowering("avg_pool2d_backward.default")
@@ -150,7 +151,7 @@ def avg_pool_backward(
         "divisor": int(divisor or 0),
         "shape": shape,
     }
-    bind_image(rec, out, rec.emit("avg_pool_grad", [_image(rec, g)], [(shape, "f32")], attrs)[0])
+    bind_image(rec, out, rec.emit("avg_pool_grad", [_image(rec, g)], [(shape, F32)], attrs)[0])
 
 
 def _pooling_matrix(size: int, out: int) -> np.ndarray:

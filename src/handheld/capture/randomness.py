@@ -13,6 +13,7 @@ from handheld.capture.record import Recorder
 from handheld.capture.registry import decomposed, lowering
 from handheld.capture.state import ir_dtype
 from handheld.capture.values import Val, linear_index
+from handheld.graph.dtypes import F32, I32
 from handheld.graph.graph import View
 
 
@@ -25,8 +26,8 @@ def uniform(
 
     def program(s: Val, t: Val, *rest: Val) -> Val:
         index = linear_index(s.builder)
-        number = s.builder.op("random", "f32", index.index, s.index, t.index, params=(key,))
-        return build(Val(s.builder, number, "f32"), *rest)
+        number = s.builder.op("random", F32, index.index, s.index, t.index, params=(key,))
+        return build(Val(s.builder, number, F32), *rest)
 
     return rec.map(shape, [seed, step, *(rec.read(t) for t in inputs)], program)
 
@@ -61,7 +62,7 @@ def bernoulli_in_place(
 
 @lowering("bernoulli.default")
 def bernoulli(rec: Recorder, out: torch.Tensor, x: torch.Tensor, generator: Any = None) -> None:
-    rec.bind(out, uniform(rec, tuple(x.shape), lambda u, p: u.lt(p).to("f32"), [x]))
+    rec.bind(out, uniform(rec, tuple(x.shape), lambda u, p: u.lt(p).to(F32), [x]))
 
 
 @lowering("rand.default", "rand_like.default")
@@ -85,7 +86,7 @@ def randn(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
 def randint(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
     numbers = [a for a in args if isinstance(a, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
-    rec.bind(out, uniform(rec, tuple(out.shape), lambda u: (u * float(high - low)).to("i32") + low))
+    rec.bind(out, uniform(rec, tuple(out.shape), lambda u: (u * float(high - low)).to(I32) + low))
 
 
 @lowering("uniform.default")
@@ -106,7 +107,7 @@ def exponential(rec: Recorder, out: torch.Tensor, x: torch.Tensor, rate: float =
 def randperm(rec: Recorder, out: torch.Tensor, n: int, **options: Any) -> None:
     """The order that sorts random numbers."""
     keys = uniform(rec, (1, n), lambda u: u)
-    made = rec.emit("sort", [keys], [((1, n), "f32"), ((1, n), "i32")], {"descending": False})
+    made = rec.emit("sort", [keys], [((1, n), F32), ((1, n), I32)], {"descending": False})
     rec.bind(out, View(made[1], (n,), (1,)))
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from handheld.capture.record import Recorder
 from handheld.capture.registry import lowering
+from handheld.graph.dtypes import F32
 
 T = torch.Tensor
 
@@ -114,7 +115,7 @@ def _(dh: T, dh_last: T, w: T, h: T, saved: T, h0: T, reverse: bool) -> tuple[T,
 def recurrent(rec: Recorder, out: tuple[T, ...], *args: Any) -> None:
     *tensors, reverse = args
     inputs = [rec.contiguous(rec.read(t)) for t in tensors]
-    outputs = [(tuple(o.shape), "f32") for o in out]
+    outputs = [(tuple(o.shape), F32) for o in out]
     made = rec.emit(rec.source.split(".")[1], inputs, outputs, {"reverse": bool(reverse)})
     for o, tensor in zip(out, made, strict=True):
         rec.bind(o, rec.dense(tensor))

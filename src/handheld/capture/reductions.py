@@ -16,6 +16,7 @@ from handheld.capture.registry import lowering
 from handheld.capture.state import ir_dtype
 from handheld.capture.values import Val, iota
 from handheld.errors import UnsupportedOp
+from handheld.graph.dtypes import BOOL, F32, I32
 from handheld.graph.graph import View, contiguous_strides
 
 
@@ -60,7 +61,7 @@ def mean(
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
     scale = 1.0 / count if count else math.nan
-    finish(rec, out, fold(rec, rec.read(x), axes, lambda a: a.to("f32").reduce("sum") * scale))
+    finish(rec, out, fold(rec, rec.read(x), axes, lambda a: a.to(F32).reduce("sum") * scale))
 
 
 @lowering("prod.default", "prod.dim_int")
@@ -74,7 +75,7 @@ def prod(
 @lowering("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
 def truth(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
     op = "any_of" if ".any." in rec.source else "all_of"
-    finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to("bool").reduce(op)))
+    finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(BOOL).reduce(op)))
 
 
 @lowering("amax.default", "amin.default", "max.default", "min.default")
@@ -86,7 +87,7 @@ def extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, 
 @lowering("argmax.default", "argmin.default")
 def arg_extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
     op = "arg_max" if "argmax" in rec.source else "arg_min"
-    finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op, "i32")))
+    finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op, I32)))
 
 
 @lowering("max.dim", "min.dim")
@@ -95,7 +96,7 @@ def extreme_dim(rec: Recorder, out: Any, x: torch.Tensor, dim: int, keepdim: boo
     axes, view = axes_of(x, dim), rec.read(x)
 
     def build(a: Val) -> list[Val]:
-        return [a.reduce(f"{name}_of"), a.reduce(f"arg_{name}", "i32")]
+        return [a.reduce(f"{name}_of"), a.reduce(f"arg_{name}", I32)]
 
     value, index = rec.loops(view.shape, axes, [view], build)
     finish(rec, out[0], value)
@@ -147,10 +148,10 @@ def histc(rec: Recorder, out: torch.Tensor, x: torch.Tensor, bins: int = 100, mi
     low, high = float(min), float(max)
 
     def build(a: Val) -> Val:
-        a = a.to("f32")
-        place = ((a - low) * (bins / (high - low))).to("i32").binary("min", bins - 1)
+        a = a.to(F32)
+        place = ((a - low) * (bins / (high - low))).to(I32).binary("min", bins - 1)
         inside = a.ge(low).both(a.le(high))
-        return inside.both(place.eq(iota(a.builder, 0))).to("f32").reduce("sum")
+        return inside.both(place.eq(iota(a.builder, 0))).to(F32).reduce("sum")
 
     finish(rec, out, fold(rec, values, tuple(range(1, x.dim() + 1)), build))
 
@@ -167,13 +168,13 @@ def softmax(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *rest: 
 def softmax_view(rec: Recorder, x: View, axes: tuple[int, ...], log: bool, safe: bool = False) -> View:
     if not axes:
         return rec.map(x.shape, [x], lambda a: a - a if log else a - a + 1.0)
-    top = keepdim(fold(rec, x, axes, lambda a: a.to("f32").reduce("max_of")), x.shape, axes)
-    norm = keepdim(fold(rec, x, axes, lambda a, m: (a.to("f32") - m).unary("exp").reduce("sum"), [top]), x.shape, axes)
+    top = keepdim(fold(rec, x, axes, lambda a: a.to(F32).reduce("max_of")), x.shape, axes)
+    norm = keepdim(fold(rec, x, axes, lambda a, m: (a.to(F32) - m).unary("exp").reduce("sum"), [top]), x.shape, axes)
 
     def build(a: Val, m: Val, s: Val) -> Val:
         if log:
-            return (a.to("f32") - m) - s.unary("log")
-        soft = (a.to("f32") - m).unary("exp") / s
+            return (a.to(F32) - m) - s.unary("log")
+        soft = (a.to(F32) - m).unary("exp") / s
         # a row that is masked everywhere gives zeros, not NaN
         return m.eq(-math.inf).where(0.0, soft) if safe else soft
 

@@ -13,6 +13,7 @@ from handheld.capture.registry import lowering
 from handheld.capture.state import ir_dtype
 from handheld.capture.values import Val, constant, gather
 from handheld.errors import UnsupportedOp
+from handheld.graph.dtypes import F32, I32
 from handheld.graph.graph import View, contiguous_strides
 from handheld.graph.program import Builder
 
@@ -52,13 +53,13 @@ def embedding_backward(
 def _by_frequency(rec: Recorder, grad: View, index: View, rows: int, width: int, count: int) -> View:
     """The gradient of each lookup divided by how often its row is looked up."""
     line = View(index.tensor, (1, count, 1), (0, 1, 0), 0)
-    one = rec.map((1, count, 1), [], lambda b: constant(b, 1.0, "f32"))
+    one = rec.map((1, count, 1), [], lambda b: constant(b, 1.0, F32))
     often = scatter(rec, (1, rows, 1), line, one, "add", None)
     at = View(index.tensor, (count, width), (1, 0), 0)
     return rec.map(
         (count, width),
         [at, View(grad.tensor, (count, width), (width, 1), 0)],
-        lambda b, i, a: a / gather(b, 2, "f32", i),
+        lambda b, i, a: a / gather(b, 2, F32, i),
         gathered=[rec.dense(often.tensor)],
     )
 
@@ -111,7 +112,7 @@ def _scatter_along(
         sv = rec.read(src)
         sv = View(sv.tensor, iv.shape, sv.strides, sv.offset)  # src may be larger than index
     else:
-        sv = rec.map(iv.shape, [], lambda b: constant(b, float(src) if kind == "f32" else int(src), kind))
+        sv = rec.map(iv.shape, [], lambda b: constant(b, float(src) if kind == F32 else int(src), kind))
     _scatter_views(rec, out, rec.read(x), dim % max(x.dim(), 1), iv, sv, mode)
 
 
@@ -125,7 +126,7 @@ def _scatter_views(rec: Recorder, out: torch.Tensor, x: View, dim: int, index: V
     three = (outer, part[dim], inner)
     where, values = (
         View(_padded(rec, v, wanted, kind, fill).tensor, three, contiguous_strides(three))
-        for v, kind, fill in ((index, "i32", -1), (src, ir_dtype(out.dtype), 0))
+        for v, kind, fill in ((index, I32, -1), (src, ir_dtype(out.dtype), 0))
     )
     result = scatter(rec, (outer, shape[dim], inner), where, values, mode, x)
     rec.bind(out, View(result.tensor, tuple(out.shape), contiguous_strides(tuple(out.shape))))

@@ -9,23 +9,15 @@ import torch
 from torch import nn
 
 from handheld.errors import CaptureError
+from handheld.graph.dtypes import DTYPES, I32
 from handheld.graph.graph import Slot
 
-_DTYPES = {
-    torch.float32: "f32",
-    torch.float64: "f32",
-    torch.int64: "i32",
-    torch.int32: "i32",
-    torch.int16: "i32",
-    torch.int8: "i32",
-    torch.uint8: "i32",
-    torch.bool: "bool",
-    # computed in float32 where a model casts to them on the way; state and batches may not be
-    torch.bfloat16: "f32",
-    torch.float16: "f32",
+#: the type in a graph of every PyTorch type that has one
+_DTYPES: dict[torch.dtype, str] = {
+    getattr(torch, name): row.name for row in DTYPES.values() for name in (*row.torch_kept, *row.torch_passing)
 }
-_HALF = (torch.bfloat16, torch.float16)
-NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
+#: computed in float32 where a model casts to them on the way; state and batches may not be
+_HALF = tuple(getattr(torch, name) for row in DTYPES.values() for name in row.torch_passing)
 
 
 def ir_dtype(dtype: torch.dtype) -> str:
@@ -50,7 +42,7 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
     dtype = ir_dtype(tensor.dtype)
     with torch.utils._python_dispatch._disable_current_modes():
         array = tensor.detach().cpu().contiguous().numpy()
-    if dtype == "i32" and array.size and array.dtype == np.int64:
+    if dtype == I32 and array.size and array.dtype == np.int64:
         low, high = int(array.min()), int(array.max())
         if low < -(2**31) or high > 2**31 - 1:
             # masks and sentinels use the extremes of int64; anything else would change meaning
@@ -59,7 +51,7 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
             if rest.size and (rest.min() < -(2**31) or rest.max() > 2**31 - 1):
                 raise CaptureError("an int64 constant has values outside 32 bits")
             array = np.clip(array, -(2**31), 2**31 - 1)
-    return np.ascontiguousarray(array.astype(NUMPY[dtype]))
+    return np.ascontiguousarray(array.astype(DTYPES[dtype].numpy))
 
 
 Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
@@ -131,7 +123,7 @@ class StateBuilder:
         shape: tuple[int, ...] | None = None,
     ) -> str:
         """Registers state that PyTorch does not have: step counters, learning rates, constants."""
-        dtype = {"f": "f32", "i": "i32", "b": "bool"}[value.dtype.kind]
+        dtype = next(row.name for row in DTYPES.values() if value.dtype.kind in row.numpy_kinds)
         shape = tuple(value.shape) if shape is None else shape
         self.slots[name] = Slot(name, shape, dtype, role, (name,), torch_dtype)
         self.values[name] = value

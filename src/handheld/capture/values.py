@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from handheld.graph.dtypes import BOOL, F32, I32
 from handheld.graph.program import Builder, Instr
 
 Number = float | int | bool
@@ -20,7 +21,7 @@ class Val:
     def _wrap(self, other: Val | Number) -> Val:
         if isinstance(other, Val):
             return other
-        if self.dtype != "f32" and isinstance(other, float):
+        if self.dtype != F32 and isinstance(other, float):
             raise TypeError("a float constant meets an integer value")
         return Val(self.builder, self.builder.const(other, self.dtype), self.dtype)
 
@@ -43,7 +44,7 @@ class Val:
         """A reduction over the node's axes; over none it is the value itself."""
         if self.builder.reducing:
             return self.unary(op, dtype)
-        return self.const(0, "i32") if op.startswith("arg_") else self
+        return self.const(0, I32) if op.startswith("arg_") else self
 
     def __add__(self, o: Val | Number) -> Val:
         return self.binary("add", o)
@@ -73,25 +74,25 @@ class Val:
         return self.unary("neg")
 
     def lt(self, o: Val | Number) -> Val:
-        return self.binary("lt", o, "bool")
+        return self.binary("lt", o, BOOL)
 
     def le(self, o: Val | Number) -> Val:
-        return self.binary("le", o, "bool")
+        return self.binary("le", o, BOOL)
 
     def gt(self, o: Val | Number) -> Val:
-        return self.binary("gt", o, "bool")
+        return self.binary("gt", o, BOOL)
 
     def ge(self, o: Val | Number) -> Val:
-        return self.binary("ge", o, "bool")
+        return self.binary("ge", o, BOOL)
 
     def eq(self, o: Val | Number) -> Val:
-        return self.binary("eq", o, "bool")
+        return self.binary("eq", o, BOOL)
 
     def ne(self, o: Val | Number) -> Val:
-        return self.binary("ne", o, "bool")
+        return self.binary("ne", o, BOOL)
 
     def both(self, o: Val) -> Val:
-        return self.binary("and", o, "bool")
+        return self.binary("and", o, BOOL)
 
     def where(self, a: Val | Number, b: Val | Number) -> Val:
         """self ? a : b"""
@@ -103,7 +104,7 @@ class Val:
 
 
 def iota(builder: Builder, dim: int) -> Val:
-    return Val(builder, builder.op("iota", "i32", params=(dim,)), "i32")
+    return Val(builder, builder.op("iota", I32, params=(dim,)), I32)
 
 
 def gather(builder: Builder, operand: int, dtype: str, index: Val) -> Val:
@@ -112,7 +113,7 @@ def gather(builder: Builder, operand: int, dtype: str, index: Val) -> Val:
 
 def linear_index(builder: Builder) -> Val:
     """Row-major position of the point."""
-    return Val(builder, builder.op("index", "i32"), "i32")
+    return Val(builder, builder.op("index", I32), I32)
 
 
 def constant(builder: Builder, value: Any, dtype: str) -> Val:

@@ -16,6 +16,7 @@ from handheld.capture.record import Recorder
 from handheld.capture.reductions import fold
 from handheld.capture.registry import lowering
 from handheld.capture.values import Val, gather, iota
+from handheld.graph.dtypes import F32, I32
 from handheld.graph.graph import View, contiguous_strides
 from handheld.graph.program import Builder
 
@@ -64,7 +65,7 @@ class Depth:
             place = iota(b, 5) * held[3]
             for dim, value in ((0, iota(b, 0)), (1, window), (2, iota(b, 1)), (4, iota(b, 3)), (5, iota(b, 4))):
                 place = place + value * held[dim]
-            return inside.where(gather(b, 0, "f32", place), 0.0).reduce("sum")
+            return inside.where(gather(b, 0, F32, place), 0.0).reduce("sum")
 
         return rec.reduce((*self.image, self.kernel), (5,), [], build, gathered=[rec.dense(y.tensor)])
 
@@ -206,7 +207,7 @@ def _attrs(kernel: Any, stride: Any, padding: Any, **more: Any) -> tuple[dict[st
 
 
 def _average(rec: Recorder, op: str, x: View, shape: Shape, attrs: dict[str, Any]) -> View:
-    return rec.dense(rec.emit(op, [x], [(shape, "f32")], {**attrs, "shape": shape})[0])
+    return rec.dense(rec.emit(op, [x], [(shape, F32)], {**attrs, "shape": shape})[0])
 
 
 @lowering("avg_pool3d.default")
@@ -269,7 +270,7 @@ def max_pool3d(
     stages = _stages((n, c, d, h, w), windows)
 
     def pool(source: View, shape: Shape, attrs: dict[str, Any]) -> tuple[View, View]:
-        made = rec.emit("max_pool", [source], [(shape, "f32"), (shape, "i32")], {**attrs, "shape": shape})
+        made = rec.emit("max_pool", [source], [(shape, F32), (shape, I32)], {**attrs, "shape": shape})
         return rec.dense(made[0]), rec.dense(made[1])
 
     best, inside = pool(_dense(rec.contiguous(rec.read(x)), stages[0]), stages[1], plane)
@@ -279,7 +280,7 @@ def max_pool3d(
     def position(b: Builder, i: Val) -> Val:
         """Slice and position in it -> position in the volume."""
         row = iota(b, 0) * c + iota(b, 1)
-        at = gather(b, 1, "i32", row * (d * area) + i)
+        at = gather(b, 1, I32, row * (d * area) + i)
         return i.binary("floordiv", area) * (h * w) + at
 
     bind_image(rec, out[0], value.tensor)
@@ -303,5 +304,5 @@ def max_pool3d_backward(
     count, size = g.numel() // max(n * c, 1), math.prod(image)
     inputs = [View(rec.contiguous(rec.read(t)).tensor, (n * c, count, 1), (count, 1, 0)) for t in (index, g)]
     shape = (n * c, size, 1)
-    made = rec.emit("scatter", inputs, [(shape, "f32")], {"mode": "add", "base": False, "shape": shape})
+    made = rec.emit("scatter", inputs, [(shape, F32)], {"mode": "add", "base": False, "shape": shape})
     bind_image(rec, out, made[0])

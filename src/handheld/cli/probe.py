@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 from handheld.errors import HandheldError
+from handheld.graph.dtypes import F32
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View
 from handheld.graph.program import Instr
 from handheld.step import Step
@@ -18,14 +19,14 @@ _PASS = "pass"
 
 def probe_step(n: int = 64) -> Step:
     """y = 2x + 1 and z = y y, by hand: no PyTorch needed."""
-    tensors = {i: Tensor(i, (n, n), "f32", role) for i, role in enumerate(("input", "activation", "activation"))}
+    tensors = {i: Tensor(i, (n, n), F32, role) for i, role in enumerate(("input", "activation", "activation"))}
     whole = [View(i, (n, n), (n, 1)) for i in tensors]
     line = (
-        Instr("load", "f32", (), (0, (), 0.0)),
-        Instr("const", "f32", (), (2.0,)),
-        Instr("mul", "f32", (0, 1)),
-        Instr("const", "f32", (), (1.0,)),
-        Instr("add", "f32", (2, 3)),
+        Instr("load", F32, (), (0, (), 0.0)),
+        Instr("const", F32, (), (2.0,)),
+        Instr("mul", F32, (0, 1)),
+        Instr("const", F32, (), (1.0,)),
+        Instr("add", F32, (2, 3)),
     )
     origin = Origin("forward", "probe", "probe")
     nodes = (
@@ -34,7 +35,7 @@ def probe_step(n: int = 64) -> Step:
             "matmul",
             (whole[1], whole[1]),
             (2,),
-            {"shape": (n, n), "program": (Instr("acc", "f32"),), "stores": (0,)},
+            {"shape": (n, n), "program": (Instr("acc", F32),), "stores": (0,)},
             origin,
         ),
     )

@@ -15,6 +15,7 @@ from handheld.cli import output
 from handheld.cli.options import AcceptFrozen, Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example
 from handheld.errors import HandheldError
+from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph
 from handheld.resolve import ModelSpec, open_model
 from handheld.run.batch import batch_sizes
@@ -114,11 +115,11 @@ def _inputs(batches: list[Any], graph: Graph, seed: int) -> tuple[Any, ...]:
 
 def _random(random: np.random.Generator, graph: Graph, tensor: int) -> np.ndarray:
     made = graph.tensors[tensor]
-    if made.dtype == "f32":
+    if DTYPES[made.dtype].is_float:
         return random.standard_normal(made.shape).astype(np.float32)
     # a label or token of 0 or 1 exists in any model
     drawn = random.integers(0, 2, made.shape)
-    return drawn.astype(np.bool_ if made.dtype == "bool" else np.int32)
+    return drawn.astype(DTYPES[made.dtype].numpy)
 
 
 @dataclasses.dataclass(frozen=True)

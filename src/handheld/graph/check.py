@@ -14,11 +14,10 @@ from collections.abc import Iterable, Mapping
 from handheld.errors import GraphError
 from handheld.graph.check_ops import LIMIT, RULES, check_view, need
 from handheld.graph.check_program import check_program
-from handheld.graph.graph import DTYPES, PHASES, ROLES, SLOT_ROLES, Graph, Node, Slot, Tensor, pack_offsets
+from handheld.graph.dtypes import DTYPES, F16, TORCH_DTYPES
+from handheld.graph.graph import PHASES, ROLES, SLOT_ROLES, Graph, Node, Slot, Tensor, pack_offsets
 from handheld.graph.ops import OPS
 
-#: what a batch tensor, an output or a slot may be in PyTorch, as NumPy names it
-TORCH_DTYPES = frozenset({"float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"})
 #: what a node may make
 MADE = frozenset({"activation", "gradient", "workspace"})
 
@@ -162,11 +161,11 @@ def _check_state(graph: Graph, slots: Mapping[str, Slot]) -> None:
             (tensor.shape, tensor.dtype) == (slot.shape, slot.dtype),
             f"slot {name!r} is {slot.dtype}{slot.shape} in the state and {tensor.dtype}{tensor.shape} in the graph",
         )
-        need(slot.dtype != "f16", f"slot {name!r} is kept as f16, and state is not")
+        need(slot.dtype != F16, f"slot {name!r} is kept as f16, and state is not")
     ends = {name: t for name, t, _ in graph.inputs} | {n: v.tensor for n, v, _ in graph.outputs}
     for name, tensor_id in ends.items():
         need(
-            tensor_id not in graph.tensors or graph.tensors[tensor_id].dtype != "f16",
+            tensor_id not in graph.tensors or graph.tensors[tensor_id].dtype != F16,
             f"{name!r} is f16, and what comes in or goes out is not",
         )
 

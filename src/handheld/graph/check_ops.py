@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from handheld.errors import GraphError
-from handheld.graph.graph import VALUES, Graph, Node, View
+from handheld.graph.dtypes import BOOL, DTYPES, F16, F32, I32
+from handheld.graph.graph import Graph, Node, View
 
 LIMIT = 2**31 - 1  # kernels index with 32-bit integers
 
@@ -52,7 +53,7 @@ def _types(graph: Graph, node: Node, inputs: str, outputs: str) -> None:
     for what, found, wanted in zip(("input", "output"), tensors, (inputs, outputs), strict=False):
         for i, (tensor, want) in enumerate(zip(found, wanted.split(), strict=False)):
             dtype = graph.tensors[tensor].dtype
-            right = VALUES[dtype] == "f32" if want == "float" else want in ("?", dtype)
+            right = DTYPES[dtype].is_float if want == "float" else want in ("?", dtype)
             need(right, f"{what} {i} is {dtype}, not {want.replace('float', 'f32')}")
 
 
@@ -152,7 +153,7 @@ def _scatter(graph: Graph, node: Node) -> None:
     count = 3 if node.attrs["base"] else 2
     need(len(node.inputs) == count, f"has {len(node.inputs)} inputs and needs {count}")
     dtype = graph.tensors[node.outputs[0]].dtype
-    need(dtype != "f16", "a scatter of f16 is not defined")
+    need(dtype != F16, "a scatter of f16 is not defined")
     _types(graph, node, f"i32 {dtype} {dtype}", dtype)
     shape = outer, _, inner = _shape(node, 3)
     index, src = node.inputs[0].shape, node.inputs[1].shape
@@ -192,7 +193,7 @@ def _ordered(graph: Graph, node: Node) -> None:
     """scan and sort: one dense input, compared as numbers."""
     (x,) = node.inputs
     dtype = graph.tensors[x.tensor].dtype
-    need(dtype in ("f32", "i32"), f"{node.op} of {dtype} is not defined")
+    need(dtype in (F32, I32), f"{node.op} of {dtype} is not defined")
     rank = 3 if node.op == "scan" else 2
     need(len(x.shape) == rank, f"input {x.shape} does not have {rank} dimensions")
     _dense(node)
@@ -252,9 +253,9 @@ def _attention(graph: Graph, node: Node) -> None:
     for found, size in zip([*views, *(graph.tensors[t].shape for t in node.outputs)], [*want, *made], strict=False):
         need(found == size, f"an operand is {found} and not {size}")
     kind = graph.tensors[node.inputs[own].tensor].dtype if masked else ""
-    need(kind in ("", "f32", "bool"), f"the mask is {kind}, not f32 or bool")
+    need(kind in ("", F32, BOOL), f"the mask is {kind}, not f32 or bool")
     stored = graph.tensors[node.inputs[0].tensor].dtype  # all of them or none are halves
-    need(VALUES[stored] == "f32", f"input 0 is {stored}, not f32")
+    need(DTYPES[stored].is_float, f"input 0 is {stored}, not f32")
     _types(
         graph,
         node,

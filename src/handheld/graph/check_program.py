@@ -6,7 +6,8 @@ import math
 
 from handheld.errors import GraphError
 from handheld.graph.check_ops import LIMIT, check_view, need, well_formed
-from handheld.graph.graph import VALUES, Graph, Node, View
+from handheld.graph.dtypes import BOOL, DTYPES, F32, I32
+from handheld.graph.graph import Graph, Node, View
 from handheld.graph.ops import OPS
 from handheld.graph.program import ARITY, REDUCTIONS, Guard, Instr, Program
 
@@ -43,19 +44,19 @@ _FLOAT = frozenset(
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "not"})
 #: instructions that are not defined for a type
 _NOT: dict[str, frozenset[str]] = {
-    "f32": frozenset({"and", "or", "xor", "shl", "shr", "bitnot", "any_of", "all_of"}),
-    "i32": _FLOAT | {"any_of", "all_of"},
-    "bool": _FLOAT | {"sum", "prod"},
+    F32: frozenset({"and", "or", "xor", "shl", "shr", "bitnot", "any_of", "all_of"}),
+    I32: _FLOAT | {"any_of", "all_of"},
+    BOOL: _FLOAT | {"sum", "prod"},
 }
 #: instructions whose result has one type, whatever their arguments have
 _RESULT = {
-    **dict.fromkeys(_COMPARE, "bool"),
-    "arg_max": "i32",
-    "arg_min": "i32",
-    "iota": "i32",
-    "index": "i32",
-    "acc": "f32",
-    "random": "f32",
+    **dict.fromkeys(_COMPARE, BOOL),
+    "arg_max": I32,
+    "arg_min": I32,
+    "iota": I32,
+    "index": I32,
+    "acc": F32,
+    "random": F32,
 }
 
 
@@ -91,7 +92,7 @@ def _fits(instr: Instr, kinds: list[str]) -> bool:
     if dtype != _RESULT.get(op, dtype) or op in _NOT[dtype]:
         return False
     if op in ("gather", "random"):
-        return all(kind == "i32" for kind in kinds)
+        return all(kind == I32 for kind in kinds)
     if op == "where":
         return kinds[1:] == [dtype, dtype]
     free = op in _COMPARE or op in ("cast", "arg_max", "arg_min")
@@ -115,7 +116,7 @@ def _check_params(graph: Graph, node: Node, i: int, instr: Instr) -> None:
 
 
 def _check_constant(value: float, dtype: str) -> None:
-    if dtype != "f32":
+    if dtype != F32:
         need(math.isfinite(value) and -LIMIT - 1 <= int(value) <= LIMIT, f"the constant {value} does not fit {dtype}")
 
 
@@ -125,7 +126,7 @@ def _check_read(graph: Graph, node: Node, i: int, instr: Instr) -> None:
     need(own <= operand < len(node.inputs), f"instruction {i} reads operand {operand}")
     view = node.inputs[operand]
     tensor = graph.tensors[view.tensor]
-    need(VALUES[tensor.dtype] == instr.dtype, f"instruction {i} reads {tensor.dtype} as {instr.dtype}")
+    need(DTYPES[tensor.dtype].value == instr.dtype, f"instruction {i} reads {tensor.dtype} as {instr.dtype}")
     if instr.op == "gather":
         need(view.is_contiguous and view.size == tensor.size, "gather from part of a tensor")
         some = any(graph.tensors[out].size for out in node.outputs)
@@ -182,4 +183,4 @@ def _check_stores(graph: Graph, node: Node, varies: list[bool]) -> None:
         need(full or node.op == "reduce", "a map stores every point")
         need(full or not varies[position], f"stores instruction {position} once a row, but it differs along the row")
         need(tensor.size == math.prod(shape if full else outer), f"output {out} has a wrong size")
-        need(VALUES[tensor.dtype] == program[position].dtype, f"output {out} has a wrong type")
+        need(DTYPES[tensor.dtype].value == program[position].dtype, f"output {out} has a wrong type")

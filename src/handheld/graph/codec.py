@@ -32,7 +32,8 @@ from handheld.graph.decode import (
     text,
     word,
 )
-from handheld.graph.graph import DTYPES, PHASES, ROLES, VALUES, Graph, Node, Origin, Slot, Tensor, View
+from handheld.graph.dtypes import DTYPES, VALUE_DTYPES
+from handheld.graph.graph import PHASES, ROLES, Graph, Node, Origin, Slot, Tensor, View
 from handheld.graph.ops import OPS
 from handheld.graph.program import ARITY, Instr, Program
 
@@ -41,8 +42,6 @@ MAX_TENSORS = 4_000_000
 
 
 # Writing
-#: what is computed and kept; f16 is only how a plan stores what is between
-_COMPUTED = tuple(dict.fromkeys(VALUES.values()))
 
 
 def to_json(graph: Graph) -> dict[str, Any]:
@@ -140,7 +139,7 @@ def slot_from_json(data: Any) -> Slot:
     return Slot(
         text(name, "slot name"),
         a_shape(shape, "slot shape"),
-        word(dtype, _COMPUTED, "slot type"),
+        word(dtype, VALUE_DTYPES, "slot type"),
         word(role, ROLES, "slot role"),
         a_list(names, text, "slot names"),
         text(torch_dtype, "slot torch_dtype"),
@@ -237,7 +236,7 @@ def _instr(data: Any, where: str) -> Instr:
     values = row(params, len(kinds), f"the parameters of {op} in {where}")
     return Instr(
         op,
-        word(dtype, _COMPUTED, f"the type of {op} in {where}"),
+        word(dtype, VALUE_DTYPES, f"the type of {op} in {where}"),
         a_list(args, an_int, f"the arguments of {op} in {where}", 8),
         tuple(kind(value, f"a parameter of {op} in {where}") for kind, value in zip(kinds, values, strict=False)),
     )

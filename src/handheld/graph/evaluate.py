@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from handheld.errors import GraphError
 from handheld.graph import interpret
+from handheld.graph.dtypes import BOOL, DTYPES, I32
 from handheld.graph.graph import Graph, Node
 
 Array = npt.NDArray[Any]
-
-_NUMPY: dict[str, Any] = {"f32": np.float32, "i32": np.int32, "bool": np.bool_, "f16": np.float16}
 
 
 def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Array]:
@@ -30,14 +29,16 @@ def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Arra
     with np.errstate(all="ignore"):
         arrays = _NumpyArrays(
             {
-                t: np.ascontiguousarray(values[t], _NUMPY[graph.tensors[t].dtype]).reshape(-1)
+                t: np.ascontiguousarray(values[t], DTYPES[graph.tensors[t].dtype].numpy).reshape(-1)
                 for t in {view.tensor for view in node.inputs}
             }
         )
         space = interpret.Space(attrs["shape"], attrs["axes"], node.inputs, arrays)
         results = interpret.run(attrs["program"], attrs["stores"], space)
     tensors = [graph.tensors[t] for t in node.outputs]
-    return [np.array(r, _NUMPY[t.dtype], order="C").reshape(t.shape) for r, t in zip(results, tensors, strict=True)]
+    return [
+        np.array(r, DTYPES[t.dtype].numpy, order="C").reshape(t.shape) for r, t in zip(results, tensors, strict=True)
+    ]
 
 
 class _NumpyArrays(interpret.Arrays):
@@ -61,13 +62,13 @@ class _NumpyArrays(interpret.Arrays):
         return self.buffers[tensor]
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Array:
-        return np.full(shape, value, _NUMPY[dtype])
+        return np.full(shape, value, DTYPES[dtype].numpy)
 
     def arange(self, size: int) -> Array:
         return np.arange(size, dtype=np.int32)
 
     def cast(self, x: Any, dtype: str) -> Array:
-        return np.asarray(x).astype(_NUMPY[dtype], copy=False)
+        return np.asarray(x).astype(DTYPES[dtype].numpy, copy=False)
 
     def long(self, x: Array) -> Array:
         return np.asarray(x).astype(np.int64)
@@ -77,9 +78,9 @@ class _NumpyArrays(interpret.Arrays):
 
     def apply(self, op: str, dtype: str, args: Sequence[Array]) -> Any:
         wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in args]
-        if op in _BITWISE and dtype == "bool":
+        if op in _BITWISE and dtype == BOOL:
             op = "logical_" + op
-        if op in _INTEGER and dtype == "i32":
+        if op in _INTEGER and dtype == I32:
             return _INTEGER[op](*(a.astype(np.int64) for a in wide))
         return _TABLE[op](*wide)
 

@@ -13,15 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
-#: element types and their size in bytes; int64 of PyTorch is i32 here, checked when data arrives.
-#: f16 is how a tensor is stored, never how something is computed: loads widen it, stores round
-DTYPES: Mapping[str, int] = MappingProxyType({"f32": 4, "i32": 4, "bool": 1, "f16": 2})
-
-#: what an element is once it is loaded
-VALUES: Mapping[str, str] = MappingProxyType({"f32": "f32", "i32": "i32", "bool": "bool", "f16": "f32"})
+from handheld.graph.dtypes import DTYPES
 
 #: what a tensor is for; memory reports are grouped by it
 ROLES = ("input", "parameter", "buffer", "optimizer", "control", "constant", "activation", "gradient", "workspace")
@@ -57,7 +51,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return self.size * DTYPES[self.dtype]
+        return self.size * DTYPES[self.dtype].nbytes
 
 
 @dataclass(frozen=True, slots=True)

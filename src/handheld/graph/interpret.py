@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from handheld.graph.dtypes import BOOL, F32, I32
 from handheld.graph.graph import View
 from handheld.graph.program import REDUCTIONS, Guard, Instr, Program
 
@@ -136,14 +137,14 @@ def _step(instr: Instr, args: list[Any], space: Space) -> Any:
     if op == "cast":
         return args[0]
     if op == "where":
-        args = [arrays.cast(args[0], "bool"), *(arrays.cast(a, dtype) for a in args[1:])]
+        args = [arrays.cast(args[0], BOOL), *(arrays.cast(a, dtype) for a in args[1:])]
     return arrays.apply(op, dtype, args)
 
 
 def _random(key: int, args: list[Any], arrays: Arrays) -> Any:
     index, seed, step = (arrays.long(a) & _WORD for a in args)
     word, _ = philox((index, step), random_key(seed, key))
-    return arrays.cast(word >> 8, "f32") * 2.0**-24
+    return arrays.cast(word >> 8, F32) * 2.0**-24
 
 
 def random_key(seed: Any, key: int) -> Any:
@@ -190,7 +191,7 @@ def _reduce(op: str, x: Any, dtype: str, space: Space) -> Any:
 
 def neutral(op: str, dtype: str) -> float:
     """What a reduction over no elements gives."""
-    low, high = {"f32": (-math.inf, math.inf), "i32": (_INT_MIN, _INT_MAX), "bool": (False, True)}[dtype]
+    low, high = {F32: (-math.inf, math.inf), I32: (_INT_MIN, _INT_MAX), BOOL: (False, True)}[dtype]
     return {"prod": 1, "all_of": 1, "max_of": low, "min_of": high}.get(op, 0)
 
 

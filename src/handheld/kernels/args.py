@@ -9,9 +9,6 @@ from handheld.kernels.base import Arg, Int, Launch, round_up
 
 LIMIT = 2**31 - 1  # kernels index with 32-bit integers
 
-#: what an element is called in OpenCL C
-C_TYPES = {"f32": "float", "i32": "int", "bool": "uchar"}
-
 
 def ints(*values: int) -> tuple[Int, ...]:
     """Integer arguments; a value that a kernel could not hold is an error of the plan."""

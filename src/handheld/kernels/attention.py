@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
+from handheld.graph.dtypes import BOOL, F16
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import group, ints, line, strided
 from handheld.kernels.base import Arg, Buffer, Float, Launch, Lowered, Workspace, read_source, round_up, with_defines
@@ -51,11 +52,11 @@ class _Problem:
         args += ints(heads, heads // max(groups, 1), rows, keys, depth, width)
         args.append(Float(attrs["scale"]))
         flags: dict[str, object] = {"CAUSAL": int(attrs["causal"])}
-        if graph.tensors[q.tensor].dtype == "f16":
+        if graph.tensors[q.tensor].dtype == F16:
             flags["HALVES"] = 1
         if attrs["masked"]:
             mask = rest.pop(0)
-            flags["MASK"] = 2 if graph.tensors[mask.tensor].dtype == "bool" else 1
+            flags["MASK"] = 2 if graph.tensors[mask.tensor].dtype == BOOL else 1
             args += _view(mask)
         if attrs["dropout"] > 0:
             drop = attrs["dropout"]

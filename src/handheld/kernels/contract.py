@@ -13,6 +13,7 @@ from types import ModuleType
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
+from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels import contract_local, contract_register, depthwise, direct
 from handheld.kernels.args import ints, line
@@ -181,7 +182,7 @@ def _conv_weight(node: Node, graph: Graph) -> tuple[Problem, Node]:
 
 
 def _halves(graph: Graph, a: View, b: View) -> tuple[bool, bool]:
-    return graph.tensors[a.tensor].dtype == "f16", graph.tensors[b.tensor].dtype == "f16"
+    return graph.tensors[a.tensor].dtype == F16, graph.tensors[b.tensor].dtype == F16
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:

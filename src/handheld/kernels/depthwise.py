@@ -10,6 +10,7 @@ import math
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
+from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import group, ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_source, round_up, with_defines
@@ -175,7 +176,7 @@ def _lower(
 def _source(node: Node, graph: Graph, **views: View) -> tuple[dict[str, object], str]:
     """What is stored in halves, and the program text."""
     halves: dict[str, object] = {
-        f"{name}_HALF": 1 for name, view in views.items() if graph.tensors[view.tensor].dtype == "f16"
+        f"{name}_HALF": 1 for name, view in views.items() if graph.tensors[view.tensor].dtype == F16
     }
     halves |= half_output(node, graph)
     text = read_source("wide.cl") + read_source("depthwise.cl")

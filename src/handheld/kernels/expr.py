@@ -10,13 +10,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from handheld.graph.dtypes import BOOL, DTYPES, F16, F32, I32
 from handheld.graph.graph import Graph, Node, Tensor, contiguous_strides
 from handheld.graph.program import Instr
 from handheld.kernels.base import Arg, Buffer, Float, Int, read_source
-
-#: type of a value in a register, and in memory
-REGISTER = {"f32": "float", "i32": "int", "bool": "int"}
-MEMORY = {"f32": "float", "i32": "int", "bool": "uchar", "f16": "HALF"}
 
 #: constants that are written into the text; all others are arguments
 _INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
@@ -119,7 +116,7 @@ _INFIX = {
 
 def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
     """One arithmetic instruction; `kinds` are the types of its arguments."""
-    op, is_float = instr.op, bool(kinds) and kinds[0] == "f32"
+    op, is_float = instr.op, bool(kinds) and kinds[0] == F32
     if op == "cast":
         return _cast(args[0], kinds[0], instr.dtype)
     if op == "where":
@@ -133,7 +130,7 @@ def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
     if op == "not":
         return f"!{args[0]}"
     if op == "bitnot":
-        return f"~{args[0]}" if kinds[0] == "i32" else f"!{args[0]}"
+        return f"~{args[0]}" if kinds[0] == I32 else f"!{args[0]}"
     if op == "round":
         return f"rint({args[0]})"
     if is_float and op in ("abs", "sign", "max", "min", "mod", "floordiv", "truncdiv"):
@@ -182,9 +179,9 @@ def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
 def _cast(value: str, source: str, target: str) -> str:
     if source == target:
         return value
-    if target == "bool":
+    if target == BOOL:
         return f"({value} != 0)"
-    return f"({REGISTER[target]}){value}"
+    return f"({DTYPES[target].c_register}){value}"
 
 
 @dataclass
@@ -199,26 +196,26 @@ class Code:
     uses_half: bool = False
 
     def pointer(self, tensor: Tensor, written: bool = False) -> str:
-        self.uses_half |= tensor.dtype == "f16"
+        self.uses_half |= tensor.dtype == F16
         if tensor.id not in self.pointers:
             name = f"t{len(self.pointers)}"
             self.pointers[tensor.id] = name
             const = "" if written else "const "
-            self.params.append(f"{const}__global {MEMORY[tensor.dtype]} *{name}")
+            self.params.append(f"{const}__global {DTYPES[tensor.dtype].c_memory} *{name}")
             self.args.append(Buffer(tensor.id))
         return self.pointers[tensor.id]
 
     def element(self, tensor: Tensor, index: str) -> str:
         """An element as it is in a register."""
         pointer = self.pointer(tensor)
-        return f"GET_HALF({pointer}, {index})" if tensor.dtype == "f16" else f"{pointer}[{index}]"
+        return f"GET_HALF({pointer}, {index})" if tensor.dtype == F16 else f"{pointer}[{index}]"
 
     def store(self, tensor: Tensor, index: str, value: str) -> str:
         """The statement that writes an element."""
         pointer = self.pointer(tensor, written=True)
-        if tensor.dtype == "f16":
+        if tensor.dtype == F16:
             return f"PUT_HALF({value}, {index}, {pointer});"
-        return f"{pointer}[{index}] = {'(uchar)' if tensor.dtype == 'bool' else ''}{value};"
+        return f"{pointer}[{index}] = {'(uchar)' if tensor.dtype == BOOL else ''}{value};"
 
     def integer(self, value: int) -> str:
         """A hoisted integer argument."""
@@ -228,7 +225,7 @@ class Code:
         return name
 
     def constant(self, value: float | int | bool, dtype: str) -> str:
-        if dtype != "f32":
+        if dtype != F32:
             if abs(int(value)) <= 2:
                 return str(int(value))
             return self.integer(int(value))
@@ -305,7 +302,7 @@ def guarded(code: Code, instr: Instr, load: str, coord: Callable[[int], str]) ->
         f"{coord(d)} >= {code.integer(low)} && {coord(d)} < {code.integer(high)}" for d, low, high in guards
     )
     value = code.constant(fill, instr.dtype)
-    return f"({tests}) ? {load} : ({REGISTER[instr.dtype]})({value})"
+    return f"({tests}) ? {load} : ({DTYPES[instr.dtype].c_register})({value})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +335,7 @@ def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
 
     for i, instr in enumerate(program):
         value = statement(code, instr, i, lambda a: f"v{a}", kinds, index_of, lambda d: coords[d], node)
-        lines.append(f"const {REGISTER[instr.dtype]} v{i} = {value};")
+        lines.append(f"const {DTYPES[instr.dtype].c_register} v{i} = {value};")
     for position, out in zip(node.attrs["stores"], node.outputs, strict=True):
         lines.append(code.store(graph.tensors[out], "o_", f"v{position}"))
     params = "".join(f", {p}" for p in code.params)

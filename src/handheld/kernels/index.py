@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
+from handheld.graph.dtypes import BOOL, DTYPES, I32
 from handheld.graph.graph import Graph, Node, View
-from handheld.kernels.args import C_TYPES, ints, line, strided
+from handheld.kernels.args import ints, line, strided
 from handheld.kernels.base import Arg, Buffer, Int, Launch, Lowered, Workspace, read_source, with_defines
 from handheld.kernels.order import sort_rows
 
@@ -26,13 +27,13 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     if outer * v * inner == 0:
         return Lowered(())
     dtype, add = graph.tensors[node.outputs[0]].dtype, node.attrs["mode"] == "add"
-    if add and dtype == "bool":
+    if add and dtype == BOOL:
         raise PlanError("scatter cannot add booleans. Try: convert them to integers first")
     k = index.shape[1]
     one_row = inner == 1 or index.strides[2] == 0
     if caps.kind == "cpu" and one_row and inner >= 16 and k <= min(_HITS * v, _MOST):
         return _owned(node, graph, caps)
-    source = with_defines({"ELEM": C_TYPES[dtype], "ADD": int(add)}, read_source("index.cl"))
+    source = with_defines({"ELEM": DTYPES[dtype].c_memory, "ADD": int(add)}, read_source("index.cl"))
     items = outer * v * inner
     sizes = ints(items, int(node.attrs["base"]), v, k, inner)
     if k <= _FEW:
@@ -44,7 +45,7 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     # One order of the indices for each o where they serve whole rows, else for each (o, i).
     rows = 1 if one_row else inner
     keys = View(index.tensor, (outer, k, rows), index.strides, index.offset)
-    done = sort_rows(keys, "i32", caps)
+    done = sort_rows(keys, I32, caps)
     starts, n_starts = Workspace(len(done.workspace)), outer * rows * (v + 1)
     sizes += ints(rows)
     _, *buffers = _buffers(node, index, src)
@@ -61,7 +62,7 @@ def _owned(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     """For a CPU: every owner reads all indices, which costs little beside the rows it adds."""
     index, src = node.inputs[:2]
     outer, v, inner = node.attrs["shape"]
-    elem, add = C_TYPES[graph.tensors[node.outputs[0]].dtype], node.attrs["mode"] == "add"
+    elem, add = DTYPES[graph.tensors[node.outputs[0]].dtype].c_memory, node.attrs["mode"] == "add"
     source = with_defines({"ELEM": elem, "ADD": int(add)}, read_source("index.cl"))
     want = _OWNERS * caps.compute_units
     owners = 1 << min(want.bit_length() - 1, (v - 1).bit_length())
@@ -104,7 +105,7 @@ def lower_assign(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
             "kernels handle 8. Try: flatten the tensor before writing into it"
         )
     rank = next(r for r in (2, 4, 8) if len(dims) <= r)
-    elem = C_TYPES[graph.tensors[out].dtype]
+    elem = DTYPES[graph.tensors[out].dtype].c_memory
     source = with_defines({"ELEM": elem, "RANK": rank}, read_source("index.cl"))
     launches: list[Launch] = []
     region = value.size

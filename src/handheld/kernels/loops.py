@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 
 from handheld.device import DeviceCaps
+from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node, Tensor
 from handheld.graph.program import Program
 from handheld.kernels.args import LIMIT
 from handheld.kernels.base import Launch, Lowered, round_up
-from handheld.kernels.expr import INDEX, REGISTER, Code, statement
+from handheld.kernels.expr import INDEX, Code, statement
 from handheld.kernels.space import Space, collapse
 
 BLOCK = 2048
@@ -72,7 +73,7 @@ class Body:
         return self._values[i]
 
     def declare(self, i: int) -> str:
-        return f"const {REGISTER[self.kinds[i]]} v{i} = {self.value(i)};"
+        return f"const {DTYPES[self.kinds[i]].c_register} v{i} = {self.value(i)};"
 
     def stores(self, full: bool) -> list[str]:
         return [
@@ -168,7 +169,7 @@ def _run(body: Body, inner: list[str], size: int) -> list[str]:
                 f"inside &= v{at} >= 0 && v{at} <= {last} - (end - 1 - begin);",
                 "}",
             ]
-            kind = REGISTER[body.kinds[i]]
+            kind = DTYPES[body.kinds[i]].c_register
             free[i] = f"const {kind} v{i} = {body.code.element(table, f'v{at}')};"
     if not tests:
         return loop(x, "begin", "end", inner, size)
@@ -212,7 +213,7 @@ def _several(body: Body, split: list[str], bound: str, count: int, local: int) -
     loads after them."""
     values = [body.declare(i) for i in range(len(body.program))]
     stored = sorted({position for position, _ in body.node.attrs["stores"]})
-    kinds = {i: REGISTER[body.kinds[i]] for i in stored}
+    kinds = {i: DTYPES[body.kinds[i]].c_register for i in stored}
     each = ["#pragma unroll", f"for (int u_ = 0; u_ < {count}; ++u_) {{", f"  const int g = first_ + u_ * {local};"]
     return [
         f"const int first_ = get_group_id(0) * {count * local} + get_local_id(0);",

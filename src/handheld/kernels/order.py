@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handheld.device import DeviceCaps
+from handheld.graph.dtypes import F32
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_source, with_defines
@@ -37,7 +38,7 @@ def sort_rows(
     total = outer * n * inner
     block = n if n <= _ONE_BLOCK else _BLOCK
     merges = max(0, (-(-n // block) - 1).bit_length())
-    source = with_defines({"FLOAT": int(dtype == "f32")}, read_source("order.cl"))
+    source = with_defines({"FLOAT": int(dtype == F32)}, read_source("order.cl"))
     # two pairs (keys, places) take turns; the last to be written is the result
     pairs: list[tuple[Arg, Arg]] = [(Workspace(0), Workspace(1)), (Workspace(2), Workspace(3))]
     if places is not None:
@@ -72,7 +73,7 @@ def lower_scan(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     outer, n, inner = x.shape
     mode, reverse = node.attrs["mode"], int(node.attrs["reverse"])
     source = with_defines(
-        {"FLOAT": int(graph.tensors[x.tensor].dtype == "f32"), "MODE": _MODES[mode]}, read_source("order.cl")
+        {"FLOAT": int(graph.tensors[x.tensor].dtype == F32), "MODE": _MODES[mode]}, read_source("order.cl")
     )
     lines = outer * inner
     if mode == "mul" or n <= _CHUNK or lines >= _FEW_LINES:

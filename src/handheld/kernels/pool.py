@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from handheld.device import DeviceCaps
+from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints, line, strided
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_source, round_up, with_defines
@@ -63,7 +64,7 @@ def _pool(
     tensors = [v.tensor if v.size else node.outputs[0] for v in node.inputs]
     wide = (windows if node.op in ("max_pool", "avg_pool") else image)[3]
     kernel, run = node.op, wide if caps.kind == "cpu" else 1
-    half = [graph.tensors[t].dtype == "f16" for t in (node.inputs[0].tensor, node.outputs[0])]
+    half = [graph.tensors[t].dtype == F16 for t in (node.inputs[0].tensor, node.outputs[0])]
     defines: dict[str, object] = {"ADAPTIVE": int(node.attrs.get("adaptive", False)), **window}
     if caps.kind == "cpu" and not defines["ADAPTIVE"]:
         step = node.attrs["stride"][1]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from handheld.errors import PlanError
+from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node, View
 
 OWN = 2  # inputs of a contraction; those after them are operands of its epilogue
@@ -109,7 +110,7 @@ def unit(view: View) -> View:
 
 def half_output(node: Node, graph: Graph) -> dict[str, int]:
     """The define of an output that is stored in halves, for an op without an epilogue."""
-    half = "program" not in node.attrs and graph.tensors[node.outputs[0]].dtype == "f16"
+    half = "program" not in node.attrs and graph.tensors[node.outputs[0]].dtype == F16
     return {"OUT_HALF": 1} if half else {}
 
 

@@ -14,9 +14,9 @@ import math
 from collections.abc import Callable
 
 from handheld.device import DeviceCaps
+from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.base import Lowered, round_up
-from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body, cpu_group, launch, loop
 from handheld.kernels.rows_chunks import chunks_of, lower_chunks
 from handheld.kernels.rows_gpu import lower_groups
@@ -78,7 +78,7 @@ def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: Devi
     for stage in range(stages.last + 1):
         ready = available(body, stages, stage, done)
         if ready:
-            lines += [f"{REGISTER[body.kinds[i]]} v{i}[{width}];" for i in ready]
+            lines += [f"{DTYPES[body.kinds[i]].c_register} v{i}[{width}];" for i in ready]
             lines += lanes([f"v{i}[l] = {body.value(i)};" for i in ready])
         todo = reductions_of(stages, body.program, stage + 1)
         if todo:

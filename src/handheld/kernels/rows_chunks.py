@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 
 from handheld.device import DeviceCaps
+from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.base import Launch, Lowered, Workspace, round_up
-from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body, cpu_group, loop
 from handheld.kernels.space import Space
 from handheld.kernels.stages import Stages, closure, fold_of, is_arg, nest, reductions_of, start_of, update
@@ -112,7 +112,7 @@ def _join(node: Node, graph: Graph, space: Space, caps: DeviceCaps, chunks: int)
         "}",
     ]
     roots = [p for p, full in node.attrs["stores"] if not full]
-    text = [f"const {REGISTER[body.kinds[i]]} v{i} = p{i}[{x} - low_];" for i in todo]
+    text = [f"const {DTYPES[body.kinds[i]].c_register} v{i} = p{i}[{x} - low_];" for i in todo]
     text += [body.declare(i) for i in closure(body.program, roots) if i not in todo]
     lines += loop(x, "low_", "high_", text + body.stores(False), JOIN)
     work = -(-space.sizes[column] // JOIN)

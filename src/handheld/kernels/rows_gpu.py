@@ -20,11 +20,11 @@ already have stored results of the row where an operand was (plan/memory.py: in_
 from __future__ import annotations
 
 from handheld.device import DeviceCaps
+from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node
 from handheld.graph.program import REDUCTIONS
 from handheld.kernels.args import ints
 from handheld.kernels.base import Launch, Lowered, Workspace
-from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body
 from handheld.kernels.rows_shape import Shape, joining, shape_of
 from handheld.kernels.space import Space
@@ -212,7 +212,7 @@ class Kernel:
         wanted = closure(self.program, roots)
         for i in sorted(set(wanted) & set(saved)):
             self.declared.add(i)
-            self.lines.append(f"const {REGISTER[self.body.kinds[i]]} v{i} = {saved[i]};")
+            self.lines.append(f"const {DTYPES[self.body.kinds[i]].c_register} v{i} = {saved[i]};")
         todo = [i for i in wanted if self.program[i].op in REDUCTIONS]
         if todo:
             self._start(todo)
@@ -240,7 +240,7 @@ class Kernel:
 
     def _saved(self, n: int, i: int) -> str:
         """Where the n-th saved value of the row lies."""
-        kind = REGISTER[self.body.kinds[i]]
+        kind = DTYPES[self.body.kinds[i]].c_register
         text = f"({self.count} * {self.chunks} + {n}) * {self.rows} + g_"
         return f"((__global {kind} *)parts_)[{text}]"
 
@@ -312,7 +312,7 @@ class Kernel:
         """Elements some at a time: all loads, then all stores, which a compiler cannot tell to be
         apart from the loads after them."""
         inner = sorted({i for i in full if self.stages.inner[i]})
-        kinds = {i: REGISTER[self.body.kinds[i]] for i in inner}
+        kinds = {i: DTYPES[self.body.kinds[i]].c_register for i in inner}
         times = UNROLL if len(text) <= UNROLL_SIZE else UNROLL // 2
         each = ["#pragma unroll", f"for (int u_ = 0; u_ < {times}; ++u_) {{ const int {inside} = i_ + u_ * {count};"]
         stores = self.body.stores(True)
@@ -359,7 +359,7 @@ class Kernel:
             )
             result = f"{where or values}[s_]"
             if not parts:
-                ends.append(f"const {REGISTER[self.body.kinds[i]]} v{i} = {result};")
+                ends.append(f"const {DTYPES[self.body.kinds[i]].c_register} v{i} = {result};")
                 continue
             value, place = self._part(i, "chunk_")
             ends.append(f"{value} = {values}[s_];")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handheld.device import DeviceCaps
+from handheld.graph.dtypes import DTYPES, F32
 from handheld.kernels.base import Lowered, round_up
-from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body, cpu_group, launch, loop
 from handheld.kernels.stages import (
     RUN,
@@ -82,7 +82,7 @@ def _kept(body: Body, stages: Stages) -> Kept | None:
     """The writing walk may then read nothing else: the output may have an input's memory."""
     program, stores = body.program, body.node.attrs["stores"]
     outputs = [
-        n for n, (_, full) in enumerate(stores) if full and body.code.graph.tensors[body.node.outputs[n]].dtype == "f32"
+        n for n, (_, full) in enumerate(stores) if full and body.code.graph.tensors[body.node.outputs[n]].dtype == F32
     ]
     roots = stages.full_roots
     dear = [i for i in stages.needed(program, roots) if program[i].op in DEAR]
@@ -158,7 +158,7 @@ class LaneWalk:
         return lines + ([f"int w{i}[{self.block}]; {every} w{i}[l] = INT_MAX;"] if arg else [])
 
     def _result(self, i: int) -> list[str]:
-        kind, source = REGISTER[self.body.kinds[i]], "w" if is_arg(self.body.program[i]) else "p"
+        kind, source = DTYPES[self.body.kinds[i]].c_register, "w" if is_arg(self.body.program[i]) else "p"
         if not self.block:
             return [f"const {kind} v{i} = {source}{i};"]
         if i in self.vectors:
@@ -251,7 +251,7 @@ class LaneWalk:
             return ""
         operand = load.params[0]
         tensor = self.body.code.graph.tensors[self.body.node.inputs[operand].tensor]
-        if tensor.dtype != "f32" or self.body.space.operands[operand][self.inner[-1]] != 1:
+        if tensor.dtype != F32 or self.body.space.operands[operand][self.inner[-1]] != 1:
             return ""
         return f"{self.body.code.pointer(tensor)} + {self.body.index_of(operand)}"
 

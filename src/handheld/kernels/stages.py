@@ -13,20 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from handheld.graph.dtypes import BOOL, DTYPES, F32, I32
 from handheld.graph.program import REDUCTIONS, Instr, Program
-from handheld.kernels.expr import REGISTER
 from handheld.kernels.loops import Body
 
 RUN = 64  # terms added up before they join a larger sum
 NEUTRAL = {
-    "sum": {"f32": "0.0f", "i32": "0"},
-    "prod": {"f32": "1.0f", "i32": "1"},
-    "max_of": {"f32": "-INFINITY", "i32": "INT_MIN", "bool": "0"},
-    "min_of": {"f32": "INFINITY", "i32": "INT_MAX", "bool": "1"},
-    "arg_max": {"f32": "-INFINITY", "i32": "INT_MIN", "bool": "0"},
-    "arg_min": {"f32": "INFINITY", "i32": "INT_MAX", "bool": "1"},
-    "any_of": {"bool": "0"},
-    "all_of": {"bool": "1"},
+    "sum": {F32: "0.0f", I32: "0"},
+    "prod": {F32: "1.0f", I32: "1"},
+    "max_of": {F32: "-INFINITY", I32: "INT_MIN", BOOL: "0"},
+    "min_of": {F32: "INFINITY", I32: "INT_MAX", BOOL: "1"},
+    "arg_max": {F32: "-INFINITY", I32: "INT_MIN", BOOL: "0"},
+    "arg_min": {F32: "INFINITY", I32: "INT_MAX", BOOL: "1"},
+    "any_of": {BOOL: "0"},
+    "all_of": {BOOL: "1"},
 }
 
 
@@ -99,17 +99,17 @@ def update(instr: Instr, kind: str, into: str, value: str, where: str, at: str) 
         better = _better(largest, kind, value, into)
         # `where` starts at INT_MAX, so that a row of neutral elements still names its first one
         equal = f"{value} == {into}"
-        if kind == "f32":
+        if kind == F32:
             equal = f"({equal} || (isnan({value}) && isnan({into})))"
         tie = f"({equal} && {at} < {where})"
         return f"if ({better} || {tie}) {{ {into} = {value}; {where} = {at}; }}"
-    call = ("f_max" if largest else "f_min") if kind == "f32" else ("max" if largest else "min")
+    call = ("f_max" if largest else "f_min") if kind == F32 else ("max" if largest else "min")
     return f"{into} = {call}({into}, {value});"
 
 
 def _better(largest: bool, kind: str, value: str, into: str) -> str:
     compare = f"{value} {'>' if largest else '<'} {into}"
-    if kind != "f32":
+    if kind != F32:
         return f"({compare})"
     return f"(({compare}) || (isnan({value}) && !isnan({into})))"
 
@@ -123,7 +123,7 @@ def fold_of(body: Body, i: int, a: str, b: str, wa: str, wb: str) -> str:
 def start_of(body: Body, i: int) -> tuple[str, str]:
     """C type and start value of reduction i."""
     kind = body.kinds[body.program[i].args[0]]
-    return REGISTER[kind], NEUTRAL[body.program[i].op][kind]
+    return DTYPES[kind].c_register, NEUTRAL[body.program[i].op][kind]
 
 
 def is_arg(instr: Instr) -> bool:

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from handheld.device import DeviceCaps
+from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node
 from handheld.kernels import attention, contract
 from handheld.plan.lowering import Choice, candidates
 from handheld.plan.signature import signature
 
 FLOPS_PER_BYTE = 10  # what a device computes while it moves a byte, roughly: only for the order
-
-_TORCH = {"f32": "float32", "i32": "int32", "bool": "bool", "f16": "float32"}
 
 
 @dataclass
@@ -59,11 +58,16 @@ def alone(node: Node, graph: Graph) -> Graph:
         "node",
         tensors,
         (node,),
-        tuple((f"x{t}", t, _TORCH[tensors[t].dtype]) for t in inputs),
+        tuple((f"x{t}", t, _torch_dtype(tensors[t].dtype)) for t in inputs),
         {},
         (),
-        tuple((f"y{t}", graph.view(t), _TORCH[tensors[t].dtype]) for t in node.outputs),
+        tuple((f"y{t}", graph.view(t), _torch_dtype(tensors[t].dtype)) for t in node.outputs),
     )
+
+
+def _torch_dtype(dtype: str) -> str:
+    """What the caller gives and gets for a tensor: halves are float32 outside a plan."""
+    return DTYPES[DTYPES[dtype].value].torch
 
 
 def _weight(node: Node, graph: Graph) -> float:

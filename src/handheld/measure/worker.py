@@ -30,6 +30,7 @@ from handheld.backends.opencl.widen import texts_of
 from handheld.errors import HandheldError
 from handheld.graph.check import check
 from handheld.graph.codec import from_json
+from handheld.graph.dtypes import DTYPES, F16
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Buffer, Int, Launch, Lowered, Start, Texture, Workspace
 from handheld.plan.lowering import Choice, lower
@@ -81,7 +82,7 @@ class Subject:
         self._fill()
         self._run(bound, 1)
         error = self._error()
-        halves = any(self.graph.tensors[t].dtype == "f16" for t in self.node.outputs)
+        halves = any(self.graph.tensors[t].dtype == F16 for t in self.node.outputs)
         if error > (HALF_TOLERANCE if halves else TOLERANCE):
             return {"failed": f"wrong result: off by {error:.1e}"}
         self.bound[_key(choice)] = bound
@@ -140,7 +141,7 @@ class Subject:
         worst = 0.0
         for t in self.node.outputs:
             tensor = self.graph.tensors[t]
-            got: np.ndarray = np.empty(tensor.size, opencl.NUMPY[tensor.dtype])
+            got: np.ndarray = np.empty(tensor.size, DTYPES[tensor.dtype].numpy)
             if got.size:
                 self.cl.enqueue_copy(self.queue, got, self._buffers[t], is_blocking=True)
             worst = max(worst, _difference(got, self.reference.setdefault(t, got)))
@@ -173,10 +174,10 @@ def _key(choice: Choice | None) -> str:
 
 def _random(random: np.random.Generator, size: int, dtype: str) -> np.ndarray:
     few = min(size, PERIOD)
-    if dtype in ("f32", "f16"):
-        drawn: np.ndarray = random.standard_normal(few, np.float32).astype(opencl.NUMPY[dtype])
+    if DTYPES[dtype].is_float:
+        drawn: np.ndarray = random.standard_normal(few, np.float32).astype(DTYPES[dtype].numpy)
     else:  # an index of 0 or 1 exists in any tensor
-        drawn = random.integers(0, 2, few).astype(opencl.NUMPY[dtype])
+        drawn = random.integers(0, 2, few).astype(DTYPES[dtype].numpy)
     return np.resize(drawn, size)
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from handheld.graph.graph import DTYPES, PACK_ALIGN, Graph, Node, View
+from handheld.graph.dtypes import DTYPES, F16, F32
+from handheld.graph.graph import PACK_ALIGN, Graph, Node, View
 
 #: elements below which a tensor stays as it is
 LEAST = 1024
@@ -59,10 +60,10 @@ def store_halves(graph: Graph, align_bytes: int = 1) -> Graph:
     packs = {
         pack
         for pack, members in graph.packs.items()
-        if may.issuperset(members) and PACK_ALIGN * DTYPES["f16"] % align_bytes == 0
+        if may.issuperset(members) and PACK_ALIGN * DTYPES[F16].nbytes % align_bytes == 0
     }
     may = {t for t in may if pack_of.get(t, -1) in (-1, *packs)} | packs
-    tensors = {i: replace(t, dtype="f16") if i in may else t for i, t in graph.tensors.items()}
+    tensors = {i: replace(t, dtype=F16) if i in may else t for i, t in graph.tensors.items()}
     return replace(graph, tensors=tensors)
 
 
@@ -96,5 +97,5 @@ def _storable(graph: Graph, node: Node, read: set[int], pack_of: dict[int, int])
         tensor = graph.tensors[out]
         # a result for each row is a statistic, unless it is the gradient of a parameter
         whole = node.op != "reduce" or node.attrs["stores"][i][1] or out not in read
-        if tensor.dtype == "f32" and whole and (tensor.size >= LEAST or out in pack_of):
+        if tensor.dtype == F32 and whole and (tensor.size >= LEAST or out in pack_of):
             yield out

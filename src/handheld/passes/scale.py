@@ -22,6 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from handheld.errors import PlanError
+from handheld.graph.dtypes import BOOL, F32, I32
 from handheld.graph.graph import PACK_ALIGN, Graph, Node, Origin, Tensor, View
 from handheld.graph.ops import OPS
 from handheld.graph.program import Builder, Instr
@@ -56,9 +57,9 @@ def without_scale(graph: Graph) -> Graph:
     nodes = [_without(node, scale, ones) for node in graph.nodes]
     if not any(view.tensor == ones for node in nodes for view in node.inputs):
         return graph.with_nodes(nodes)
-    one = {"shape": (), "axes": (), "program": (Instr("const", "f32", (), (1.0,)),), "stores": ((0, True),)}
+    one = {"shape": (), "axes": (), "program": (Instr("const", F32, (), (1.0,)),), "stores": ((0, True),)}
     origin = replace(_ORIGIN, phase="backward")
-    tensors = {**graph.tensors, ones: Tensor(ones, (), "f32", "gradient")}
+    tensors = {**graph.tensors, ones: Tensor(ones, (), F32, "gradient")}
     return replace(graph, tensors=tensors).with_nodes([Node("map", (), (ones,), one, origin), *nodes])
 
 
@@ -78,9 +79,9 @@ def _folded(node: Node, scale: int) -> Node:
     for i, instr in enumerate(node.attrs["program"]):
         args = tuple(where[a] for a in instr.args)
         if instr.op == "load" and node.inputs[instr.params[0]].tensor == scale and not instr.params[1]:
-            where[i] = out.const(1.0, "f32")
+            where[i] = out.const(1.0, F32)
             continue
-        one = [a for a in args if out.instrs[a] == Instr("const", "f32", (), (1.0,))]
+        one = [a for a in args if out.instrs[a] == Instr("const", F32, (), (1.0,))]
         if instr.op == "mul" and one:
             where[i] = args[1] if args[0] == one[0] else args[0]
             continue
@@ -183,13 +184,13 @@ class _Scaling:
         row = ROW if members else _row(size)
         if not members and row == size:
             views = [View(t, (size,), (1,)) for t in tensors]
-            return [self._reduce((size,), views, "f32", last=True)]
+            return [self._reduce((size,), views, F32, last=True)]
         shape = (size // row, row)
         views = [View(t, shape, (row, 1)) for t in tensors]
         filled = View(self._filled(tensors[0], members), shape, (1, 0)) if members else None
-        first = self._reduce(shape, views, "f32", last=False, filled=filled)
+        first = self._reduce(shape, views, F32, last=False, filled=filled)
         flags = View(first.outputs[0], shape[:1], (1,))
-        return [first, self._reduce(shape[:1], [flags], "bool", last=True)]
+        return [first, self._reduce(shape[:1], [flags], BOOL, last=True)]
 
     def _filled(self, pack: int, members: tuple[int, ...]) -> int:
         """How many of each ROW elements of a pack are a member's; the rest is a gap, in which
@@ -202,7 +203,7 @@ class _Scaling:
             counts += [min(max(self.graph.tensors[member].size - i * ROW, 0), ROW) for i in range(rows)]
         name = f"handheld.filled.{self.graph.name}.{pack}"
         self.tables[name] = np.array(counts, np.int32)
-        return self._slot(name, (len(counts),), "i32", "constant")
+        return self._slot(name, (len(counts),), I32, "constant")
 
     def _reduce(
         self, shape: tuple[int, ...], views: list[View], dtype: str, last: bool, filled: View | None = None
@@ -211,21 +212,21 @@ class _Scaling:
         `filled` of a row count."""
         b = Builder()
         each = [b.load(k, dtype) for k in range(len(views))]
-        if dtype == "f32":  # x - x is 0 unless x is NaN or an infinity
-            zero = b.const(0.0, "f32")
-            each = [b.op("ne", "bool", b.op("sub", "f32", x, x), zero) for x in each]
+        if dtype == F32:  # x - x is 0 unless x is NaN or an infinity
+            zero = b.const(0.0, F32)
+            each = [b.op("ne", BOOL, b.op("sub", F32, x, x), zero) for x in each]
         bad = each[0]
         for other in each[1:]:
-            bad = b.op("or", "bool", bad, other)
+            bad = b.op("or", BOOL, bad, other)
         if filled is not None:
             views = [*views, filled]
-            inside = b.op("lt", "bool", b.op("iota", "i32", params=(1,)), b.load(len(views) - 1, "i32"))
-            bad = b.op("and", "bool", bad, inside)
-        found = b.op("any_of", "bool", bad)
+            inside = b.op("lt", BOOL, b.op("iota", I32, params=(1,)), b.load(len(views) - 1, I32))
+            bad = b.op("and", BOOL, bad, inside)
+        found = b.op("any_of", BOOL, bad)
         if last and self.bad is not None:
             views = [*views, View(self.bad, shape, (0,) * len(shape))]
-            found = b.op("or", "bool", found, b.load(len(views) - 1, "bool"))
-        out = self._tensor(shape[:-1], "bool")
+            found = b.op("or", BOOL, found, b.load(len(views) - 1, BOOL))
+        out = self._tensor(shape[:-1], BOOL)
         if last:
             self.bad = out
         attrs = {"shape": shape, "axes": (len(shape) - 1,), "program": b.program, "stores": ((found, False),)}
@@ -236,26 +237,26 @@ class _Scaling:
     def _control(self) -> Node:
         b = Builder()
         views = [View(self.slots[SCALE], (), ())]
-        scale = b.load(0, "f32")
-        stores = [b.op("div", "f32", b.const(1.0, "f32"), scale)]
-        self.inverse = self._tensor((), "f32")
+        scale = b.load(0, F32)
+        stores = [b.op("div", F32, b.const(1.0, F32), scale)]
+        self.inverse = self._tensor((), F32)
         outputs = [self.inverse]
         if self.applies:
             assert self.bad is not None
-            good, skipped = (self._slot(name, (), "i32", "control") for name in (GOOD, SKIPPED))
+            good, skipped = (self._slot(name, (), I32, "control") for name in (GOOD, SKIPPED))
             views += [View(t, (), ()) for t in (good, skipped, self.bad)]
-            one, bad = b.const(1, "i32"), b.load(3, "bool")
-            more = b.op("add", "i32", b.load(1, "i32"), one)
-            grown = b.op("ge", "bool", more, b.const(self.growth, "i32"))
-            up = b.op("min", "f32", b.op("mul", "f32", scale, b.const(2.0, "f32")), b.const(LARGEST, "f32"))
-            down = b.op("max", "f32", b.op("mul", "f32", scale, b.const(0.5, "f32")), b.const(SMALLEST, "f32"))
-            past = b.load(2, "i32")
+            one, bad = b.const(1, I32), b.load(3, BOOL)
+            more = b.op("add", I32, b.load(1, I32), one)
+            grown = b.op("ge", BOOL, more, b.const(self.growth, I32))
+            up = b.op("min", F32, b.op("mul", F32, scale, b.const(2.0, F32)), b.const(LARGEST, F32))
+            down = b.op("max", F32, b.op("mul", F32, scale, b.const(0.5, F32)), b.const(SMALLEST, F32))
+            past = b.load(2, I32)
             stores += [
-                b.op("where", "f32", bad, down, b.op("where", "f32", grown, up, scale)),
-                b.op("where", "i32", b.op("or", "bool", bad, grown), b.const(0, "i32"), more),
-                b.op("where", "i32", bad, b.op("add", "i32", past, one), past),
+                b.op("where", F32, bad, down, b.op("where", F32, grown, up, scale)),
+                b.op("where", I32, b.op("or", BOOL, bad, grown), b.const(0, I32), more),
+                b.op("where", I32, bad, b.op("add", I32, past, one), past),
             ]
-            for name, dtype in ((SCALE, "f32"), (GOOD, "i32"), (SKIPPED, "i32")):
+            for name, dtype in ((SCALE, F32), (GOOD, I32), (SKIPPED, I32)):
                 outputs.append(self._tensor((), dtype))
                 self.writes.append((name, outputs[-1]))
         attrs = {"shape": (), "axes": (), "program": b.program, "stores": tuple((s, True) for s in stores)}
@@ -290,7 +291,7 @@ class _Scaling:
             args = tuple(where[a] for a in instr.args)
             where[i] = out.add(Instr(instr.op, instr.dtype, args, instr.params))
             if instr.op in ("load", "gather") and instr.params[0] in scaled:
-                where[i] = out.op("mul", "f32", where[i], scalar(self.inverse, "f32"))
+                where[i] = out.op("mul", F32, where[i], scalar(self.inverse, F32))
         stores = []
         for (position, full), old in zip(node.attrs["stores"], kept, strict=True):
             new = where[position]
@@ -298,7 +299,7 @@ class _Scaling:
                 dtype = out.instrs[new].dtype
                 before = operand(_like(self.tensors[old], node, full), dtype)
                 assert self.bad is not None
-                new = out.op("where", dtype, scalar(self.bad, "bool"), before, new)
+                new = out.op("where", dtype, scalar(self.bad, BOOL), before, new)
             stores.append((new, full))
         attrs = {**node.attrs, "program": out.program, "stores": tuple(stores)}
         return replace(node, inputs=tuple(inputs), attrs=attrs)

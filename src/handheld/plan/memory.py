@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from handheld.errors import OutOfMemory
-from handheld.graph.graph import DTYPES, Graph, Node, Slot, Tensor, View, pack_offsets
+from handheld.graph.dtypes import DTYPES
+from handheld.graph.graph import Graph, Node, Slot, Tensor, View, pack_offsets
 from handheld.kernels.base import Lowered, round_up
 from handheld.passes.spaces import same_walk, store_strides
 
@@ -80,7 +81,7 @@ def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Se
     for names in groups:
         like = {i: Tensor(i, slots[n].shape, slots[n].dtype, "buffer") for i, n in enumerate(names)}
         offsets, total = pack_offsets(like, tuple(like))
-        width = DTYPES[slots[names[0]].dtype]
+        width = DTYPES[slots[names[0]].dtype].nbytes
         whole = segments.append(total * width, 0, "a group of parameters")
         for i, name in enumerate(names):
             places[name] = Place(whole.segment, whole.offset + offsets[i] * width, like[i].nbytes)
@@ -171,7 +172,7 @@ class GraphMemory:
 
     def _side_by_side(self, places: Sequence[Place], members: tuple[int, ...]) -> bool:
         offsets, _ = pack_offsets(self.graph.tensors, members)
-        width = DTYPES[self.graph.tensors[members[0]].dtype]
+        width = DTYPES[self.graph.tensors[members[0]].dtype].nbytes
         return all(
             p.segment == places[0].segment and p.offset == places[0].offset + o * width
             for p, o in zip(places, offsets, strict=True)
@@ -289,7 +290,7 @@ class GraphMemory:
                 offsets, _ = pack_offsets(self.graph.tensors, members)
                 for m, o in zip(members, offsets, strict=True):
                     tensor = self.graph.tensors[m]
-                    self.places[m] = Place(place.segment, place.offset + o * DTYPES[tensor.dtype], tensor.nbytes)
+                    self.places[m] = Place(place.segment, place.offset + o * DTYPES[tensor.dtype].nbytes, tensor.nbytes)
 
 
 def in_place(node: Node, k: int, j: int) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from handheld.errors import PlanError
 from handheld.graph.check import check
+from handheld.graph.dtypes import I32
 from handheld.graph.graph import Graph, Slot
 from handheld.passes.half import store_halves
 from handheld.passes.scale import GROWTH, Tables, with_scale, without_scale
@@ -41,4 +42,4 @@ def prepare(
 
 
 def table_slots(tables: Mapping[str, np.ndarray]) -> dict[str, Slot]:
-    return {name: Slot(name, value.shape, "i32", "constant") for name, value in tables.items()}
+    return {name: Slot(name, value.shape, I32, "constant") for name, value in tables.items()}

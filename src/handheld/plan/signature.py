@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from handheld.graph.dtypes import F16, F32
 from handheld.graph.graph import Graph, Node, View
 from handheld.graph.ops import OPS
 
@@ -40,8 +41,8 @@ def signature(node: Node, graph: Graph) -> str:
     words = [node.op, *(_view(view, graph) for view in node.inputs[: op.inputs])]
     if "shape" in attrs:
         words += [">", _sizes(attrs["shape"])]
-    if any(graph.tensors[out].dtype == "f16" for out in node.outputs):
-        words.append("f16")
+    if any(graph.tensors[out].dtype == F16 for out in node.outputs):
+        words.append(F16)
     for name in op.attrs:
         if name not in _LEFT_OUT and attrs[name] != _DEFAULTS.get(name):
             words.append(f"{name}={_value(attrs[name])}")
@@ -59,7 +60,7 @@ def _view(view: View, graph: Graph) -> str:
     if not replace(view, offset=0).is_contiguous:
         # the stride of a dimension of size 1 is never taken
         text += "/" + _sizes([s if n > 1 else 0 for n, s in zip(view.shape, view.strides, strict=True)])
-    return text + "+" * (view.offset % ALIGNED != 0) + (f":{dtype}" if dtype != "f32" else "")
+    return text + "+" * (view.offset % ALIGNED != 0) + (f":{dtype}" if dtype != F32 else "")
 
 
 def _sizes(sizes: Sequence[int]) -> str:

@@ -11,7 +11,8 @@ import bisect
 from collections.abc import Iterable
 
 from handheld.errors import PlanError
-from handheld.graph.graph import DTYPES, Graph, pack_offsets
+from handheld.graph.dtypes import DTYPES
+from handheld.graph.graph import Graph, pack_offsets
 from handheld.kernels.base import Buffer, Start, Texture
 from handheld.plan.memory import Place
 from handheld.plan.plan import GraphPlan, Plan
@@ -79,7 +80,7 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
     for pack, members in graph.packs.items():
         offsets, _ = pack_offsets(graph.tensors, members)
         for m, o in zip(members, offsets, strict=True):
-            want = places[pack].offset + o * DTYPES[graph.tensors[m].dtype]
+            want = places[pack].offset + o * DTYPES[graph.tensors[m].dtype].nbytes
             if (places[m].segment, places[m].offset) != (places[pack].segment, want):
                 raise PlanError(f"member {m} of pack {pack} is not in its place")
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from handheld.errors import HandheldError
+from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph
 from handheld.profile.session import default_graphs
-from handheld.run.batch import NUMPY, batch_sizes
+from handheld.run.batch import batch_sizes
 
 
 def graphs_in_turn(graphs: Mapping[str, Graph], size: int) -> list[str]:
@@ -46,8 +47,8 @@ def _random(graph: Graph, seed: int) -> tuple[np.ndarray, ...]:
         low, high = ranges.get(name, (0, 2))
         values = (
             draw.standard_normal(made.shape)
-            if made.dtype == "f32"
+            if DTYPES[made.dtype].is_float
             else draw.integers(low, max(high, low + 1), made.shape)
         )
-        arrays.append(np.asarray(values).astype(NUMPY[made.dtype]))
+        arrays.append(np.asarray(values).astype(DTYPES[made.dtype].numpy))
     return tuple(arrays)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from handheld.graph.graph import DTYPES, Graph, Node
+from handheld.graph.dtypes import DTYPES
+from handheld.graph.graph import Graph, Node
 from handheld.graph.program import LEAVES
 from handheld.kernels import contract
 
@@ -34,6 +35,6 @@ def nbytes(node: Node, graph: Graph) -> int:
     read: dict[int, int] = {}
     for view in node.inputs:
         tensor = graph.tensors[view.tensor]
-        seen = math.prod(n for n, s in zip(view.shape, view.strides, strict=True) if s) * DTYPES[tensor.dtype]
+        seen = math.prod(n for n, s in zip(view.shape, view.strides, strict=True) if s) * DTYPES[tensor.dtype].nbytes
         read[view.tensor] = min(max(read.get(view.tensor, 0), seen), tensor.nbytes)
     return sum(read.values()) + sum(graph.tensors[t].nbytes for t in node.outputs)

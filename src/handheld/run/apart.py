@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld.backends.base import open_session
-from handheld.run.batch import NUMPY, check_batch
+from handheld.graph.dtypes import DTYPES
+from handheld.run.batch import check_batch
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
@@ -45,7 +46,7 @@ class PerOp:
         self.session: Any = open_session(plan, **options)
         slots, values = plan.slots, plan.values
         self.host: dict[int, np.ndarray] = {
-            tensor: np.array(values[name], NUMPY[slots[name].dtype]) for name, tensor in self.graph.slots.items()
+            tensor: np.array(values[name], DTYPES[slots[name].dtype].numpy) for name, tensor in self.graph.slots.items()
         }
         packs = self.graph.packs
         self._ops = [

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld.errors import BatchError
+from handheld.graph.dtypes import DTYPES, I32
 from handheld.graph.graph import Graph
 
 if TYPE_CHECKING:
     from handheld.plan.plan import GraphPlan
-
-NUMPY: Mapping[str, type[np.generic]] = {"f32": np.float32, "i32": np.int32, "bool": np.bool_}
 
 
 def batch_sizes(names: Iterable[str], kind: str) -> dict[int, str]:
@@ -97,11 +96,10 @@ def _check_range(array: np.ndarray, name: str, low: int, high: int, ignore: int 
 
 
 def _convert(array: np.ndarray, dtype: str, name: str, torch_dtype: str, own: bool) -> np.ndarray:
-    kinds = {"f32": "f", "i32": "iu", "bool": "b"}[dtype]
-    if array.dtype.kind not in kinds:
+    if array.dtype.kind not in DTYPES[dtype].numpy_kinds:
         raise BatchError(f"input {name!r} is {array.dtype}; the model was captured with {torch_dtype}")
-    if dtype == "i32" and array.dtype.itemsize > 4 and array.size:
+    if dtype == I32 and array.dtype.itemsize > 4 and array.size:
         low, high = int(array.min()), int(array.max())
         if low < -(2**31) or high > 2**31 - 1:
             raise BatchError(f"input {name!r} holds {low if low < 0 else high}, which does not fit 32 bits")
-    return array.astype(NUMPY[dtype], order="C" if own else "K", copy=own)
+    return array.astype(DTYPES[dtype].numpy, order="C" if own else "K", copy=own)

@@ -15,8 +15,9 @@ import numpy as np
 from handheld.backends.base import Counters, Pending, Session, open_session
 from handheld.collector import paused
 from handheld.errors import HandheldError
+from handheld.graph.dtypes import DTYPES
 from handheld.passes.scale import GOOD, SCALE, SKIPPED, SMALLEST
-from handheld.run.batch import NUMPY, check_batch, choose_graph
+from handheld.run.batch import check_batch, choose_graph
 from handheld.run.checkpoint import by_slot
 from handheld.run.loop import fit
 from handheld.step import named_state
@@ -186,7 +187,7 @@ class Trainer:
         arrays = by_slot(state, self.plan.step.slots, strict)
         for name, array in arrays.items():  # only once everything is known to fit
             self.session.write_slot(name, array)
-            self.plan.step.values[name] = array.astype(NUMPY[self.plan.step.slots[name].dtype])
+            self.plan.step.values[name] = array.astype(DTYPES[self.plan.step.slots[name].dtype].numpy)
 
     def set_rate(self, rate: float, group: int | None = None, optimizer: str | None = None) -> None:
         """Changes a learning rate; the plan stays. `group` and `optimizer` must be said where there

@@ -21,7 +21,7 @@ from handheld.backends.opencl.merge import merge, renamed
 from handheld.backends.opencl.staging import Staging
 from handheld.backends.opencl.widen import texts_of
 from handheld.errors import BuildError, DeviceError, OutOfMemory
-from handheld.graph.graph import DTYPES
+from handheld.graph.dtypes import DTYPES, F16, F32
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
 from handheld.plan.lowering import family
 from handheld.plan.memory import Place
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from handheld.kernels.base import Launch
     from handheld.plan.plan import GraphPlan, Plan
 
-NUMPY = {"f32": np.float32, "i32": np.int32, "bool": np.bool_, "f16": np.float16}
 IN_FLIGHT = 2  # steps the host may be ahead of the device
 FLUSH_EVERY = 48
 CLOCK_TRIES = 16
@@ -253,7 +252,7 @@ class OpenCLSession:
             kind = graph.graph.tensors[arg.tensor].dtype
             return self._texture(graph.places[arg.tensor].segment, arg.floats, kind)
         if isinstance(arg, Start):
-            width = DTYPES[graph.graph.tensors[arg.tensor].dtype]
+            width = DTYPES[graph.graph.tensors[arg.tensor].dtype].nbytes
             return np.int32(graph.places[arg.tensor].offset // width)
         if isinstance(arg, Workspace):
             return self._region(graph.workspace[node, arg.index])
@@ -365,7 +364,7 @@ class OpenCLSession:
     def download(self, graph: str, tensor: int) -> _Download:
         plan = self.plan.graphs[graph]
         made = plan.graph.tensors[tensor]
-        host: np.ndarray = np.empty(made.shape, NUMPY[made.dtype])
+        host: np.ndarray = np.empty(made.shape, DTYPES[made.dtype].numpy)
         event = None
         if host.size:
             begin = time.monotonic_ns()
@@ -381,7 +380,7 @@ class OpenCLSession:
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
         """Waits for what was enqueued before, and for the copy."""
         made = self.plan.graphs[graph].graph.tensors[tensor]
-        host: np.ndarray = np.empty(made.shape, NUMPY[made.dtype])
+        host: np.ndarray = np.empty(made.shape, DTYPES[made.dtype].numpy)
         if host.size:
             self._copy_now(DOWNLOAD, host, self.plan.graphs[graph].places[tensor])
         self.counters.downloads += 1
@@ -391,7 +390,7 @@ class OpenCLSession:
     def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
         """Writes a tensor's place, and waits: for those who run the nodes of a graph one by one."""
         made = self.plan.graphs[graph].graph.tensors[tensor]
-        data: np.ndarray = np.ascontiguousarray(array, NUMPY[made.dtype])
+        data: np.ndarray = np.ascontiguousarray(array, DTYPES[made.dtype].numpy)
         if data.size:
             self._copy_now(UPLOAD, data, self.plan.graphs[graph].places[tensor])
         self.counters.uploads += 1
@@ -407,7 +406,7 @@ class OpenCLSession:
 
     def read_slot(self, name: str) -> np.ndarray:
         slot = self._slots[name]
-        host: np.ndarray = np.empty(slot.shape, NUMPY[slot.dtype])
+        host: np.ndarray = np.empty(slot.shape, DTYPES[slot.dtype].numpy)
         if host.size:
             self._cl.enqueue_copy(self.queue, host, self._region(self.plan.state[name]), is_blocking=True)
         return host
@@ -422,7 +421,7 @@ class OpenCLSession:
     def _write(self, name: str, array: np.ndarray, wait: bool) -> tuple[Any, np.ndarray]:
         """The copy's event, and what it reads until it is over."""
         slot = self._slots[name]
-        data: np.ndarray = np.ascontiguousarray(array, NUMPY[slot.dtype]).reshape(slot.shape)
+        data: np.ndarray = np.ascontiguousarray(array, DTYPES[slot.dtype].numpy).reshape(slot.shape)
         if not data.size:
             return None, data
         region = self._region(self.plan.state[name])
@@ -485,17 +484,17 @@ class OpenCLSession:
         self._release()
 
 
-def texture(context: Any, buffer: Any, floats: int, kind: str = "f32") -> Any:
+def texture(context: Any, buffer: Any, floats: int, kind: str = F32) -> Any:
     """A buffer as an image1d_buffer_t of texels of 1 or 4 floats or halves."""
     cl = opencl()
-    channel = cl.channel_type.HALF_FLOAT if kind == "f16" else cl.channel_type.FLOAT
+    channel = cl.channel_type.HALF_FLOAT if kind == F16 else cl.channel_type.FLOAT
     order = cl.channel_order.RGBA if floats == 4 else cl.channel_order.R
     make = getattr(cl, "create_image", cl.Image)  # pyopencl before 2024.3 has no create_image
     return make(
         context,
         cl.mem_flags.READ_ONLY,
         cl.ImageFormat(order, channel),
-        shape=(buffer.size // (DTYPES[kind] * floats),),
+        shape=(buffer.size // (DTYPES[kind].nbytes * floats),),
         buffer=buffer,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from handheld.graph import interpret
+from handheld.graph.dtypes import DTYPES, F32, I32
 from handheld.graph.graph import View
 
 
@@ -18,12 +19,12 @@ class TorchArrays(interpret.Arrays):
     ) -> None:
         self.values = values
         self.device = device
-        self.dtypes = {"f32": float_dtype, "i32": torch.int32, "bool": torch.bool, "f16": torch.float16}
+        self.dtypes = {name: getattr(torch, row.torch) for name, row in DTYPES.items()} | {F32: float_dtype}
 
     def view(self, view: View) -> torch.Tensor:
         """The elements that a view names; may share memory with its tensor."""
         found = self.strided(view.tensor, view.shape, view.strides, view.offset)
-        return self.cast(found, "f32") if found.dtype is torch.float16 else found
+        return self.cast(found, F32) if found.dtype is torch.float16 else found
 
     def strided(self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
         flat = self.flat(tensor)
@@ -50,7 +51,7 @@ class TorchArrays(interpret.Arrays):
         return x.expand(tuple(shape))
 
     def apply(self, op: str, dtype: str, args: Sequence[torch.Tensor]) -> torch.Tensor:
-        if op in _INTEGER and dtype == "i32":
+        if op in _INTEGER and dtype == I32:
             return _INTEGER[op](*args)
         return _TABLE[op](*args)
 

@@ -14,7 +14,8 @@ from handheld.backends.base import LAUNCH, UPLOAD, Counters, Recorded, host_caps
 from handheld.backends.reference.ops import run_node
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
-from handheld.graph.graph import DTYPES, Node, Tensor, pack_offsets
+from handheld.graph.dtypes import DTYPES, F32
+from handheld.graph.graph import Node, Tensor, pack_offsets
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
@@ -204,7 +205,7 @@ class ReferenceSession:
 
     def download(self, graph: str, tensor: int) -> _Value:
         self.counters.downloads += 1
-        self.counters.download_bytes += self.plan.graphs[graph].graph.tensors[tensor].size * DTYPES["f32"]
+        self.counters.download_bytes += self.plan.graphs[graph].graph.tensors[tensor].size * DTYPES[F32].nbytes
         return _Value(self._values[graph][tensor])
 
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
