@@ -7,7 +7,7 @@ import pytest
 import handheld
 from handheld.device import DeviceCaps
 from handheld.plan.signature import signature
-from models import loss, make
+from helpers.models import loss, make
 
 #: a change here voids the tuning records of such nodes.
 GOLDEN = {

@@ -54,7 +54,7 @@ def _types(graph: Graph, node: Node, inputs: str, outputs: str) -> None:
         for i, (tensor, want) in enumerate(zip(found, wanted.split(), strict=False)):
             dtype = graph.tensors[tensor].dtype
             right = DTYPES[dtype].is_float if want == "float" else want in ("?", dtype)
-            need(right, f"{what} {i} is {dtype}, not {want.replace('float', 'f32')}")
+            need(right, f"{what} {i} is {dtype}, not {want.replace('float', F32)}")
 
 
 def _dense(node: Node) -> None:
