@@ -11,6 +11,8 @@ import pytest
 
 # what was tuned on this machine must not decide which kernels are tested
 os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
+# the filter of pyproject.toml, for the processes that tests start
+os.environ["PYTHONWARNINGS"] = "error:programs built apart"
 
 
 # a shell's job in the background ignores Ctrl-C, and so would all that tests start

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pyopencl as cl
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import handheld
+from cases import CASES
+from cases.check import Held, captured
+from handheld.backends.base import describe
 from handheld.backends.opencl import devices as opencl_devices
 from handheld.backends.opencl import session as opencl
-from handheld.backends.opencl.merge import merge, renamed
+from handheld.backends.opencl.merge import merge, names, renamed
+from handheld.backends.opencl.quiet import without_counts
+from handheld.backends.opencl.widen import texts_of
 from handheld.errors import BuildError
+from handheld.passes.half import store_halves
+from handheld.plan.lowering import FAMILIES, candidates, family, lower
 from helpers.models import Vision
 
 ADD = """#ifndef STEP
@@ -56,6 +69,151 @@ def test_each_text_keeps_its_names() -> None:
         assert host[0] == want
 
 
+ODD = """
+#define GLUE_(a, b) a##b
+#define GLUE(a, b) GLUE_(a, b)
+#define DEFINE(NAME, n)          \\
+  int NAME(int x) {              \\
+    return x + n;                \\
+  }
+inline __attribute__((always_inline)) void product(const float *a, // of (1)
+                                                   float *b) { if (a) { *b = *a; } }
+static __attribute__((noinline))
+float4 far(int x)
+{
+  return (float4)(x);
+}
+DEFINE(plus, 1)
+DEFINE(minus, -1)
+GLUE(float, 4) made(int n) { return (float4)(n); }
+typedef GLUE(float, 4) lanes;
+typedef lanes __attribute__((aligned(4))) loose;
+typedef struct Node { int x; struct Node *next; } Node_t;
+struct Plain { int y; };
+__constant float table[2] = {1.0f, 2.0f}, last = 3.0f;
+int declared(int x);
+#ifdef WIDE
+int branch(int x) {
+#else
+int branch(long x) {
+#endif
+  return x; /* { */
+}
+#if 0
+#define either(x) (x)
+#else
+int either(int x) { return x; }
+#endif
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void run(__global float *x) { x[0] = table[0]; }
+"""
+
+
+def test_names_of_odd_declarations() -> None:
+    macros, own = names(ODD)
+    assert macros == ["GLUE_", "GLUE", "DEFINE", "either"]
+    functions = ["product", "far", "plus", "minus", "made", "declared", "branch", "either", "run"]
+    assert set(own) == {*functions, "lanes", "loose", "Node", "Node_t", "Plain", "table", "last"}
+    cl.Program(cl.Context([opencl_devices.find("opencl").device]), merge([ODD, ODD])).build(options=["-w"])
+
+
+#: op cases that reach every family, and within a family the texts with names of their own
+REACHING = (
+    "linear",
+    "conv2d 3x3",
+    "conv2d large",
+    "conv2d double use",
+    "conv2d depthwise",
+    "max_pool2d indices",
+    "pool3d padded",
+    "attention",
+    "attention causal wide",
+    "multihead",
+    "lstm",
+    "gru",
+    "scatter_add",
+    "index_put two",
+    "embedding",
+    "sort",
+    "softmax 0",
+)
+
+
+@pytest.fixture(scope="module")
+def texts_by_family() -> dict[str, dict[tuple[str, ...], str]]:
+    """One text for each set of names, for CPUs with short and with long vectors, in floats and halves."""
+    caps, found = describe("opencl"), dict[str, dict[tuple[str, ...], str]]()
+    for case in REACHING:
+        graph = captured(Held(CASES[case])).graphs["case"]
+        for width, precise in itertools.product((8, 16), (graph, store_halves(graph))):
+            cpu = replace(caps, kind="cpu", vector_width=width)
+            for node in precise.nodes:
+                for choice in (None, *candidates(node, precise, cpu)[:3]):
+                    launches = lower(node, precise, cpu, choice).launches
+                    for text in texts_of(launches, cpu).values():
+                        found.setdefault(family(node.op), {}).setdefault(tuple(names(text)[1]), text)
+    return found
+
+
+def test_the_cases_reach_every_family(texts_by_family: dict[str, dict[tuple[str, ...], str]]) -> None:
+    assert set(texts_by_family) == {family(op) for op in FAMILIES}
+
+
+def test_every_name_of_every_family_is_found(texts_by_family: dict[str, dict[tuple[str, ...], str]]) -> None:
+    """Every text twice in one program: the compiler would tell of a name that was not."""
+    context = cl.Context([opencl_devices.find("opencl").device])
+    for texts in texts_by_family.values():
+        cl.Program(context, merge([text for text in texts.values() for _ in range(2)])).build(options=["-w"])
+
+
+class Attending(nn.Module):
+    """Attention with dropout, whose forward and backward kernels are programs of one family."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.end = inner, nn.Linear(32, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.inner, nn.MultiheadAttention):
+            x = self.inner(x, x, x, need_weights=False)[0]
+        else:
+            x = self.inner(x)
+        return self.end(x.mean(1))
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda: nn.MultiheadAttention(32, 4, dropout=0.1, batch_first=True),
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True), 1),
+    ],
+    ids=["MultiheadAttention", "TransformerEncoder"],
+)
+def test_attention_with_dropout_is_one_program(
+    inner: Callable[[], nn.Module], recwarn: pytest.WarningsRecorder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    model, batch = Attending(inner()), (torch.randn(4, 9, 32), torch.randint(0, 5, (4,)))
+    step = handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch, evaluate=False)
+    plan = step.plan("opencl", tuning=False)
+    recwarn.clear()
+    capfd.readouterr()
+    with plan.start() as trainer:
+        found = [float(trainer.step(*batch)) for _ in range(8)]
+        builds = trainer.counters.builds
+    assert found[-1] < found[0]
+    assert builds == len({family(node.op) for node in plan.graphs["train"].graph.nodes})
+    assert not recwarn.list and not capfd.readouterr().err
+
+
+def test_other_output_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    with without_counts(), without_counts():
+        os.write(2, b"before\n2 errors generated.\n1 warning and 1 error generated.\nafter")
+        assert not capfd.readouterr().err
+    os.write(2, b" all")
+    assert capfd.readouterr().err == "before\nafter all"
+
+
 def start() -> tuple[handheld.Step, tuple[torch.Tensor, torch.Tensor]]:
     model = Vision()
     batch = torch.randn(2, 3, 16, 16), torch.randint(0, 5, (2,))
@@ -72,14 +230,15 @@ def losses(step: handheld.Step, batch: tuple[torch.Tensor, ...]) -> tuple[list[f
     return found, builds
 
 
-def test_merged_or_apart_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_or_apart_is_the_same(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     step, batch = start()
     want, builds = losses(step, batch)
     assert builds < step.plan("opencl").graphs["train"].programs
     monkeypatch.setattr(opencl, "merge", lambda texts: "this is no program;")
-    with pytest.warns(UserWarning, match="programs apart"):
+    with pytest.warns(UserWarning, match="programs built apart"):
         found, apart = losses(step, batch)
     assert found == want and apart == step.plan("opencl").graphs["train"].programs
+    assert "generated" not in capfd.readouterr().err
 
 
 def test_the_one_that_does_not_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

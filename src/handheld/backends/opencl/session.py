@@ -18,6 +18,7 @@ import numpy as np
 from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD, Counters, Recorded
 from handheld.backends.opencl.devices import find, opencl
 from handheld.backends.opencl.merge import merge, renamed
+from handheld.backends.opencl.quiet import without_counts
 from handheld.backends.opencl.staging import Staging
 from handheld.backends.opencl.widen import texts_of
 from handheld.errors import BuildError, DeviceError, OutOfMemory
@@ -205,13 +206,15 @@ class OpenCLSession:
         if len(texts) == 1:
             return {texts[0]: (self._build_one(first[texts[0]]), None)}
         try:
-            whole = self._program(merge([self._texts[text] for text in texts]))
+            with without_counts():
+                whole = self._program(merge([self._texts[text] for text in texts]))
             return {text: (whole, i) for i, text in enumerate(texts)}
         except self._cl.Error as error:  # is it one of them, or their being together?
             problem = str(error)[:1000]
         built: dict[str, Built] = {text: (self._build_one(first[text]), None) for text in texts}
         warnings.warn(
-            f"{self.plan.device} built {len(texts)} programs apart that it did not build as one: {problem}",
+            f"programs built apart: {self.plan.device} did not build {len(texts)} programs as one, which takes "
+            f"longer and changes no result: {problem}",
             stacklevel=2,
         )
         return built
