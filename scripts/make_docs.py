@@ -1,8 +1,7 @@
-"""Writes the pages of docs/ that follow from the code: commands.md, errors.md, ops.md, the schema
-in measurement.md and the table in suite.md.
+"""Writes the pages and tables of docs/ that follow from the code.
 
-    python scripts/make_docs.py           write them
-    python scripts/make_docs.py --check   exit with 1 if one of them is stale
+python scripts/make_docs.py           write them
+python scripts/make_docs.py --check   exit with 1 if one of them is stale
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ import torch
 from handheld import capture
 
 transformers = pytest.importorskip("transformers")
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+sys.path.append(str(Path(__file__).parents[2] / "coverage"))
 
 
 def model_of(kind: str) -> torch.nn.Module:
-    from coverage_family import torchvision_stub
+    from family import torchvision_stub
 
     torchvision_stub()
     torch.manual_seed(0)

@@ -520,8 +520,8 @@ with plan.profile(batch, {str(tmp_path / "mine.run")!r}, steps=20, idle_s=0.1) a
 
 
 def test_kill_9_loses_a_second_at_most(tmp_path):
-    """At a few moments; scripts/kill9.py does many."""
-    script = Path(__file__).parents[2] / "scripts" / "kill9.py"
+    """At a few moments; scripts/kill_profile.py does many."""
+    script = Path(__file__).parents[2] / "scripts" / "kill_profile.py"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
     done = subprocess.run(
         [sys.executable, str(script), "--times", "4", "--most", "2", "--folder", str(tmp_path), "--json"],

@@ -104,8 +104,8 @@ def test_it_can_be_learned(learner):
 
 
 def test_losses_fall_on_opencl(request):
-    """The same by scripts/losses.py: two small ones, or all of them: half an hour."""
-    path = Path(__file__).parents[2] / "scripts" / "losses.py"
+    """The same by scripts/check_losses.py: two small ones, or all of them: half an hour."""
+    path = Path(__file__).parents[2] / "scripts" / "check_losses.py"
     script = runpy.run_path(str(path))
     everything = request.config.getoption("--all-cases")
     for found in suite.WORKLOADS if everything else ("m2", "m4"):

@@ -1,7 +1,6 @@
-"""Trains workloads of the suite at size small on one batch, again and again. It can be memorised:
-the loss must fall.
+"""Trains small workloads of the suite on one batch again and again: the loss must fall.
 
-    python scripts/losses.py --on opencl [--workloads all|names] [--steps 60] [--batch 4]
+    python scripts/check_losses.py --on opencl [--workloads all|names] [--steps 60] [--batch 4]
 
 A workload passes if the mean of its last five losses is under nine tenths of the first. Of several
 updates the first one counts: both networks of a GAN cannot win.

@@ -1,6 +1,6 @@
-"""The memory of training steps at paper size, planned without running, against a line.
+"""Compares the planned memory of training steps at paper size with a limit.
 
-    python scripts/fits.py [--workloads unfit|all|names] [--batch 1,16,64] [--line 8] [--run 1]
+    python scripts/check_memory.py [--workloads unfit|all|names] [--batch 1,16,64] [--line 8] [--run 1]
 
 "unfit" are the six models that liu2019 could not train on 8 GB. `--run` makes two real steps of
 each at that batch on `--on`, where this machine has twice the room.

@@ -1,4 +1,4 @@
-"""What coverage.py tries: a small model, a batch and a loss."""
+"""What is tried: a small model, a batch and a loss."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Kills profiles at random moments, and looks at what is left of them.
+"""Kills profiles at random moments and checks what is left of them.
 
-    python scripts/kill9.py [--times 50] [--most 6] [--seed 0] [--folder DIR] [--json]
+    python scripts/kill_profile.py [--times 50] [--most 6] [--seed 0] [--folder DIR] [--json]
 
 Each profile runs steps without end in a process that writes, after every step, how many are done
 and when into memory that outlives it. It is killed with SIGKILL at a random moment, up to `--most`

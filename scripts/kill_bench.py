@@ -1,15 +1,15 @@
-"""Kills benchmarks at random moments, resumes them, and looks what is lost or was run twice.
+"""Kills benchmarks at random moments, resumes them, and checks that nothing is lost or run twice.
 
-    python scripts/kill9_bench.py [--times 2] [--seed 0] [--out FOLDER] [--most SECONDS]
-                                  [--json] [-- NAMES and options of handheld bench]
+    python scripts/kill_bench.py [--times 2] [--seed 0] [--out FOLDER] [--most SECONDS]
+                                 [--json] [-- NAMES and options of handheld bench]
 
 `handheld bench` runs in a process of its own, which is killed with SIGKILL, `--times` times, each
 after a random time of up to `--most` seconds, and started again with the same command; the last
 time it comes to its end. Then every case must have one row, no row that was there before a kill may
 be gone or changed, and every run file must open. Without names: four small workloads, on OpenCL.
 
-    python scripts/kill9_bench.py --most 600                       # four small ones
-    python scripts/kill9_bench.py --most 900 -- --on opencl,pytorch:cpu   # all, as bench does
+    python scripts/kill_bench.py --most 600                       # four small ones
+    python scripts/kill_bench.py --most 900 -- --on opencl,pytorch:cpu   # all, as bench does
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Training steps, each from the reference's state, against float64 PyTorch.
+"""Compares training steps, each from the reference's state, with float64 PyTorch.
 
-    python scripts/equality.py --on opencl [--steps 10] [--only mlp,lenet5]
-    python scripts/equality.py --workloads all --steps 2    the whole suite at size small
+    python scripts/check_equality.py --on opencl [--steps 10] [--only mlp,lenet5]
+    python scripts/check_equality.py --workloads all --steps 2    the whole suite at size small
 
 A value passes if it errs by at most four times what PyTorch's own float32 errs, plus 1e-6.
 "kinks" are values (in so many steps) over that limit where float64 PyTorch itself moves as far when

@@ -1,6 +1,6 @@
-"""All that only a device can show, in one command and a time that is given: is it right, how fast?
+"""Checks in a given time what only a device can show: are results right, how fast is it?
 
-    python scripts/device_check.py --out FOLDER [--on opencl] [--minutes 9] [--parts cases,peers]
+    python scripts/check_device.py --out FOLDER [--on opencl] [--minutes 9] [--parts cases,peers]
                                    [--jobs N]
 
 Parts that ask whether results are right use all cores; parts that measure come after them, one at a
@@ -42,7 +42,7 @@ class Part:
 
 
 PARTS = (
-    Part("equality", 240, tuple(f"scripts/equality.py --on {{on}} --steps 10 --only {m}" for m in MODELS)),
+    Part("equality", 240, tuple(f"scripts/check_equality.py --on {{on}} --steps 10 --only {m}" for m in MODELS)),
     Part(
         "cases",
         400,
