@@ -50,6 +50,10 @@ def _pooling() -> Iterator[Case]:
     yield of("max_pool2d channels last", lambda x: F.max_pool2d(x, 2), cl(2, 3, 6, 6))
     yield of("pool1d", lambda x: F.max_pool1d(x, 3, 2, 1) + F.avg_pool1d(x, 3, 2, 1), normal(2, 3, 11))
     yield of("lp_pool2d", lambda x: F.lp_pool2d(x, 2, 2), lambda: torch.rand(2, 3, 6, 6) + 0.1)
+
+
+def _other_pooling() -> Iterator[Case]:
+    image = normal(2, 3, 7, 8)
     for size in (1, 2, 3, (3, 5), (7, 8), 9):
         yield of(f"adaptive_avg_pool2d {size}", lambda x, s=size: F.adaptive_avg_pool2d(x, s), image, rounded=True)
     for size in (1, 3, (3, 5)):
@@ -134,6 +138,10 @@ def _resizing() -> Iterator[Case]:
         normal(1, 2, 4, 5, 3),
         rounded=True,
     )
+
+
+def _sampling() -> Iterator[Case]:
+    image = normal(2, 3, 5, 6)
     grid = lambda: torch.rand(2, 4, 3, 2) * 2.4 - 1.2  # noqa: E731
     for mode in ("bilinear", "nearest", "bicubic"):
         for padding in ("zeros", "border", "reflection"):
@@ -185,4 +193,4 @@ class _Tied(nn.Module):
 
 
 def image_cases() -> list[Case]:
-    return [*_pooling(), *_resizing(), *_modules()]
+    return [*_pooling(), *_other_pooling(), *_resizing(), *_sampling(), *_modules()]

@@ -91,6 +91,9 @@ def _indexing() -> Iterator[Case]:
     yield of(
         "index mask sum", lambda x, m: torch.where(m, x, 0).sum(1) / m.sum(1).clamp(min=1), normal(3, 5), mask(3, 5)
     )
+
+
+def _scattering() -> Iterator[Case]:
     yield of(
         "scatter",
         lambda x, i, y: x.scatter(1, i, y),
@@ -128,6 +131,9 @@ def _indexing() -> Iterator[Case]:
         ints(7, 3, 4),
         lambda: torch.ones(3, 4),
     )
+
+
+def _putting() -> Iterator[Case]:
     yield of(
         "index_reduce",
         lambda x, i, y: x.detach().index_reduce(0, i, y.detach(), "amax"),
@@ -224,4 +230,4 @@ def _hooked(x: torch.Tensor) -> torch.Tensor:
 
 
 def index_cases() -> list[Case]:
-    return [*_views(), *_joining(), *_indexing(), *_autograd()]
+    return [*_views(), *_joining(), *_indexing(), *_scattering(), *_putting(), *_autograd()]

@@ -136,6 +136,9 @@ def _convolution() -> Iterator[Case]:
         normal(2, 3, 5, 5),
         normal(4, 3, 3, 3),
     )
+
+
+def _other_convolutions() -> Iterator[Case]:
     for stride, pad, dilation, groups in ((1, 0, 1, 1), (2, 1, 1, 1), (1, 4, 4, 1), (1, 1, 1, 4), (3, 2, 2, 2)):
         yield module(
             f"conv1d {stride} {pad} {dilation} {groups}",
@@ -211,6 +214,9 @@ def _attention() -> Iterator[Case]:
     yield of("attention value width", sdpa, normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 6))
     yield from _whole_attention()
     yield of("attention by hand", lambda q, k, v: (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v, q, k, v)
+
+
+def _transformers() -> Iterator[Case]:
     yield module(
         "multihead",
         lambda: _First(nn.MultiheadAttention(8, 2, batch_first=True)),
@@ -332,4 +338,4 @@ class _State(nn.Module):
 
 
 def layer_cases() -> list[Case]:
-    return [*_matmul(), *_convolution(), *_attention(), *_recurrent()]
+    return [*_matmul(), *_convolution(), *_other_convolutions(), *_attention(), *_transformers(), *_recurrent()]

@@ -168,6 +168,10 @@ def _binary() -> Iterator[Case]:
         normal(*S),
         positive(*S),
     )
+
+
+def _choosing() -> Iterator[Case]:
+    two = (normal(*S), normal(*S))
     yield of("binary compare", lambda x, y: (x > y, x >= y, x < 0.5, x <= y, x == y.round(), x != y), *two)
     yield of(
         "binary bool",
@@ -291,4 +295,4 @@ def _set(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
 
 
 def pointwise_cases() -> list[Case]:
-    return [*_unary(), *_binary(), *_casts(), *_creation(), *_in_place()]
+    return [*_unary(), *_binary(), *_choosing(), *_casts(), *_creation(), *_in_place()]

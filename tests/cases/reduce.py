@@ -149,6 +149,10 @@ def _losses() -> Iterator[Case]:
         yield of(
             f"loss kl {reduction}", lambda x, y, r=r: F.kl_div(x.log_softmax(1), y.softmax(1), **r), logits, logits
         )
+
+
+def _cross_entropies() -> Iterator[Case]:
+    logits, target = normal(5, 7), ints(7, 5)
     weights = lambda: torch.rand(7) + 0.2  # noqa: E731
     yield of("loss cross_entropy weights", lambda x, t, w: F.cross_entropy(x, t, w.detach()), logits, target, weights)
     yield of("loss cross_entropy smoothing", lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), logits, target)
@@ -180,6 +184,10 @@ def _losses() -> Iterator[Case]:
         ints(5, 2, 7),
     )
     yield of("loss cross_entropy one", F.cross_entropy, normal(5), ints(5))
+
+
+def _other_losses() -> Iterator[Case]:
+    logits = normal(5, 7)
     yield of(
         "loss bce pos_weight",
         lambda x, y, w: F.binary_cross_entropy_with_logits(x, y.detach(), pos_weight=w.detach()),
@@ -256,4 +264,4 @@ def _ordering() -> Iterator[Case]:
 
 
 def reduce_cases() -> list[Case]:
-    return [*_reductions(), *_softmax(), *_norms(), *_losses(), *_ordering()]
+    return [*_reductions(), *_softmax(), *_norms(), *_losses(), *_cross_entropies(), *_other_losses(), *_ordering()]

@@ -1,4 +1,4 @@
-"""Every rule of graph/check.py: a legal graph of each op, and for each rule one that breaks it."""
+"""Every rule of graph/check.py about ops and their programs: a legal graph of each op, and one that breaks it."""
 
 from __future__ import annotations
 
@@ -9,153 +9,22 @@ import pytest
 
 from handheld.errors import GraphError
 from handheld.graph.check import check
-from handheld.graph.graph import Graph, Node, Origin, Slot, Tensor, View, contiguous_strides
+from handheld.graph.graph import View
 from handheld.graph.ops import OPS
 from handheld.graph.program import Instr
-
-ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
-CONV = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
-MAX = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1), "adaptive": False}
-AVG = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "count_pad": True, "divisor": 0}
-ATTEND = {"scale": 0.5, "causal": False, "masked": True, "dropout": 0.1, "key": 3}
-LOAD = Instr("load", "f32", (), (0, (), 0.0))
-BIG = 2**31
-
-
-def graph_of(op: str, inputs: list[str], outputs: list[str], attrs: dict) -> Graph:
-    """A graph of one node. Tensors are written "f32 2 3": a type and a shape."""
-    tensors = {}
-    for i, text in enumerate([*inputs, *outputs]):
-        dtype, *shape = text.split()
-        role = "input" if i < len(inputs) else "activation"
-        tensors[i] = Tensor(i, tuple(map(int, shape)), dtype, role)
-    ins, outs = range(len(inputs)), range(len(inputs), len(tensors))
-    node = Node(op, tuple(dense(tensors[i]) for i in ins), tuple(outs), attrs, Origin("forward", "layer", "test"))
-    return Graph(
-        "g",
-        tensors,
-        (node,),
-        tuple((f"x{i}", i, "float32") for i in ins),
-        {},
-        (),
-        tuple((f"y{i}", dense(tensors[i]), "float32") for i in outs),
-    )
-
-
-def dense(tensor: Tensor) -> View:
-    return View(tensor.id, tensor.shape, contiguous_strides(tensor.shape))
-
-
-def loops(op: str, shape: tuple[int, ...], program: tuple, stores: tuple, axes=()) -> dict:
-    return {"shape": shape, "axes": axes, "program": program, "stores": stores}
-
-
-LEGAL = {
-    "map": (["f32 2 3"], ["f32 2 3"], loops("map", (2, 3), (LOAD,), ((0, True),))),
-    "reduce": (
-        ["f32 2 3"],
-        ["f32 2", "f32 2 3"],
-        loops("reduce", (2, 3), (LOAD, Instr("sum", "f32", (0,))), ((1, False), (0, True)), (1,)),
-    ),
-    "matmul": (["f32 2 3", "f32 3 4"], ["f32 2 4"], {"shape": (2, 4), **ACC}),
-    "conv": (["f32 2 3 8 8", "f32 4 3 3 3"], ["f32 2 4 6 6"], {**CONV, "shape": (2, 4, 6, 6), **ACC}),
-    "conv_input": (["f32 2 4 6 6", "f32 4 3 3 3"], ["f32 2 3 8 8"], {**CONV, "shape": (2, 3, 8, 8), **ACC}),
-    "conv_weight": (["f32 2 4 6 6", "f32 2 3 8 8"], ["f32 4 3 3 3"], {**CONV, "shape": (4, 3, 3, 3)}),
-    "max_pool": (["f32 2 3 8 8"], ["f32 2 3 4 4", "i32 2 3 4 4"], {**MAX, "shape": (2, 3, 4, 4)}),
-    "max_pool_grad": (["f32 2 3 4 4", "i32 2 3 4 4"], ["f32 2 3 8 8"], {**MAX, "shape": (2, 3, 8, 8)}),
-    "avg_pool": (["f32 2 3 8 8"], ["f32 2 3 4 4"], {**AVG, "shape": (2, 3, 4, 4)}),
-    "avg_pool_grad": (["f32 2 3 4 4"], ["f32 2 3 8 8"], {**AVG, "shape": (2, 3, 8, 8)}),
-    "scatter": (
-        ["i32 2 5 3", "f32 2 5 3", "f32 2 7 3"],
-        ["f32 2 7 3"],
-        {"mode": "add", "base": True, "shape": (2, 7, 3)},
-    ),
-    "assign": (
-        ["f32 4 6", "f32 2 3"],
-        ["f32 4 6"],
-        {"region_shape": (2, 3), "region_strides": (6, 2), "region_offset": 7},
-    ),
-    "scan": (["f32 2 3 4"], ["f32 2 3 4"], {"mode": "add", "reverse": False}),
-    "sort": (["i32 3 4"], ["i32 3 4", "i32 3 4"], {"descending": False}),
-    "lstm": (
-        ["f32 5 2 12", "f32 12 3", "f32 2 3", "f32 2 3"],
-        ["f32 5 2 3", "f32 5 2 3", "f32 5 2 12"],
-        {"reverse": False},
-    ),
-    "lstm_grad": (
-        ["f32 5 2 3", "f32 2 3", "f32 2 3", "f32 12 3", "f32 5 2 3", "f32 5 2 12", "f32 2 3"],
-        ["f32 5 2 12", "f32 2 3", "f32 2 3"],
-        {"reverse": True},
-    ),
-    "gru": (["f32 5 2 9", "f32 9 3", "f32 9", "f32 2 3"], ["f32 5 2 3", "f32 5 2 12"], {"reverse": False}),
-    "gru_grad": (
-        ["f32 5 2 3", "f32 2 3", "f32 9 3", "f32 5 2 3", "f32 5 2 12", "f32 2 3"],
-        ["f32 5 2 9", "f32 5 2 9", "f32 2 3"],
-        {"reverse": True},
-    ),
-    "attention": (
-        ["f32 2 4 5 8", "f32 2 2 7 8", "f32 2 2 7 6", "bool 2 4 5 7", "i32", "i32"],
-        ["f32 2 5 4 6", "f32 2 4 5"],
-        ATTEND,
-    ),
-    "attention_grad": (
-        [
-            "f32 2 4 5 6",
-            "f32 2 4 5 8",
-            "f32 2 2 7 8",
-            "f32 2 2 7 6",
-            "f32 2 4 5 6",
-            "f32 2 4 5",
-            "f32 2 4 5 7",
-            "i32",
-            "i32",
-        ],
-        ["f32 2 5 4 8", "f32 2 7 2 8", "f32 2 7 2 6"],
-        ATTEND,
-    ),
-}
-
-
-def legal(op: str) -> Graph:
-    return graph_of(op, *LEGAL[op])
-
-
-def with_node(graph: Graph, **change) -> Graph:
-    return replace(graph, nodes=(replace(graph.nodes[0], **change),))
-
-
-def with_attrs(op: str, **attrs) -> Graph:
-    graph = legal(op)
-    return with_node(graph, attrs={**graph.nodes[0].attrs, **attrs})
-
-
-def with_tensor(op: str, tensor: int, text: str) -> Graph:
-    """The legal graph of `op` with one tensor, and the view of it, changed."""
-    inputs, outputs, attrs = (list(LEGAL[op][0]), list(LEGAL[op][1]), LEGAL[op][2])
-    side, at = (inputs, tensor) if tensor < len(inputs) else (outputs, tensor - len(inputs))
-    side[at] = text
-    return graph_of(op, inputs, outputs, attrs)
-
-
-def with_view(op: str, which: int, shape, strides, offset: int = 0) -> Graph:
-    graph = legal(op)
-    views = list(graph.nodes[0].inputs)
-    views[which] = View(views[which].tensor, tuple(shape), tuple(strides), offset)
-    return with_node(graph, inputs=tuple(views))
-
-
-def program(*instrs: Instr, op: str = "map", dtype: str = "f32", inputs=("f32 2 3",)) -> Graph:
-    """A map (or reduce over dimension 1) over [2, 3] that stores its last instruction."""
-    full = op == "map"
-    attrs = loops(op, (2, 3), tuple(instrs), ((len(instrs) - 1, full),), () if full else (1,))
-    return graph_of(op, list(inputs), [f"{dtype} 2 3" if full else f"{dtype} 2"], attrs)
-
-
-def guarded(*guards, offset: int = 0, fill: float = 0.0) -> Graph:
-    """A map over [4] that loads, guarded, from a tensor of three elements."""
-    load = Instr("load", "f32", (), (0, guards, fill))
-    graph = graph_of("map", ["f32 3"], ["f32 4"], loops("map", (4,), (load,), ((0, True),)))
-    return with_node(graph, inputs=(View(0, (4,), (1,), offset),))
+from helpers.legal_graphs import (
+    BIG,
+    LOAD,
+    graph_of,
+    guarded,
+    legal,
+    loops,
+    program,
+    with_attrs,
+    with_node,
+    with_tensor,
+    with_view,
+)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -396,146 +265,6 @@ def test_empty_rows_read_nothing_but_row_values():
     check(graph)
     with pytest.raises(GraphError, match="a view reads"):
         check(with_node(graph, inputs=(View(0, (2, 0), (1, 0)),)))
-
-
-def trained() -> Graph:
-    """x -> w + x becomes w, in a graph with an input, a slot, a write and an output."""
-    add = (LOAD, Instr("load", "f32", (), (1, (), 0.0)), Instr("add", "f32", (0, 1)))
-    graph = graph_of("map", ["f32 2 3", "f32 2 3"], ["f32 2 3"], loops("map", (2, 3), add, ((2, True),)))
-    tensors = {**graph.tensors, 1: replace(graph.tensors[1], role="parameter")}
-    return replace(graph, tensors=tensors, inputs=graph.inputs[:1], slots={"w": 1}, writes=(("w", 2),))
-
-
-def changed(**tensor) -> Graph:
-    """`trained` with tensor 2, which the node makes, changed."""
-    graph = trained()
-    return replace(graph, tensors={**graph.tensors, 2: replace(graph.tensors[2], **tensor)})
-
-
-def retyped(tensor: int, **change) -> Graph:
-    graph = trained()
-    old = graph.tensors[tensor]
-    return replace(graph, tensors={**graph.tensors, tensor: replace(old, **change)})
-
-
-ORIGIN = Origin("forward", "", "")
-GRAPH_RULES = [
-    ("calls itself", changed(id=7)),
-    ("unknown type", changed(dtype="f8")),
-    ("unknown role", changed(role="thing")),
-    ("more elements", changed(shape=(2**16, 2**16))),
-    ("more elements", changed(shape=(0, 2**40))),
-    ("more elements", changed(shape=(2, -3))),
-    ("input 'x0' is there twice", replace(trained(), inputs=(("x0", 0, "int64"),) * 2)),
-    ("output 'y' is there twice", replace(trained(), outputs=(("y", View(2, (), ()), "bool"),) * 2)),
-    ("tensor 0 is there twice", replace(trained(), slots={"w": 0})),
-    ("tensor 1 is there twice", replace(trained(), slots={"w": 1, "v": 1})),
-    ("no tensor 9", replace(trained(), inputs=(("x", 9, "float32"),))),
-    ("no tensor 9", replace(trained(), slots={"w": 9})),
-    ("has the role buffer", retyped(0, role="buffer")),
-    ("has the role activation", retyped(1, role="activation")),
-    ("PyTorch type 'complex64'", replace(trained(), inputs=(("x", 0, "complex64"),))),
-    ("PyTorch type 'O'", replace(trained(), outputs=(("y", View(2, (2,), (1,)), "O"),))),
-    ("made by no node", replace(trained(), nodes=())),
-    ("a view reads", replace(trained(), outputs=(("y", View(2, (7,), (1,)), "int64"),))),
-    ("written slot 'w' is there twice", replace(trained(), writes=(("w", 2),) * 2)),
-    ("unknown slot", replace(trained(), writes=(("v", 2),))),
-    ("new value", replace(trained(), outputs=(), nodes=())),
-    ("constant", retyped(1, role="constant")),
-    ("becomes", replace(retyped(1, shape=(6, 2)), nodes=(), outputs=(), writes=(("w", 0),))),
-    # notes that are more than text
-    ("'frozen'", replace(trained(), notes={"frozen": (1,)})),
-    ("'no_gradient'", replace(trained(), notes={"no_gradient": "w"})),
-    ("'accumulate'", replace(trained(), notes={"accumulate": 0})),
-    ("'accumulate'", replace(trained(), notes={"accumulate": True})),
-    ("'ranges'", replace(trained(), notes={"ranges": 3})),
-    ("'ranges'", replace(trained(), notes={"ranges": (("x1", 0, 3, None),)})),
-    ("'ranges'", replace(trained(), notes={"ranges": (("x0", 0.5, 3, None),)})),
-    ("'ranges'", replace(trained(), notes={"ranges": ((["x0"], 0, 3, None),)})),
-    # nodes
-    ("unknown op", with_node(trained(), op="conv3d")),
-    ("unknown phase", with_node(trained(), origin=Origin("sideways", "", ""))),
-    ("has attributes", with_node(trained(), attrs={})),
-    ("before it is made", with_node(trained(), inputs=(View(2, (2, 3), (3, 1)),) * 2)),
-    ("before it is made", with_node(trained(), inputs=(View(9, (2, 3), (3, 1)),) * 2)),
-    ("makes nothing", with_node(trained(), outputs=())),
-    ("output 2 is there twice", with_node(trained(), outputs=(2, 2))),
-    ("missing or made twice", with_node(trained(), outputs=(1,))),
-    ("missing or made twice", with_node(trained(), outputs=(9,))),
-    ("no node can make", changed(role="parameter")),
-    ("2 inputs and needs 1", with_node(legal("sort"), inputs=(View(0, (3, 4), (4, 1)),) * 2)),
-    ("1 inputs and needs 2", with_node(legal("matmul"), inputs=(View(0, (2, 3), (3, 1)),))),
-    ("1 outputs and needs 2", with_node(legal("sort"), outputs=(1,))),
-    ("a view reads", with_view("matmul", 0, (2, 3), (4, 1))),
-]
-
-
-@pytest.mark.parametrize(("match", "graph"), GRAPH_RULES)
-def test_rules_of_graphs(match, graph):
-    with pytest.raises(GraphError, match=match):
-        check(graph)
-
-
-def test_notes_for_people_are_free():
-    notes = {
-        "frozen": ("a: 3",),
-        "ranges": (("x0", 0, 9, -100), ("x0", 0, 9, None)),
-        "accumulate": 4,
-        "batch": 2,
-        "anything": [None],
-    }
-    check(replace(trained(), notes=notes))
-
-
-def test_the_state_must_fit():
-    check(trained(), {"w": Slot("w", (2, 3), "f32", "parameter")})
-    for slots in ({}, {"w": Slot("w", (3, 2), "f32", "parameter")}, {"w": Slot("w", (2, 3), "i32", "parameter")}):
-        with pytest.raises(GraphError, match="slot 'w'"):
-            check(trained(), slots)
-
-
-def packed() -> Graph:
-    """Two slots of 3 and 200 elements, updated as one: w -> -w."""
-    tensors = {i: Tensor(i, (3 if i % 2 else 200,), "f32", "parameter" if i < 2 else "activation") for i in range(4)}
-    tensors |= {4: Tensor(4, (384,), "f32", "parameter"), 5: Tensor(5, (384,), "f32", "activation")}
-    node = Node(
-        "map",
-        (View(4, (384,), (1,)),),
-        (5,),
-        loops("map", (384,), (LOAD, Instr("neg", "f32", (0,))), ((1, True),)),
-        ORIGIN,
-    )
-    return Graph("g", tensors, (node,), (), {"a": 0, "b": 1}, (("a", 2), ("b", 3)), (), packs={4: (0, 1), 5: (2, 3)})
-
-
-def test_packs():
-    check(packed())
-    made = packed().nodes[0]
-    copy = Node("map", (View(0, (200,), (1,)),), (2,), loops("map", (200,), (LOAD,), ((0, True),)), ORIGIN)
-    for match, graph in [
-        ("there twice", replace(packed(), packs={4: (0, 1), 5: (2, 2)})),
-        ("not there", replace(packed(), packs={4: (0, 1), 5: (2, 9)})),
-        ("not there", replace(packed(), packs={4: (0, 1), 5: ()})),
-        ("another pack", replace(packed(), packs={4: (0, 5), 5: (2, 3)})),
-        ("as long as", replace(packed(), packs={4: (0, 1), 5: (2,)})),
-        ("another type", replace(packed(), tensors={**packed().tensors, 3: Tensor(3, (3,), "i32", "activation")})),
-        ("is an input or a slot", replace(packed(), slots={"a": 0, "b": 1, "p": 4})),
-        ("before it is made", replace(packed(), slots={"a": 0}, writes=())),
-        ("made twice", replace(packed(), nodes=(copy, made))),
-        ("made twice", replace(packed(), nodes=(made, copy))),
-        (
-            "holds an input",
-            replace(
-                packed(),
-                slots={"a": 0},
-                writes=(),
-                inputs=(("b", 1, "bool"),),
-                tensors={**packed().tensors, 1: Tensor(1, (3,), "f32", "input")},
-            ),
-        ),
-    ]:
-        with pytest.raises(GraphError, match=match):
-            check(graph)
 
 
 def test_messages_say_where():

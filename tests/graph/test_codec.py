@@ -18,19 +18,21 @@ from handheld.graph.graph import Graph, Node, Origin, Slot, Tensor, View, contig
 from handheld.graph.ops import OPS
 from handheld.graph.program import Builder, Instr
 
+SHAPES = {
+    0: (2, 3, 4, 4),
+    1: (5, 3, 3, 3),
+    2: (2, 5, 2, 2),
+    3: (2, 5),
+    4: (2, 2, 2, 5),
+    5: (2, 2, 2, 5),
+    6: (5, 3, 3, 3),
+    7: (3,),
+}
+
 
 def example() -> Graph:
     """A small step that uses every kind of value a graph can hold."""
-    shapes = {
-        0: (2, 3, 4, 4),
-        1: (5, 3, 3, 3),
-        2: (2, 5, 2, 2),
-        3: (2, 5),
-        4: (2, 2, 2, 5),
-        5: (2, 2, 2, 5),
-        6: (5, 3, 3, 3),
-        7: (3,),
-    }
+    shapes = SHAPES
     roles = {0: "input", 1: "parameter", 7: "constant"}
     tensors = {i: Tensor(i, s, "f32", roles.get(i, "activation"), f"t{i}") for i, s in shapes.items()}
     tensors[5] = replace(tensors[5], dtype="i32")

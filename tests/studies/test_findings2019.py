@@ -78,6 +78,13 @@ def row(
     if cores:
         counters = [rising(lambda t, n=n: cores(t)[n]) for n in (0, 1)]
         made.source("cpu", busy("cpu0 busy", "cpu1 busy"), 10, lambda t: [counter(t) for counter in counters])
+    _powered(made, watts)
+    with made.open() as run:
+        return observe(run, name, domain)
+
+
+def _powered(made: MadeRun, watts: Callable[[float], float] | dict[str, float] | None) -> None:
+    """Sensors of power: one per part, or one meter of all."""
     if isinstance(watts, dict):
         made.source(
             "rails",
@@ -88,8 +95,6 @@ def row(
     elif watts:
         counter = rising(watts)
         made.source("meter", [Channel("all", "energy", counter=True, covers=("system",))], 10, lambda t: [counter(t)])
-    with made.open() as run:
-        return observe(run, name, domain)
 
 
 def answer(number: int, *rows: Row) -> Answer:

@@ -1,0 +1,153 @@
+"""Convolutions against torch in float64, both variants, awkward shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from handheld.graph.check import check as check_graph
+from handheld.kernels import contract
+from helpers.contractions import ACC, KINDS, close, device, numbers, relu_of_bias, run_conv
+from helpers.harness import make, run_node, view
+
+CONVS = {
+    "3x3": ((2, 5, 11, 13), (7, 5, 3, 3), {"padding": (1, 1)}),
+    "no padding": ((2, 5, 11, 13), (7, 5, 3, 3), {}),
+    "1x1": ((3, 17, 7, 5), (19, 17, 1, 1), {}),
+    "1x1 stride 2": ((2, 5, 9, 8), (7, 5, 1, 1), {"stride": (2, 2)}),
+    "stride 2": ((2, 3, 15, 14), (8, 3, 3, 3), {"stride": (2, 2), "padding": (1, 1)}),
+    "stem": ((1, 3, 37, 41), (11, 3, 7, 7), {"stride": (2, 2), "padding": (3, 3)}),
+    "dilated": ((2, 4, 17, 19), (5, 4, 3, 3), {"padding": (2, 3), "dilation": (2, 3)}),
+    "dilated, strided": ((2, 4, 17, 19), (5, 4, 3, 2), {"padding": (2, 1), "dilation": (2, 3), "stride": (2, 3)}),
+    "stride beyond kernel": ((2, 3, 17, 18), (5, 3, 2, 2), {"stride": (4, 5)}),
+    "dilation shares a factor with stride": (
+        (1, 3, 23, 21),
+        (5, 3, 3, 3),
+        {"stride": (4, 6), "dilation": (2, 4), "padding": (3, 2)},
+    ),
+    "groups": ((2, 12, 9, 7), (9, 4, 3, 3), {"padding": (1, 1), "groups": 3}),
+    "groups, strided": ((2, 8, 9, 7), (12, 2, 3, 3), {"groups": 4, "stride": (2, 1)}),
+    "one dimension": ((2, 5, 37, 1), (7, 5, 3, 1), {"padding": (1, 0), "stride": (2, 1)}),
+    "one row": ((2, 5, 1, 37), (7, 5, 1, 4), {"padding": (0, 1)}),
+    "one pixel": ((4, 33, 1, 1), (35, 33, 1, 1), {}),
+    "padding wider than the image": ((2, 3, 2, 1), (4, 3, 3, 5), {"padding": (3, 4)}),
+    "one channel": ((1, 1, 19, 23), (1, 1, 5, 4), {"padding": (2, 1)}),
+    "many channels": ((1, 271, 5, 6), (70, 271, 3, 3), {"padding": (1, 1)}),
+    "depthwise": ((2, 7, 11, 13), (7, 1, 3, 3), {"padding": (1, 1), "groups": 7}),
+    "depthwise stride 2": ((2, 7, 11, 14), (7, 1, 3, 3), {"padding": (1, 1), "groups": 7, "stride": (2, 2)}),
+    "depthwise 5x5": ((1, 19, 14, 14), (19, 1, 5, 5), {"padding": (2, 2), "groups": 19, "stride": (2, 1)}),
+    "depthwise dilated": (
+        (2, 5, 17, 19),
+        (5, 1, 3, 3),
+        {"padding": (2, 4), "groups": 5, "dilation": (2, 4), "stride": (1, 2)},
+    ),
+    "depthwise multiplier": ((2, 5, 9, 10), (15, 1, 3, 2), {"padding": (1, 1), "groups": 5, "stride": (2, 1)}),
+    "depthwise row": ((2, 6, 1, 40), (6, 1, 1, 4), {"padding": (0, 3), "groups": 6}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CONVS)
+def test_conv(kind, name):
+    x, w, geometry = CONVS[name]
+    run_conv(kind, numbers(*x), numbers(*w, seed=1), **geometry)
+
+
+@pytest.mark.parametrize("name", ["stride 2", "many channels"])
+def test_conv_large_tiles(name):
+    x, w, geometry = CONVS[name]
+    run_conv("gpu", numbers(*x), numbers(*w, seed=1), **geometry)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("groups", [1, 6])
+def test_conv_views(kind, groups):
+    pad = {"padding": (1, 1), "stride": (2, 1), "groups": groups}
+    # x a slice of channels and pixels, w transposed
+    x = numbers(2, 9, 15, 16)
+    w = numbers(6 // groups, 8 if groups == 1 else 6, 3, 3, seed=1)
+    looks = (lambda t: t[:, 2:8, 1:, ::2], lambda t: t.transpose(0, 1), lambda t: t)
+    run_conv(kind, x, w, looks=looks, **pad)
+    # x channels last
+    looks = (lambda t: t.permute(0, 3, 1, 2), lambda t: t.transpose(2, 3), lambda t: t)
+    w = numbers(6, 6 // groups, 3, 3, seed=1)
+    run_conv(kind, numbers(2, 11, 12, 6), w, looks=looks, **pad)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_conv_expanded_gradient(kind, kernel, groups):
+    """The gradient of a mean: one value for every pixel."""
+    x, w = numbers(3, 4, 6, 5), numbers(8, 4 // groups, kernel, kernel, seed=1)
+    looks = (lambda t: t, lambda t: t, lambda t: t[:, :, :1, :1].expand_as(t))
+    run_conv(kind, x, w, looks=looks, groups=groups, padding=(kernel // 2, kernel // 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_conv_weight_long_sum(kind):
+    x, w = np.abs(numbers(8, 3, 33, 31)), numbers(5, 3, 3, 3)
+    run_conv(kind, x, w, padding=(1, 1), limit=1e-4, only=("conv_weight",))
+    run_conv(kind, x, w, padding=(1, 1), limit=1e-4, only=("conv_weight",), compute_units=32)
+    x, w = np.abs(numbers(8, 3, 63, 31)), numbers(3, 1, 5, 4)
+    run_conv(kind, x, w, groups=3, limit=1e-5, only=("conv_weight",), compute_units=32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("shape", "w", "launches"),
+    [((0, 3, 5, 5), (4, 3, 3, 3), 0), ((2, 3, 5, 5), (0, 3, 3, 3), 0), ((2, 0, 5, 5), (4, 0, 3, 3), 1)],
+)
+def test_conv_empty(kind, shape, w, launches):
+    out = (shape[0], w[0], 5, 5)
+    attrs = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "shape": out}
+    graph, data = make("conv", [numbers(*shape), numbers(*w)], None, [(out, "f32")], {**attrs, **ACC})
+    (got,) = run_node(contract.lower_conv, graph, data, device(kind))
+    assert np.array_equal(got, np.zeros(out, np.float32))
+    lowered = contract.lower_conv(graph.nodes[0], graph, device(kind))
+    assert len(lowered.launches) == launches
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("images", [0, 2])
+def test_conv_weight_empty(kind, groups, images):
+    """No image, or images of no width: nothing is added up."""
+    x, dy, w = (images, 3, 4, images), (images, 6, 4, 0), (6, 3 // groups, 3, 3)
+    attrs = {"stride": (1, 1), "padding": (1, 0), "dilation": (1, 1), "groups": groups, "shape": w}
+    graph, data = make("conv_weight", [numbers(*dy), numbers(*x)], None, [(w, "f32")], attrs)
+    (got,) = run_node(contract.lower_conv_weight, graph, data, device(kind))
+    assert np.array_equal(got, np.zeros(w, np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("guarded", "groups", "kernel"), [(False, 1, 1), (False, 2, 3), (True, 1, 3), (True, 6, 3), (False, 6, 1)]
+)
+def test_conv_epilogue(kind, guarded, groups, kernel):
+    x, w, bias = numbers(2, 6, 7, 9), numbers(6, 6 // groups, kernel, kernel, seed=1), numbers(6)
+    shape, pad = (2, 6, 7, 9), kernel // 2
+    load = (2, ((3, 2, 5),) if guarded else (), 0.0)
+    attrs = {
+        "stride": (1, 1),
+        "padding": (pad, pad),
+        "dilation": (1, 1),
+        "groups": groups,
+        "shape": shape,
+        **relu_of_bias(load, False),
+    }
+    for op in ("conv", "conv_input"):
+        graph, data = make(
+            op, [x, w, bias], [None, None, lambda t: view(t, shape, (0, 1, 0, 0))], [(shape, "f32")], attrs
+        )
+        check_graph(graph)
+        (got,) = run_node(getattr(contract, f"lower_{op}"), graph, data, device(kind))
+        name = {"conv": "conv2d", "conv_input": "conv_transpose2d"}[op]
+        forward = getattr(torch.nn.functional, name)
+        want = forward(torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding=pad, groups=groups)
+        plus = torch.from_numpy(bias).double().view(1, 6, 1, 1).expand(shape).clone()
+        if guarded:
+            plus[..., :2] = 0
+            plus[..., 5:] = 0
+        close(got, (want + plus).relu())
