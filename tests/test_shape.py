@@ -1,0 +1,96 @@
+"""Modules, functions and lines of documentation stay short enough to read."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("src", "tests", "bench", "scripts", "coverage")
+MODULE_LINES, FUNCTION_LINES, COLUMNS = 400, 60, 120
+
+#: What is still too long. Nothing is added here: it shrinks until it is empty.
+LONG_MODULES: set[str] = {
+    "bench/accounts.py",
+    "bench/energy.py",
+    "bench/kernels.py",
+    "src/handheld/analyse/findings.py",
+    "src/handheld/analyse/run.py",
+    "src/handheld/backends/opencl/session.py",
+    "src/handheld/capture/capture.py",
+    "src/handheld/capture/record.py",
+    "src/handheld/run/data.py",
+    "src/handheld/run/loop.py",
+    "src/handheld/studies/answers2022.py",
+    "src/handheld/studies/findings2019.py",
+    "src/handheld/studies/page2019.py",
+    "src/handheld/studies/page2022.py",
+    "tests/cli/test_cli.py",
+    "tests/measure/test_tuner.py",
+    "tests/profile/test_profile.py",
+    "tests/run/test_steps.py",
+    "tests/test_package.py",
+}
+LONG_FUNCTIONS: set[str] = {
+    "src/handheld/cli/bench.py bench",
+    "src/handheld/cli/liu2019.py study_liu2019",
+    "src/handheld/cli/package.py package",
+    "src/handheld/cli/profile.py profile",
+    "src/handheld/cli/study.py das2022",
+    "src/handheld/cli/train.py train",
+    "src/handheld/cli/tune.py tune",
+    "src/handheld/kernels/contract_local.py reads",
+    "src/handheld/profile/session.py profile",
+    "src/handheld/studies/page2022.py _transfers",
+    "src/handheld/studies/page2022.py _where",
+}
+WIDE_PAGES: set[str] = {
+    "README.md",
+    "docs/api.md",
+    "docs/architecture.md",
+    "docs/results.md",
+    "docs/suite.md",
+    "docs/testing.md",
+    "docs/tuning.md",
+}
+
+
+def modules() -> dict[str, str]:
+    """The text of every Python file by its path."""
+    return {p.relative_to(ROOT).as_posix(): p.read_text() for folder in FOLDERS for p in (ROOT / folder).rglob("*.py")}
+
+
+def test_no_module_is_long() -> None:
+    found = {path: len(text.splitlines()) for path, text in modules().items()}
+    assert len(found) > 400, "the folders are where they were"
+    assert {p: n for p, n in found.items() if n > MODULE_LINES and p not in LONG_MODULES} == {}
+
+
+def test_no_function_is_long() -> None:
+    found = {}
+    for path, text in modules().items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > FUNCTION_LINES and f"{path} {node.name}" not in LONG_FUNCTIONS:
+                    found[f"{path} {node.name}"] = lines
+    assert found == {}
+
+
+def pages() -> list[Path]:
+    return [
+        *(ROOT / "docs").rglob("*.md"),
+        *ROOT.glob("*.md"),
+        *(ROOT / "bench").glob("*.md"),
+        *ROOT.glob("coverage/*.md"),
+    ]
+
+
+def test_no_line_of_a_page_is_wide() -> None:
+    found = {}
+    for path in pages():
+        name = path.relative_to(ROOT).as_posix()
+        wide = [n for n, line in enumerate(path.read_text().splitlines(), 1) if len(line) > COLUMNS]
+        if wide and name not in WIDE_PAGES:
+            found[name] = wide
+    assert found == {}
