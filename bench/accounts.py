@@ -108,13 +108,13 @@ def times(entry: Entry, options: argparse.Namespace, found: Sources, path: Path)
 
 
 def account(run: Any, graph: str) -> Row:
-    parts, summary = run.parts(graph), run.summary()
+    parts, summary = run.parts(graph), run.summary().to_json()
     if parts is None:
         raise HandheldError("no step was recorded whole")
     return {
-        "parts": parts,
-        "kernels_ms": sum(parts[p] for p in ("forward", "backward", "update")),
-        "unexplained": parts["unexplained"] / parts["ms"],
+        "parts": parts.to_json(),
+        "kernels_ms": parts.forward + parts.backward + parts.update,
+        "unexplained": parts.unexplained / parts.ms,
         "launches": summary["launches"],
         "recorded": summary["recorded"],
         "clock_error_us": summary["clock_error_us"],
@@ -122,8 +122,8 @@ def account(run: Any, graph: str) -> Row:
         "utilisation": summary["utilisation"],
         "memory": summary["memory"],
         "overhead": summary["overhead"],
-        "findings": [f["text"] for f in run.findings()],
-        "notes": [note["text"] for note in run.notes()],
+        "findings": [f.text for f in run.findings()],
+        "notes": [note.text for note in run.notes()],
     }
 
 
@@ -261,12 +261,12 @@ def with_torch(found: Sources, folder: Path, steps: int = 40) -> Row:
 def sums(run: Any) -> Row:
     parts = run.parts()
     return {
-        "step_ms": run.summary()["step_ms"],
+        "step_ms": run.summary().step_ms,
         "recorded": len(run.timed),
-        "ops": sum(row["ms"] is not None for row in run.ops()),
+        "ops": sum(row.ms is not None for row in run.ops()),
         "clock_error_us": run.clock.error_ns * 1e-3,
-        "unexplained": parts["unexplained"] / parts["ms"] if parts else None,
-        "phases_ms": {row["phase"]: row["ms"] for row in run.phases()},
+        "unexplained": parts.unexplained / parts.ms if parts else None,
+        "phases_ms": {row.phase: row.ms for row in run.phases()},
     }
 
 

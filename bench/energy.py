@@ -37,6 +37,7 @@ from workloads import Entry, captured, chosen
 
 import handheld
 from handheld.analyse.energy import idle_watts, interval
+from handheld.analyse.ops import OpTime
 from handheld.analyse.rails import Series, rails
 from handheld.analyse.run import Run
 from handheld.backends.base import describe
@@ -46,6 +47,7 @@ from handheld.profile.energy import LEAST_ROUNDS, LEAST_S, MOST_S, TICKS, measur
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import Sources, idle, sampled, sources
 from handheld.profile.session import update_s
+from handheld.store.rows import EnergyWindowRow
 
 METHODS = ("slope", "alone")
 TIMED = tuple(f"{method} timed" for method in METHODS)
@@ -56,7 +58,7 @@ HELD = "held out"
 HELD_OUT = ("step", "forward", "other batch")  # the step itself, for comparison, is not
 
 Row = dict[str, Any]
-Keyed = dict[tuple[Any, ...], Row]
+Keyed = dict[tuple[Any, ...], OpTime]
 
 
 # ── a workload ────────────────────────────────────────────────────────────────────────────────
@@ -121,26 +123,26 @@ def window_of(run: Run, ticks: int = TICKS) -> float:
 
 def ledger(run: Run, method: str, rail: str) -> dict[int, tuple[float, float]]:
     """Op -> (J, s) of one run of it: its signature's, shared among its ops by their times."""
-    times = {row["id"]: row["ms"] for row in run.ops() if row["ms"] is not None}
+    times = {row.id: row.ms for row in run.ops() if row.ms is not None}
     found = {}
     for row in run.op_energy():
-        if (row["method"], row["rail"]) == (method, rail):
-            whole = sum(times.get(op, 0.0) for op in row["ops"]) or 1.0
-            for op in row["ops"]:
+        if (row.method, row.rail) == (method, rail):
+            whole = sum(times.get(op, 0.0) for op in row.ops) or 1.0
+            for op in row.ops:
                 part = times.get(op, 0.0) / whole
-                found[op] = (row["joules"] * part, row["run_s"] * part)
+                found[op] = (row.joules * part, row.run_s * part)
     return found
 
 
 def held_out(run: Run, rail: Series, name: str) -> tuple[float, float, float]:
     """J of one run of what was held out, half its interval, and s."""
-    rows = run.file.table("SELECT * FROM energy_window WHERE method=? AND signature=?", HELD, name)
+    rows = run.file.table(EnergyWindowRow, "WHERE method=? AND signature=?", HELD, name)
     joules, seconds = [], []
     for row in rows:
-        value = rail.joules(row["begin_ns"], row["end_ns"])
+        value = rail.joules(row.begin_ns, row.end_ns)
         if value is not None:
-            joules.append(value / row["runs"])
-            seconds.append((row["end_ns"] - row["begin_ns"]) * 1e-9 / row["runs"])
+            joules.append(value / row.runs)
+            seconds.append((row.end_ns - row.begin_ns) * 1e-9 / row.runs)
     if not joules:
         raise HandheldError(f"no reading of {rail.rail} reaches around the windows of {name}")
     mean, half = interval(joules)
@@ -159,7 +161,7 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
         rail = main_rail(run)
         step_j, step_half, step_s = held_out(run, rail, "step")
         mean_w = step_j / step_s
-        phase = {row["id"]: row["phase"] for row in run.ops()}
+        phase = {row.id: row.phase for row in run.ops()}
         row: Row = {
             "workload": entry.name,
             "rail": rail.rail,
@@ -175,7 +177,7 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
         for m in METHODS:
             row["forward"][m] = sum(j for op, (j, _) in sums[m].items() if phase[op] == "forward")
         timed = keyed(run)
-        ahead = {key: r for key, r in timed.items() if r["phase"] == "forward"}
+        ahead = {key: r for key, r in timed.items() if r.phase == "forward"}
         row["step"] |= by_power(timed, timed, sums, mean_w, step_s)
         row["forward"] |= by_power(timed, ahead, sums, mean_w, seconds)
         row |= agreement(run, rail.rail)
@@ -211,30 +213,30 @@ def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w
         above = {op: (joules - idle_w * took, took) for op, (joules, took) in sums[m].items()}
         row[m] = idle_w * seconds
         for key, r in there.items():
-            if key in here and here[key]["id"] in above:
-                row[m] += above[here[key]["id"]][0] * more_work(here[key], r)
+            if key in here and here[key].id in above:
+                row[m] += above[here[key].id][0] * more_work(here[key], r)
             else:
-                row[m] += phase_rate(here, above, r["phase"]) * r["ms"]
+                row[m] += phase_rate(here, above, r.phase) * (r.ms or 0.0)
     return row | by_power(here, there, sums, mean_w, seconds)
 
 
-def more_work(here: Row, there: Row) -> float:
+def more_work(here: OpTime, there: OpTime) -> float:
     """How much more an op does: by its arithmetic, or by the bytes of one that has none."""
-    what = "flops" if here["flops"] else "bytes"
-    return there[what] / here[what] if here[what] else 1.0
+    before, after = (here.flops, there.flops) if here.flops else (here.bytes, there.bytes)
+    return after / before if before else 1.0
 
 
 def by_power(here: Keyed, there: Keyed, sums: dict[str, Any], mean_w: float, seconds: float) -> Row:
     """The same methods' watts while an op runs, by the times of ops where they are wanted: right
     also where an op that is repeated finds its inputs in a cache, and takes less."""
-    whole = sum(r["ms"] for r in there.values())
+    whole = sum(r.ms or 0.0 for r in there.values())
     found = {}
     for m in METHODS:
         watts = {}
         for key, r in here.items():
-            joules, took = sums[m].get(r["id"], (0.0, 0.0))
+            joules, took = sums[m].get(r.id, (0.0, 0.0))
             watts[key] = joules / took if joules > 0 and took > 0 else mean_w
-        mean = sum(watts.get(key, mean_w) * r["ms"] for key, r in there.items()) / whole
+        mean = sum(watts.get(key, mean_w) * (r.ms or 0.0) for key, r in there.items()) / whole
         found[f"{m} timed"] = mean * seconds
     return found
 
@@ -242,9 +244,9 @@ def by_power(here: Keyed, there: Keyed, sums: dict[str, Any], mean_w: float, sec
 def keyed(run: Run) -> Keyed:
     """Ops that take time, by where they come from."""
     found: Keyed = {}
-    for row in sorted(run.ops(), key=lambda r: r["position"]):
-        if row["ms"]:
-            key = tuple(row[k] for k in ("op", "source", "phase", "path"))
+    for row in sorted(run.ops(), key=lambda r: r.position):
+        if row.ms:
+            key = (row.op, row.source, row.phase, row.path)
             again = sum(other[:-1] == key for other in found)
             found[(*key, again)] = row
     return found
@@ -252,15 +254,15 @@ def keyed(run: Run) -> Keyed:
 
 def phase_rate(here: Keyed, joules: dict[int, tuple[float, float]], phase: str) -> float:
     """J a ms of the ops of a phase."""
-    mine = [r for r in here.values() if r["phase"] == phase and r["id"] in joules] or [
-        r for r in here.values() if r["id"] in joules
+    mine = [r for r in here.values() if r.phase == phase and r.id in joules] or [
+        r for r in here.values() if r.id in joules
     ]
-    return sum(joules[r["id"]][0] for r in mine) / sum(r["ms"] for r in mine)
+    return sum(joules[r.id][0] for r in mine) / sum(r.ms or 0.0 for r in mine)
 
 
 def agreement(run: Run, rail: str) -> Row:
     """How far the two methods agree on each signature."""
-    by = {m: {r["signature"]: r for r in run.op_energy() if (r["method"], r["rail"]) == (m, rail)} for m in METHODS}
+    by = {m: {r.signature: r for r in run.op_energy() if (r.method, r.rail) == (m, rail)} for m in METHODS}
     names = [name for name in by["slope"] if name in by["alone"]]
     pairs = np.array([[by[m][name]["joules"] for m in METHODS] for name in names])
     ranks = pairs.argsort(axis=0).argsort(axis=0)
@@ -326,11 +328,11 @@ def planted(options: argparse.Namespace, found: Sources, path: Path) -> Row:
                 profiler.energy_window(method, name, ops, more, runs, begin, end)
     with handheld.open_run(path) as run:
         rail = main_rail(run).rail
-        rows = {(r["signature"], r["method"]): r for r in run.op_energy() if r["rail"] == rail}
+        rows = {(r.signature, r.method): r for r in run.op_energy() if r.rail == rail}
         result: Row = {"rail": rail}
         for method in METHODS:
             hot, cold = (rows[name, method] for name in names)
-            apart = hot["low_joules"] > cold["high_joules"] or cold["low_joules"] > hot["high_joules"]
+            apart = hot.low_joules > cold.high_joules or cold.low_joules > hot.high_joules
             result[method] = {
                 name: {k: rows[name, method][k] for k in ("joules", "low_joules", "high_joules", "run_s", "ticks")}
                 for name in names

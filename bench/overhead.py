@@ -106,7 +106,7 @@ def ours(entry: Entry, options: argparse.Namespace, folder: str) -> dict[str, An
             **row,
             "windows": len({one.window for one in run.timed}),
             "recorded": len(run.timed),
-            "unexplained": parts["unexplained"] / parts["ms"] if parts else None,
+            "unexplained": parts.unexplained / parts.ms if parts else None,
             "sampler_share": sampler["cpu_share"] * awake,
             "sampler_sources": {name: one["cpu_share"] * awake for name, one in sampler["sources"].items()},
         }

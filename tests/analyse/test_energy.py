@@ -75,20 +75,20 @@ def test_both_methods_find_what_is_known(made, channels):
     energy = rising(rail.watts, step=0.001)
     made.source("meter", channels, 20, (lambda t: [energy(t)]) if channels is COUNTER else lambda t: [rail.watts(t)])
     with made.open() as run:
-        rows = {(r["signature"], r["method"]): r for r in run.op_energy()}
+        rows = {(r.signature, r.method): r for r in run.op_energy()}
         assert set(rows) == {(s, m) for s in SECONDS for m in ("slope", "alone")}
         for (signature, _), row in rows.items():
-            assert row["joules"] == pytest.approx(expected(signature), rel=0.03)
-            assert row["run_s"] == pytest.approx(SECONDS[signature], rel=0.01)
-            assert row["idle_joules"] == pytest.approx(IDLE_W * SECONDS[signature], rel=0.03)
-            assert row["windows"] == 3 and row["ops"] == [int(signature[-1])]
+            assert row.joules == pytest.approx(expected(signature), rel=0.03)
+            assert row.run_s == pytest.approx(SECONDS[signature], rel=0.01)
+            assert row.idle_joules == pytest.approx(IDLE_W * SECONDS[signature], rel=0.03)
+            assert row.windows == 3 and row.ops == (int(signature[-1]),)
             # a counter changes with each reading; power only where a window begins or ends
-            assert row["ticks"] >= (200 if channels is COUNTER else 0)
+            assert row.ticks >= (200 if channels is COUNTER else 0)
         (step,) = run.step_energy()
         whole = sum(map(expected, SECONDS))
-        assert step["joules"] == pytest.approx(whole, rel=0.02)
-        assert step["slope"] == pytest.approx(whole, rel=0.03)
-        assert step["alone"] == pytest.approx(whole, rel=0.03)
+        assert step.joules == pytest.approx(whole, rel=0.02)
+        assert step.slope == pytest.approx(whole, rel=0.03)
+        assert step.alone == pytest.approx(whole, rel=0.03)
 
 
 def test_ops_of_equal_time_are_told_apart(made, monkeypatch):
@@ -101,10 +101,10 @@ def test_ops_of_equal_time_are_told_apart(made, monkeypatch):
     with made.open() as run:
         for method in ("slope", "alone"):
             hot, cold = (
-                next(r for r in run.op_energy() if (r["signature"], r["method"]) == (signature, method))
+                next(r for r in run.op_energy() if (r.signature, r.method) == (signature, method))
                 for signature in ("sig0", "sig1")
             )
-            assert hot["low_joules"] > cold["high_joules"]
+            assert hot.low_joules > cold.high_joules
 
 
 def test_a_device_that_warms_up_is_compared_with_steps_nearby(made):
@@ -113,9 +113,9 @@ def test_a_device_that_warms_up_is_compared_with_steps_nearby(made):
     energy = rising(rail.watts, step=0.001)
     made.source("meter", COUNTER, 20, lambda t: [energy(t)])
     with made.open() as run:
-        (slope,) = (r for r in run.op_energy() if (r["signature"], r["method"]) == ("sig0", "slope"))
+        (slope,) = (r for r in run.op_energy() if (r.signature, r.method) == ("sig0", "slope"))
         mean = 1 + 0.004 * (made.now - START) * 1e-9 / 2
-        assert slope["joules"] == pytest.approx(JOULES["sig0"] * mean + IDLE_W * 0.006, rel=0.06)
+        assert slope.joules == pytest.approx(JOULES["sig0"] * mean + IDLE_W * 0.006, rel=0.06)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
@@ -135,7 +135,7 @@ def test_windows_that_no_reading_reaches_around_say_nothing(made):
     energy = rising(rail.watts, step=0.001)
     made.source("meter", COUNTER, 20, lambda t: [energy(t)], until=START + 5000 * MS)
     with made.open() as run:
-        assert all(r["windows"] == 1 for r in run.op_energy())
+        assert all(r.windows == 1 for r in run.op_energy())
         assert len(run.op_energy()) < 4
 
 
@@ -154,11 +154,11 @@ def test_memory_is_a_rail_of_its_own(made):
             next(
                 r
                 for r in run.op_energy()
-                if r["rail"] == f"meter/gpu0 {name}" and (r["signature"], r["method"]) == ("sig0", "alone")
+                if r.rail == f"meter/gpu0 {name}" and (r.signature, r.method) == ("sig0", "alone")
             )
             for name in ("energy", "memory power")
         )
-        assert memory["joules"] == pytest.approx(0.25 * whole["joules"], rel=0.03)
+        assert memory.joules == pytest.approx(0.25 * whole.joules, rel=0.03)
 
 
 def test_energy_of_the_run_with_idle_apart(made):
@@ -167,10 +167,10 @@ def test_energy_of_the_run_with_idle_apart(made):
     made.source("meter", COUNTER, 20, lambda t: [energy(t)])
     with made.open() as run:
         (row,) = run.energy()
-        assert row["watts"] == pytest.approx(50, rel=0.02) and not row["estimate"]
-        assert row["idle_watts"] == pytest.approx(IDLE_W, rel=0.02)
-        assert row["joules_step"] == pytest.approx(50 * 9.17e-3, rel=0.03)
-        assert row["ticks"] > 50 and row["covers"] == ("gpu",)
+        assert row.watts == pytest.approx(50, rel=0.02) and not row.estimate
+        assert row.idle_watts == pytest.approx(IDLE_W, rel=0.02)
+        assert row.joules_step == pytest.approx(50 * 9.17e-3, rel=0.03)
+        assert row.ticks > 50 and row.covers == ("gpu",)
 
 
 def test_a_counter_is_taken_before_power_of_the_same(made):
@@ -178,7 +178,7 @@ def test_a_counter_is_taken_before_power_of_the_same(made):
     energy = rising(lambda t: 50.0)
     made.source("meter", [*COUNTER, *POWER], 20, lambda t: [energy(t), 49.0])
     with made.open() as run:
-        assert [row["rail"] for row in run.energy()] == ["meter/gpu0 energy"]
+        assert [row.rail for row in run.energy()] == ["meter/gpu0 energy"]
 
 
 def test_without_a_sensor_nothing_is_said(made):
@@ -192,11 +192,11 @@ def test_an_estimate_is_marked_wherever_it_appears(tmp_path):
     made.steps(50)
     with made.open() as run:
         (row,) = run.energy()
-        busy, whole = 9.15e-3, run.parts()["ms"] * 1e-3
-        assert row["estimate"] and row["rail"] == "estimate" and row["joules"] is None
-        assert row["joules_step"] == pytest.approx(5 * busy + 1 * (whole - busy))
+        busy, whole = 9.15e-3, run.parts().ms * 1e-3
+        assert row.estimate and row.rail == "estimate" and row.joules is None
+        assert row.joules_step == pytest.approx(5 * busy + 1 * (whole - busy))
         rows = run.op_energy()
-        assert [r["joules"] for r in rows] == pytest.approx([5 * 6e-3, 5 * 3e-3])
-        assert all(r["estimate"] and r["method"] == r["rail"] == "estimate" for r in rows)
-        assert all(r["low_joules"] is None for r in rows), "nothing measured, no interval"
+        assert [r.joules for r in rows] == pytest.approx([5 * 6e-3, 5 * 3e-3])
+        assert all(r.estimate and r.method == r.rail == "estimate" for r in rows)
+        assert all(r.low_joules is None for r in rows), "nothing measured, no interval"
         assert run.step_energy() == []

@@ -57,7 +57,7 @@ def between(low: float, high: float, value: float = 1.0) -> Callable[[float], fl
 
 
 def steps_between(run, low: float, high: float) -> list[int]:
-    return [s["id"] for s in run.steps() if s["end_ns"] > START + low * 1e9 and s["begin_ns"] < START + high * 1e9]
+    return [s.id for s in run.steps() if s.end_ns > START + low * 1e9 and s.begin_ns < START + high * 1e9]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_quiet_run_has_none(made):
     made.steps(600, slower=lambda i: rng.normal(1, 0.02))
     machine(made)
     with made.open() as run:
-        assert not kinds(run) & PLANTED, [f["text"] for f in run.findings()]
+        assert not kinds(run) & PLANTED, [f.text for f in run.findings()]
 
 
 def test_a_thread_that_burns_a_core(made):
@@ -80,11 +80,11 @@ def test_a_thread_that_burns_a_core(made):
     machine(made, threads=between(begin, end, 0.9))
     with made.open() as run:
         found = named(run, "own load")
-        assert found["evidence"]["seconds"] == pytest.approx(end - begin, abs=0.3)
-        assert found["evidence"]["cores"] == pytest.approx(0.9, abs=0.1)
-        assert set(range(215, 385)) <= set(found["steps"]) <= set(range(185, 415))
-        assert found["ops"] == [0, 1], "both are half as slow again, the longer one by more"
-        assert named(run, "slow steps")["evidence"]["cause"] == "own load"
+        assert found.evidence["seconds"] == pytest.approx(end - begin, abs=0.3)
+        assert found.evidence["cores"] == pytest.approx(0.9, abs=0.1)
+        assert set(range(215, 385)) <= set(found.steps) <= set(range(185, 415))
+        assert found.ops == [0, 1], "both are half as slow again, the longer one by more"
+        assert named(run, "slow steps").evidence["cause"] == "own load"
 
 
 def test_own_load_where_cores_are_free(made):
@@ -92,9 +92,9 @@ def test_own_load_where_cores_are_free(made):
     machine(made, own=between(2.0, 4.0))
     with made.open() as run:
         found = named(run, "own load")
-        assert found["evidence"]["cores"] == pytest.approx(1.0, abs=0.15)
+        assert found.evidence["cores"] == pytest.approx(1.0, abs=0.15)
         expected = steps_between(run, 2.0, 4.0)
-        assert len(set(found["steps"]) ^ set(expected)) <= 24
+        assert len(set(found.steps) ^ set(expected)) <= 24
         assert "other load" not in kinds(run)
 
 
@@ -112,8 +112,8 @@ def test_another_process(made):
     machine(made, other=between(1.0, 3.0))
     with made.open() as run:
         found = named(run, "other load")
-        assert found["evidence"]["seconds"] == pytest.approx(2.0, abs=0.3)
-        assert len(set(found["steps"]) ^ set(steps_between(run, 1.0, 3.0))) <= 24
+        assert found.evidence["seconds"] == pytest.approx(2.0, abs=0.3)
+        assert len(set(found.steps) ^ set(steps_between(run, 1.0, 3.0))) <= 24
         assert "own load" not in kinds(run)
 
 
@@ -130,11 +130,11 @@ def test_a_throttled_clock(made):
     machine(made, clock=lambda t: 2.0e9 if t < begin else 1.2e9)
     with made.open() as run:
         found = named(run, "clock")
-        assert found["evidence"]["from_hz"] == pytest.approx(2.0e9, rel=0.03)
-        assert found["evidence"]["to_hz"] == pytest.approx(1.2e9, rel=0.03)
-        assert len(found["evidence"]["clocks"]) == 4 and "and 3 more fell" in found["text"]
-        assert len(set(found["steps"]) ^ set(range(400, 600))) <= 12
-        assert found["ops"] == [0, 1]
+        assert found.evidence["from_hz"] == pytest.approx(2.0e9, rel=0.03)
+        assert found.evidence["to_hz"] == pytest.approx(1.2e9, rel=0.03)
+        assert len(found.evidence["clocks"]) == 4 and "and 3 more fell" in found.text
+        assert len(set(found.steps) ^ set(range(400, 600))) <= 12
+        assert found.ops == [0, 1]
 
 
 def test_an_idle_core_may_slow_down(made):
@@ -155,8 +155,8 @@ def test_a_gpu_clock_counts_whatever_the_cores_do(made):
     made.source("adreno", [Channel("gpu clock", "frequency")], 20, lambda t: [680e6 if t < 1 else 305e6])
     with made.open() as run:
         found = named(run, "clock")
-        assert "adreno/gpu clock fell to 305 of 680 MHz" in found["text"]
-        assert len(set(found["steps"]) ^ set(steps_between(run, 1.0, 99))) <= 4
+        assert "adreno/gpu clock fell to 305 of 680 MHz" in found.text
+        assert len(set(found.steps) ^ set(steps_between(run, 1.0, 99))) <= 4
 
 
 def test_a_sleeping_data_loader(made):
@@ -164,19 +164,19 @@ def test_a_sleeping_data_loader(made):
     made.steps(300, outside_ms=lambda i: 20.0 if i % 5 == 4 else 0.0)
     with made.open() as run:
         found = named(run, "caller")
-        assert found["evidence"]["ms"] == pytest.approx(20.0, abs=0.1)
+        assert found.evidence["ms"] == pytest.approx(20.0, abs=0.1)
         # the first recorded step after a window is not counted: a profiler works there, too
         slept = {i for i in range(300) if i % 5 == 4}
-        assert set(found["steps"]) <= slept and len(slept - set(found["steps"])) <= 60
-        assert found["ops"] == [0], "the op that waits for the batch"
+        assert set(found.steps) <= slept and len(slept - set(found.steps)) <= 60
+        assert found.ops == [0], "the op that waits for the batch"
 
 
 def test_long_waits_are_meant_and_not_the_short_ones_beside_them(made):
     made.steps(300, outside_ms=lambda i: 400.0 if i % 10 == 7 else 1.0)
     with made.open() as run:
         found = named(run, "caller")
-        assert found["evidence"]["ms"] == pytest.approx(400, rel=0.01)
-        assert found["steps"] == list(range(7, 300, 10))
+        assert found.evidence["ms"] == pytest.approx(400, rel=0.01)
+        assert found.steps == list(range(7, 300, 10))
 
 
 def test_a_loader_that_the_device_does_not_wait_for(made):
@@ -195,17 +195,17 @@ def test_a_loader_that_the_device_does_not_wait_for(made):
                 at = end + 2000
             made.writer.put("command", n, 4, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:
-        assert run.parts()["caller"] == 0 and "caller" not in kinds(run)
+        assert run.parts().caller == 0 and "caller" not in kinds(run)
 
 
 def test_a_copy_in_the_middle(made):
     made.steps(100, commands=[*PLAIN[:2], (DOWNLOAD, -1, 2.0), *PLAIN[2:]])
     with made.open() as run:
         found = named(run, "transfer")
-        assert found["ops"] == [0, 1] and found["evidence"]["bytes"] == 4
-        assert found["evidence"]["ms"] == pytest.approx(2.0, abs=0.01)
-        assert found["steps"] == [s["id"] for s in run.steps() if s["recorded"]]
-        assert "after layer conv" in found["text"]
+        assert found.ops == [0, 1] and found.evidence["bytes"] == 4
+        assert found.evidence["ms"] == pytest.approx(2.0, abs=0.01)
+        assert found.steps == [s.id for s in run.steps() if s.recorded]
+        assert "after layer conv" in found.text
 
 
 def test_launches_that_the_device_waits_for(made):
@@ -218,7 +218,7 @@ def test_launches_that_the_device_waits_for(made):
         made.writer.put("step", n, "train", 8, t, t + 20 * MS, n // 4, None)
         made.writer.put("command", n, 2, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:
-        assert named(run, "launching")["evidence"]["share"] == pytest.approx(0.5, abs=0.06)
+        assert named(run, "launching").evidence["share"] == pytest.approx(0.5, abs=0.06)
 
 
 def test_a_driver_that_waits(made):
@@ -234,9 +234,9 @@ def test_a_driver_that_waits(made):
         made.writer.put("command", n, 3, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:
         found = named(run, "driver")
-        assert found["ops"] == [1] and found["evidence"]["share"] == pytest.approx(0.3, abs=0.01)
-        assert found["evidence"]["most_ms"] == pytest.approx(5, abs=0.01)
-        assert "although the next command is there" in found["text"] and len(found["steps"]) == 20
+        assert found.ops == [1] and found.evidence["share"] == pytest.approx(0.3, abs=0.01)
+        assert found.evidence["most_ms"] == pytest.approx(5, abs=0.01)
+        assert "although the next command is there" in found.text and len(found.steps) == 20
 
 
 def test_a_driver_that_waits_before_a_step(made):
@@ -252,8 +252,8 @@ def test_a_driver_that_waits_before_a_step(made):
         made.writer.put("command", n, 2, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:
         found = named(run, "driver")
-        assert found["evidence"]["most_ms"] == pytest.approx(10, abs=0.01) and not found["ops"]
-        assert "10.00 ms of that are before the upload" in found["text"]
+        assert found.evidence["most_ms"] == pytest.approx(10, abs=0.01) and not found.ops
+        assert "10.00 ms of that are before the upload" in found.text
 
 
 def test_heat_touches_the_steps_after_it(made):
@@ -261,8 +261,8 @@ def test_heat_touches_the_steps_after_it(made):
     made.source("thermal", [Channel("soc", "temperature")], 100, lambda t: [40 + 4 * max(t, 0)])
     with made.open() as run:
         found = named(run, "heat")
-        assert found["evidence"]["from_c"] == pytest.approx(40, abs=0.5)
-        assert len(set(found["steps"]) ^ set(steps_between(run, 1.25, 99))) <= 24
+        assert found.evidence["from_c"] == pytest.approx(40, abs=0.5)
+        assert len(set(found.steps) ^ set(steps_between(run, 1.25, 99))) <= 24
 
 
 def test_slow_steps_are_explained_or_said_to_be_unexplained(made):
@@ -270,5 +270,5 @@ def test_slow_steps_are_explained_or_said_to_be_unexplained(made):
     begin = 0.00917 * 100
     machine(made, other=between(begin, begin + 0.8))
     with made.open() as run:
-        causes = {f["evidence"]["cause"]: f["steps"] for f in run.findings() if f["kind"] == "slow steps"}
+        causes = {f.evidence["cause"]: f.steps for f in run.findings() if f.kind == "slow steps"}
         assert causes == {"other load": [109], "unexplained": [309]}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from handheld.analyse import stats
+from handheld.analyse.overhead import Overhead
 from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.sensors.base import Channel
 from helpers.run_files import MS, PLAIN, START, MadeRun, busy, kinds, rising
@@ -21,12 +24,12 @@ def plain(tmp_path):
 
 def test_ops_and_what_they_add_up_to(plain):
     rows = plain.ops()
-    assert [(r["op"], r["ms"]) for r in rows] == [("conv", 6.0), ("conv_input", 3.0)]
-    assert rows[0]["share"] == pytest.approx(2 / 3) and rows[0]["cv"] == 0
-    assert rows[0]["gflops"] == pytest.approx(1000 / 6e-3 * 1e-9)
-    assert rows[0]["recorded"] == 18  # three of four in each of six windows
-    assert {r["phase"]: r["ms"] for r in plain.phases()} == {"forward": 6.0, "backward": 3.0}
-    assert plain.modules()[0] == pytest.approx(
+    assert [(r.op, r.ms) for r in rows] == [("conv", 6.0), ("conv_input", 3.0)]
+    assert rows[0].share == pytest.approx(2 / 3) and rows[0].cv == 0
+    assert rows[0].gflops == pytest.approx(1000 / 6e-3 * 1e-9)
+    assert rows[0].recorded == 18  # three of four in each of six windows
+    assert {r.phase: r.ms for r in plain.phases()} == {"forward": 6.0, "backward": 3.0}
+    assert plain.modules()[0].to_json() == pytest.approx(
         {
             "path": "layer",
             "ms": 9.0,
@@ -39,21 +42,21 @@ def test_ops_and_what_they_add_up_to(plain):
             "backward_ms": 3.0,
         }
     )
-    assert [r["op"] for r in plain.kinds()] == ["conv", "conv_input"]
+    assert [r.op for r in plain.kinds()] == ["conv", "conv_input"]
 
 
 def test_parts_add_up_to_the_period(plain):
     for period in plain.periods:
-        assert sum(period.parts.values()) == period.length
-        assert period.parts["unexplained"] == 0
+        assert sum(dataclasses.astuple(period.parts)) == period.length
+        assert period.parts.unexplained == 0
     parts = plain.parts()
-    assert parts["forward"] == 6.0 and parts["backward"] == 3.0
-    assert parts["upload"] == pytest.approx(0.1) and parts["download"] == pytest.approx(0.05)
-    whole = sum(v for k, v in parts.items() if k not in ("ms", "steps"))
-    assert parts["ms"] == pytest.approx(whole)
+    assert parts.forward == 6.0 and parts.backward == 3.0
+    assert parts.upload == pytest.approx(0.1) and parts.download == pytest.approx(0.05)
+    whole = sum(parts.by_name().values())
+    assert parts.ms == pytest.approx(whole)
     # a period is a step's: from one first command to the next, as the host's clock has it too
     steps = plain.steps()
-    assert parts["ms"] == pytest.approx((steps[2]["begin_ns"] - steps[1]["begin_ns"]) / MS)
+    assert parts.ms == pytest.approx((steps[2].begin_ns - steps[1].begin_ns) / MS)
 
 
 def test_a_slow_host_is_launching_and_a_slow_caller_is_not(tmp_path):
@@ -61,8 +64,8 @@ def test_a_slow_host_is_launching_and_a_slow_caller_is_not(tmp_path):
     made.steps(40, outside_ms=lambda i: 4.0)
     with made.open() as run:
         parts = run.parts()
-        assert parts["caller"] == pytest.approx(4.0, abs=0.01)
-        assert parts["launching"] == pytest.approx(0.0028) and parts["unexplained"] == 0
+        assert parts.caller == pytest.approx(4.0, abs=0.01)
+        assert parts.launching == pytest.approx(0.0028) and parts.unexplained == 0
 
 
 def test_the_device_clock_is_mapped_with_its_error_and_drift(tmp_path):
@@ -77,7 +80,7 @@ def test_the_device_clock_is_mapped_with_its_error_and_drift(tmp_path):
         assert run.clock.error_ns == 1200 and run.clock.drift_ppm == pytest.approx(100, rel=1e-2)
         back = run.clock.host(np.array([77, 77 + 10**7]), START, START + 10**7)
         assert back.tolist() == pytest.approx([START, START + 10**7 * (1 + 1e-4)], abs=2)
-        assert run.summary()["clock_error_us"] == pytest.approx(1.2)
+        assert run.summary().clock_error_us == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize("by", [-4_000_000_000, 70_000_000])
@@ -105,9 +108,9 @@ def test_a_device_clock_that_is_set_spoils_the_window_it_is_set_in_and_no_other(
     window()
     with made.open() as run:
         assert [one.step for one in run.timed] == [*range(4), *range(10, 14), *range(30, 34)]
-        assert run.parts()["forward"] == pytest.approx(6) and run.parts()["unexplained"] == 0
+        assert run.parts().forward == pytest.approx(6) and run.parts().unexplained == 0
         assert all(one.begin <= one.commands["started"][0] < one.end for one in run.timed)
-        notes = [note["text"] for note in run.notes() if note["kind"] == "clock"]
+        notes = [note.text for note in run.notes() if note.kind == "clock"]
         assert len(notes) == 2 and f"{by * 1e-9:+.6f} s" in notes[0], notes
         assert run.clock.drift_ppm == 0
 
@@ -124,15 +127,15 @@ def test_transfers_are_cut_into_latency_and_bandwidth(tmp_path):
         table[2, :2] = 1_000_000, 1000
         made.writer.put("command", step, table.shape[1], table.tobytes())
     with made.open() as run:
-        rows = [r for r in run.transfers() if r["kind"] == "upload"]
-        assert [r["bytes"] for r in rows] == [1_000_000, 1000]
+        rows = [r for r in run.transfers() if r.kind == "upload"]
+        assert [r.bytes for r in rows] == [1_000_000, 1000]
         for row in rows:
-            assert row["latency_ms"] == pytest.approx(0.02, rel=1e-3)
-            assert row["bandwidth_gbytes_s"] == pytest.approx(1.0, rel=1e-3)
-            assert row["split_from"] == "this run" and row["per_step"] == 1.0
-        (down,) = (r for r in run.transfers() if r["kind"] == "download")
-        assert down["latency_ms"] is None and down["split_from"].startswith("not known")
-        assert down["ms"] == pytest.approx(0.05)
+            assert row.latency_ms == pytest.approx(0.02, rel=1e-3)
+            assert row.bandwidth_gbytes_s == pytest.approx(1.0, rel=1e-3)
+            assert row.split_from == "this run" and row.per_step == 1.0
+        (down,) = (r for r in run.transfers() if r.kind == "download")
+        assert down.latency_ms is None and down.split_from.startswith("not known")
+        assert down.ms == pytest.approx(0.05)
 
 
 def test_ceilings_split_a_transfer_of_one_size(tmp_path):
@@ -148,23 +151,23 @@ def test_ceilings_split_a_transfer_of_one_size(tmp_path):
     made.steps(8)
     with made.open() as run:
         up, down = run.transfers()
-        assert (up["latency_ms"], up["bandwidth_gbytes_s"]) == pytest.approx((0.01, 2.0))
-        assert (down["latency_ms"], down["bandwidth_gbytes_s"]) == pytest.approx((0.03, 4.0))
-        assert up["split_from"] == "the device's ceilings"
+        assert (up.latency_ms, up.bandwidth_gbytes_s) == pytest.approx((0.01, 2.0))
+        assert (down.latency_ms, down.bandwidth_gbytes_s) == pytest.approx((0.03, 4.0))
+        assert up.split_from == "the device's ceilings"
         use = run.utilisation()
         moved = 4000 / (run.periods[0].length * 1e-9)
-        assert use["bandwidth_share"] == pytest.approx(moved / 1e9)
-        assert use["device_busy"] == pytest.approx(9 / run.parts()["ms"])
+        assert use.bandwidth_share == pytest.approx(moved / 1e9)
+        assert use.device_busy == pytest.approx(9 / run.parts().ms)
 
 
 def test_launches_and_the_host(plain):
     launches = plain.launches()
-    assert launches["per_step"] == 2 and launches["enqueue_us"] == pytest.approx(0.8)
-    assert launches["between_us"] == pytest.approx(2.0) and launches["start_us"] is None
+    assert launches.per_step == 2 and launches.enqueue_us == pytest.approx(0.8)
+    assert launches.between_us == pytest.approx(2.0) and launches.start_us is None
     host = plain.host()
-    assert host["enqueue_ms"] == pytest.approx(4 * 0.0008)
-    assert host["enqueue_ms"] + host["waiting_ms"] + host["other_ms"] == pytest.approx(host["call_ms"])
-    assert host["outside_ms"] == 0
+    assert host.enqueue_ms == pytest.approx(4 * 0.0008)
+    assert host.enqueue_ms + host.waiting_ms + host.other_ms == pytest.approx(host.call_ms)
+    assert host.outside_ms == 0
 
 
 def test_a_run_without_times_says_so_with_none(tmp_path):
@@ -173,17 +176,17 @@ def test_a_run_without_times_says_so_with_none(tmp_path):
         made.writer.put("step", n, "train", 8, START + n * 10 * MS, START + n * 10 * MS + 8 * MS, None, None)
     with made.open() as run:
         assert run.parts() is None and run.launches() is None and run.host() is None
-        assert run.transfers() == [] and run.ops()[0]["ms"] is None
-        assert run.variance()["median"] == pytest.approx(10.0)
-        assert run.summary()["step_ms"] == pytest.approx(10.0)
+        assert run.transfers() == [] and run.ops()[0].ms is None
+        assert run.variance().times.median == pytest.approx(10.0)
+        assert run.summary().step_ms == pytest.approx(10.0)
         (found,) = run.findings()  # 2 ms of 10 are outside of the calls
-        assert found["kind"] == "caller" and "is not known: 2.00 ms" in found["text"]
+        assert found.kind == "caller" and "is not known: 2.00 ms" in found.text
 
 
 def test_an_empty_run_opens(tmp_path):
     with MadeRun(tmp_path / "one.run").open() as run:
         one = run.summary()
-        assert one["steps"] == 0 and one["parts"] is None and run.findings() == []
+        assert one.steps == 0 and one.parts is None and run.findings() == []
         assert run.energy() == [] and run.op_energy() == [] and run.samples() == []
 
 
@@ -196,10 +199,10 @@ def test_two_graphs_are_told_apart(tmp_path):
         made.count, made.now = made.count + 1, made.now + 30 * MS
     with made.open() as run:
         assert run.graphs == ["train", "g"] and run.graph == "train"
-        assert run.parts("g") is None and run.parts("train")["ms"] > 9
-        assert run.summary()["graphs"]["g"]["steps"] == 10
+        assert run.parts("g") is None and run.parts("train").ms > 9
+        assert run.summary().graphs["g"].steps == 10
         assert run.memory("g") == [], "an empty account is no account"
-        assert [r["bytes"] for r in run.memory()] == [64, 64]
+        assert [r.bytes for r in run.memory()] == [64, 64]
 
 
 def test_memory_is_compared_with_the_process(tmp_path):
@@ -221,10 +224,10 @@ def test_memory_is_compared_with_the_process(tmp_path):
     )
     with made.open() as run:
         found = run.memory_summary()
-        assert found["peak_bytes"] == 900 and found["not_alive_bytes"] == 100
-        assert found["process_growth_bytes"] == 1800
-        assert [e["bytes"] for e in found["explained"]] == [1000, 500, 300]
-        assert sum(e["bytes"] for e in found["explained"]) == found["process_growth_bytes"]
+        assert found.peak_bytes == 900 and found.not_alive_bytes == 100
+        assert found.process_growth_bytes == 1800
+        assert [e.bytes for e in found.explained] == [1000, 500, 300]
+        assert sum(e.bytes for e in found.explained) == found.process_growth_bytes
 
 
 def test_what_the_device_itself_says_it_has_given(tmp_path):
@@ -235,7 +238,7 @@ def test_what_the_device_itself_says_it_has_given(tmp_path):
         "nvidia", [Channel("gpu0 memory used", "memory", covers=("memory",))], 100, lambda t: [1e9 if t < -1 else 3e9]
     )
     with made.open() as run:
-        assert run.memory_summary()["device_growth_bytes"] == 2e9
+        assert run.memory_summary().device_growth_bytes == 2e9
 
 
 def test_utilisation_and_idle_ratios(tmp_path):
@@ -255,11 +258,11 @@ def test_utilisation_and_idle_ratios(tmp_path):
     )
     with made.open() as run:
         use = run.utilisation()
-        assert use["cores"]["cpu0"] == pytest.approx(1, abs=0.01)
-        assert use["cores"]["cpu1"] == pytest.approx(0.5, abs=0.1) and use["cores"]["cpu2"] == 0
-        assert use["cores_idle"]["cpu0"] == 0 and use["cores_idle"]["cpu2"] == 1
-        assert use["cores_idle"]["cpu1"] == pytest.approx(0.4, abs=0.15)
-        assert use["device_busy"] + use["device_idle"] == pytest.approx(1)
+        assert use.cores["cpu0"] == pytest.approx(1, abs=0.01)
+        assert use.cores["cpu1"] == pytest.approx(0.5, abs=0.1) and use.cores["cpu2"] == 0
+        assert use.cores_idle["cpu0"] == 0 and use.cores_idle["cpu2"] == 1
+        assert use.cores_idle["cpu1"] == pytest.approx(0.4, abs=0.15)
+        assert use.device_busy + use.device_idle == pytest.approx(1)
         assert use["nvidia/gpu0 load"] == pytest.approx(0.8), "what the hardware says"
         assert use["nvidia/gpu0 memory load"] == pytest.approx(0.35)
 
@@ -271,14 +274,14 @@ def test_the_overhead_of_a_run_that_was_killed(tmp_path):
     made.source("cpu", busy("cpu0"), 10, lambda t: [t])
     made.writer.put("cost", 0, 300, 2, 0.030, 0.001, 0.020)
     with made.open() as run:
-        found = run.summary()["overhead"]
-        assert found["recording_share"] == pytest.approx(30 * MS / (made.now - START))
-        assert found["recorded_over_others"] == pytest.approx(1, abs=0.01)
-        seconds = found["sampler"]["elapsed_s"]
-        assert found["sampler"]["sources"]["cpu"]["cpu_share"] == pytest.approx(0.020 / seconds)
+        found = run.summary().overhead
+        assert found.recording_share == pytest.approx(30 * MS / (made.now - START))
+        assert found.recorded_over_others == pytest.approx(1, abs=0.01)
+        seconds = found.sampler.elapsed_s
+        assert found.sampler.sources["cpu"].cpu_share == pytest.approx(0.020 / seconds)
     empty = MadeRun(tmp_path / "two.run", status="running")
     with empty.open() as run:
-        assert run.summary()["overhead"] == {"recording_share": None, "recorded_over_others": None, "sampler": None}
+        assert run.summary().overhead == Overhead(recording_share=None, recorded_over_others=None, sampler=None)
 
 
 def test_samples_are_summed_up(tmp_path):
@@ -292,8 +295,8 @@ def test_samples_are_summed_up(tmp_path):
     )
     with made.open() as run:
         (row,) = run.samples()  # a channel without a value is not there, and no zero
-        assert row["channel"] == "soc" and row["unit"] == "°C" and row["n"] > 5
-        assert 40 <= row["min"] < row["mean"] < row["max"] < 41
+        assert row.channel == "soc" and row.unit == "°C" and row.n > 5
+        assert 40 <= row.min < row.mean < row.max < 41
 
 
 # ── variance ──────────────────────────────────────────────────────────────────────────────────
@@ -312,7 +315,7 @@ def test_recorded_steps_are_no_warm_up(tmp_path, slow, first):
     made = MadeRun(tmp_path / "one.run")
     made.steps(64, every=8, slower=lambda i: 3.0 if i == slow else 1.0)
     with made.open() as run:
-        assert run.variance()["warm_up"] == first
+        assert run.variance().warm_up == first
 
 
 def test_a_host_that_runs_ahead_does_not_make_steps_shorter():
@@ -353,9 +356,9 @@ def test_drift_is_steady():
 
 def test_distribution():
     found = stats.distribution(np.arange(1, 102, dtype=float))
-    assert (found["median"], found["p5"], found["p95"], found["n"]) == (51, 6, 96, 101)
-    assert found["cv"] == pytest.approx(np.arange(1, 102).std(ddof=1) / 51)
-    assert stats.distribution(np.array([3.0]))["cv"] == 0
+    assert (found.median, found.p5, found.p95, found.n) == (51, 6, 96, 101)
+    assert found.cv == pytest.approx(np.arange(1, 102).std(ddof=1) / 51)
+    assert stats.distribution(np.array([3.0])).cv == 0
 
 
 def test_drift_of_a_long_run_is_a_finding(tmp_path):
@@ -365,7 +368,7 @@ def test_drift_of_a_long_run_is_a_finding(tmp_path):
     made.source("cpu", busy("cpu0 busy"), 100, lambda t: [cpu(t)])
     with made.open() as run:
         assert kinds(run) == {"drift"}
-        assert run.findings()[0]["evidence"]["share"] == pytest.approx(0.32, abs=0.05)
+        assert run.findings()[0].evidence["share"] == pytest.approx(0.32, abs=0.05)
 
 
 def test_launches_of_an_idle_device(tmp_path):
@@ -383,9 +386,9 @@ def test_launches_of_an_idle_device(tmp_path):
         made.writer.put("step", n, "train", 8, t - 1000, t + 6 * MS, 1, None)
         made.writer.put("command", n, 3, np.array(rows, "<i8").T.tobytes())
     with made.open() as run:
-        assert run.launches()["start_us"] == pytest.approx((15 + 999) / 2)
+        assert run.launches().start_us == pytest.approx((15 + 999) / 2)
         parts = run.parts()
         # before the second launch, before the download, and from its end to that of the call
-        assert parts["launching"] == pytest.approx(1.001 + 1.001 + 1.0, abs=0.01)
-        assert parts["caller"] == pytest.approx(3.999, abs=0.01)
-        assert parts["ms"] == pytest.approx(10.0)
+        assert parts.launching == pytest.approx(1.001 + 1.001 + 1.0, abs=0.01)
+        assert parts.caller == pytest.approx(3.999, abs=0.01)
+        assert parts.ms == pytest.approx(10.0)

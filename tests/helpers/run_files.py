@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from handheld.analyse.findings import Finding
 from handheld.analyse.run import Run, open_run
 from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD
 from handheld.sensors.base import Channel
@@ -148,11 +149,11 @@ def rising(rate: Callable[[float], float], step: float = 0.01) -> Callable[[floa
 
 
 def kinds(run: Run) -> set[str]:
-    return {one["kind"] for one in run.findings()}
+    return {one.kind for one in run.findings()}
 
 
-def named(run: Run, kind: str) -> dict[str, Any]:
+def named(run: Run, kind: str) -> Finding:
     """The one finding of a kind."""
-    found = [one for one in run.findings() if one["kind"] == kind]
-    assert len(found) == 1, [one["text"] for one in run.findings()]
+    found = [one for one in run.findings() if one.kind == kind]
+    assert len(found) == 1, [one.text for one in run.findings()]
     return found[0]

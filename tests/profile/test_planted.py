@@ -72,10 +72,10 @@ def test_a_thread_that_burns_a_core_for_two_seconds(plan, tmp_path):
     with profiled(plan, tmp_path / "one.run", [(2.0, plant)]) as run:
         if spent[0] < 1.0:
             pytest.skip("the machine is so busy that the thread got no core to burn")
-        found = [f for f in run.findings() if f["kind"] == "own load"]
-        assert len(found) == 1, [f["text"] for f in run.findings()]
+        found = [f for f in run.findings() if f.kind == "own load"]
+        assert len(found) == 1, [f.text for f in run.findings()]
         begin, end = marks[0], marks[0] + 2e9
-        inside = {s["id"] for s in run.steps() if begin < s["begin_ns"] and s["end_ns"] < end}
+        inside = {s.id for s in run.steps() if begin < s.begin_ns and s.end_ns < end}
         share = len(inside & set(found[0]["steps"])) / len(inside)
         assert share > 0.5, "most of the steps that ran beside it"
         assert 0.5 <= found[0]["evidence"]["seconds"] <= 4
@@ -105,7 +105,7 @@ def test_another_process_that_burns_a_core(plan, tmp_path):
         ) / 1.4
         if others - usual < 0.7:
             pytest.skip("the machine is so busy that one process more changes nothing")
-        assert "other load" in {f["kind"] for f in run.findings()}
+        assert "other load" in {f.kind for f in run.findings()}
 
 
 def test_a_throttled_clock_by_a_file_tree(plan, tmp_path):
@@ -120,11 +120,11 @@ def test_a_throttled_clock_by_a_file_tree(plan, tmp_path):
     for file in files:
         put(root, file, "1800000\n")
     with profiled(plan, tmp_path / "one.run", [(3.0, throttle)], sensors=(CpuClock,), where=Where(root)) as run:
-        (found,) = (f for f in run.findings() if f["kind"] == "clock")
-        assert found["evidence"]["from_hz"] == 1.8e9 and found["evidence"]["to_hz"] == 3e8
-        assert found["evidence"]["seconds"] == pytest.approx(3, abs=1.5)
-        ids = [s["id"] for s in run.steps()]
-        assert 0.2 < len(found["steps"]) / len(ids) < 0.9 and found["steps"][-1] == ids[-1]
+        (found,) = (f for f in run.findings() if f.kind == "clock")
+        assert found.evidence["from_hz"] == 1.8e9 and found.evidence["to_hz"] == 3e8
+        assert found.evidence["seconds"] == pytest.approx(3, abs=1.5)
+        ids = [s.id for s in run.steps()]
+        assert 0.2 < len(found.steps) / len(ids) < 0.9 and found.steps[-1] == ids[-1]
 
 
 def test_a_data_loader_that_sleeps(plan, tmp_path):
@@ -137,10 +137,10 @@ def test_a_data_loader_that_sleeps(plan, tmp_path):
     with pytest.raises(handheld.HandheldError, match="the data ended"):
         plan.profile(slow(), tmp_path / "one.run", steps=10**6, sensors=False)
     with handheld.open_run(tmp_path / "one.run") as run:
-        (found,) = (f for f in run.findings() if f["kind"] == "caller")
+        (found,) = (f for f in run.findings() if f.kind == "caller")
         slept = {n for n in range(120) if n % 3 == 0 and n > 20}
-        assert len(slept & set(found["steps"])) >= 10
-        assert found["evidence"]["ms"] > 5 and found["ops"]
+        assert len(slept & set(found.steps)) >= 10
+        assert found.evidence["ms"] > 5 and found.ops
 
 
 def test_a_readback_in_the_middle_of_a_step(plan, tmp_path):
@@ -167,16 +167,16 @@ def test_a_readback_in_the_middle_of_a_step(plan, tmp_path):
             for _ in range(20):
                 trainer.step(*BATCH)
     with handheld.open_run(tmp_path / "one.run") as run:
-        (found,) = (f for f in run.findings() if f["kind"] == "transfer")
-        assert "download" in found["text"]
-        assert found["steps"] == [one.step for one in run.timed]
+        (found,) = (f for f in run.findings() if f.kind == "transfer")
+        assert "download" in found.text
+        assert found.steps == [one.step for one in run.timed]
         before = max(i for i in range(middle) if plan.graphs["train"].lowered[i].launches)
-        assert found["ops"][0] == before and found["ops"][1] >= middle
-        assert found["evidence"]["bytes"] == plan.graphs["train"].graph.tensors[tensor].nbytes
+        assert found.ops[0] == before and found.ops[1] >= middle
+        assert found.evidence["bytes"] == plan.graphs["train"].graph.tensors[tensor].nbytes
         assert all((one.commands["kind"] == DOWNLOAD).sum() == 2 for one in run.timed)
 
 
 def test_a_plain_run_has_no_such_step(plan, tmp_path):
     """What cannot come from a busy machine is not there."""
     with plan.profile(BATCH, tmp_path / "one.run", steps=100, idle_s=0.2) as run:
-        assert not {f["kind"] for f in run.findings()} & {"transfer", "clock", "heat"}
+        assert not {f.kind for f in run.findings()} & {"transfer", "clock", "heat"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -29,6 +30,7 @@ from handheld.profile.profiler import Profiler
 from handheld.profile.windows import WINDOW, Windows
 from handheld.sensors.cpu import CpuBusy
 from handheld.sensors.memory import ProcessUse
+from handheld.store.rows import EnergyWindowRow
 from helpers.meters import Broken, Meter
 from helpers.paths import clean_path
 
@@ -94,28 +96,28 @@ def test_it_says_what_it_was_measured_on(run, plan):
 
 def test_every_step_is_there_in_order(run):
     steps = run.steps()
-    assert [s["id"] for s in steps] == list(range(60))
-    assert all(s["batch"] == BATCH and s["graph"] == "train" for s in steps)
-    times = [t for s in steps for t in (s["begin_ns"], s["end_ns"])]
+    assert [s.id for s in steps] == list(range(60))
+    assert all(s.batch == BATCH and s.graph == "train" for s in steps)
+    times = [t for s in steps for t in (s.begin_ns, s.end_ns)]
     assert times == sorted(times)
-    recorded = [s["id"] for s in steps if s["recorded"]]
+    recorded = [s.id for s in steps if s.recorded]
     assert recorded[:WINDOW] == [2, 3, 4, 5], "after two steps of warm-up, at once"
     assert len(recorded) % WINDOW == 0
 
 
 def test_every_op_has_its_time_and_place(run, plan):
     made = plan.graphs["train"]
-    rows = sorted(run.ops(), key=lambda row: row["id"])
+    rows = sorted(run.ops(), key=lambda row: row.id)
     assert len(rows) == len(made.graph.nodes)
     for row, node, lowered in zip(rows, made.graph.nodes, made.lowered, strict=True):
-        assert (row["op"], row["phase"], row["path"]) == (node.op, node.origin.phase, node.origin.path)
-        assert row["launches"] == len(lowered.launches)
-        assert row["ms"] > 0 or not row["launches"]
-        assert row["bytes"] > 0
-    assert sum(r["share"] for r in rows) == pytest.approx(1.0)
-    assert {r["phase"] for r in run.phases()} == {"forward", "backward", "update"}
-    conv = next(r for r in rows if r["op"] == "conv")
-    assert conv["flops"] >= 2 * BATCH * 8 * 16 * 16 * 3 * 9
+        assert (row.op, row.phase, row.path) == (node.op, node.origin.phase, node.origin.path)
+        assert row.launches == len(lowered.launches)
+        assert row.ms > 0 or not row.launches
+        assert row.bytes > 0
+    assert sum(r.share for r in rows) == pytest.approx(1.0)
+    assert {r.phase for r in run.phases()} == {"forward", "backward", "update"}
+    conv = next(r for r in rows if r.op == "conv")
+    assert conv.flops >= 2 * BATCH * 8 * 16 * 16 * 3 * 9
 
 
 def test_the_commands_are_those_of_the_plan(run, plan):
@@ -133,11 +135,11 @@ def test_parts_add_up(run):
     """On the device's own timeline, to the nanosecond; and to the steps that the host saw."""
     assert run.periods
     for period in run.periods:
-        assert sum(period.parts.values()) == period.length
-        assert period.parts["ops"] == sum(period.ops.values()) > 0
+        assert sum(dataclasses.astuple(period.parts)) == period.length
+        assert period.parts.ops == sum(period.ops.values()) > 0
     parts = run.parts()
-    whole = sum(v for k, v in parts.items() if k not in ("ms", "steps"))
-    assert whole == pytest.approx(parts["ms"])
+    whole = sum(parts.by_name().values())
+    assert whole == pytest.approx(parts.ms)
     # between one step's first command and a later one's, by the device and by the host
     for window, group in itertools.groupby(run.timed, lambda one: one.window):
         group = list(group)
@@ -157,12 +159,12 @@ def test_the_clocks_are_tied(run):
 
 def test_transfers_and_launches(run):
     rows = run.transfers()
-    assert {r["kind"] for r in rows} >= {"upload", "download"}
-    upload = next(r for r in rows if r["kind"] == "upload")
-    assert upload["bytes"] == BATCH * 3 * 16 * 16 * 4 and upload["ms"] > 0
-    assert run.launches()["enqueue_us"] > 0
+    assert {r.kind for r in rows} >= {"upload", "download"}
+    upload = next(r for r in rows if r.kind == "upload")
+    assert upload.bytes == BATCH * 3 * 16 * 16 * 4 and upload.ms > 0
+    assert run.launches().enqueue_us > 0
     host = run.host()
-    assert host["call_ms"] == pytest.approx(host["enqueue_ms"] + host["waiting_ms"] + host["other_ms"])
+    assert host.call_ms == pytest.approx(host.enqueue_ms + host.waiting_ms + host.other_ms)
 
 
 def test_samples_lie_around_the_steps(run):
@@ -174,10 +176,10 @@ def test_samples_lie_around_the_steps(run):
 
 
 def test_the_overhead_is_stated(run):
-    overhead = run.summary()["overhead"]
-    assert 0 < overhead["recording_share"] < 1
-    assert 0 < overhead["sampler"]["cpu_share"] < 2
-    assert set(overhead["sampler"]["sources"]) >= {"cpu", "process", "memory"}
+    overhead = run.summary().overhead
+    assert 0 < overhead.recording_share < 1
+    assert 0 < overhead.sampler.cpu_share < 2
+    assert set(overhead.sampler.sources) >= {"cpu", "process", "memory"}
 
 
 def test_state_and_a_running_trainer_are_left_as_they_were(plan, batch, tmp_path):
@@ -203,10 +205,10 @@ def test_seconds_are_counted_from_the_end_of_the_first_step(plan, batch, tmp_pat
 
 def test_what_was_planned_is_what_was_allocated(run, plan):
     found = run.memory_summary()
-    assert found["allocated_bytes"] == found["plan_bytes"] == plan.bytes
-    assert 0 < found["peak_bytes"] <= found["allocated_bytes"]
-    assert found["process_growth_bytes"] is not None
-    assert sum(e["bytes"] for e in found["explained"]) == pytest.approx(found["process_growth_bytes"], abs=1)
+    assert found.allocated_bytes == found.plan_bytes == plan.bytes
+    assert 0 < found.peak_bytes <= found.allocated_bytes
+    assert found.process_growth_bytes is not None
+    assert sum(e.bytes for e in found.explained) == pytest.approx(found.process_growth_bytes, abs=1)
 
 
 def test_bytes_alive_by_category(run, plan, step):
@@ -217,11 +219,11 @@ def test_bytes_alive_by_category(run, plan, step):
         if slot.role in roles and name in plan.state:
             roles[slot.role] += slot_bytes(slot)
     for row in rows:
-        assert row["bytes"] == sum(v for k, v in row.items() if k not in ("id", "op", "path", "phase", "bytes"))
-        assert row["parameter"] == roles["parameter"]
-        assert row["optimizer state"] == roles["optimizer"]
-    assert max(r["bytes"] for r in rows) == run.memory_summary()["peak_bytes"]
-    assert rows[run.memory_summary()["peak_op"]]["bytes"] == run.memory_summary()["peak_bytes"]
+        assert row.bytes == sum(row.live.values())
+        assert row.live["parameter"] == roles["parameter"]
+        assert row.live["optimizer state"] == roles["optimizer"]
+    assert max(r.bytes for r in rows) == run.memory_summary().peak_bytes
+    assert rows[run.memory_summary().peak_op].bytes == run.memory_summary().peak_bytes
 
 
 def test_the_count_is_the_same_without_places(tmp_path):
@@ -242,8 +244,8 @@ def test_the_count_is_the_same_without_places(tmp_path):
         counts.append(always + inputs + work + sum(graph.tensors[t].nbytes for t in alive))
     batch = (np.zeros((4, 16), np.float32),)
     with plan.profile(batch, tmp_path / "one.run", steps=3, graph="look", sensors=False) as run:
-        assert [row["bytes"] for row in run.memory()] == counts
-        assert run.memory_summary()["peak_bytes"] == max(counts)
+        assert [row.bytes for row in run.memory()] == counts
+        assert run.memory_summary().peak_bytes == max(counts)
 
 
 # ── schedules ─────────────────────────────────────────────────────────────────────────────────
@@ -260,8 +262,8 @@ def test_wait_warmup_active(plan, batch, tmp_path):
     with handheld.open_run(path) as run:
         steps = run.steps()
         assert len(steps) == 9 and run.meta["schedule"] == {"wait": 5, "warmup": 3, "active": 6}
-        assert marks[5] <= steps[0]["begin_ns"] < marks[6] and steps[-1]["end_ns"] <= marks[14]
-        assert [s["id"] for s in steps if s["recorded"]][:4] == [3, 4, 5, 6]
+        assert marks[5] <= steps[0].begin_ns < marks[6] and steps[-1].end_ns <= marks[14]
+        assert [s.id for s in steps if s.recorded][:4] == [3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("bad", [{"wait": -1}, {"warmup": -2}, {"active": 0}])
@@ -318,10 +320,10 @@ def test_a_device_without_profiling_queues(plan, batch, tmp_path, monkeypatch):
     monkeypatch.setattr(cl, "CommandQueue", refuse)
     with plan.profile(batch, tmp_path / "one.run", steps=30, sensors=False) as run:
         (note,) = run.notes()
-        assert note["kind"] == "no op times" and "Only whole steps can be timed" in note["text"]
+        assert note.kind == "no op times" and "Only whole steps can be timed" in note.text
         assert len(run.steps()) == 30 and not run.timed and run.complete
-        assert run.variance()["median"] > 0 and run.parts() is None
-        assert all(row["ms"] is None for row in run.ops())
+        assert run.variance().times.median > 0 and run.parts() is None
+        assert all(row.ms is None for row in run.ops())
 
 
 def test_ctrl_c_leaves_a_run_that_opens(plan, batch, tmp_path):
@@ -337,7 +339,7 @@ def test_ctrl_c_leaves_a_run_that_opens(plan, batch, tmp_path):
         plan.profile(batches(), path, steps=1000, sensors=False)
     with handheld.open_run(path) as run:
         assert run.meta["status"] == "interrupted" and not run.complete
-        assert len(run.steps()) == 25 and run.timed and run.summary()["status"] == "interrupted"
+        assert len(run.steps()) == 25 and run.timed and run.summary().status == "interrupted"
 
 
 def test_an_error_in_the_callers_data_is_the_callers(plan, batch, tmp_path):
@@ -380,19 +382,19 @@ def test_torch_cpu(step, batch, tmp_path):
     plan = step.plan("reference:cpu", graphs=["train"])
     with plan.profile(batch, tmp_path / "one.run", steps=20, sensors=False) as run:
         assert run.meta["device"] == "reference:cpu" and run.periods
-        assert all(row["ms"] > 0 for row in run.ops())
+        assert all(row.ms > 0 for row in run.ops())
         for period in run.periods:
-            assert sum(period.parts.values()) == period.length
-        assert run.parts()["unexplained"] == pytest.approx(0, abs=1e-6)
+            assert sum(dataclasses.astuple(period.parts)) == period.length
+        assert run.parts().unexplained == pytest.approx(0, abs=1e-6)
         memory = run.memory_summary()
-        assert memory["allocated_bytes"] is None, "PyTorch allocates as it sees fit"
+        assert memory.allocated_bytes is None, "PyTorch allocates as it sees fit"
 
 
 def test_null_has_no_times_and_says_so(step, batch, tmp_path):
     plan = step.plan("null", graphs=["train"])
     with plan.profile(batch, tmp_path / "one.run", steps=10, sensors=False) as run:
         assert len(run.steps()) == 10 and not run.timed
-        assert "computes nothing" in run.notes()[0]["text"]
+        assert "computes nothing" in run.notes()[0].text
 
 
 @pytest.fixture(scope="module")
@@ -406,15 +408,15 @@ def gan():
 def test_two_graphs_in_turn(gan, tmp_path):
     plan, batches = gan
     with plan.profile(batches, tmp_path / "one.run", steps=12, sensors=False) as run:
-        assert [s["graph"] for s in run.steps()] == ["d", "g"] * 12
+        assert [s.graph for s in run.steps()] == ["d", "g"] * 12
         assert set(run.graphs) == {"d", "g"}
         for graph in ("d", "g"):
             nodes = plan.graphs[graph].graph.nodes
-            rows = sorted((r for r in run.ops() if r["graph"] == graph), key=lambda r: r["id"])
-            assert [r["op"] for r in rows] == [n.op for n in nodes]
-            assert all(r["ms"] > 0 for r in rows if r["launches"])
-            assert run.parts(graph)["backward"] > 0
-        assert len({r["id"] for r in run.ops()}) == len(run.ops())
+            rows = sorted((r for r in run.ops() if r.graph == graph), key=lambda r: r.id)
+            assert [r.op for r in rows] == [n.op for n in nodes]
+            assert all(r.ms > 0 for r in rows if r.launches)
+            assert run.parts(graph).backward > 0
+        assert len({r.id for r in run.ops()}) == len(run.ops())
 
 
 def test_each_graph_needs_its_batch(gan, tmp_path):
@@ -442,17 +444,17 @@ def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
         progress=lambda *what: told.append(what),
     ) as run:
         rows = run.op_energy()
-        assert rows and {r["method"] for r in rows} == {"slope", "alone"}
-        covered = {op for r in rows for op in r["ops"]}
-        assert covered == {r["id"] for r in run.ops() if r["launches"]}
-        assert all(r["rail"] == "meter/cpu energy" and r["ticks"] > 0 for r in rows)
-        assert all(r["low_joules"] <= r["joules"] <= r["high_joules"] for r in rows)
+        assert rows and {r.method for r in rows} == {"slope", "alone"}
+        covered = {op for r in rows for op in r.ops}
+        assert covered == {r.id for r in run.ops() if r.launches}
+        assert all(r.rail == "meter/cpu energy" and r.ticks > 0 for r in rows)
+        assert all(r.low_joules <= r.joules <= r.high_joules for r in rows)
         (step,) = run.step_energy()
         # PoCL keeps the cores busy all the while: joules follow time, whatever the machine does
-        assert step["joules"] > 0 and step["alone"] > 0
-        windows = run.file.table("SELECT * FROM energy_window")
-        assert all(w["end_ns"] - w["begin_ns"] >= 0.5e9 and w["runs"] > 0 for w in windows)
-        assert run.energy()[0]["idle_watts"] < run.energy()[0]["watts"]
+        assert step.joules > 0 and step.alone > 0
+        windows = run.file.table(EnergyWindowRow)
+        assert all(w.end_ns - w.begin_ns >= 0.5e9 and w.runs > 0 for w in windows)
+        assert run.energy()[0].idle_watts < run.energy()[0].watts
         assert told[-1][0] == told[-1][1] - 1 and run.complete
 
 
@@ -468,10 +470,10 @@ def test_a_sensor_of_the_users_own_by_entry_point(plan, batch, tmp_path, monkeyp
     )
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
     with plan.profile(batch, tmp_path / "one.run", steps=1000, idle_s=0.5) as run:
-        (row,) = (row for row in run.energy() if row["rail"] == "meter/cpu energy")
-        assert row["joules"] > 0 and row["ticks"] > 0 and row["idle_watts"] is not None
+        (row,) = (row for row in run.energy() if row.rail == "meter/cpu energy")
+        assert row.joules > 0 and row.ticks > 0 and row.idle_watts is not None
         assert run.meta["sensors_absent"]["broken"] == "it is in the other room"
-        assert run.summary()["overhead"]["sampler"]["sources"]["meter"]["readings"] > 5
+        assert run.summary().overhead.sampler.sources["meter"].readings > 5
 
 
 def test_too_little_time_for_energy(plan, batch, tmp_path):
@@ -484,7 +486,7 @@ def test_an_estimate_is_only_made_if_asked_for(plan, batch, tmp_path):
         assert run.energy() == []
     with plan.profile(batch, tmp_path / "two.run", steps=20, sensors=False, estimate=Estimate(5, 1)) as run:
         (row,) = run.energy()
-        assert row["estimate"] and 1 < row["watts"] <= 5
+        assert row.estimate and 1 < row.watts <= 5
 
 
 @pytest.mark.parametrize("watts", [(0, 0), (-1, 0), (5, 6), (float("nan"), 0), (1, -1)])
@@ -509,7 +511,7 @@ import numpy as np, handheld
 plan = handheld.load({str(tmp_path / "mine.step")!r}).plan("opencl", graphs=["train"])
 batch = (np.zeros(({BATCH}, 3, 16, 16), np.float32), np.zeros({BATCH}, np.int64))
 with plan.profile(batch, {str(tmp_path / "mine.run")!r}, steps=20, idle_s=0.1) as run:
-    print(len(run.ops()), run.parts()["ms"] > 0)
+    print(len(run.ops()), run.parts().ms > 0)
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import pytest
@@ -47,13 +48,13 @@ def run(tmp_path_factory):
 
 
 def where(run, phase: str, op: str) -> set[str]:
-    return {row["path"] for row in run.ops() if (row["phase"], row["op"]) == (phase, op)}
+    return {row.path for row in run.ops() if (row.phase, row.op) == (phase, op)}
 
 
 def test_steps(run):
     assert len(run.steps()) == 40 and run.complete and run.meta["settings"] == {"watch": True}
-    assert run.meta["device"] == "pytorch:cpu" and run.variance()["median"] > 0
-    assert all(s["begin_ns"] < s["end_ns"] for s in run.steps())
+    assert run.meta["device"] == "pytorch:cpu" and run.variance().times.median > 0
+    assert all(s.begin_ns < s.end_ns for s in run.steps())
 
 
 def test_forward_ops_are_in_their_modules(run):
@@ -71,22 +72,17 @@ def test_backward_ops_are_in_the_modules_that_made_them(run):
 
 
 def test_updates(run):
-    assert {row["op"] for row in run.ops() if row["phase"] == "update"} & {
-        "_foreach_add_",
-        "_foreach_mul_",
-        "add_",
-        "mul_",
-    }
-    assert {r["phase"] for r in run.phases()} == {"forward", "backward", "update"}
+    assert {row.op for row in run.ops() if row.phase == "update"} & {"_foreach_add_", "_foreach_mul_", "add_", "mul_"}
+    assert {r.phase for r in run.phases()} == {"forward", "backward", "update"}
 
 
 def test_times_and_work(run):
-    assert all(row["ms"] is None or row["ms"] >= 0 for row in run.ops())
-    conv = next(r for r in run.ops() if r["op"] == "convolution" and r["phase"] == "forward")
-    assert conv["ms"] > 0 and conv["flops"] == 2 * 4 * 4 * 6 * 6 * 3 * 9 and conv["bytes"] > 0
+    assert all(row.ms is None or row.ms >= 0 for row in run.ops())
+    conv = next(r for r in run.ops() if r.op == "convolution" and r.phase == "forward")
+    assert conv.ms > 0 and conv.flops == 2 * 4 * 4 * 6 * 6 * 3 * 9 and conv.bytes > 0
     for period in run.periods:
-        assert sum(period.parts.values()) == period.length
-    assert run.memory() == [] and run.summary()["memory"]["peak_bytes"] is None
+        assert sum(dataclasses.astuple(period.parts)) == period.length
+    assert run.memory() == [] and run.summary().memory.peak_bytes is None
 
 
 def test_a_sleeping_loader_is_found(tmp_path):
@@ -94,8 +90,8 @@ def test_a_sleeping_loader_is_found(tmp_path):
     with handheld.watch(model, tmp_path / "one.run", sensors=False) as watch:
         train(watch, model, 30, sleep_s=0.05)
     with handheld.open_run(tmp_path / "one.run") as run:
-        (found,) = (f for f in run.findings() if f["kind"] == "caller")
-        assert found["evidence"]["ms"] >= 45 and len(found["steps"]) >= 3
+        (found,) = (f for f in run.findings() if f.kind == "caller")
+        assert found.evidence["ms"] >= 45 and len(found.steps) >= 3
 
 
 def test_the_model_is_left_as_it_was(tmp_path):
@@ -113,7 +109,7 @@ def test_a_schedule(tmp_path):
         train(watch, model, 20)
     with handheld.open_run(tmp_path / "one.run") as run:
         assert len(run.steps()) == 6
-        assert [s["id"] for s in run.steps() if s["recorded"]] == [1, 2, 3, 4]
+        assert [s.id for s in run.steps() if s.recorded] == [1, 2, 3, 4]
 
 
 def test_an_error_in_the_loop(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import resource
 import shutil
@@ -21,6 +23,17 @@ from handheld.sensors.base import Channel
 from handheld.sensors.sink import Reading, RunSink
 from handheld.store import writer as writing
 from handheld.store.reader import RunFile
+from handheld.store.rows import (
+    ChannelRow,
+    ClockRow,
+    CostRow,
+    EnergyWindowRow,
+    GapRow,
+    NoteRow,
+    OpRow,
+    SourceRow,
+    StepRow,
+)
 from handheld.store.writer import VERSION, RunWriter, statements
 from helpers.run_files import MadeRun
 
@@ -35,10 +48,10 @@ def test_what_is_put_comes_back(tmp_path):
     writer.close()
     with handheld.open_run(path) as run:
         assert run.meta == {"status": "complete", "nested": {"a": [1, None, "é"]}}
-        assert [s["begin_ns"] for s in run.steps()] == [1, 10, 20]
-        assert [s["recorded"] for s in run.steps()] == [False, True, True]
-        assert run.steps()[0]["loss"] == 0.5 and run.steps()[1]["loss"] is None
-        assert [n["text"] for n in run.notes()] == ["a sensor went"] and run.complete
+        assert [s.begin_ns for s in run.steps()] == [1, 10, 20]
+        assert [s.recorded for s in run.steps()] == [False, True, True]
+        assert run.steps()[0].loss == 0.5 and run.steps()[1].loss is None
+        assert [n.text for n in run.notes()] == ["a sensor went"] and run.complete
     assert not list(tmp_path.glob("one.run-*")), "a finished run is one file"
 
 
@@ -175,7 +188,7 @@ def test_a_folder_that_cannot_be_written_to(whole, tmp_path):
         parent = parent.parent
         if parent == Path("/tmp"):
             break
-    code = "import handheld, sys; run = handheld.open_run(sys.argv[1]); print(len(run.steps()), run.summary()['steps'])"
+    code = "import handheld, sys; run = handheld.open_run(sys.argv[1]); print(len(run.steps()), run.summary().steps)"
     words = [sys.executable, "-c", code, str(folder / "one.run")]
     if os.geteuid() == 0:
         words = ["setpriv", "--reuid=65534", "--clear-groups", *words]
@@ -297,6 +310,79 @@ def test_the_schema_is_as_it_is_documented():
         assert f"CREATE TABLE {table} " in text
 
 
+RECORDS = (OpRow, StepRow, ClockRow, EnergyWindowRow, NoteRow, SourceRow, ChannelRow, GapRow, CostRow)
+
+
+def columns(table: str) -> list[str]:
+    """Of a table of a new file, in their order."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        for statement in statements():
+            db.execute(statement)
+        return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+def test_records_have_the_columns_of_their_tables(kind):
+    assert [one.name for one in dataclasses.fields(kind)] == columns(kind.table)
+
+
+def test_records_come_back_as_they_were_written(tmp_path):
+    rows = [
+        OpRow(3, "train", 0, "conv", "aten.conv", "forward", "a.b", "sig", "default", 1, 10, 20, {"activation": 4}),
+        StepRow(0, "train", None, 1, 2),
+        StepRow(1, "train", 8, 3, 4, 7, 0.5),
+        ClockRow(5, 6, 7),
+        EnergyWindowRow(0, "slope", "sig", (1, 2), 3, 4, 5, 6),
+        NoteRow(1, "kind", "text"),
+        SourceRow(0, "meter", "about", 0.1),
+        ChannelRow(0, 0, "power", "power", "W", False, ("gpu", "soc"), "all", 0.1),
+        ChannelRow(0, 1, "energy", "energy", "J", True),
+        GapRow(0, 0, None, 1, None, "went"),
+        CostRow(0, 1, 2, 0.1, 0.2, 0.3),
+    ]
+    assert {type(row) for row in rows} == set(RECORDS)
+    writer = RunWriter(tmp_path / "one.run")
+    for row in rows:
+        writer.add(row)
+    writer.close()
+    file = RunFile(tmp_path / "one.run")
+    assert [one for kind in dict.fromkeys(map(type, rows)) for one in file.table(kind)] == rows
+    file.close()
+
+
+def test_a_column_that_older_files_lack_has_its_default(whole):
+    with contextlib.closing(sqlite3.connect(whole)) as db:
+        db.execute("ALTER TABLE step DROP COLUMN loss")
+        db.execute("ALTER TABLE op DROP COLUMN live")
+    with handheld.open_run(whole) as run:
+        assert run.steps()[0].loss is None and run.op_rows[0].live == {} and run.memory() == []
+
+
+def test_a_column_that_every_file_has_is_missed(whole):
+    with contextlib.closing(sqlite3.connect(whole)) as db:
+        db.execute("ALTER TABLE step DROP COLUMN end_ns")
+    with handheld.open_run(whole) as run, pytest.raises(RunFileError, match="its table step has no column end_ns"):
+        run.steps()
+
+
+def test_a_value_that_cannot_be_read(whole):
+    with contextlib.closing(sqlite3.connect(whole)) as db, db:
+        db.execute("UPDATE op SET live='{' WHERE id=1")
+    with handheld.open_run(whole) as run, pytest.raises(RunFileError, match="a row of its table op cannot be read"):
+        run.ops()
+
+
+def test_rows_can_still_be_read_as_dictionaries(whole):
+    """As in the code of users who wrote it when rows were dictionaries."""
+    with handheld.open_run(whole) as run:
+        (first, *_), step = run.ops(), run.steps()[0]
+        assert first["ms"] == first.ms == 6.0 and step["recorded"] is True
+        assert run.summary()["variance"]["median"] == run.variance().times.median
+        assert run.memory()[0]["activation"] == run.memory()[0].live["activation"] == 64
+        with pytest.raises(KeyError):
+            first["nothing"]
+
+
 def test_old_versions_open(tmp_path):
     """Version 1, as the first release writes it, kept as a file."""
     path = tmp_path / "old.run"
@@ -305,5 +391,5 @@ def test_old_versions_open(tmp_path):
     assert file.rows("SELECT count(*) FROM step") == [(60,)]
     file.close()
     with handheld.open_run(path) as run:
-        assert run.summary()["steps"] == 60 and run.parts()["ms"] == pytest.approx(9.17, abs=0.05)
+        assert run.summary().steps == 60 and run.parts().ms == pytest.approx(9.17, abs=0.05)
         assert run.channels and run.complete

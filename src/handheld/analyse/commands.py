@@ -9,17 +9,53 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from handheld.analyse.timeline import TRANSFERS, Timed
 from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
+from handheld.store.record import Record
 
 FIT_RATIO = 16  # the largest transfer over the smallest, for a fit
 CEILINGS = {UPLOAD: "to_device", DOWNLOAD: "to_host"}
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Transfer(Record):
+    """All transfers of one kind and size."""
+
+    kind: str
+    bytes: int
+    per_step: float
+    ms: float
+    gbytes_s: float | None
+    latency_ms: float | None
+    bandwidth_gbytes_s: float | None
+    split_from: str  # where latency and bandwidth come from
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCost(Record):
+    """What a launch costs."""
+
+    per_step: float
+    enqueue_us: float  # of the host
+    enqueue_p95_us: float
+    enqueue_ms_step: float
+    start_us: float | None  # of commands given to an idle device: from the end of the host's call
+    between_us: float | None  # of commands that were there when the one before them ended
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime(Record):
+    """The host's time of a recorded step."""
+
+    call_ms: float
+    enqueue_ms: float
+    waiting_ms: float
+    other_ms: float
+    outside_ms: float
 
 
 def after_another(steps: Iterable[Timed]) -> list[Timed]:
@@ -27,7 +63,7 @@ def after_another(steps: Iterable[Timed]) -> list[Timed]:
     return [one for before, one in itertools.pairwise(steps) if before.window == one.window]
 
 
-def transfers(steps: list[Timed], ceilings: Mapping[str, float] | None) -> list[Row]:
+def transfers(steps: list[Timed], ceilings: Mapping[str, float] | None) -> list[Transfer]:
     """A row a kind and size of transfer, the largest first."""
     mine = after_another(steps)
     found: dict[tuple[int, int], list[int]] = {}
@@ -44,16 +80,16 @@ def transfers(steps: list[Timed], ceilings: Mapping[str, float] | None) -> list[
         latency, rate, source = _split(kind, sizes, ceilings)
         seconds = float(np.median(times)) * 1e-9
         rows.append(
-            {
-                "kind": TRANSFERS[kind],
-                "bytes": nbytes,
-                "per_step": len(times) / len(mine),
-                "ms": seconds * 1e3,
-                "gbytes_s": nbytes / seconds * 1e-9 if seconds else None,
-                "latency_ms": None if latency is None else latency * 1e3,
-                "bandwidth_gbytes_s": None if rate is None else rate * 1e-9,
-                "split_from": source,
-            }
+            Transfer(
+                kind=TRANSFERS[kind],
+                bytes=nbytes,
+                per_step=len(times) / len(mine),
+                ms=seconds * 1e3,
+                gbytes_s=nbytes / seconds * 1e-9 if seconds else None,
+                latency_ms=None if latency is None else latency * 1e3,
+                bandwidth_gbytes_s=None if rate is None else rate * 1e-9,
+                split_from=source,
+            )
         )
     return rows
 
@@ -77,7 +113,7 @@ def _split(
     return None, None, "not known: transfers of one size, and no ceilings of this device"
 
 
-def launches(steps: list[Timed]) -> Row | None:
+def launches(steps: list[Timed]) -> LaunchCost | None:
     """What a launch costs: the host to enqueue it, the device to begin it."""
     mine = after_another(steps)
     enqueue, late, between = [], [], []
@@ -91,16 +127,14 @@ def launches(steps: list[Timed]) -> Row | None:
     if not mine or not sum(map(len, enqueue)):
         return None
     host = np.concatenate(enqueue) * 1e-3
-    return {
-        "per_step": len(host) / len(mine),
-        "enqueue_us": float(np.median(host)),
-        "enqueue_p95_us": float(np.percentile(host, 95)),
-        "enqueue_ms_step": float(host.sum()) * 1e-3 / len(mine),
-        # of commands that an idle device was given, from the end of the host's call
-        "start_us": _median_us(late),
-        # of commands that were there when the one before them ended
-        "between_us": _median_us(between),
-    }
+    return LaunchCost(
+        per_step=len(host) / len(mine),
+        enqueue_us=float(np.median(host)),
+        enqueue_p95_us=float(np.percentile(host, 95)),
+        enqueue_ms_step=float(host.sum()) * 1e-3 / len(mine),
+        start_us=_median_us(late),
+        between_us=_median_us(between),
+    )
 
 
 def _median_us(parts: list[np.ndarray]) -> float | None:
@@ -108,7 +142,7 @@ def _median_us(parts: list[np.ndarray]) -> float | None:
     return float(np.median(values)) * 1e-3 if len(values) else None
 
 
-def host(steps: list[Timed]) -> Row | None:
+def host(steps: list[Timed]) -> HostTime | None:
     """The host's time of a recorded step in ms: enqueueing, waiting for the device (it is at most
     some steps ahead), the rest of the call, and outside of it."""
     rows = []
@@ -125,10 +159,10 @@ def host(steps: list[Timed]) -> Row | None:
     if not rows:
         return None
     call, enqueue_ms, waiting_ms, outside = np.mean(rows, axis=0) * 1e-6
-    return {
-        "call_ms": float(call),
-        "enqueue_ms": float(enqueue_ms),
-        "waiting_ms": float(waiting_ms),
-        "other_ms": float(call - enqueue_ms - waiting_ms),
-        "outside_ms": float(outside),
-    }
+    return HostTime(
+        call_ms=float(call),
+        enqueue_ms=float(enqueue_ms),
+        waiting_ms=float(waiting_ms),
+        other_ms=float(call - enqueue_ms - waiting_ms),
+        outside_ms=float(outside),
+    )

@@ -9,33 +9,113 @@ rail while the op runs: what the device takes when idle is in it, and shown apar
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from handheld.analyse.rails import Series, rails
 from handheld.store.reader import RunFile
+from handheld.store.record import Record
+from handheld.store.rows import EnergyWindowRow
 
+METHODS = ("slope", "alone")
 #: of Student's distribution, two-sided 95%, for 1, 2, ... degrees of freedom
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class RailEnergy(Record):
+    """Energy of the warm steps on one rail, or an estimate of it."""
+
+    rail: str
+    covers: tuple[str, ...]
+    part_of: str
+    joules: float | None
+    watts: float | None
+    idle_watts: float | None
+    joules_step: float | None
+    ticks: int  # of the sensor, which that rests on
+    seconds: float
+    estimate: bool
 
 
-def op_energy(file: RunFile, channels: list[Series]) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class OpEnergy(Record):
+    """Energy of one run of all ops of a signature, by one method on one rail."""
+
+    optional: ClassVar[frozenset[str]] = frozenset({"runs", "seconds"})  # an estimate has neither
+
+    signature: str
+    method: str
+    rail: str
+    joules: float
+    low_joules: float | None
+    high_joules: float | None
+    windows: int
+    ticks: int
+    runs: int | None
+    seconds: float | None
+    run_s: float
+    ops: tuple[int, ...]
+    idle_joules: float | None
+    estimate: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        found = Record.to_json(self)
+        if not self.estimate:
+            del found["estimate"]  # what was measured is not marked
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnergy(Record):
+    """Energy of a step on one rail, beside the sum over its ops by each method."""
+
+    rail: str
+    joules: float
+    half_width: float
+    slope: float | None
+    alone: float | None
+
+
+def rail_energy(file: RunFile, channels: list[Series], begin: int, end: int, steps: int) -> list[RailEnergy]:
+    """A row a rail that was read from `begin` to `end`, in which so many steps ran."""
+    seconds = (end - begin) * 1e-9
+    rows = []
+    for one in rails(channels):
+        joules = one.joules(begin, end)
+        if joules is None:
+            continue
+        rows.append(
+            RailEnergy(
+                rail=one.rail,
+                covers=one.covers,
+                part_of=one.part_of,
+                joules=joules,
+                watts=joules / seconds if seconds else None,
+                idle_watts=idle_watts(file, one),
+                joules_step=joules / steps if steps else None,
+                ticks=one.ticks(begin, end),
+                seconds=seconds,
+                estimate=False,
+            )
+        )
+    return rows
+
+
+def op_energy(file: RunFile, channels: list[Series]) -> list[OpEnergy]:
     """A row a signature, method and rail: joules of one run of all ops of the signature."""
-    windows = file.table("SELECT * FROM energy_window ORDER BY begin_ns")
+    windows = file.table(EnergyWindowRow, "ORDER BY begin_ns")
     rows = []
     for rail in rails(channels):
         still = idle_watts(file, rail)
-        for signature in dict.fromkeys(w["signature"] for w in windows if w["signature"]):
-            for method in ("slope", "alone"):
-                row = _one(windows, rail, signature, method)
+        for signature in dict.fromkeys(w.signature for w in windows if w.signature):
+            for method in METHODS:
+                row = _one(windows, rail, signature, method, still)
                 if row is not None:
-                    row["idle_joules"] = None if still is None else still * row["run_s"]
                     rows.append(row)
     return rows
 
@@ -47,14 +127,16 @@ def idle_watts(file: RunFile, rail: Series) -> float | None:
     return None if joules is None else float(joules / ((end - begin) * 1e-9))
 
 
-def _per_run(window: Row, rail: Series) -> float | None:
-    joules = rail.joules(window["begin_ns"], window["end_ns"])
-    return None if joules is None or not window["runs"] else joules / window["runs"]
+def _per_run(window: EnergyWindowRow, rail: Series) -> float | None:
+    joules = rail.joules(window.begin_ns, window.end_ns)
+    return None if joules is None or not window.runs else joules / window.runs
 
 
-def _one(windows: list[Row], rail: Series, signature: str, method: str) -> Row | None:
-    mine = [w for w in windows if w["signature"] == signature and w["method"] == method]
-    plain = [w for w in windows if not w["signature"] and _per_run(w, rail) is not None]
+def _one(
+    windows: list[EnergyWindowRow], rail: Series, signature: str, method: str, still: float | None
+) -> OpEnergy | None:
+    mine = [w for w in windows if w.signature == signature and w.method == method]
+    plain = [w for w in windows if not w.signature and _per_run(w, rail) is not None]
     values, seconds = [], []
     for window in mine:
         joules, each_s = _per_run(window, rail), _seconds(window)
@@ -64,32 +146,34 @@ def _one(windows: list[Row], rail: Series, signature: str, method: str) -> Row |
             if not plain:
                 continue
             # the two plain windows next to it: a device that warms up takes more as time goes on
-            near = sorted(plain, key=lambda one: abs(one["begin_ns"] - window["begin_ns"]))[:2]
-            joules = (joules - _mean(_per_run(w, rail) for w in near)) / window["extra"]
-            each_s = (each_s - _mean(map(_seconds, near))) / window["extra"]
+            near = sorted(plain, key=lambda one: abs(one.begin_ns - window.begin_ns))[:2]
+            joules = (joules - _mean(_per_run(w, rail) for w in near)) / window.extra
+            each_s = (each_s - _mean(map(_seconds, near))) / window.extra
         values.append(joules)
         seconds.append(each_s)
     if not values:
         return None
     mean, half = interval(values)
-    return {
-        "signature": signature,
-        "method": method,
-        "rail": rail.rail,
-        "joules": mean,
-        "low_joules": mean - half,
-        "high_joules": mean + half,
-        "windows": len(values),
-        "ticks": sum(rail.ticks(w["begin_ns"], w["end_ns"]) for w in mine),
-        "runs": sum(w["runs"] * max(w["extra"], 1) for w in mine),
-        "seconds": sum(w["end_ns"] - w["begin_ns"] for w in mine) * 1e-9,
-        "run_s": float(np.mean(seconds)),
-        "ops": json.loads(mine[0]["ops"]),
-    }
+    run_s = float(np.mean(seconds))
+    return OpEnergy(
+        signature=signature,
+        method=method,
+        rail=rail.rail,
+        joules=mean,
+        low_joules=mean - half,
+        high_joules=mean + half,
+        windows=len(values),
+        ticks=sum(rail.ticks(w.begin_ns, w.end_ns) for w in mine),
+        runs=sum(w.runs * max(w.extra, 1) for w in mine),
+        seconds=sum(w.end_ns - w.begin_ns for w in mine) * 1e-9,
+        run_s=run_s,
+        ops=mine[0].ops,
+        idle_joules=None if still is None else still * run_s,
+    )
 
 
-def _seconds(window: Row) -> float:
-    return float((window["end_ns"] - window["begin_ns"]) * 1e-9 / max(window["runs"], 1))
+def _seconds(window: EnergyWindowRow) -> float:
+    return float((window.end_ns - window.begin_ns) * 1e-9 / max(window.runs, 1))
 
 
 def _mean(values: Iterable[float | None]) -> float:
@@ -105,9 +189,9 @@ def interval(values: list[float]) -> tuple[float, float]:
     return mean, t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def step_energy(file: RunFile, channels: list[Series]) -> list[Row]:
+def step_energy(file: RunFile, channels: list[Series]) -> list[StepEnergy]:
     """A row a rail: joules of a step as it is, beside the sum over its ops by each method."""
-    windows = file.table("SELECT * FROM energy_window WHERE signature='' ORDER BY begin_ns")
+    windows = file.table(EnergyWindowRow, "WHERE signature='' ORDER BY begin_ns")
     ops = op_energy(file, channels)
     rows = []
     for rail in rails(channels):
@@ -115,9 +199,6 @@ def step_energy(file: RunFile, channels: list[Series]) -> list[Row]:
         if not values:
             continue
         mean, half = interval(values)
-        row: Row = {"rail": rail.rail, "joules": mean, "half_width": half}
-        for method in ("slope", "alone"):
-            mine = [o["joules"] for o in ops if (o["rail"], o["method"]) == (rail.rail, method)]
-            row[method] = sum(mine) if mine else None
-        rows.append(row)
+        slope, alone = ([o.joules for o in ops if (o.rail, o.method) == (rail.rail, method)] for method in METHODS)
+        rows.append(StepEnergy(rail.rail, mean, half, sum(slope) if slope else None, sum(alone) if alone else None))
     return rows

@@ -6,73 +6,83 @@ a step     watts_busy × the time that the device ran a command + watts_idle × 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from handheld.graph.graph import PHASES
+from handheld.analyse.energy import OpEnergy, RailEnergy
 
 if TYPE_CHECKING:
+    from handheld.analyse.ops import OpTime
     from handheld.analyse.run import Run
 
 RAIL = "estimate"
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True)
+class Stated:
+    """What the device is said to take."""
+
+    watts_busy: float
+    watts_idle: float
 
 
-def model(run: Run) -> Row | None:
+def model(run: Run) -> Stated | None:
     """What was stated, or None: no estimate was asked for."""
-    return run.meta.get("estimate")
+    given = run.meta.get("estimate")
+    return None if given is None else Stated(given["watts_busy"], given["watts_idle"])
 
 
-def step_estimate(run: Run) -> list[Row]:
+def step_estimate(run: Run) -> list[RailEnergy]:
     """As Run.energy: one row, or none."""
     stated, parts = model(run), run.parts()
     if stated is None or parts is None:
         return []
-    seconds = parts["ms"] * 1e-3
-    busy_s = sum(parts[name] for name in (*PHASES, "upload", "download", "copy")) * 1e-3
-    joules = stated["watts_busy"] * busy_s + stated["watts_idle"] * (seconds - busy_s)
+    seconds, busy_s = parts.ms * 1e-3, parts.busy_ms * 1e-3
+    joules = stated.watts_busy * busy_s + stated.watts_idle * (seconds - busy_s)
     return [
-        {
-            "rail": RAIL,
-            "covers": (),
-            "part_of": "",
-            "joules": None,
-            "joules_step": joules,
-            "watts": joules / seconds,
-            "idle_watts": stated["watts_idle"],
-            "ticks": 0,
-            "seconds": seconds,
-            "estimate": True,
-        }
+        RailEnergy(
+            rail=RAIL,
+            covers=(),
+            part_of="",
+            joules=None,
+            joules_step=joules,
+            watts=joules / seconds,
+            idle_watts=stated.watts_idle,
+            ticks=0,
+            seconds=seconds,
+            estimate=True,
+        )
     ]
 
 
-def op_estimate(run: Run) -> list[Row]:
+def op_estimate(run: Run) -> list[OpEnergy]:
     """As Run.op_energy: a row a signature, of one run of all its ops."""
     stated = model(run)
     if stated is None:
         return []
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[OpTime]] = {}
     for row in run.ops():
-        if row["ms"] is not None and row["graph"] == run.graph:
-            groups.setdefault(row["signature"], []).append(row)
+        if row.ms is not None and row.graph == run.graph:
+            groups.setdefault(row.signature, []).append(row)
     rows = []
     for signature, mine in groups.items():
-        seconds = sum(row["ms"] for row in mine) * 1e-3
+        seconds = sum(row.ms or 0.0 for row in mine) * 1e-3
         rows.append(
-            {
-                "signature": signature,
-                "method": "estimate",
-                "rail": RAIL,
-                "joules": stated["watts_busy"] * seconds,
-                "low_joules": None,
-                "high_joules": None,
-                "windows": 0,
-                "ticks": 0,
-                "run_s": seconds,
-                "idle_joules": stated["watts_idle"] * seconds,
-                "ops": [row["id"] for row in mine],
-                "estimate": True,
-            }
+            OpEnergy(
+                signature=signature,
+                method="estimate",
+                rail=RAIL,
+                joules=stated.watts_busy * seconds,
+                low_joules=None,
+                high_joules=None,
+                windows=0,
+                ticks=0,
+                runs=None,
+                seconds=None,
+                run_s=seconds,
+                ops=tuple(row.id for row in mine),
+                idle_joules=stated.watts_idle * seconds,
+                estimate=True,
+            )
         )
     return rows

@@ -1,22 +1,23 @@
 """What is worth knowing of a run: named causes, with their evidence, the steps and ops they touch.
 
-A finding is a row: `kind`, `text`, `steps` and `ops` (ids), and `evidence` (numbers). Thresholds
-are here, in one place. A slow step that nothing explains is said to be unexplained.
+Thresholds are here, in one place. A slow step that nothing explains is said to be unexplained.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from handheld.analyse import timeline
 from handheld.analyse.rails import Series
 from handheld.backends.base import LAUNCH
+from handheld.store.record import Record
 
 if TYPE_CHECKING:
-    from handheld.analyse.run import Row, Run
+    from handheld.analyse.run import Run
 
 BIN_S = 0.1  # over which loads are averaged
 SMOOTH = 3  # bins: on a full machine a thread's share comes in pieces
@@ -36,7 +37,23 @@ DRIFT_SHARE, DRIFT_S = 0.1, 5.0  # longer or shorter steps at the end of a run o
 Interval = tuple[int, int]
 
 
-def find(run: Run) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Finding(Record):
+    """A named cause, the ids of the steps and ops that it touches, and numbers that show it."""
+
+    kind: str
+    text: str
+    steps: list[int]
+    ops: list[int]
+    evidence: dict[str, object]
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """When that was, in ns, if it was not throughout."""
+        return cast("list[Interval]", self.evidence.get("intervals", []))
+
+
+def find(run: Run) -> list[Finding]:
     """All findings; those that touch most steps first, unexplained slow steps last."""
     found = [
         *_loads(run),
@@ -48,23 +65,23 @@ def find(run: Run) -> list[Row]:
         *_transfers(run),
         *_drift(run),
     ]
-    found.sort(key=lambda one: -len(one["steps"]))
+    found.sort(key=lambda one: -len(one.steps))
     return [*found, *_slow(run, found)]
 
 
-def _finding(kind: str, text: str, steps: list[int], ops: list[int] | None = None, **evidence: Any) -> Row:
-    return {"kind": kind, "text": text, "steps": steps, "ops": ops or [], "evidence": evidence}
+def _finding(kind: str, text: str, steps: list[int], ops: list[int] | None = None, **evidence: object) -> Finding:
+    return Finding(kind, text, steps, ops or [], evidence)
 
 
 def _touched(run: Run, intervals: list[Interval]) -> list[int]:
     """Steps that overlap an interval: from the end of the one before to their own end."""
     steps = run.steps()
-    ends = np.array([one["end_ns"] for one in steps])
-    begins = np.append([one["begin_ns"] for one in steps[:1]], ends[:-1])
+    ends = np.array([one.end_ns for one in steps])
+    begins = np.append([one.begin_ns for one in steps[:1]], ends[:-1])
     hit = np.zeros(len(steps), bool)
     for a, b in intervals:
         hit |= (begins < b) & (ends > a)
-    return [one["id"] for one, touched in zip(steps, hit.tolist(), strict=True) if touched]
+    return [one.id for one, touched in zip(steps, hit.tolist(), strict=True) if touched]
 
 
 def _slower(run: Run, steps: list[int]) -> list[int]:
@@ -107,7 +124,7 @@ def _busy(run: Run, source: str, at: np.ndarray) -> np.ndarray | None:
     return np.sum(rates, axis=0) if rates else None
 
 
-def _loads(run: Run) -> list[Row]:
+def _loads(run: Run) -> list[Finding]:
     """Cores that something besides the usual work of a step kept busy."""
     at = _bins(run)
     if len(at) < 3:
@@ -130,7 +147,7 @@ def _loads(run: Run) -> list[Row]:
             for one in _more(
                 run, at, own, "own load", "this process kept {:.1f} cores more busy than in its other steps"
             )
-            if not _faster(run, one["steps"])
+            if not _faster(run, one.steps)
         ]
     if own is not None and cores is not None:
         rows += _more(
@@ -139,7 +156,7 @@ def _loads(run: Run) -> list[Row]:
     return rows
 
 
-def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str, cores: float = CORES) -> list[Row]:
+def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str, cores: float = CORES) -> list[Finding]:
     usual = float(np.percentile(load, 25))
     smooth = np.convolve(np.pad(load, SMOOTH // 2, "edge"), np.full(SMOOTH, 1 / SMOOTH), "valid")
     where = _where(at, smooth > usual + cores, CORES_S)
@@ -166,11 +183,11 @@ def _faster(run: Run, steps: list[int]) -> bool:
     inside = set(steps)
     times: dict[bool, list[int]] = {True: [], False: []}
     for before, one in itertools.pairwise(run.steps()):
-        times[one["id"] in inside].append(one["end_ns"] - before["end_ns"])
+        times[one.id in inside].append(one.end_ns - before.end_ns)
     return all(times.values()) and bool(np.median(times[True]) < (1 - OP_SHARE) * np.median(times[False]))
 
 
-def _clocks(run: Run) -> list[Row]:
+def _clocks(run: Run) -> list[Finding]:
     """Clocks that fell while steps ran; a core's own only while that core was at work."""
     rows = []
     begin, end = run.warm()
@@ -217,7 +234,7 @@ def _low(run: Run, one: Series, at: np.ndarray, values: np.ndarray) -> np.ndarra
     return low
 
 
-def _heat(run: Run) -> list[Row]:
+def _heat(run: Run) -> list[Finding]:
     rows = []
     begin, end = run.warm()
     for one in run.channels:
@@ -239,27 +256,27 @@ def _heat(run: Run) -> list[Row]:
 # ── the step ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _caller(run: Run) -> list[Row]:
+def _caller(run: Run) -> list[Finding]:
     """Time between the calls of two steps (a data loader, the user's own code) in which the device
     had nothing to do: what a step took longer than the device needs, as far as that was outside."""
     begin, _ = run.warm()
-    steps = [s for s in run.steps() if s["begin_ns"] >= begin]
+    steps = [s for s in run.steps() if s.begin_ns >= begin]
     if len(steps) < 3:
         return []
     pairs = list(itertools.pairwise(steps))
-    outside = np.array([b["begin_ns"] - a["end_ns"] for a, b in pairs])
-    whole = np.array([b["end_ns"] - a["end_ns"] for a, b in pairs])
+    outside = np.array([b.begin_ns - a.end_ns for a, b in pairs])
+    whole = np.array([b.end_ns - a.end_ns for a, b in pairs])
     need = {graph: _needed(run, graph) for graph in run.graphs}
-    needed = np.array([need[b["graph"]] for _, b in pairs])
+    needed = np.array([need[b.graph] for _, b in pairs])
     lost = np.minimum(outside, np.maximum(whole - needed, 0))
     # a profiler's own window ends, and opens, with work between steps
-    lost[[a["window"] != b["window"] for a, b in pairs]] = 0
+    lost[[a.window != b.window for a, b in pairs]] = 0
     long = lost > CALLER_STEP * np.where(needed > 0, needed, np.median(whole))
     share = float(lost[long].sum() / whole.sum()) if long.any() else 0.0
     if share < CALLER_SHARE:
         return []
     long &= lost >= _least_of_most(lost[long])
-    ids = [b["id"] for (_, b), hit in zip(pairs, long, strict=True) if hit]
+    ids = [b.id for (_, b), hit in zip(pairs, long, strict=True) if hit]
     each = float(np.median(lost[long])) * 1e-6
     what = "the device waits" if run.periods else "whether the device waits is not known:"
     return [
@@ -288,40 +305,40 @@ def _needed(run: Run, graph: str) -> float:
     """ns that the device needs for a step, without waiting for the caller; 0: not known, or it
     works only while it is called, so that all time outside counts."""
     parts = None if run.meta.get("device") in ("reference:cpu", "pytorch:cpu") else run.parts(graph)
-    return (parts["ms"] - parts["caller"]) * 1e6 if parts else 0.0
+    return (parts.ms - parts.caller) * 1e6 if parts else 0.0
 
 
 def _first_ops(run: Run) -> list[int]:
     """The op of each graph that waits for the batch."""
     first: dict[str, int] = {}
-    for row in run._op_rows:
-        if row["launches"]:
-            first.setdefault(row["graph"], row["id"])
+    for row in run.op_rows:
+        if row.launches:
+            first.setdefault(row.graph, row.id)
     return [first[name] for name in run.graphs if name in first]
 
 
-def _launching(run: Run) -> list[Row]:
+def _launching(run: Run) -> list[Finding]:
     parts = run.parts()
-    if parts is None or parts["launching"] < LAUNCHING_SHARE * parts["ms"]:
+    if parts is None or parts.launching < LAUNCHING_SHARE * parts.ms:
         return []
-    share = parts["launching"] / parts["ms"]
+    share = parts.launching / parts.ms
     return [
         _finding(
             "launching",
-            f"the device waits {parts['launching']:.2f} ms of a step ({share:.0%}) for the host to launch its kernels",
+            f"the device waits {parts.launching:.2f} ms of a step ({share:.0%}) for the host to launch its kernels",
             [p.step for p in run.periods if p.graph == run.graph],
-            ms=parts["launching"],
+            ms=parts.launching,
             share=share,
         )
     ]
 
 
-def _driver(run: Run) -> list[Row]:
+def _driver(run: Run) -> list[Finding]:
     """Commands that were there and did not begin."""
     parts = run.parts()
-    if parts is None or parts["between"] < DRIVER_SHARE * parts["ms"]:
+    if parts is None or parts.between < DRIVER_SHARE * parts.ms:
         return []
-    share = parts["between"] / parts["ms"]
+    share = parts.between / parts.ms
     steps = [p.step for p in run.periods if p.graph == run.graph]
     waits: dict[tuple[int, int], int] = {}  # before a command, of its kind and op
     for one, after in itertools.pairwise(run.timed):
@@ -337,12 +354,12 @@ def _driver(run: Run) -> list[Row]:
     return [
         _finding(
             "driver",
-            f"nothing runs for {parts['between']:.2f} ms of a step "
+            f"nothing runs for {parts.between:.2f} ms of a step "
             f"({share:.0%}) although the next command is there: the driver, or the "
             f"device. {most_ms:.2f} ms of that are before {name}",
             steps,
             [op] if kind == LAUNCH else [],
-            ms=parts["between"],
+            ms=parts.between,
             share=share,
             most_ms=most_ms,
         )
@@ -350,10 +367,10 @@ def _driver(run: Run) -> list[Row]:
 
 
 def _op_names(run: Run) -> dict[int, str]:
-    return {row["id"]: f"{row['path'] or '(model)'} {row['op']}" for row in run._op_rows}
+    return {row.id: row.title for row in run.op_rows}
 
 
-def _transfers(run: Run) -> list[Row]:
+def _transfers(run: Run) -> list[Finding]:
     """Transfers with launches before and after them in their step."""
     hits: dict[tuple[str, int, int], list[tuple[int, int, float]]] = {}
     for one in run.timed:
@@ -386,8 +403,8 @@ def _transfers(run: Run) -> list[Row]:
     return rows
 
 
-def _drift(run: Run) -> list[Row]:
-    share = run.variance().get("drift") or 0.0
+def _drift(run: Run) -> list[Finding]:
+    share = run.variance().drift or 0.0
     begin, end = run.warm()
     if abs(share) < DRIFT_SHARE or end - begin < DRIFT_S * 1e9:
         return []
@@ -402,21 +419,15 @@ def _drift(run: Run) -> list[Row]:
     ]
 
 
-def _slow(run: Run, found: list[Row]) -> list[Row]:
+def _slow(run: Run, found: list[Finding]) -> list[Finding]:
     """Steps that took far longer than the others, with what else is known of them."""
     causes: dict[str, list[int]] = {}
     # a load's edges are known to a bin
     edge = round(BIN_S * 1e9)
     touched = {
-        one["kind"]: {
-            *one["steps"],
-            *_touched(run, [(a - edge, b + edge) for a, b in one["evidence"].get("intervals", ())]),
-        }
-        for one in found
+        one.kind: {*one.steps, *_touched(run, [(a - edge, b + edge) for a, b in one.intervals])} for one in found
     }
-    for step in sorted(
-        itertools.chain.from_iterable(run.variance(graph).get("slow_steps", []) for graph in run.graphs)
-    ):
+    for step in sorted(itertools.chain.from_iterable(run.variance(graph).slow_steps for graph in run.graphs)):
         named = sorted(kind for kind, ids in touched.items() if step in ids)
         causes.setdefault(", ".join(named) or "unexplained", []).append(step)
     return [

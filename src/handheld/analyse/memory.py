@@ -2,72 +2,149 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+
+from handheld.store.record import Record
 
 if TYPE_CHECKING:
     from handheld.analyse.rails import Series
     from handheld.analyse.run import Run
 
-Row = dict[str, Any]
-
 #: sources whose memory is a device's own
 DEVICE_MEMORY = ("nvidia", "amd-gpu")
 
 
-def memory_summary(run: Run) -> Row:
+@dataclass(frozen=True, slots=True)
+class LiveMemory(Record):
+    """Bytes alive while an op runs, and those of each category."""
+
+    id: int
+    op: str
+    path: str
+    phase: str
+    bytes: int
+    live: Mapping[str, int]
+
+    def to_json(self) -> dict[str, object]:
+        """The categories are among the rest."""
+        found = Record.to_json(self)
+        del found["live"]
+        return {**found, **self.live}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A tensor that is alive at the peak."""
+
+    name: str
+    category: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth(Record):
+    """A part of what the process grew by."""
+
+    what: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySummary(Record):
     """Bytes; None for what is not known. `explained` is what the process grew by, in parts that add
     up: each says what it is."""
-    planned = run.meta.get(f"memory.{run.graph}", {})
-    allocated = run.meta.get("allocated_bytes")
-    plan = run.meta.get("plan_bytes")
-    peak = planned.get("peak_bytes")
-    both = allocated is not None and peak is not None
-    found: Row = {
-        "peak_bytes": peak,
-        "peak_op": planned.get("peak_op"),
-        "owners": planned.get("owners", []),
-        "plan_bytes": plan,
-        "allocated_bytes": allocated,
-        "not_alive_bytes": allocated - peak if both else None,
-        "device_growth_bytes": None,
-        "process_growth_bytes": None,
-        "explained": [],
-    }
-    started = run.meta.get("started_ns")
-    resident = [s for s in run.channels if (s.source, s.name) == ("process", "resident")]
-    if resident and started and run._steps:
-        _process(found, run, resident[0], started)
-    used = [s for s in run.channels if s.quantity == "memory" and "used" in s.name and s.source in DEVICE_MEMORY]
-    if used and started and used[0].t_ns[0] < started:
-        found["device_growth_bytes"] = float(used[0].values.max() - used[0].values[0])
-    return found
+
+    optional: ClassVar[frozenset[str]] = frozenset({"process_bytes"})
+
+    peak_bytes: int | None
+    peak_op: int | None
+    owners: tuple[Owner, ...]
+    plan_bytes: int | None
+    allocated_bytes: int | None
+    not_alive_bytes: int | None
+    device_growth_bytes: float | None
+    process_growth_bytes: float | None
+    explained: tuple[Growth, ...]
+    process_bytes: float | None
+
+    def to_json(self) -> dict[str, object]:
+        owners = [[one.name, one.category, one.bytes] for one in self.owners]
+        return {**Record.to_json(self), "owners": owners}
 
 
-def _process(found: Row, run: Run, resident: Series, started: int) -> None:
-    begin, end = run.span()
-    during = resident.within(begin, end)
-    if not len(during):
-        return
-    most = float(during.max())
-    before = float(resident.values[0]) if resident.t_ns[0] < started else None
-    then = float(np.interp(started, resident.t_ns, resident.values))
-    found["process_bytes"] = most
-    if before is None:
-        return  # sampling began when the plan was running already
-    found["process_growth_bytes"] = most - before
-    caps = run.meta.get("caps") or {}
-    buffers = found["allocated_bytes"] if caps.get("unified_memory") else None
-    rest = then - before
-    if buffers:
-        rest -= buffers
-        found["explained"].append({"what": "buffers of the plan, which are in the process here", "bytes": buffers})
-    found["explained"] += [
-        {
-            "what": "starting: programs built, the driver, copies of values on the host; less what "
-            "was free in the process already",
-            "bytes": rest,
-        },
-        {"what": "while steps ran: first launches, batches, times and samples kept", "bytes": most - then},
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What the process reports: the most it held, and what it grew by."""
+
+    bytes: float | None = None
+    growth_bytes: float | None = None
+    explained: tuple[Growth, ...] = ()
+
+
+def memory_table(run: Run, graph: str) -> list[LiveMemory]:
+    """The ops of a graph in their order; empty: not known."""
+    return [
+        LiveMemory(row.id, row.op, row.path, row.phase, sum(row.live.values()), row.live)
+        for row in run.op_rows
+        if row.graph == graph and row.live
     ]
+
+
+def memory_summary(run: Run) -> MemorySummary:
+    planned = run.meta.get(f"memory.{run.graph}", {})
+    allocated, peak = run.meta.get("allocated_bytes"), planned.get("peak_bytes")
+    process = _process(run, allocated)
+    return MemorySummary(
+        peak_bytes=peak,
+        peak_op=planned.get("peak_op"),
+        owners=tuple(Owner(*one) for one in planned.get("owners", [])),
+        plan_bytes=run.meta.get("plan_bytes"),
+        allocated_bytes=allocated,
+        not_alive_bytes=allocated - peak if allocated is not None and peak is not None else None,
+        device_growth_bytes=_device_growth(run),
+        process_growth_bytes=process.growth_bytes,
+        explained=process.explained,
+        process_bytes=process.bytes,
+    )
+
+
+def _device_growth(run: Run) -> float | None:
+    started = run.meta.get("started_ns")
+    used = [s for s in run.channels if s.quantity == "memory" and "used" in s.name and s.source in DEVICE_MEMORY]
+    if not used or not started or used[0].t_ns[0] >= started:
+        return None
+    return float(used[0].values.max() - used[0].values[0])
+
+
+def _process(run: Run, allocated: int | None) -> _Process:
+    started: int = run.meta.get("started_ns") or 0
+    resident = [s for s in run.channels if (s.source, s.name) == ("process", "resident")]
+    during = resident[0].within(*run.span()) if resident and started and run.steps() else ()
+    if not len(during):
+        return _Process()
+    most, one = float(np.max(during)), resident[0]
+    if one.t_ns[0] >= started:
+        return _Process(most)  # sampling began when the plan was running already
+    before = float(one.values[0])
+    caps = run.meta.get("caps") or {}
+    buffers = allocated if caps.get("unified_memory") else None
+    return _Process(most, most - before, _explained(one, started, before, most, buffers))
+
+
+def _explained(resident: Series, started: int, before: float, most: float, buffers: int | None) -> tuple[Growth, ...]:
+    then = float(np.interp(started, resident.t_ns, resident.values))
+    rest = then - before - (buffers or 0)
+    own = [Growth("buffers of the plan, which are in the process here", buffers)] if buffers else []
+    return (
+        *own,
+        Growth(
+            "starting: programs built, the driver, copies of values on the host; less what "
+            "was free in the process already",
+            rest,
+        ),
+        Growth("while steps ran: first launches, batches, times and samples kept", most - then),
+    )

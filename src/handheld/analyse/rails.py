@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
 
 from handheld.store.reader import RunFile
+from handheld.store.record import Record
+from handheld.store.rows import ChannelRow, SourceRow
 
 
 @dataclass(frozen=True)
@@ -51,32 +52,59 @@ class Series:
         return float(((watts[1:] + watts[:-1]) / 2 * np.diff(at)).sum() * 1e-9)
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelSamples(Record):
+    """How many readings a channel has, and their range."""
+
+    source: str
+    channel: str
+    quantity: str
+    unit: str
+    counter: bool
+    covers: tuple[str, ...]
+    n: int
+    mean: float | None
+    min: float | None
+    max: float | None
+
+
+def channel_samples(one: Series, begin: int, end: int) -> ChannelSamples:
+    """Of the readings from `begin` to `end`."""
+    values = one.within(begin, end)
+    return ChannelSamples(
+        source=one.source,
+        channel=one.name,
+        quantity=one.quantity,
+        unit=one.unit,
+        counter=one.counter,
+        covers=one.covers,
+        n=len(values),
+        mean=float(values.mean()) if len(values) else None,
+        min=float(values.min()) if len(values) else None,
+        max=float(values.max()) if len(values) else None,
+    )
+
+
 def series(file: RunFile) -> list[Series]:
     """Every channel with at least one value."""
     found = []
-    for number, source in file.rows("SELECT id, name FROM source ORDER BY id"):
-        channels = file.table("SELECT * FROM channel WHERE source=? ORDER BY position", number)
-        rows = file.rows("SELECT t_ns, data FROM reading WHERE source=? ORDER BY t_ns", number)
-        width = 8 * len(channels)
-        rows = [row for row in rows if len(row[1]) == width]
-        if not rows:
-            continue
-        t_ns = np.array([row[0] for row in rows], np.int64)
-        data = np.frombuffer(b"".join(row[1] for row in rows), "<f8").reshape(len(rows), -1)
+    for source in file.table(SourceRow, "ORDER BY id"):
+        channels = file.table(ChannelRow, "WHERE source=? ORDER BY position", source.id)
+        read = file.readings(source.id, len(channels))
         for one in channels:
-            values = data[:, one["position"]]
+            values = read.values[:, one.position]
             here = ~np.isnan(values)
             if here.any():
                 found.append(
                     Series(
-                        source,
-                        one["name"],
-                        one["quantity"],
-                        one["unit"],
-                        bool(one["counter"]),
-                        tuple(json.loads(one["covers"])),
-                        one["part_of"] or "",
-                        t_ns[here],
+                        source.name,
+                        one.name,
+                        one.quantity,
+                        one.unit,
+                        one.counter,
+                        one.covers,
+                        one.part_of,
+                        read.t_ns[here],
                         values[here],
                     )
                 )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+
+from handheld.store.record import Record
+from handheld.store.rows import StepRow
 
 LIKE_THE_REST = 0.1  # of the usual time: a step that is no further off belongs to the rest
 IN_A_ROW = 3  # steps that are alike
@@ -16,35 +20,93 @@ BLOCK_NS = 50_000_000  # steps that the host's calls are averaged over
 SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # beyond the median: in usual deviations, and of the median
 
 
-def distribution(values: np.ndarray) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Distribution(Record):
+    """Of at least one value, in its unit."""
+
+    n: int
+    median: float
+    mean: float
+    p5: float
+    p25: float
+    p75: float
+    p95: float
+    min: float
+    max: float
+    cv: float  # standard deviation over mean
+
+
+@dataclass(frozen=True, slots=True)
+class Variance(Record):
+    """The step times of a graph in ms. `times` is None if no step can be compared with others."""
+
+    warm_up: int  # the first step after warm-up
+    times: Distribution | None = None
+    drift: float | None = None  # how much longer the last steps are than the first, as a share
+    slow_steps: tuple[int, ...] = ()
+
+    @property
+    def n(self) -> int:
+        """How many steps that is."""
+        return self.times.n if self.times else 0
+
+    def to_json(self) -> dict[str, object]:
+        if self.times is None:
+            return {"warm_up": self.warm_up, "n": 0}
+        return {
+            "warm_up": self.warm_up,
+            **self.times.to_json(),
+            "drift": self.drift,
+            "slow_steps": list(self.slow_steps),
+        }
+
+
+def distribution(values: np.ndarray) -> Distribution:
     """Of at least one value, in its unit."""
     low, quarter, middle, high, top = np.percentile(values, (5, 25, 50, 75, 95))
     mean = float(values.mean())
-    return {
-        "n": len(values),
-        "median": float(middle),
-        "mean": mean,
-        "p5": float(low),
-        "p25": float(quarter),
-        "p75": float(high),
-        "p95": float(top),
-        "min": float(values.min()),
-        "max": float(values.max()),
-        "cv": float(values.std(ddof=1) / mean) if len(values) > 1 and mean else 0.0,
-    }
+    return Distribution(
+        n=len(values),
+        median=float(middle),
+        mean=mean,
+        p5=float(low),
+        p25=float(quarter),
+        p75=float(high),
+        p95=float(top),
+        min=float(values.min()),
+        max=float(values.max()),
+        cv=float(values.std(ddof=1) / mean) if len(values) > 1 and mean else 0.0,
+    )
 
 
-def step_times(steps: list[dict[str, Any]], graph: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def variance(steps: Sequence[StepRow], graph: str) -> Variance:
+    """The distribution of a graph's step times, where warm-up ended, and drift."""
+    ids, times, stretches = step_times(steps, graph)
+    if not len(times):
+        return Variance(0)
+    warm = warm_up_end(times)
+    late = times[warm:]
+    usual = steady(late, stretches[warm:])
+    # windows open once the schedule's own warm-up is over; their steps are not among the times
+    first = int(ids[warm - 1]) + 1 if warm else min([int(ids[0]), *(s.id for s in steps if s.recorded)])
+    return Variance(
+        warm_up=first,
+        times=distribution(usual * 1e-6),
+        drift=drift(usual),
+        slow_steps=tuple(ids[warm:][slow(late, usual)].tolist()),
+    )
+
+
+def step_times(steps: Sequence[StepRow], graph: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(step, ns, stretch) of a graph's steps that were not recorded: from the end of the one before
     to its own end; steps of a stretch have no recorded one between them.
     After a window the device is empty, and the host runs ahead for AHEAD steps: these say nothing
     about the device, and are left out."""
     found, since, stretch = [], AHEAD, 0
     for before, one in itertools.pairwise(steps):
-        recorded = one["window"] is not None
-        since, stretch = (0, stretch + 1) if recorded else (since + 1, stretch)
-        if since > AHEAD and one["graph"] == graph:
-            found.append((one["id"], one["end_ns"] - before["end_ns"], stretch))
+        since, stretch = (0, stretch + 1) if one.recorded else (since + 1, stretch)
+        if since > AHEAD and one.graph == graph:
+            found.append((one.id, one.end_ns - before.end_ns, stretch))
     ids, times, stretches = zip(*found, strict=True) if found else ((), (), ())
     return np.array(ids, np.int64), np.array(times, np.int64), np.array(stretches, np.int64)
 

@@ -14,15 +14,18 @@ window: no moment is counted twice or left out. On the device's own timeline it 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD
+from handheld.graph.graph import PHASES
 from handheld.store.reader import RunFile
+from handheld.store.record import Record
+from handheld.store.rows import ClockRow, StepRow
 
 TRANSFERS = {UPLOAD: "upload", DOWNLOAD: "download", COPY: "copy"}
-PARTS = ("ops", "upload", "download", "copy", "launching", "caller", "between", "unexplained")
 MOST_DRIFT = 1e-3  # of two clocks that run on: beyond it one of them was set
 UNNOTICED_NS = 20_000  # and a little more
 
@@ -40,13 +43,13 @@ class Clock:
 
     @classmethod
     def of(cls, file: RunFile) -> Clock:
-        marks = np.array(
-            file.rows("SELECT device_ns, host_ns, error_ns FROM clock ORDER BY host_ns"), np.int64
-        ).reshape(-1, 3)
-        if not len(marks):
+        marks = file.table(ClockRow, "ORDER BY host_ns")
+        if not marks:
             zero = np.zeros(1, np.int64)
             return cls(zero, zero, zero, 0, 0.0)
-        device, at, error = marks.T
+        device = np.array([mark.device_ns for mark in marks], np.int64)
+        at = np.array([mark.host_ns for mark in marks], np.int64)
+        error = np.array([mark.error_ns for mark in marks], np.int64)
         moved = np.abs(np.diff(at - device))
         allowed = error[1:] + error[:-1] + MOST_DRIFT * np.diff(at) + UNNOTICED_NS
         stretch = np.concatenate(([0], np.cumsum(moved > allowed)))
@@ -78,6 +81,48 @@ class Clock:
         return placed
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A step's period in ns, cut into parts that add up."""
+
+    ops: int
+    upload: int
+    download: int
+    copy: int
+    launching: int
+    caller: int
+    between: int
+    unexplained: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts(Record):
+    """Where the time of a step goes: means over recorded steps in ms. All but `ms`, which is their
+    sum, and `steps`, over how many that is, are parts."""
+
+    ms: float
+    forward: float
+    backward: float
+    update: float
+    upload: float
+    download: float
+    copy: float
+    launching: float
+    caller: float
+    between: float
+    unexplained: float
+    steps: int
+
+    @property
+    def busy_ms(self) -> float:
+        """In which the device ran a command."""
+        return self.forward + self.backward + self.update + self.upload + self.download + self.copy
+
+    def by_name(self) -> dict[str, float]:
+        """The parts, which add up to `ms`."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("ms", "steps")}
+
+
 @dataclass(frozen=True)
 class Period:
     """A recorded step in which everything before it was as in any other: times in ns."""
@@ -87,7 +132,7 @@ class Period:
     begin: int
     end: int
     ops: dict[int, int]
-    parts: dict[str, int] = field(default_factory=dict)
+    parts: Parts
 
     @property
     def length(self) -> int:
@@ -109,16 +154,14 @@ class Timed:
 def timed_steps(file: RunFile) -> list[Timed]:
     clock = Clock.of(file)
     found = []
-    for step, graph, begin, end, window in file.rows(
-        "SELECT id, graph, begin_ns, end_ns, window FROM step WHERE window IS NOT NULL ORDER BY id"
-    ):
-        commands = file.commands(step)
-        if commands is None or not len(commands["kind"]):
+    for step in file.table(StepRow, "WHERE window IS NOT NULL ORDER BY id"):
+        commands = file.commands(step.id)
+        if commands is None or step.window is None or not len(commands["kind"]):
             continue
-        started, ended = (clock.host(commands[name], begin, end) for name in ("started", "ended"))
+        started, ended = (clock.host(commands[name], step.begin_ns, step.end_ns) for name in ("started", "ended"))
         if started is not None and ended is not None:
             placed = {**commands, "started": started, "ended": ended}
-            found.append(Timed(step, graph, window, begin, end, placed))
+            found.append(Timed(step.id, step.graph, step.window, step.begin_ns, step.end_ns, placed))
     return found
 
 
@@ -165,16 +208,47 @@ def _period(before: Timed, one: Timed, after: Timed) -> Period:
     commands = one.commands
     begin, end = int(commands["started"][0]), int(after.commands["started"][0])
     ops = _by_op(one)
-    parts = dict.fromkeys(PARTS, 0)
-    parts["ops"] = sum(ops.values())
-    for kind, name in TRANSFERS.items():
-        mine = commands["kind"] == kind
-        parts[name] = int((commands["ended"] - commands["started"])[mine].sum())
+    busy = sum(ops.values())
+    took = commands["ended"] - commands["started"]
+    upload, download, copy = (int(took[commands["kind"] == kind].sum()) for kind in (UPLOAD, DOWNLOAD, COPY))
     gaps, late = gaps_after(one, after)
     outside = max(min(after.begin, end) - max(one.end, int(commands["ended"][-1])), 0)
     caller = min(outside, int(late[-1]))
-    parts["caller"] = caller
-    parts["launching"] = int(late.sum()) - caller
-    parts["between"] = int((gaps - late).sum())
-    parts["unexplained"] = (end - begin) - sum(parts.values())
+    launching, between = int(late.sum()) - caller, int((gaps - late).sum())
+    known = busy + upload + download + copy + launching + caller + between
+    parts = Parts(busy, upload, download, copy, launching, caller, between, end - begin - known)
     return Period(one.step, one.graph, begin, end, ops, parts)
+
+
+def step_parts(periods: Sequence[Period], phases: Mapping[int, str]) -> StepParts | None:
+    """The mean over periods; `phases` says the phase of each op. None without a period."""
+    if not periods:
+        return None
+    ops = dict.fromkeys(PHASES, 0.0)
+    for period in periods:
+        for op, ns in period.ops.items():
+            ops[phases[op]] += ns * 1e-6 / len(periods)
+
+    def mean(values: list[int]) -> float:
+        return float(np.mean(values)) * 1e-6
+
+    parts = [one.parts for one in periods]
+    upload, download = mean([p.upload for p in parts]), mean([p.download for p in parts])
+    copy, launching = mean([p.copy for p in parts]), mean([p.launching for p in parts])
+    caller, between = mean([p.caller for p in parts]), mean([p.between for p in parts])
+    unexplained = mean([p.unexplained for p in parts])
+    whole = sum(ops.values()) + upload + download + copy + launching + caller + between + unexplained
+    return StepParts(
+        ms=whole,
+        forward=ops["forward"],
+        backward=ops["backward"],
+        update=ops["update"],
+        upload=upload,
+        download=download,
+        copy=copy,
+        launching=launching,
+        caller=caller,
+        between=between,
+        unexplained=unexplained,
+        steps=len(periods),
+    )

@@ -19,47 +19,50 @@ def measured(run: Run, batch: int, device: str) -> dict[str, Any]:
     known = [ms for ms, _ in times if ms is not None]
     step_ms = sum(known) if times and len(known) == len(times) else None
     memory, use, loss = run.memory_summary(), run.utilisation(), run.meta.get("loss")
-    spread = run.variance()
+    spread = run.variance().times
     return {
-        "steps": sum(step["graph"] == run.graph for step in run.steps()),
+        "steps": sum(step.graph == run.graph for step in run.steps()),
         "step_ms": step_ms,
         "timed_by": times[0][1] if times else None,
-        "step_p5_ms": spread.get("p5"),
-        "step_p95_ms": spread.get("p95"),
+        "step_p5_ms": spread.p5 if spread else None,
+        "step_p95_ms": spread.p95 if spread else None,
         "samples_s": batch / step_ms * 1e3 if step_ms else None,
         "loss": loss if loss is not None and math.isfinite(loss) else None,
         "finite": loss is not None and math.isfinite(loss),
-        "peak_bytes": memory["peak_bytes"],
-        "allocated_bytes": memory["allocated_bytes"],
-        "device_busy": use.get("device_busy"),
-        "gflops": use.get("gflops"),
-        "others_cores": use.get("others_cores"),
+        "peak_bytes": memory.peak_bytes,
+        "allocated_bytes": memory.allocated_bytes,
+        "device_busy": use.device_busy,
+        "gflops": use.gflops,
+        "others_cores": use.others_cores,
         **_energy(run, batch, device),
-        "findings": sorted({finding["kind"] for finding in run.findings()}),
+        "findings": sorted({finding.kind for finding in run.findings()}),
     }
 
 
 def _energy(run: Run, batch: int, device: str) -> dict[str, Any]:
     """Every rail, and of one of them joules a sample: what covers the whole system, else what
     covers the processor that ran."""
-    rows = [row for row in run.energy() if row["ticks"] >= TICKS and not row["estimate"]]
+    rows = [row for row in run.energy() if row.ticks >= TICKS and not row.estimate]
     found: dict[str, Any] = {
         "joules_sample": None,
         "rail": None,
         "watts": None,
         "energy": [
-            {key: row[key] for key in ("rail", "covers", "part_of", "watts", "idle_watts", "joules_step", "ticks")}
+            {
+                "rail": row.rail,
+                "covers": list(row.covers),
+                "part_of": row.part_of,
+                "watts": row.watts,
+                "idle_watts": row.idle_watts,
+                "joules_step": row.joules_step,
+                "ticks": row.ticks,
+            }
             for row in rows
         ],
     }
     kind = (run.meta.get("caps") or {}).get("kind")
     for wanted in ("system", "gpu" if is_gpu(device, kind) else "cpu", "soc"):
         for row in rows:
-            if wanted in row["covers"] and not row["part_of"] and row["joules_step"]:
-                return {
-                    **found,
-                    "joules_sample": row["joules_step"] / batch,
-                    "rail": row["rail"],
-                    "watts": row["watts"],
-                }
+            if wanted in row.covers and not row.part_of and row.joules_step:
+                return {**found, "joules_sample": row.joules_step / batch, "rail": row.rail, "watts": row.watts}
     return found

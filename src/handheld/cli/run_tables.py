@@ -8,9 +8,15 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from handheld.analyse.run import FEW, Row, Run
+from handheld.analyse.commands import LaunchCost
+from handheld.analyse.energy import OpEnergy, RailEnergy
+from handheld.analyse.memory import MemorySummary
+from handheld.analyse.overhead import Overhead
+from handheld.analyse.run import FEW, Run
+from handheld.analyse.summary import GraphSummary
 from handheld.cli import output
 from handheld.measure.ceilings import disturbed
+from handheld.store.record import plain
 
 SHOWN = 12  # rows of a table
 LEAST_SHARE = 0.0005  # of a step: parts below it are not shown
@@ -21,11 +27,11 @@ def present(run: Run, json: bool = False) -> None:
     if json:
         output.print_json(
             {
-                **run.summary(),
-                "ops": run.ops()[:SHOWN],
-                "findings": run.findings(),
-                "op_energy": run.op_energy(),
-                "notes": run.notes(),
+                **run.summary().to_json(),
+                "ops": plain(run.ops()[:SHOWN]),
+                "findings": plain(run.findings()),
+                "op_energy": plain(run.op_energy()),
+                "notes": plain(run.notes()),
             }
         )
         return
@@ -36,12 +42,12 @@ def present(run: Run, json: bool = False) -> None:
     if run.periods:
         output.out.print(ops(run, SHOWN))
     rows = run.op_energy()
-    for rail in dict.fromkeys(row["rail"] for row in rows):
-        output.out.print(joules(run, [row for row in rows if row["rail"] == rail], rail))
+    for rail in dict.fromkeys(row.rail for row in rows):
+        output.out.print(joules(run, [row for row in rows if row.rail == rail], rail))
     for one in run.findings():
-        output.out.print(Text.assemble((f"{one['kind']}: ", "bold"), one["text"]), soft_wrap=False)
+        output.out.print(Text.assemble((f"{one.kind}: ", "bold"), one.text), soft_wrap=False)
     for note in run.notes():
-        output.warn(note["text"])
+        output.warn(note.text)
     output.out.print(Text.assemble(("run file ", "dim"), str(run.path)), soft_wrap=True)
 
 
@@ -55,55 +61,52 @@ def live(run: Run, count: int) -> Iterable[RenderableType]:
 def head(run: Run) -> Table:
     one = run.summary()
     rows: list[tuple[str, str | Text]] = [
-        ("device", f"{one['device']} ({one['name']})"),
+        ("device", f"{one.device} ({one.name})"),
         (
             "step",
             " and ".join(run.graphs)
-            + (f", batch {one['batch']}" if one["batch"] else "")
-            + (", in halves" if one["precision"] == "half" else "")
-            + f"; {output.count(one['steps'], 'step')}, {one['recorded']} with op times",
+            + (f", batch {one.batch}" if one.batch else "")
+            + (", in halves" if one.precision == "half" else "")
+            + f"; {output.count(one.steps, 'step')}, {one.recorded} with op times",
         ),
     ]
     rows += [
-        ("time" if len(run.graphs) == 1 else f"time of {name}", _time(graph)) for name, graph in one["graphs"].items()
+        ("time" if len(run.graphs) == 1 else f"time of {name}", _time(graph)) for name, graph in one.graphs.items()
     ]
-    use = one["utilisation"]
-    if "device_busy" in use:
+    use = one.utilisation
+    if use.device_busy is not None:
         rows.append(
             (
                 "use",
-                f"device busy {use['device_busy']:.0%}, {use['gflops']:.1f} GFLOP/s"
-                f"{_share(use, 'flops_share')}, at least {use['gbytes_s']:.1f} GB/s"
-                f"{_share(use, 'bandwidth_share')}{_cores(use.get('cores', {}))}",
+                f"device busy {use.device_busy:.0%}, {use.gflops:.1f} GFLOP/s"
+                f"{_share(use.flops_share)}, at least {use.gbytes_s:.1f} GB/s"
+                f"{_share(use.bandwidth_share)}{_cores(use.cores)}",
             )
         )
     low = disturbed((run.meta.get("ceilings") or {}).get("others"))
     if low:
         rows.append(("", f"the ceilings are {low}"))
-    if one["launches"]:
-        rows.append(("launches", _launches(one["launches"])))
-    rows += _memory(one["memory"])
-    rows.append(("energy", _energy(one["energy"])))
-    rows.append(("overhead", _overhead(one["overhead"])))
-    if one["status"] not in ("complete", "running"):
-        rows.append(("ended", one["status"]))
+    if one.launches:
+        rows.append(("launches", _launches(one.launches)))
+    rows += _memory(one.memory)
+    rows.append(("energy", _energy(one.energy)))
+    rows.append(("overhead", _overhead(one.overhead)))
+    if one.status not in ("complete", "running"):
+        rows.append(("ended", one.status))
     return output.grid(rows)
 
 
-def _time(graph: Row) -> str:
-    variance, found = graph["variance"], graph["parts"]
-    if variance["n"] < FEW:
-        return (
-            f"{found['ms']:.3f} ms a step, of recorded ones alone: too few others" if found else "too few steps to say"
-        )
-    warm = f"; {output.count(variance['warm_up'], 'step')} of warm-up" if variance["warm_up"] else ""
-    return (
-        f"{variance['median']:.3f} ms a step in the median (5% {variance['p5']:.3f}, 95% {variance['p95']:.3f}){warm}"
-    )
+def _time(graph: GraphSummary) -> str:
+    times, found = graph.variance.times, graph.parts
+    if times is None or times.n < FEW:
+        return f"{found.ms:.3f} ms a step, of recorded ones alone: too few others" if found else "too few steps to say"
+    count = graph.variance.warm_up
+    warm = f"; {output.count(count, 'step')} of warm-up" if count else ""
+    return f"{times.median:.3f} ms a step in the median (5% {times.p5:.3f}, 95% {times.p95:.3f}){warm}"
 
 
-def _share(use: Row, key: str) -> str:
-    return f" ({use[key]:.0%} of the ceiling)" if key in use else ""
+def _share(share: float | None) -> str:
+    return "" if share is None else f" ({share:.0%} of the ceiling)"
 
 
 def _cores(cores: dict[str, float]) -> str:
@@ -112,20 +115,20 @@ def _cores(cores: dict[str, float]) -> str:
     return f"; cores busy {', '.join(f'{min(share, 1):.0%}' for share in list(cores.values())[:8])}"
 
 
-def _launches(launch: Row) -> str:
-    late = launch["start_us"]
-    return f"{launch['per_step']:.0f} a step, {launch['enqueue_us']:.1f} µs of the host each" + (
+def _launches(launch: LaunchCost) -> str:
+    late = launch.start_us
+    return f"{launch.per_step:.0f} a step, {launch.enqueue_us:.1f} µs of the host each" + (
         "" if late is None else f"; an idle device begins {max(late, 0.0):.0f} µs later"
     )
 
 
-def _memory(memory: Row) -> list[tuple[str, str | Text]]:
+def _memory(memory: MemorySummary) -> list[tuple[str, str | Text]]:
     rows: list[tuple[str, str | Text]] = []
-    if memory["peak_bytes"]:
-        biggest = ", ".join(f"{name} {output.size(size)}" for name, _, size in memory["owners"][:3])
-        rows.append(("memory", f"{output.size(memory['peak_bytes'])} alive at the peak: {biggest}"))
-    grown = memory["process_growth_bytes"]
-    allocated = memory["allocated_bytes"]
+    if memory.peak_bytes:
+        biggest = ", ".join(f"{owner.name} {output.size(owner.bytes)}" for owner in memory.owners[:3])
+        rows.append(("memory", f"{output.size(memory.peak_bytes)} alive at the peak: {biggest}"))
+    grown = memory.process_growth_bytes
+    allocated = memory.allocated_bytes
     text = f"{output.size(allocated)} allocated" if allocated is not None else ""
     if grown is not None:
         text += (", " if text else "") + f"the process grew by {output.size(grown)}"
@@ -134,27 +137,27 @@ def _memory(memory: Row) -> list[tuple[str, str | Text]]:
     return rows
 
 
-def _energy(rows: list[Row]) -> str:
-    measured = [row for row in rows if not row["estimate"]]
+def _energy(rows: list[RailEnergy]) -> str:
+    measured = [row for row in rows if not row.estimate]
     text = "; ".join(
-        f"{row['rail']} {row['joules_step']:.4g} J a step, {row['watts']:.1f} W"
-        + (f" (idle {row['idle_watts']:.1f} W)" if row["idle_watts"] is not None else "")
+        f"{row.rail} {row.joules_step:.4g} J a step, {row.watts:.1f} W"
+        + (f" (idle {row.idle_watts:.1f} W)" if row.idle_watts is not None else "")
         for row in measured
     )
     text = text or "not measured: no sensor of power is here (handheld doctor says why)"
     for row in rows:
-        if row["estimate"]:
-            text += f"; estimate, not measured: {row['joules_step']:.4g} J a step, if the device takes what was stated"
+        if row.estimate:
+            text += f"; estimate, not measured: {row.joules_step:.4g} J a step, if the device takes what was stated"
     return text
 
 
-def _overhead(overhead: Row) -> str:
-    sampler, share = overhead["sampler"], overhead["recording_share"]
-    ratio = overhead["recorded_over_others"]
+def _overhead(overhead: Overhead) -> str:
+    sampler, share = overhead.sampler, overhead.recording_share
+    ratio = overhead.recorded_over_others
     said = [f"recording {share:.1%} of the run" if share is not None else "recording: no window of steps was timed yet"]
     if ratio is not None:
         said.append(f"recorded steps take {ratio:.2f} of others")
-    said.append(f"sensors {sampler['cpu_share']:.1%} of a core" if sampler else "no sensors")
+    said.append(f"sensors {sampler.cpu_share:.1%} of a core" if sampler else "no sensors")
     return ", ".join(said)
 
 
@@ -166,10 +169,10 @@ def parts(run: Run, graph: str) -> Table:
     if len(run.graphs) > 1:
         title = f"a recorded step of {graph}"
     table = _table(title, "mean ms", "share")
-    for name, ms in found.items():
-        if name not in ("ms", "steps") and abs(ms) > LEAST_SHARE * found["ms"]:
-            table.add_row(name, f"{ms:.3f}", f"{ms / found['ms']:.1%}")
-    table.add_row("all", f"{found['ms']:.3f}", "100%", style="bold")
+    for name, ms in found.by_name().items():
+        if abs(ms) > LEAST_SHARE * found.ms:
+            table.add_row(name, f"{ms:.3f}", f"{ms / found.ms:.1%}")
+    table.add_row("all", f"{found.ms:.3f}", "100%", style="bold")
     return table
 
 
@@ -184,24 +187,23 @@ def _table(first: str, *others: str) -> Table:
 def ops(run: Run, count: int) -> Table:
     """The longest ops."""
     table = _table("op", "phase", "ms", "share", "spread", "GFLOP/s", "GB/s")
-    rows = [row for row in run.ops() if row["ms"] is not None]
+    rows = [row for row in run.ops() if row.ms is not None]
     for row in rows[:count]:
-        name = f"{row['path'] or '(model)'} {row['op']}"
         table.add_row(
-            name,
-            row["phase"],
-            f"{row['ms']:.3f}",
-            f"{row['share']:.1%}",
-            f"{row['cv']:.0%}",
-            *(f"{row[rate]:.1f}" if row[rate] else "" for rate in ("gflops", "gbytes_s")),
+            row.title,
+            row.phase,
+            f"{row.ms:.3f}",
+            f"{row.share:.1%}",
+            f"{row.cv:.0%}",
+            *(f"{rate:.1f}" if rate else "" for rate in (row.gflops, row.gbytes_s)),
         )
     rest = rows[count:]
     if rest:
         table.add_row(
             f"and {output.count(len(rest), 'op')} more",
             "",
-            f"{sum(r['ms'] for r in rest):.3f}",
-            f"{sum(r['share'] for r in rest):.1%}",
+            f"{sum(r.ms or 0.0 for r in rest):.3f}",
+            f"{sum(r.share or 0.0 for r in rest):.1%}",
             "",
             "",
             "",
@@ -210,31 +212,37 @@ def ops(run: Run, count: int) -> Table:
     return table
 
 
-def joules(run: Run, rows: list[Row], rail: str) -> Table:
+def _millijoules(joules: float | None) -> str:
+    return "" if joules is None else f"{joules * 1e3:.3f}"
+
+
+def joules(run: Run, rows: list[OpEnergy], rail: str) -> Table:
     """Energy of op signatures on one rail, by each method."""
-    methods = list(dict.fromkeys(row["method"] for row in rows))
+    methods = list(dict.fromkeys(row.method for row in rows))
     title = "energy of ops: an estimate" if "estimate" in methods else f"energy of ops, {rail}"
     heads = [word for m in methods for word in ((f"{m} mJ",) if m == "estimate" else (f"{m} mJ", "±"))]
     table = _table(title, *heads)
-    mine = {(row["signature"], row["method"]): row for row in rows}
+    mine = {(row.signature, row.method): row for row in rows}
     most: dict[str, float] = {}
     for row in rows:
-        most[row["signature"]] = max(row["joules"], most.get(row["signature"], row["joules"]))
+        most[row.signature] = max(row.joules, most.get(row.signature, row.joules))
     for key in sorted(most, key=lambda key: -most[key])[:SHOWN]:
         cells = []
         for method in methods:
             one = mine.get((key, method))
-            cells.append(f"{one['joules'] * 1e3:.3f}" if one else "")
+            cells.append(f"{one.joules * 1e3:.3f}" if one else "")
             if method != "estimate":
-                cells.append(f"{(one['high_joules'] - one['joules']) * 1e3:.3f}" if one else "")
+                high = one.high_joules if one else None
+                cells.append("" if one is None or high is None else f"{(high - one.joules) * 1e3:.3f}")
         table.add_row(key, *cells)
     if "estimate" in methods:
         return table
-    for row in run.step_energy():
-        if row["rail"] == rail:
-            sums = [cell for m in methods for cell in ("" if row[m] is None else f"{row[m] * 1e3:.3f}", "")]
+    for step in run.step_energy():
+        if step.rail == rail:
+            found = {"slope": step.slope, "alone": step.alone}
+            sums = [cell for m in methods for cell in (_millijoules(found[m]), "")]
             table.add_row("sum over ops", *sums, style="bold")
             table.add_row(
-                "a step, measured", f"{row['joules'] * 1e3:.3f}", f"{row['half_width'] * 1e3:.3f}", "", "", style="bold"
+                "a step, measured", f"{step.joules * 1e3:.3f}", f"{step.half_width * 1e3:.3f}", "", "", style="bold"
             )
     return table

@@ -12,10 +12,10 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from handheld.analyse.ops import OpTime
 from handheld.analyse.run import Run, open_run
 from handheld.backends.opencl.session import OpenCLSession
 from handheld.errors import HandheldError
@@ -45,28 +45,32 @@ class Work:
 def works(run: Run, graph: str, first: int, most: int = NAMED) -> list[Work]:
     """Signatures by time, the smallest ones, and all beyond `most`, together as the rest of their
     phase."""
-    by: dict[str, list[dict[str, Any]]] = {}
-    rows = [row for row in run.ops() if row["graph"] == graph and row["launches"]]
-    if not rows or any(row["ms"] is None for row in rows):
+    by: dict[str, list[OpTime]] = {}
+    rows = [row for row in run.ops() if row.graph == graph and row.launches]
+    if not rows or any(row.ms is None for row in rows):
         raise HandheldError("no step was recorded, so that it is not known which ops take how long. Try: more --steps")
     for row in rows:
-        by.setdefault(row["signature"], []).append(row)
-    groups = sorted(by.items(), key=lambda item: -sum(r["ms"] for r in item[1]))
-    total = sum(row["ms"] for row in rows)
+        by.setdefault(row.signature, []).append(row)
+    groups = sorted(by.items(), key=lambda item: -_ms(item[1]))
+    total = _ms(rows)
     named: list[Work] = []
-    rest: dict[str, list[dict[str, Any]]] = {}
+    rest: dict[str, list[OpTime]] = {}
     for key, mine in groups:
         done = sum(w.seconds for w in named) * 1e3
         if len(named) < most and done < NAMED_SHARE * total:
             named.append(_work(key, mine, first))
         else:
             for row in mine:
-                rest.setdefault(f"rest of {row['phase']}", []).append(row)
+                rest.setdefault(f"rest of {row.phase}", []).append(row)
     return [*named, *(_work(key, mine, first) for key, mine in rest.items())]
 
 
-def _work(key: str, rows: list[dict[str, Any]], first: int) -> Work:
-    return Work(key, tuple(sorted(row["id"] - first for row in rows)), sum(row["ms"] for row in rows) * 1e-3)
+def _work(key: str, rows: list[OpTime], first: int) -> Work:
+    return Work(key, tuple(sorted(row.id - first for row in rows)), _ms(rows) * 1e-3)
+
+
+def _ms(rows: list[OpTime]) -> float:
+    return sum(row.ms or 0.0 for row in rows)
 
 
 def measure(
@@ -95,7 +99,7 @@ def measure(
         if budget_s is not None:
             rounds = int(np.clip(budget_s // (windows(len(todo)) * whole_s), least_rounds, MOST_ROUNDS))
         parts = run.parts()
-        step_s = (parts["ms"] if parts else sum(w.seconds for w in todo) * 1e3) * 1e-3
+        step_s = (parts.ms if parts else sum(w.seconds for w in todo) * 1e3) * 1e-3
     plans: list[tuple[str, Work | None]] = []
     draw = random.Random(seed)
     for _ in range(rounds):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from handheld.profile.memory import live
 from handheld.profile.windows import WARMUP, WINDOW, Windows
 from handheld.profile.work import flops, nbytes
 from handheld.run.trainer import Trainer
+from handheld.store.rows import ClockRow, EnergyWindowRow, OpRow, StepRow
 from handheld.store.writer import RunWriter
 
 
@@ -99,21 +99,22 @@ class Profiler:
             self._op_ids[name] = first
             alive = live(plan, name)
             for i, (node, lowered) in enumerate(zip(made.graph.nodes, made.lowered, strict=True)):
-                self.writer.put(
-                    "op",
-                    first + i,
-                    name,
-                    i,
-                    node.op,
-                    node.origin.source,
-                    node.origin.phase,
-                    node.origin.path,
-                    signature(node, made.graph),
-                    lowered.why,
-                    len(lowered.launches),
-                    flops(node, made.graph),
-                    nbytes(node, made.graph),
-                    json.dumps(alive.by_node[i]),
+                self.writer.add(
+                    OpRow(
+                        id=first + i,
+                        graph=name,
+                        position=i,
+                        op=node.op,
+                        source=node.origin.source,
+                        phase=node.origin.phase,
+                        path=node.origin.path,
+                        signature=signature(node, made.graph),
+                        variant=lowered.why,
+                        launches=len(lowered.launches),
+                        flops=flops(node, made.graph),
+                        bytes=nbytes(node, made.graph),
+                        live=alive.by_node[i],
+                    )
                 )
             self.writer.meta(
                 **{
@@ -148,7 +149,7 @@ class Profiler:
         self.windows.steps += 1
         made = trainer.plan.graphs[graph].graph
         shape = next((made.tensors[tensor].shape for _, tensor, _ in made.inputs), ())
-        self.writer.put("step", step, graph, shape[0] if shape else 0, begin, end, window, None)
+        self.writer.add(StepRow(step, graph, shape[0] if shape else 0, begin, end, window))
         if self._recording is None:
             self._read_one()
             return
@@ -160,7 +161,7 @@ class Profiler:
         trainer.session.finish()  # the work of other steps is no cost
         with self.windows.costs(), contextlib.ExitStack() as stack:
             try:
-                self.writer.put("clock", *trainer.session.clock_mark())
+                self.writer.add(ClockRow(*trainer.session.clock_mark()))
                 self._recording = stack.enter_context(trainer.session.record())
             except DeviceError as error:  # whole steps can still be timed
                 self._no_times = True
@@ -172,7 +173,7 @@ class Profiler:
     def _close(self, trainer: Trainer) -> None:
         self._end_window()
         with self.windows.costs():
-            self.writer.put("clock", *trainer.session.clock_mark())
+            self.writer.add(ClockRow(*trainer.session.clock_mark()))
 
     def _end_window(self) -> None:
         """Waits for the steps in the window; their times are read later."""
@@ -201,8 +202,8 @@ class Profiler:
         self, method: str, signature: str, ops: list[int], extra: int, runs: int, begin_ns: int, end_ns: int
     ) -> None:
         """Notes a stretch of equal work (energy.py)."""
-        self.writer.put(
-            "energy_window", self._energy_windows, method, signature, json.dumps(ops), extra, runs, begin_ns, end_ns
+        self.writer.add(
+            EnergyWindowRow(self._energy_windows, method, signature, tuple(ops), extra, runs, begin_ns, end_ns)
         )
         self._energy_windows += 1
 

@@ -33,6 +33,7 @@ from handheld.profile.profiler import ending
 from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
 from handheld.profile.windows import WARMUP, WINDOW, Windows
 from handheld.sensors.base import Where
+from handheld.store.rows import OpRow, StepRow
 from handheld.store.writer import RunWriter
 
 GRAPH = "step"
@@ -104,7 +105,7 @@ class Watch:
         self.windows.steps += 1
         window = self.windows.count if self._mode is not None else None
         begin = end if self._begin is None else self._begin
-        self.writer.put("step", step, GRAPH, None, begin, end, window, None)
+        self.writer.add(StepRow(step, GRAPH, None, begin, end, window))
         if self._mode is not None:
             self._marks.append((step, len(self._mode.recording)))
             self._mode.next_step()
@@ -147,21 +148,21 @@ class Watch:
         if key not in self._ids:
             phase, path, name, shapes, _ = key
             number = self._ids[key] = len(self._ids)
-            self.writer.put(
-                "op",
-                number,
-                GRAPH,
-                number,
-                name.partition(".")[0],
-                f"aten.{name}",
-                phase,
-                path,
-                f"{name} {shapes}",
-                "PyTorch",
-                1,
-                flops,
-                nbytes,
-                "{}",
+            self.writer.add(
+                OpRow(
+                    id=number,
+                    graph=GRAPH,
+                    position=number,
+                    op=name.partition(".")[0],
+                    source=f"aten.{name}",
+                    phase=phase,
+                    path=path,
+                    signature=f"{name} {shapes}",
+                    variant="PyTorch",
+                    launches=1,
+                    flops=flops,
+                    bytes=nbytes,
+                )
             )
         return self._ids[key]
 

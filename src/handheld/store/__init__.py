@@ -2,5 +2,7 @@
 
 schema.sql   its tables, version by version
 writer       writes it as things happen: what a killed process had committed still opens
-reader       reads it: rows as they are
+reader       reads it: rows as records
+rows         the records: one per table
+record       what all records have in common, and how they become JSON
 """

@@ -1,21 +1,34 @@
-"""Reads a run file: rows as they are. What they mean is said in analyse/."""
+"""Reads a run file: its rows as records. What they mean is said in analyse/."""
 
 from __future__ import annotations
 
 import json
 import os
 import sqlite3
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from handheld.device import canonical
 from handheld.errors import RunFileError
+from handheld.store.rows import Row, coding
 from handheld.store.writer import APPLICATION, VERSION
 
 COMMAND = ("kind", "op", "bytes", "host_begin", "host_end", "queued", "submitted", "started", "ended")
 _HEADER = b"SQLite format 3\0"
+
+
+R = TypeVar("R", bound=Row)
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Readings of one source: the time of each in ns, and one column of values per channel."""
+
+    t_ns: np.ndarray
+    values: np.ndarray
 
 
 class RunFile:
@@ -61,19 +74,36 @@ class RunFile:
             f"{self.path.name}-wal with it if there is one"
         )
 
-    def rows(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
+    def rows(self, query: str, *args: object) -> list[tuple[Any, ...]]:
         try:
             return self.db.execute(query, args).fetchall()
         except sqlite3.Error as error:
             raise self._damaged(error) from None
 
-    def table(self, query: str, *args: Any) -> list[dict[str, Any]]:
-        try:
-            cursor = self.db.execute(query, args)
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
-        except sqlite3.Error as error:
-            raise self._damaged(error) from None
+    def table(self, kind: type[R], where: str = "", *args: object) -> list[R]:
+        """The rows of a table as records; `where` is the rest of the query. A column that an older
+        version did not write has its record's default."""
+        there = {column[1] for column in self.rows(f"PRAGMA table_info({kind.table})")}
+        missing = [one.name for one in fields(kind) if one.name not in there and _needed(one)]
+        if missing:
+            raise self._damaged(f"its table {kind.table} has no column {missing[0]}")
+        columns = [one for one in fields(kind) if one.name in there]
+        names, codings = [one.name for one in columns], [coding(one) for one in columns]
+        made = []
+        for row in self.rows(f"SELECT {', '.join(names)} FROM {kind.table} {where}", *args):
+            try:
+                values = (v if coded is None else coded.read(v) for v, coded in zip(row, codings, strict=True))
+                made.append(kind(**dict(zip(names, values, strict=True))))
+            except (ValueError, TypeError) as error:
+                raise self._damaged(f"a row of its table {kind.table} cannot be read: {error}") from None
+        return made
+
+    def readings(self, source: int, channels: int) -> Readings:
+        """Everything that was read from a source with so many channels."""
+        found = self.rows("SELECT t_ns, data FROM reading WHERE source=? ORDER BY t_ns", source)
+        whole = [(t_ns, data) for t_ns, data in found if len(data) == 8 * channels]
+        values = np.frombuffer(b"".join(data for _, data in whole), "<f8").reshape(len(whole), channels)
+        return Readings(np.array([t_ns for t_ns, _ in whole], np.int64), values)
 
     def commands(self, step: int) -> dict[str, np.ndarray] | None:
         """The commands of a recorded step, a column each."""
@@ -103,6 +133,11 @@ def _today(meta: dict[str, Any]) -> dict[str, Any]:
     if isinstance(caps, dict) and isinstance(caps.get("kind"), str):
         meta["caps"] = {**caps, "kind": name(caps["kind"])}
     return meta
+
+
+def _needed(one: Field[Any]) -> bool:
+    """Whether every version of the file has this column."""
+    return one.default is MISSING and one.default_factory is MISSING
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from handheld.errors import RunFileError
 from handheld.sensors.sink import SCHEMA as SENSOR_SCHEMA
+from handheld.store.rows import NoteRow, Row
 
 APPLICATION = 0x4848726E  # "HHrn"
 VERSION = 1
@@ -35,7 +35,7 @@ class RunWriter:
         self.path = Path(path)
         self.problem = ""
         self.lost = 0
-        self._rows: list[tuple[str, tuple[Any, ...]]] = []
+        self._rows: list[tuple[str, tuple[object, ...]]] = []
         self._lock, self._commit_lock = threading.Lock(), threading.Lock()
         self._stop = threading.Event()
         if self.path.exists():
@@ -51,20 +51,25 @@ class RunWriter:
         self._thread = threading.Thread(target=self._work, name="run file", daemon=True)
         self._thread.start()
 
-    def put(self, table: str, *row: Any) -> None:
+    def add(self, row: Row) -> None:
+        """Writes a record into its table."""
+        self.put(row.table, *row.values())
+
+    def put(self, table: str, *row: object) -> None:
+        """Writes the columns of a table in their order."""
         with self._lock:
             self._rows.append((table, row))
 
-    def put_all(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    def put_all(self, table: str, rows: Iterable[tuple[object, ...]]) -> None:
         with self._lock:
             self._rows.extend((table, row) for row in rows)
 
-    def meta(self, **values: Any) -> None:
+    def meta(self, **values: object) -> None:
         for key, value in values.items():
             self.put("meta", key, json.dumps(value))
 
     def note(self, kind: str, text: str) -> None:
-        self.put("note", time.monotonic_ns(), kind, text)
+        self.add(NoteRow(time.monotonic_ns(), kind, text))
 
     def commit(self) -> None:
         with self._commit_lock:

@@ -36,9 +36,9 @@ def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
     """All of a run. A step of several graphs (a GAN's two updates) is one round of them."""
     settings = run.meta.get("settings") or {}
     caps = run.meta.get("caps") or {}
-    summary_batch = next((s["batch"] for s in run.steps()), None)
+    summary_batch = next((s.batch for s in run.steps()), None)
     batch = settings.get("batch") or summary_batch
-    step_ms, use = _step_ms(run), run.utilisation()
+    step_ms, use, times = _step_ms(run), run.utilisation(), run.variance().times
     power, why = _power(run)
     return {
         "workload": workload or settings.get("what"),
@@ -52,12 +52,12 @@ def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
         "steps": len(run.steps()),
         "recorded": len(run.timed),
         "step_ms": step_ms,
-        "spread": run.variance().get("cv"),
+        "spread": times.cv if times else None,
         "samples_s": batch / step_ms * 1e3 if step_ms and batch else None,
-        "device_busy": use.get("device_busy"),
+        "device_busy": use.device_busy,
         "device_load": _load(run),
         "cores": _cores(run),
-        "others_cores": use.get("others_cores"),
+        "others_cores": use.others_cores,
         "power": power,
         "power_why": why,
         "memory": _memory(run),
@@ -163,10 +163,18 @@ def _device_over_time(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 def _power(run: Run) -> tuple[list[Row], str]:
     """A row a rail; else why there is none."""
-    rows = [
-        {k: row[k] for k in ("rail", "covers", "part_of", "watts", "idle_watts", "joules_step", "ticks")}
+    rows: list[Row] = [
+        {
+            "rail": row.rail,
+            "covers": list(row.covers),
+            "part_of": row.part_of,
+            "watts": row.watts,
+            "idle_watts": row.idle_watts,
+            "joules_step": row.joules_step,
+            "ticks": row.ticks,
+        }
         for row in run.energy()
-        if not row["estimate"]
+        if not row.estimate
     ]
     if any(row["ticks"] >= POWER_TICKS for row in rows):
         return [row for row in rows if row["ticks"] >= POWER_TICKS], ""
@@ -201,12 +209,12 @@ def _memory(run: Run) -> Row | None:
         rows = run.memory(graph)
         if not rows:
             continue
-        names = {k for row in rows for k in row} - {"id", "op", "path", "phase", "bytes"}
-        peak = max(rows, key=lambda row: row["bytes"])
+        names = sorted({name for row in rows for name in row.live})
+        peak = max(rows, key=lambda row: row.bytes)
         found = {
-            "peak_bytes": peak["bytes"],
-            "at_peak": {k: peak[k] for k in sorted(names) if peak.get(k)},
-            "most": {k: max(row.get(k, 0) for row in rows) for k in sorted(names)},
+            "peak_bytes": peak.bytes,
+            "at_peak": {name: peak.live[name] for name in names if peak.live.get(name)},
+            "most": {name: max(row.live.get(name, 0) for row in rows) for name in names},
         }
         if best is None or found["peak_bytes"] > best["peak_bytes"]:
             best = found
@@ -231,7 +239,7 @@ def _three_steps(run: Run) -> Row | None:
     begin = int(steps[0].commands["started"][0])
     end = max(int(s.commands["ended"].max()) for s in steps)
     edges = np.linspace(begin, end, MOMENTS + 1)
-    phase_of = {row["id"]: row["phase"] for row in run.ops()}
+    phase_of = {row.id: row.phase for row in run.op_rows}
     names = [f"step {n}" for n in (1, 2, 3)] if len(run.graphs) == 1 else [one.graph for one in steps]
     found: Row = {
         "ms": (end - begin) * 1e-6,
@@ -287,7 +295,7 @@ def _slow_sensors(run: Run, found: Row, begin: int, end: int) -> None:
 
 def _prediction(run: Run) -> Row:
     """Errors, held out (predictability.py)."""
-    first = run.variance()["warm_up"]
+    first = run.variance().warm_up
     warm = [one for one in run.timed if one.step >= first]
     found: Row = {
         "ops": predictability.ops(warm, run.graph) or predictability.ops(run.timed, run.graph),

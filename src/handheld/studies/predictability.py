@@ -96,7 +96,7 @@ def blocks(run: Run, one: Series, least_s: float = 0.0) -> Row | None:
     """A sensor's mean over stretches of whole steps, each long enough for TICKS of its values.
     None: the run is too short for LEAST_BLOCKS of them, or the sensor did not reach around it."""
     begin, _ = run.warm()
-    ends = [begin, *(s["end_ns"] for s in run.steps() if s["begin_ns"] >= begin)]
+    ends = [begin, *(s.end_ns for s in run.steps() if s.begin_ns >= begin)]
     step = float(np.median(np.diff(ends))) if len(ends) > 2 else 0.0
     if not step:
         return None
@@ -125,13 +125,13 @@ def over_step(run: Run, one: Series) -> Row | None:
     """A sensor's values within a step, held against those of earlier steps at the same moment.
     None where it ticks less than TICKS_STEP times a step: what is within cannot be seen."""
     begin, _ = run.warm()
-    steps = [s for s in run.steps() if s["begin_ns"] >= begin and s["graph"] == run.graph]
-    lengths = np.diff([s["end_ns"] for s in steps])
+    steps = [s for s in run.steps() if s.begin_ns >= begin and s.graph == run.graph]
+    lengths = np.diff([s.end_ns for s in steps])
     if len(steps) < LEAST_BLOCKS + 1 or np.median(lengths) < TICKS_STEP * tick_s(one) * 1e9:
         return None
     count = min(int(np.median(lengths) / (tick_s(one) * 1e9)), BINS)
     rows = []
-    for a, b in itertools.pairwise(s["end_ns"] for s in steps):
+    for a, b in itertools.pairwise(s.end_ns for s in steps):
         edges = np.linspace(a, b, count + 1).astype(np.int64)
         rows.append([means(one, x, y) for x, y in itertools.pairwise(edges.tolist())])
     if any(v is None for row in rows for v in row):

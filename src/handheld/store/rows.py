@@ -1,0 +1,198 @@
+"""The rows of a run file: one record per table of schema.sql, one field per column.
+
+A field may be None where its column may be NULL. A field with a default may be missing in files of
+older versions, which then have that default. Two tables hold bulk data and are read as arrays:
+`command` and `reading` (reader.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field
+from dataclasses import fields as fields_of
+from typing import Any, ClassVar
+
+from handheld.store.record import Record
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How a column whose SQL type is not the field's type is read and written."""
+
+    read: Callable[[Any], object]
+    write: Callable[[Any], object]
+
+
+_JSON = Coding(json.loads, json.dumps)
+_LIST = Coding(lambda text: tuple(json.loads(text)), json.dumps)
+_FLAG = Coding(bool, int)
+_TEXT = Coding(lambda text: text or "", str)  # NULL is the empty text
+
+
+def coding(one: Field[Any]) -> Coding | None:
+    """The coding of a dataclass field; None: its value is as SQLite has it."""
+    found: Coding | None = one.metadata.get("coding")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Row(Record):
+    """A row of the table `table`."""
+
+    table: ClassVar[str] = ""
+
+    def values(self) -> tuple[object, ...]:
+        """What the writer puts into the columns."""
+        found = []
+        for one in fields_of(self):
+            value, coded = getattr(self, one.name), coding(one)
+            found.append(value if coded is None else coded.write(value))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow(Row):
+    """An operation of a graph."""
+
+    table: ClassVar[str] = "op"
+
+    id: int
+    graph: str
+    position: int
+    op: str
+    source: str
+    phase: str
+    path: str
+    signature: str
+    variant: str
+    launches: int
+    flops: int
+    bytes: int
+    live: Mapping[str, int] = field(default_factory=dict, metadata={"coding": _JSON})  # bytes by category
+
+    @property
+    def title(self) -> str:
+        """Module path and op, for people."""
+        return f"{self.path or '(model)'} {self.op}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow(Row):
+    """One run of a graph, as the host saw it."""
+
+    table: ClassVar[str] = "step"
+
+    id: int
+    graph: str
+    batch: int | None
+    begin_ns: int
+    end_ns: int
+    window: int | None = None
+    loss: float | None = None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether its commands were timed."""
+        return self.window is not None
+
+    def to_json(self) -> dict[str, object]:
+        return {**Row.to_json(self), "recorded": self.recorded}
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRow(Row):
+    """A moment on the device's clock and on the host's, which is right to ± error_ns."""
+
+    table: ClassVar[str] = "clock"
+
+    device_ns: int
+    host_ns: int
+    error_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyWindowRow(Row):
+    """A stretch of equal work."""
+
+    table: ClassVar[str] = "energy_window"
+
+    id: int
+    method: str
+    signature: str
+    ops: tuple[int, ...] = field(metadata={"coding": _LIST})
+    extra: int
+    runs: int
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoteRow(Row):
+    """Something that happened during the run."""
+
+    table: ClassVar[str] = "note"
+
+    t_ns: int
+    kind: str
+    text: str
+
+
+# ── the tables of the sampler ─────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow(Row):
+    """A source of readings: a sensor, or a family of them."""
+
+    table: ClassVar[str] = "source"
+
+    id: int
+    name: str
+    about: str = ""
+    period_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRow(Row):
+    """One value of a source's readings."""
+
+    table: ClassVar[str] = "channel"
+
+    source: int
+    position: int
+    name: str
+    quantity: str
+    unit: str
+    counter: bool = field(metadata={"coding": _FLAG})
+    covers: tuple[str, ...] = field(default=(), metadata={"coding": _LIST})
+    part_of: str = field(default="", metadata={"coding": _TEXT})
+    update_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GapRow(Row):
+    """A time without readings: of one channel, or (channel None) of the whole source."""
+
+    table: ClassVar[str] = "gap"
+
+    id: int
+    source: int
+    channel: int | None
+    from_ns: int
+    to_ns: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow(Row):
+    """What sampling a source has cost so far."""
+
+    table: ClassVar[str] = "cost"
+
+    source: int
+    readings: int
+    missed: int
+    wall_s: float
+    max_s: float
+    cpu_s: float
