@@ -16,7 +16,6 @@ from handheld.analyse.run import FEW, Run
 from handheld.analyse.summary import GraphSummary
 from handheld.cli import output
 from handheld.measure.ceilings import disturbed
-from handheld.store.record import plain
 
 SHOWN = 12  # rows of a table
 LEAST_SHARE = 0.0005  # of a step: parts below it are not shown
@@ -28,10 +27,10 @@ def present(run: Run, json: bool = False) -> None:
         output.print_json(
             {
                 **run.summary().to_json(),
-                "ops": plain(run.ops()[:SHOWN]),
-                "findings": plain(run.findings()),
-                "op_energy": plain(run.op_energy()),
-                "notes": plain(run.notes()),
+                "ops": [row.to_json() for row in run.ops()[:SHOWN]],
+                "findings": [row.to_json() for row in run.findings()],
+                "op_energy": [row.to_json() for row in run.op_energy()],
+                "notes": [row.to_json() for row in run.notes()],
             }
         )
         return
