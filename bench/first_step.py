@@ -31,7 +31,7 @@ PARTS = ("import", "load", "capture", "passes", "plan", "build", "first run")
 
 
 def cold(entry: Entry, device: str, folder: str) -> dict[str, float]:
-    from handheld.capture import capture
+    from handheld.frontend import capture
 
     spent = {"passes": 0.0}
     real = capture.optimize

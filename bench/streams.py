@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from workloads import Entry, captured, chosen, single
 
-from handheld.capture.capture import Capture
+from handheld.frontend.capture import Capture
 from handheld.graph.graph import Graph, Node
 from handheld.graph.program import REDUCTIONS
 from handheld.kernels.loops import Body

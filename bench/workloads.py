@@ -10,7 +10,7 @@ import torch
 
 import handheld
 from handheld import suite
-from handheld.capture.capture import Capture
+from handheld.frontend.capture import Capture
 from handheld.suite import dcgan
 
 

@@ -82,8 +82,8 @@ def ops_page() -> str:
 
 def lowerings() -> dict[str, Callable[..., object]]:
     """The whole table: importing capture fills it."""
-    importlib.import_module("handheld.capture.capture")
-    from handheld.capture.registry import LOWERINGS
+    importlib.import_module("handheld.frontend.capture")
+    from handheld.frontend.registry import LOWERINGS
 
     return dict(LOWERINGS)
 
@@ -91,7 +91,7 @@ def lowerings() -> dict[str, Callable[..., object]]:
 def _lowerings() -> Iterable[str]:
     import torch
 
-    from handheld.capture.registry import decompositions
+    from handheld.frontend.registry import decompositions
 
     table = lowerings()
     yield (

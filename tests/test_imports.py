@@ -42,8 +42,8 @@ ALLOWED: dict[str, set[str]] = {
     "analyse": {"errors", "graph", "backends", "store"},
     "profile": _STEP | {"kernels", "plan", "backends", "run", "measure", "sensors", "store", "analyse"},
     "report": set(),
-    "capture": _STEP | {"passes"},
-    "suite": _STEP | {"capture"},
+    "frontend": _STEP | {"passes"},
+    "suite": _STEP | {"frontend"},
     "resolve": _STEP | {"container", "package", "suite", "run"},
     "bench": _STEP
     | {
@@ -94,7 +94,7 @@ ALLOWED: dict[str, set[str]] = {
         "studies",
         "bench",
     },
-    "handheld": _BASE | {"step"},
+    "handheld": _BASE | {"step", "frontend"},
     "__main__": {"cli"},
 }
 PRINTING = ("print", "sys.stdout.write", "sys.stderr.write")
@@ -143,7 +143,7 @@ def test_torch_is_imported_where_it_belongs():
     wrong = []
     for path, module, line in modules():
         where = path.relative_to(ROOT)
-        home = where.parts[0] in ("capture", "suite") or str(where).startswith(
+        home = where.parts[0] in ("frontend", "suite") or str(where).startswith(
             ("backends/reference", "profile/watch.py")
         )
         if module.partition(".")[0] == "torch" and not home:

@@ -116,7 +116,7 @@ def test_other_libraries_can_read_it(tmp_path):
 
 def test_a_captured_step(tmp_path):
     torch = pytest.importorskip("torch")
-    from handheld.capture.capture import capture
+    from handheld.frontend.entry import capture
 
     model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
     optimizer = torch.optim.Adam(model.parameters())

@@ -10,19 +10,18 @@ with step.plan("opencl").start() as trainer:
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError
+from handheld.frontend.entry import capture
 from handheld.step import Step
 
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
-    from handheld.capture import call as capture
-    from handheld.capture.capture import Capture
+    from handheld.frontend.capture import Capture
     from handheld.measure.ceilings import Ceilings
     from handheld.plan.plan import Plan
     from handheld.profile.profiler import Profiler
@@ -92,14 +91,12 @@ def watch(model: Any, path: str | Path, **options: Any) -> Watch:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "capture":  # a package that can be called; PyTorch is imported only then
-        return importlib.import_module("handheld.capture")
     if name == "Profiler":
         from handheld.profile.profiler import Profiler as profiler
 
         return profiler
     if name == "Capture":
-        from handheld.capture.capture import Capture as found
+        from handheld.frontend.capture import Capture as found
 
         return found
     raise AttributeError(name)

@@ -38,7 +38,7 @@ class ModelSpec(ABC):
 
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
         """What Python code decided once on the first batch, and whether it decides otherwise on the
-        others and those of capture/trial.py; empty where there is no code to run again."""
+        others and those of frontend/trial.py; empty where there is no code to run again."""
         return []
 
     def runs(self, example: Any) -> list[tuple[str, Any]]:
@@ -174,8 +174,8 @@ class Factory(ModelSpec):
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
         import torch
 
-        from handheld.capture.capture import closure
-        from handheld.capture.trial import other_batches, try_batches
+        from handheld.frontend.capture import closure
+        from handheld.frontend.trial import other_batches, try_batches
 
         torch.manual_seed(seed)
         (model, loss, _), own = self._call()
@@ -266,7 +266,8 @@ def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: st
 
 
 def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
-    from handheld.capture.capture import Capture, capture, closure
+    from handheld.frontend.capture import Capture, closure
+    from handheld.frontend.entry import capture
 
     model, loss, optimizer = parts
     if len(examples) == 1:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from cases.case import Case
-from handheld.capture.capture import Capture
+from handheld.frontend.capture import Capture
 from handheld.plan.plan import Plan
 from handheld.step import Step
 

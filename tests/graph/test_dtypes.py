@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import handheld
-from handheld.capture.state import ir_dtype
+from handheld.frontend.state import ir_dtype
 from handheld.graph.dtypes import BOOL, DTYPES, F16, F32, I32, TORCH_DTYPES, VALUE_DTYPES
 
 SOURCES = Path(handheld.__file__).parent

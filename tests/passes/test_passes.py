@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import handheld
-from handheld.capture import capture as capturing
+from handheld.frontend import capture as capturing
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, View, contiguous_strides
 from handheld.passes import pipeline, remake

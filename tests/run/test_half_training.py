@@ -14,8 +14,8 @@ from torch import nn
 import handheld
 from handheld import package, suite
 from handheld.backends.base import describe
-from handheld.capture.capture import Capture
 from handheld.errors import NonFiniteGradient, NonFiniteLoss, PlanError
+from handheld.frontend.capture import Capture
 from handheld.plan.codec import from_json
 from handheld.run.data import load_data
 from handheld.run.loop import LOOK, PATIENCE, fit

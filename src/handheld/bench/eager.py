@@ -92,7 +92,7 @@ class Eager:
 def _parts(source: ModelSpec, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
     """Modules by name; the loss of each update, a function of the batch; their optimizers, to be
     made when the modules are where they stay; an example batch."""
-    from handheld.capture.capture import closure
+    from handheld.frontend.capture import closure
 
     if isinstance(source, Suite):
         modules, updates = source.workload.parts(seed)

@@ -17,7 +17,7 @@ from handheld.suite.synthetic import images, seeded
 from handheld.suite.workload import Modules, Update, record_updates
 
 if TYPE_CHECKING:
-    from handheld.capture.capture import Capture
+    from handheld.frontend.capture import Capture
 
 
 def _widths(width: int, size: int) -> list[int]:

@@ -19,7 +19,7 @@ from handheld.suite.synthetic import seeded
 from handheld.suite.workload import Modules, Update, record_updates
 
 if TYPE_CHECKING:
-    from handheld.capture.capture import Capture
+    from handheld.frontend.capture import Capture
 
 DISCOUNT = 0.99
 

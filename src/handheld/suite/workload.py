@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from handheld.errors import HandheldError
 
 if TYPE_CHECKING:
-    from handheld.capture.capture import Capture
+    from handheld.frontend.capture import Capture
     from handheld.step import Step
 
 Modules = dict[str, Any]
@@ -109,7 +109,7 @@ class Workload:
         if not self.single:
             step: Step = module.record(size, seed, **self.options).step(name=self.name)
             return step
-        from handheld.capture.capture import capture
+        from handheld.frontend.entry import capture
 
         return capture(*self.make(seed), self.batch(size, seed), seed=seed, name=self.name, evaluate=evaluate)
 
@@ -154,7 +154,7 @@ class Workload:
 
 def record_updates(modules: Modules, updates: tuple[Update, ...], batch: tuple[Any, ...], seed: int) -> Capture:
     """Several updates, captured over one state."""
-    from handheld.capture.capture import Capture
+    from handheld.frontend.capture import Capture
 
     capture = Capture(modules, seed)
     for update in updates:

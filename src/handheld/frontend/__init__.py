@@ -1,0 +1,1 @@
+"""PyTorch → Graph. With backends/reference/ and suite/ the only importer of torch."""

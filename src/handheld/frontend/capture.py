@@ -1,0 +1,404 @@
+"""From a PyTorch model, loss and optimizer to a Step.
+
+The primitive is a closure `fn(batch) -> loss` or `(loss, outputs)`, recorded with the modules it
+uses; `handheld.capture(model, loss, optimizer, batch)` (entry.py) is sugar over it. Several closures can be recorded
+over one state: a GAN's two updates, an evaluation pass, a target network's copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from handheld.errors import CaptureError, ValueRead
+from handheld.frontend import arguments
+from handheld.frontend.attributes import Attributes
+from handheld.frontend.experts import dense_experts
+from handheld.frontend.layout import permute, physical_order
+from handheld.frontend.optimizers import Optimizer, clip_norm, clip_value
+from handheld.frontend.reading import Frozen, check_ranges, watched
+from handheld.frontend.record import Recorder, graph_of
+from handheld.frontend.recurrent import single_op_recurrence
+from handheld.frontend.replaced import replaced_functions
+from handheld.frontend.state import StateBuilder, ir_dtype
+from handheld.frontend.tables import LOWERINGS  # noqa: F401 (filled by this import)
+from handheld.frontend.tested import warn_untested
+from handheld.frontend.values import constant
+from handheld.graph.check import check
+from handheld.graph.dtypes import F32
+from handheld.graph.graph import Graph, View, contiguous_strides
+from handheld.passes.pipeline import optimize
+from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
+from handheld.step import Step, check_frozen, warn
+
+
+class Capture:
+    """Records closures over one state; `step()` gives what was recorded."""
+
+    def __init__(self, modules: nn.Module | Mapping[str, nn.Module], seed: int = 0) -> None:
+        arguments.check_modules(modules)
+        arguments.check_seed(seed)
+        warn_untested()
+        self.modules = {"": modules} if isinstance(modules, nn.Module) else dict(modules)
+        self.state = StateBuilder(self.modules)
+        self.state.add_value("handheld.seed", np.array(seed, np.int32), "control", "int64")
+        self.state.add_value("handheld.step", np.array(0, np.int32), "control", "int64")
+        # what a plan in halves scales its gradients by, and what became of its steps
+        self.state.add_value(SCALE, np.array(START, np.float32), "control")
+        for name in (GOOD, SKIPPED):
+            self.state.add_value(name, np.array(0, np.int32), "control", "int64")
+        self.graphs: dict[str, Graph] = {}
+        #: graph -> the values that Python read while it was recorded
+        self.frozen: dict[str, tuple[Frozen, ...]] = {}
+        self._unfused: dict[str, Graph] = {}
+        self._optimizers: dict[int, Optimizer] = {}
+
+    def train(
+        self,
+        fn: Callable[[Any], Any],
+        optimizer: torch.optim.Optimizer,
+        batch: Any,
+        name: str = "train",
+        *,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        accumulate: int = 1,
+    ) -> Capture:
+        """A training step. With `accumulate` k, the mean gradient of k batches makes one update."""
+        arguments.check_optimizer(optimizer)
+        arguments.check_clipping(clip_norm, clip_value, accumulate)
+        arguments.check_batch(batch, 1)
+        owner = self._optimizer(optimizer, name)
+        options = {"clip_norm": clip_norm, "clip_value": clip_value}
+        if accumulate > 1:
+            self._record(f"{name}.accumulate", fn, batch, owner, accumulate=accumulate, last=False, **options)
+        self._record(name, fn, batch, owner, accumulate=accumulate, last=True, **options)
+        return self
+
+    def evaluate(self, fn: Callable[[Any], Any], batch: Any, name: str = "evaluate") -> Capture:
+        """A forward pass in eval mode; it changes no state."""
+        with self._eval_mode(), torch.no_grad():
+            self._record(name, fn, batch, None)
+        return self
+
+    def copy(self, name: str, pairs: Mapping[nn.Module, nn.Module] | Sequence[tuple[nn.Module, nn.Module]]) -> Capture:
+        """A graph that copies modules' parameters and buffers: [(target, source), ...]."""
+        rec = Recorder(self.state, None)
+        rec.phase, rec.source = "update", "copy"
+        writes: dict[str, int] = {}
+        for target, source in pairs.items() if isinstance(pairs, Mapping) else pairs:
+            theirs = dict(source.named_parameters()) | dict(source.named_buffers())
+            for key, tensor in (dict(target.named_parameters()) | dict(target.named_buffers())).items():
+                slot = self.state.find(tensor)
+                rec.path = [self.state.path_of(slot)]
+                rec.slot_tensor(slot)
+                view = rec.dense(rec.slot_tensor(self.state.find(theirs[key])))
+                writes[slot] = rec.map(view.shape, [view], lambda a: a).tensor
+        self._finish(name, rec, [], [], writes, {})
+        return self
+
+    def step(self, *, frozen: str = "warn", **meta: Any) -> Step:
+        """What was recorded so far. `frozen` says what follows if Python code read values that
+        change from step to step: warn, error or accept."""
+        arguments.check_frozen(frozen)
+        used = {s for g in self.graphs.values() for s in g.slots}
+        keep = {n: s for n, s in self.state.slots.items() if n in used or s.role in ("parameter", "buffer", "control")}
+        values = {n: self.state.values[n].reshape(s.shape) for n, s in keep.items()}
+        step = Step(keep, values, self.graphs, meta)
+        rest = {n: v for n, v in self.state.values.items() if n not in keep or keep[n].role == "constant"}
+        step.unfused = Step(self.state.slots, rest, self._unfused)
+        if frozen == "error":
+            check_frozen(step, "capture(..., frozen='accept')")
+        warn(step, frozen == "warn")
+        return step
+
+    # ── recording one closure ─────────────────────────────────────────────────────────────────
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer, graph: str) -> Optimizer:
+        if id(optimizer) not in self._optimizers:
+            name = "optimizer" if not self._optimizers else f"optimizer_{graph}"
+            self._optimizers[id(optimizer)] = Optimizer(optimizer, self.state, name)
+        return self._optimizers[id(optimizer)]
+
+    def _record(
+        self, name: str, fn: Callable[[Any], Any], batch: Any, optimizer: Optimizer | None, **options: Any
+    ) -> None:
+        try:
+            self._record_once(name, fn, batch, optimizer, fake=True, **options)
+        except ValueRead:
+            # the model looks at values: run it for real, once, and say which values were fixed
+            self._record_once(name, fn, batch, optimizer, fake=False, **options)
+
+    def _record_once(
+        self, name: str, fn: Callable[[Any], Any], batch: Any, optimizer: Optimizer | None, fake: bool, **options: Any
+    ) -> None:
+        mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
+        rec = Recorder(self.state, mode)
+        leaves, spec = pytree.tree_flatten(batch)
+        with ExitStack() as stack:
+            stack.enter_context(self._quiet())
+            stack.enter_context(single_op_recurrence())
+            stack.enter_context(replaced_functions())
+            stack.enter_context(dense_experts())
+            attributes = Attributes(self.modules.values())
+            stack.callback(attributes.restore)
+            stack.enter_context(self._paths(rec))
+            if mode is not None:
+                stack.enter_context(mode)
+            given, inputs = _inputs(rec, leaves, batch, mode)
+            stack.enter_context(watched(rec))
+            stack.enter_context(rec)
+            rec.path.append("loss")
+            result = fn(pytree.tree_unflatten(given, spec))
+            loss, outputs = _loss_and_outputs(result, optimizer is not None)
+            notes: dict[str, Any] = {}
+            writes: dict[str, int] = {}
+            if optimizer is not None:
+                writes = self._backward(rec, loss, optimizer, notes, **options)
+            for old, new in attributes.new_buffers():
+                torch.ops.aten.copy_.default(old, new)
+            rec.path.pop()
+            named = [("loss", _read(rec, loss), "float32")] if loss is not None else []
+            named += [(key, _read(rec, t), _name(t)) for key, t in _named_outputs(outputs)]
+        if optimizer is not None or any(n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())):
+            rec.phase, rec.path, rec.source = "update", ["handheld"], "step counter"
+            done = rec.slot_view("handheld.step")
+            writes["handheld.step"] = rec.map((), [done], lambda t: t + 1).tensor
+        for slot, storage in rec.slot_storage.items():
+            if slot not in writes and storage.tensor != rec.slots[slot]:
+                if self.state.slots[slot].role == "constant":
+                    raise CaptureError(
+                        f"{name}: the model changes a tensor that is neither parameter nor buffer "
+                        f"({slot}). Register it with register_buffer"
+                    )
+                if optimizer is not None or self.state.slots[slot].role == "buffer":
+                    writes[slot] = storage.tensor
+        if rec.ranges:
+            notes["ranges"] = tuple(rec.ranges.values())
+            check_ranges(rec.ranges, dict(zip(_leaf_names(batch), leaves, strict=True)))
+        self.frozen[name] = tuple(rec.frozen)
+        if rec.frozen:
+            notes["frozen"] = tuple(dict.fromkeys(map(str, rec.frozen)))
+        self._finish(name, rec, inputs, named, writes, notes)
+
+    def _backward(
+        self,
+        rec: Recorder,
+        loss: torch.Tensor,
+        optimizer: Optimizer,
+        notes: dict[str, Any],
+        *,
+        clip_norm: float | None,
+        clip_value: float | None,
+        accumulate: int,
+        last: bool,
+    ) -> dict[str, int]:
+        parameters = [p for p, _ in optimizer.parameters]
+        if not parameters:
+            raise CaptureError("the optimizer has no parameters with requires_grad=True: nothing to train")
+        if not loss.requires_grad:
+            raise CaptureError("the loss does not depend on any parameter of the optimizer")
+        # the gradient of the loss is a slot: 1 in float32, see passes/scale.py
+        seed = rec.stand_in_of(SCALE, torch.ones(())).reshape(loss.shape).to(loss.dtype)
+        found = torch.autograd.grad(loss, parameters, seed, allow_unused=True)
+        # functions that run a backward pass of their own (reversible layers) leave gradients behind
+        grads = [
+            p.grad if g is None else g if p.grad is None else g + p.grad for p, g in zip(parameters, found, strict=True)
+        ]
+        if all(g is None for g in grads):
+            raise CaptureError("no gradient reaches any parameter of the optimizer: are they this model's?")
+        unreached = [self.state.find(p) for p, g in zip(parameters, grads, strict=True) if g is None]
+        if unreached:
+            notes["no_gradient"] = tuple(unreached)
+        rec.phase, rec.source = "update", "gradient"
+        rec.path.append("optimizer")
+        views = {id(p): rec.read(g) for p, g in zip(parameters, grads, strict=True) if g is not None}
+        writes: dict[str, int] = {}
+        if accumulate > 1:
+            notes["accumulate"] = accumulate
+            views, writes = self._accumulate(rec, parameters, views, accumulate, last)
+        if last:
+            if clip_norm is not None:
+                views = _clip_norm(rec, views, clip_norm)
+            if clip_value is not None:
+                views = _clip_value(rec, views, clip_value)
+            writes |= optimizer.emit(rec, views)
+        rec.path.pop()
+        return writes
+
+    def _accumulate(
+        self, rec: Recorder, parameters: Sequence[torch.Tensor], views: dict[int, View], count: int, last: bool
+    ) -> tuple[dict[int, View], dict[str, int]]:
+        writes, sums = {}, {}
+        for p in parameters:
+            if id(p) not in views:
+                continue
+            slot = f"{ACCUMULATED}{self.state.find(p)}"
+            if slot not in self.state.slots:
+                self.state.add_value(slot, np.zeros(tuple(p.shape), np.float32), "optimizer")
+            held = rec.slot_view(slot)
+            both = [held, views[id(p)]]
+            if last:
+                sums[id(p)] = rec.map(held.shape, both, lambda a, b: (a + b) * (1.0 / count))
+                writes[slot] = rec.map(held.shape, [], lambda b: constant(b, 0.0, F32)).tensor
+            else:
+                writes[slot] = rec.map(held.shape, both, lambda a, b: a + b).tensor
+        return sums, writes
+
+    def _finish(
+        self, name: str, rec: Recorder, inputs: Any, outputs: Any, writes: dict[str, int], notes: dict[str, Any]
+    ) -> None:
+        raw = check(graph_of(rec, name, inputs, outputs, writes, notes), self.state.slots)
+        self._unfused[name], self.graphs[name] = raw, optimize(raw, self.state)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """The user's random state is left as it was; fake-tensor chatter is not theirs to read;
+        what they compiled with torch.compile runs as it was written."""
+        fast = torch.backends.mha.get_fastpath_enabled()
+        chatter = logging.getLogger("torch._subclasses.fake_tensor")
+        level = chatter.level
+        compiled = "torch._dynamo" in sys.modules  # importing it takes seconds
+        eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), eager:
+            warnings.simplefilter("ignore")
+            chatter.setLevel(logging.CRITICAL)  # PyTorch logs what it then raises
+            torch.manual_seed(0)  # keys of random ops come from here: the same at every capture
+            # PyTorch's fused inference path of a transformer layer is one opaque op
+            torch.backends.mha.set_fastpath_enabled(False)
+            try:
+                yield
+            finally:
+                torch.backends.mha.set_fastpath_enabled(fast)
+                chatter.setLevel(level)
+
+    @contextmanager
+    def _eval_mode(self) -> Iterator[None]:
+        modes = {m: m.training for module in self.modules.values() for m in module.modules()}
+        try:
+            for module in self.modules.values():
+                module.eval()
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+    @contextmanager
+    def _paths(self, rec: Recorder) -> Iterator[None]:
+        """Keeps the recorder's idea of the current module while forwards run."""
+
+        def enter(module: nn.Module, args: Any) -> None:
+            rec.path.append(self.state.paths.get(id(module), rec.path[-1]))
+
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            rec.path.pop()
+
+        hooks = [
+            nn.modules.module.register_module_forward_pre_hook(enter),
+            nn.modules.module.register_module_forward_hook(leave),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+_clip_norm, _clip_value = clip_norm, clip_value
+
+
+def _inputs(
+    rec: Recorder, leaves: Sequence[Any], batch: Any, mode: FakeTensorMode | None
+) -> tuple[list[Any], list[tuple[str, int, str]]]:
+    """Batch tensors as inputs of the graph; other leaves (numbers, None) stay what they are."""
+    given, inputs = [], []
+    for name, leaf in zip(_leaf_names(batch), leaves, strict=True):
+        if isinstance(leaf, np.ndarray):
+            leaf = torch.from_numpy(leaf)
+        if not isinstance(leaf, torch.Tensor):
+            given.append(leaf)
+            continue
+        tensor = rec.new_tensor(tuple(leaf.shape), ir_dtype(leaf.dtype), "input", name)
+        if mode is None:
+            stand_in = leaf.detach().clone(memory_format=torch.contiguous_format)
+        else:
+            stand_in = torch.empty(leaf.shape, dtype=leaf.dtype)
+        rec.bind_tensor(stand_in, tensor)
+        if leaf.requires_grad:
+            stand_in.requires_grad_()
+        given.append(stand_in)
+        inputs.append((name, tensor, _name(leaf)))
+    return given, inputs
+
+
+def _leaf_names(batch: Any) -> list[str]:
+    return [
+        ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "batch"
+        for path, _ in pytree.tree_flatten_with_path(batch)[0]
+    ]
+
+
+def _name(tensor: torch.Tensor) -> str:
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    return "float32" if half else str(tensor.dtype).removeprefix("torch.")
+
+
+def _loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:
+    loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    if not training and loss is None:
+        return None, outputs
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise CaptureError(
+            "the closure must return a scalar loss, or (loss, outputs); "
+            "it returned "
+            + (f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__)
+        )
+    return loss, outputs
+
+
+def _named_outputs(outputs: Any) -> list[tuple[str, torch.Tensor]]:
+    found = []
+    for path, leaf in pytree.tree_flatten_with_path(outputs)[0]:
+        if isinstance(leaf, torch.Tensor):
+            key = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
+            found.append((f"output.{key}" if key else "output", leaf))
+    return found
+
+
+def _read(rec: Recorder, tensor: torch.Tensor) -> View:
+    """An output is a whole dense tensor of its own, so that reading it is one download."""
+    view = rec.read(tensor)
+    order = physical_order(tensor)
+    whole = permute(view, order)
+    role = rec.tensors[view.tensor].role
+    if view.is_contiguous and whole.size == rec.tensors[view.tensor].size and role in ("activation", "gradient"):
+        return View(view.tensor, view.shape, contiguous_strides(view.shape), 0)
+    return rec.map(view.shape, [view], lambda a: a)
+
+
+def closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int) -> Callable[[Any], Any]:
+    def fn(batch: Any) -> Any:
+        if isinstance(batch, Mapping):
+            output = model(**batch)
+        elif isinstance(batch, torch.Tensor):
+            output = model(batch)
+        else:
+            output = model(*batch[:inputs])
+        if loss is None:
+            found = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
+            return found, {k: v for k, v in output.items() if k != "loss"} if isinstance(output, Mapping) else None
+        targets = () if isinstance(batch, (Mapping, torch.Tensor)) else tuple(batch[inputs:])
+        arguments.check_call(loss, targets, inputs)
+        return loss(output, *targets), output
+
+    return fn

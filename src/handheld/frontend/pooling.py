@@ -1,0 +1,178 @@
+"""Pooling: windows, and adaptive averages as matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from handheld.frontend.contractions import along_axes
+from handheld.frontend.record import Recorder
+from handheld.frontend.registry import lowering
+from handheld.graph.dtypes import F32, I32
+from handheld.graph.graph import View, contiguous_strides
+
+
+def _two(values: Any, default: Any = None) -> tuple[int, int]:
+    values = default if values is None or (isinstance(values, (list, tuple)) and not values) else values
+    if isinstance(values, int):
+        return (values, values)
+    values = list(values)
+    return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+def _image(rec: Recorder, x: torch.Tensor) -> View:
+    """[c, h, w] as [1, c, h, w]."""
+    view = rec.read(x)
+    if len(view.shape) == 4:
+        return view
+    return View(view.tensor, (1, *view.shape), (0, *view.strides), view.offset)
+
+
+def bind_image(rec: Recorder, out: torch.Tensor, tensor: int) -> None:
+    shape = tuple(out.shape)
+    rec.bind(out, View(tensor, shape, contiguous_strides(shape), 0))
+
+
+def _shape4(t: torch.Tensor) -> tuple[int, ...]:
+    return tuple(t.shape) if t.dim() == 4 else (1, *t.shape)
+
+
+def _max_window(kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
+    return {
+        "kernel": _two(kernel),
+        "stride": _two(stride, kernel),
+        "padding": _two(padding),
+        "dilation": _two(dilation),
+        "adaptive": False,
+    }
+
+
+@lowering("max_pool2d_with_indices.default")
+def max_pool(
+    rec: Recorder,
+    out: Any,
+    x: torch.Tensor,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> None:
+    shape = _shape4(out[0])
+    attrs = _max_window(kernel, stride, padding, dilation) | {"shape": shape}
+    made = rec.emit("max_pool", [_image(rec, x)], [(shape, F32), (shape, I32)], attrs)
+    bind_image(rec, out[0], made[0])
+    bind_image(rec, out[1], made[1])
+
+
+@lowering("max_pool2d_with_indices_backward.default")
+def max_pool_backward(
+    rec: Recorder,
+    out: torch.Tensor,
+    g: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    index: torch.Tensor,
+) -> None:
+    shape = _shape4(x)
+    attrs = _max_window(kernel, stride, padding, dilation) | {"shape": shape}
+    bind_image(rec, out, rec.emit("max_pool_grad", [_image(rec, g), _image(rec, index)], [(shape, F32)], attrs)[0])
+
+
+_ADAPTIVE = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "adaptive": True}
+
+
+@lowering("adaptive_max_pool2d.default")
+def adaptive_max_pool(rec: Recorder, out: Any, x: torch.Tensor, size: Any) -> None:
+    shape = _shape4(out[0])
+    made = rec.emit("max_pool", [_image(rec, x)], [(shape, F32), (shape, I32)], {**_ADAPTIVE, "shape": shape})
+    bind_image(rec, out[0], made[0])
+    bind_image(rec, out[1], made[1])
+
+
+@lowering("adaptive_max_pool2d_backward.default")
+def adaptive_max_pool_backward(
+    rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, index: torch.Tensor
+) -> None:
+    shape = _shape4(x)
+    inputs = [_image(rec, g), _image(rec, index)]
+    bind_image(rec, out, rec.emit("max_pool_grad", inputs, [(shape, F32)], {**_ADAPTIVE, "shape": shape})[0])
+
+
+@lowering("avg_pool2d.default")
+def avg_pool(
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_pad: bool = True,
+    divisor: Any = None,
+) -> None:
+    shape = _shape4(out)
+    attrs = {
+        "kernel": _two(kernel),
+        "stride": _two(stride, kernel),
+        "padding": _two(padding),
+        "count_pad": count_pad,
+        "divisor": int(divisor or 0),
+        "shape": shape,
+    }
+    bind_image(rec, out, rec.emit("avg_pool", [_image(rec, x)], [(shape, F32)], attrs)[0])
+
+
+@lowering("avg_pool2d_backward.default")
+def avg_pool_backward(
+    rec: Recorder,
+    out: torch.Tensor,
+    g: torch.Tensor,
+    x: torch.Tensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: bool,
+    count_pad: bool,
+    divisor: Any,
+) -> None:
+    shape = _shape4(x)
+    attrs = {
+        "kernel": _two(kernel),
+        "stride": _two(stride, kernel),
+        "padding": _two(padding),
+        "count_pad": count_pad,
+        "divisor": int(divisor or 0),
+        "shape": shape,
+    }
+    bind_image(rec, out, rec.emit("avg_pool_grad", [_image(rec, g)], [(shape, F32)], attrs)[0])
+
+
+def _pooling_matrix(size: int, out: int) -> np.ndarray:
+    matrix = np.zeros((out, size))
+    for i in range(out):
+        low, high = i * size // out, -(-(i + 1) * size // out)
+        matrix[i, low:high] = 1 / (high - low)
+    return matrix
+
+
+def _spatial(rec: Recorder) -> tuple[int, ...]:
+    return (-3, -2, -1) if "3d" in rec.source else (-2, -1)
+
+
+@lowering("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
+def adaptive_avg_pool(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Any) -> None:
+    matrices = [_pooling_matrix(x.shape[d], out.shape[d]) for d in _spatial(rec)]
+    bind_image(rec, out, rec.contiguous(along_axes(rec, rec.read(x), matrices)).tensor)
+
+
+@lowering("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
+def adaptive_avg_pool_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor) -> None:
+    matrices = [_pooling_matrix(x.shape[d], g.shape[d]).T for d in _spatial(rec)]
+    bind_image(rec, out, rec.contiguous(along_axes(rec, rec.read(g), matrices)).tensor)

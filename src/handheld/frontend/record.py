@@ -1,0 +1,411 @@
+"""Recording: run the user's PyTorch code once and write down every op it executes as a graph.
+
+The recorder sits under autograd as a dispatch mode, so that it sees the forward pass, the
+backward pass and anything else the user computes, as the flat sequence of ATen ops that PyTorch
+itself would execute. Tensors are fake (shapes only), unless the model reads a value.
+
+Views are not recorded. PyTorch knows the geometry (size, stride, offset) of every tensor in its
+storage; a storage is one dense tensor of the graph, and an op reads it through that geometry.
+An in-place op gives the storage a new tensor. That is all the functionalisation there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from handheld.errors import CaptureError, UnsupportedOp, ValueRead
+from handheld.frontend import complexes
+from handheld.frontend.emit import Emitter
+from handheld.frontend.layout import expand, is_dense, permute, physical_order
+from handheld.frontend.reading import BAKED, READS, Frozen, dependence, user_line
+from handheld.frontend.registry import ADVICE, DECOMPOSED, IGNORED, LOWERINGS, SHAPES, decompositions, functional_twin
+from handheld.frontend.state import StateBuilder, host_array, ir_dtype, tensor_key
+from handheld.frontend.values import Val
+from handheld.graph.graph import Graph, View
+
+Build = Callable[..., Any]
+
+
+@dataclass
+class Storage:
+    """What a PyTorch storage holds now."""
+
+    tensor: int
+    keep: Any  # the storage itself, so that its address is not used again
+
+
+class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes the ops of one step into a graph over the slots of `state`."""
+
+    def __init__(self, state: StateBuilder, fake: FakeTensorMode | None) -> None:
+        Emitter.__init__(self, state)
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+        self.fake = fake
+        self.slot_storage: dict[str, Storage] = {}
+        self.frozen: list[Frozen] = []
+        #: (input, low, high, ignored): what an input that is used as an index may hold
+        self.ranges: dict[str, tuple[str, int, int, int | None]] = {}
+        self._storages: dict[int, Storage] = {}
+        self._stand_ins: dict[Any, torch.Tensor] = {}
+        self._sequence: dict[int, str] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else the first op imports PyTorch's compiler, which takes seconds
+
+    # ── dispatch ──────────────────────────────────────────────────────────────────────────────
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = str(func)
+        if name in IGNORED:
+            return func(*args, **kwargs)
+        self._sequence.setdefault(torch._C._autograd._get_sequence_nr() - 1, self._module())
+        if name in READS and self._constant(args) is not None:
+            return func(self._constant(args))
+        args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs))
+        if name == "aten._unsafe_view.default":
+            func = torch.ops.aten.view.default
+        if complexes.holds_complex(args, kwargs):
+            return self._complex(name, func, args, kwargs)
+        if name in LOWERINGS:
+            out = self._execute(func, args, kwargs)
+            self.source = name
+            replaced = LOWERINGS[name](self, out, *args, **kwargs)
+            return out if replaced is None else replaced
+        if name in DECOMPOSED:
+            with self:
+                made = DECOMPOSED[name](*args, **kwargs)
+            return self._laid_out(made, func, args, kwargs)
+        if name in READS:
+            return self._read_value(func, args, kwargs)
+        if name in BAKED:
+            return self._bake(func, args, kwargs)
+        if name in ("aten.copy_.default", "prims.copy_to.default"):
+            self.write(args[0], args[1])
+            return args[0]
+        if func._schema.is_mutable:
+            return self._mutate(func, args, kwargs)
+        if _composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        if _is_view(func):
+            return self._execute(func, args, kwargs)
+        table = decompositions()
+        apart = table.get(func, func.decompose)
+        with self:
+            made = apart(*args, **kwargs)
+        if made is not NotImplemented:
+            return self._laid_out(made, func, args, kwargs)
+        raise self._unsupported(name)
+
+    def _unsupported(self, name: str, what: str = "") -> UnsupportedOp:
+        advice = ADVICE.get(name, "Replace it in the model, or add it to handheld/frontend/")
+        where = self._module() or "the closure"
+        return UnsupportedOp(f"{name}{what} has no lowering (in {where}). {advice}")
+
+    def _complex(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op that reads or makes complex numbers."""
+        if name == "aten.copy_.default":
+            self.write(args[0], args[1])
+            return args[0]
+        if func._schema.is_mutable:
+            return self._mutate(func, args, kwargs)
+        if name not in complexes.COMPLEX:
+            if _composite(func):
+                with self:
+                    return func.decompose(*args, **kwargs)
+            if _is_view(func):
+                return self._execute(func, args, kwargs)
+        with self:
+            made = complexes.compute(name, func, args, kwargs)
+        if made is NotImplemented:
+            raise self._unsupported(name, " of complex numbers")
+        want = self._execute(func, args, kwargs)
+        if not want.is_complex() or want.is_conj() or want.stride() == made.stride():
+            return made
+        self.bind(torch.view_as_real(want), self.read(torch.view_as_real(made)))
+        return want
+
+    def _laid_out(self, made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an op was taken apart into, in the layout that the op itself gives its result:
+        what follows may rely on it."""
+        loose = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
+        if all(t.is_contiguous() for t in loose):
+            return made
+        wanted = pytree.tree_leaves(self._execute(func, args, kwargs))
+        found, spec = pytree.tree_flatten(made)
+        for n, (got, want) in enumerate(zip(found, wanted, strict=True)):
+            if isinstance(got, torch.Tensor) and got.stride() != want.stride():
+                self.bind(want, self.read(got))
+                found[n] = want
+        return pytree.tree_unflatten(found, spec)
+
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The op itself, on fake or real tensors, for the shapes of its results."""
+        if self.fake is not None and str(func) in SHAPES:
+            return SHAPES[str(func)](*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise ValueRead(f"{func} in {self._module()} reads a value") from error
+
+    def _constant(self, args: tuple[Any, ...]) -> torch.Tensor | None:
+        """The value of a tensor that PyTorch knows even where tensors are fake."""
+        if len(args) != 1 or not isinstance(args[0], FakeTensor) or args[0].constant is None:
+            return None
+        held = self._storages[self._stand_in(args[0]).untyped_storage()._cdata].tensor
+        return args[0].constant if self.tensors[held].role == "constant" else None
+
+    def _read_value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A number that leaves the device: frozen from now on, if it is not the same always."""
+        value = self._execute(func, args, kwargs)
+        if self.fake is None:
+            self.note_frozen(args, repr(value), value)
+        return value
+
+    def note_frozen(self, args: Any, what: str, value: Any, final: bool = True) -> None:
+        """Says that a value was read, if it can change from step to step. What follows from a
+        parameter does change; with `final` it is frozen all the same, else that is an error."""
+        views = [self.read(t) for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
+        found = dependence(self, [v.tensor for v in views])
+        if not found:
+            return
+        where = self._module()
+        if not final and any(role == "parameter" for role, _ in found):
+            raise UnsupportedOp(
+                f"{where or 'the closure'} selects elements by what the model computes, so that "
+                f"the size of the result changes from step to step ({user_line()}). "
+                "Use torch.where, or multiply by a mask"
+            )
+        names = dict.fromkeys(f"input {name}" if role == "input" else name or role for role, name in found)
+        module = "" if where in ("loss", "model") else where
+        self.frozen.append(Frozen(user_line(), module, what, tuple(names), value))
+
+    def _bake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A result whose size depends on values: computed once, a constant from then on."""
+        out = self._execute(func, args, kwargs)
+        if self.fake is not None:
+            raise ValueRead(f"{func} in {self._module()} reads values")
+        leaves = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+        shapes = " and ".join(str(list(t.shape)) for t in leaves)
+        value = [t.detach().clone() for t in leaves]
+        self.note_frozen(args, f"the result of {func} of shape {shapes}", value, final=False)
+        for leaf in leaves:
+            self.bind(leaf, self.constant(host_array(leaf)))
+        return out
+
+    def baked_positions(self, mask: torch.Tensor) -> list[torch.Tensor]:
+        """Where a mask is true, one index a dimension; what was true now is from now on."""
+        with self:
+            return list(torch.ops.aten.nonzero.default(mask).unbind(1))
+
+    def note_range(self, index: torch.Tensor, low: int, high: int, ignore: int | None = None) -> None:
+        """Remembers what an input may hold, if the index is a whole input as it came."""
+        view = self.read(index)
+        tensor = self.tensors[view.tensor]
+        if tensor.role != "input" or view.size != tensor.size:
+            return
+        known = self.ranges.get(tensor.name)
+        if known is not None:
+            low, high = max(low, known[1]), min(high, known[2])
+            ignore = ignore if ignore == known[3] else None
+        self.ranges[tensor.name] = (tensor.name, low, high, ignore)
+
+    def _mutate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An in-place op: its functional twin, then writes into what it changes."""
+        if torch.Tag.inplace_view in func.tags:  # changes the shape only
+            return self._execute(func, args, kwargs)
+        twin = functional_twin(func)
+        if twin is None:
+            raise UnsupportedOp(f"in-place op {func} has no lowering (in {self._module()})")
+        results = [a.name for a in func._schema.arguments if a.alias_info is not None and a.is_out]
+        targets = [kwargs[name] for name in results] if results else [args[0]]
+        rest = {k: v for k, v in kwargs.items() if k not in results}
+        with self:
+            value = twin(*args, **rest)
+        values = value if isinstance(value, (tuple, list)) else [value]
+        for target, new in zip(targets, values, strict=True):
+            if target.shape != new.shape:
+                raise UnsupportedOp(f"{func} resizes its result (in {self._module()}). Give it the right shape")
+            self.write(target, new)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    def _module(self) -> str:
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            number = node._sequence_nr()
+            if number not in self._sequence:  # a helper of the op before it: a write into a view
+                number = max((n for n in self._sequence if n < number), default=-1)
+            if number in self._sequence:
+                return self._sequence[number]
+        return self.path[-1] if self.path else ""
+
+    def _stand_in(self, value: Any) -> Any:
+        """Real tensors (parameters, buffers, constants) are recorded under a fake or a copy."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, FakeTensor) and value.constant is None:
+            return value
+        if value.untyped_storage()._cdata in self._storages:
+            return value
+        real = value.constant if isinstance(value, FakeTensor) else value
+        assert real is not None
+        key = tensor_key(real)
+        if key not in self._stand_ins:
+            owner = self.state.owner(real)
+            if owner is not None:  # a view, made before the capture, of a parameter or buffer
+                whole = self._stand_in(owner)
+                with torch.utils._python_dispatch._disable_current_modes():
+                    self._stand_ins[key] = whole.as_strided(real.shape, real.stride(), real.storage_offset())
+            else:
+                self._stand_ins[key] = self.stand_in_of(self.state.find(real), real)
+        return self._stand_ins[key]
+
+    def stand_in_of(self, slot: str, like: torch.Tensor) -> torch.Tensor:
+        with torch.utils._python_dispatch._disable_current_modes():
+            if self.fake is None:
+                copy = like.detach().clone(memory_format=torch.contiguous_format)
+            else:
+                with self.fake:
+                    copy = torch.empty(like.shape, dtype=like.dtype)
+        self.bind_tensor(copy, self.slot_tensor(slot))
+        self.slot_storage[slot] = self._storages[copy.untyped_storage()._cdata]
+        return copy
+
+    # ── slots, inputs and storages ────────────────────────────────────────────────────────────
+
+    def slot_view(self, name: str) -> View:
+        """A slot's value now: what was written last."""
+        tensor = self.slot_tensor(name)
+        if name in self.slot_storage:
+            tensor = self.slot_storage[name].tensor
+        return self.dense(tensor)
+
+    def bind_tensor(self, tensor: torch.Tensor, number: int) -> None:
+        """From now on this storage holds that tensor of the graph."""
+        storage = tensor.untyped_storage()
+        self._storages[storage._cdata] = Storage(number, storage)
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor was made by something recorded."""
+        return tensor.untyped_storage()._cdata in self._storages
+
+    def read(self, tensor: torch.Tensor) -> View:
+        """How the graph reads a PyTorch tensor."""
+        tensor = self._stand_in(tensor)
+        if tensor.is_complex():
+            raise CaptureError(
+                f"{self._module() or 'the closure'} needs a complex tensor as it is. "
+                "Try: torch.view_as_real before it is returned or written"
+            )
+        found = self._storages.get(tensor.untyped_storage()._cdata)
+        if found is None:
+            raise CaptureError(f"{self._module() or 'the closure'} uses a tensor whose origin was not recorded")
+        return View(found.tensor, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+
+    def bind(self, out: torch.Tensor, view: View) -> None:
+        """Gives a fresh PyTorch result its value, laid out as PyTorch lays it out."""
+        order = physical_order(out)
+        physical = permute(view, order)
+        target = ir_dtype(out.dtype)
+        if not is_dense(out):
+            self._bind_with_gaps(out, view, target)
+            return
+        whole = physical.is_contiguous and physical.size == self.tensors[physical.tensor].size
+        made_here = self.tensors[physical.tensor].role in ("activation", "gradient")
+        if not (whole and made_here and target == self.dtype_of(view)):
+            physical = self.map(physical.shape, [physical], lambda x: x.to(target))
+        self.bind_tensor(out, physical.tensor)
+
+    def _bind_with_gaps(self, out: torch.Tensor, view: View, dtype: str) -> None:
+        """A result that is strided in its own storage: the rest of the storage is zeros."""
+        size = out.untyped_storage().nbytes() // out.element_size()
+        rest = self.loops((size,), (), [], lambda b: Val(b, b.const(0, dtype), dtype))[0]
+        value = self.map(view.shape, [view], lambda x: x.to(dtype))
+        region = {
+            "region_shape": tuple(out.shape),
+            "region_strides": tuple(out.stride()),
+            "region_offset": out.storage_offset(),
+        }
+        self.bind_tensor(out, self.emit("assign", [rest, value], [((size,), dtype)], region)[0])
+
+    def write(self, target: torch.Tensor, value: Any) -> None:
+        """An in-place write of `value` (a PyTorch tensor) into `target`."""
+        value = self._stand_in(value)
+        if target.is_complex():
+            with self:
+                value = torch.view_as_real(value if value.is_complex() else value.to(target.dtype))
+            target = torch.view_as_real(target)
+        if self.fake is None and not value.is_meta:
+            with torch.utils._python_dispatch._disable_current_modes():
+                target.detach().copy_(value)  # later reads of values must see it
+        storage = self._storages[target.untyped_storage()._cdata]
+        source = expand(self.read(value), tuple(target.shape))
+        dtype = ir_dtype(target.dtype)
+        here = View(storage.tensor, tuple(target.shape), tuple(target.stride()), int(target.storage_offset()))
+        base = self.tensors[storage.tensor]
+        order = physical_order(target)
+        physical = permute(here, order)
+        if physical.is_contiguous and physical.size == base.size:
+            new = permute(source, order)
+            fresh = new.is_contiguous and new.size == self.tensors[new.tensor].size
+            owned = self.tensors[new.tensor].role in ("activation", "gradient")
+            if not (fresh and owned and self.dtype_of(new) == dtype):
+                new = self.map(new.shape, [new], lambda x: x.to(dtype))
+            storage.tensor = new.tensor
+            return
+        if self.dtype_of(source) != dtype:
+            source = self.map(source.shape, [source], lambda x: x.to(dtype))
+        storage.tensor = self.emit(
+            "assign",
+            [self.dense(storage.tensor), source],
+            [(base.shape, dtype)],
+            {"region_shape": here.shape, "region_strides": here.strides, "region_offset": here.offset},
+        )[0]
+
+
+def _composite(func: Any) -> bool:
+    """Ops that PyTorch itself always takes apart: reshape may be a view or a copy."""
+    return bool(
+        func._can_decompose() and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    )
+
+
+def _is_view(func: Any) -> bool:
+    """Ops whose result aliases an input: nothing to compute."""
+    return any(r.alias_info is not None for r in func._schema.returns)
+
+
+def graph_of(
+    recorder: Recorder,
+    name: str,
+    inputs: Sequence[tuple[str, int, str]],
+    outputs: Sequence[tuple[str, View, str]],
+    writes: Mapping[str, int],
+    notes: Mapping[str, Any],
+) -> Graph:
+    return Graph(
+        name,
+        dict(recorder.tensors),
+        tuple(recorder.nodes),
+        tuple(inputs),
+        dict(recorder.slots),
+        tuple(writes.items()),
+        tuple(outputs),
+        dict(notes),
+    )
