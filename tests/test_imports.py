@@ -26,7 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "device": {"errors"},
     "cache": {"errors"},
-    "sensors": {"errors"},
+    "child": set(),
+    "sensors": {"errors", "child"},
     "collector": set(),
     "graph": _BASE,
     "step": _BASE | {"graph"},
@@ -37,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "plan": _STEP | {"cache", "collector", "passes", "kernels"},
     "backends": _STEP | {"cache", "passes", "kernels", "plan"},
     "run": _STEP | {"collector", "container", "package", "passes", "kernels", "plan", "backends"},
-    "measure": _STEP | {"cache", "kernels", "plan", "backends", "run"},
+    "measure": _STEP | {"cache", "child", "kernels", "plan", "backends", "run"},
     "store": {"errors", "device", "sensors"},
     "analyse": {"errors", "graph", "backends", "store"},
     "profile": _STEP | {"kernels", "plan", "backends", "run", "measure", "sensors", "store", "analyse"},
@@ -49,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     | {
         "handheld",
         "cache",
+        "child",
         "package",
         "suite",
         "resolve",
@@ -79,6 +81,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": _STEP
     | {
         "handheld",
+        "child",
         "container",
         "package",
         "plan",

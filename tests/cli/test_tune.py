@@ -13,7 +13,7 @@ from handheld.backends.opencl import devices as opencl_devices
 from handheld.cli import output, probe, tune
 from handheld.cli.main import app
 from handheld.measure import ceilings
-from handheld.measure.child import Child
+from handheld.measure.process import WorkerProcess
 from handheld.measure.tuner import Row, Tuner
 from handheld.plan import lowering, tuning
 from handheld.plan.tuning import Entry, Record
@@ -40,7 +40,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setenv("FAKE_VARIANTS", "own empty fast")
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")  # made for other families
     monkeypatch.setattr(lowering, "FAMILIES", {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
-    child = functools.partial(Child, fake_family.COMMAND)
+    child = functools.partial(WorkerProcess, fake_family.COMMAND)
     monkeypatch.setattr(tune, "Tuner", lambda *args: Tuner(*args, child()))
     for console in (output.out, output.err):
         monkeypatch.setattr(console, "_width", 80)

@@ -21,8 +21,8 @@ from handheld.graph.check import check
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View
 from handheld.graph.program import Instr
 from handheld.kernels import versions
-from handheld.measure.child import Child, ChildFailed
 from handheld.measure.jobs import alone, find_jobs
+from handheld.measure.process import WorkerFailed, WorkerProcess
 from handheld.measure.timing import Measured
 from handheld.measure.tuner import Tuner, known_record
 from handheld.plan import lowering, make, tuning
@@ -73,7 +73,7 @@ def tuner_for(step: Step, **options) -> Tuner:
     if path.exists():
         record = Record.read(path)
     jobs = find_jobs(step.graphs.values(), caps)
-    return Tuner("opencl", caps, jobs, record, path, Child(fake_family.COMMAND), **options)
+    return Tuner("opencl", caps, jobs, record, path, WorkerProcess(fake_family.COMMAND), **options)
 
 
 def only(tuner: Tuner) -> Entry:
@@ -97,7 +97,7 @@ def test_the_fastest_right_variant_wins(variants):
     (row,) = tuner.rows()
     assert row.count == 2
     assert row.saved_ms == pytest.approx(2 * (entry.default_ms - entry.best_ms))
-    assert tuner.child.starts == 1  # no wrong result costs a process
+    assert tuner.worker.starts == 1  # no wrong result costs a process
 
 
 def test_bad_variants_take_down_the_child_only(variants):
@@ -109,12 +109,12 @@ def test_bad_variants_take_down_the_child_only(variants):
     why = reasons(entry)
     assert "not on this device" in why[fake_family.RAISES]
     assert "could not build" in why[fake_family.UNBUILT]
-    assert "crashed (signal 6)" in why[fake_family.DIES]
+    assert "crashed (signal 6, SIGABRT)" in why[fake_family.DIES]
     assert "no answer within 8 s" in why[fake_family.HANGS]
-    assert tuner.child.starts == 3 and not tuner.child.running
+    assert tuner.worker.starts == 3 and not tuner.worker.running
     again = tuner_for(products(64))
     again.run(60)
-    assert again.child.starts == 0  # nothing is left to try
+    assert again.worker.starts == 0  # nothing is left to try
 
 
 def test_a_default_that_fails_needs_two_that_agree(variants):
@@ -142,7 +142,7 @@ def test_a_stopped_search_goes_on(variants):
     tuner.progress = stop
     with pytest.raises(KeyboardInterrupt):
         tuner.run(60)
-    assert not tuner.child.running
+    assert not tuner.worker.running
     entry = only(tuner)
     assert not entry.done and len(entry.failed) == 2
     tried = []
@@ -359,12 +359,12 @@ def test_the_cache_folder(monkeypatch, tmp_path):
 
 
 def test_a_child_that_sleeps_with_its_parent_is_not_late(monkeypatch):
-    child = Child(("sleep", "60"))
+    child = WorkerProcess(("sleep", "60"))
     clock = iter(range(0, 10**6, 1000))
-    with pytest.raises(ChildFailed, match="no answer within 1 s"):
+    with pytest.raises(WorkerFailed, match="no answer within 1 s"):
         started = time.monotonic()
         with monkeypatch.context() as patch:
-            patch.setattr("handheld.measure.child.time.monotonic", lambda: next(clock))
+            patch.setattr("handheld.child.time.monotonic", lambda: next(clock))
             child.ask({}, 1.0)
     assert time.monotonic() - started > 0.4  # a jump of the clock is no waiting
 

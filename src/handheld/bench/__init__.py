@@ -11,7 +11,7 @@ for row in results.rows:
 matrix    what is to be run, and in which order
 folder    the results folder: who may write it, its rows, its run files
 run       the loop: prepares, cools, measures, writes a row
-child     a process that may fail, hang or take too much memory
+task      one task in a process that may fail, hang or take too much memory
 worker    that process: captures a step, or measures one
 eager     PyTorch itself as a device, for comparison: pytorch:cpu, pytorch:cuda
 row       a run file in a few numbers

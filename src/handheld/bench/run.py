@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import handheld
-from handheld.bench.child import Answer, call
 from handheld.bench.eager import is_eager
 from handheld.bench.folder import Results, Row, Writer
 from handheld.bench.heat import Heat
 from handheld.bench.matrix import Case, Matrix, file_mark, ordered
+from handheld.bench.task import Answer, call
 from handheld.errors import DeviceError, HandheldError, ResultsError
 from handheld.profile.facts import machine, versions
 

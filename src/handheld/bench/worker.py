@@ -1,4 +1,4 @@
-"""The process of a run: captures a step into a file, or measures one; see child.py.
+"""The process of a run: captures a step into a file, or measures one; see task.py.
 
 One task comes as JSON on standard input:
 
@@ -15,11 +15,8 @@ Capturing is a process of its own, so that what a run holds in memory is the run
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import os
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -31,15 +28,15 @@ import psutil
 
 from handheld import package
 from handheld.backends.base import describe
-from handheld.bench.child import FREE
 from handheld.bench.eager import Eager, processor
 from handheld.bench.row import measured
+from handheld.bench.task import FREE
+from handheld.child import Parent
 from handheld.errors import DeviceError, HandheldError, OutOfMemory
 from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.session import profile
 from handheld.resolve import ModelSpec, StepFile, open_model
 
-PR_SET_PDEATHSIG = 1  # of Linux
 SAY_S = 0.5  # between two words about steps
 
 Say = Callable[..., None]
@@ -124,7 +121,7 @@ def measure(task: dict[str, Any], say: Say) -> None:
 
 def _limit(task: dict[str, Any], device: str) -> int | None:
     """What a plan may take: as given, and, of the machine's own memory, no more than what this
-    process may hold (child.py)."""
+    process may hold (task.py)."""
     given: int | None = task["limit_bytes"]
     if not describe(device).unified_memory:
         return given
@@ -197,21 +194,15 @@ TASKS = {"describe": describe_devices, "prepare": prepare, "measure": measure, "
 
 
 def main() -> None:
-    # drivers write to the standard output too: keep it for the answers
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    with contextlib.suppress(OSError, AttributeError):  # it must not outlive who asked
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = Parent()
     with contextlib.suppress(OSError):  # if memory runs out, this process goes and not another
         Path("/proc/self/oom_score_adj").write_text("1000")
 
     def say(**words: Any) -> None:
-        answers.write(json.dumps(words) + "\n")
-        answers.flush()
+        parent.send(words)
 
-    task = json.loads(sys.stdin.read())
-    if os.getppid() != task["parent"]:  # who asked went before that could be said to the system
+    task = parent.receive()
+    if task is None:
         return
     try:
         TASKS[task["do"]](task, say)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 
+from handheld.child import Child, Parent, python_module
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import F32
 from handheld.graph.graph import Graph, Node, Origin, Tensor, View
@@ -14,7 +12,6 @@ from handheld.graph.program import Instr
 from handheld.step import Step
 
 TIMEOUT = 60.0
-_PASS = "pass"
 
 
 def probe_step(n: int = 64) -> Step:
@@ -70,24 +67,29 @@ def run(device: str) -> str:
 
 def run_in_child(device: str) -> str:
     """As `run`, and whatever the driver does to the process is an answer too."""
-    command = [sys.executable, "-W", "ignore", "-m", "handheld.cli.probe", device]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        return f"no answer within {TIMEOUT:.0f} s"
-    said = done.stdout.strip()
-    last = (done.stderr.strip().splitlines() or [""])[-1]
-    if done.returncode < 0:
-        return f"the driver crashed (signal {-done.returncode}): {last or said}".rstrip(": ")
-    return "" if said == _PASS else said or last or "the device gave no answer"
+    answer = None
+    with Child(python_module("handheld.cli.probe")) as child:
+        child.send({"device": device})
+        try:
+            while (message := child.receive(TIMEOUT)) is not None:
+                answer = message
+        except TimeoutError:
+            return f"no answer within {TIMEOUT:.0f} s"
+        ending = child.ending()
+    if ending.crashed or answer is None:
+        return ending.describe()
+    return str(answer["problem"])
 
 
-def _main(device: str) -> None:
-    try:
-        print(run(device) or _PASS, flush=True)
-    except Exception as error:  # drivers have errors of their own: any is an answer
-        print(f"{type(error).__name__}: {error}", flush=True)
+def _main() -> None:
+    parent = Parent()
+    if (asked := parent.receive()) is not None:
+        try:
+            problem = run(asked["device"])
+        except Exception as error:  # drivers have errors of their own: any is an answer
+            problem = f"{type(error).__name__}: {error}"
+        parent.send({"problem": problem})
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main()

@@ -25,8 +25,8 @@ from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.codec import to_json
-from handheld.measure.child import Child, ChildFailed
 from handheld.measure.jobs import Job, find_jobs
+from handheld.measure.process import WorkerFailed, WorkerProcess
 from handheld.plan.lowering import Choice
 from handheld.plan.precision import prepare
 from handheld.plan.tuning import Entry, Record
@@ -78,7 +78,7 @@ class Tuner:
     jobs: Sequence[Job]
     record: Record
     path: Path
-    child: Child = field(default_factory=Child)
+    worker: WorkerProcess = field(default_factory=WorkerProcess)
     timeout: float = TIMEOUT
     progress: Callable[[Progress], None] = lambda now: None
     #: signatures that could not be timed at all
@@ -104,7 +104,7 @@ class Tuner:
                 except PlanError as error:
                     self.notes.append(str(error))
         finally:
-            self.child.close()
+            self.worker.close()
 
     def rows(self) -> list[Row]:
         return [Row(job.signature, job.count, self.record.entries.get(job.signature)) for job in self.jobs]
@@ -203,17 +203,17 @@ class _Search:
     def _open(self) -> None:
         """Makes the node the child's subject and gives it a reference: the family's own variant or,
         where that fails, the first that ran. A new child knows nothing."""
-        child = self.tuner.child
-        while not child.running or child.running != self.process:
+        worker = self.tuner.worker
+        while not worker.running or worker.running != self.process:
             try:
-                answer = child.ask(
+                answer = worker.ask(
                     {"do": "open", "device": self.tuner.device, "graph": to_json(self.job.graph)}, self.tuner.timeout
                 )
-            except ChildFailed as error:
+            except WorkerFailed as error:
                 answer = {"failed": str(error)}
             if "failed" in answer:
                 raise PlanError(f"{self.job.signature} cannot be timed: {answer['failed']}")
-            self.process = child.running
+            self.process = worker.running
             ran = [None, *(choice for choice, _ in self.entry.timed)]
             reference = [choice for choice in ran if not self._failed(choice)]
             if reference:
@@ -223,10 +223,10 @@ class _Search:
         """Milliseconds of a variant. A failure is remembered."""
         plain = None if choice is None else dict(choice)
         try:
-            answer = self.tuner.child.ask(
+            answer = self.tuner.worker.ask(
                 {"do": "try", "choice": plain, "seconds": seconds}, self.tuner.timeout + seconds
             )
-        except ChildFailed as error:
+        except WorkerFailed as error:
             answer = {"failed": str(error)}
         if "failed" in answer:
             self.entry.failed.append((choice, answer["failed"][:300]))

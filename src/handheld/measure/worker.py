@@ -12,13 +12,8 @@ A result is read from memory that held NaN before, so that what a kernel leaves 
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import math
-import os
-import signal
-import sys
 import time
 from typing import Any
 
@@ -27,6 +22,7 @@ import numpy as np
 from handheld.backends.opencl import devices as opencl_devices
 from handheld.backends.opencl import session as opencl
 from handheld.backends.opencl.widen import texts_of
+from handheld.child import Parent
 from handheld.errors import HandheldError
 from handheld.graph.check import check
 from handheld.graph.codec import from_json
@@ -39,7 +35,6 @@ from handheld.run.verify import relative_error
 TOLERANCE = 2e-5  # both sides are float32
 HALF_TOLERANCE = 2.0**-11  # both are rounded to halves, perhaps to neighbouring ones
 SAMPLE_SECONDS = 1e-3  # what a clock reading and a wait are small against
-PR_SET_PDEATHSIG = 1  # of Linux
 PERIOD = 1_000_003  # elements after which random inputs repeat; a prime, so no row equals another
 
 Bound = list[tuple[Any, tuple[int, ...], tuple[int, ...]]]
@@ -223,21 +218,14 @@ class Worker:
 
 def main() -> None:
     """Answers until its standard input ends."""
-    # drivers write to the standard output too: keep it for the answers
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    with contextlib.suppress(OSError, AttributeError):  # a hanging driver must not outlive it
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    worker = Worker()
-    for line in sys.stdin:
+    parent, worker = Parent(), Worker()
+    while (asked := parent.receive()) is not None:
         try:
-            reply = worker.answer(json.loads(line))
+            reply = worker.answer(asked)
         except Exception as error:  # a driver has errors of its own: any is an answer
             name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
             reply = {"failed": f"{name}{error}"}
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
+        parent.send(reply)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,20 @@
 """The sampler's process: `python -m handheld.sensors.child`, started by sampler.py.
 
-    stdin   first line: what to sample (JSON); then `summary` lines; its end is the signal to stop
-    stdout  a JSON line when it is ready or cannot be, and one for each `summary`
+It is sent what to sample, then any message asks for a summary, and the end of messages is the signal to stop. It
+answers when it is ready or cannot be, and once for each summary.
 
 One thread a source, so that a slow or hanging one holds up no other; the first thread writes what
 they have read, four times a second. All of it takes at most SHARE of the machine's processors:
 where it would take more, sources are read less often than their periods say. It ends with its
 parent, however that ends: the pipe closes, the kernel sends the death signal, and the parent's
-number is looked at besides (a forked grandchild may hold the pipe open).
+number is looked at besides (a forked grandchild may hold the pipe open). What it has read by then is written first.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
-import ctypes
 import importlib
-import io
-import json
 import os
-import select
 import signal
 import sys
 import threading
@@ -27,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from handheld.child import Message, Parent
 from handheld.sensors.base import Where
 from handheld.sensors.sink import Gap, Reading, Sink
 from handheld.sensors.worker import Worker
@@ -36,7 +32,6 @@ SHARE = 0.01  # of all processors, that sampling may take
 MOST = 10.0  # times its period, that a source may wait
 LOOK_S = 1.0  # between two looks at what it takes
 KEPT = 200_000  # readings held in memory while the sink refuses them
-_PR_SET_PDEATHSIG = 1
 
 
 class Writer:
@@ -104,7 +99,7 @@ def _drained(queue: collections.deque[Any]) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue))]
 
 
-def summary(writer: Writer, pace: Pace, begun: float, cpu_s: float) -> dict[str, Any]:
+def summary(writer: Writer, pace: Pace, begun: float, cpu_s: float) -> Message:
     """What was read since `begun`, when this process had had `cpu_s`, and what that has taken."""
     elapsed = time.monotonic() - begun
     sources = []
@@ -134,24 +129,6 @@ def summary(writer: Writer, pace: Pace, begun: float, cpu_s: float) -> dict[str,
     }
 
 
-def die_with(parent: int, stop: threading.Event) -> None:
-    """Asks the kernel for a signal at the parent's death, and ends if that has happened already.
-
-    The signal also comes when only the thread that started us ends: the parent's number tells.
-    """
-
-    def heard(*_: object) -> None:
-        if os.getppid() != parent:
-            stop.set()
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent: it will say
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    signal.signal(signal.SIGUSR1, heard)
-    with contextlib.suppress(OSError, AttributeError):  # other systems have the pipe alone
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
-    heard()
-
-
 def load(name: str) -> Any:
     """`package.module:Class`"""
     module, _, attribute = name.partition(":")
@@ -161,8 +138,7 @@ def load(name: str) -> Any:
     return found
 
 
-def prepare(job: dict[str, Any]) -> Writer:
-    sys.path += [path for path in job["sys_path"] if path not in sys.path]
+def prepare(job: Message) -> Writer:
     where = Where(Path(job["root"]), job["pid"])
     sink: Sink = load(job["sink"])(job["path"])
     workers = [Worker(number, load(one["class"]), where, one["period_s"]) for number, one in enumerate(job["sensors"])]
@@ -172,44 +148,42 @@ def prepare(job: dict[str, Any]) -> Writer:
     return Writer(sink, workers)
 
 
-def say(message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # a parent that is gone does not listen
-        os.write(1, (json.dumps(message) + "\n").encode())
-
-
 def main() -> None:
     stop = threading.Event()
-    # unbuffered, so that `select` sees what follows
-    job = json.loads(io.FileIO(0, closefd=False).readline())
-    die_with(job["parent"], stop)
+    parent = Parent(on_death=stop.set)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     sys.setswitchinterval(5e-4)  # a reader need not wait 5 ms for the one that packs
+    job = parent.receive()
+    if job is None:
+        return
     try:
         writer = prepare(job)
     except Exception as error:
-        say({"error": str(error) or type(error).__name__})
+        parent.send({"error": str(error) or type(error).__name__})
         return
     begun, cpu_s = time.monotonic(), time.process_time()
     pace = Pace(writer.workers)
     for worker in writer.workers:
         worker.start()
-    say({"ready": [{"name": worker.source.name, "period_s": worker.period_s} for worker in writer.workers]})
-    while not stop.is_set() and os.getppid() == job["parent"]:
-        if select.select([0], [], [], WRITE_S)[0]:
-            line = os.read(0, 4096)
-            if not line:
+    parent.send({"ready": [{"name": worker.source.name, "period_s": worker.period_s} for worker in writer.workers]})
+    while not stop.is_set() and parent.alive:
+        try:
+            if parent.receive(WRITE_S) is None:
                 break
             writer.write()
-            say(summary(writer, pace, begun, cpu_s))
+            parent.send(summary(writer, pace, begun, cpu_s))
+        except TimeoutError:
+            pass
         writer.write()
         pace.keep()
-    alive = os.getppid() == job["parent"]  # of one that is gone there is nothing to read
+    alive = parent.alive  # of one that is gone there is nothing to read
     for worker in writer.workers:
         worker.once_more = alive
         worker.stop.set()
     for worker in writer.workers:
         worker.join(0.5)
     writer.write()
-    say(summary(writer, pace, begun, cpu_s))
+    parent.send(summary(writer, pace, begun, cpu_s))
     writer.sink.close()
     os._exit(0)  # a thread that hangs in a driver would keep the interpreter
 

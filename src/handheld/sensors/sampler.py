@@ -11,24 +11,18 @@ Times are CLOCK_MONOTONIC (`time.monotonic()`), the same in every process of a m
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import queue
-import subprocess
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
+from handheld.child import Child, Message, python_module
 from handheld.errors import SensorError
 from handheld.sensors.base import Sensor, Where
 from handheld.sensors.sink import Sink, SqliteSink
 
-_START_S, _ANSWER_S, _END_S, _TICK_S = 60.0, 10.0, 10.0, 0.25  # patience, in seconds
+_START_S, _ANSWER_S, _END_S = 60.0, 10.0, 10.0  # patience, in seconds
 
 
 @dataclass(frozen=True)
@@ -77,9 +71,7 @@ class Sampler:
         self.where = where or Where()
         self.sources = [one if isinstance(one, type) else type(one) for one in sensors]
         self.periods_s = dict(periods_s or {})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._said: IO[bytes] | None = None  # what it wrote to its standard error
+        self._child: Child | None = None
         self._summary: Summary | None = None
         unknown = set(self.periods_s) - {one.name for one in self.sources}
         if unknown:
@@ -90,33 +82,22 @@ class Sampler:
     @property
     def pid(self) -> int | None:
         """The sampling process."""
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.pid
 
     def __enter__(self) -> Sampler:
         job = {
-            "parent": os.getpid(),
             "root": str(self.where.root.absolute()),
             "pid": self.where.pid,
-            "sys_path": sys.path,
             "sink": _name(type(self.sink)),
             "path": os.path.abspath(self.sink.path),
             "sensors": [{"class": _name(one), "period_s": self.periods_s.get(one.name)} for one in self.sources],
         }
-        self._said = tempfile.TemporaryFile()
         try:
-            self._process = subprocess.Popen(
-                (sys.executable, "-W", "ignore", "-m", "handheld.sensors.child"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._said,
-                bufsize=0,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
+            self._child = Child(python_module("handheld.sensors.child"))
         except OSError as error:
             raise SensorError(f"the sampler does not start: {sys.executable}: {error.strerror}") from None
-        threading.Thread(target=_pump, args=(self._process.stdout, self._answers), daemon=True).start()
         try:
-            answer = self._ask(json.dumps(job), _START_S)
+            answer = _ask(self._child, job, _START_S)
             if "error" in answer:
                 raise SensorError(f"the sampler does not start: {answer['error']}")
         except BaseException:  # Ctrl-C too: `with` ends only what it has begun
@@ -129,71 +110,40 @@ class Sampler:
 
     def summary(self) -> Summary:
         """What has been read so far; after the end, all of it."""
-        if self._process is not None:
-            self._summary = _summary(self._ask("summary", _ANSWER_S))
+        if self._child is not None:
+            self._summary = _summary(_ask(self._child, {"do": "summary"}, _ANSWER_S))
         if self._summary is None:
             raise SensorError("the sampler was never started")
         return self._summary
 
-    def _ask(self, line: str, timeout: float) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdin is not None
-        answer = None
-        with contextlib.suppress(OSError, queue.Empty):
-            self._process.stdin.write(line.encode() + b"\n")
-            answer = self._next(timeout)
-        if answer is not None:
-            return answer
-        self._answers.put(None)  # for who asks next
-        return {"error": self._how_it_ended(self._process)}
-
-    def _next(self, timeout: float) -> dict[str, Any] | None:
-        """What it says next, None at its end. Time in which this process slept does not count."""
-        waited = 0.0
-        while waited < timeout:
-            begun = time.monotonic()
-            with contextlib.suppress(queue.Empty):
-                return self._answers.get(timeout=_TICK_S)
-            waited += min(time.monotonic() - begun, 2 * _TICK_S)
-        raise queue.Empty
-
     def _end(self) -> None:
         """Lets it write what it has; one that does not end is ended."""
-        process, self._process = self._process, None
-        if process is None:
+        child, self._child = self._child, None
+        if child is None:
             return
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-        last: dict[str, Any] | None = None
-        with contextlib.suppress(queue.Empty):
-            while (answer := self._next(_END_S)) is not None:
+        child.end_of_messages()
+        last: Message | None = None
+        with contextlib.suppress(TimeoutError):
+            while (answer := child.receive(_END_S)) is not None:
                 last = answer
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        child.close(patience=_END_S)
         told = last is not None and "sources" in last
-        self._summary = _summary(last if last and told else {"error": self._how_it_ended(process)})
-
-    def _how_it_ended(self, process: subprocess.Popen[bytes]) -> str:
-        assert self._said is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        code = process.returncode
-        how = (
-            "it does not answer"
-            if code is None
-            else f"it was ended by signal {-code}"
-            if code < 0
-            else f"it ended by itself (code {code})"
-        )
-        self._said.seek(0)
-        last = (self._said.read().decode(errors="replace").strip().splitlines() or [""])[-1]
-        return f"the sampler's process: {how}. {last}".strip()
+        self._summary = _summary(last if last and told else _problem(child))
 
 
-def _summary(answer: dict[str, Any]) -> Summary:
+def _ask(child: Child, message: Message, timeout: float) -> Message:
+    child.send(message)
+    answer = None
+    with contextlib.suppress(TimeoutError):
+        answer = child.receive(timeout)
+    return answer or _problem(child)
+
+
+def _problem(child: Child) -> Message:
+    return {"error": child.ending(patience=0.5).describe("the sampler's process")}
+
+
+def _summary(answer: Message) -> Summary:
     if "error" in answer:
         return Summary(0.0, 0.0, 1.0, 0, 0, answer["error"], ())
     return Summary(**{**answer, "sources": tuple(SourceSummary(**one) for one in answer["sources"])})
@@ -206,11 +156,3 @@ def _name(found: type) -> str:
             f"{found.__qualname__} cannot be found by the sampler's process: put it in a module, at the top"
         )
     return f"{found.__module__}:{found.__qualname__}"
-
-
-def _pump(source: IO[bytes], answers: queue.Queue[dict[str, Any] | None]) -> None:
-    with source:
-        for line in source:
-            with contextlib.suppress(ValueError):
-                answers.put(json.loads(line))
-    answers.put(None)

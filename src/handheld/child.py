@@ -1,0 +1,238 @@
+"""A Python module in a process of its own, so that a crash or a hang costs that process and nothing else.
+
+The two sides send each other JSON objects, one per line:
+
+    with Child(python_module("handheld.measure.worker")) as child:
+        child.send({"do": "open", "device": "opencl:0"})
+        answer = child.receive(timeout=8.0)      # None: the child has ended, and child.ending() says how
+
+    parent = Parent()                            # first of all in the main() of that module
+    while (message := parent.receive()) is not None:
+        parent.send(answer_to(message))
+
+The child leads a process group of its own. A Ctrl-C in the terminal reaches the parent only, and the child is killed
+together with everything that it has started. It ends with its parent, however the parent ends. Its standard output
+carries messages only: what drivers print goes to its standard error, of which the last line is part of `Ending`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TICK_S = 0.25  # between two looks at whether the child still lives
+ENDING_S = 5.0  # for the exit code to arrive after the last message
+TAIL = 300  # characters of what the child printed last
+_PR_SET_PDEATHSIG = 1  # of Linux
+_REQUESTED = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # sent by someone, not caused by a fault
+
+Message = dict[str, Any]
+
+
+def python_module(name: str) -> tuple[str, ...]:
+    """The command that runs a module with this interpreter."""
+    return (sys.executable, "-W", "ignore", "-m", name)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child ended: its exit code (minus the signal's number; None while it still runs) and its last words."""
+
+    code: int | None
+    last: str = ""
+
+    @property
+    def crashed(self) -> bool:
+        return self.code is not None and self.code < 0
+
+    def describe(self, who: str = "the process") -> str:
+        if self.code is None:
+            how = "does not answer"
+        elif self.code >= 0:
+            how = f"ended (code {self.code})"
+        else:
+            number = -self.code
+            name = f", {signal.Signals(number).name}" if number in set(signal.Signals) else ""
+            how = f"{'was ended' if number in _REQUESTED else 'crashed'} (signal {number}{name})"
+        return f"{who} {how}: {self.last}".rstrip(": ")
+
+
+class Child:
+    """The parent's side. The process starts at once and is killed by `close`; OSError if it cannot start."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  `close` closes it
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        except BaseException:
+            self._errors.close()
+            raise
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._messages = _Messages(self._stdout.fileno())
+        self._ending: Ending | None = None  # known once it is closed
+        self.send({"parent": os.getpid()})
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: Message) -> None:
+        """A child that is gone does not hear it; `receive` then gives None."""
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.write(_line(message))
+            self._stdin.flush()
+
+    def end_of_messages(self) -> None:
+        """Tells the child that nothing more will come: it closes its standard input."""
+        with contextlib.suppress(OSError):
+            self._stdin.close()
+
+    def receive(self, timeout: float) -> Message | None:
+        """The next message; None when the child has ended; TimeoutError if neither happens in time.
+
+        Time in which this process did not run either does not count: after a suspended machine wakes up, the child
+        is not late."""
+        waited = 0.0
+        while waited < timeout and self._ending is None:
+            begun = time.monotonic()
+            dead = self._process.poll() is not None  # looked at first: a last message may still be in the pipe
+            try:
+                return self._messages.next(0.0 if dead else min(TICK_S, timeout))
+            except TimeoutError:
+                if dead:  # something that it had started holds the pipe open
+                    return None
+            waited += min(time.monotonic() - begun, 2 * TICK_S)
+        if self._ending is not None:
+            return None
+        raise TimeoutError
+
+    def ending(self, patience: float = ENDING_S) -> Ending:
+        """How the child ended. Waits up to `patience` seconds for it."""
+        if self._ending is not None:
+            return self._ending
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience)
+        return Ending(self._process.returncode, self._last_line())
+
+    def _last_line(self) -> str:
+        # a plain read would move the position at which the child writes
+        end = os.fstat(self._errors.fileno()).st_size
+        text = os.pread(self._errors.fileno(), 4 * TAIL, max(0, end - 4 * TAIL)).decode(errors="replace")
+        return (text.strip().splitlines() or [""])[-1][-TAIL:]
+
+    def close(self, patience: float = 0.0) -> None:
+        """Waits up to `patience` seconds for the child to end, then kills what is left of it and of its group."""
+        if self._ending is not None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._ending = Ending(self._process.returncode, self._last_line())
+        self.end_of_messages()
+        self._stdout.close()
+        self._errors.close()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Parent:
+    """The child's side: the process that started this one.
+
+    Without `on_death`, this process is killed when its parent is gone, even if a driver hangs in it. With it,
+    `on_death` is called instead, in the main thread. A process whose parent was gone before it could ask for that
+    exits here."""
+
+    def __init__(self, on_death: Callable[[], None] | None = None) -> None:
+        self._out = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)  # drivers write to the standard output too
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+        self._messages = _Messages(0)
+        first = self._messages.next(None)
+        self.pid: int = first["parent"] if first else 0
+        self._end_with_it(on_death)
+        if not self.alive:
+            raise SystemExit(0)
+
+    def _end_with_it(self, on_death: Callable[[], None] | None) -> None:
+        number = signal.SIGKILL
+        if on_death is not None:
+            number = signal.SIGUSR1
+
+            def heard(*_: object) -> None:
+                # the signal also comes when only the thread that started this process has ended
+                if not self.alive:
+                    on_death()
+
+            signal.signal(number, heard)
+        with contextlib.suppress(OSError, AttributeError):  # systems other than Linux have no such call
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+    @property
+    def alive(self) -> bool:
+        return os.getppid() == self.pid
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when there will be no more; TimeoutError if none comes in time."""
+        return self._messages.next(timeout)
+
+    def send(self, message: Message) -> None:
+        """A parent that is gone does not hear it."""
+        with contextlib.suppress(OSError):
+            self._out.write(_line(message))
+            self._out.flush()
+
+
+class _Messages:
+    """What arrives at a file descriptor, cut into messages. A line that is no JSON object is left out: it is a
+    driver's, or was cut off when its writer was killed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._rest = descriptor, b""
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def next(self, timeout: float | None) -> Message | None:
+        while True:
+            line, end, rest = self._rest.partition(b"\n")
+            if end:
+                self._rest = rest
+                with contextlib.suppress(ValueError):
+                    message = json.loads(line)
+                    if isinstance(message, dict):
+                        return message
+                continue
+            if not self._poll.poll(None if timeout is None else 1000 * timeout):
+                raise TimeoutError
+            data = os.read(self._descriptor, 1 << 16)
+            if not data:
+                return None
+            self._rest += data
+
+
+def _line(message: Message) -> bytes:
+    return json.dumps(message).encode() + b"\n"

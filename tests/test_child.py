@@ -1,0 +1,120 @@
+"""Children: what they say, how they end, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from handheld.child import Child, Ending, python_module
+
+COMMAND = python_module("child_worker")
+
+
+@pytest.fixture
+def child():
+    with Child(COMMAND) as child:
+        yield child
+
+
+def test_messages_go_both_ways_and_a_drivers_noise_is_no_message(child):
+    for what in ("one", "x" * 300_000):  # more than a pipe holds
+        child.send({"do": "echo", "what": what})
+        assert child.receive(30.0) == {"heard": what}
+    child.end_of_messages()
+    assert child.receive(30.0) is None and child.receive(30.0) is None
+    assert child.ending() == Ending(0, '{"noise": 1}')
+
+
+def test_how_it_ended_is_said(child):
+    child.send({"do": "exit", "code": 3})
+    assert child.receive(30.0) is None
+    assert child.ending().describe() == "the process ended (code 3): last words"
+    child.send({"do": "echo", "what": "to nobody"})
+    assert child.receive(30.0) is None
+
+
+def test_a_crash_is_told_from_an_end_that_someone_asked_for():
+    with Child(COMMAND) as child:
+        child.send({"do": "abort"})
+        assert child.receive(30.0) is None
+        assert child.ending().crashed and child.ending().describe().startswith(
+            "the process crashed (signal 6, SIGABRT)"
+        )
+    with Child(COMMAND) as child:
+        child.send({"do": "echo", "what": ""})
+        child.receive(30.0)
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.receive(30.0) is None
+        assert "was ended (signal 15, SIGTERM)" in child.ending().describe()
+
+
+def test_a_child_that_hangs_is_late_and_does_not_outlive_close(child):
+    child.send({"do": "hang"})
+    with pytest.raises(TimeoutError):
+        child.receive(0.3)
+    assert child.ending(patience=0.1).describe() == "the process does not answer"
+    child.close()
+    assert child.ending().code == -signal.SIGKILL and not psutil.pid_exists(child.pid)
+    assert child.receive(1.0) is None
+
+
+def test_ctrl_c_is_left_to_the_parent(child):
+    child.send({"do": "echo", "what": 1})
+    assert child.receive(30.0) == {"heard": 1}
+    assert os.getpgid(child.pid) == child.pid  # a terminal sends it to the parent's group
+    os.kill(child.pid, signal.SIGINT)
+    child.send({"do": "echo", "what": 2})
+    assert child.receive(30.0) == {"heard": 2}
+
+
+@pytest.mark.parametrize("dies_first", [False, True])
+def test_it_is_killed_with_everything_that_it_started(child, dies_first):
+    child.send({"do": "start"})
+    grandchild = psutil.Process(child.receive(30.0)["pid"])
+    if dies_first:
+        child.send({"do": "abort"})
+        assert child.receive(30.0) is None
+    child.close()
+    psutil.wait_procs([grandchild], timeout=10)
+    assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
+
+
+PARENT = """
+import time
+from handheld.child import Child, python_module
+child = Child(python_module("child_worker"))
+child.send({"do": "echo", "what": 1})
+child.receive(30.0)
+child.send({"do": "hang"})
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_it_ends_with_its_parent_even_while_it_hangs():
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=env) as parent:
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_command_that_does_not_exist_is_an_error_at_once():
+    with pytest.raises(OSError):
+        Child(("/nowhere/python",))
+
+
+def test_time_that_passes_while_this_process_sleeps_does_not_count(child, monkeypatch):
+    clock = iter(range(0, 10**6, 1000))
+    started = time.monotonic()
+    with monkeypatch.context() as patch, pytest.raises(TimeoutError):
+        patch.setattr("handheld.child.time.monotonic", lambda: next(clock))
+        child.receive(1.0)
+    assert time.monotonic() - started > 0.4
