@@ -13,7 +13,7 @@ import pytest
 
 from handheld.child import Child, Ending, python_module
 
-COMMAND = python_module("child_worker")
+COMMAND = python_module("helpers.child_worker")
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_it_is_killed_with_everything_that_it_started(child, dies_first):
 PARENT = """
 import time
 from handheld.child import Child, python_module
-child = Child(python_module("child_worker"))
+child = Child(python_module("helpers.child_worker"))
 child.send({"do": "echo", "what": 1})
 child.receive(30.0)
 child.send({"do": "hang"})

@@ -1,4 +1,4 @@
-"""Where every tensor lives: lifetimes, reuse in place, and offsets in segments.
+"""Where every tensor lives: reuse in place, and offsets in segments.
 
     state   slots, for as long as the plan lives; members of a pack side by side
     io      inputs and outputs, which the caller writes and reads between steps
@@ -17,6 +17,7 @@ from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node, Slot, Tensor, View, pack_offsets
 from handheld.kernels.base import Lowered, round_up
 from handheld.passes.spaces import same_walk, store_strides
+from handheld.plan.lifetimes import lifetimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +106,15 @@ class GraphMemory:
         self.copies: list[tuple[int, int]] = []
         self.workspace: dict[tuple[int, int], Place] = {}
         self.pack_of = {m: p for p, members in graph.packs.items() for m in members}
-        self.born: dict[int, int] = {}
-        self.last: dict[int, int] = {}
-        self._lifetimes()
+        needed = lifetimes(graph)
+        self.born, self.last = needed.born, needed.last
         self._place_slot_writes()
         self._place_packs_of_slots()
         self.items = self._items()
         self._place_io(segments)
 
-    # ── lifetimes ─────────────────────────────────────────────────────────────────────────────
-
     def _parts(self, tensor: int) -> tuple[int, ...]:
         return self.graph.packs.get(tensor, (tensor,))
-
-    def _lifetimes(self) -> None:
-        for i, node in enumerate(self.graph.nodes):
-            for out in node.outputs:
-                for t in self._parts(out):
-                    self.born.setdefault(t, i)
-                    self.last[t] = i
-            for view in node.inputs:
-                for t in self._parts(view.tensor):
-                    self.last[t] = i
-        end = len(self.graph.nodes)
-        for _, view, _ in self.graph.outputs:
-            self.last[view.tensor] = end
 
     def _maker(self, tensor: int) -> Node | None:
         i = self.born.get(tensor)

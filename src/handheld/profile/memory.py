@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from handheld.plan.lifetimes import lifetimes
 from handheld.plan.memory import Place
 from handheld.plan.plan import GraphPlan, Plan
 
@@ -94,21 +95,12 @@ def _pieces(plan: Plan, made: GraphPlan) -> list[_Piece]:
 
 
 def _spans(made: GraphPlan) -> dict[int, tuple[int, int]]:
-    """Tensor -> (node that makes it, last node that reads it); inputs and outputs stay."""
+    """Tensor -> (node that makes it, last node that reads it); inputs, outputs and new values of slots stay."""
     graph, count = made.graph, len(made.graph.nodes)
-    spans: dict[int, tuple[int, int]] = {tensor: (-1, count) for _, tensor, _ in graph.inputs}
-    for i, node in enumerate(graph.nodes):
-        for tensor in node.outputs:
-            for one in graph.packs.get(tensor, (tensor,)):  # a pack is its members, without gaps
-                spans.setdefault(one, (i, i))
-        for view in node.inputs:
-            for one in graph.packs.get(view.tensor, (view.tensor,)):
-                if one in spans:
-                    spans[one] = (spans[one][0], max(spans[one][1], i))
-    for tensor in [v.tensor for _, v, _ in graph.outputs] + [t for _, t in graph.writes]:
-        if tensor in spans:
-            spans[tensor] = (spans[tensor][0], count)
-    return spans
+    needed = lifetimes(graph)
+    inputs = {tensor: (-1, count) for _, tensor, _ in graph.inputs}
+    written = {tensor for _, tensor in graph.writes}
+    return inputs | {t: (born, count if t in written else needed.last[t]) for t, born in needed.born.items()}
 
 
 def _maker(made: GraphPlan, node: int) -> str:

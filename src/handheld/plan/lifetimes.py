@@ -1,0 +1,34 @@
+"""From which node to which node each tensor of a graph is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from handheld.graph.graph import Graph
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """Positions in `graph.nodes`, by tensor. A pack counts as its members.
+
+    `born` has the node that makes a tensor: inputs and slots are not in it. `last` has the last node that makes or
+    reads it, and the number of nodes for an output, which the caller reads after the last one.
+    """
+
+    born: dict[int, int] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+
+
+def lifetimes(graph: Graph) -> Lifetimes:
+    found = Lifetimes()
+    for i, node in enumerate(graph.nodes):
+        for out in node.outputs:
+            for tensor in graph.packs.get(out, (out,)):
+                found.born.setdefault(tensor, i)
+                found.last[tensor] = i
+        for view in node.inputs:
+            for tensor in graph.packs.get(view.tensor, (view.tensor,)):
+                found.last[tensor] = i
+    for _, view, _ in graph.outputs:
+        found.last[view.tensor] = len(graph.nodes)
+    return found
