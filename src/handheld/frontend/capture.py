@@ -37,6 +37,7 @@ from handheld.frontend.values import constant
 from handheld.graph.check import check
 from handheld.graph.dtypes import F32
 from handheld.graph.graph import Graph, View, contiguous_strides
+from handheld.module_paths import follow_modules
 from handheld.passes.pipeline import optimize
 from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
 from handheld.step import Step, check_frozen, warn
@@ -152,7 +153,7 @@ class Capture:
             stack.enter_context(dense_experts())
             attributes = Attributes(self.modules.values())
             stack.callback(attributes.restore)
-            stack.enter_context(self._paths(rec))
+            stack.enter_context(follow_modules(rec.path, self.state.paths))
             if mode is not None:
                 stack.enter_context(mode)
             given, inputs = _inputs(rec, leaves, batch, mode)
@@ -292,26 +293,6 @@ class Capture:
         finally:
             for module, training in modes.items():
                 module.training = training
-
-    @contextmanager
-    def _paths(self, rec: Recorder) -> Iterator[None]:
-        """Keeps the recorder's idea of the current module while forwards run."""
-
-        def enter(module: nn.Module, args: Any) -> None:
-            rec.path.append(self.state.paths.get(id(module), rec.path[-1]))
-
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
-            rec.path.pop()
-
-        hooks = [
-            nn.modules.module.register_module_forward_pre_hook(enter),
-            nn.modules.module.register_module_forward_hook(leave),
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
 
 _clip_norm, _clip_value = clip_norm, clip_value

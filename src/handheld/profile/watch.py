@@ -28,6 +28,7 @@ from torch.utils.flop_counter import flop_registry
 from handheld.backends.base import LAUNCH
 from handheld.backends.reference.session import TorchRecording
 from handheld.errors import HandheldError
+from handheld.module_paths import follow_modules
 from handheld.profile.facts import code_state, machine, versions
 from handheld.profile.profiler import ending
 from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
@@ -191,35 +192,23 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.updating = False
         self._made: dict[int, str] = {}  # autograd's number of a function -> its module
         self._again: dict[tuple[str, ...], int] = {}
-        self._hooks: list[Any] = []
+        self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> Any:
-        hooks, paths = nn.modules.module, self.watch._paths
-
-        def enter(module: nn.Module, args: Any) -> None:
-            self.path.append(paths.get(id(module), self.path[-1]))
-
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
-            self.path.pop()
-
         def begin(*_: Any) -> None:
             self.updating = True
 
         def end(*_: Any) -> None:
             self.updating = False
 
-        self._hooks = [
-            hooks.register_module_forward_pre_hook(enter),
-            hooks.register_module_forward_hook(leave),
-            optimizer.register_optimizer_step_pre_hook(begin),
-            optimizer.register_optimizer_step_post_hook(end),
-        ]
+        self._hooks.enter_context(follow_modules(self.path, self.watch._paths))
+        self._hooks.callback(optimizer.register_optimizer_step_pre_hook(begin).remove)
+        self._hooks.callback(optimizer.register_optimizer_step_post_hook(end).remove)
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.close()
 
     def next_step(self) -> None:
         self._again.clear()

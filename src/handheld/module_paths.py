@@ -1,0 +1,31 @@
+"""Which module of a PyTorch model runs now: for `capture`, which records its ops, and `watch`, which times them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as hooks
+
+
+@contextmanager
+def follow_modules(path: list[str], names: Mapping[int, str]) -> Iterator[None]:
+    """While a model runs, the last entry of `path` is the name of the module whose forward runs now.
+
+    `names` has the names by `id(module)`. A module without one counts as part of the module that called it."""
+
+    def enter(module: nn.Module, args: Any) -> None:
+        path.append(names.get(id(module), path[-1]))
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        path.pop()
+
+    entering = hooks.register_module_forward_pre_hook(enter)
+    leaving = hooks.register_module_forward_hook(leave)
+    try:
+        yield
+    finally:
+        entering.remove()
+        leaving.remove()
