@@ -511,7 +511,7 @@ def main() -> int:
         faulthandler.cancel_dump_traceback_later()
     done = [row["energy"] for row in found["workloads"].values() if "energy" in row]
     if done:
-        energy.plot(done, folder / "accounts.svg")
+        energy.plot(done, found["device"]["name"], folder / "accounts.html")
     return say(found)
 
 

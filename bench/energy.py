@@ -3,7 +3,7 @@ kernels of equal time.
 
     python bench/energy.py [--on opencl] [--only b] [--seconds 120] [--other 16]
                            [--rounds 2] [--ticks 20] [--sensor MODULE:CLASS]
-                           [--json FILE] [--plot FILE.svg]
+                           [--json FILE] [--plot FILE.html]
 
 For a workload: windows of equal work tell the energy of each op signature by the slope over extra
 runs in normal steps and by running it alone (`--seconds`, about). Their sum is compared with what
@@ -31,8 +31,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import charts_page
 import numpy as np
-from figure import scatter
 from workloads import Entry, captured, chosen
 
 import handheld
@@ -47,6 +47,8 @@ from handheld.profile.energy import LEAST_ROUNDS, LEAST_S, MOST_S, TICKS, measur
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import Sources, idle, sampled, sources
 from handheld.profile.session import update_s
+from handheld.report.charts import Axis, points
+from handheld.report.charts import Series as Points
 from handheld.store.rows import EnergyWindowRow
 
 METHODS = ("slope", "alone")
@@ -468,20 +470,17 @@ def say_planted(row: Row) -> None:
         print(f"{method}: {cells}: {'told apart' if one['told apart'] else 'not told apart'}")
 
 
-def plot(rows: list[Row], path: str | Path) -> None:
-    """The two methods, a dot a signature with its intervals."""
-    scatter(
-        Path(path),
-        "mJ of a signature's ops, slope",
-        "mJ, alone",
-        {
-            row["workload"]: [
-                tuple(tuple(one[m][k] * 1e3 for k in ("low_joules", "joules", "high_joules")) for m in METHODS)
-                for one in row["signatures"]
-            ]
-            for row in rows
-        },
-    )
+def plot(rows: list[Row], device: str, path: Path) -> None:
+    """The two methods, a point per signature with its intervals."""
+    series = []
+    for row in rows:
+        slope, alone = ([one[method] for one in row["signatures"]] for method in METHODS)
+        low, at, high = ([one[key] * 1e3 for one in alone] for key in ("low_joules", "joules", "high_joules"))
+        x_low, x, x_high = ([one[key] * 1e3 for one in slope] for key in ("low_joules", "joules", "high_joules"))
+        series.append(Points(f"{row['workload']}, {len(x)}", at, x, low, high, x_low, x_high))
+    title = "Energy of a signature's ops by two methods"
+    axes = (Axis(f"by {method}", "mJ", log=True) for method in METHODS)
+    charts_page.write(path, title, device, points(title, series, *axes))
 
 
 def find_sensors(name: str | None) -> Sources:
@@ -503,7 +502,7 @@ def main() -> int:
     parser.add_argument("--no-planted", action="store_true", help="leave the two kernels out")
     parser.add_argument("--keep", type=Path, help="keep the run files in this folder")
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", help="write a figure of the two methods' agreement here (SVG)")
+    parser.add_argument("--plot", type=charts_page.html_path, help="write a page with the two methods' agreement here")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     try:
@@ -529,7 +528,7 @@ def main() -> int:
             json.dumps({"device": caps.to_json(), "rows": rows, "planted": pair}, indent=1) + "\n"
         )
     if options.plot:
-        plot(rows, options.plot)
+        plot(rows, caps.name, options.plot)
     return 0
 
 

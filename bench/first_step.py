@@ -1,6 +1,6 @@
 """How long until the first step: capture, passes, plan, build, first run; then a second start.
 
-    python bench/first_step.py [--on opencl] [--only abc|small] [--json FILE] [--plot FILE]
+    python bench/first_step.py [--on opencl] [--only abc|small] [--json FILE] [--plot FILE.html]
     python bench/first_step.py [--on opencl] [--only abc|small] [--warm N] [--json FILE]
 
 Each start is a process of its own; the cold one has empty caches and its imports are not counted;
@@ -21,10 +21,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import plots
+import charts_page
 import warm_start
 from warm_start import first_step, save_batches
 from workloads import Entry, captured, chosen
+
+from handheld.report.charts import Axis, Series, bars
 
 #: in the order they happen
 PARTS = ("import", "load", "capture", "passes", "plan", "build", "first run")
@@ -52,36 +54,14 @@ def cold(entry: Entry, device: str, folder: str) -> dict[str, float]:
     return spent | first_step(step, device, runs)
 
 
-def plot(rows: list[dict[str, Any]], title: str, path: str) -> None:
-    """A bar a start, from left to right what its time went into."""
-    names = list(dict.fromkeys(row["workload"] for row in rows))
+def plot(rows: list[dict[str, Any]], device: str, path: Path) -> None:
+    """A bar per start, from the ground up what its time went into."""
     found = {k for row in rows for k in row} - {"workload", "start", "total", "totals"}
     parts = [p for p in PARTS if p in found] + sorted(found - set(PARTS))
-    ys = [names.index(r["workload"]) + (-0.2 if r["start"] == "cold" else 0.2) for r in rows]
-    figure, axes = plots.pyplot().subplots(figsize=(8, 1.5 + 0.5 * len(names)))
-    before = [0.0] * len(rows)
-    for n, part in enumerate(parts):
-        spent = [row.get(part, 0.0) for row in rows]
-        axes.barh(ys, spent, 0.36, before, color=plots.COLOURS[n % len(plots.COLOURS)], label=part)
-        before = [b + s for b, s in zip(before, spent, strict=True)]
-    for row, y in zip(rows, ys, strict=True):
-        axes.annotate(
-            f"{row['total']:.1f} s {row['start']}",
-            (row["total"], y),
-            (3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-        )
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlim(0, 1.12 * max(row["total"] for row in rows))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=plots.FAINT, linewidth=0.6)
-    axes.set_xlabel("seconds until the first step is done")
-    axes.set_title(title)
-    figure.legend(loc="outside lower center", ncols=len(parts))
-    plots.save(figure, path)
+    series = [Series(part, [row.get(part, 0.0) for row in rows]) for part in parts]
+    names = [f"{row['workload']} {row['start']}" for row in rows]
+    title = "Seconds until the first step is done"
+    charts_page.write(path, title, device, bars(title, names, series, Axis("time", "s"), stacked=True))
 
 
 def timed_process(command: list[str], environment: dict[str, str]) -> dict[str, float]:
@@ -95,7 +75,7 @@ def main() -> None:
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="small", help="letters, or small")
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
+    parser.add_argument("--plot", type=charts_page.html_path, help="write a page with a bar chart here")
     parser.add_argument("--warm", type=int, default=5, help="warm starts, 5 unless told")
     parser.add_argument("--cold", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -105,8 +85,6 @@ def main() -> None:
         (entry,) = chosen(letter)
         print(json.dumps(cold(entry, options.on, folder)))
         return
-    if options.plot:
-        plots.pyplot()
     rows: list[dict[str, Any]] = []
     for entry in chosen(options.only):
         with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +116,7 @@ def main() -> None:
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
     if options.plot:
-        plot(rows, f"The first step on {options.on}", options.plot)
+        plot(rows, options.on, options.plot)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Single kernels against PyTorch's op for the same: rates, shares of the ceiling, ratios, one run.
 
     python bench/kernels.py [--on opencl] [--only matmul,conv,batch] [--match TEXT] [--candidates]
-                            [--rounds 7] [--seconds 0.3] [--json FILE] [--plot FILE]
+                            [--rounds 7] [--seconds 0.3] [--json FILE] [--plot FILE.html]
 
 The shapes are those of the suite's layers, square products and, on a GPU, some that no cache holds.
 Ours is the time of a row's launches by OpenCL's own events; theirs is CUDA's events on an NVIDIA
@@ -35,9 +35,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import charts_page
 import contractions
 import numpy as np
-import plots
 import pyopencl as cl
 import streams
 import torch
@@ -56,6 +56,7 @@ from handheld.kernels import contract
 from handheld.kernels.base import Buffer, Float, Lowered, Workspace
 from handheld.measure.ceilings import Ceilings
 from handheld.plan.lowering import lower
+from handheld.report.charts import Axis, Reference, Series, bars
 
 PAUSE = 0.01
 Seconds = Callable[[int], float]  # of one of so many runs
@@ -388,47 +389,32 @@ def summary(results: list[dict[str, Any]]) -> None:
     print(f"{len(absent)} of {known} shapes with variants are in no tuning record")
 
 
-def plot(results: list[dict[str, Any]], title: str, path: str) -> None:
-    """A dot a row: the share of the ceiling, ours and PyTorch's, family by family."""
+def plot(results: list[dict[str, Any]], device: str, path: Path) -> None:
+    """Per family, the mean and the range over its rows: the share of the ceiling, and the ratio to PyTorch's time."""
     shown = [r for r in results if not r["small"]]
     families = list(dict.fromkeys(r["family"] for r in shown))
-    figure, axes = plots.pyplot().subplots(
-        1, 2, figsize=(10, 1.4 + 0.34 * len(families)), sharey=True, width_ratios=(3, 2)
+    rows = [[r for r in shown if r["family"] == family] for family in families]
+
+    def ranges(name: str, value: Callable[[dict[str, Any]], float]) -> Series:
+        values = [[value(row) for row in one] for one in rows]
+        return Series(name, [mean(v) for v in values], low=[min(v) for v in values], high=[max(v) for v in values])
+
+    shares = bars(
+        "Share of the measured ceiling",
+        families,
+        [ranges("Handheld", lambda r: 100 * r["share"]), ranges("PyTorch", lambda r: 100 * r["torch_share"])],
+        Axis("share", "%"),
+        references=[Reference(100.0, "the ceiling")],
+        note="The ceiling is the device's arithmetic, or the same bytes only moved. Means and ranges of the rows.",
     )
-    for y, family in enumerate(families):
-        rows = [r for r in shown if r["family"] == family]
-        for key, colour, up, label in (
-            ("share", plots.COLOURS[0], -0.16, "Handheld"),
-            ("torch_share", plots.COLOURS[1], 0.16, "PyTorch"),
-        ):
-            values = [100 * r[key] for r in rows]
-            axes[0].scatter(
-                values, [y + up] * len(rows), 16, colour, alpha=0.55, linewidths=0, label=label if y == 0 else None
-            )
-            axes[0].plot(
-                [100 * mean([r[key] for r in rows])] * 2, [y + up - 0.15, y + up + 0.15], color=colour, linewidth=2.2
-            )
-        ratios = [1 / r["ratio"] for r in rows]
-        axes[1].scatter(ratios, [y] * len(rows), 16, plots.COLOURS[0], alpha=0.55, linewidths=0)
-        axes[1].plot([mean(ratios)] * 2, [y - 0.3, y + 0.3], color=plots.COLOURS[0], linewidth=2.2)
-    axes[0].set_yticks(range(len(families)), families)
-    axes[0].set_ylim(len(families) - 0.4, -0.6)
-    axes[0].set_xlim(0, max(105, 5 + max(100 * r["share"] for r in shown)))
-    axes[0].axvline(100, color=plots.INK, linewidth=0.8)
-    axes[0].set_xlabel("% of the measured ceiling (arithmetic, or the same bytes only moved)")
-    axes[0].set_title(title)
-    axes[1].set_xscale("log")
-    axes[1].axvline(1, color=plots.INK, linewidth=0.8)
-    low, high = axes[1].get_xlim()
-    ticks = [2.0**n for n in range(-8, 9) if low <= 2.0**n <= high]
-    axes[1].set_xticks(ticks, [f"{t:g}×" if t >= 1 else f"1/{1 / t:g}" for t in ticks])
-    axes[1].minorticks_off()
-    axes[1].set_xlabel("PyTorch's time / Handheld's")
-    for part in axes:
-        part.grid(color=plots.FAINT, linewidth=0.6)
-        part.tick_params(axis="y", length=0)
-    figure.legend(*axes[0].get_legend_handles_labels(), ncols=2, loc="outside lower right")
-    plots.save(figure, path)
+    ratios = bars(
+        "PyTorch's time divided by Handheld's",
+        families,
+        [ranges("ratio", lambda r: 1 / r["ratio"])],
+        Axis("ratio", log=True),
+        references=[Reference(1.0, "equal")],
+    )
+    charts_page.write(path, "Kernels", device, shares, ratios)
 
 
 def options_of() -> argparse.Namespace:
@@ -445,15 +431,13 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="of rounds, for each row")
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", help="write a chart of the shares here (needs matplotlib)")
+    parser.add_argument("--plot", type=charts_page.html_path, help="write a page with charts of the shares here")
     return parser.parse_args()
 
 
 def main() -> int:
     options = options_of()
     warnings.simplefilter("ignore")
-    if options.plot:
-        plots.pyplot()
     caps = find(options.on).caps
     where = "cuda" if torch.cuda.is_available() and "NVIDIA" in caps.vendor else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -497,7 +481,7 @@ def main() -> int:
         facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where, "ceilings": best.to_json()}
         Path(options.json).write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
     if options.plot:
-        plot(results, f"Kernels, {caps.name}", options.plot)
+        plot(results, caps.name, options.plot)
     return 0
 
 

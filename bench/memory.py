@@ -1,6 +1,6 @@
 """Device bytes of a planned step beside PyTorch's own peak for the same step.
 
-    python bench/memory.py [--on opencl] [--only bcde|small|large] [--json FILE] [--plot FILE]
+    python bench/memory.py [--on opencl] [--only bcde|small|large] [--json FILE] [--plot FILE.html]
 
 PyTorch's peak is what its allocator had in use at most (CUDA's counter where there is one, else
 the profiler's record of every allocation on the CPU), parameters and optimizer state included.
@@ -16,12 +16,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import plots
+import charts_page
 import torch
 from workloads import Entry, captured, chosen, eager
 
 import handheld
 from handheld.device import DeviceCaps
+from handheld.report.charts import Axis, Reference, Series, bars
 
 MIB = 2**20
 
@@ -81,34 +82,17 @@ def measure(entry: Entry, device: str) -> dict[str, Any]:
     }
 
 
-def plot(rows: list[dict[str, Any]], title: str, path: str) -> None:
+def plot(rows: list[dict[str, Any]], device: str, path: Path) -> None:
     """Each step's bytes as parts of PyTorch's peak: a bar for ours, in state and arena."""
-    figure, axes = plots.pyplot().subplots(figsize=(7, 1.5 + 0.36 * len(rows)))
-    at = range(len(rows))
-    state = [(row["plan"] - row["arena"]) / row["pytorch"] for row in rows]
-    arena = [row["arena"] / row["pytorch"] for row in rows]
-    axes.barh(at, state, 0.62, color=plots.COLOURS[0], label="Handheld: state and batch")
-    axes.barh(at, arena, 0.62, state, color=plots.COLOURS[0], alpha=0.5, label="Handheld: the rest of the step")
-    for y, row in zip(at, rows, strict=True):
-        sizes = f"{row['plan'] / MIB:,.0f} of {row['pytorch'] / MIB:,.0f} MiB"
-        axes.annotate(
-            f"{row['ratio']:.2f}   {sizes}",
-            (max(row["ratio"], 1), y),
-            (5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
-    axes.axvline(1, color=plots.INK, linewidth=0.8, label="PyTorch's peak")
-    axes.set_yticks(at, [row["model"] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(0, max(1.35, 0.35 + max(row["ratio"] for row in rows)))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=plots.FAINT, linewidth=0.6)
-    axes.set_xlabel("device bytes of a step / PyTorch's peak")
-    axes.set_title(title)
-    figure.legend(loc="outside lower center", ncols=3)
-    plots.save(figure, path)
+    series = [
+        Series("state and batch", [(row["plan"] - row["arena"]) / row["pytorch"] for row in rows]),
+        Series("the rest of the step", [row["arena"] / row["pytorch"] for row in rows], colour=0, pale=True),
+    ]
+    sizes = [f"{row['model']} {row['plan'] / MIB:,.0f} of {row['pytorch'] / MIB:,.0f} MiB" for row in rows]
+    title = "Device bytes of a step as a share of PyTorch's peak"
+    peak = [Reference(1.0, "PyTorch's peak")]
+    chart = bars(title, sizes, series, Axis("share of PyTorch's peak"), stacked=True, references=peak)
+    charts_page.write(path, title, device, chart)
 
 
 def options_of() -> argparse.Namespace:
@@ -116,15 +100,13 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--on", default="opencl", help="opencl, or a shipped description: adreno-740")
     parser.add_argument("--only", default="small", help="letters, small or large")
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
+    parser.add_argument("--plot", type=charts_page.html_path, help="write a page with a bar chart here")
     return parser.parse_args()
 
 
 def main() -> int:
     options = options_of()
     warnings.simplefilter("ignore")
-    if options.plot:
-        plots.pyplot()
     print(f"handheld {handheld.__version__}, PyTorch {torch.__version__}; MiB")
     print(f"{'':24} {'all tensors':>12} {'arena':>8} {'plan':>8} {'PyTorch':>8} {'ratio':>6} {'in halves':>9}")
     rows = []
@@ -140,7 +122,7 @@ def main() -> int:
         facts = {"on": options.on, "torch": torch.__version__}
         Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     if options.plot:
-        plot(rows, f"Memory of a training step on {options.on}", options.plot)
+        plot(rows, options.on, options.plot)
     return 0
 
 

@@ -1,7 +1,7 @@
 """What profiling costs: profiled over unprofiled step time, beside PyTorch's own profiler.
 
     python bench/overhead.py [--on opencl] [--only abc|small|large] [--rounds 9] [--seconds 1.5]
-                             [--no-torch] [--json FILE] [--plot FILE]
+                             [--no-torch] [--json FILE] [--plot FILE.html]
 
 Turns of the same trainer are taken with and without a profiler and the machine's sensors, one after
 the other, so that what else the machine does falls on both alike. A turn is as many steps as fill
@@ -29,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import charts_page
 import psutil
 import torch
 from workloads import Entry, captured, chosen, eager
@@ -37,6 +38,7 @@ import handheld
 from handheld.backends.base import describe
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import sampled, sources
+from handheld.report.charts import Axis, Reference, Series, bars
 
 TARGET = 1.05
 
@@ -152,20 +154,13 @@ def theirs(entry: Entry, options: argparse.Namespace, where: str) -> dict[str, A
     return interleaved(plain, profiled, options)
 
 
-def plot(rows: list[dict[str, Any]], path: str) -> None:
-    import matplotlib.pyplot as plt
-
-    _, axes = plt.subplots(figsize=(9, 4))
-    for i, name in enumerate(("ratio", "torch_ratio")):
-        values = [row.get(name) or 0.0 for row in rows]
-        label = "handheld" if name == "ratio" else "torch.profiler"
-        axes.bar([k + 0.4 * i for k in range(len(rows))], values, 0.4, label=label)
-    axes.axhline(TARGET, color="black", linewidth=0.8, linestyle="--")
-    axes.set_xticks(range(len(rows)), [row["workload"] for row in rows], rotation=30, ha="right")
-    axes.set_ylabel("step time, profiled / not")
-    axes.legend()
-    plt.tight_layout()
-    plt.savefig(path, dpi=120)
+def plot(rows: list[dict[str, Any]], device: str, path: Path) -> None:
+    named = {"ratio": "handheld", "torch_ratio": "torch.profiler"}
+    series = [Series(name, [row.get(key) for row in rows]) for key, name in named.items()]
+    title = "Step time, profiled divided by not profiled"
+    names = [row["workload"] for row in rows]
+    goal = [Reference(TARGET, f"{TARGET:g}")]
+    charts_page.write(path, title, device, bars(title, names, series, Axis("ratio"), references=goal))
 
 
 def main() -> None:
@@ -176,7 +171,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch's profiler out")
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", help="write a bar chart of the ratios here (needs matplotlib)")
+    parser.add_argument("--plot", type=charts_page.html_path, help="write a page with a bar chart of the ratios here")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     caps = describe(options.on)
@@ -215,7 +210,7 @@ def main() -> None:
     over = [row["workload"] for row in rows if row["ratio"] > TARGET]
     print(f"over {TARGET}: {', '.join(over) or 'none'}")
     if options.plot:
-        plot(rows, options.plot)
+        plot(rows, caps.name, options.plot)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Whole training steps against PyTorch, JAX, tinygrad and MNN: ratios of step times from one run.
 
     python bench/peers.py [--on opencl] [--only abc|small|large] [--against eager,compile,jax]
-                          [--rounds 15] [--seconds 0.3] [--json FILE] [--plot FILE]
+                          [--rounds 15] [--seconds 0.3] [--json FILE] [--plot FILE.html]
 
 Contestants take turns, so that what else the machine does falls on all of them alike. A turn is
 as many steps as fill `--seconds`; every step takes its batch from host memory; a turn ends when
@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import plots
+import charts_page
 import torch
 import tuned
 from remote import PEERS, Failed, Remote
@@ -39,6 +39,7 @@ from workloads import Entry, captured, chosen, eager
 import handheld
 from handheld.backends.base import describe
 from handheld.device import DeviceCaps
+from handheld.report.charts import Axis, Reference, Series, bars
 
 NAMES = ("eager", "compile", *PEERS)
 PAUSE = 0.03  # threads that spin for more work stop meanwhile
@@ -167,39 +168,15 @@ def cells(row: dict[str, Any], against: list[str]) -> str:
     return text
 
 
-def plot(rows: list[dict[str, Any]], against: list[str], title: str, path: str) -> None:
+def plot(rows: list[dict[str, Any]], against: list[str], device: str, path: Path) -> None:
     """Speed-ups over each peer, on a logarithmic axis: 2 is twice as fast."""
-    figure, axes = plots.pyplot().subplots(figsize=(max(6, 1.3 + 0.3 * len(rows) * (1 + len(against))), 4.2))
-    width = 0.8 / len(against)
-    for i, name in enumerate(against):
-        at = [k + (i + 0.5) * width - 0.4 for k, row in enumerate(rows) if f"ratio_{name}" in row]
-        faster = [1 / row[f"ratio_{name}"] for row in rows if f"ratio_{name}" in row]
-        axes.bar(at, [f - 1 for f in faster], 0.92 * width, 1, label=name, color=plots.COLOURS[i])
-        for x, value in zip(at, faster, strict=True):
-            axes.annotate(
-                f"{value:.2g}",
-                (x, value),
-                (0, 2 if value >= 1 else -2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-                va="bottom" if value >= 1 else "top",
-            )
-    axes.axhline(1, color=plots.INK, linewidth=0.8)
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(low, 0.5) / 1.1, max(high, 2) * 1.25)
-    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low / 2 < t < high * 2]
-    axes.set_yticks(ticks, [f"{t:g}×" for t in ticks])
-    axes.minorticks_off()
-    axes.grid(axis="y", color=plots.FAINT, linewidth=0.6)
-    names = [row["workload"].replace(" ", "\n", 1).rsplit(" ", 1)[0] for row in rows]
-    axes.set_xticks(range(len(rows)), names)
-    axes.tick_params(axis="x", length=0)
-    axes.set_ylabel("their step time / Handheld's")
-    axes.set_title(title)
-    axes.legend(ncols=len(against), loc="upper center", bbox_to_anchor=(0.5, -0.14))
-    plots.save(figure, path)
+    series = [
+        Series(name, [1 / row[f"ratio_{name}"] if f"ratio_{name}" in row else None for row in rows]) for name in against
+    ]
+    title = "Training steps: their time divided by Handheld's"
+    names = [row["workload"] for row in rows]
+    equal = [Reference(1.0, "equal")]
+    charts_page.write(path, title, device, bars(title, names, series, Axis("ratio", log=True), references=equal))
 
 
 def against(text: str) -> list[str]:
@@ -229,7 +206,7 @@ def options_of() -> argparse.Namespace:
         "--patience", type=float, default=600, help="seconds that a peer may take to start, compilation included"
     )
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", help="write a bar chart here (needs matplotlib)")
+    parser.add_argument("--plot", type=charts_page.html_path, help="write a page with a bar chart here")
     return parser.parse_args()
 
 
@@ -276,8 +253,6 @@ def facts_of(caps: DeviceCaps, where: str) -> dict[str, Any]:
 def main() -> int:
     options = options_of()
     warnings.simplefilter("ignore")
-    if options.plot:
-        plots.pyplot()
     caps = describe(options.on)
     where = "cuda" if torch.cuda.is_available() and "NVIDIA" in caps.vendor else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -294,7 +269,7 @@ def main() -> int:
     if options.json:
         Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     if options.plot:
-        plot(rows, options.against, f"Training steps, {caps.name}", options.plot)
+        plot(rows, options.against, caps.name, options.plot)
     return int(any(key.endswith("_error") for row in rows for key in row))
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from handheld.report.charts import Guide, Reference, Series, areas, bars, lines
+from handheld.report.charts import Guide, Reference, Series, areas, bars, lines, points
 from handheld.report.markup import Markup, escape, tag
 from handheld.report.page import Column, beside, callout, page, section, spread, table, text
 from handheld.report.scale import Axis, apart, number, quantity, spread_out, width
@@ -187,6 +187,26 @@ def test_stacked_bars_stand_on_one_another():
     one, other = (bar.find(f"{SVG}rect") for bar in of_class(svg, "bar"))
     assert one.get("x") == other.get("x")
     assert float(other.get("y")) + float(other.get("height")) == pytest.approx(float(one.get("y")), abs=0.02)
+
+
+def test_points_are_compared_on_one_scale():
+    spread = {
+        "low": [0.5, 80.0, -2.0],
+        "high": [2.0, 120.0, 1.0],
+        "x_low": [1.0, 40.0, 2.0],
+        "x_high": [4.0, 60.0, 4.0],
+    }
+    one = Series("a", [1.0, 100.0, -1.0], [2.0, 50.0, 3.0], **spread)
+    figure = points("two methods", [one], Axis("slope", "mJ", log=True), Axis("alone", "mJ", log=True))
+    tree = drawing(figure)
+    (equal,) = of_class(tree, "guide")
+    first, second = (mark for mark in tree.iter(f"{SVG}circle"))
+    slope = [(float(equal.get(f"{k}2")) - float(equal.get(f"{k}1"))) for k in "xy"]
+    for mark, above in ((first, False), (second, True)):  # y < x below the line, y > x above it
+        on_line = float(equal.get("y1")) + (float(mark.get("cx")) - float(equal.get("x1"))) * slope[1] / slope[0]
+        assert (float(mark.get("cy")) < on_line) == above
+    assert len(of_class(tree, "whisker")) == 4  # two each, in both directions
+    assert "Not shown: 1 that are not above zero." in figure
 
 
 def test_areas_stand_on_one_another():

@@ -1,4 +1,5 @@
-"""Small charts as inline SVG: lines, steps over time, bars side by side or stacked, areas.
+"""Small charts as inline SVG: lines, steps over time, bars side by side or stacked, areas,
+points.
 
 Each function takes plain data and gives a whole figure: title, legend, drawing, what it shows in a
 sentence, and its numbers as a table that can be opened. Drawn for a width of 480 pixels, so that a
@@ -22,7 +23,7 @@ from handheld.report.markup import Markup, join, tag
 from handheld.report.plot import SVG, Guide, Plot, Reference, Series, classes, shape, spread_text
 from handheld.report.scale import Axis, number
 
-__all__ = ["Axis", "Guide", "Reference", "Series", "areas", "bars", "lines"]
+__all__ = ["Axis", "Guide", "Reference", "Series", "areas", "bars", "lines", "points"]
 
 MOST_ROWS = 64  # of the table below a figure
 
@@ -46,6 +47,20 @@ def lines(
     drawn = [plot.line(one, place, step) for place, one in enumerate(series)]
     below = (plot.frame(), plot.guides(guides), plot.references(references))
     return _figure(title, plot.svg(title, (*below, *drawn)), _legend(series, "line"), note, _points_table(series, x, y))
+
+
+def points(title: str, series: Sequence[Series], x: Axis, y: Axis, *, note: object = "") -> Markup:
+    """Two measurements of the same things against each other, with their spreads: axes of one scale, and the line on
+    which both are equal. A value that is not positive has no place on a logarithmic axis: such points are counted."""
+    both = [*_heights(series), *(v for s in series for v in (*s.x, *s.x_low, *s.x_high))]
+    x, y = x.fitted(both), y.fitted(both)
+    plot = Plot(x, y)
+    drawn = [plot.points(one, place) for place, one in enumerate(series)]
+    svg = plot.svg(title, (plot.frame(), plot.diagonal(), *drawn))
+    hidden = sum(x.log and (at <= 0 or (v or 0) <= 0) for s in series for at, v in zip(s.x, s.values, strict=True))
+    if hidden:
+        note = join(note, " " if note else "", f"Not shown: {hidden} that are not above zero.")
+    return _figure(title, svg, _legend(series, "line"), note, _points_table(series, x, y))
 
 
 def areas(

@@ -29,6 +29,8 @@ class Series:
     x: Sequence[float] = ()
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
+    x_low: Sequence[float] = ()  # of `charts.points`: the spread of x
+    x_high: Sequence[float] = ()
     pale: bool = False
     colour: int | None = None
 
@@ -231,6 +233,22 @@ class Plot:
             tag("title", told),
             class_=classes(one, place, "mark"),
         )
+
+    def points(self, one: Series, place: int) -> Markup:
+        """Markers without a line, each with its spread in both directions."""
+        made = []
+        for n in itertools.chain.from_iterable(_runs(one, self.x is not None and self.x.log, self.y.log)):
+            made.append(self._marker(one, place, n))
+            if n < len(one.x_low):
+                x1, x2, at = self.px(one.x_low[n]), self.px(one.x_high[n]), self.py(float(one.values[n] or 0))
+                whisker = tag("line", x1=x1, x2=x2, y1=at, y2=at, class_="whisker")
+                made.append(tag("g", whisker, class_=classes(one, place, "mark")))
+        return tag("g", *made)
+
+    def diagonal(self) -> Markup:
+        """Where x and y are equal, if both axes have one scale."""
+        low, high = float(self.y.low or 0), float(self.y.high or 0)
+        return tag("line", x1=self.px(low), y1=self.py(low), x2=self.px(high), y2=self.py(high), class_="guide")
 
     def _whisker(self, one: Series, n: int, at: float) -> Markup:
         spread = one.spread(n)

@@ -1,0 +1,24 @@
+"""What --plot of the benchmarks writes: one page with the charts of handheld.report."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from pathlib import Path
+
+from handheld.report.markup import Markup
+from handheld.report.page import page
+
+
+def html_path(text: str) -> Path:
+    """The argument of --plot."""
+    path = Path(text)
+    if path.suffix != ".html":
+        raise argparse.ArgumentTypeError(f"a chart is written as a page. Try: --plot {path.with_suffix('.html')}")
+    return path
+
+
+def write(path: Path, title: str, device: str, *charts: Markup) -> None:
+    made = page(title, charts, device=device, date=datetime.date.today().isoformat())
+    path.write_text(made, encoding="utf-8")
+    print(f"plot: {path}")
