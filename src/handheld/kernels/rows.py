@@ -21,7 +21,8 @@ from handheld.kernels.loops import Body, cpu_group, launch, loop
 from handheld.kernels.rows_chunks import chunks_of, lower_chunks
 from handheld.kernels.rows_gpu import lower_groups
 from handheld.kernels.rows_lanes import LANES, lower_lanes
-from handheld.kernels.space import Space, collapse
+from handheld.kernels.rows_shape import adjacent_rows
+from handheld.kernels.space import collapse
 from handheld.kernels.stages import RUN, Stages, available, is_arg, linear, nest, reductions_of, start_of, update
 
 
@@ -35,22 +36,10 @@ def lower_reduce(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     stages = Stages(body)
     outer = [d for d, inner in enumerate(space.inner) if not inner]
     rows = math.prod(space.sizes[d] for d in outer)
-    if _adjacent_rows(space, outer):
+    if adjacent_rows(space):
         chunks = chunks_of(body, stages, outer, caps)
         return lower_chunks(node, graph, space, caps, chunks) if chunks else _columns(body, stages, outer, rows, caps)
     return lower_lanes(body, stages, outer, rows, caps)
-
-
-def _adjacent_rows(space: Space, outer: list[int]) -> bool:
-    """Whether most operands that fill the space run along the last outer dimension rather than
-    along the row."""
-    if not outer or space.sizes[outer[-1]] < 8:
-        return False
-    inner = [d for d, i in enumerate(space.inner) if i]
-    full = [w for w in space.operands if w[outer[-1]] and any(w[d] for d in inner)]
-    along = sum(walk[outer[-1]] in (1, -1) for walk in full)
-    across = sum(any(walk[d] == 1 for d in inner) for walk in full)
-    return along > across
 
 
 def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: DeviceCaps) -> Lowered:
