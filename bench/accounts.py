@@ -145,8 +145,8 @@ def ahead_timed(session: Any, graph: str) -> float | None:
 
         def summed(count: int) -> float:
             session.queue.finish()
-            rows = recording.read().rows
-            return float((rows[:, -1] - rows[:, -2]).sum()) / count * 1e-6
+            commands = recording.read()
+            return float((commands["ended"] - commands["started"]).sum()) / count * 1e-6
 
         return _held(session, graph, summed, recording.notes.clear)
 

@@ -37,11 +37,11 @@ ALLOWED: dict[str, set[str]] = {
     "passes": _BASE | {"graph"},
     "kernels": _BASE | {"graph", "passes"},
     "plan": _STEP | {"cache", "collector", "passes", "kernels"},
-    "backends": _STEP | {"cache", "passes", "kernels", "plan"},
+    "backends": _STEP | {"cache", "passes", "kernels", "plan", "store"},
     "run": _STEP | {"collector", "container", "package", "passes", "kernels", "plan", "backends"},
     "measure": _STEP | {"cache", "child", "kernels", "plan", "backends", "run"},
     "store": {"errors", "device", "sensors"},
-    "analyse": {"errors", "graph", "backends", "store"},
+    "analyse": {"errors", "graph", "store"},
     "profile": _STEP | {"module_paths", "kernels", "plan", "backends", "run", "measure", "sensors", "store", "analyse"},
     "report": set(),
     "frontend": _STEP | {"module_paths", "passes"},
@@ -78,6 +78,7 @@ ALLOWED: dict[str, set[str]] = {
         "sensors",
         "suite",
         "bench",
+        "store",
     },
     "cli": _STEP
     | {

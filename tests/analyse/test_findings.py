@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.sensors.base import Channel
+from handheld.store.commands import DOWNLOAD, LAUNCH, UPLOAD
 from helpers.run_files import MS, PLAIN, START, MadeRun, busy, kinds, named, rising
 
 #: what a problem would be called; a quiet run has none of them

@@ -9,8 +9,8 @@ import pytest
 
 from handheld.analyse import stats
 from handheld.analyse.overhead import Overhead
-from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.sensors.base import Channel
+from handheld.store.commands import DOWNLOAD, LAUNCH, UPLOAD
 from helpers.run_files import MS, PLAIN, START, MadeRun, busy, kinds, rising
 
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from handheld.analyse.findings import Finding
 from handheld.analyse.run import Run, open_run
-from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD
 from handheld.sensors.base import Channel
+from handheld.store.commands import COPY, DOWNLOAD, LAUNCH, UPLOAD, to_bytes
+from handheld.store.commands import commands as to_commands
 from handheld.store.writer import RunWriter
 
 MS = 1_000_000
@@ -80,10 +79,9 @@ class MadeRun:
                 device = [t + self.offset for t in (called, called, at, end)]
                 rows.append((kind, op, BYTES.get(kind, 0), called, called + 800, *device))
                 at = end + 2000
-            table = np.array(rows, np.int64)
             self.writer.put("step", self.count, graph, 8, begin, at, self.windows if recorded else None, None)
             if recorded:
-                self.writer.put("command", self.count, len(table), table.T.astype("<i8").tobytes())
+                self.writer.put("command", self.count, len(rows), to_bytes(to_commands(rows)))
             self.now, self.count = at, self.count + 1
 
     def source(

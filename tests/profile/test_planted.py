@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
-from handheld.backends.base import DOWNLOAD
 from handheld.profile.profiler import Profiler
 from handheld.sensors.base import Where
 from handheld.sensors.cpu import CpuClock
+from handheld.store.commands import DOWNLOAD
 from helpers.sensor_trees import grow, put
 
 SECONDS = 6.0

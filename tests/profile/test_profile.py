@@ -21,7 +21,6 @@ from torch.nn import functional as F
 
 import handheld
 from handheld import suite
-from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD
 from handheld.errors import BatchError, HandheldError
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Slot
@@ -30,6 +29,7 @@ from handheld.profile.profiler import Profiler
 from handheld.profile.windows import WINDOW, Windows
 from handheld.sensors.cpu import CpuBusy
 from handheld.sensors.memory import ProcessUse
+from handheld.store.commands import COPY, DOWNLOAD, LAUNCH, UPLOAD
 from handheld.store.rows import EnergyWindowRow
 from helpers.meters import Broken, Meter
 from helpers.paths import clean_path

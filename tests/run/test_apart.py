@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
-from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.run.apart import PerOp
+from handheld.store.commands import DOWNLOAD, LAUNCH, UPLOAD
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +52,10 @@ def test_what_crosses_is_counted_and_recorded(trained):
     assert start == (uploads, up_bytes, downloads, down_bytes)
     with apart.session.record() as recording:
         apart.step(*batch)
-        rows = recording.read().rows
-    kinds = rows[:, 0]
+        rows = recording.read()
+    kinds = rows["kind"]
     assert (kinds == UPLOAD).sum() == uploads and (kinds == DOWNLOAD).sum() == downloads
     assert (kinds == LAUNCH).sum() == apart.plan.graphs["train"].launches
-    assert rows[kinds == UPLOAD, 2].sum() == up_bytes
-    assert (rows[:, 8] >= rows[:, 7]).all()
+    assert rows["bytes"][kinds == UPLOAD].sum() == up_bytes
+    assert (rows["ended"] >= rows["started"]).all()
     apart.close()

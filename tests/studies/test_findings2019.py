@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from handheld.backends.base import LAUNCH
 from handheld.sensors.base import Channel
+from handheld.store.commands import LAUNCH
 from handheld.studies.findings2019 import FAILS, HOLDS, IS_CPU, UNKNOWN, Answer, answers, disturbed
 from handheld.studies.observations import observe
 from helpers.run_files import MadeRun, busy, rising

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from handheld import suite
-from handheld.backends.base import LAUNCH
 from handheld.bench.folder import Writer
 from handheld.cli.main import app
 from handheld.errors import StudyError
 from handheld.sensors.base import Channel
+from handheld.store.commands import LAUNCH
 from handheld.studies import liu2019, page2019
 from helpers.run_files import MadeRun, busy, rising
 

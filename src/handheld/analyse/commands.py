@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from handheld.analyse.timeline import TRANSFERS, Timed
-from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
+from handheld.store.commands import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.store.record import Record
 
 FIT_RATIO = 16  # the largest transfer over the smallest, for a fit
-CEILINGS = {UPLOAD: "to_device", DOWNLOAD: "to_host"}
+CEILINGS: dict[int, str] = {UPLOAD: "to_device", DOWNLOAD: "to_host"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from handheld.analyse import timeline
 from handheld.analyse.rails import Series
-from handheld.backends.base import LAUNCH
+from handheld.store.commands import LAUNCH
 from handheld.store.record import Record
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD
 from handheld.graph.graph import PHASES
+from handheld.store.commands import COPY, DOWNLOAD, LAUNCH, UPLOAD, Commands
 from handheld.store.reader import RunFile
 from handheld.store.record import Record
 from handheld.store.rows import ClockRow, StepRow
 
-TRANSFERS = {UPLOAD: "upload", DOWNLOAD: "download", COPY: "copy"}
+TRANSFERS: dict[int, str] = {UPLOAD: "upload", DOWNLOAD: "download", COPY: "copy"}
 MOST_DRIFT = 1e-3  # of two clocks that run on: beyond it one of them was set
 UNNOTICED_NS = 20_000  # and a little more
 
@@ -148,7 +148,7 @@ class Timed:
     window: int
     begin: int  # the call
     end: int
-    commands: dict[str, np.ndarray]
+    commands: Commands
 
 
 def timed_steps(file: RunFile) -> list[Timed]:
@@ -156,12 +156,12 @@ def timed_steps(file: RunFile) -> list[Timed]:
     found = []
     for step in file.table(StepRow, "WHERE window IS NOT NULL ORDER BY id"):
         commands = file.commands(step.id)
-        if commands is None or step.window is None or not len(commands["kind"]):
+        if commands is None or step.window is None or not len(commands):
             continue
         started, ended = (clock.host(commands[name], step.begin_ns, step.end_ns) for name in ("started", "ended"))
         if started is not None and ended is not None:
-            placed = {**commands, "started": started, "ended": ended}
-            found.append(Timed(step.id, step.graph, step.window, step.begin_ns, step.end_ns, placed))
+            commands["started"], commands["ended"] = started, ended
+            found.append(Timed(step.id, step.graph, step.window, step.begin_ns, step.end_ns, commands))
     return found
 
 

@@ -19,6 +19,7 @@ import psutil
 
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import DeviceError
+from handheld.store.commands import Commands
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
@@ -46,25 +47,10 @@ class Counters:
         return Counters(**{k: mine[k] - theirs[k] for k in mine})
 
 
-#: kinds of commands
-LAUNCH, UPLOAD, DOWNLOAD, COPY = range(4)
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What a device was told and when it did it: a row a command, in order.
-
-    Columns: kind, node (-1 for transfers), bytes, then times in ns: the host began and ended to
-    enqueue it (CLOCK_MONOTONIC), and on the device's clock it was queued, submitted, started and
-    ended."""
-
-    rows: np.ndarray
-
-
 class Recording(Protocol):
     """A stretch of commands whose times the device keeps; `read` costs, and waits for the end."""
 
-    def read(self) -> Recorded: ...
+    def read(self) -> Commands: ...
     def __len__(self) -> int: ...
 
 

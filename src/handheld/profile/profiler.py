@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from handheld.backends.base import LAUNCH, Recording
+from handheld.backends.base import Recording
 from handheld.errors import DeviceError, HandheldError
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
@@ -23,6 +23,7 @@ from handheld.profile.memory import live
 from handheld.profile.windows import WARMUP, WINDOW, Windows
 from handheld.profile.work import flops, nbytes
 from handheld.run.trainer import Trainer
+from handheld.store.commands import LAUNCH, to_bytes
 from handheld.store.rows import ClockRow, EnergyWindowRow, OpRow, StepRow
 from handheld.store.writer import RunWriter
 
@@ -189,12 +190,12 @@ class Profiler:
             return
         with self.windows.costs():
             recording, steps = self._unread.pop()
-            rows = recording.read().rows
+            commands = recording.read()
             start = 0
             for step, graph, stop in steps:
-                part = rows[start:stop].copy()
-                part[part[:, 0] == LAUNCH, 1] += self._op_ids[graph]
-                self.writer.put("command", step, len(part), part.T.astype("<i8").tobytes())
+                part = commands[start:stop]
+                part["op"][part["kind"] == LAUNCH] += self._op_ids[graph]
+                self.writer.put("command", step, len(part), to_bytes(part))
                 start = stop
         self.writer.meta(recording_ns=self.windows.cost_ns)  # should it be killed
 

@@ -25,7 +25,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from handheld.backends.base import LAUNCH
 from handheld.backends.reference.session import TorchRecording
 from handheld.errors import HandheldError
 from handheld.module_paths import follow_modules
@@ -34,6 +33,7 @@ from handheld.profile.profiler import ending
 from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
 from handheld.profile.windows import WARMUP, WINDOW, Windows
 from handheld.sensors.base import Where
+from handheld.store.commands import LAUNCH, to_bytes
 from handheld.store.rows import OpRow, StepRow
 from handheld.store.writer import RunWriter
 
@@ -134,11 +134,11 @@ class Watch:
             return
         mode.__exit__(None, None, None)
         with self.windows.costs():
-            rows = mode.recording.read().rows
+            commands = mode.recording.read()
             start = 0
             for step, stop in self._marks:
-                part = rows[start:stop]
-                self.writer.put("command", step, len(part), part.T.astype("<i8").tobytes())
+                part = commands[start:stop]
+                self.writer.put("command", step, len(part), to_bytes(part))
                 start = stop
         self.writer.meta(recording_ns=self.windows.cost_ns)
         self.windows.closed(len(self._marks))

@@ -13,10 +13,10 @@ import numpy as np
 
 from handheld.device import canonical
 from handheld.errors import RunFileError
+from handheld.store.commands import Commands, from_bytes
 from handheld.store.rows import Row, coding
 from handheld.store.writer import APPLICATION, VERSION
 
-COMMAND = ("kind", "op", "bytes", "host_begin", "host_end", "queued", "submitted", "started", "ended")
 _HEADER = b"SQLite format 3\0"
 
 
@@ -105,15 +105,16 @@ class RunFile:
         values = np.frombuffer(b"".join(data for _, data in whole), "<f8").reshape(len(whole), channels)
         return Readings(np.array([t_ns for t_ns, _ in whole], np.int64), values)
 
-    def commands(self, step: int) -> dict[str, np.ndarray] | None:
-        """The commands of a recorded step, a column each."""
+    def commands(self, step: int) -> Commands | None:
+        """The commands of a recorded step."""
         found = self.rows("SELECT count, data FROM command WHERE step=?", step)
         if not found:
             return None
         count, data = found[0]
-        if len(data) != 8 * len(COMMAND) * count:
+        commands = from_bytes(count, data)
+        if commands is None:
             raise self._damaged(f"the commands of step {step} are {len(data)} bytes long")
-        return dict(zip(COMMAND, np.frombuffer(data, "<i8").reshape(len(COMMAND), count), strict=True))
+        return commands
 
     def close(self) -> None:
         self.db.close()

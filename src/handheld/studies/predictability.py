@@ -20,7 +20,7 @@ import numpy as np
 from handheld.analyse.rails import Series
 from handheld.analyse.run import Run
 from handheld.analyse.timeline import Timed
-from handheld.backends.base import LAUNCH
+from handheld.store.commands import LAUNCH
 
 BINS = 20  # of a step, for what happens within it
 LEAST_BLOCKS = 6

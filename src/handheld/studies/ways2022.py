@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from handheld.backends.base import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.backends.opencl.session import Kept
 from handheld.errors import DeviceError
 from handheld.graph.graph import PHASES, Graph
@@ -29,6 +28,7 @@ from handheld.plan.plan import Plan
 from handheld.run.apart import PerOp
 from handheld.run.batch import check_batch
 from handheld.step import Step
+from handheld.store.commands import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.suite import Workload
 
 PYTORCH, REFERENCE = "pytorch", "reference:cpu"
@@ -158,10 +158,10 @@ class Planned(Way):
     def inspect(self, steps: int) -> None:
         """On the CPU ops follow one another: their times are the phases'."""
         for rows in self._recorded(steps):
-            took = (rows[:, 8] - rows[:, 7]) * NS
-            for name, seconds in by_phase(self.graph, rows[:, 1], took).items():
+            took = (rows["ended"] - rows["started"]) * NS
+            for name, seconds in by_phase(self.graph, rows["op"], took).items():
                 self.note(name, seconds)
-            self.note("products", products(self.graph, rows[:, 1], took))
+            self.note("products", products(self.graph, rows["op"], took))
 
     def _recorded(self, steps: int) -> list[np.ndarray]:
         """A table of commands a step; the first step begins on an idle device, and is left out."""
@@ -169,7 +169,7 @@ class Planned(Way):
             for _ in range(steps + 1):
                 self.trainer.step(*self.batch)
             self.session.finish()
-            rows = recording.read().rows
+            rows = recording.read()
         return np.split(rows, steps + 1)[1:]
 
 
@@ -180,13 +180,13 @@ class Resident(Planned):
 
     def inspect(self, steps: int) -> None:
         for rows in self._recorded(steps):
-            took = (rows[:, 8] - rows[:, 7]) * NS
+            took = (rows["ended"] - rows["started"]) * NS
             # copies on the device are counted with its kernels
-            moved = np.isin(rows[:, 0], (UPLOAD, DOWNLOAD))
+            moved = np.isin(rows["kind"], (UPLOAD, DOWNLOAD))
             self.note("kernels", float(took[~moved].sum()))
             self.note("transfers", float(took[moved].sum()))
-            self.note("transfer calls", float((rows[moved, 4] - rows[moved, 3]).sum()) * NS)
-            self.note("products", products(self.graph, rows[:, 1], took))
+            self.note("transfer calls", float((rows["host_end"] - rows["host_begin"])[moved].sum()) * NS)
+            self.note("products", products(self.graph, rows["op"], took))
 
     def time_parts(self, steps: int) -> None:
         """Each phase alone, back to back and without a wait, and steps that move no data."""
@@ -252,10 +252,10 @@ class Apart(Way):
         with session.record() as recording:
             for _ in range(steps):
                 self.perop.step(*self.batch)
-            rows = recording.read().rows
+            rows = recording.read()
         for part in np.split(rows, steps):
-            took = (part[:, 8] - part[:, 7]) * NS
-            self.note("kernels", float(took[part[:, 0] == LAUNCH].sum()))
+            took = (part["ended"] - part["started"]) * NS
+            self.note("kernels", float(took[part["kind"] == LAUNCH].sum()))
 
     def facts(self) -> dict[str, Any]:
         uploads, up_bytes, downloads, down_bytes = self.perop.crossings

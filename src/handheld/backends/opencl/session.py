@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from handheld.backends.base import COPY, DOWNLOAD, LAUNCH, UPLOAD, Counters, Recorded
+from handheld.backends.base import Counters
 from handheld.backends.opencl.devices import find, opencl
 from handheld.backends.opencl.merge import merge, renamed
 from handheld.backends.opencl.quiet import without_counts
@@ -26,6 +26,7 @@ from handheld.graph.dtypes import DTYPES, F16, F32
 from handheld.kernels.base import Arg, Buffer, Float, Int, Start, Texture, Workspace
 from handheld.plan.lowering import family
 from handheld.plan.memory import Place
+from handheld.store.commands import COPY, DOWNLOAD, LAUNCH, UPLOAD, Commands, commands
 
 if TYPE_CHECKING:
     from handheld.kernels.base import Launch
@@ -64,13 +65,13 @@ class OpenCLRecording:
     #: kind, node, bytes, host begin and end, event
     notes: list[tuple[int, int, int, int, int, Any]]
 
-    def read(self) -> Recorded:
-        rows = np.empty((len(self.notes), 9), np.int64)
-        for row, (*known, event) in zip(rows, self.notes, strict=True):
+    def read(self) -> Commands:
+        rows = []
+        for *known, event in self.notes:
             times = event.profile
-            row[:] = (*known, times.queued, times.submit, times.start, times.end)
+            rows.append((*known, times.queued, times.submit, times.start, times.end))
         self.notes.clear()
-        return Recorded(rows)
+        return commands(rows)
 
     def __len__(self) -> int:
         """Commands so far."""

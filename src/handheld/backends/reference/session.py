@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from handheld.backends.base import LAUNCH, UPLOAD, Counters, Recorded, host_caps
+from handheld.backends.base import Counters, host_caps
 from handheld.backends.reference.ops import run_node
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.graph.dtypes import DTYPES, F32
 from handheld.graph.graph import Node, Tensor, pack_offsets
+from handheld.store.commands import LAUNCH, UPLOAD, Commands, commands
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
@@ -84,18 +85,18 @@ class TorchRecording:
         event = cuda_event() if self.cuda else None
         self.notes.append((kind, node, nbytes, begun[0], time.monotonic_ns(), begun[1], event))
 
-    def read(self) -> Recorded:
-        rows = np.empty((len(self.notes), 9), np.int64)
+    def read(self) -> Commands:
+        rows = []
         if self.cuda:
             torch.cuda.synchronize()
-        for row, (kind, node, nbytes, begin, end, first, last) in zip(rows, self.notes, strict=True):
+        for kind, node, nbytes, begin, end, first, last in self.notes:
             start, stop = begin, end
             if self.cuda:
                 start = self.base_ns + round(self.base_event.elapsed_time(first) * 1e6)
                 stop = self.base_ns + round(self.base_event.elapsed_time(last) * 1e6)
-            row[:] = (kind, node, nbytes, begin, end, begin, begin, start, stop)
+            rows.append((kind, node, nbytes, begin, end, begin, begin, start, stop))
         self.notes.clear()
-        return Recorded(rows)
+        return commands(rows)
 
     def __len__(self) -> int:
         """Ops and transfers so far."""
