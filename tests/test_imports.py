@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": set(),
     "frontend": _STEP | {"module_paths", "passes"},
     "suite": _STEP | {"frontend"},
+    "export": {"errors", "store", "analyse"},
     "resolve": _STEP | {"container", "package", "suite", "run"},
     "bench": _STEP
     | {
@@ -96,6 +97,7 @@ ALLOWED: dict[str, set[str]] = {
         "analyse",
         "profile",
         "report",
+        "export",
         "studies",
         "bench",
     },

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 import handheld
-from handheld.cli import bench, doctor, output, package, profile, show, stopping, study, train, tune, verify
+from handheld.cli import bench, doctor, export, output, package, profile, show, stopping, study, train, tune, verify
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
 
@@ -116,6 +116,7 @@ app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
 app.command("profile")(profile.profile)
 app.command("show")(show.show)
+app.command("export")(export.export)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)
