@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View, contiguous_strides
 from handheld.graph.program import Instr
 
 Shape = tuple[int, ...]
@@ -143,5 +143,11 @@ def graph_of(row: Contraction, inputs: list[torch.Tensor], out: Shape) -> Graph:
     node = Node(row.op, tuple(views), (2,), attrs, Origin("forward", "", row.op))
     whole = View(2, out, contiguous_strides(out), 0)
     return Graph(
-        "bench", tensors, (node,), (("a", 0, "float32"), ("b", 1, "float32")), {}, (), (("y", whole, "float32"),)
+        "bench",
+        tensors,
+        (node,),
+        (GraphInput("a", 0, "float32"), GraphInput("b", 1, "float32")),
+        {},
+        (),
+        (GraphOutput("y", whole, "float32"),),
     )

@@ -244,13 +244,13 @@ def stream(row: Stream | Update, device: Device, options: argparse.Namespace) ->
     else:
         inputs = [t.to(device.where) for t in host]
         want = streams.outputs(row.run(*inputs))
-        for (_, tensor, _), t in zip(part.graph.inputs, host, strict=True):
+        for given, t in zip(part.graph.inputs, host, strict=True):
             kind = np.int32 if t.dtype == torch.int64 else np.float32
-            session.set_tensor(name, tensor, t.numpy().astype(kind))
+            session.set_tensor(name, given.tensor, t.numpy().astype(kind))
         session.run(name)
         error = max(
-            distance(session.read_tensor(name, view.tensor), t.cpu().numpy())
-            for (_, view, _), t in zip(part.graph.outputs, want, strict=True)
+            distance(session.read_tensor(name, shown.view.tensor), t.cpu().numpy())
+            for shown, t in zip(part.graph.outputs, want, strict=True)
         )
         read = sum(size(t) for t in host) if row.read is None else row.read
         written = sum(size(t) for t in want)

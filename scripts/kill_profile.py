@@ -39,8 +39,8 @@ def work(step_file: str, path: str, ends: Any, count: Synchronized[int]) -> None
     plan = handheld.load(step_file).plan("opencl", graphs=["train"])
     graph = plan.graphs["train"].graph
     batch = tuple(
-        np.zeros(graph.tensors[t].shape, np.float32 if kind.endswith("float32") else np.int64)
-        for _, t, kind in graph.inputs
+        np.zeros(graph.tensors[given.tensor].shape, np.float32 if given.torch_dtype.endswith("float32") else np.int64)
+        for given in graph.inputs
     )
 
     def batches() -> Any:

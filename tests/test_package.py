@@ -18,7 +18,7 @@ import pytest
 
 from handheld import container, package
 from handheld.errors import CheckpointError, GraphError, StepFileError
-from handheld.graph.graph import Graph, Node, Origin, Slot, Tensor, View
+from handheld.graph.graph import Graph, GraphOutput, Node, Origin, Slot, SlotWrite, Tensor, View
 from handheld.graph.program import Instr
 from handheld.package import load, load_state, save, save_state
 from handheld.step import Step
@@ -45,8 +45,8 @@ def example() -> Step:
         (node,),
         (),
         {"a": 0, "b": 1, "n": 6, "m": 7},
-        (("a", 2), ("b", 3)),
-        (("loss", View(2, (), ()), "float32"),),
+        (SlotWrite("a", 2), SlotWrite("b", 3)),
+        (GraphOutput("loss", View(2, (), ()), "float32"),),
         {"rate": 0.1, "names": ["x", ("y",)]},
         {4: (0, 1), 5: (2, 3)},
     )

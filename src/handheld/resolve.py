@@ -244,7 +244,7 @@ class StepFile(ModelSpec):
     def shape(self) -> tuple[int, ...]:
         name = next(iter(self.sizes.values()), "train")
         graph = self.loaded.graphs.get(name)
-        return graph.tensors[graph.inputs[0][1]].shape if graph and graph.inputs else ()
+        return graph.tensors[graph.inputs[0].tensor].shape if graph and graph.inputs else ()
 
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         return self.loaded

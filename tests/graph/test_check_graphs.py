@@ -8,7 +8,7 @@ import pytest
 
 from handheld.errors import GraphError
 from handheld.graph.check import check
-from handheld.graph.graph import Graph, Node, Origin, Slot, Tensor, View
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Slot, SlotWrite, Tensor, View
 from handheld.graph.program import Instr
 from helpers.legal_graphs import LOAD, ORIGIN, changed, legal, loops, retyped, trained, with_node, with_view
 
@@ -19,23 +19,23 @@ GRAPH_RULES = [
     ("more elements", changed(shape=(2**16, 2**16))),
     ("more elements", changed(shape=(0, 2**40))),
     ("more elements", changed(shape=(2, -3))),
-    ("input 'x0' is there twice", replace(trained(), inputs=(("x0", 0, "int64"),) * 2)),
-    ("output 'y' is there twice", replace(trained(), outputs=(("y", View(2, (), ()), "bool"),) * 2)),
+    ("input 'x0' is there twice", replace(trained(), inputs=(GraphInput("x0", 0, "int64"),) * 2)),
+    ("output 'y' is there twice", replace(trained(), outputs=(GraphOutput("y", View(2, (), ()), "bool"),) * 2)),
     ("tensor 0 is there twice", replace(trained(), slots={"w": 0})),
     ("tensor 1 is there twice", replace(trained(), slots={"w": 1, "v": 1})),
-    ("no tensor 9", replace(trained(), inputs=(("x", 9, "float32"),))),
+    ("no tensor 9", replace(trained(), inputs=(GraphInput("x", 9, "float32"),))),
     ("no tensor 9", replace(trained(), slots={"w": 9})),
     ("has the role buffer", retyped(0, role="buffer")),
     ("has the role activation", retyped(1, role="activation")),
-    ("PyTorch type 'complex64'", replace(trained(), inputs=(("x", 0, "complex64"),))),
-    ("PyTorch type 'O'", replace(trained(), outputs=(("y", View(2, (2,), (1,)), "O"),))),
+    ("PyTorch type 'complex64'", replace(trained(), inputs=(GraphInput("x", 0, "complex64"),))),
+    ("PyTorch type 'O'", replace(trained(), outputs=(GraphOutput("y", View(2, (2,), (1,)), "O"),))),
     ("made by no node", replace(trained(), nodes=())),
-    ("a view reads", replace(trained(), outputs=(("y", View(2, (7,), (1,)), "int64"),))),
-    ("written slot 'w' is there twice", replace(trained(), writes=(("w", 2),) * 2)),
-    ("unknown slot", replace(trained(), writes=(("v", 2),))),
+    ("a view reads", replace(trained(), outputs=(GraphOutput("y", View(2, (7,), (1,)), "int64"),))),
+    ("written slot 'w' is there twice", replace(trained(), writes=(SlotWrite("w", 2),) * 2)),
+    ("unknown slot", replace(trained(), writes=(SlotWrite("v", 2),))),
     ("new value", replace(trained(), outputs=(), nodes=())),
     ("constant", retyped(1, role="constant")),
-    ("becomes", replace(retyped(1, shape=(6, 2)), nodes=(), outputs=(), writes=(("w", 0),))),
+    ("becomes", replace(retyped(1, shape=(6, 2)), nodes=(), outputs=(), writes=(SlotWrite("w", 0),))),
     # notes that are more than text
     ("'frozen'", replace(trained(), notes={"frozen": (1,)})),
     ("'no_gradient'", replace(trained(), notes={"no_gradient": "w"})),
@@ -98,7 +98,16 @@ def packed() -> Graph:
         loops("map", (384,), (LOAD, Instr("neg", "f32", (0,))), ((1, True),)),
         ORIGIN,
     )
-    return Graph("g", tensors, (node,), (), {"a": 0, "b": 1}, (("a", 2), ("b", 3)), (), packs={4: (0, 1), 5: (2, 3)})
+    return Graph(
+        "g",
+        tensors,
+        (node,),
+        (),
+        {"a": 0, "b": 1},
+        (SlotWrite("a", 2), SlotWrite("b", 3)),
+        (),
+        packs={4: (0, 1), 5: (2, 3)},
+    )
 
 
 def test_packs():
@@ -122,7 +131,7 @@ def test_packs():
                 packed(),
                 slots={"a": 0},
                 writes=(),
-                inputs=(("b", 1, "bool"),),
+                inputs=(GraphInput("b", 1, "bool"),),
                 tensors={**packed().tensors, 1: Tensor(1, (3,), "f32", "input")},
             ),
         ),

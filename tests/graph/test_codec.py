@@ -14,7 +14,18 @@ from handheld.errors import GraphError, StepFileError
 from handheld.graph import codec
 from handheld.graph.check import check
 from handheld.graph.codec import from_json, slot_from_json, slot_to_json, to_json
-from handheld.graph.graph import Graph, Node, Origin, Slot, Tensor, View, contiguous_strides
+from handheld.graph.graph import (
+    Graph,
+    GraphInput,
+    GraphOutput,
+    Node,
+    Origin,
+    Slot,
+    SlotWrite,
+    Tensor,
+    View,
+    contiguous_strides,
+)
 from handheld.graph.ops import OPS
 from handheld.graph.program import Builder, Instr
 
@@ -77,10 +88,10 @@ def example() -> Graph:
         "train",
         tensors,
         nodes,
-        (("x", 0, "float32"),),
+        (GraphInput("x", 0, "float32"),),
         {"conv1.weight": 1, "k": 7},
-        (("conv1.weight", 6),),
-        (("loss", views[3], "float32"),),
+        (SlotWrite("conv1.weight", 6),),
+        (GraphOutput("loss", views[3], "float32"),),
         notes,
     )
 

@@ -13,7 +13,7 @@ from handheld.backends.opencl.session import texture
 from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.graph.dtypes import BOOL, DTYPES
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View, contiguous_strides
 from handheld.kernels.base import Buffer, Float, Int, Lower, Start, Texture, Workspace
 
 
@@ -77,10 +77,10 @@ def make(op: str, arrays: list[np.ndarray], views, outputs, attrs) -> tuple[Grap
         "test",
         tensors,
         (node,),
-        tuple((f"x{i}", i, "float32") for i in range(len(arrays))),
+        tuple(GraphInput(f"x{i}", i, "float32") for i in range(len(arrays))),
         {},
         (),
-        tuple((f"y{i}", view(tensors[i]), "float32") for i in outs),
+        tuple(GraphOutput(f"y{i}", view(tensors[i]), "float32") for i in outs),
     )
     return graph, data
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
+from handheld.graph.graph import (
+    Graph,
+    GraphInput,
+    GraphOutput,
+    Node,
+    Origin,
+    SlotWrite,
+    Tensor,
+    View,
+    contiguous_strides,
+)
 from handheld.graph.program import Instr
 
 ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
@@ -41,10 +51,10 @@ def graph_of(op: str, inputs: list[str], outputs: list[str], attrs: dict) -> Gra
         "g",
         tensors,
         (node,),
-        tuple((f"x{i}", i, "float32") for i in ins),
+        tuple(GraphInput(f"x{i}", i, "float32") for i in ins),
         {},
         (),
-        tuple((f"y{i}", dense(tensors[i]), "float32") for i in outs),
+        tuple(GraphOutput(f"y{i}", dense(tensors[i]), "float32") for i in outs),
     )
 
 
@@ -169,7 +179,7 @@ def trained() -> Graph:
     add = (LOAD, Instr("load", "f32", (), (1, (), 0.0)), Instr("add", "f32", (0, 1)))
     graph = graph_of("map", ["f32 2 3", "f32 2 3"], ["f32 2 3"], loops("map", (2, 3), add, ((2, True),)))
     tensors = {**graph.tensors, 1: replace(graph.tensors[1], role="parameter")}
-    return replace(graph, tensors=tensors, inputs=graph.inputs[:1], slots={"w": 1}, writes=(("w", 2),))
+    return replace(graph, tensors=tensors, inputs=graph.inputs[:1], slots={"w": 1}, writes=(SlotWrite("w", 2),))
 
 
 def changed(**tensor) -> Graph:

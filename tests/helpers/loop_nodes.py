@@ -7,7 +7,7 @@ import torch
 
 from handheld.backends.reference.ops import run_node as reference
 from handheld.graph.check import check
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View, contiguous_strides
 from handheld.graph.program import Builder
 from handheld.plan.lowering import lower
 from helpers.harness import caps_of_kind, error, run_node
@@ -63,10 +63,13 @@ def random_node(rng: np.random.Generator) -> tuple[Graph, dict[int, np.ndarray]]
         "t",
         tensors,
         (node,),
-        tuple((f"x{i}", i, "float32") for i in data),
+        tuple(GraphInput(f"x{i}", i, "float32") for i in data),
         {},
         (),
-        tuple((f"y{i}", View(i, tensors[i].shape, contiguous_strides(tensors[i].shape)), "float32") for i in outputs),
+        tuple(
+            GraphOutput(f"y{i}", View(i, tensors[i].shape, contiguous_strides(tensors[i].shape)), "float32")
+            for i in outputs
+        ),
     )
     return check(graph), data
 
@@ -148,5 +151,7 @@ def one_reduction(
     out = Tensor(1, outer, builder.program[result].dtype, "activation")
     attrs = {"shape": shape, "axes": axes, "program": builder.program, "stores": ((result, False),)}
     node = Node("reduce", (View(0, shape, contiguous_strides(shape)),), (1,), attrs, Origin("forward", "t", "t"))
-    graph = Graph("t", {0: Tensor(0, shape, dtype, "input"), 1: out}, (node,), (("x", 0, "float32"),), {}, (), ())
+    graph = Graph(
+        "t", {0: Tensor(0, shape, dtype, "input"), 1: out}, (node,), (GraphInput("x", 0, "float32"),), {}, (), ()
+    )
     return run_node(lower, graph, {0: array}, caps_of_kind(kind, **change))[0]

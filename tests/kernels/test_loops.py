@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from handheld.device import DeviceCaps
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
+from handheld.graph.graph import Graph, GraphInput, Node, Origin, Tensor, View, contiguous_strides
 from handheld.graph.program import Builder
 from handheld.kernels import loops, rows_chunks, rows_shape
 from handheld.kernels.base import Buffer
@@ -178,7 +178,7 @@ def norm_gradient(n: int, c: int, m: int) -> Graph:
         "stores": ((dx, True), (dgamma, False), (dbeta, False)),
     }
     node = Node("reduce", views, (4, 5, 6), attrs, Origin("backward", "t", "t"))
-    inputs = tuple((f"x{i}", i, "float32") for i in range(4))
+    inputs = tuple(GraphInput(f"x{i}", i, "float32") for i in range(4))
     return Graph("t", tensors, (node,), inputs, {}, (), ())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View, contiguous_strides
+from handheld.graph.graph import Graph, GraphInput, Node, Origin, Tensor, View, contiguous_strides
 from handheld.graph.program import Builder
 from handheld.plan.lowering import lower
 from helpers.harness import caps_of_kind, error, run_node
@@ -107,7 +107,7 @@ def test_a_softmax_in_place(inner: tuple[int, ...], times_x: bool, kind: str) ->
     shape, axes = (3, *inner), tuple(range(1, 1 + len(inner)))
     node = softmax(shape, axes, times_x)
     tensors = {i: Tensor(i, shape, "f32", "input") for i in range(2)}
-    graph = Graph("t", tensors, (node,), (("x", 0, "float32"),), {}, (), ())
+    graph = Graph("t", tensors, (node,), (GraphInput("x", 0, "float32"),), {}, (), ())
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     want = torch.from_numpy(x).double().flatten(1).softmax(1).numpy().reshape(shape)
     got = run_node(lower, graph, {0: x}, caps_of_kind(kind), in_place={1: 0})[0]
@@ -120,7 +120,7 @@ def test_exponentials_are_computed_once_where_they_can_be_kept() -> None:
     for times_x in (False, True):
         node = softmax((3, 64), (1,), times_x)
         tensors = {i: Tensor(i, (3, 64), "f32", "input") for i in range(2)}
-        graph = Graph("t", tensors, (node,), (("x", 0, "float32"),), {}, (), ())
+        graph = Graph("t", tensors, (node,), (GraphInput("x", 0, "float32"),), {}, (), ())
         source = lower(node, graph, caps_of_kind("cpu")).launches[0].source
         counts.append(source.partition("__kernel")[2].count("f_exp("))
     assert counts == [2, 3]

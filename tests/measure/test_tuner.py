@@ -18,7 +18,7 @@ from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError, PlanError
 from handheld.graph.check import check
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View
 from handheld.graph.program import Instr
 from handheld.kernels import versions
 from handheld.measure.jobs import alone, find_jobs
@@ -43,11 +43,11 @@ def products(*sizes: int) -> Step:
         for i, role in enumerate(("input", "input", "activation", "activation")):
             tensors[x + i] = Tensor(x + i, (n, n), "f32", role)
         views = [View(x + i, (n, n), (n, 1)) for i in range(2)]
-        inputs += [(f"x{x + i}", x + i, "float32") for i in range(2)]
+        inputs += [GraphInput(f"x{x + i}", x + i, "float32") for i in range(2)]
         for out in (x + 2, x + 3):
             attrs = {"shape": (n, n), "program": (Instr("acc", "f32"),), "stores": (0,)}
             nodes.append(Node("matmul", tuple(views), (out,), attrs, Origin("forward", "m", "mm")))
-            outputs.append((f"y{out}", View(out, (n, n), (n, 1)), "float32"))
+            outputs.append(GraphOutput(f"y{out}", View(out, (n, n), (n, 1)), "float32"))
     graph = Graph("train", tensors, tuple(nodes), tuple(inputs), {}, (), tuple(outputs))
     return Step({}, {}, {"train": check(graph)})
 

@@ -68,7 +68,7 @@ def test_a_kernel_belongs_to_one_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in MODELS:
         step, _ = step_of(name, monkeypatch, raw=False)
         graph = step.graphs["train"]
-        written = {t: s for s, t in graph.writes}
+        written = {write.tensor: write.slot for write in graph.writes}
         for node in graph.nodes:
             members = [m for o in node.outputs for m in graph.packs.get(o, (o,))]
             roles = {step.slots[written[m]].role for m in members if m in written}

@@ -233,10 +233,10 @@ def test_the_count_is_the_same_without_places(tmp_path):
     plan = step.plan("opencl", isolate=True)
     graph = plan.graphs["look"].graph
     last = {view.tensor: i for i, node in enumerate(graph.nodes) for view in node.inputs}
-    last |= {view.tensor: len(graph.nodes) for _, view, _ in graph.outputs}
+    last |= {shown.view.tensor: len(graph.nodes) for shown in graph.outputs}
     first = {t: i for i, node in enumerate(graph.nodes) for t in node.outputs}
     always = sum(slot_bytes(s) for n, s in step.slots.items() if n in plan.state)
-    inputs = sum(graph.tensors[t].nbytes for _, t, _ in graph.inputs)
+    inputs = sum(graph.tensors[given.tensor].nbytes for given in graph.inputs)
     counts = []
     for i in range(len(graph.nodes)):
         alive = [t for t, born in first.items() if born <= i <= last.get(t, born)]

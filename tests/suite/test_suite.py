@@ -133,7 +133,7 @@ def test_what_is_frozen_stays():
     """Fine-tuning writes what it trains, and no statistics."""
     for tuned in ("mobilenet_v2_last", "gpt_lora"):
         step = small(tuned).step(batch=2, evaluate=False)
-        written = {slot for slot, _ in step.graphs["train"].writes}
+        written = {write.slot for write in step.graphs["train"].writes}
         kept = {s.name for s in step.slots.values() if s.role in ("parameter", "buffer")}
         own = ("low_",) if tuned == "gpt_lora" else ("model.head.",)
         assert written & kept == {slot for slot in kept if any(part in slot for part in own)}
@@ -157,11 +157,11 @@ def test_dqn_plays_learns_and_copies():
 def test_dcgan_is_two_updates_over_one_state():
     step = small("dcgan").step(batch=2)
     assert list(step.graphs) == ["d", "g"]
-    written = {name: {slot for slot, _ in graph.writes} for name, graph in step.graphs.items()}
+    written = {name: {write.slot for write in graph.writes} for name, graph in step.graphs.items()}
     for name, own in (("d", "discriminator"), ("g", "generator")):
         parameters = {s.name for s in step.slots.values() if s.role == "parameter"}
         assert written[name] & parameters == {p for p in parameters if p.startswith(own)}
-    assert [name for name, _, _ in step.graphs["d"].inputs] == ["0", "1"]
+    assert [given.name for given in step.graphs["d"].inputs] == ["0", "1"]
     with pytest.raises(HandheldError, match="several updates"):
         small("dcgan").make()
 

@@ -82,9 +82,9 @@ def check_fit(graph: Graph, found: DataSet, model: str) -> None:
             check_batch(graph, next(iter(data.epoch(0))))
         except BatchError as error:
             raise DataError(f"{found.name} does not fit {model}: {error}") from None
-        for (name, _, _), array in zip(graph.inputs, _held(data), strict=True):
-            if name in limits and array is not None:
-                low, high, ignore = limits[name]
+        for given, array in zip(graph.inputs, _held(data), strict=True):
+            if given.name in limits and array is not None:
+                low, high, ignore = limits[given.name]
                 bad = array[((array < low) | (array >= high)) & (array != ignore)]
                 if bad.size:
                     raise DataError(
@@ -139,7 +139,7 @@ def graphs_for(step: Step, size: int) -> list[str]:
     sizes = batch_sizes(step.graphs, "train")
     if not sizes:
         graph = step.graphs["train"]
-        shapes = [graph.tensors[tensor].shape for _, tensor, _ in graph.inputs]
+        shapes = [graph.tensors[given.tensor].shape for given in graph.inputs]
         if shapes and shapes[0] and shapes[0][0] != size:
             raise HandheldError(
                 f"the step was captured for a batch of {shapes[0][0]}, not {size}. "

@@ -7,7 +7,7 @@ import numpy as np
 from handheld.child import Child, Parent, python_module
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import F32
-from handheld.graph.graph import Graph, Node, Origin, Tensor, View
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View
 from handheld.graph.program import Instr
 from handheld.step import Step
 
@@ -40,10 +40,10 @@ def probe_step(n: int = 64) -> Step:
         "probe",
         tensors,
         nodes,
-        (("x", 0, "float32"),),
+        (GraphInput("x", 0, "float32"),),
         {},
         (),
-        (("y", whole[1], "float32"), ("z", whole[2], "float32")),
+        (GraphOutput("y", whole[1], "float32"), GraphOutput("z", whole[2], "float32")),
     )
     return Step({}, {}, {"probe": graph})
 

@@ -101,7 +101,7 @@ def _chosen(step: Step, graph: str | None, batch: int | None) -> list[str]:
 
 def _inputs(batches: list[Any], graph: Graph, seed: int) -> tuple[Any, ...]:
     """The example where there is one and it fits the graph, else random values of its shapes."""
-    wanted = [graph.tensors[t].shape for _, t, _ in graph.inputs]
+    wanted = [graph.tensors[given.tensor].shape for given in graph.inputs]
     example = batches[0] if batches else None
     if isinstance(example, Mapping):
         return (example,)
@@ -110,7 +110,7 @@ def _inputs(batches: list[Any], graph: Graph, seed: int) -> tuple[Any, ...]:
             if [tuple(np.shape(value)) for value in given] == wanted:
                 return given
     random = np.random.default_rng(seed)
-    return tuple(_random(random, graph, tensor) for _, tensor, _ in graph.inputs)
+    return tuple(_random(random, graph, given.tensor) for given in graph.inputs)
 
 
 def _random(random: np.random.Generator, graph: Graph, tensor: int) -> np.ndarray:

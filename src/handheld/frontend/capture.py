@@ -36,7 +36,7 @@ from handheld.frontend.tested import warn_untested
 from handheld.frontend.values import constant
 from handheld.graph.check import check
 from handheld.graph.dtypes import F32
-from handheld.graph.graph import Graph, View, contiguous_strides
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, View, contiguous_strides
 from handheld.module_paths import follow_modules
 from handheld.passes.pipeline import optimize
 from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
@@ -169,8 +169,8 @@ class Capture:
             for old, new in attributes.new_buffers():
                 torch.ops.aten.copy_.default(old, new)
             rec.path.pop()
-            named = [("loss", _read(rec, loss), "float32")] if loss is not None else []
-            named += [(key, _read(rec, t), _name(t)) for key, t in _named_outputs(outputs)]
+            named = [GraphOutput("loss", _read(rec, loss), "float32")] if loss is not None else []
+            named += [GraphOutput(key, _read(rec, t), _name(t)) for key, t in _named_outputs(outputs)]
         if optimizer is not None or any(n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())):
             rec.phase, rec.path, rec.source = "update", ["handheld"], "step counter"
             done = rec.slot_view("handheld.step")
@@ -257,7 +257,13 @@ class Capture:
         return sums, writes
 
     def _finish(
-        self, name: str, rec: Recorder, inputs: Any, outputs: Any, writes: dict[str, int], notes: dict[str, Any]
+        self,
+        name: str,
+        rec: Recorder,
+        inputs: list[GraphInput],
+        outputs: list[GraphOutput],
+        writes: dict[str, int],
+        notes: dict[str, Any],
     ) -> None:
         raw = check(graph_of(rec, name, inputs, outputs, writes, notes), self.state.slots)
         self._unfused[name], self.graphs[name] = raw, optimize(raw, self.state)
@@ -300,7 +306,7 @@ _clip_norm, _clip_value = clip_norm, clip_value
 
 def _inputs(
     rec: Recorder, leaves: Sequence[Any], batch: Any, mode: FakeTensorMode | None
-) -> tuple[list[Any], list[tuple[str, int, str]]]:
+) -> tuple[list[Any], list[GraphInput]]:
     """Batch tensors as inputs of the graph; other leaves (numbers, None) stay what they are."""
     given, inputs = [], []
     for name, leaf in zip(_leaf_names(batch), leaves, strict=True):
@@ -318,7 +324,7 @@ def _inputs(
         if leaf.requires_grad:
             stand_in.requires_grad_()
         given.append(stand_in)
-        inputs.append((name, tensor, _name(leaf)))
+        inputs.append(GraphInput(name, tensor, _name(leaf)))
     return given, inputs
 
 

@@ -33,7 +33,7 @@ from handheld.frontend.reading import BAKED, READS, Frozen, dependence, user_lin
 from handheld.frontend.registry import ADVICE, DECOMPOSED, IGNORED, LOWERINGS, SHAPES, decompositions, functional_twin
 from handheld.frontend.state import StateBuilder, host_array, ir_dtype, tensor_key
 from handheld.frontend.values import Val
-from handheld.graph.graph import Graph, View
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, SlotWrite, View
 
 Build = Callable[..., Any]
 
@@ -394,8 +394,8 @@ def _is_view(func: Any) -> bool:
 def graph_of(
     recorder: Recorder,
     name: str,
-    inputs: Sequence[tuple[str, int, str]],
-    outputs: Sequence[tuple[str, View, str]],
+    inputs: Sequence[GraphInput],
+    outputs: Sequence[GraphOutput],
     writes: Mapping[str, int],
     notes: Mapping[str, Any],
 ) -> Graph:
@@ -405,7 +405,7 @@ def graph_of(
         tuple(recorder.nodes),
         tuple(inputs),
         dict(recorder.slots),
-        tuple(writes.items()),
+        tuple(SlotWrite(slot, tensor) for slot, tensor in writes.items()),
         tuple(outputs),
         dict(notes),
     )

@@ -59,7 +59,7 @@ class _Known:
         self._packs = graph.packs
         self._pack_of = {m: pack for pack, members in graph.packs.items() for m in members}
         self._missing = {pack: len(members) for pack, members in graph.packs.items()}
-        for tensor in (*(tensor for _, tensor, _ in graph.inputs), *graph.slots.values()):
+        for tensor in (*(given.tensor for given in graph.inputs), *graph.slots.values()):
             self.add(tensor)
 
     def add(self, tensor: int) -> None:
@@ -84,14 +84,14 @@ def _check_tensor(key: int, tensor: Tensor) -> None:
 
 def _check_ends(graph: Graph) -> None:
     """Where values come in: batch tensors and slots, each a tensor of its own."""
-    _unique("input", [name for name, _, _ in graph.inputs])
-    _unique("output", [name for name, _, _ in graph.outputs])
-    _unique("input or slot tensor", [t for _, t, _ in graph.inputs] + list(graph.slots.values()))
-    for name, tensor_id, kind in graph.inputs:
-        need(tensor_id in graph.tensors, f"input {name!r} has no tensor {tensor_id}")
-        role = graph.tensors[tensor_id].role
-        need(role == "input", f"input {name!r} has the role {role}")
-        need(kind in TORCH_DTYPES, f"input {name!r} has the unknown PyTorch type {kind!r}")
+    _unique("input", [given.name for given in graph.inputs])
+    _unique("output", [shown.name for shown in graph.outputs])
+    _unique("input or slot tensor", [given.tensor for given in graph.inputs] + list(graph.slots.values()))
+    for given in graph.inputs:
+        need(given.tensor in graph.tensors, f"input {given.name!r} has no tensor {given.tensor}")
+        role, kind = graph.tensors[given.tensor].role, given.torch_dtype
+        need(role == "input", f"input {given.name!r} has the role {role}")
+        need(kind in TORCH_DTYPES, f"input {given.name!r} has the unknown PyTorch type {kind!r}")
     for name, tensor_id in graph.slots.items():
         need(tensor_id in graph.tensors, f"slot {name!r} has no tensor {tensor_id}")
         role = graph.tensors[tensor_id].role
@@ -101,7 +101,7 @@ def _check_ends(graph: Graph) -> None:
 def _check_packs(graph: Graph) -> None:
     """A pack is as long as its members end to end, and nothing is in two packs."""
     _unique("member of a pack", [m for members in graph.packs.values() for m in members])
-    ends = {tensor for _, tensor, _ in graph.inputs}
+    ends = {given.tensor for given in graph.inputs}
     for pack, members in graph.packs.items():
         need(
             pack in graph.tensors and bool(members) and set(members) <= set(graph.tensors),
@@ -130,7 +130,7 @@ def _check_notes(graph: Graph) -> None:
         )
     count = graph.notes.get("accumulate", 1)
     need(type(count) is int and 0 < count <= LIMIT, f"the note 'accumulate' is {count!r:.40}")
-    names = {name for name, _, _ in graph.inputs}
+    names = {given.name for given in graph.inputs}
     ranges = graph.notes.get("ranges", ())
     need(
         isinstance(ranges, tuple) and all(_is_range(entry, names) for entry in ranges),
@@ -162,7 +162,8 @@ def _check_state(graph: Graph, slots: Mapping[str, Slot]) -> None:
             f"slot {name!r} is {slot.dtype}{slot.shape} in the state and {tensor.dtype}{tensor.shape} in the graph",
         )
         need(slot.dtype != F16, f"slot {name!r} is kept as f16, and state is not")
-    ends = {name: t for name, t, _ in graph.inputs} | {n: v.tensor for n, v, _ in graph.outputs}
+    ends = {given.name: given.tensor for given in graph.inputs}
+    ends |= {shown.name: shown.view.tensor for shown in graph.outputs}
     for name, tensor_id in ends.items():
         need(
             tensor_id not in graph.tensors or graph.tensors[tensor_id].dtype != F16,
@@ -172,15 +173,17 @@ def _check_state(graph: Graph, slots: Mapping[str, Slot]) -> None:
 
 def _check_results(graph: Graph, known: set[int]) -> None:
     """Where values go out: what the caller reads, and the next values of slots."""
-    for name, view, kind in graph.outputs:
-        need(view.tensor in known, f"output {name!r} is made by no node")
-        need(kind in TORCH_DTYPES, f"output {name!r} has the unknown PyTorch type {kind!r}")
-        check_view(graph, view)
-    _unique("written slot", [slot for slot, _ in graph.writes])
-    for slot, tensor_id in graph.writes:
+    for shown in graph.outputs:
+        kind = shown.torch_dtype
+        need(shown.view.tensor in known, f"output {shown.name!r} is made by no node")
+        need(kind in TORCH_DTYPES, f"output {shown.name!r} has the unknown PyTorch type {kind!r}")
+        check_view(graph, shown.view)
+    _unique("written slot", [write.slot for write in graph.writes])
+    for write in graph.writes:
+        slot = write.slot
         need(slot in graph.slots, f"an unknown slot {slot!r} is written")
-        need(tensor_id in known, f"the new value of slot {slot!r} is made by no node")
-        old, new = graph.tensors[graph.slots[slot]], graph.tensors[tensor_id]
+        need(write.tensor in known, f"the new value of slot {slot!r} is made by no node")
+        old, new = graph.tensors[graph.slots[slot]], graph.tensors[write.tensor]
         need(old.role != "constant", f"slot {slot!r} is a constant and is written")
         need(
             (old.size, old.dtype) == (new.size, new.dtype),

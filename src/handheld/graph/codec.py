@@ -33,7 +33,19 @@ from handheld.graph.decode import (
     word,
 )
 from handheld.graph.dtypes import DTYPES, VALUE_DTYPES
-from handheld.graph.graph import PHASES, ROLES, Graph, Node, Origin, Slot, Tensor, View
+from handheld.graph.graph import (
+    PHASES,
+    ROLES,
+    Graph,
+    GraphInput,
+    GraphOutput,
+    Node,
+    Origin,
+    Slot,
+    SlotWrite,
+    Tensor,
+    View,
+)
 from handheld.graph.ops import OPS
 from handheld.graph.program import ARITY, Instr, Program
 
@@ -50,10 +62,10 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "name": graph.name,
         "tensors": [[t.id, list(t.shape), t.dtype, t.role, t.name] for t in graph.tensors.values()],
         "nodes": [_write_node(node) for node in graph.nodes],
-        "inputs": [list(entry) for entry in graph.inputs],
+        "inputs": [[given.name, given.tensor, given.torch_dtype] for given in graph.inputs],
         "slots": [[name, tensor] for name, tensor in graph.slots.items()],
-        "writes": [list(entry) for entry in graph.writes],
-        "outputs": [[name, _write_view(view), kind] for name, view, kind in graph.outputs],
+        "writes": [[write.slot, write.tensor] for write in graph.writes],
+        "outputs": [[shown.name, _write_view(shown.view), shown.torch_dtype] for shown in graph.outputs],
         "notes": {str(key): value_to_json(value) for key, value in graph.notes.items()},
         "packs": [[pack, list(members)] for pack, members in graph.packs.items()],
     }
@@ -125,7 +137,7 @@ def from_json(data: Any) -> Graph:
         nodes=a_list(nodes, _node, "nodes", MAX_NODES),
         inputs=a_list(inputs, _input, "inputs"),
         slots=dict(slot_pairs),
-        writes=a_list(writes, _pair, "writes", MAX_TENSORS),
+        writes=a_list(writes, _slot_write, "writes", MAX_TENSORS),
         outputs=a_list(outputs, _output, "outputs"),
         notes={key: a_value(value, "notes") for key, value in an_object(notes, "notes").items()},
         packs=dict(pack_pairs),
@@ -169,19 +181,23 @@ def _pair(data: Any, where: str) -> tuple[str, int]:
     return text(name, where), an_int(tensor, where)
 
 
+def _slot_write(data: Any, where: str) -> SlotWrite:
+    return SlotWrite(*_pair(data, where))
+
+
 def _pack(data: Any, where: str) -> tuple[int, tuple[int, ...]]:
     pack, members = row(data, 2, where)
     return an_int(pack, where), a_list(members, an_int, where)
 
 
-def _input(data: Any, where: str) -> tuple[str, int, str]:
+def _input(data: Any, where: str) -> GraphInput:
     name, tensor, kind = row(data, 3, where)
-    return text(name, where), an_int(tensor, where), text(kind, where)
+    return GraphInput(text(name, where), an_int(tensor, where), text(kind, where))
 
 
-def _output(data: Any, where: str) -> tuple[str, View, str]:
+def _output(data: Any, where: str) -> GraphOutput:
     name, view, kind = row(data, 3, where)
-    return text(name, where), _view(view, where), text(kind, where)
+    return GraphOutput(text(name, where), _view(view, where), text(kind, where))
 
 
 def _node(data: Any, where: str) -> Node:

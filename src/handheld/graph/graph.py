@@ -109,6 +109,32 @@ class Slot:
     torch_dtype: str = "float32"
 
 
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """A tensor of the batch, as the caller names it and as PyTorch types it."""
+
+    name: str
+    tensor: int
+    torch_dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOutput:
+    """What the caller may read after a step, with the type that PyTorch gives it."""
+
+    name: str
+    view: View
+    torch_dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWrite:
+    """The tensor that is a slot's value after the step."""
+
+    slot: str
+    tensor: int
+
+
 @dataclass(frozen=True)
 class Graph:
     """A step as data: `nodes` in an order that respects their dependencies."""
@@ -116,19 +142,24 @@ class Graph:
     name: str
     tensors: Mapping[int, Tensor]
     nodes: tuple[Node, ...]
-    #: batch tensors in the order the caller gives them: (name, tensor, PyTorch type)
-    inputs: tuple[tuple[str, int, str], ...]
+    #: batch tensors in the order the caller gives them
+    inputs: tuple[GraphInput, ...]
     #: slot name -> the tensor that holds its value at the start of the step
     slots: Mapping[str, int]
-    #: slot name -> the tensor that is its value after the step
-    writes: tuple[tuple[str, int], ...]
-    #: what the caller may read: (name, view, PyTorch type)
-    outputs: tuple[tuple[str, View, str], ...]
+    #: the slots that have another value after the step
+    writes: tuple[SlotWrite, ...]
+    #: what the caller may read
+    outputs: tuple[GraphOutput, ...]
     #: facts for people: batch size, parameters without gradient, values frozen in
     notes: Mapping[str, Any] = field(default_factory=dict)
     #: pack -> its members: tensors laid end to end (see `pack_offsets`), so that one launch can
     #: update many parameters. A pack exists when all its members do; making it makes them.
     packs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """The tensors that are needed when all nodes have run: outputs and new values of slots."""
+        return frozenset(shown.view.tensor for shown in self.outputs) | {write.tensor for write in self.writes}
 
     def view(self, tensor: int) -> View:
         """The whole of a tensor."""
@@ -137,8 +168,7 @@ class Graph:
 
     def with_nodes(self, nodes: list[Node] | tuple[Node, ...]) -> Graph:
         """The same graph with other nodes, and only the tensors that are still mentioned."""
-        used = {t for _, t, _ in self.inputs} | set(self.slots.values())
-        used |= {t for _, t in self.writes} | {v.tensor for _, v, _ in self.outputs}
+        used = {given.tensor for given in self.inputs} | set(self.slots.values()) | self.kept
         for node in nodes:
             used.update(view.tensor for view in node.inputs)
             used.update(node.outputs)

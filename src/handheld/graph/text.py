@@ -48,15 +48,19 @@ def show(graph: Graph) -> str:
     names = _names(graph)
     lines = [f"graph {graph.name}"]
     lines += [f"  {key}: {value}" for key, value in graph.notes.items()]
-    lines += [f"  input {names[t]} {_typed(graph, t)} ({kind})" for _, t, kind in graph.inputs]
+    lines += [
+        f"  input {names[given.tensor]} {_typed(graph, given.tensor)} ({given.torch_dtype})" for given in graph.inputs
+    ]
     lines += [
         f"  slot {names[t]} {_typed(graph, t)} {graph.tensors[t].role}"
         for t in graph.slots.values()
         if t in graph.tensors
     ]
     lines += ["  " + _line(node, graph, names) for node in graph.nodes]
-    lines += [f"  output {name} = {_view(view, graph, names)} ({kind})" for name, view, kind in graph.outputs]
-    lines += [f"  @{slot} <- {names.get(t, f'%{t}')}" for slot, t in graph.writes]
+    lines += [
+        f"  output {shown.name} = {_view(shown.view, graph, names)} ({shown.torch_dtype})" for shown in graph.outputs
+    ]
+    lines += [f"  @{write.slot} <- {names.get(write.tensor, f'%{write.tensor}')}" for write in graph.writes]
     return "\n".join(lines)
 
 
@@ -141,7 +145,7 @@ def _number(value: Any) -> str:
 def _names(graph: Graph) -> dict[int, str]:
     names = {t: f"%{t}" for t in graph.tensors}
     names |= {t: f"@{slot}" for slot, t in graph.slots.items()}
-    return names | {t: f"${name}" for name, t, _ in graph.inputs}
+    return names | {given.tensor: f"${given.name}" for given in graph.inputs}
 
 
 def _join(numbers: Iterable[int]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from handheld.device import DeviceCaps
 from handheld.graph.dtypes import DTYPES
-from handheld.graph.graph import Graph, Node
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node
 from handheld.kernels import attention, contract
 from handheld.plan.lowering import Choice, candidates
 from handheld.plan.signature import signature
@@ -58,10 +58,10 @@ def alone(node: Node, graph: Graph) -> Graph:
         "node",
         tensors,
         (node,),
-        tuple((f"x{t}", t, _torch_dtype(tensors[t].dtype)) for t in inputs),
+        tuple(GraphInput(f"x{t}", t, _torch_dtype(tensors[t].dtype)) for t in inputs),
         {},
         (),
-        tuple((f"y{t}", graph.view(t), _torch_dtype(tensors[t].dtype)) for t in node.outputs),
+        tuple(GraphOutput(f"y{t}", graph.view(t), _torch_dtype(tensors[t].dtype)) for t in node.outputs),
     )
 
 

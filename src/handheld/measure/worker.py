@@ -56,10 +56,11 @@ class Subject:
         self._all: list[Any] = []  # what is bound somewhere must live
         self._buffers = {t: self._buffer(tensor.nbytes) for t, tensor in graph.tensors.items()}
         random = np.random.default_rng(0)
-        for _, tensor, _ in graph.inputs:
-            data = _random(random, graph.tensors[tensor].size, graph.tensors[tensor].dtype)
+        for given in graph.inputs:
+            tensor = graph.tensors[given.tensor]
+            data = _random(random, tensor.size, tensor.dtype)
             if data.size:
-                cl.enqueue_copy(queue, self._buffers[tensor], data, is_blocking=True)
+                cl.enqueue_copy(queue, self._buffers[tensor.id], data, is_blocking=True)
 
     def _buffer(self, nbytes: int) -> Any:
         flags = self.cl.mem_flags.READ_WRITE

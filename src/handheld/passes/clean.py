@@ -10,7 +10,7 @@ from handheld.graph.program import operands, prune, renumber
 
 def remove_dead(graph: Graph) -> Graph:
     """Drops nodes, stores and operands that nothing needs."""
-    needed = {t for _, t in graph.writes} | {v.tensor for _, v, _ in graph.outputs}
+    needed = set(graph.kept)
     for pack, members in graph.packs.items():
         if pack in needed or needed & set(members):
             needed |= {pack, *members}
@@ -49,7 +49,7 @@ def trim(node: Node, keep: set[int]) -> Node:
 
 def merge_equal(graph: Graph) -> Graph:
     """Computes what is written twice once. Random ops never are: each has a key of its own."""
-    given = {t for _, t in graph.writes} | {v.tensor for _, v, _ in graph.outputs}
+    given = graph.kept
     alias: dict[int, int] = {}
     seen: dict[object, Node] = {}
     nodes: list[Node] = []

@@ -22,7 +22,7 @@ class Editor:
         self.rank: dict[int, float] = {i: float(i) for i in self.nodes}
         self.maker: dict[int, int] = {}
         self.readers: dict[int, set[int]] = {}
-        self.kept = {v.tensor for _, v, _ in graph.outputs} | {t for _, t in graph.writes}
+        self.kept = graph.kept
         self._next = len(self.nodes)
         for i, node in self.nodes.items():
             self._link(i, node)

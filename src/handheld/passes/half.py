@@ -43,7 +43,7 @@ _ALIKE = {"attention": (3, 1), "attention_grad": (5, 3)}
 def store_halves(graph: Graph, align_bytes: int = 1) -> Graph:
     """`align_bytes`: where a tensor may start on the device. The gradients of many parameters lie
     end to end; they are halves only if each of them still starts where it may."""
-    kept = {v.tensor for _, v, _ in graph.outputs} | {t for _, t in graph.writes}
+    kept = graph.kept
     kept |= {view.tensor for node in graph.nodes for view in _whole(node)}
     pack_of = {m: pack for pack, members in graph.packs.items() for m in members}
     read = {

@@ -22,7 +22,7 @@ Layout = dict[str, tuple[str, ...]]
 def pack_updates(graph: Graph, layout: Layout) -> Graph:
     """Packs what can be packed. `layout` says which slots lie side by side already: all graphs of a
     step share one state, so what one graph packed together no other may pack differently."""
-    written = {t for _, t in graph.writes}
+    written = {write.tensor for write in graph.writes}
     groups: dict[object, list[int]] = {}
     for i, node in enumerate(graph.nodes):
         key = _key(graph, node, written)
@@ -53,7 +53,7 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
     ):
         return None
     kinds: list[object] = []
-    olds = {graph.slots[slot] for slot, new in graph.writes if new in node.outputs}
+    olds = {graph.slots[write.slot] for write in graph.writes if write.tensor in node.outputs}
     for view in node.inputs:
         tensor = graph.tensors[view.tensor]
         own = view.tensor in olds or (tensor.role == "gradient" and tensor.size == size)
@@ -145,7 +145,7 @@ def _pack(
 
 def _lay_out(graph: Graph, columns: list[tuple[int, ...]], layout: Layout) -> bool:
     """Whether the slots of each column lie, or can be laid, side by side; remembers it."""
-    slot_of = {t: s for s, t in graph.slots.items()} | {t: s for s, t in graph.writes}
+    slot_of = {t: s for s, t in graph.slots.items()} | {write.tensor: write.slot for write in graph.writes}
     groups = [tuple(slot_of[t] for t in column) for column in columns if all(t in slot_of for t in column)]
     for group in groups:
         if any(layout.get(slot, group) != group for slot in group):
@@ -170,7 +170,7 @@ def schedule_updates(graph: Graph) -> Graph:
     """Moves each update to the first place where its inputs exist and the old values are not
     needed any more, so that gradients die early. Counters that other updates read come last."""
     packs = graph.packs
-    old_of = {new: graph.slots[slot] for slot, new in graph.writes}
+    old_of = {write.tensor: graph.slots[write.slot] for write in graph.writes}
     updates = [n for n in graph.nodes if n.origin.phase == "update"]
     rest = [n for n in graph.nodes if n.origin.phase != "update"]
     made: dict[int, int] = {}

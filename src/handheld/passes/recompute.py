@@ -36,7 +36,7 @@ def recompute(graph: Graph) -> Graph:
     for i, node in enumerate(nodes):
         for tensor in {v.tensor for v in node.inputs}:
             readers.setdefault(tensor, []).append(i)
-    kept = {v.tensor for _, v, _ in graph.outputs} | {t for _, t in graph.writes}
+    kept = graph.kept
     for i, node in enumerate(nodes):
         if node.op in ("map", "reduce") and node.origin.phase == "forward":
             for n, tensor in enumerate(node.outputs):

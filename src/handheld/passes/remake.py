@@ -26,7 +26,7 @@ def remake(graph: Graph) -> Graph:
     for i, node in enumerate(graph.nodes):
         for tensor in {v.tensor for v in node.inputs}:
             readers.setdefault(tensor, []).append(i)
-    kept = {v.tensor for _, v, _ in graph.outputs} | {t for _, t in graph.writes}
+    kept = graph.kept
     tensors, nodes = dict(graph.tensors), list(graph.nodes)
     made: dict[int, list[Node]] = {}  # nodes to insert, by the node they come before
     for node in graph.nodes:

@@ -23,7 +23,7 @@ import numpy as np
 
 from handheld.errors import PlanError
 from handheld.graph.dtypes import BOOL, F32, I32
-from handheld.graph.graph import PACK_ALIGN, Graph, Node, Origin, Tensor, View
+from handheld.graph.graph import PACK_ALIGN, Graph, Node, Origin, SlotWrite, Tensor, View
 from handheld.graph.ops import OPS
 from handheld.graph.program import Builder, Instr
 from handheld.passes.clean import trim
@@ -98,7 +98,7 @@ def with_scale(graph: Graph, growth: int = GROWTH) -> tuple[Graph, Tables]:
     """The graph with unscaled and skipped updates, and constants that it needs."""
     updates = [n for n in graph.nodes if n.origin.phase == "update"]
     written = {t for n in updates for t in _parts(graph, n.outputs)}
-    if not any(t in written and slot != _COUNTER for slot, t in graph.writes):
+    if not any(write.tensor in written and write.slot != _COUNTER for write in graph.writes):
         return graph, {}
     if SCALE not in graph.slots:
         raise PlanError(
@@ -121,7 +121,7 @@ class _Scaling:
         self.tensors, self.packs = dict(graph.tensors), dict(graph.packs)
         self.slots, self.tables = dict(graph.slots), Tables()
         self.writes = list(graph.writes)
-        self.old = {new: slot for slot, new in graph.writes}
+        self.old = {write.tensor: write.slot for write in graph.writes}
         slot_of = {t: s for s, t in graph.slots.items()}
         read = dict.fromkeys(v.tensor for n in updates for v in n.inputs)
         #: what an update reads: gradients, times the scale; and sums of them
@@ -134,7 +134,10 @@ class _Scaling:
             t for t in read if all(slot_of.get(m, "").startswith(ACCUMULATED) for m in graph.packs.get(t, (t,)))
         ]
         #: whether parameters change, rather than sums only
-        self.applies = any(t in written and s != _COUNTER and not s.startswith(ACCUMULATED) for s, t in graph.writes)
+        self.applies = any(
+            write.tensor in written and write.slot != _COUNTER and not write.slot.startswith(ACCUMULATED)
+            for write in graph.writes
+        )
         self.bad: int | None = None
         self.inverse = -1
 
@@ -258,7 +261,7 @@ class _Scaling:
             ]
             for name, dtype in ((SCALE, F32), (GOOD, I32), (SKIPPED, I32)):
                 outputs.append(self._tensor((), dtype))
-                self.writes.append((name, outputs[-1]))
+                self.writes.append(SlotWrite(name, outputs[-1]))
         attrs = {"shape": (), "axes": (), "program": b.program, "stores": tuple((s, True) for s in stores)}
         return Node("map", tuple(views), tuple(outputs), attrs, _ORIGIN)
 

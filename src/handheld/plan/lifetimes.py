@@ -29,6 +29,6 @@ def lifetimes(graph: Graph) -> Lifetimes:
         for view in node.inputs:
             for tensor in graph.packs.get(view.tensor, (view.tensor,)):
                 found.last[tensor] = i
-    for _, view, _ in graph.outputs:
-        found.last[view.tensor] = len(graph.nodes)
+    for shown in graph.outputs:
+        found.last[shown.view.tensor] = len(graph.nodes)
     return found

@@ -123,10 +123,11 @@ class GraphMemory:
     # ── values made directly in their slot ────────────────────────────────────────────────────
 
     def _place_slot_writes(self) -> None:
-        shown = {v.tensor for _, v, _ in self.graph.outputs}
-        target = {new: slot for slot, new in self.graph.writes}
+        shown = {shown.view.tensor for shown in self.graph.outputs}
+        target = {write.tensor: write.slot for write in self.graph.writes}
         packs: dict[int, bool] = {}  # a pack is made in place as a whole or not at all
-        for slot, new in self.graph.writes:
+        for write in self.graph.writes:
+            new = write.tensor
             pack = self.pack_of.get(new)
             if pack is None:
                 safe = self._all_safe((new,), target)
@@ -138,9 +139,9 @@ class GraphMemory:
                     )
                 safe = packs[pack]
             if safe and new not in shown and not self.isolate:
-                self.places[new] = self.state[slot]
+                self.places[new] = self.state[write.slot]
             else:
-                self.copies.append((new, self.graph.slots[slot]))
+                self.copies.append((new, self.graph.slots[write.slot]))
 
     def _all_safe(self, members: tuple[int, ...], target: Mapping[int, str]) -> bool:
         return all(m in target and self._safe_in_slot(m, self.graph.slots[target[m]]) for m in members)
@@ -175,7 +176,7 @@ class GraphMemory:
     # ── the arena ─────────────────────────────────────────────────────────────────────────────
 
     def _items(self) -> list[Item]:
-        fixed = {t for _, t, _ in self.graph.inputs} | {v.tensor for _, v, _ in self.graph.outputs}
+        fixed = {given.tensor for given in self.graph.inputs} | {shown.view.tensor for shown in self.graph.outputs}
         copied = {new for new, _ in self.copies}
         end = len(self.graph.nodes)
         owner: dict[int, Item] = {}
@@ -220,15 +221,13 @@ class GraphMemory:
         return None
 
     def _place_io(self, segments: Segments) -> None:
-        for _, tensor, _ in self.graph.inputs:
-            self.places[tensor] = segments.append(
-                max(self.graph.tensors[tensor].nbytes, 4), 0, f"input {self.graph.tensors[tensor].name}"
-            )
-        for _, view, _ in self.graph.outputs:
-            if view.tensor not in self.places:
-                self.places[view.tensor] = segments.append(
-                    max(self.graph.tensors[view.tensor].nbytes, 4), 0, "an output"
-                )
+        for given in self.graph.inputs:
+            tensor = self.graph.tensors[given.tensor]
+            self.places[tensor.id] = segments.append(max(tensor.nbytes, 4), 0, f"input {tensor.name}")
+        for shown in self.graph.outputs:
+            tensor = self.graph.tensors[shown.view.tensor]
+            if tensor.id not in self.places:
+                self.places[tensor.id] = segments.append(max(tensor.nbytes, 4), 0, "an output")
 
     def place_arena(self, segments: Segments, first: int) -> None:
         """Offsets for all items: largest first, each at the lowest address free in its lifetime."""

@@ -100,7 +100,7 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
                 raise PlanError(f"{what} reads tensor {m} after its memory was given away")
 
     own(graph.slots.values())
-    own(t for _, t, _ in graph.inputs)
+    own(given.tensor for given in graph.inputs)
     for i, (node, lowered) in enumerate(zip(graph.nodes, graph_plan.lowered, strict=True)):
         allowed = {v.tensor for v in node.inputs} | set(node.outputs)
         for launch in lowered.launches:
@@ -123,13 +123,13 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
         need(source, "the copy into a slot")
         p = places[target]
         memory[p.segment].claim(p.offset, p.offset + graph.tensors[target].nbytes, source)
-    for _, view, _ in graph.outputs:
-        need(view.tensor, "an output")
+    for shown in graph.outputs:
+        need(shown.view.tensor, "an output")
     _check_slots(graph, graph_plan, memory)
 
 
 def _check_slots(graph: Graph, graph_plan: GraphPlan, memory: list[_Bytes]) -> None:
-    new = dict(graph.writes)
+    new = {write.slot: write.tensor for write in graph.writes}
     for slot, tensor in graph.slots.items():
         p = graph_plan.places[tensor]
         owner = new.get(slot, tensor)

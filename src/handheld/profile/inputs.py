@@ -25,14 +25,15 @@ def inputs_for(example: Any, graph: Graph, seed: int) -> Any:
     if example is None:
         return _random(graph, seed)
     if isinstance(example, Mapping):
-        return {name: np.asarray(example[name]) for name, _, _ in graph.inputs if name in example}
+        names = [given.name for given in graph.inputs]
+        return {name: np.asarray(example[name]) for name in names if name in example}
     left, found = [np.asarray(one) for one in example], []
-    for name, tensor, _ in graph.inputs:
-        shape = graph.tensors[tensor].shape
+    for given in graph.inputs:
+        shape = graph.tensors[given.tensor].shape
         at = next((i for i, one in enumerate(left) if one.shape == shape), None)
         if at is None:
             raise HandheldError(
-                f"graph {graph.name!r} takes {name} of {list(shape)}, and the example has nothing of that shape"
+                f"graph {graph.name!r} takes {given.name} of {list(shape)}, and the example has nothing of that shape"
             )
         found.append(left.pop(at))
     return tuple(found)
@@ -42,9 +43,9 @@ def _random(graph: Graph, seed: int) -> tuple[np.ndarray, ...]:
     """A batch that fits: a step file has none of its own."""
     draw, arrays = np.random.default_rng(seed), []
     ranges = {name: (low, high) for name, low, high, *_ in graph.notes.get("ranges", ())}
-    for name, tensor, _ in graph.inputs:
-        made = graph.tensors[tensor]
-        low, high = ranges.get(name, (0, 2))
+    for given in graph.inputs:
+        made = graph.tensors[given.tensor]
+        low, high = ranges.get(given.name, (0, 2))
         values = (
             draw.standard_normal(made.shape)
             if DTYPES[made.dtype].is_float

@@ -79,7 +79,7 @@ def _pieces(plan: Plan, made: GraphPlan) -> list[_Piece]:
     count = len(made.graph.nodes)
     state = set(made.graph.slots.values())
     slots = plan.slots
-    roles = {tensor: slots[slot].role for slot, tensor in made.graph.writes}
+    roles = {write.tensor: slots[write.slot].role for write in made.graph.writes}
     found = [
         _Piece(place, CATEGORIES[slots[name].role], name, count, 0, max(count - 1, 0))
         for name, place in plan.state.items()
@@ -98,8 +98,8 @@ def _spans(made: GraphPlan) -> dict[int, tuple[int, int]]:
     """Tensor -> (node that makes it, last node that reads it); inputs, outputs and new values of slots stay."""
     graph, count = made.graph, len(made.graph.nodes)
     needed = lifetimes(graph)
-    inputs = {tensor: (-1, count) for _, tensor, _ in graph.inputs}
-    written = {tensor for _, tensor in graph.writes}
+    inputs = {given.tensor: (-1, count) for given in graph.inputs}
+    written = {write.tensor for write in graph.writes}
     return inputs | {t: (born, count if t in written else needed.last[t]) for t, born in needed.born.items()}
 
 

@@ -149,7 +149,7 @@ class Profiler:
         step = self.windows.steps
         self.windows.steps += 1
         made = trainer.plan.graphs[graph].graph
-        shape = next((made.tensors[tensor].shape for _, tensor, _ in made.inputs), ())
+        shape = next((made.tensors[given.tensor].shape for given in made.inputs), ())
         self.writer.add(StepRow(step, graph, shape[0] if shape else 0, begin, end, window))
         if self._recording is None:
             self._read_one()

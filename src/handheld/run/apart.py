@@ -67,7 +67,7 @@ class PerOp:
     def step(self, *batch: Any) -> list[OpTime]:
         """One step, and what each of its ops took."""
         arrays: Sequence[np.ndarray] = check_batch(self.graph, batch)
-        self.host.update({tensor: array for (_, tensor, _), array in zip(self.graph.inputs, arrays, strict=True)})
+        self.host.update({given.tensor: array for given, array in zip(self.graph.inputs, arrays, strict=True)})
         session, name, host, now = self.session, self.name, self.host, time.perf_counter_ns
         times = []
         for node, (inputs, outputs) in enumerate(self._ops):
@@ -81,13 +81,13 @@ class PerOp:
             for tensor in outputs:
                 host[tensor] = session.read_tensor(name, tensor)
             times.append(OpTime(node, there - begin, done - there, now() - done))
-        written = [(slot, host[tensor]) for slot, tensor in self.graph.writes]
+        written = [(write.slot, host[write.tensor]) for write in self.graph.writes]
         self.host.update({self.graph.slots[slot]: value for slot, value in written})
         return times
 
     def loss(self) -> float:
         """Of the last step."""
-        (_, view, _) = self.graph.outputs[0]
+        view = self.graph.outputs[0].view
         return float(self.host[view.tensor].reshape(-1)[view.offset])
 
     def slot(self, name: str) -> np.ndarray:

@@ -36,9 +36,9 @@ def choose_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, .
         graph = graphs[name].graph
         values: Sequence[Any] = batch
         if named is not None:
-            values = [named.get(key) for key, _, _ in graph.inputs]
+            values = [named.get(given.name) for given in graph.inputs]
         shapes = [tuple(np.shape(value)) for value in values]
-        if shapes == [graph.tensors[t].shape for _, t, _ in graph.inputs]:
+        if shapes == [graph.tensors[given.tensor].shape for given in graph.inputs]:
             return name
     size = next((s[0] for s in shapes if s), 0)
     if size in sizes:
@@ -52,7 +52,7 @@ def choose_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, .
 def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> list[np.ndarray]:
     """The batch in the graph's order and types, or an error that says what does not fit. Not
     `own`: where nothing has to be converted it is the caller's memory."""
-    names = [name for name, _, _ in graph.inputs]
+    names = [given.name for given in graph.inputs]
     if len(batch) == 1 and isinstance(batch[0], Mapping):
         missing = [n for n in names if n not in batch[0]]
         if missing:
@@ -62,14 +62,14 @@ def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> li
         raise BatchError(f"graph {graph.name!r} takes {len(names)} tensors ({', '.join(names)}), not {len(batch)}")
     ranges = {name: limits for name, *limits in graph.notes.get("ranges", ())}
     arrays = []
-    for (name, tensor, torch_dtype), value in zip(graph.inputs, batch, strict=True):
-        wanted = graph.tensors[tensor]
-        array = _array(value, name, torch_dtype)
+    for given, value in zip(graph.inputs, batch, strict=True):
+        name, wanted = given.name, graph.tensors[given.tensor]
+        array = _array(value, name, given.torch_dtype)
         if array.shape != wanted.shape:
             raise BatchError(
                 f"input {name!r} of graph {graph.name!r} has shape {array.shape}; the plan is made for {wanted.shape}"
             )
-        arrays.append(_convert(array, wanted.dtype, name, torch_dtype, own))
+        arrays.append(_convert(array, wanted.dtype, name, given.torch_dtype, own))
         if name in ranges and array.size:
             _check_range(arrays[-1], name, *ranges[name])
     return arrays

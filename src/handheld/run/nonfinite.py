@@ -154,15 +154,15 @@ class Replay:
         return replace(found, text=f"{found.text} ({name!r} of its kernel)") if name else found
 
     def _begin(self, session: Session, record: _Record, graph: Graph) -> None:
-        for (_, tensor, _), array in zip(graph.inputs, record.arrays, strict=True):
-            session.upload(record.graph, tensor, array)
+        for given, array in zip(graph.inputs, record.arrays, strict=True):
+            session.upload(record.graph, given.tensor, array)
         begin = getattr(session, "begin_nodes", None)
         if begin is not None:
             begin(record.graph)
 
     def _flags(self, session: Any, record: _Record, graph: Graph) -> dict[int, str]:
         """Runs the step node by node; tensor -> `nan` or `inf` for those that hold one."""
-        flags = {t: flag(a) for (_, t, _), a in zip(graph.inputs, record.arrays, strict=True)}
+        flags = {given.tensor: flag(a) for given, a in zip(graph.inputs, record.arrays, strict=True)}
         flags |= {t: flag(session.read_slot(name)) for name, t in graph.slots.items()}
         self._begin(session, record, graph)
         for i, node in enumerate(graph.nodes):
@@ -175,7 +175,7 @@ class Replay:
 
 def _start(graph: Graph, slot: str) -> int | None:
     """The tensor to follow back: the new value of a slot, or the loss."""
-    return dict(graph.writes).get(slot) if slot else graph.outputs[0][1].tensor
+    return next((w.tensor for w in graph.writes if w.slot == slot), None) if slot else graph.outputs[0].view.tensor
 
 
 def flag(array: np.ndarray) -> str:
@@ -188,7 +188,7 @@ def flag(array: np.ndarray) -> str:
 def trace(graph: Graph, flags: dict[int, str], start: int) -> Cause | str:
     """From a non-finite tensor back to the op that made it, or to the slot that held it."""
     made = {t: i for i, n in enumerate(graph.nodes) for o in n.outputs for t in graph.packs.get(o, (o,))}
-    named = {t: f"the input {name!r} of the batch" for name, t, _ in graph.inputs}
+    named = {given.tensor: f"the input {given.name!r} of the batch" for given in graph.inputs}
     slots = {t: name for name, t in graph.slots.items()}
     tensor, first = start, ""
     while tensor in made:

@@ -123,12 +123,12 @@ class Trainer:
 
     def _run(self, graph: str, batch: tuple[Any, ...]) -> Loss:
         plan = self.plan.graphs[graph].graph
-        for (_, tensor, _), array in zip(plan.inputs, check_batch(plan, batch, own=False), strict=True):
-            self.session.upload(graph, tensor, array)
+        for given, array in zip(plan.inputs, check_batch(plan, batch, own=False), strict=True):
+            self.session.upload(graph, given.tensor, array)
         self.session.run(graph)
         self._last = graph
-        if plan.outputs and plan.outputs[0][0] == "loss":
-            return Loss(self.session.download(graph, plan.outputs[0][1].tensor))
+        if plan.outputs and plan.outputs[0].name == "loss":
+            return Loss(self.session.download(graph, plan.outputs[0].view.tensor))
         return Loss(_Nan())
 
     def outputs(self) -> dict[str, np.ndarray]:
@@ -141,11 +141,11 @@ class Trainer:
             )
         graph = self.plan.graphs[self._last].graph
         found = {}
-        for name, view, dtype in graph.outputs:
-            if name != "loss":
-                value = self.session.read_tensor(self._last, view.tensor).reshape(view.shape)
+        for shown in graph.outputs:
+            if shown.name != "loss":
+                value = self.session.read_tensor(self._last, shown.view.tensor).reshape(shown.view.shape)
                 # integers have 32 bits on the device, whatever they have in the model
-                found[name] = value.astype(dtype) if "int" in dtype else value
+                found[shown.name] = value.astype(shown.torch_dtype) if "int" in shown.torch_dtype else value
         return found
 
     def evaluate(self, *batch: Any) -> tuple[Loss, dict[str, np.ndarray]]:

@@ -121,8 +121,8 @@ def _settle(plan: Plan, session: Session, name: str, arrays: Sequence[np.ndarray
     Returns the scale it takes."""
     scale = float(session.read_slot(SCALE))
     for _ in range(48):
-        for (_, tensor, _), array in zip(plan.graphs[name].graph.inputs, arrays, strict=True):
-            session.upload(name, tensor, array)
+        for given, array in zip(plan.graphs[name].graph.inputs, arrays, strict=True):
+            session.upload(name, given.tensor, array)
         skipped = int(session.read_slot(SKIPPED))
         session.run(name)
         if int(session.read_slot(SKIPPED)) == skipped:
@@ -140,8 +140,8 @@ class _Comparison:
         self.name, self.graph = name, graph
         self.device, self.exact, self.single = sessions
         for session in sessions:
-            for (_, tensor, _), array in zip(graph.inputs, arrays, strict=True):
-                session.upload(name, tensor, array)
+            for given, array in zip(graph.inputs, arrays, strict=True):
+                session.upload(name, given.tensor, array)
         for session in sessions:
             begin = getattr(session, "begin_nodes", None)
             if begin is not None:

@@ -144,7 +144,7 @@ class Planned(Way):
         self.trainer.close()
 
     def facts(self) -> dict[str, Any]:
-        inputs = [self.graph.tensors[t].nbytes for _, t, _ in self.graph.inputs]
+        inputs = [self.graph.tensors[given.tensor].nbytes for given in self.graph.inputs]
         launches = self.plan.graphs["train"].launches or None  # PyTorch's own are not counted
         return {
             "launches": launches,

@@ -135,7 +135,7 @@ class ReferenceSession:
     def _begin(self, graph: str) -> dict[int, torch.Tensor]:
         plan = self.plan.graphs[graph].graph
         values = self._values[graph]
-        inputs = {t for _, t, _ in plan.inputs}
+        inputs = {given.tensor for given in plan.inputs}
         for key in [k for k in values if k not in inputs]:
             del values[key]
         for slot, tensor in plan.slots.items():
@@ -148,8 +148,8 @@ class ReferenceSession:
         last: dict[int, int] = {}
         for i, node in enumerate(plan.nodes):
             last.update(dict.fromkeys((v.tensor for v in node.inputs), i))
-        keep = {v.tensor for _, v, _ in plan.outputs} | {t for _, t in plan.writes}
-        keep |= {t for _, t, _ in plan.inputs} | {m for members in plan.packs.values() for m in members}
+        keep = plan.kept
+        keep |= {given.tensor for given in plan.inputs} | {m for members in plan.packs.values() for m in members}
         recording = self._recording
         for i, node in enumerate(plan.nodes):
             begun = recording.begin() if recording is not None else None
@@ -165,7 +165,7 @@ class ReferenceSession:
     def _finish(self, graph: str) -> None:
         plan = self.plan.graphs[graph].graph
         values = self._values[graph]
-        self._slots.update({slot: values[t] for slot, t in plan.writes})
+        self._slots.update({write.slot: values[write.tensor] for write in plan.writes})
 
     def begin_nodes(self, graph: str) -> None:
         """Before single nodes are run: the slots' values."""
