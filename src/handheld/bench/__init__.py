@@ -15,6 +15,7 @@ task      one task in a process that may fail, hang or take too much memory
 worker    that process: captures a step, or measures one
 eager     PyTorch itself as a device, for comparison: pytorch:cpu, pytorch:cuda
 row       a run file in a few numbers
+shapes    the fields of rows, of the report card and of a comparison, with their types
 heat      waits until the machine is as cool as it was
 compare   two folders side by side, or several made one
 card      what trains here, at which batch, how fast, on which processor
@@ -22,9 +23,10 @@ card      what trains here, at which batch, how fast, on which processor
 
 from handheld.bench.card import card
 from handheld.bench.compare import compare, merge
-from handheld.bench.folder import Results, Row, open_results
+from handheld.bench.folder import Results, open_results
 from handheld.bench.matrix import Case, Matrix, expand
 from handheld.bench.run import Progress, Settings, run
+from handheld.bench.shapes import Row
 
 __all__ = [
     "Case",

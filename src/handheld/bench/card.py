@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from handheld.bench.folder import Row
+from handheld.bench.shapes import Beside, Frugal, Line, Row, Untrained
 
 
-def card(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def card(rows: Iterable[Row]) -> list[Line]:
     """A line a workload: on which device it is fastest and at which batch, what that takes, the
     best of each other device beside it; or why it trains nowhere."""
     groups: dict[tuple[str, str], list[Row]] = {}
@@ -17,16 +16,16 @@ def card(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return [_line(*key, group) for key, group in groups.items()]
 
 
-def _line(workload: str, size: str, rows: list[Row]) -> dict[str, Any]:
+def _line(workload: str, size: str, rows: list[Row]) -> Line:
     timed = [row for row in rows if row["status"] == "trained" and row.get("samples_s")]
     best: dict[str, Row] = {}
-    for row in sorted(timed, key=lambda row: -row["samples_s"]):
+    for row in sorted(timed, key=lambda row: -_rate(row)):
         best.setdefault(row["device"], row)
-    line: dict[str, Any] = {
+    line: Line = {
         "workload": workload,
         "size": size,
         "trains": bool(timed),
-        "largest_batch": max((row["batch"] for row in timed), default=None),
+        "largest_batch": max((row["batch"] or 0 for row in timed), default=None),
     }
     if not timed:
         first = rows[0]
@@ -37,38 +36,52 @@ def _line(workload: str, size: str, rows: list[Row]) -> dict[str, Any]:
             "planned_bytes": first.get("planned_bytes"),
         }
     first, *others = best.values()
-    line |= {
-        key: first.get(key)
-        for key in (
-            "device",
-            "processor",
-            "batch",
-            "samples_s",
-            "step_ms",
-            "joules_sample",
-            "rail",
-            "planned_bytes",
-            "parameters",
-        )
+    return {
+        **line,
+        "device": first["device"],
+        "processor": first["processor"],
+        "batch": first["batch"],
+        "samples_s": _rate(first),
+        "step_ms": first.get("step_ms"),
+        "joules_sample": first.get("joules_sample"),
+        "rail": first.get("rail"),
+        "planned_bytes": first.get("planned_bytes"),
+        "parameters": first.get("parameters"),
+        "others": [_beside(row, first) for row in others],
+        "least_joules": _frugal(timed),
+        "not_trained": [_untrained(row) for row in rows if row["status"] != "trained"],
     }
-    line["others"] = [
-        {
-            "device": row["device"],
-            "batch": row["batch"],
-            "samples_s": row["samples_s"],
-            "joules_sample": row.get("joules_sample"),
-            "ratio": row["samples_s"] / first["samples_s"],
-        }
-        for row in others
-    ]
-    frugal = [row for row in timed if row.get("joules_sample")]
-    line["least_joules"] = None
-    if frugal:
-        row = min(frugal, key=lambda row: row["joules_sample"])
-        line["least_joules"] = {key: row[key] for key in ("device", "batch", "joules_sample")}
-    line["not_trained"] = [
-        {key: row.get(key) for key in ("device", "batch", "status", "reason", "planned_bytes")}
+
+
+def _rate(row: Row) -> float:
+    """Samples a second; 0: not known."""
+    return row.get("samples_s") or 0.0
+
+
+def _beside(row: Row, first: Row) -> Beside:
+    return {
+        "device": row["device"],
+        "batch": row["batch"],
+        "samples_s": _rate(row),
+        "joules_sample": row.get("joules_sample"),
+        "ratio": _rate(row) / _rate(first),
+    }
+
+
+def _frugal(rows: list[Row]) -> Frugal | None:
+    found: list[Frugal] = [
+        {"device": row["device"], "batch": row["batch"], "joules_sample": joules}
         for row in rows
-        if row["status"] != "trained"
+        if (joules := row.get("joules_sample"))
     ]
-    return line
+    return min(found, key=lambda one: one["joules_sample"], default=None)
+
+
+def _untrained(row: Row) -> Untrained:
+    return {
+        "device": row["device"],
+        "batch": row["batch"],
+        "status": row["status"],
+        "reason": row["reason"],
+        "planned_bytes": row.get("planned_bytes"),
+    }

@@ -6,21 +6,22 @@ import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from handheld.bench.folder import RUNS, Results, Row, Writer
+from handheld.bench.folder import RUNS, Results, Writer
+from handheld.bench.shapes import Comparison, Info, Mean, Pair, Row, Side
 from handheld.errors import ResultsError
 
 #: what is compared -> whether more is better
 RATIOS = {"samples_s": True, "step_ms": False, "joules_sample": False, "planned_bytes": False}
 
 
-def compare(a: Results, b: Results) -> dict[str, Any]:
+def compare(a: Results, b: Results) -> Comparison:
     """A line a key with each one's numbers and b's over a's; the geometric mean of each ratio; and
     what is different besides, which may be why."""
     left, right = ({row["key"]: row for row in one.rows} for one in (a, b))
     lines = [_line(key, left.get(key), right.get(key)) for key in dict.fromkeys((*left, *right))]
-    means = {}
+    means: dict[str, Mean | None] = {}
     for name in RATIOS:
         found = [line["ratios"][name] for line in lines if line["ratios"].get(name)]
         means[name] = {"ratio": math.exp(sum(map(math.log, found)) / len(found)), "rows": len(found)} if found else None
@@ -33,28 +34,44 @@ def compare(a: Results, b: Results) -> dict[str, Any]:
     }
 
 
-def _line(key: str, a: Row | None, b: Row | None) -> dict[str, Any]:
+def _line(key: str, a: Row | None, b: Row | None) -> Pair:
     one = a or b
     assert one is not None
     ratios = {}
     for name in RATIOS:
-        before, after = (row.get(name) if row else None for row in (a, b))
+        before, after = (_number(row, name) for row in (a, b))
         if before and after:
             ratios[name] = after / before
     return {
         "key": key,
-        **{name: one[name] for name in ("workload", "size", "device", "batch")},
+        "workload": one["workload"],
+        "size": one["size"],
+        "device": one["device"],
+        "batch": one["batch"],
         "a": _short(a),
         "b": _short(b),
         "ratios": ratios,
     }
 
 
-def _short(row: Row | None) -> dict[str, Any] | None:
-    return row and {name: row.get(name) for name in ("status", "reason", *RATIOS)}
+def _number(row: Row | None, name: str) -> float | None:
+    return cast("float | None", row.get(name)) if row else None
 
 
-def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+def _short(row: Row | None) -> Side | None:
+    if row is None:
+        return None
+    return {
+        "status": row["status"],
+        "reason": row["reason"],
+        "samples_s": row.get("samples_s"),
+        "step_ms": row.get("step_ms"),
+        "joules_sample": row.get("joules_sample"),
+        "planned_bytes": row.get("planned_bytes"),
+    }
+
+
+def _differences(a: Info, b: Info) -> list[str]:
     found = []
     for name in ("handheld", "machine", "versions"):
         if a.get(name) != b.get(name):
@@ -71,7 +88,7 @@ def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     return found
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {one}" for name, one in value.items())
     return str(value)

@@ -20,8 +20,9 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from handheld.bench.shapes import Info, Row
 from handheld.device import canonical
 from handheld.errors import HandheldError, ResultsError
 
@@ -33,13 +34,11 @@ except ImportError:  # no Unix: nothing can be locked there, and bench says so
 FORMAT = 1
 INFO, ROWS, RUNS, STEPS, LOCK = "bench.json", "results.jsonl", "runs", "steps", "lock"
 
-Row = dict[str, Any]
-
 
 class Results:
     """A folder as it was when it was opened."""
 
-    def __init__(self, folder: Path, info: dict[str, Any], lines: list[Row], notes: list[str]) -> None:
+    def __init__(self, folder: Path, info: Info, lines: list[Row], notes: list[str]) -> None:
         self.folder, self.info, self.lines, self.notes = folder, info, lines, notes
 
     @property
@@ -49,7 +48,8 @@ class Results:
 
     def run_path(self, row: Row) -> Path | None:
         """Its run file; None if it has none."""
-        return self.folder / row["run"] if row.get("run") else None
+        name = row.get("run")
+        return self.folder / name if name else None
 
 
 def open_results(folder: str | Path) -> Results:
@@ -60,7 +60,7 @@ def open_results(folder: str | Path) -> Results:
     return Results(folder, info, lines, [*info.get("notes", []), *notes])
 
 
-def _info(folder: Path) -> dict[str, Any]:
+def _info(folder: Path) -> Info:
     path = folder / INFO
     if not path.is_file():
         raise ResultsError(
@@ -82,12 +82,12 @@ def _info(folder: Path) -> dict[str, Any]:
     return _info_today(info)
 
 
-def _info_today(info: dict[str, Any]) -> dict[str, Any]:
+def _info_today(info: dict[str, Any]) -> Info:
     """With the names that devices have today, for a folder that was written before they were renamed."""
     devices = info.get("devices", {})
     renamed = {canonical(name): caps | {"kind": canonical(caps.get("kind", ""))} for name, caps in devices.items()}
     cases = [case | {"device": canonical(case["device"])} for case in info.get("cases", [])]
-    return {**info, "devices": renamed, "cases": cases}
+    return cast(Info, {**info, "devices": renamed, "cases": cases})
 
 
 def _read(path: Path) -> tuple[list[Row], int, list[str]]:
@@ -146,7 +146,7 @@ class Writer:
         shutil.rmtree(self.folder / STEPS, ignore_errors=True)  # of a model that may have changed
         return results
 
-    def describe(self, info: dict[str, Any]) -> None:
+    def describe(self, info: Info) -> None:
         """Writes bench.json, whole or not at all."""
         text = json.dumps({"format": FORMAT, **info}, indent=1, allow_nan=False) + "\n"
         new = self.folder / f"{INFO}.new"
@@ -160,8 +160,9 @@ class Writer:
 
     def append(self, row: Row) -> None:
         """A row that is done: its run file first, then its line, both synced."""
-        if row.get("run"):
-            _sync(self.folder / row["run"])
+        run = row.get("run")
+        if run:
+            _sync(self.folder / run)
         line = json.dumps(_finite(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         path = self.folder / ROWS
         new = not path.exists()
@@ -234,7 +235,7 @@ def _sync(path: Path) -> None:
         os.close(file)
 
 
-def _finite(data: Any) -> Any:
+def _finite(data: object) -> object:
     """NaN and infinities are no JSON: they become null."""
     if isinstance(data, dict):
         return {str(key): _finite(value) for key, value in data.items()}

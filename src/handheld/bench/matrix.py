@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from handheld import cache, suite
+from handheld.bench.shapes import CaseShape
 from handheld.device import canonical
 from handheld.errors import HandheldError
 from handheld.resolve import check_model
@@ -45,7 +45,7 @@ class Case:
     def step_file(self) -> str:
         return _file(self.pair, self.workload)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> CaseShape:
         return {"workload": self.workload, "size": self.size, "device": self.device, "batch": self.batch}
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from handheld.analyse.run import FEW, Run
 from handheld.bench.eager import is_eager
+from handheld.bench.shapes import Found
 from handheld.device import is_gpu
 
 TICKS = 5  # of a sensor, below which joules are noise
 
 
-def measured(run: Run, batch: int, device: str) -> dict[str, Any]:
+def measured(run: Run, batch: int, device: str) -> Found:
     """Speed, memory and energy of a run; a loss that is no number is said too."""
     # recording makes PyTorch's own steps longer, so that one other is better
     times = [run.step_ms(graph, 1 if is_eager(device) else FEW) for graph in run.graphs]
@@ -39,11 +39,11 @@ def measured(run: Run, batch: int, device: str) -> dict[str, Any]:
     }
 
 
-def _energy(run: Run, batch: int, device: str) -> dict[str, Any]:
+def _energy(run: Run, batch: int, device: str) -> Found:
     """Every rail, and of one of them joules a sample: what covers the whole system, else what
     covers the processor that ran."""
     rows = [row for row in run.energy() if row.ticks >= TICKS and not row.estimate]
-    found: dict[str, Any] = {
+    found: Found = {
         "joules_sample": None,
         "rail": None,
         "watts": None,

@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import handheld
 from handheld.bench.eager import is_eager
-from handheld.bench.folder import Results, Row, Writer
+from handheld.bench.folder import Results, Writer
 from handheld.bench.heat import Heat
 from handheld.bench.matrix import Case, Matrix, file_mark, ordered
+from handheld.bench.shapes import Caps, Found, Info, Row
 from handheld.bench.task import Answer, call
+from handheld.child import Message
 from handheld.errors import DeviceError, HandheldError, ResultsError
 from handheld.profile.facts import machine, versions
 
@@ -81,7 +83,7 @@ class Bench:
         self.settings = settings or Settings()
         self._given = settings
         self.writer = Writer(folder)
-        self.info: dict[str, Any] = {}
+        self.info: Info = {}
         self.heat: Heat | None = None
         self.left: list[Case] = []
         self.count = 0
@@ -126,7 +128,7 @@ class Bench:
         }
         self.writer.describe(self.info)
 
-    def _check_same(self, info: dict[str, Any]) -> None:
+    def _check_same(self, info: Info) -> None:
         """Rows that are not measured alike do not belong into one folder."""
         folder, own = self.writer.folder, handheld.__version__
         if info["handheld"] != own:
@@ -167,12 +169,12 @@ class Bench:
             marks |= {name: now} if now else {}
         return marks
 
-    def _devices(self, names: list[str], known: dict[str, Any]) -> dict[str, Any]:
+    def _devices(self, names: list[str], known: Mapping[str, Caps]) -> dict[str, Caps]:
         """What they are; an error if one is not here, or is not what it was."""
         answer = self._call({"do": "describe", "devices": names})
         if answer.status != "done":
             raise DeviceError(answer.reason)
-        found: dict[str, Any] = answer.facts["devices"]
+        found = answer.facts["devices"]
         for name, caps in found.items():
             before = known.get(name, caps)
             for field in _SAME:
@@ -218,7 +220,10 @@ class Bench:
         begun, began = time.monotonic(), _now()
         row: Row = {
             "key": case.key,
-            **case.to_json(),
+            "workload": case.workload,
+            "size": case.size,
+            "device": case.device,
+            "batch": case.batch,
             "status": "",
             "reason": "",
             "processor": self.info["devices"][case.device]["name"],
@@ -230,7 +235,8 @@ class Bench:
             row["status"] = TRAINED
             if not row["finite"]:
                 row["status"], row["reason"] = "failed", "the loss became NaN or infinite"
-        if row.get("run") and not (self.writer.folder / row["run"]).exists():
+        run = row.get("run")
+        if run and not (self.writer.folder / run).exists():
             row["run"] = None
         row["wall_s"] = time.monotonic() - begun
         self._wall.append(row["wall_s"])
@@ -247,7 +253,7 @@ class Bench:
                 {"do": "prepare", **case.to_json(), "seed": self.settings.seed, "step": str(step)}, tell
             )
         prepared = self._pairs[case.pair]
-        row.update(prepared.facts)
+        _take(row, prepared.facts)
         if prepared.status != "done":
             status = "does not build" if prepared.status == "failed" else prepared.status
             return Answer(status, prepared.reason)
@@ -258,16 +264,16 @@ class Bench:
             tell,
         )
 
-    def _measure(self, case: Case, row: Row, task: dict[str, Any], tell: Callable[[str], None]) -> Answer:
+    def _measure(self, case: Case, row: Row, task: Message, tell: Callable[[str], None]) -> Answer:
         assert self.heat is not None
-        row.update(self.heat.cool(tell))
-        row["run"] = self.writer.run_file(case.file)
+        _take(row, self.heat.cool(tell))
+        row["run"] = run = self.writer.run_file(case.file)
         answer = self._call(
             {
                 **task,
                 **case.to_json(),
                 "batch": row["batch"],
-                "run": str(self.writer.folder / row["run"]),
+                "run": str(self.writer.folder / run),
                 "seed": self.settings.seed,
                 "seconds": None if self.settings.steps else self.settings.seconds,
                 "steps": self.settings.steps or LEAST_STEPS,
@@ -275,7 +281,7 @@ class Bench:
             tell,
             self.settings.limit_bytes,
         )
-        row.update(answer.facts)
+        _take(row, answer.facts)
         if answer.status in ("failed", "crashed", "device lost"):
             self._look_for(case.device, answer)
         return answer
@@ -290,10 +296,13 @@ class Bench:
         elif answer.status == "device lost":  # it came back
             answer.status = "failed"
 
-    def _call(
-        self, task: dict[str, Any], tell: Callable[[str], None] | None = None, limit_bytes: int | None = None
-    ) -> Answer:
+    def _call(self, task: Message, tell: Callable[[str], None] | None = None, limit_bytes: int | None = None) -> Answer:
         return call(task, silence_s=self.settings.silence_s, limit_bytes=limit_bytes, tell=tell or (lambda stage: None))
+
+
+def _take(row: Row, found: Found) -> None:
+    """Adds what was found to a row."""
+    row.update(cast(Row, found))
 
 
 def _now() -> str:

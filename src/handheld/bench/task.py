@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from handheld.bench.shapes import Facts
 from handheld.child import Child, Ending, Message, python_module
 
 COMMAND = python_module("handheld.bench.worker")
@@ -30,7 +31,7 @@ class Answer:
 
     status: str
     reason: str = ""
-    facts: Message = field(default_factory=dict)
+    facts: Facts = field(default_factory=Facts)
 
 
 def call(task: Message, *, silence_s: float, tell: Tell, limit_bytes: int | None = None) -> Answer:
@@ -44,7 +45,7 @@ def call(task: Message, *, silence_s: float, tell: Tell, limit_bytes: int | None
 
 
 def _listen(child: Child, limit_bytes: int | None, silence_s: float, tell: Tell) -> Answer:
-    seen, facts, stage, most = psutil.Process(child.pid), {}, "starting", 0
+    seen, facts, stage, most = psutil.Process(child.pid), Facts(), "starting", 0
     silence = Silence(seen)
     free = int(FREE * psutil.virtual_memory().available)
     while True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from typing import Any
 
 from rich.text import Text
 
@@ -12,6 +11,7 @@ from handheld import suite
 from handheld.analyse.stats import others
 from handheld.bench import Results, Row
 from handheld.bench.folder import statuses
+from handheld.bench.shapes import Comparison, Line, Side, Untrained
 from handheld.cli import output
 
 _HEAD = f"{'':>4} {'workload':<19} {'on':<14} {'batch':>5} {'samples/s':>10} {'ms a step':>10} {'memory':>10}"
@@ -30,7 +30,7 @@ def say_row(row: Row, number: int) -> None:
     _say_why(start, row)
 
 
-def _say_why(start: str, row: dict[str, Any]) -> None:
+def _say_why(start: str, row: Row | Line) -> None:
     """On the line if there is room, else below it, whole."""
     text, room = why(row), 80 - len(start)
     if len(text) <= room:
@@ -41,11 +41,11 @@ def _say_why(start: str, row: dict[str, Any]) -> None:
         output.out.print(Text(f"     {part}", style="yellow"))
 
 
-def why(row: dict[str, Any]) -> str:
+def why(row: Row | Line | Untrained) -> str:
     """Why a row did not train, with what it needed where that is known."""
-    needed = row.get("planned_bytes")
-    if row["status"] == "does not fit" and needed and row.get("available_bytes"):
-        return f"does not fit, needs {output.size(needed)}, there is {output.size(row['available_bytes'])}"
+    needed, available = row.get("planned_bytes"), row.get("available_bytes")
+    if row["status"] == "does not fit" and needed and isinstance(available, int):
+        return f"does not fit, needs {output.size(needed)}, there is {output.size(available)}"
     more = f" (planned {output.size(needed)})" if needed and row["status"] == "out of memory" else ""
     return f"{row['status']}{more}: {row['reason']}".replace("\n", " ")
 
@@ -82,7 +82,7 @@ def joules(value: float | None) -> str:
     raise AssertionError
 
 
-def present(results: Results, lines: list[dict[str, Any]], ran: int, seconds: float) -> None:
+def present(results: Results, lines: list[Line], ran: int, seconds: float) -> None:
     """The report card."""
     out = output.out
     out.print()
@@ -135,7 +135,7 @@ def present_workloads(names: Iterable[str], json: bool) -> None:
             output.out.print(Text.assemble(start if not number else " " * len(start), (line, "dim")))
 
 
-def _facts(results: Results, lines: list[dict[str, Any]], ran: int, seconds: float) -> list[tuple[str, str | Text]]:
+def _facts(results: Results, lines: list[Line], ran: int, seconds: float) -> list[tuple[str, str | Text]]:
     rows = results.rows
     facts: list[tuple[str, str | Text]] = [
         (output.middle(device, 14), f"{caps['name']} ({caps['driver']})" if caps.get("driver") else caps["name"])
@@ -153,7 +153,7 @@ def _facts(results: Results, lines: list[dict[str, Any]], ran: int, seconds: flo
         for one in line.get("not_trained", []):
             where = f"{one['device']}, batch {one['batch'] or 'own'}"
             facts.append((output.middle(line["workload"], 13), f"{where}: {output.middle(why(one), 200)}"))
-    rails = sorted({row["rail"] for row in rows if row.get("rail")})
+    rails = sorted({rail for row in rows if (rail := row.get("rail"))})
     facts.append(
         (
             "energy",
@@ -163,7 +163,7 @@ def _facts(results: Results, lines: list[dict[str, Any]], ran: int, seconds: flo
         )
     )
     facts.append(("heat", _heat(rows)))
-    loads = [row["others_cores"] for row in rows if row.get("others_cores") is not None]
+    loads = [cores for row in rows if (cores := row.get("others_cores")) is not None]
     busy = others(loads, results.info["machine"].get("cores") or 1) if loads else ""
     if busy:
         facts.append(("disturbed", busy))
@@ -181,16 +181,16 @@ def _facts(results: Results, lines: list[dict[str, Any]], ran: int, seconds: flo
 
 
 def _heat(rows: list[Row]) -> str:
-    known = [row["warmer_by"] for row in rows if row.get("warmer_by") is not None]
+    known = [warmer for row in rows if (warmer := row.get("warmer_by")) is not None]
     if not known:
         return "no sensor of temperature is here: a pause between runs, and a drawn order"
     return (
         f"runs began at most {max(known):.0f} °C warmer than the first "
-        f"(the hottest at {max(row['celsius'] for row in rows if row.get('celsius')):.0f} °C)"
+        f"(the hottest at {max(celsius for row in rows if (celsius := row.get('celsius'))):.0f} °C)"
     )
 
 
-def present_compared(found: dict[str, Any]) -> None:
+def present_compared(found: Comparison) -> None:
     """Two folders: b's numbers over a's."""
     out = output.out
     out.print(output.grid([("a", found["a"]), ("b", found["b"])]))
@@ -226,7 +226,7 @@ def present_compared(found: dict[str, Any]) -> None:
     out.print(output.grid(facts))
 
 
-def _side(row: dict[str, Any] | None) -> str:
+def _side(row: Side | None) -> str:
     if row is None:
         return "no row"
     return _rate(row["samples_s"]) if row["status"] == "trained" else output.middle(row["status"], 12)

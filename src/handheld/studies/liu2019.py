@@ -56,7 +56,7 @@ def study(
     settings: bench.Settings | None = None,
     retry: bool = False,
     tell: Callable[[bench.Progress], None] | None = None,
-) -> Iterator[Row]:
+) -> Iterator[bench.Row]:
     """Runs what the folder does not have yet; a row of the benchmark for each."""
     matrix = bench.Matrix(tuple(names), (device,), tuple(batches), size)
     return bench.run(matrix, folder, settings or bench.Settings(seconds=SECONDS), retry=retry, tell=tell)
@@ -70,7 +70,7 @@ def domain(name: str) -> str:
     return "recurrent" if "recurrent" in workload.tags else workload.domain
 
 
-def observed(results: bench.Results, row: Row) -> Row:
+def observed(results: bench.Results, row: bench.Row) -> Row:
     """A row of the benchmark as the study sees it: observed, or why not."""
     base = {
         "workload": row["workload"],
@@ -86,7 +86,11 @@ def observed(results: bench.Results, row: Row) -> Row:
         return base
     try:
         with open_run(path) as run:
-            return {**base, **observe(run, row["workload"], base["domain"]), "sensors_absent": absent_power(run)}
+            return {
+                **base,
+                **observe(run, row["workload"], domain(row["workload"])),
+                "sensors_absent": absent_power(run),
+            }
     except RunFileError as error:
         return {**base, "status": "failed", "why": str(error)}
 

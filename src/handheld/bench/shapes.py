@@ -1,0 +1,215 @@
+"""The shapes of what bench writes and prints: JSON objects, with the names and types of their fields.
+
+A field of a class with `total=False` is there if it is known. Rows of older folders have fewer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+#: a device as DeviceCaps.to_json describes it
+Caps = dict[str, Any]
+
+
+class RailRow(TypedDict):
+    """What one sensor of power measured while steps ran."""
+
+    rail: str
+    covers: list[str]
+    part_of: str
+    watts: float | None
+    idle_watts: float | None
+    joules_step: float | None
+    ticks: int
+
+
+class Found(TypedDict, total=False):
+    """What is known of a run besides how it ended."""
+
+    # preparing
+    data: str
+    parameters: int
+    prepare_s: float
+    # planning
+    planned_bytes: int | None
+    available_bytes: int | None
+    held_bytes: int
+    # cooling
+    cooled_s: float
+    cooled_by: str
+    celsius: float | None
+    warmer_by: float | None
+    # measuring
+    run: str | None
+    steps: int
+    step_ms: float | None
+    timed_by: str | None
+    step_p5_ms: float | None
+    step_p95_ms: float | None
+    samples_s: float | None
+    loss: float | None
+    finite: bool
+    peak_bytes: int | None
+    allocated_bytes: int | None
+    resident_bytes: int
+    device_busy: float | None
+    gflops: float | None
+    others_cores: float | None
+    first_step_s: float
+    findings: list[str]
+    # energy
+    joules_sample: float | None
+    rail: str | None
+    watts: float | None
+    energy: list[RailRow]
+    # the end
+    error: str
+    wall_s: float
+
+
+class Facts(Found, total=False):
+    """What a child process has found."""
+
+    batch: int
+    devices: dict[str, Caps]
+
+
+class CaseShape(TypedDict):
+    """A case of a matrix: what is to be run."""
+
+    workload: str
+    size: str
+    device: str
+    batch: int | None
+
+
+class _Ended(CaseShape):
+    key: str
+    status: str
+    reason: str
+    processor: str
+    began: str
+
+
+class Row(_Ended, Found):
+    """A line of results.jsonl: one run, and how it ended."""
+
+
+class Info(TypedDict, total=False):
+    """bench.json: what a results folder is."""
+
+    format: int
+    handheld: str
+    created: str
+    settings: dict[str, Any]
+    devices: dict[str, Caps]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    base_celsius: dict[str, float] | None
+    notes: list[str]
+    files: dict[str, str]
+    cases: list[CaseShape]
+    merged: list[dict[str, object]]
+
+
+# ── the report card ───────────────────────────────────────────────────────────────────────────
+
+
+class Beside(TypedDict):
+    """The best of another device, beside the best of all."""
+
+    device: str
+    batch: int | None
+    samples_s: float
+    joules_sample: float | None
+    ratio: float
+
+
+class Frugal(TypedDict):
+    """Where a sample takes the least energy."""
+
+    device: str
+    batch: int | None
+    joules_sample: float
+
+
+class Untrained(TypedDict):
+    """A run that did not train, and why."""
+
+    device: str
+    batch: int | None
+    status: str
+    reason: str
+    planned_bytes: int | None
+
+
+class _Line(TypedDict):
+    workload: str
+    size: str
+    trains: bool
+    largest_batch: int | None
+
+
+class Line(_Line, total=False):
+    """A workload on the report card: where it is fastest, or why it trains nowhere."""
+
+    # it trains
+    device: str
+    processor: str
+    batch: int | None
+    samples_s: float
+    step_ms: float | None
+    joules_sample: float | None
+    rail: str | None
+    planned_bytes: int | None
+    parameters: int | None
+    others: list[Beside]
+    least_joules: Frugal | None
+    not_trained: list[Untrained]
+    # it does not
+    status: str
+    reason: str
+
+
+# ── two folders ───────────────────────────────────────────────────────────────────────────────
+
+
+class Side(TypedDict):
+    """A row of one of the two folders."""
+
+    status: str
+    reason: str
+    samples_s: float | None
+    step_ms: float | None
+    joules_sample: float | None
+    planned_bytes: int | None
+
+
+class Pair(TypedDict):
+    """A key in two folders; `ratios` are b's numbers over a's."""
+
+    key: str
+    workload: str
+    size: str
+    device: str
+    batch: int | None
+    a: Side | None
+    b: Side | None
+    ratios: dict[str, float]
+
+
+class Mean(TypedDict):
+    """A geometric mean, and of how many rows."""
+
+    ratio: float
+    rows: int
+
+
+class Comparison(TypedDict):
+    """Two folders side by side."""
+
+    a: str
+    b: str
+    rows: list[Pair]
+    means: dict[str, Mean | None]
+    differences: list[str]
