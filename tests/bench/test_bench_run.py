@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 import handheld
 from handheld import bench
 from handheld.bench import Matrix, Settings
+from handheld.bench.shapes import Info
 from handheld.errors import DeviceError, ResultsError
 from helpers.paths import clean_path
 
@@ -87,11 +89,13 @@ def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path):
     rows = list(bench.run(Matrix(tuple(steps), ("opencl",)), tmp_path, QUICK))
     assert len(before) + len(rows) == 2
     results = bench.open_results(tmp_path)
+    assert set(results.info) <= set(get_type_hints(Info))
     keys = [row["key"] for row in results.lines]
     assert len(keys) == len(set(keys)) == 2 and keys[: len(before)] == before
     assert any("cut off" in note for note in results.notes)
     for row in results.rows:
         assert row["status"] == "trained" and row["samples_s"] > 0 and row["loss"] is not None
+        assert set(row) <= set(get_type_hints(bench.Row)), "every field of a row is named in bench/shapes.py"
         with handheld.open_run(results.run_path(row)) as run:
             assert run.complete and len(run.steps()) == row["steps"] == 6
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bench.json", "lock", "results.jsonl", "runs"]
