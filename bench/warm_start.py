@@ -19,8 +19,7 @@ import numpy as np  # noqa: E402
 
 import handheld  # noqa: E402
 import handheld.package  # noqa: E402
-import handheld.plan.make  # noqa: E402
-import handheld.run.trainer  # noqa: E402
+import handheld.run.planning  # noqa: E402
 
 Runs = list[tuple[str, tuple[Any, ...]]]
 

@@ -1,12 +1,8 @@
 """Imports point one way, PyTorch stays where it belongs, and only the command line prints.
 
-    errors, device, cache, collector → graph → passes → kernels → plan → backends → run → measure
-    → profile → bench → cli
-    errors → sensors → store → analyse → profile
-    suite → resolve → bench, cli
-
-Imports inside functions and for type checking are not counted: a plan may open its device when it
-is started, and a type may be named anywhere.
+A part is a folder or a module of src/handheld. It may import the parts of the layers below its own;
+NARROW parts import less. Imports inside functions count as well: the few that point upwards are
+listed in UPWARD, with the reason. Only imports for type checking may name anything.
 """
 
 from __future__ import annotations
@@ -19,91 +15,47 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "src" / "handheld"
 
-#: what each part may import, itself aside; `step` and `package` are data over graphs
-_BASE = {"errors", "device"}
-_STEP = _BASE | {"graph", "step"}
-ALLOWED: dict[str, set[str]] = {
-    "errors": set(),
-    "device": {"errors"},
-    "cache": {"errors"},
-    "child": set(),
+#: from the bottom to the top; parts of one layer do not import each other
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "collector", "report", "module_paths"),
+    ("device", "cache", "child"),
+    ("sensors",),
+    ("graph", "store"),
+    ("step", "container", "passes", "analyse"),
+    ("package", "kernels", "export"),
+    ("plan", "frontend"),
+    ("backends",),
+    ("run",),
+    ("measure", "suite"),
+    ("profile", "resolve"),
+    ("bench",),
+    ("studies",),
+    ("cli",),
+    ("handheld", "__main__"),
+)
+
+#: parts that import less than their layer would let them
+NARROW: dict[str, set[str]] = {
     "sensors": {"errors", "child"},
-    "collector": set(),
-    "module_paths": set(),
-    "graph": _BASE,
-    "step": _BASE | {"graph"},
-    "container": _BASE | {"graph"},
-    "package": _STEP | {"collector", "container"},
-    "passes": _BASE | {"graph"},
-    "kernels": _BASE | {"graph", "passes"},
-    "plan": _STEP | {"cache", "collector", "passes", "kernels"},
-    "backends": _STEP | {"cache", "passes", "kernels", "plan", "store"},
-    "run": _STEP | {"collector", "container", "package", "passes", "kernels", "plan", "backends"},
-    "measure": _STEP | {"cache", "child", "kernels", "plan", "backends", "run"},
     "store": {"errors", "device", "sensors"},
     "analyse": {"errors", "graph", "store"},
-    "profile": _STEP | {"module_paths", "kernels", "plan", "backends", "run", "measure", "sensors", "store", "analyse"},
-    "report": set(),
-    "frontend": _STEP | {"module_paths", "passes"},
-    "suite": _STEP | {"frontend"},
     "export": {"errors", "store", "analyse"},
-    "resolve": _STEP | {"container", "package", "suite", "run"},
-    "bench": _STEP
-    | {
-        "handheld",
-        "cache",
-        "child",
-        "package",
-        "suite",
-        "resolve",
-        "plan",
-        "backends",
-        "run",
-        "sensors",
-        "store",
-        "analyse",
-        "profile",
-    },
-    "studies": _STEP
-    | {
-        "handheld",
-        "cache",
-        "kernels",
-        "plan",
-        "backends",
-        "run",
-        "measure",
-        "analyse",
-        "profile",
-        "report",
-        "sensors",
-        "suite",
-        "bench",
-        "store",
-    },
-    "cli": _STEP
-    | {
-        "handheld",
-        "child",
-        "container",
-        "package",
-        "plan",
-        "backends",
-        "run",
-        "measure",
-        "suite",
-        "resolve",
-        "sensors",
-        "analyse",
-        "profile",
-        "report",
-        "export",
-        "studies",
-        "bench",
-    },
-    "handheld": _BASE | {"step", "frontend"},
-    "__main__": {"cli"},
+    "frontend": {"errors", "module_paths", "graph", "step", "passes"},
+    "suite": {"errors", "device", "graph", "step", "frontend"},
 }
+
+#: methods for users' convenience, whose work is done by a part above: file -> module -> methods
+UPWARD: dict[str, dict[str, str]] = {
+    "step.py": {
+        "handheld.run.planning": "Step.plan: step.plan(device) describes the device and makes the plan",
+        "handheld.package": "Step.save: step.save(path) writes the step file",
+    },
+    "plan/plan.py": {
+        "handheld.run.planning": "Plan.start and Plan.again: plan.start() opens the device",
+        "handheld.profile.session": "Plan.profile: plan.profile(batches, path) starts and measures the plan",
+    },
+}
+
 PRINTING = ("print", "sys.stdout.write", "sys.stderr.write")
 FILES = sorted(path for path in ROOT.rglob("*.py"))
 
@@ -113,9 +65,9 @@ def part(path: Path) -> str:
     return "handheld" if first == "__init__.py" else first.removesuffix(".py")
 
 
-def imported(body: list[ast.stmt]) -> Iterator[tuple[str, int]]:
-    """Modules imported when the file is: not in functions, not for type checking."""
-    for node in body:
+def imported(tree: ast.AST, inside: bool) -> Iterator[tuple[str, int]]:
+    """Modules that a file imports, those for type checking aside; `inside`: in functions too."""
+    for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -125,30 +77,87 @@ def imported(body: list[ast.stmt]) -> Iterator[tuple[str, int]]:
             else:
                 yield str(node.module), node.lineno
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            yield from imported(node.orelse)
-        elif isinstance(node, (ast.If, ast.Try, ast.With)):
-            yield from imported(node.body)
+            yield from imported(ast.Module(node.orelse, []), inside)
+        elif inside or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from imported(node, inside)
 
 
-def modules() -> Iterator[tuple[Path, str, int]]:
+def modules(inside: bool) -> Iterator[tuple[Path, str, int]]:
     """Every import of every file: the file, the module, the line."""
     for path in FILES:
-        for module, line in imported(ast.parse(path.read_text(encoding="utf-8")).body):
+        for module, line in imported(ast.parse(path.read_text(encoding="utf-8")), inside):
             yield path, module, line
 
 
+def may_import(own: str) -> set[str]:
+    """What a part may import, itself aside."""
+    below: set[str] = set()
+    for layer in LAYERS:
+        if own in layer:
+            break
+        below.update(layer)
+    return NARROW.get(own, below)
+
+
+def test_every_part_has_its_layer():
+    listed = [name for layer in LAYERS for name in layer]
+    assert len(listed) == len(set(listed)) and set(listed) == {part(path) for path in FILES}
+    assert all(NARROW[own] < {n for n in listed if n != own} for own in NARROW)
+
+
 def test_imports_point_one_way():
-    wrong = []
-    for path, module, line in modules():
-        own, names = part(path), [*module.split("."), "handheld"]
-        if names[0] == "handheld" and names[1] != own and names[1] not in ALLOWED[own]:
-            wrong.append(f"{path.relative_to(ROOT)}:{line}: {own} must not import {names[1]}")
+    wrong, used = [], set()
+    for path, module, line in modules(inside=True):
+        own, names, where = part(path), module.split("."), str(path.relative_to(ROOT))
+        if names[0] != "handheld" or module == "handheld" or names[1] == own or names[1] in may_import(own):
+            continue
+        if module in UPWARD.get(where, {}):
+            used.add((where, module))
+        else:
+            wrong.append(f"{where}:{line}: {own} must not import {names[1]}")
     assert not wrong, "\n".join(wrong)
+    assert used == {(where, module) for where, found in UPWARD.items() for module in found}, "one is no longer needed"
+
+
+def test_upward_imports_are_inside_functions():
+    """At the top of a file they would make a cycle, and load what most users of it do not need."""
+    eager = {(str(path.relative_to(ROOT)), module) for path, module, _ in modules(inside=False)}
+    assert not [pair for pair in eager if pair[1] in UPWARD.get(pair[0], {})]
+
+
+def test_imports_inside_functions_are_seen():
+    text = """
+import a
+if TYPE_CHECKING:
+    import b
+class C:
+    def f(self):
+        try:
+            from handheld import c
+        except ImportError:
+            import d
+"""
+    tree = ast.parse(text)
+    assert [name for name, _ in imported(tree, inside=True)] == ["a", "handheld.c", "d"]
+    assert [name for name, _ in imported(tree, inside=False)] == ["a"]
+
+
+def test_the_package_itself_is_asked_for_its_version_only():
+    """`import handheld` is free, because Python imports the package before any part of it; what it offers to users
+    is above every part."""
+    for path in FILES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "handheld"
+        }
+        assert names <= {"__version__"}, f"{path.relative_to(ROOT)}: handheld.{names}"
 
 
 def test_torch_is_imported_where_it_belongs():
     wrong = []
-    for path, module, line in modules():
+    for path, module, line in modules(inside=False):
         where = path.relative_to(ROOT)
         home = where.parts[0] in ("frontend", "suite") or str(where).startswith(
             ("backends/reference", "profile/watch.py", "module_paths.py")

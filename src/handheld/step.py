@@ -50,7 +50,6 @@ class Step:
         memory_limit_bytes: int | None = None,
         isolate: bool = False,
         tuning: bool | str | Path = True,
-        naive: bool = False,
         precision: str = "float32",
         growth_steps: int = 2000,
     ) -> Plan:
@@ -59,11 +58,10 @@ class Step:
         `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger
         plan an error; `isolate` gives every tensor memory of its own, for checking kernels;
         `tuning` says whether measured variants are used where there are some, or names the one
-        record to use; `naive` runs matrix products as a published baseline does, a plain loop a
-        work-item, to compare with. `precision` "half" stores what lives between nodes in 16 bits
-        and scales the loss; the scale doubles after `growth_steps` steps without an overflow.
+        record to use. `precision` "half" stores what lives between nodes in 16 bits and scales the
+        loss; the scale doubles after `growth_steps` steps without an overflow.
         """
-        from handheld.plan.make import plan_step
+        from handheld.run.planning import plan_step
 
         return plan_step(
             self,
@@ -73,7 +71,6 @@ class Step:
             isolate=isolate,
             tuning=tuning,
             memory_limit_bytes=memory_limit_bytes,
-            naive=naive,
             precision=precision,
             growth_steps=growth_steps,
         )

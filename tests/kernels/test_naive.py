@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import handheld
 from handheld.graph.program import Instr
 from handheld.kernels import naive
+from handheld.run.planning import plan_step
 from helpers.harness import caps_of_kind, error, make, run_node, view
 
 ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
@@ -61,7 +62,7 @@ def test_a_plan_takes_it_when_asked():
     step = handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), 0.1), batch)
     kernels = {}
     for wanted in (False, True):
-        plan = step.plan("opencl", graphs=["train"], naive=wanted)
+        plan = plan_step(step, "opencl", graphs=["train"], naive=wanted)
         graph = plan.graphs["train"]
         kernels[wanted] = [
             low.launches[0].kernel

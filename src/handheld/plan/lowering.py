@@ -43,7 +43,7 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
 )
 
 
-#: in the place of the families above, for comparison: Step.plan(naive=True)
+#: in the place of the families above, for comparison: plan_step(..., naive=True) of run/planning.py
 NAIVE: Mapping[str, Lower] = MappingProxyType({"matmul": naive.lower_matmul})
 
 #: parameters of a variant

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from handheld.collector import paused
-from handheld.device import DeviceCaps, canonical
-from handheld.errors import OutOfMemory, PlanError
+from handheld.device import DeviceCaps
+from handheld.errors import OutOfMemory
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Lowered
-from handheld.passes.scale import GROWTH
 from handheld.plan.lowering import NAIVE, Choice, lower, tuned_choice
 from handheld.plan.memory import GraphMemory, Segments, place_state
 from handheld.plan.plan import GraphPlan, Plan
@@ -25,57 +22,6 @@ if TYPE_CHECKING:
     from handheld.step import Step
 
 
-@paused()
-def plan_step(
-    step: Step,
-    device: str = "opencl",
-    *,
-    caps: DeviceCaps | None = None,
-    graphs: Sequence[str] | None = None,
-    memory_limit_bytes: int | None = None,
-    isolate: bool = False,
-    tuning: bool | str | Path = True,
-    naive: bool = False,
-    precision: str = "float32",
-    growth_steps: int = GROWTH,
-) -> Plan:
-    """A plan for a device in hand, or for a description (`caps`) of one that is not: Step.plan."""
-    _check_options(device, caps, graphs, memory_limit_bytes, tuning)
-    device = canonical(device)
-    if caps is None:
-        from handheld.backends.base import describe
-
-        caps = describe(device)
-    names = list(step.graphs) if graphs is None else list(graphs)
-    missing = [n for n in names if n not in step.graphs]
-    if missing or not names:
-        raise PlanError(f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}")
-    if naive and precision != "float32":
-        raise PlanError("the naive product reads float32 only. Try: naive=True without precision=")
-    options = {
-        "memory_limit_bytes": memory_limit_bytes,
-        "isolate": isolate,
-        "tuning": str(tuning) if isinstance(tuning, Path) else tuning,
-        "naive": naive,
-        "precision": precision,
-        "growth_steps": growth_steps,
-    }
-    return make_plan(step, device, caps, names, options)
-
-
-def _check_options(device: object, caps: object, graphs: object, limit: object, tuning: object) -> None:
-    if not isinstance(device, str):
-        raise PlanError(f"device={device!r:.60} should be a name, such as 'opencl' or 'reference:cpu'")
-    if caps is not None and not isinstance(caps, DeviceCaps):
-        raise PlanError(f"caps={caps!r:.60} should be a DeviceCaps. Try: DeviceCaps.shipped('adreno-740')")
-    if isinstance(graphs, str) or not isinstance(graphs, Iterable | None):
-        raise PlanError(f"graphs={graphs!r:.60} should be a list of names: graphs=['train']")
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise PlanError(f"memory_limit_bytes={limit!r:.60} should be a number of bytes, such as 256 << 20")
-    if not isinstance(tuning, bool | str | Path):
-        raise PlanError(f"tuning={tuning!r:.60} should be True, False or the path of a record")
-
-
 _told: set[str] = set()
 
 
@@ -84,10 +30,12 @@ def _tell(tuning: Tuning) -> None:
     for message in tuning.ignored if not tuning.used else ():
         if message not in _told:
             _told.add(message)
-            warnings.warn(message, stacklevel=5)
+            warnings.warn(message, stacklevel=6)
 
 
+@paused()
 def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]) -> Plan:
+    """A plan of some graphs of a step for a described device; run/planning.py says which options there are."""
     chosen, tables = prepare(step, names, options["precision"], options["growth_steps"], caps.base_align_bytes)
     limit, isolate, naive = (options[k] for k in ("memory_limit_bytes", "isolate", "naive"))
     found = load_tuning(caps, options["tuning"])
@@ -143,16 +91,3 @@ def _check_memory(plan: Plan, limit: int | None) -> None:
         plan.bytes,
         available,
     )
-
-
-def fallbacks(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Where the driver rejects a kernel: plans without it, by name. First without what was tuned,
-    then without what its compiler is asked for, then with the kernels meant for the other kind of
-    device, which most run."""
-    if any(graph.tuned for graph in plan.graphs.values()):
-        yield "variants that were not tuned", plan.again(tuning=False)
-    if plan.caps.features:
-        plain = replace(plan.caps, features="", vector_width=8)
-        yield "vectors of 8 floats", plan.again(caps=plain, tuning=False)
-    other = replace(plan.caps, kind="gpu" if plan.caps.kind == "cpu" else "cpu")
-    yield f"the {other.kind} variants", plan.again(caps=other, tuning=False)

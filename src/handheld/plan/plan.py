@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld.device import DeviceCaps
-from handheld.errors import BuildError
 from handheld.graph.graph import Graph, Slot
 from handheld.kernels.base import Lowered
 from handheld.plan.lowering import Choice
@@ -90,28 +88,17 @@ class Plan:
 
     def again(self, device: str | None = None, **changed: Any) -> Plan:
         """Another plan with the same options but those that are `changed`, perhaps elsewhere."""
-        same = {"graphs": list(self.graphs), "caps": None if device else self.caps, **self.options}
-        return self.step.plan(device or self.device, **{**same, **changed})
+        from handheld.run.planning import plan_again
+
+        return plan_again(self, device, **changed)
 
     def start(self, **options: Any) -> Trainer:
         """Opens the device, builds the kernels and uploads the state. Where the driver rejects a
         kernel, the plan is made again with other variants (those that were not tuned, then those
         of a GPU on a CPU and the other way round) and a warning says so."""
-        from handheld.run.trainer import Trainer
+        from handheld.run.planning import start_plan
 
-        try:
-            return Trainer(self, **options)
-        except BuildError as error:
-            problem = error
-        from handheld.plan.make import fallbacks
-
-        for what, other in fallbacks(self):
-            warnings.warn(f"{str(problem)[:2000]}\nTrying {what} instead", stacklevel=2)
-            try:
-                return Trainer(other, **options)
-            except BuildError as error:
-                problem = error
-        raise problem
+        return start_plan(self, **options)
 
     def profile(self, batches: Any, path: Any, **options: Any) -> Run:
         """Runs steps and measures them; see handheld.profile.session.profile."""

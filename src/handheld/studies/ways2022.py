@@ -25,10 +25,11 @@ from handheld.errors import DeviceError
 from handheld.graph.graph import PHASES, Graph
 from handheld.kernels import contract
 from handheld.plan.plan import Plan
-from handheld.run.apart import PerOp
 from handheld.run.batch import check_batch
+from handheld.run.planning import plan_step
 from handheld.step import Step
 from handheld.store.commands import DOWNLOAD, LAUNCH, UPLOAD
+from handheld.studies.per_op import PerOp
 from handheld.suite import Workload
 
 PYTORCH, REFERENCE = "pytorch", "reference:cpu"
@@ -125,7 +126,7 @@ class Planned(Way):
         self, step: Step, batch: Sequence[Any], device: str, naive: bool = False, kept: Kept | None = None
     ) -> None:
         super().__init__()
-        self.plan: Plan = step.copy().plan(device, graphs=["train"], naive=naive)
+        self.plan: Plan = plan_step(step.copy(), device, graphs=["train"], naive=naive)
         self.graph: Graph = self.plan.graphs["train"].graph
         self.batch = check_batch(self.graph, tuple(batch))
         self.trainer = self.plan.start(**({"kept": kept} if kept else {}))
@@ -217,7 +218,7 @@ class Apart(Way):
     ) -> None:
         super().__init__()
         options: dict[str, Any] = {"kept": kept} if kept else {}
-        self.perop = PerOp(step.copy().plan(device, graphs=["train"], naive=naive), **options)
+        self.perop = PerOp(plan_step(step.copy(), device, graphs=["train"], naive=naive), **options)
         self.graph = self.perop.graph
         self.batch = check_batch(self.graph, tuple(batch))
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
-from handheld.run.apart import PerOp
 from handheld.store.commands import DOWNLOAD, LAUNCH, UPLOAD
+from handheld.studies.per_op import PerOp
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,106 @@
+"""Plans for devices in hand: describes the device, makes the plan, starts it.
+
+`Step.plan`, `Plan.again` and `Plan.start` are these functions. They are here because plan/ knows no
+devices, only descriptions of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from handheld.backends.base import describe
+from handheld.device import DeviceCaps, canonical
+from handheld.errors import BuildError, PlanError
+from handheld.passes.scale import GROWTH
+from handheld.plan.make import make_plan
+from handheld.plan.plan import Plan
+from handheld.run.trainer import Trainer
+
+if TYPE_CHECKING:
+    from handheld.step import Step
+
+
+def plan_step(
+    step: Step,
+    device: str = "opencl",
+    *,
+    caps: DeviceCaps | None = None,
+    graphs: Sequence[str] | None = None,
+    memory_limit_bytes: int | None = None,
+    isolate: bool = False,
+    tuning: bool | str | Path = True,
+    naive: bool = False,
+    precision: str = "float32",
+    growth_steps: int = GROWTH,
+) -> Plan:
+    """Step.plan, and what only studies ask for: `naive` runs matrix products as a published baseline does, one
+    plain loop per work-item, to compare with."""
+    _check_options(device, caps, graphs, memory_limit_bytes, tuning)
+    device = canonical(device)
+    caps = describe(device) if caps is None else caps
+    names = list(step.graphs) if graphs is None else list(graphs)
+    missing = [n for n in names if n not in step.graphs]
+    if missing or not names:
+        raise PlanError(f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}")
+    if naive and precision != "float32":
+        raise PlanError("the naive product reads float32 only. Try: naive=True without precision=")
+    options = {
+        "memory_limit_bytes": memory_limit_bytes,
+        "isolate": isolate,
+        "tuning": str(tuning) if isinstance(tuning, Path) else tuning,
+        "naive": naive,
+        "precision": precision,
+        "growth_steps": growth_steps,
+    }
+    return make_plan(step, device, caps, names, options)
+
+
+def _check_options(device: object, caps: object, graphs: object, limit: object, tuning: object) -> None:
+    if not isinstance(device, str):
+        raise PlanError(f"device={device!r:.60} should be a name, such as 'opencl' or 'reference:cpu'")
+    if caps is not None and not isinstance(caps, DeviceCaps):
+        raise PlanError(f"caps={caps!r:.60} should be a DeviceCaps. Try: DeviceCaps.shipped('adreno-740')")
+    if isinstance(graphs, str) or not isinstance(graphs, Iterable | None):
+        raise PlanError(f"graphs={graphs!r:.60} should be a list of names: graphs=['train']")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise PlanError(f"memory_limit_bytes={limit!r:.60} should be a number of bytes, such as 256 << 20")
+    if not isinstance(tuning, bool | str | Path):
+        raise PlanError(f"tuning={tuning!r:.60} should be True, False or the path of a record")
+
+
+def plan_again(plan: Plan, device: str | None = None, **changed: Any) -> Plan:
+    """Another plan with the same options but those that are `changed`, perhaps elsewhere."""
+    same = {"graphs": list(plan.graphs), "caps": None if device else plan.caps, **plan.options}
+    return plan_step(plan.step, device or plan.device, **{**same, **changed})
+
+
+def start_plan(plan: Plan, **options: Any) -> Trainer:
+    """A trainer of the plan, or of another that runs instead; a warning says so. Plan.start says which."""
+    try:
+        return Trainer(plan, **options)
+    except BuildError as error:
+        problem = error
+    for what, other in fallbacks(plan):
+        warnings.warn(f"{str(problem)[:2000]}\nTrying {what} instead", stacklevel=3)
+        try:
+            return Trainer(other, **options)
+        except BuildError as error:
+            problem = error
+    raise problem
+
+
+def fallbacks(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Where the driver rejects a kernel: plans without it, by name. First without what was tuned,
+    then without what its compiler is asked for, then with the kernels meant for the other kind of
+    device, which most run."""
+    if any(graph.tuned for graph in plan.graphs.values()):
+        yield "variants that were not tuned", plan_again(plan, tuning=False)
+    if plan.caps.features:
+        plain = replace(plan.caps, features="", vector_width=8)
+        yield "vectors of 8 floats", plan_again(plan, caps=plain, tuning=False)
+    other = replace(plan.caps, kind="gpu" if plan.caps.kind == "cpu" else "cpu")
+    yield f"the {other.kind} variants", plan_again(plan, caps=other, tuning=False)
