@@ -25,14 +25,15 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import charts_page
 import numpy as np
+from energy_table import METHODS, Row, plot, say, say_planted
+from equal_kernels import equal_kernels, rounds
 from workloads import Entry, captured, chosen
 
 import handheld
@@ -42,24 +43,21 @@ from handheld.analyse.rails import Series, rails
 from handheld.analyse.run import Run
 from handheld.backends.base import describe
 from handheld.errors import HandheldError
-from handheld.measure.ceilings import _Bench
 from handheld.profile.energy import LEAST_ROUNDS, LEAST_S, MOST_S, TICKS, measure, window
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import Sources, idle, sampled, sources
 from handheld.profile.session import update_s
-from handheld.report.charts import Axis, points
-from handheld.report.charts import Series as Points
 from handheld.store.rows import EnergyWindowRow
 
-METHODS = ("slope", "alone")
-TIMED = tuple(f"{method} timed" for method in METHODS)
 ROUNDS, OTHER_ROUNDS, PLANTED_ROUNDS = 5, 8, 6  # of windows of what is held out, and planted
-STEPS, STEPS_S = 30, 2.0  # before the windows, at least
-PLANTED_S = 0.004  # of each planted kernel
-HELD = "held out"
-HELD_OUT = ("step", "forward", "other batch")  # the step itself, for comparison, is not
 
-Row = dict[str, Any]
+
+STEPS, STEPS_S = 30, 2.0  # before the windows, at least
+
+
+HELD = "held out"
+
+
 Keyed = dict[tuple[Any, ...], OpTime]
 
 
@@ -341,146 +339,6 @@ def planted(options: argparse.Namespace, found: Sources, path: Path) -> Row:
             }
             result[method]["told apart"] = bool(apart)
         return result
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """Kernels by name, on one queue."""
-
-    run: dict[str, Callable[[], None]]
-    finish: Callable[[], None]
-
-
-def equal_kernels(device: str) -> Kernels:
-    """Kernels that take PLANTED_S each, by how much they do."""
-    from handheld.backends.opencl import devices as opencl_devices
-
-    bench = _Bench(opencl_devices.find(device))
-    cl, queue = bench.cl, bench.queue
-    local = min(64, bench.caps.max_work_group)
-    items = local * bench.caps.compute_units * (4 if bench.caps.kind == "cpu" else 64)
-    sums = bench._buffer(4 * items * 4)
-    compute = cl.Kernel(bench._program(FLOPS=1, T="float4", SCALAR="float", WIDE=8), "flops")
-    nbytes = min(1 << 28, bench.caps.global_mem_bytes // 8, bench.caps.max_alloc_bytes)
-    count = nbytes // 2 // (4 * bench.vector)
-    source, target = bench._buffer(nbytes), bench._buffer(nbytes // 2)
-    move = cl.Kernel(bench._program(T=f"float{bench.vector}"), "copy")
-    if bench.local == 1:
-        movers = min(bench.items, count // 16)
-        part = 1 << (count // movers).bit_length() - 1
-        walk = (part, 0, 1, part - 1)
-    else:
-        movers = min(bench.items, max(count // bench.local, 1) * bench.local)
-        walk = (0, 1, movers, count - 1)
-
-    def arithmetic(n: int) -> None:
-        compute.set_args(sums, np.float32(0.5), np.float32(0.5), np.int32(n))
-        cl.enqueue_nd_range_kernel(queue, compute, (items,), (local,))
-
-    def memory(n: int) -> None:
-        move.set_args(source, target, *(np.uint32(v) for v in (*walk, n)))
-        cl.enqueue_nd_range_kernel(queue, move, (movers,), (bench.local,))
-
-    made = {}
-    for name, run in (("arithmetic", arithmetic), ("memory", memory)):
-        n = rounds_for(run, queue, PLANTED_S)
-        made[name] = lambda run=run, n=n: run(n)
-    return Kernels(made, queue.finish)
-
-
-def rounds_for(run: Callable[[int], None], queue: Any, seconds: float) -> int:
-    """How many rounds of a kernel's loop take so long: by the slope between two counts."""
-
-    def clock(n: int) -> float:
-        run(n)
-        queue.finish()
-        times = []
-        for _ in range(5):
-            begun = time.perf_counter()
-            for _ in range(4):
-                run(n)
-            queue.finish()
-            times.append((time.perf_counter() - begun) / 4)
-        return float(np.median(times))
-
-    n = 1
-    while clock(n) < seconds / 2 and n < 2**28:
-        n *= 2
-    for _ in range(6):  # nearer and nearer
-        n = max(1, round(n * seconds / clock(n)))
-    return n
-
-
-def rounds(kernels: Kernels, counts: dict[str, int], seconds: float) -> tuple[int, int, int]:
-    """As profile.energy.window, of these kernels."""
-
-    def one() -> None:
-        for name, count in counts.items():
-            for _ in range(count):
-                kernels.run[name]()
-
-    one()
-    kernels.finish()
-    runs, begin = 0, time.monotonic_ns()
-    while time.monotonic_ns() - begin < seconds * 1e9:
-        for _ in range(4):
-            one()
-        kernels.finish()
-        runs += 4
-    return runs, begin, time.monotonic_ns()
-
-
-# ── what is said ──────────────────────────────────────────────────────────────────────────────
-
-
-def say(row: Row) -> None:
-    print(f"\n{row['workload']}, {row['rail']}: {row['watts']:.1f} W at work, {row['idle_watts']:.1f} W idle")
-    kinds = (*METHODS, *TIMED, "mean power")
-    print(f"{'J':24} {'counter':>10} {'±':>8}" + "".join(f" {kind:>16}" for kind in kinds))
-    for name in (name for name in HELD_OUT if name in row):
-        one = row[name]
-        cells = "".join(
-            f" {one[m]:9.4g} {one[m] / one['joules'] - 1:+6.1%}" if m in one else f" {'':16}" for m in kinds
-        )
-        held = "" if name == "step" else " (held out)"
-        print(f"{name + held:24} {one['joules']:10.4g} {one['half']:8.2g}{cells}")
-    if row["correlation"] is not None:
-        print(
-            f"the two methods, {len(row['signatures'])} signatures: correlation "
-            f"{row['correlation']:.3f}, of ranks {row['rank_correlation']:.3f}"
-        )
-    if "problem" in row:
-        print(f"no other batch: {row['problem']}")
-    share = row["memory_share"]
-    print(
-        "memory's share of a step's energy: "
-        + (f"{share:.1%}" if share is not None else "not measured: memory has no rail here")
-    )
-
-
-def say_planted(row: Row) -> None:
-    print(f"\ntwo kernels of equal time, {row['rail']}")
-    for method in METHODS:
-        one = row[method]
-        cells = "; ".join(
-            f"{name} {one[name]['joules'] * 1e3:.4g} mJ ({one[name]['low_joules'] * 1e3:.4g} to "
-            f"{one[name]['high_joules'] * 1e3:.4g}) in {one[name]['run_s'] * 1e3:.3f} ms"
-            for name in ("arithmetic", "memory")
-        )
-        print(f"{method}: {cells}: {'told apart' if one['told apart'] else 'not told apart'}")
-
-
-def plot(rows: list[Row], device: str, path: Path) -> None:
-    """The two methods, a point per signature with its intervals."""
-    series = []
-    for row in rows:
-        slope, alone = ([one[method] for one in row["signatures"]] for method in METHODS)
-        low, at, high = ([one[key] * 1e3 for one in alone] for key in ("low_joules", "joules", "high_joules"))
-        x_low, x, x_high = ([one[key] * 1e3 for one in slope] for key in ("low_joules", "joules", "high_joules"))
-        series.append(Points(f"{row['workload']}, {len(x)}", at, x, low, high, x_low, x_high))
-    title = "Energy of a signature's ops by two methods"
-    axes = (Axis(f"by {method}", "mJ", log=True) for method in METHODS)
-    charts_page.write(path, title, device, points(title, series, *axes))
 
 
 def find_sensors(name: str | None) -> Sources:

@@ -1,0 +1,41 @@
+"""A folder with a factory to work in, and the command in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from handheld.cli import output
+from handheld.cli.main import app
+from helpers.commands import BLOCK_TORCH, FACTORY
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    """A folder with a user's file and data, and what the commands make of them."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "mine.py").write_text(FACTORY)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 400)
+    x = rng.standard_normal((3, 6))[labels] * 2 + 0.3 * rng.standard_normal((400, 6))
+    np.savez(folder / "data.npz", x=x.astype(np.float32), y=labels)
+    np.savez(folder / "thin.npz", x=np.zeros((64, 5), np.float32), y=np.arange(64) % 3)
+    np.savez(folder / "wide.npz", x=np.zeros((64, 6), np.float32), y=np.arange(64) % 7)
+    (folder / "sitecustomize.py").write_text(BLOCK_TORCH)
+    return folder
+
+
+@pytest.fixture
+def run(work, monkeypatch):
+    """Runs a command in the folder; 80 columns, no colours."""
+    monkeypatch.chdir(work)
+    for console in (output.out, output.err):
+        monkeypatch.setattr(console, "_width", 80)
+
+    def call(*words: str):
+        return CliRunner().invoke(app, list(words), prog_name="handheld")
+
+    return call

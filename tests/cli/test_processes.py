@@ -1,0 +1,110 @@
+"""The command in a process of its own: signals, and no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import handheld
+from handheld.package import load_state
+
+# ── real processes ────────────────────────────────────────────────────────────────────────────
+
+
+def process(work: Path, *words: str, torch: bool = True) -> subprocess.Popen[str]:
+    own = str(Path(handheld.__file__).parents[1])
+    path = own if torch else f"{work}{os.pathsep}{own}"  # the first holds what blocks torch
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": path}
+    command = [sys.executable, "-m", "handheld.cli.main", *words]
+    return subprocess.Popen(
+        command, cwd=work, text=True, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_in_the_middle_of_training(work, number, word):
+    kept = work / f"{word}.checkpoint"
+    child = process(
+        work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000", "--checkpoint", kept.name, "--json"
+    )
+    until = time.monotonic() + 60
+    while not kept.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    written = kept.stat().st_mtime_ns
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 128 + number and "Traceback" not in err
+    assert f"stopped: {word} in epoch" in err
+    assert f"To go on from {kept.name}: the same command with --resume" in err
+    assert json.loads(out)["error"]["type"] == "Interrupted"
+    assert kept.stat().st_mtime_ns > written
+    state, meta = load_state(kept)
+    assert meta["history"]["steps"] == int(state["handheld.step"]) > 0
+
+
+def test_ctrl_c_while_python_still_imports(work):
+    code = (
+        "import sys, handheld\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "sys.modules.pop('handheld.cli.main', None)\n"
+        "import runpy; runpy.run_module('handheld', run_name='__main__')\n"
+    )
+    own = str(Path(handheld.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=work,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": own},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "stopped: interrupted\n")
+
+
+def test_ctrl_c_again_and_again(work):
+    child = process(work, "train", "mine.py:make", "--data", "data.npz", "--epochs", "100000")
+    assert child.stdout is not None
+    while not child.stdout.readline().lstrip().startswith("2 "):
+        assert child.poll() is None
+    for _ in range(40):
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.005)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and "Traceback" not in err
+    assert err.startswith("stopped: interrupted") and err.count("\n") == 1
+    assert "Nothing was kept; --checkpoint FILE keeps it the next time" in err
+
+
+def test_without_torch_a_step_file_trains(work):
+    made = process(work, "package", "mine.py:with_batch", "--out", "small.step")
+    assert made.wait(60) == 0, made.communicate()
+    child = process(work, "train", "small.step", "--data", "data.npz", "--epochs", "2", "--json", torch=False)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    assert json.loads(out)["test"]["accuracy"] > 0.8
+
+
+def test_without_torch_the_rest_says_what_to_install(work):
+    children = [
+        process(work, *words, torch=False)
+        for words in (
+            ("train", "lenet5", "--data", "digits"),
+            ("train", "mine.py:make", "--data", "data.npz"),
+            ("verify", "lenet5"),
+            ("package", "lenet5"),
+        )
+    ]
+    for child in children:
+        out, err = child.communicate(timeout=60)
+        assert child.returncode == 1 and not out
+        assert "pip install 'handheld[capture]'" in err and "Traceback" not in err

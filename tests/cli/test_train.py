@@ -1,0 +1,215 @@
+"""`handheld train`, `package` and `verify` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import handheld
+from handheld import container
+from handheld.errors import CheckpointError, StepFileError
+from helpers.commands import fails
+
+# ── train, package, verify ────────────────────────────────────────────────────────────────────
+
+
+def test_train_in_halves(run, work):
+    words = ("train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--on", "reference:cpu")
+    report = json.loads(run(*words, "--precision", "half", "--json").stdout)
+    assert report["precision"] == "half" and 0 < report["loss_scale"]["scale"] <= 2.0**16
+    assert "steps skipped; the loss is scaled by" in run(*words, "--precision", "half").stdout
+    fails(run(*words, "--precision", "bf16"), "no precision is called 'bf16'")
+
+
+def test_train_a_factory_and_go_on_from_the_export(run, work):
+    words = ("--data", "data.npz", "--epochs", "4", "--batch", "16")
+    result = run("train", "mine.py:make", *words, "--export", "out.step")
+    assert result.exit_code == 0, result.output
+    assert "test accuracy" in result.stdout and "launches" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    again = run("train", "out.step", *words, "--json")
+    report = json.loads(again.stdout)
+    assert report["test"]["accuracy"] > 0.95 and len(report["epochs"]) == 4
+    assert report["epochs"][0]["loss"] < 0.2  # it did not start from nothing
+    assert report["device"].startswith("opencl:") and report["launches_per_step"] < 20
+
+
+def test_package_several_sizes(run, work):
+    words = ("package", "mine.py:with_batch", "--batch", "16,4", "--out", "sizes.step", "--json")
+    result = run(*words)
+    report = json.loads(result.stdout)
+    assert report["batch"] == [4, 16] and {"train@4", "predict@16"} <= set(report["graphs"])
+    step = handheld.load(work / "sizes.step")
+    with step.plan("opencl").start() as trainer:
+        for size in (4, 16):
+            x, y = np.zeros((size, 6), np.float32), np.zeros(size, np.int64)
+            assert float(trainer.step(x, y)) > 0
+            assert trainer.predict(x).shape == (size, 3)
+        assert int(trainer.state()["handheld.step"]) == 2
+        with pytest.raises(handheld.HandheldError, match="packaged are batches of 4, 16"):
+            trainer.step(np.zeros((5, 6), np.float32), np.zeros(5, np.int64))
+    trained = run("train", "sizes.step", "--data", "data.npz", "--epochs", "1", "--json")
+    assert json.loads(trained.stdout)["batch"] == 16
+    fails(run("train", "sizes.step", "--data", "data.npz", "--batch", "5"), "4, 16")
+
+
+def test_verify(run, work):
+    result = run("verify", "mine.py:with_batch")
+    assert result.exit_code == 0 and result.stdout.count("PASS") == 3
+    report = json.loads(run("verify", "mine.py:with_batch", "--graph", "train", "--json").stdout)
+    phases = {op["phase"] for op in report[0]["ops"]}
+    assert report[0]["passed"] and phases == {"forward", "backward", "update"}
+    listed = run("verify", "mine.py:with_batch", "--graph", "predict", "--all").stdout
+    assert "matmul" in listed and max(map(len, listed.splitlines())) <= 80
+
+
+def test_verify_names_the_first_op_that_differs(run, work):
+    result = run("verify", "mine.py:with_batch", "--on", "null", "--graph", "predict")
+    assert result.exit_code == 1
+    text = " ".join(result.stdout.split())
+    assert "FAIL predict on null: op 0 of" in text and "differs first: matmul (forward of 0" in text
+
+
+def test_verify_names_a_frozen_decision_and_the_batch_that_decides_otherwise(run, work):
+    result = run("verify", "mine.py:branch", "--graph", "train", "--on", "reference:cpu")
+    assert result.exit_code == 1 and result.stdout.startswith("FROZEN  train on reference:cpu: ")
+    assert "`if x.mean() > 0:` read True, from input 0" in " ".join(result.stdout.split())
+    assert "decides otherwise: it is False in " in " ".join(result.stdout.split())
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    words = ("verify", "mine.py:branch", "--graph", "train", "--on", "reference:cpu", "--json")
+    (train,) = json.loads(run(*words).stdout)
+    assert not train["passed"] and train["first"] is None and train["frozen"][0]["changed"]
+    result = run(*words, "--accept-frozen")
+    assert result.exit_code == 0 and json.loads(result.stdout)[0]["passed"]
+
+
+def test_a_frozen_decision_is_accepted_or_an_error(run, work):
+    train = ("train", "mine.py:branch", "--data", "data.npz", "--epochs", "1", "--on", "reference:cpu")
+    package = ("package", "mine.py:branch", "--out", "branch.step")
+    for words in (train, package):
+        fails(run(*words), "mine.py:", "`if x.mean() > 0:`", "--accept-frozen")
+    assert not (work / "branch.step").exists()
+    for words in (train, package):
+        result = run(*words, "--accept-frozen")
+        assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
+    file = ("branch.step", *train[2:], "--batch", "8")  # was accepted when it was packaged
+    result = run("train", *file)
+    assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
+    result = run("verify", "branch.step", "--graph", "train", "--on", "reference:cpu")
+    assert result.exit_code == 1 and "there is no code to run" in result.stdout
+
+
+def test_checkpoint_and_resume(run, work):
+    words = ("train", "mine.py:make", "--data", "data.npz", "--batch", "16", "--json")
+    straight = json.loads(run(*words, "--epochs", "2", "--schedule", "constant").stdout)
+    keep = ("--checkpoint", "run.checkpoint", "--schedule", "constant")
+    assert run(*words, "--epochs", "1", *keep).exit_code == 0
+    again = run(*words, "--epochs", "2", *keep)
+    assert again.exit_code == 1 and "run.checkpoint exists" in again.stderr
+    assert "--resume" in json.loads(again.stdout)["error"]["message"]
+    resumed = json.loads(run(*words, "--epochs", "2", *keep, "--resume").stdout)
+    losses = [[e["loss"] for e in r["epochs"]] for r in (straight, resumed)]
+    assert losses[0] == losses[1] and resumed["test"] == straight["test"]
+
+
+def test_resume_says_what_changed(run, work):
+    words = ("train", "mine.py:make", "--checkpoint", "changed.ck", "--on", "reference:cpu")
+    data = ("--data", "data.npz")
+    assert run(*words, *data, "--epochs", "1").exit_code == 0
+    result = run(*words, *data, "--epochs", "2", "--lr", "0.3", "--resume")
+    assert result.exit_code == 0
+    assert "epochs were 1 and are 2" in result.stderr
+    assert "the rate of its last step was" in result.stderr
+    np.savez(work / "other.npz", **{k: v[::-1] for k, v in np.load(work / "data.npz").items()})
+    fails(run(*words, "--data", "other.npz", "--epochs", "3", "--resume"), "changed.ck is of other data", "--export")
+    fails(run(*words, *data, "--seed", "1", "--epochs", "3", "--resume"), "seed 0 of the data")
+
+
+def test_a_step_file_is_replaced_only_if_asked_for(run, work):
+    words = ("package", "mine.py:with_batch", "--out", "twice.step")
+    assert run(*words).exit_code == 0
+    before = (work / "twice.step").read_bytes()
+    fails(run(*words, "--seed", "1"), "twice.step exists. Add --force")
+    fails(run("train", "mine.py:make", "--data", "data.npz", "--export", "twice.step"), "--force")
+    assert (work / "twice.step").read_bytes() == before
+    assert run(*words, "--seed", "1", "--force").exit_code == 0
+    assert (work / "twice.step").read_bytes() != before
+
+
+def test_example_batches_come_from_data_too(run, work):
+    for words in (("verify", "mine.py:make", "--on", "reference:cpu"), ("package", "mine.py:make")):
+        fails(run(*words), "gives no example batch", "--data DATA")
+    fails(run("tune", "mine.py:make"), "--data DATA")
+    result = run("verify", "mine.py:make", "--data", "data.npz", "--on", "reference:cpu")
+    assert result.exit_code == 0 and result.stdout.count("PASS") == 3
+    made = run("package", "mine.py:make", "--data", "data.npz", "--batch", "2,4", "--out", "data.step", "--json")
+    assert set(json.loads(made.stdout)["graphs"]) >= {"train@2", "train@4"}
+    assert run("train", "data.step", "--data", "data.npz", "--epochs", "1", "--on", "reference:cpu").exit_code == 0
+    result = run("verify", "mine.py:branch", "--data", "data.npz", "--on", "reference:cpu")
+    assert "decides otherwise: it is" in result.stdout and "of the data" in result.stdout
+
+
+def test_a_factory_that_is_not_there_or_cannot_be_imported(run, work):
+    fails(run("train", "mine.py:mkae", "--data", "data.npz"), "no function 'mkae'", "it has: make,")
+    (work / "needs.py").write_text("import torch\nimport nowhere_to_be_found.inside\n")
+    fails(
+        run("verify", "needs.py:make"),
+        "needs.py:make raised ModuleNotFoundError in line 2",
+        "Try: pip install nowhere_to_be_found",
+    )
+
+
+def test_several_updates_are_for_python(run):
+    fails(run("train", "dcgan", "--data", "digits"), "the graphs d, g", "docs/api.md")
+
+
+def test_a_full_disk_does_not_lose_the_trained_model(run, work, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise CheckpointError("full.checkpoint could not be written: No space left on device")
+
+    monkeypatch.setattr("handheld.package.save_state", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = run("train", "mine.py:make", "--data", "data.npz", "--checkpoint", "full.checkpoint")
+    (kept,) = tmp_path.glob("*.step")
+    assert result.exit_code == 1 and "No space left" in result.stderr and str(kept) in result.stderr
+    assert int(handheld.load(kept).state()["handheld.step"]) == 10
+
+
+def test_a_full_disk_does_not_lose_what_should_be_exported(run, work, tmp_path, monkeypatch):
+    real = container.write
+
+    def full(path: Path, *rest: object) -> Path:
+        if path.name == "full.step":
+            raise StepFileError("full.step could not be written: No space left on device")
+        return real(path, *rest)
+
+    monkeypatch.setattr(container, "write", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = run(
+        "train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--export", "full.step", "--on", "reference:cpu"
+    )
+    (kept,) = tmp_path.glob("*.step")
+    assert result.exit_code == 1 and "No space left" in result.stderr and str(kept) in result.stderr
+    assert int(handheld.load(kept).state()["handheld.step"]) == 10
+
+
+def test_a_finished_run_has_nothing_to_go_on_with(run, work):
+    words = (
+        "train",
+        "mine.py:make",
+        "--data",
+        "data.npz",
+        "--on",
+        "reference:cpu",
+        "--epochs",
+        "1",
+        "--checkpoint",
+        "done.ck",
+    )
+    assert run(*words).exit_code == 0
+    result = run(*words, "--resume")
+    assert result.exit_code == 0 and "test accuracy" in result.stdout
+    assert "note: done.ck is of 1 epoch, and --epochs 1 asks for no more" in result.stderr
