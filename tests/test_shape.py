@@ -40,7 +40,7 @@ LONG_FUNCTIONS: set[str] = {
     "src/handheld/studies/page2022.py _transfers",
     "src/handheld/studies/page2022.py _where",
 }
-WIDE_PAGES: set[str] = {"docs/architecture.md", "docs/results.md", "docs/tuning.md"}
+WIDE_PAGES: set[str] = {"docs/architecture.md", "docs/results.md"}
 
 
 def modules() -> dict[str, str]:
