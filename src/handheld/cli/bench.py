@@ -20,100 +20,111 @@ from handheld.cli import bench_tables, output
 from handheld.cli.options import Json, Seed
 from handheld.errors import HandheldError
 
+ON = ",".join(DEVICES)
 OUT = Path("bench-results")
 SAY_S = 0.25  # between two looks at how far it is
 UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAMES",
+        show_default=False,
+        help=(
+            "Workloads (lenet5), groups of them (text, liu2019), file.py:factory or step files; all "
+            "workloads if none is named. With --compare and --merge: results folders."
+        ),
+    ),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="DEVICES",
+        help=(
+            "Devices, with commas between: opencl, opencl:NAME, reference:cpu, reference:cuda; and PyTorch "
+            "itself, for comparison, as pytorch:cpu, pytorch:cuda."
+        ),
+    ),
+]
+Batch = Annotated[
+    str | None,
+    typer.Option(
+        "--batch",
+        metavar="N,N",
+        show_default=False,
+        help=("Batch sizes, with commas between; each workload's own if not given."),
+    ),
+]
+Size = Annotated[
+    str,
+    typer.Option("--size", metavar="SIZE", help=("small, or paper: images of 224x224 and published configurations.")),
+]
+Seconds = Annotated[
+    float,
+    typer.Option(
+        "--seconds", metavar="S", help=("How long each run trains after its first step; five steps at least.")
+    ),
+]
+Steps = Annotated[
+    int | None, typer.Option("--steps", min=1, metavar="N", show_default=False, help="Train for so many steps instead.")
+]
+Out = Annotated[
+    Path,
+    typer.Option("--out", metavar="FOLDER", help=("The results folder; one that is there goes on where it stopped.")),
+]
+Resume = Annotated[
+    Path | None, typer.Option("--resume", metavar="FOLDER", help=("Go on with what this folder was begun with."))
+]
+Retry = Annotated[bool, typer.Option("--retry", help=("Run again what did not train."))]
+LimitMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--limit-memory",
+        metavar="SIZE",
+        help=(
+            "The most a run may take, as planned on the device and as held by its process: 2GiB. "
+            "If not given nearly all that is free."
+        ),
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", min=1, metavar="S", help=("How long a run may say nothing before it counts as hung.")),
+]
+Cool = Annotated[
+    str,
+    typer.Option(
+        "--cool",
+        metavar="S|auto",
+        help=(
+            "Seconds between runs; auto: until sensors say what they said at the start, at most "
+            "half a minute, and a second where there are none."
+        ),
+    ),
+]
+Compare = Annotated[bool, typer.Option("--compare", help=("Compare two results folders, row by row."))]
+Merge = Annotated[bool, typer.Option("--merge", help=("Make one results folder, --out, of several."))]
+Listed = Annotated[bool, typer.Option("--list", help=("Say which workloads there are, and run nothing."))]
+
+
 def bench(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAMES",
-            show_default=False,
-            help=(
-                "Workloads (lenet5), groups of them (text, liu2019), file.py:factory or step files; all "
-                "workloads if none is named. With --compare and --merge: results folders."
-            ),
-        ),
-    ] = None,
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on",
-            metavar="DEVICES",
-            help=(
-                "Devices, with commas between: opencl, opencl:NAME, reference:cpu, reference:cuda; and PyTorch "
-                "itself, for comparison, as pytorch:cpu, pytorch:cuda."
-            ),
-        ),
-    ] = ",".join(DEVICES),
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            "--batch",
-            metavar="N,N",
-            show_default=False,
-            help=("Batch sizes, with commas between; each workload's own if not given."),
-        ),
-    ] = None,
-    size: Annotated[
-        str,
-        typer.Option(
-            "--size", metavar="SIZE", help=("small, or paper: images of 224x224 and published configurations.")
-        ),
-    ] = "small",
-    seconds: Annotated[
-        float,
-        typer.Option(
-            "--seconds", metavar="S", help=("How long each run trains after its first step; five steps at least.")
-        ),
-    ] = Settings.seconds,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", min=1, metavar="N", show_default=False, help="Train for so many steps instead."),
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="FOLDER", help=("The results folder; one that is there goes on where it stopped.")
-        ),
-    ] = OUT,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="FOLDER", help=("Go on with what this folder was begun with."))
-    ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help=("Run again what did not train."))] = False,
-    limit_memory: Annotated[
-        str | None,
-        typer.Option(
-            "--limit-memory",
-            metavar="SIZE",
-            help=(
-                "The most a run may take, as planned on the device and as held by its process: 2GiB. "
-                "If not given nearly all that is free."
-            ),
-        ),
-    ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", min=1, metavar="S", help=("How long a run may say nothing before it counts as hung.")
-        ),
-    ] = Settings.silence_s,
-    cool: Annotated[
-        str,
-        typer.Option(
-            "--cool",
-            metavar="S|auto",
-            help=(
-                "Seconds between runs; auto: until sensors say what they said at the start, at most "
-                "half a minute, and a second where there are none."
-            ),
-        ),
-    ] = "auto",
-    compare: Annotated[bool, typer.Option("--compare", help=("Compare two results folders, row by row."))] = False,
-    merge: Annotated[bool, typer.Option("--merge", help=("Make one results folder, --out, of several."))] = False,
-    listed: Annotated[bool, typer.Option("--list", help=("Say which workloads there are, and run nothing."))] = False,
+    names: Names = None,
+    on: On = ON,
+    batch: Batch = None,
+    size: Size = "small",
+    seconds: Seconds = Settings.seconds,
+    steps: Steps = None,
+    out: Out = OUT,
+    resume: Resume = None,
+    retry: Retry = False,
+    limit_memory: LimitMemory = None,
+    timeout: Timeout = Settings.silence_s,
+    cool: Cool = "auto",
+    compare: Compare = False,
+    merge: Merge = False,
+    listed: Listed = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -153,6 +164,10 @@ def bench(
     else:
         matrix = runner.Matrix(runner.expand(names or ()), split(on), batches(batch), size)
         folder = out
+    _run(matrix, folder, settings, retry, json)
+
+
+def _run(matrix: runner.Matrix | None, folder: Path, settings: Settings, retry: bool, json: bool) -> None:
     begun = time.monotonic()
     with shown(json) as tell:
         count = 0

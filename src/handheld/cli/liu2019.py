@@ -22,57 +22,58 @@ COLOURS = {findings2019.HOLDS: "green", findings2019.FAILS: "red"}
 _BATCHES = ",".join(map(str, liu2019.BATCHES))
 
 
+Workloads = Annotated[
+    str,
+    typer.Option(
+        "--workloads",
+        metavar="NAMES",
+        help=("trained: the ten that trained on the paper's device; all: its sixteen; or names with commas between."),
+    ),
+]
+Batch = Annotated[str, typer.Option("--batch", metavar="N,N", help=("Batch sizes."))]
+Size = Annotated[str, typer.Option("--size", metavar="SIZE", help=("small, or paper: the published shapes."))]
+Seconds = Annotated[
+    float,
+    typer.Option("--seconds", min=0.1, metavar="S", help=("Of steps in each run; sensors of power want 4 or more.")),
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help=("A first look: four workloads, batches 4 and 64, 2 seconds a run."))
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FOLDER",
+        show_default=False,
+        help=("Where runs, result and page go; what is there is not run again. ./liu2019 if not given."),
+    ),
+]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--page",
+        metavar="RESULT",
+        help=("Measure nothing: draw the page of a result, or of a folder of runs, again, beside it or into --out."),
+    ),
+]
+Cool = Annotated[
+    str,
+    typer.Option("--cool", metavar="S|auto", help=("Seconds between runs; auto: as sensors say, at most a minute.")),
+]
+Retry = Annotated[bool, typer.Option("--retry", help=("Also run again what did not train."))]
+
+
 def study_liu2019(
     on: On = "opencl",
-    workloads: Annotated[
-        str,
-        typer.Option(
-            "--workloads",
-            metavar="NAMES",
-            help=(
-                "trained: the ten that trained on the paper's device; all: its sixteen; or names with commas between."
-            ),
-        ),
-    ] = "trained",
-    batch: Annotated[str, typer.Option("--batch", metavar="N,N", help=("Batch sizes."))] = _BATCHES,
-    size: Annotated[
-        str, typer.Option("--size", metavar="SIZE", help=("small, or paper: the published shapes."))
-    ] = "small",
-    seconds: Annotated[
-        float,
-        typer.Option(
-            "--seconds", min=0.1, metavar="S", help=("Of steps in each run; sensors of power want 4 or more.")
-        ),
-    ] = liu2019.SECONDS,
-    quick: Annotated[
-        bool, typer.Option("--quick", help=("A first look: four workloads, batches 4 and 64, 2 seconds a run."))
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="FOLDER",
-            show_default=False,
-            help=("Where runs, result and page go; what is there is not run again. ./liu2019 if not given."),
-        ),
-    ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            "--page",
-            metavar="RESULT",
-            help=(
-                "Measure nothing: draw the page of a result, or of a folder of runs, again, beside it or into --out."
-            ),
-        ),
-    ] = None,
-    cool: Annotated[
-        str,
-        typer.Option(
-            "--cool", metavar="S|auto", help=("Seconds between runs; auto: as sensors say, at most a minute.")
-        ),
-    ] = "auto",
-    retry: Annotated[bool, typer.Option("--retry", help=("Also run again what did not train."))] = False,
+    workloads: Workloads = "trained",
+    batch: Batch = _BATCHES,
+    size: Size = "small",
+    seconds: Seconds = liu2019.SECONDS,
+    quick: Quick = False,
+    out: Out = None,
+    page: Page = None,
+    cool: Cool = "auto",
+    retry: Retry = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,18 +14,22 @@ from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Size, Sp
 from handheld.cli.prepare import capture_example, check_frozen, check_new, check_writable
 from handheld.errors import HandheldError
 from handheld.resolve import StepFile, open_model
+from handheld.step import Step
+
+Batch = Annotated[
+    str | None,
+    typer.Option("--batch", metavar="N,N,...", help=("Batch sizes to package; the model's own if not given.")),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE.step", help=("Where to write; NAME.step if not given."))
+]
 
 
 def package(
     what: Spec,
     scale: Size = None,
-    batch: Annotated[
-        str | None,
-        typer.Option("--batch", metavar="N,N,...", help=("Batch sizes to package; the model's own if not given.")),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.step", help=("Where to write; NAME.step if not given."))
-    ] = None,
+    batch: Batch = None,
+    out: Out = None,
     data: Data = None,
     force: Force = False,
     seed: Seed = 0,
@@ -55,7 +59,7 @@ def package(
     if frozen:
         output.warn(frozen)
     step.save(path)
-    result = {
+    result: dict[str, Any] = {
         "path": str(path),
         "bytes": path.stat().st_size,
         "model": source.name,
@@ -66,11 +70,15 @@ def package(
     }
     if json:
         output.print_json(result)
-        return
+    else:
+        _say(path, step, result)
+
+
+def _say(path: Path, step: Step, result: dict[str, Any]) -> None:
     output.out.print(
         output.grid(
             [
-                ("wrote", f"[bold]{path}[/], {output.size(path.stat().st_size)}"),
+                ("wrote", f"[bold]{path}[/], {output.size(result['bytes'])}"),
                 (
                     "graphs",
                     ", ".join(
@@ -78,7 +86,7 @@ def package(
                     ),
                 ),
                 ("state", f"{len(step.slots)} slots, {result['parameters']} of them parameters"),
-                ("time", output.duration(time.perf_counter() - started)),
+                ("time", output.duration(result["seconds"])),
             ]
         )
     )

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
@@ -24,9 +24,57 @@ from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.sampling import sources
 from handheld.profile.session import STEPS, Progress
 from handheld.profile.session import profile as measure
-from handheld.resolve import open_model
+from handheld.resolve import ModelSpec, open_model
+from handheld.step import Step
 
 SAY_S = 0.25  # between two looks at how far it is
+
+
+Batch = Annotated[
+    int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; the model's own if not given."))
+]
+Steps = Annotated[int, typer.Option("--steps", min=1, metavar="N", help=("Steps to run."))]
+Graph = Annotated[
+    str | None,
+    typer.Option(
+        "--graph",
+        metavar="NAME",
+        help=("The graph to run; if not given the one that trains, or several updates in turn."),
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE.run", help=("Where to write the run; NAME-N.run if not given."))
+]
+Energy = Annotated[
+    bool, typer.Option("--energy", help=("Measure the energy of each op, too: takes minutes, and a sensor of power."))
+]
+EnergySeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--energy-seconds",
+        min=1,
+        metavar="S",
+        help=("How long that may take, about; fewer ops are told apart in less time."),
+    ),
+]
+EstimateEnergy = Annotated[
+    bool,
+    typer.Option(
+        "--estimate-energy",
+        help=(
+            "Estimate energy as --watts-busy times busy time and --watts-idle times the rest; marked "
+            "as an estimate wherever it appears."
+        ),
+    ),
+]
+WattsBusy = Annotated[
+    float | None,
+    typer.Option("--watts-busy", metavar="W", help=("For the estimate: what the device takes while it works.")),
+]
+WattsIdle = Annotated[
+    float, typer.Option("--watts-idle", metavar="W", help=("For the estimate: what it takes while it does not."))
+]
+LiveOption = Annotated[bool, typer.Option("--live", help=("Show the run in the terminal while it goes on."))]
 
 
 def profile(
@@ -34,54 +82,17 @@ def profile(
     scale: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; the model's own if not given."))
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help=("Steps to run."))] = STEPS,
-    graph: Annotated[
-        str | None,
-        typer.Option(
-            "--graph",
-            metavar="NAME",
-            help=("The graph to run; if not given the one that trains, or several updates in turn."),
-        ),
-    ] = None,
+    batch: Batch = None,
+    steps: Steps = STEPS,
+    graph: Graph = None,
     data: Data = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE.run", help=("Where to write the run; NAME-N.run if not given.")),
-    ] = None,
-    energy: Annotated[
-        bool,
-        typer.Option("--energy", help=("Measure the energy of each op, too: takes minutes, and a sensor of power.")),
-    ] = False,
-    energy_seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--energy-seconds",
-            min=1,
-            metavar="S",
-            help=("How long that may take, about; fewer ops are told apart in less time."),
-        ),
-    ] = None,
-    estimate_energy: Annotated[
-        bool,
-        typer.Option(
-            "--estimate-energy",
-            help=(
-                "Estimate energy as --watts-busy times busy time and --watts-idle times the rest; marked "
-                "as an estimate wherever it appears."
-            ),
-        ),
-    ] = False,
-    watts_busy: Annotated[
-        float | None,
-        typer.Option("--watts-busy", metavar="W", help=("For the estimate: what the device takes while it works.")),
-    ] = None,
-    watts_idle: Annotated[
-        float, typer.Option("--watts-idle", metavar="W", help=("For the estimate: what it takes while it does not."))
-    ] = 0.0,
-    live: Annotated[bool, typer.Option("--live", help=("Show the run in the terminal while it goes on."))] = False,
+    out: Out = None,
+    energy: Energy = False,
+    energy_seconds: EnergySeconds = None,
+    estimate_energy: EstimateEnergy = False,
+    watts_busy: WattsBusy = None,
+    watts_idle: WattsIdle = 0.0,
+    live: LiveOption = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -103,17 +114,11 @@ def profile(
         sources().need_power()  # before anything is captured
     source = open_model(what, scale)
     size = batch or source.default_batch
-    step, batches = capture_example(source, [size], seed, data)
-    frozen = check_frozen(step, source, accept=True)  # where time goes does not depend on it
-    if frozen:
-        output.warn(frozen)
-    example = batches[0] if batches else source.example(size)
-    runs = dict(source.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, size)])
-    names = [graph] if graph else list(runs)
-    if names[0] not in step.graphs:
-        raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
-    # a graph that no training step runs may want other shapes than the example's
-    given = {name: inputs_for(runs.get(name), step.graphs[name], seed) for name in names}
+    step, runs = _captured(source, size, seed, data)
+    given = _inputs(step, runs, graph, seed)
+    names = list(given)
+    used = "random" if runs.get(names[0]) is None else data or "example"
+    about: dict[str, Any] = {"what": source.name, "batch": size, "seed": seed, "data": used}
     path = out or _free(source.name)
     plan = step.plan(on, graphs=names, precision=precision)
     with _kept(path), _shown(path, live and not json, json) as progress:
@@ -128,13 +133,29 @@ def profile(
             estimate=estimate,
             progress=progress,
             code=source.folder,
-            what=source.name,
-            batch=size,
-            seed=seed,
-            data="random" if runs.get(names[0]) is None else data or "example",
+            **about,
         )
     with run:
         present(run, json)
+
+
+def _captured(source: ModelSpec, size: int, seed: int, data: str | None) -> tuple[Step, dict[str, Any]]:
+    """The step, and by graph that trains the batch that it gets."""
+    step, batches = capture_example(source, [size], seed, data)
+    frozen = check_frozen(step, source, accept=True)  # where time goes does not depend on it
+    if frozen:
+        output.warn(frozen)
+    example = batches[0] if batches else source.example(size)
+    return step, dict(source.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, size)])
+
+
+def _inputs(step: Step, runs: dict[str, Any], graph: str | None, seed: int) -> dict[str, Any]:
+    """By graph that is run: what it is given in every step."""
+    names = [graph] if graph else list(runs)
+    if names[0] not in step.graphs:
+        raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
+    # a graph that no training step runs may want other shapes than the example's
+    return {name: inputs_for(runs.get(name), step.graphs[name], seed) for name in names}
 
 
 @contextlib.contextmanager

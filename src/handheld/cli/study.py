@@ -29,38 +29,39 @@ study = typer.Typer(
 )
 
 US = 1e6
+MODELS, WIDTHS = ",".join(das.MODELS), ",".join(map(str, das.WIDTHS))
 LEAST_WIDTH, MOST_WIDTH = 1, 1 << 15
+
+
+On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME as doctor prints it."))]
+Steps = Annotated[
+    int,
+    typer.Option("--steps", min=1, metavar="N", help=("Steps of each model and way, at most: slow ones make fewer.")),
+]
+Models = Annotated[str, typer.Option("--models", metavar="M,M,...", help=("Which of the four models."))]
+Widths = Annotated[str, typer.Option("--widths", metavar="W,W,...", help=("Layer widths of the sweep."))]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", help=("Where the result and its page go; ./das2022 if not given.")),
+]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--page",
+        metavar="RESULT.json",
+        help=("Measure nothing: draw the page of this result again, beside it or into --out."),
+    ),
+]
 
 
 @study.command("das2022")
 def das2022(
-    on: Annotated[
-        str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME as doctor prints it."))
-    ] = "opencl",
-    steps: Annotated[
-        int,
-        typer.Option(
-            "--steps", min=1, metavar="N", help=("Steps of each model and way, at most: slow ones make fewer.")
-        ),
-    ] = das.STEPS,
-    models: Annotated[str, typer.Option("--models", metavar="M,M,...", help=("Which of the four models."))] = ",".join(
-        das.MODELS
-    ),
-    widths: Annotated[str, typer.Option("--widths", metavar="W,W,...", help=("Layer widths of the sweep."))] = ",".join(
-        map(str, das.WIDTHS)
-    ),
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FOLDER", help=("Where the result and its page go; ./das2022 if not given.")),
-    ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            "--page",
-            metavar="RESULT.json",
-            help=("Measure nothing: draw the page of this result again, beside it or into --out."),
-        ),
-    ] = None,
+    on: On = "opencl",
+    steps: Steps = das.STEPS,
+    models: Models = MODELS,
+    widths: Widths = WIDTHS,
+    out: Out = None,
+    page: Page = None,
     json: Json = False,
 ) -> None:
     """Is training on this device's GPU worth it? Das et al., PerCom Workshops 2022.

@@ -41,55 +41,68 @@ from handheld.run.loop import fit
 from handheld.run.trainer import Trainer
 from handheld.step import Step
 
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        show_default=False,
+        help=(
+            "digits, pydoc (the text of Python's manual), a .npz file, a folder of images (a "
+            "sub-folder a class), or a .txt file; see above."
+        ),
+    ),
+]
+Epochs = Annotated[int, typer.Option("--epochs", min=1, metavar="N")]
+Batch = Annotated[
+    int | None, typer.Option("--batch", min=1, metavar="N", help=("Samples a step; the model's own if not given."))
+]
+Lr = Annotated[
+    float | None, typer.Option("--lr", metavar="RATE", help=("Learning rate; the optimizer's own if not given."))
+]
+Schedule = Annotated[
+    str, typer.Option("--schedule", metavar="NAME", help=("cosine (down to zero at the end) or constant."))
+]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", metavar="FILE", help=("Written after every epoch, and on Ctrl-C or SIGTERM.")),
+]
+Every = Annotated[
+    int | None, typer.Option("--every", min=1, metavar="N", help=("Also write the checkpoint every N steps."))
+]
+Resume = Annotated[bool, typer.Option("--resume", help=("Go on from the checkpoint, to the same bits."))]
+Export = Annotated[
+    Path | None, typer.Option("--export", metavar="FILE.step", help=("Write the trained model as a step file."))
+]
+BatteryFloor = Annotated[
+    float | None,
+    typer.Option("--battery-floor", metavar="PERCENT", help=("End in good order when the battery is lower.")),
+]
+ThermalLimit = Annotated[
+    float | None, typer.Option("--thermal-limit", metavar="CELSIUS", help=("Wait when the device is hotter."))
+]
+FindNan = Annotated[bool, typer.Option("--find-nan", help=("Name the op that makes a NaN loss (slower)."))]
+
 
 def train(
     what: Spec,
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data",
-            metavar="DATA",
-            show_default=False,
-            help=(
-                "digits, pydoc (the text of Python's manual), a .npz file, a folder of images (a "
-                "sub-folder a class), or a .txt file; see above."
-            ),
-        ),
-    ],
+    data: Data,
     scale: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
-    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N")] = 20,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, metavar="N", help=("Samples a step; the model's own if not given."))
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option("--lr", metavar="RATE", help=("Learning rate; the optimizer's own if not given."))
-    ] = None,
-    schedule: Annotated[
-        str, typer.Option("--schedule", metavar="NAME", help=("cosine (down to zero at the end) or constant."))
-    ] = "cosine",
+    epochs: Epochs = 20,
+    batch: Batch = None,
+    lr: Lr = None,
+    schedule: Schedule = "cosine",
     seed: Seed = 0,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", metavar="FILE", help=("Written after every epoch, and on Ctrl-C or SIGTERM.")),
-    ] = None,
-    every: Annotated[
-        int | None, typer.Option("--every", min=1, metavar="N", help=("Also write the checkpoint every N steps."))
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help=("Go on from the checkpoint, to the same bits."))] = False,
-    export: Annotated[
-        Path | None, typer.Option("--export", metavar="FILE.step", help=("Write the trained model as a step file."))
-    ] = None,
+    checkpoint: Checkpoint = None,
+    every: Every = None,
+    resume: Resume = False,
+    export: Export = None,
     force: Force = False,
-    battery_floor: Annotated[
-        float | None,
-        typer.Option("--battery-floor", metavar="PERCENT", help=("End in good order when the battery is lower.")),
-    ] = None,
-    thermal_limit: Annotated[
-        float | None, typer.Option("--thermal-limit", metavar="CELSIUS", help=("Wait when the device is hotter."))
-    ] = None,
-    find_nan: Annotated[bool, typer.Option("--find-nan", help=("Name the op that makes a NaN loss (slower)."))] = False,
+    battery_floor: BatteryFloor = None,
+    thermal_limit: ThermalLimit = None,
+    find_nan: FindNan = False,
     accept_frozen: AcceptFrozen = False,
     json: Json = False,
 ) -> None:

@@ -32,27 +32,29 @@ from handheld.step import Step
 SHOWN = 20  # signatures in the table
 
 
+On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME as doctor prints it."))]
+Batch = Annotated[
+    int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; the model's own if not given."))
+]
+Budget = Annotated[
+    float, typer.Option("--budget", min=1, metavar="SECONDS", help=("Time to spend; the next run goes on from there."))
+]
+Graph = Annotated[
+    str | None, typer.Option("--graph", metavar="NAME", help=("Only this graph; those that train if not given."))
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help=("Forget what is known of these shapes and start again."))]
+
+
 def tune(
     what: Spec,
     scale: Size = None,
-    on: Annotated[
-        str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME as doctor prints it."))
-    ] = "opencl",
+    on: On = "opencl",
     precision: Precision = "float32",
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; the model's own if not given."))
-    ] = None,
-    budget: Annotated[
-        float,
-        typer.Option("--budget", min=1, metavar="SECONDS", help=("Time to spend; the next run goes on from there.")),
-    ] = 120.0,
-    graph: Annotated[
-        str | None, typer.Option("--graph", metavar="NAME", help=("Only this graph; those that train if not given."))
-    ] = None,
+    batch: Batch = None,
+    budget: Budget = 120.0,
+    graph: Graph = None,
     data: Data = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help=("Forget what is known of these shapes and start again."))
-    ] = False,
+    fresh: Fresh = False,
     json: Json = False,
 ) -> None:
     """Find the fastest variant of each kernel for the shapes of a model.
