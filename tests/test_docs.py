@@ -122,11 +122,12 @@ def test_the_example_of_measurement_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_every_finding_and_table_of_a_run_is_documented():
-    from handheld.analyse import findings
+    from handheld.analyse import findings, machine
     from handheld.analyse.run import Run
 
     text = page("measurement.md")
-    kinds = set(re.findall(r'_finding\(\s*"([a-z ]+)"', Path(findings.__file__).read_text()))
+    code = "".join(Path(module.__file__).read_text() for module in (findings, machine))
+    kinds = set(re.findall(r'\bfinding\(\s*"([a-z ]+)"', code))
     assert len(kinds) > 5
     for kind in kinds | {"own load", "other load"}:
         assert f"| `{kind}` |" in text, kind

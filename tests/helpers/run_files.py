@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from handheld.analyse.findings import Finding
+from handheld.analyse.finding import Finding
 from handheld.analyse.run import Run, open_run
 from handheld.sensors.base import Channel
 from handheld.store.commands import COPY, DOWNLOAD, LAUNCH, UPLOAD, to_bytes

@@ -8,5 +8,11 @@ stats      distributions, where warm-up ends, which steps are slow
 rails      power and energy over a window, by rail
 energy     energy of ops by two methods
 estimate   energy from watts that the user states, marked as an estimate
-findings   what is worth knowing: named causes, the steps and ops they touch
+ops        the time of ops: each, and by module, phase and kind
+use        how busy device and cores were
+overhead   what measuring has cost
+summary    the run in a few numbers
+finding    a finding: a named cause, the steps and ops it touches
+findings   all findings; those about the step
+machine    findings about the machine: load, clocks, heat
 """

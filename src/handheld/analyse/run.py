@@ -13,7 +13,8 @@ from pathlib import Path
 from handheld.analyse import commands, stats, timeline
 from handheld.analyse.energy import OpEnergy, RailEnergy, StepEnergy, op_energy, rail_energy, step_energy
 from handheld.analyse.estimate import op_estimate, step_estimate
-from handheld.analyse.findings import Finding, find
+from handheld.analyse.finding import Finding
+from handheld.analyse.findings import find
 from handheld.analyse.memory import LiveMemory, MemorySummary, memory_summary, memory_table
 from handheld.analyse.ops import KindTime, ModuleTime, OpTime, PhaseTime, by_kind, by_module, by_phase, op_table
 from handheld.analyse.overhead import overhead

@@ -1,0 +1,168 @@
+"""Findings about the machine: load, clocks and heat. The thresholds are at the top."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from handheld.analyse.finding import OP_SHARE, Finding, finding, seconds_of, slower, stretches, touched
+from handheld.analyse.rails import Series
+
+if TYPE_CHECKING:
+    from handheld.analyse.run import Run
+
+BIN_S = 0.1  # over which loads are averaged
+SMOOTH = 3  # bins: on a full machine a thread's share comes in pieces
+CORES, CORES_S = 0.5, 0.5  # more cores than usual, for so long: work besides the steps
+THREADS = 0.25  # the same of threads that were started: they are not there in other steps
+AT_WORK = 0.3  # a core's clock counts while it is busy for this share of the time
+CLOCK_SHARE, CLOCK_S = 0.85, 0.3  # a clock below that share of what it was, for so long
+WARMER_C = 5.0  # above the start
+
+
+def _rate(one: Series, at: np.ndarray) -> np.ndarray:
+    """How fast a counter rises in each bin, per second."""
+    rate: np.ndarray = np.diff(np.interp(at, one.t_ns, one.values)) / (np.diff(at) * 1e-9)
+    return rate
+
+
+def _bins(run: Run) -> np.ndarray:
+    begin, end = run.warm()
+    return np.arange(begin, end, int(BIN_S * 1e9), dtype=np.int64)
+
+
+def _busy(run: Run, source: str, at: np.ndarray) -> np.ndarray | None:
+    """Cores that a source's counters of time have kept busy, in each bin."""
+    rates = [_rate(s, at) for s in run.channels if s.source == source and s.quantity == "time" and s.counter]
+    return np.sum(rates, axis=0) if rates else None
+
+
+def loads(run: Run) -> list[Finding]:
+    """Cores that something besides the usual work of a step kept busy."""
+    at = _bins(run)
+    if len(at) < 3:
+        return []
+    own, cores, threads = (_busy(run, name, at) for name in ("process", "cpu", "process-threads"))
+    rows = []
+    if threads is not None:
+        rows += _more(
+            run,
+            at,
+            threads,
+            "own load",
+            "threads that this process started kept {:.1f} cores busy besides its steps",
+            THREADS,
+        )
+    if own is not None and not rows:
+        # steps that are faster than others have more of the machine, and nothing besides them
+        rows += [
+            one
+            for one in _more(
+                run, at, own, "own load", "this process kept {:.1f} cores more busy than in its other steps"
+            )
+            if not _faster(run, one.steps)
+        ]
+    if own is not None and cores is not None:
+        rows += _more(
+            run, at, cores - own, "other load", "other processes kept {:.1f} cores more busy than at other times"
+        )
+    return rows
+
+
+def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str, cores: float = CORES) -> list[Finding]:
+    usual = float(np.percentile(load, 25))
+    smooth = np.convolve(np.pad(load, SMOOTH // 2, "edge"), np.full(SMOOTH, 1 / SMOOTH), "valid")
+    where = stretches(at, smooth > usual + cores, CORES_S)
+    if not where:
+        return []
+    inside = np.any([(at[:-1] >= a) & (at[:-1] < b) for a, b in where], axis=0)
+    extra = float(load[inside].mean()) - usual
+    seconds, steps = seconds_of(where), touched(run, where)
+    return [
+        finding(
+            kind,
+            f"{text.format(extra)}, for {seconds:.1f} s",
+            steps,
+            slower(run, steps),
+            cores=extra,
+            seconds=seconds,
+            intervals=where,
+        )
+    ]
+
+
+def _faster(run: Run, steps: list[int]) -> bool:
+    """Whether these steps took clearly less than the others."""
+    inside = set(steps)
+    times: dict[bool, list[int]] = {True: [], False: []}
+    for before, one in itertools.pairwise(run.steps()):
+        times[one.id in inside].append(one.end_ns - before.end_ns)
+    return all(times.values()) and bool(np.median(times[True]) < (1 - OP_SHARE) * np.median(times[False]))
+
+
+def clocks(run: Run) -> list[Finding]:
+    """Clocks that fell while steps ran; a core's own only while that core was at work."""
+    rows = []
+    begin, end = run.warm()
+    for source, group in itertools.groupby((s for s in run.channels if s.quantity == "frequency"), lambda s: s.source):
+        fallen = {}
+        for one in group:
+            inside = (one.t_ns >= begin) & (one.t_ns <= end)
+            at, values = np.append(one.t_ns[inside], end), one.values[inside]
+            low = _low(run, one, at, values) if len(values) > 2 else np.zeros(0, bool)
+            where = stretches(at, low, CLOCK_S) if low.any() else []
+            if where:
+                usual = float(np.percentile(values, 90))
+                fallen[one.name] = (where, usual, float(values[low].mean()))
+        if not fallen:
+            continue
+        name, (_, usual, least) = min(fallen.items(), key=lambda item: item[1][2] / item[1][1])
+        where = sorted(one for intervals, _, _ in fallen.values() for one in intervals)
+        steps = touched(run, where)
+        longest = max(seconds_of(intervals) for intervals, _, _ in fallen.values())
+        others = f" and {len(fallen) - 1} more" if len(fallen) > 1 else ""
+        rows.append(
+            finding(
+                "clock",
+                f"{source}/{name}{others} fell to {least / 1e6:.0f} of {usual / 1e6:.0f} MHz for {longest:.1f} s",
+                steps,
+                slower(run, steps),
+                clocks=list(fallen),
+                from_hz=usual,
+                to_hz=least,
+                seconds=longest,
+                intervals=where,
+            )
+        )
+    return rows
+
+
+def _low(run: Run, one: Series, at: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Which of a clock's values are low while there is work."""
+    low: np.ndarray = values < CLOCK_SHARE * np.percentile(values, 90)
+    core = one.name.partition(" ")[0]
+    work = [s for s in run.channels if s.source == "cpu" and s.name.partition(" ")[0] == core]
+    if one.source == "cpu-clock" and work:
+        low &= _rate(work[0], at) >= AT_WORK
+    return low
+
+
+def heat(run: Run) -> list[Finding]:
+    rows = []
+    begin, end = run.warm()
+    for one in run.channels:
+        values = one.within(begin, end) if one.quantity == "temperature" else np.zeros(0)
+        if len(values) > 4 and values[-1] - values[0] > WARMER_C:
+            hot = one.t_ns[(one.t_ns >= begin) & (one.values > values[0] + WARMER_C)]
+            rows.append(
+                finding(
+                    "heat",
+                    f"{one.rail} rose from {values[0]:.0f} to {values[-1]:.0f} °C",
+                    touched(run, [(int(hot[0]), end)]),
+                    from_c=float(values[0]),
+                    to_c=float(values[-1]),
+                )
+            )
+    return rows
