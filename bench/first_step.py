@@ -23,6 +23,7 @@ from typing import Any
 
 import charts_page
 import warm_start
+from result_file import Row, device_id, save
 from warm_start import first_step, save_batches
 from workloads import Entry, captured, chosen
 
@@ -52,6 +53,24 @@ def cold(entry: Entry, device: str, folder: str) -> dict[str, float]:
     step.save(f"{folder}/x.step")
     save_batches(f"{folder}/x.npz", runs)
     return spent | first_step(step, device, runs)
+
+
+def result_rows(rows: list[dict[str, Any]], on: str) -> list[Row]:
+    from handheld.backends.base import describe
+
+    caps = describe(on)
+    device = device_id(caps.name, caps.driver)
+    return [
+        Row(
+            f"{row['workload']}, {row['start']}",
+            device,
+            row["total"],
+            "s",
+            details={part: row[part] for part in PARTS if part in row},
+            figures={"totals": row["totals"]},
+        )
+        for row in rows
+    ]
 
 
 def plot(rows: list[dict[str, Any]], device: str, path: Path) -> None:
@@ -114,7 +133,7 @@ def main() -> None:
                 spread = f" ({totals[0]:.2f} to {totals[-1]:.2f})" if len(tries) > 1 else ""
                 print(f"{entry.name:24} {kind}: {parts}  total {total:.2f} s{spread}", flush=True)
     if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+        save(options.json, "Time to the first step", result_rows(rows, options.on))
     if options.plot:
         plot(rows, options.on, options.plot)
 

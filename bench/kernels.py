@@ -44,6 +44,7 @@ import torch
 import tuned
 from bare import Bare
 from contractions import Contraction
+from result_file import Row, Value, device_id, save
 from streams import Stream, Update
 
 import handheld
@@ -389,6 +390,25 @@ def summary(results: list[dict[str, Any]]) -> None:
     print(f"{len(absent)} of {known} shapes with variants are in no tuning record")
 
 
+def result_rows(results: list[dict[str, Any]], device: str, facts: dict[str, Any]) -> list[Row]:
+    """A row per family: geometric means, and the rows they are of among its figures."""
+    made: list[Row] = []
+    families: dict[str, list[dict[str, Any]]] = {}
+    for r in results:  # pointwise ops differ too much for one mean
+        op = r["row"].partition(" ")[2]
+        families.setdefault(f"pointwise: {op}" if r["family"] == "pointwise" else r["family"], []).append(r)
+    for family, rows in families.items():
+        large = [r for r in rows if not r["small"]]
+        details: dict[str, Value] = {"shapes": len(rows)}
+        if any(r["read_again_bytes"] for r in large):
+            details["walked %"] = 100 * mean([r["share_walked"] for r in large])
+        share = 100 * mean([r["share"] for r in large]) if large else None
+        ratio = mean([r["ratio"] for r in rows])
+        figures = {"rows": rows, "run": facts}
+        made.append(Row(family, device, share, "% of the ceiling", ratio, "PyTorch", details=details, figures=figures))
+    return made
+
+
 def plot(results: list[dict[str, Any]], device: str, path: Path) -> None:
     """Per family, the mean and the range over its rows: the share of the ceiling, and the ratio to PyTorch's time."""
     shown = [r for r in results if not r["small"]]
@@ -479,7 +499,7 @@ def main() -> int:
     summary(results)
     if options.json:
         facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where, "ceilings": best.to_json()}
-        Path(options.json).write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
+        save(options.json, "Kernels", result_rows(results, device_id(caps.name, caps.driver), facts))
     if options.plot:
         plot(results, caps.name, options.plot)
     return 0

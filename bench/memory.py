@@ -10,7 +10,6 @@ Ours is what the plan allocates: it never allocates anything else.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import warnings
 from pathlib import Path
@@ -18,9 +17,11 @@ from typing import Any
 
 import charts_page
 import torch
+from result_file import Row, device_id, save
 from workloads import Entry, captured, chosen, eager
 
 import handheld
+from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 from handheld.report.charts import Axis, Reference, Series, bars
 
@@ -82,6 +83,29 @@ def measure(entry: Entry, device: str) -> dict[str, Any]:
     }
 
 
+def result_rows(rows: list[dict[str, Any]], on: str) -> list[Row]:
+    caps = describe(on) if on.startswith("opencl") else None
+    device = device_id(caps.name, caps.driver) if caps else f"{on} plan"
+    return [
+        Row(
+            row["model"],
+            device,
+            row["plan"] / MIB,
+            "MiB",
+            row["ratio"],
+            "PyTorch",
+            details={
+                "all tensors": row["tensors"] / MIB,
+                "arena": row["arena"] / MIB,
+                "in halves": row["half"] / MIB,
+                "PyTorch": row["pytorch"] / MIB,
+            },
+            figures=row | {"torch": torch.__version__},
+        )
+        for row in rows
+    ]
+
+
 def plot(rows: list[dict[str, Any]], device: str, path: Path) -> None:
     """Each step's bytes as parts of PyTorch's peak: a bar for ours, in state and arena."""
     series = [
@@ -119,8 +143,7 @@ def main() -> int:
         halves = f"{row['half'] / MIB:9.1f}"
         print(f"{entry.name:24} {sizes}{row['ratio']:6.2f} {halves}", flush=True)
     if options.json:
-        facts = {"on": options.on, "torch": torch.__version__}
-        Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+        save(options.json, "Memory", result_rows(rows, options.on))
     if options.plot:
         plot(rows, options.on, options.plot)
     return 0

@@ -18,7 +18,6 @@ takes those that are installed. `absent` counts the nodes whose shape no tuning 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -33,6 +32,7 @@ import charts_page
 import torch
 import tuned
 from remote import PEERS, Failed, Remote
+from result_file import Row, device_id, save
 from translate import NotWritten
 from workloads import Entry, captured, chosen, eager
 
@@ -42,6 +42,8 @@ from handheld.device import DeviceCaps
 from handheld.report.charts import Axis, Reference, Series, bars
 
 NAMES = ("eager", "compile", *PEERS)
+#: what results call them
+LABELS = {"eager": "PyTorch", "compile": "torch.compile", "jax": "JAX", "tinygrad": "tinygrad", "mnn": "MNN"}
 PAUSE = 0.03  # threads that spin for more work stop meanwhile
 
 Turn = Callable[[int], float]  # steps -> seconds
@@ -229,6 +231,26 @@ def summary(rows: list[dict[str, Any]], names: list[str]) -> None:
                 print(f"error: {row['workload']}, {name}: {row[f'{name}_error']}")
 
 
+def result_rows(rows: list[dict[str, Any]], names: list[str], device: str, facts: dict[str, Any]) -> list[Row]:
+    """A row per step and peer, and the geometric mean of each peer's."""
+    made: list[Row] = []
+    for name in names:
+        found = [row for row in rows if f"ratio_{name}" in row]
+        for row in found:
+            own = ("launches", "absent", f"{name}_ms")
+            details = dict(zip(("launches", "untuned", "peer ms"), (row[key] for key in own), strict=True))
+            figures = {key: value for key, value in row.items() if key not in own} | {"run": facts}
+            what, ratio = row["workload"], row[f"ratio_{name}"]
+            made.append(
+                Row(what, device, row["handheld_ms"], "ms", ratio, LABELS[name], details=details, figures=figures)
+            )
+        if len(found) > 1:
+            letters = "".join(row["workload"][0] for row in found)
+            mean = math.exp(statistics.fmean(math.log(row[f"ratio_{name}"]) for row in found))
+            made.append(Row(f"geometric mean of {letters}", device, None, "ms", mean, LABELS[name]))
+    return made
+
+
 def facts_of(caps: DeviceCaps, where: str) -> dict[str, Any]:
     """Prints what is compared, and returns it."""
     print(f"handheld {handheld.__version__} on {caps.name} ({caps.driver})")
@@ -267,7 +289,8 @@ def main() -> int:
         print(cells(row, options.against), flush=True)
     summary(rows, options.against)
     if options.json:
-        Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+        device = device_id(caps.name, caps.driver)
+        save(options.json, "Whole steps", result_rows(rows, options.against, device, facts))
     if options.plot:
         plot(rows, options.against, caps.name, options.plot)
     return int(any(key.endswith("_error") for row in rows for key in row))

@@ -1,0 +1,125 @@
+"""docs/results.md is what scripts/make_results.py makes of results/, and a benchmark's --json renews a file there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    kept = list(sys.path)
+    spec = importlib.util.spec_from_file_location("make_results", ROOT / "scripts" / "make_results.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path[:] = kept
+
+
+@pytest.fixture(scope="module")
+def result_file(script: ModuleType) -> ModuleType:
+    return sys.modules["result_file"]
+
+
+def test_the_page_is_fresh(script):
+    stale = "docs/results.md is stale. Run: python scripts/make_results.py"
+    assert script.PAGE.read_text(encoding="utf-8") == script.page(), stale
+
+
+def test_the_page_is_short_on_top_and_not_wide(script):
+    lines = script.page().splitlines()
+    summary = lines[: lines.index("## Devices")]
+    assert len([line for line in summary if line.startswith("- ")]) <= 10
+    assert not [line for line in summary if line.startswith("  ")], "a summary of one line per fact"
+    assert not [line for line in lines if len(line) > 120]
+
+
+def test_every_figure_says_where_and_when(script):
+    known = {device["id"] for device in json.loads(script.DEVICES.read_text(encoding="utf-8"))}
+    for content in script.files():
+        keys = [row.key for row in content.rows]
+        assert len(keys) == len(set(keys)), f"{content.title}: two rows of one figure"
+        for row in content.rows:
+            assert row.device in known, f"{row.device} is not in results/devices.json"
+            assert row.date and row.commit, row
+            assert row.ratio is None or row.against, row
+
+
+def test_misses_are_listed(script, result_file):
+    row = result_file.Row
+    content = result_file.ResultFile(
+        "Steps",
+        (
+            row("a", "cpu", 3.0, "ms", 1.3, "PyTorch", goal="ratio <= 1.2"),
+            row("b", "cpu", 3.0, "ms", 1.1, "PyTorch", goal="ratio <= 1.2"),
+            row("c", "cpu", 50, "%", goal="walked % >= 80", details={"walked %": 70}),
+            row("d", "cpu", "holds", goal="value >= 1"),
+        ),
+    )
+    assert [r.met for r in content.rows] == [False, True, False, None]
+    said = script.misses([content])
+    assert "- Steps: a, cpu: 1.3, wanted ratio ≤ 1.2.\n- Steps: c, cpu: 70, wanted walked % ≥ 80." in said
+    assert "Steps: b" not in said
+    assert "| a | 3 | 1.30 | ratio ≤ 1.2 ✗ | cpu |" in script.table(content.rows[:2])
+
+
+def test_a_summary_takes_its_figures_from_the_rows(script, result_file):
+    content = result_file.ResultFile("Steps", (result_file.Row("a b", "cpu", 3.5, "ms", 0.756, "PyTorch"),))
+    assert script.filled(content, "{ratio:a b|cpu} and {value:a b|cpu} ms") == "0.76 and 3.5 ms"
+    with pytest.raises(KeyError, match="no row 'c' on 'cpu'"):
+        script.filled(content, "{ratio:c|cpu}")
+
+
+def test_a_new_run_replaces_its_own_rows(result_file, tmp_path, monkeypatch):
+    path, row = tmp_path / "steps.json", result_file.Row
+    old = (
+        row("a", "cpu", 3.0, "ms", date="2020-01-01", commit="abc1234", goal="value <= 4"),
+        row("b", "cpu", 5.0, "ms", date="2020-01-01", commit="abc1234"),
+    )
+    result_file.write(path, result_file.ResultFile("Steps", old, 7, ("About.",), "Summary."))
+    monkeypatch.setattr(sys, "argv", ["/x/bench/peers.py", "--only", "a", "--json", str(path), "--rounds", "3"])
+    result_file.save(path, "Other", [row("a", "cpu", 9.0, "ms"), row("a", "gpu", 1.0, "ms")])
+    after = result_file.read(path)
+    assert (after.title, after.order, after.about, after.summary) == ("Steps", 7, ("About.",), "Summary.")
+    a, b, new = after.rows
+    assert (a.value, a.goal, a.met) == (9.0, "value <= 4", False)
+    assert a.command == "python bench/peers.py --only a --rounds 3"
+    assert a.date > "2026" and a.commit != "abc1234"
+    assert b == old[1]
+    assert (new.device, new.goal) == ("gpu", "")
+
+
+def test_a_row_with_a_field_that_nobody_knows_is_an_error(result_file, tmp_path):
+    path = tmp_path / "steps.json"
+    path.write_text('{"title": "x", "rows": [{"what": "a", "device": "b", "value": 1, "units": "ms"}]}')
+    with pytest.raises(ValueError, match=r"unknown fields \['units'\]"):
+        result_file.read(path)
+
+
+def test_a_benchmark_writes_such_a_file(result_file, tmp_path):
+    """The quickest of them, for real: it plans and runs one step of PyTorch's."""
+    path = tmp_path / "memory.json"
+    command = [sys.executable, str(ROOT / "bench" / "memory.py"), "--only", "a", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = result_file.read(path).rows
+    assert row.what == "a lenet5 b64" and row.unit == "MiB"
+    assert row.value == pytest.approx(row.ratio * row.details["PyTorch"])
+    assert row.command == "python bench/memory.py --only a"
+
+
+def test_the_commands_exist(script):
+    for content in script.files():
+        for row in content.rows:
+            for word in row.command.split():
+                if word.startswith(("bench/", "scripts/", "coverage/", "tests/")):
+                    assert (ROOT / word).exists(), f"{content.title}: {row.command}"
