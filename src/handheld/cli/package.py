@@ -27,7 +27,7 @@ Out = Annotated[
 
 def package(
     what: Spec,
-    scale: Size = None,
+    size: Size = None,
     batch: Batch = None,
     out: Out = None,
     data: Data = None,
@@ -47,7 +47,7 @@ def package(
     handheld package mine.py:make --data photos/ --out mine.step
     """
     started = time.perf_counter()
-    source = open_model(what, scale)
+    source = open_model(what, size)
     if isinstance(source, StepFile):
         raise HandheldError(f"{what} is a step file already")
     path = out or Path(f"{source.name}.step")

@@ -87,7 +87,7 @@ FindNan = Annotated[bool, typer.Option("--find-nan", help=("Name the op that mak
 def train(
     what: Spec,
     data: Data,
-    scale: Size = None,
+    size: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
     epochs: Epochs = 20,
@@ -131,13 +131,13 @@ def train(
     _check_paths(checkpoint, every, resume, export, force)
     check_rates(schedule, lr)
     Guards(battery_floor, thermal_limit)  # a sensor that is not there is known before the capture
-    source = open_model(what, scale)
-    size = batch or source.default_batch
-    found = load(data, size, seed, source)
-    step = capture(source, size, seed, found)
+    source = open_model(what, size)
+    batch_size = batch or source.default_batch
+    found = load(data, batch_size, seed, source)
+    step = capture(source, batch_size, seed, found)
     frozen = check_frozen(step, source, accept_frozen)
-    graphs = graphs_for(step, size)
-    check_fit(step.graphs[batch_sizes(graphs, "train").get(size, "train")], found, source.name)
+    graphs = graphs_for(step, batch_size)
+    check_fit(step.graphs[batch_sizes(graphs, "train").get(batch_size, "train")], found, source.name)
     if resume and checkpoint is not None:
         done = read_checkpoint(checkpoint, found.train, step.slots).epoch
         if done >= epochs:
@@ -149,7 +149,7 @@ def train(
         for note in filter(None, (found.note, frozen)):
             output.warn(note)
         if not json:
-            _introduce(source.name, found, trainer, size, captured)
+            _introduce(source.name, found, trainer, batch_size, captured)
         with Bar(found.train, epochs, quiet=json) as bar, _rescue(trainer, checkpoint):
             history = fit(
                 trainer,
@@ -166,7 +166,7 @@ def train(
                 find_nan=find_nan,
                 rate=rates,
             )
-        result = _result(source.name, found, trainer, size, history)
+        result = _result(source.name, found, trainer, batch_size, history)
         for group, rate in enumerate(own):  # the next training starts from the optimizer's rate
             trainer.set_rate(rate, group, "train")
     result["seconds"] = time.perf_counter() - started
@@ -249,7 +249,7 @@ def _work(graph: GraphPlan) -> str:
     return output.count(graph.launches, "launch") if graph.launches else output.count(len(graph.graph.nodes), "op")
 
 
-def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured: float) -> None:
+def _introduce(name: str, found: DataSet, trainer: Trainer, batch_size: int, captured: float) -> None:
     plan = trainer.plan
     graph = plan.graphs[_train_graph(plan)]
     parameters = sum(math.prod(s.shape) for s in plan.step.slots.values() if s.role == "parameter")
@@ -257,7 +257,7 @@ def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured:
     output.out.print(
         output.grid(
             [
-                ("model", f"{name}, {parameters:,} parameters, batch {size}"),
+                ("model", f"{name}, {parameters:,} parameters, batch {batch_size}"),
                 ("data", f"{found.name}: {_samples(found.train)} to train, {held}"),
                 ("device", f"{device_name(trainer)} ({plan.caps.kind}, {plan.caps.compute_units} units)"),
                 (
@@ -272,7 +272,7 @@ def _introduce(name: str, found: DataSet, trainer: Trainer, size: int, captured:
     output.out.print()
 
 
-def _result(name: str, found: DataSet, trainer: Trainer, size: int, history: History) -> dict[str, Any]:
+def _result(name: str, found: DataSet, trainer: Trainer, batch_size: int, history: History) -> dict[str, Any]:
     plan = trainer.plan
     graph = plan.graphs[_train_graph(plan)]
     scale = trainer.loss_scale()
@@ -280,7 +280,7 @@ def _result(name: str, found: DataSet, trainer: Trainer, size: int, history: His
     return {
         "model": name,
         "data": found.name,
-        "batch": size,
+        "batch": batch_size,
         "device": device_name(trainer),
         "device_name": plan.caps.name,
         "precision": plan.options["precision"],

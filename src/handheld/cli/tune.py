@@ -47,7 +47,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help=("Forget what is known of t
 
 def tune(
     what: Spec,
-    scale: Size = None,
+    size: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
     batch: Batch = None,
@@ -73,10 +73,10 @@ def tune(
     if on.partition(":")[0] != "opencl":
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
     caps = describe(on)
-    source = open_model(what, scale)
-    size = batch or source.default_batch
-    step, _ = capture_example(source, [size], 0, data)
-    names = _training(step, source, graph, size)
+    source = open_model(what, size)
+    batch_size = batch or source.default_batch
+    step, _ = capture_example(source, [batch_size], 0, data)
+    names = _training(step, source, graph, batch_size)
     jobs = find_jobs(prepare(step, names, precision, align_bytes=caps.base_align_bytes)[0], caps)
     record, path, notes = _record(Record.of(caps), [job.signature for job in jobs] if fresh else [])
     frozen = check_frozen(step, source, accept=True)  # speed does not depend on it
@@ -102,7 +102,7 @@ def tune(
         raise typer.Exit(130)
 
 
-def _training(step: Step, source: ModelSpec, graph: str | None, size: int) -> list[str]:
+def _training(step: Step, source: ModelSpec, graph: str | None, batch_size: int) -> list[str]:
     """The graphs that change the state, of the batch size that was asked for."""
     names = [n for n in step.graphs if step.graphs[n].writes]
     if graph is not None:
@@ -110,9 +110,9 @@ def _training(step: Step, source: ModelSpec, graph: str | None, size: int) -> li
         if not names:
             raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
     sizes = batch_sizes(step.graphs, "train")
-    if sizes and size not in sizes:
-        raise HandheldError(f"batch {size} is not packaged; there are {', '.join(map(str, sizes))}")
-    found = [n for n in names if not sizes or n.partition("@")[2].partition(".")[0] == str(size)]
+    if sizes and batch_size not in sizes:
+        raise HandheldError(f"batch {batch_size} is not packaged; there are {', '.join(map(str, sizes))}")
+    found = [n for n in names if not sizes or n.partition("@")[2].partition(".")[0] == str(batch_size)]
     if not found:
         raise HandheldError(
             f"{source.name} has the graphs {', '.join(step.graphs)}, and none of them trains. Try: --graph NAME"

@@ -27,7 +27,7 @@ SHOWN = 10  # ops that differ, unless all are asked for
 
 def verify(
     what: Spec,
-    scale: Size = None,
+    size: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
     batch: Annotated[
@@ -63,10 +63,10 @@ def verify(
     """
     import torch  # noqa: F401  the reference: say early that it is missing
 
-    source = open_model(what, scale)
-    size = batch or min(source.default_batch, 4)
-    step, batches = capture_example(source, [size], seed, data)
-    if not batches and (example := source.example(size)) is not None:
+    source = open_model(what, size)
+    batch_size = batch or min(source.default_batch, 4)
+    step, batches = capture_example(source, [batch_size], seed, data)
+    if not batches and (example := source.example(batch_size)) is not None:
         batches = [example]
     results = []
     for name in _chosen(step, graph, batch):
@@ -88,10 +88,10 @@ def _chosen(step: Step, graph: str | None, batch: int | None) -> list[str]:
     sizes = batch_sizes(step.graphs, "train")
     names = list(step.graphs)
     if sizes:
-        size = batch or min(sizes)
-        if size not in sizes:
-            raise HandheldError(f"batch {size} is not packaged; there are {', '.join(map(str, sizes))}")
-        names = [n for n in names if n.partition("@")[2].partition(".")[0] == str(size)]
+        batch_size = batch or min(sizes)
+        if batch_size not in sizes:
+            raise HandheldError(f"batch {batch_size} is not packaged; there are {', '.join(map(str, sizes))}")
+        names = [n for n in names if n.partition("@")[2].partition(".")[0] == str(batch_size)]
     if graph is not None:
         names = [n for n in names if graph in (n, n.partition("@")[0])]
         if not names:
