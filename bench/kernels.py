@@ -155,12 +155,12 @@ class Bound:
         self.buffers = [cl.Buffer(context, copied, hostbuf=a) for a in (*inputs, self.out)]
         self.scratch = [cl.Buffer(context, flags.READ_WRITE, n) for n in lowered.workspace]
         programs = {
-            source: cl.Program(context, text).build(["-w"])
-            for source, text in texts_of(lowered.launches, device.caps).items()
+            given: cl.Program(context, text).build(["-w"])
+            for given, text in texts_of(lowered.launches, device.caps).items()
         }
         self.launches = []
         for launch in lowered.launches:
-            kernel = cl.Kernel(programs[launch.source], launch.kernel)
+            kernel = cl.Kernel(programs[launch.text], launch.kernel)
             kernel.set_args(*map(self.argument, launch.args))
             self.launches.append((kernel, launch.global_size, launch.local_size))
         self.seconds = by_events(self.queue, self.launches)

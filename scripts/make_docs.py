@@ -200,9 +200,8 @@ def workload_row(name: str) -> str:
     from handheld.suite import WORKLOADS
 
     workload = WORKLOADS[name]
-    return (
-        f"| `{name}` | {workload.about} | {', '.join(workload.source)} | {workload.domain} | {workload.default_batch} |"
-    )
+    used_in = ", ".join(workload.used_in)
+    return f"| `{name}` | {workload.about} | {used_in} | {workload.domain} | {workload.default_batch} |"
 
 
 def workload_sizes(name: str) -> str:

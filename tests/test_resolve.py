@@ -24,9 +24,9 @@ from handheld.resolve import open_model
     ],
 )
 def test_sizes(name, size, shape):
-    source = open_model(name, size)
-    assert source.shape() == shape
-    assert source.name == (name if size is None else f"{name}_{size}")
+    spec = open_model(name, size)
+    assert spec.shape() == shape
+    assert spec.name == (name if size is None else f"{name}_{size}")
 
 
 @pytest.mark.parametrize(

@@ -54,32 +54,32 @@ class ModelSpec(ABC):
         return tuple(example[0].shape) if example else ()
 
 
-def open_model(spec: str, size: str | None = None) -> ModelSpec:
-    """A source by what the user typed; only a workload has sizes."""
-    path, _, factory = spec.rpartition(":")
-    if size is not None and (spec.endswith((".step", ".py")) or path.endswith(".py")):
+def open_model(what: str, size: str | None = None) -> ModelSpec:
+    """A model by what the user typed; only a workload has sizes."""
+    path, _, factory = what.rpartition(":")
+    if size is not None and (what.endswith((".step", ".py")) or path.endswith(".py")):
         raise HandheldError(
-            f"--size {size} is for the workloads of the suite, and {spec} is your "
+            f"--size {size} is for the workloads of the suite, and {what} is your "
             "own: its size is in its code or its data"
         )
-    if spec.endswith(".step"):
-        return StepFile(Path(spec))
+    if what.endswith(".step"):
+        return StepFile(Path(what))
     if path.endswith(".py") and factory:
         return Factory(Path(path), factory)
-    if spec.endswith(".py"):
-        raise HandheldError(f"say which function of {spec} makes the model: {spec}:make")
-    if spec in suite.WORKLOADS or not (Path(spec).suffix or Path(spec).exists()):
-        return Suite(spec, size)
-    raise HandheldError(f"{_no_model(Path(spec))}. A model is a workload (lenet5), file.py:factory or a step file")
+    if what.endswith(".py"):
+        raise HandheldError(f"say which function of {what} makes the model: {what}:make")
+    if what in suite.WORKLOADS or not (Path(what).suffix or Path(what).exists()):
+        return Suite(what, size)
+    raise HandheldError(f"{_no_model(Path(what))}. A model is a workload (lenet5), file.py:factory or a step file")
 
 
-def check_model(spec: str, size: str) -> int | None:
+def check_model(what: str, size: str) -> int | None:
     """An error if there is no such model; its own batch size, if no one's code must run to know."""
-    if not spec.endswith(".step"):
-        source = open_model(spec, size if spec in suite.WORKLOADS else None)
-        return source.default_batch if isinstance(source, Suite) else None
-    if not Path(spec).is_file():
-        raise HandheldError(f"there is no file {spec}")
+    if not what.endswith(".step"):
+        spec = open_model(what, size if what in suite.WORKLOADS else None)
+        return spec.default_batch if isinstance(spec, Suite) else None
+    if not Path(what).is_file():
+        raise HandheldError(f"there is no file {what}")
     return None
 
 

@@ -44,9 +44,9 @@ clang_on_x86 = pytest.mark.skipif(
 
 
 def test_who_is_asked() -> None:
-    other = replace(LAUNCHES[0], source=TEXT + "\n")
+    other = replace(LAUNCHES[0], text=TEXT + "\n")
     plain = texts_of([*LAUNCHES, other], caps_of_kind("cpu", features=""))
-    assert plain == {TEXT: TEXT, other.source: other.source}
+    assert plain == {TEXT: TEXT, other.text: other.text}
     assert texts_of(LAUNCHES, caps_of_kind("gpu", features="sse2")) == {TEXT: TEXT}
     asked = texts_of([*LAUNCHES, other], caps_of_kind("cpu", features="sse2"))
     assert asked.keys() == plain.keys()

@@ -23,16 +23,16 @@ def test_names():
 
 @pytest.mark.parametrize("name", ["m1", "dcgan"])
 def test_it_is_the_same_training(name, tmp_path):
-    source = open_model(name, "small")
-    made = Eager(source, "pytorch:cpu", 2, 0)
+    spec = open_model(name, "small")
+    made = Eager(spec, "pytorch:cpu", 2, 0)
     with made.profile(
         str(tmp_path / "x.run"), steps=STEPS, seconds=None, progress=lambda *_: None, sensors=False
     ) as run:
         row = measured(run, 2, "pytorch:cpu")
     assert row["steps"] == STEPS and row["samples_s"] > 0 and row["finite"]
     assert "caller" not in row["findings"], "nothing happens between its steps"
-    step = source.step([2], 0)
-    runs = source.runs(source.example(2))
+    step = spec.step([2], 0)
+    runs = spec.runs(spec.example(2))
     with step.plan("reference:cpu", graphs=[graph for graph, _ in runs]).start() as trainer:
         for _ in range(STEPS):
             for graph, share in runs:

@@ -61,6 +61,7 @@ def test_verify(run, work):
     assert result.exit_code == 0 and result.stdout.count("PASS") == 3
     report = json.loads(run("verify", "mine.py:with_batch", "--graph", "train", "--json").stdout)
     phases = {op["phase"] for op in report[0]["ops"]}
+    assert all(op["source"] for op in report[0]["ops"])  # the op of PyTorch
     assert report[0]["passed"] and phases == {"forward", "backward", "update"}
     listed = run("verify", "mine.py:with_batch", "--graph", "predict", "--all").stdout
     assert "matmul" in listed and max(map(len, listed.splitlines())) <= 80

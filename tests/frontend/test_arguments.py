@@ -131,5 +131,5 @@ def test_a_compiled_model_is_captured_as_it_was_written() -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     steps = [handheld.capture(made, F.cross_entropy, optimizer, BATCH) for made in (model, torch.compile(model))]
-    ops = [[(node.op, node.origin.source) for node in step.graphs["train"].nodes] for step in steps]
+    ops = [[(node.op, node.origin.torch_op) for node in step.graphs["train"].nodes] for step in steps]
     assert ops[0] == ops[1]

@@ -55,7 +55,7 @@ def lower_matmul(node, graph, caps, choice: Mapping[str, int] | None = None) -> 
     if variant == RAISES:
         raise PlanError("not on this device")
     if variant == UNBUILT:
-        launch = dataclasses.replace(right.launches[0], source="__kernel void contract( {")
+        launch = dataclasses.replace(right.launches[0], text="__kernel void contract( {")
         return dataclasses.replace(right, launches=(launch,))
     if variant == HANGS:
         time.sleep(1000)

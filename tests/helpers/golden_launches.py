@@ -157,7 +157,7 @@ def plain(source: str) -> str:
 
 def _launch(launch: Launch) -> list[Any]:
     args = [[type(arg).__name__.lower(), arg.value if isinstance(arg, Int | Float) else None] for arg in launch.args]
-    return [launch.kernel, plain(launch.source), args, list(launch.global_size), list(launch.local_size)]
+    return [launch.kernel, plain(launch.text), args, list(launch.global_size), list(launch.local_size)]
 
 
 def _lowered(low: Lowered) -> list[Any]:

@@ -105,7 +105,7 @@ def run_node(
     empty = cl.Buffer(q.context, cl.mem_flags.READ_WRITE, 4)
     texts = texts_of(lowered.launches, caps)
     for launch in lowered.launches:
-        kernel = cl.Kernel(cl.Program(q.context, texts[launch.source]).build(["-w"]), launch.kernel)
+        kernel = cl.Kernel(cl.Program(q.context, texts[launch.text]).build(["-w"]), launch.kernel)
         for k, arg in enumerate(launch.args):
             if isinstance(arg, Buffer):
                 kernel.set_arg(k, buffers.get(arg.tensor, empty))

@@ -15,7 +15,7 @@ from handheld.errors import PlanError
 from handheld.graph.graph import Graph, View
 from handheld.kernels import attention
 from handheld.kernels.attention import candidates, flops, lower_attention, lower_attention_grad
-from handheld.kernels.base import read_source
+from handheld.kernels.base import read_cl
 from helpers.harness import caps_of_kind, error, make, run_node
 
 PLAIN = {"scale": 0.3, "causal": False, "masked": False, "dropout": 0.0, "key": 0}
@@ -264,7 +264,7 @@ def test_empty():
 def test_the_files_compile_alone(parts):
     from helpers.harness import queue
 
-    cl.Program(queue().context, "".join(map(read_source, parts))).build(["-w"])
+    cl.Program(queue().context, "".join(map(read_cl, parts))).build(["-w"])
 
 
 def test_shapes_follow_the_device():

@@ -14,7 +14,7 @@ from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.kernels import contract, contract_local
-from handheld.kernels.base import Lowered, read_source
+from handheld.kernels.base import Lowered, read_cl
 from handheld.plan.codec import from_json
 from helpers.contractions import ACC, device, numbers, run_conv, run_matmul
 from helpers.harness import caps_of_kind, make, queue
@@ -149,15 +149,15 @@ def test_illegal_choices(change):
 
 
 def test_compiles_alone():
-    cl.Program(queue().context, read_source("wide.cl") + read_source("depthwise.cl")).build()
+    cl.Program(queue().context, read_cl("wide.cl") + read_cl("depthwise.cl")).build()
 
 
 @pytest.mark.parametrize("mode", ["MATMUL", "CONV", "WEIGHT"])
 @pytest.mark.parametrize("part", ["register", "local", "combine"])
 def test_every_mode_compiles_alone(mode, part):
-    text = read_source("contract_maps.cl") + read_source(f"contract_{part}.cl")
+    text = read_cl("contract_maps.cl") + read_cl(f"contract_{part}.cl")
     if part == "register":
-        text = read_source("wide.cl") + text
+        text = read_cl("wide.cl") + text
     for split in (0, 1) if mode != "WEIGHT" and part != "combine" else (int(part != "combine"),):
         cl.Program(queue().context, text).build([f"-DMODE={mode}", f"-DSPLIT={split}"])
 
@@ -195,5 +195,5 @@ def lower_random_layer(rng, kind: str) -> Lowered:
 def test_one_text_serves_many_layers(kind, texts):
     rng = np.random.default_rng(0)
     lowered = [lower_random_layer(rng, kind) for _ in range(20)]
-    whole = {item.launches[0].source for item in lowered if len(item.launches) == 1}
+    whole = {item.launches[0].text for item in lowered if len(item.launches) == 1}
     assert len(whole) <= texts

@@ -22,7 +22,7 @@ from handheld.backends.reference.ops import run_node as reference
 from handheld.errors import GraphError
 from handheld.graph.check import check
 from handheld.graph.program import Builder, Instr
-from handheld.kernels.base import read_source
+from handheld.kernels.base import read_cl
 from handheld.plan.lowering import candidates, lower
 from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
@@ -60,8 +60,8 @@ __kernel void widen16(const __global HALF *x, __global float *y) {
 
 def converted(name: str, x: np.ndarray, kind: type, bits: int, items: int) -> np.ndarray:
     q = queue()
-    text = f"#define HALF_BITS {bits}\n" + read_source("half.cl")
-    text += "#define WIDE\n" + read_source("wide.cl") if name == "widen16" else ""
+    text = f"#define HALF_BITS {bits}\n" + read_cl("half.cl")
+    text += "#define WIDE\n" + read_cl("wide.cl") if name == "widen16" else ""
     kernel = cl.Kernel(cl.Program(q.context, text + KERNELS).build(["-w"]), name)
     y = np.empty(x.shape, kind)
     flags = cl.mem_flags

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from handheld.errors import PlanError
-from handheld.kernels.base import read_source
+from handheld.kernels.base import read_cl
 from handheld.kernels.index import lower_assign, lower_scatter
 from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
@@ -175,4 +175,4 @@ def test_empty():
 
 @pytest.mark.parametrize("defines", ["", "-DELEM=uchar -DADD=0 -DRANK=8"])
 def test_the_file_compiles_alone(defines):
-    cl.Program(queue().context, read_source("index.cl")).build(defines)
+    cl.Program(queue().context, read_cl("index.cl")).build(defines)

@@ -140,7 +140,7 @@ def test_one_walk_writes_what_depends_on_no_sum(shape: tuple[int, ...], axis: in
     want = np.tanh(array.astype(np.float64))
     assert error(got[0], want) < 1e-6 and error(got[1], want.sum(axis)) < 1e-6
     for launch in lower(graph.nodes[0], graph, caps_of_kind("cpu")).launches[:1]:
-        text = launch.source.partition("__kernel")[2]
+        text = launch.text.partition("__kernel")[2]
         assert text.count("f_tanh(") == (2 if axis and shape[1] >= 16 else 1)
 
 

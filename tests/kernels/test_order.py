@@ -7,7 +7,7 @@ import pyopencl as cl
 import pytest
 import torch
 
-from handheld.kernels.base import read_source
+from handheld.kernels.base import read_cl
 from handheld.kernels.order import lower_scan, lower_sort
 from helpers.harness import caps_of_kind, error, make, queue, run_node
 
@@ -86,4 +86,4 @@ def test_empty():
 
 @pytest.mark.parametrize("defines", ["", "-DFLOAT=0 -DMODE=3"])
 def test_the_file_compiles_alone(defines):
-    cl.Program(queue().context, read_source("order.cl")).build(defines)
+    cl.Program(queue().context, read_cl("order.cl")).build(defines)

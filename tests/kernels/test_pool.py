@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from handheld.errors import PlanError
-from handheld.kernels.base import read_source
+from handheld.kernels.base import read_cl
 from handheld.kernels.pool import lower_avg_pool, lower_avg_pool_grad, lower_max_pool, lower_max_pool_grad
 from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
@@ -159,4 +159,4 @@ def test_a_position_beyond_32_bits_is_an_error_of_the_plan():
 
 
 def test_the_file_compiles_alone():
-    cl.Program(queue().context, read_source("pool.cl")).build()
+    cl.Program(queue().context, read_cl("pool.cl")).build()

@@ -7,7 +7,7 @@ import pyopencl as cl
 import pytest
 import torch
 
-from handheld.kernels.base import read_source
+from handheld.kernels.base import read_cl
 from handheld.kernels.recurrent import lower_gru, lower_gru_grad, lower_lstm, lower_lstm_grad
 from helpers.harness import caps_of_kind, error, make, queue, run_node
 
@@ -121,7 +121,7 @@ def test_one_program_serves_all_steps():
     arrays = [np.zeros(s, np.float32) for s in ((5, 2, 12), (12, 3), (2, 3), (2, 3))]
     graph, _ = make("lstm", arrays, None, [(s, "f32") for s in ((5, 2, 3), (5, 2, 3), (5, 2, 12))], {"reverse": False})
     launches = lower_lstm(graph.nodes[0], graph, caps_of_kind()).launches
-    assert len(launches) == 6 and len({launch.source for launch in launches}) == 1
+    assert len(launches) == 6 and len({launch.text for launch in launches}) == 1
 
 
 def test_no_steps_hand_the_gradient_through():
@@ -190,5 +190,5 @@ TILED = "-DLANES=1 -DROWS=1 -DUNITS=8 -DTILE=8 -DGATES=3 -DCOLUMNS=3 -DSLICES=8 
 
 @pytest.mark.parametrize(("before", "defines"), [("math.cl", ""), (None, TILED)])
 def test_the_file_compiles(before, defines):
-    text = (read_source(before) if before else "") + read_source("recurrent.cl")
+    text = (read_cl(before) if before else "") + read_cl("recurrent.cl")
     cl.Program(queue().context, text).build(defines)

@@ -51,10 +51,10 @@ def test_comments_and_formatting_of_a_kernel_do_not_count(device, monkeypatch):
     before = digest(graph, caps)
 
     def reworded(name: str) -> str:
-        text = base.read_source(name)
+        text = base.read_cl(name)
         return "/* other\n * words */\n" + plain(text).replace(";\n", ";  // why\n\n\n    ").replace("{\n", "{\n\t\n")
 
-    monkeypatch.setattr(contract, "read_source", reworded)
+    monkeypatch.setattr(contract, "read_cl", reworded)
     assert digest(graph, caps) == before
-    monkeypatch.setattr(contract, "read_source", lambda name: base.read_source(name) + "\nint more;")
+    monkeypatch.setattr(contract, "read_cl", lambda name: base.read_cl(name) + "\nint more;")
     assert digest(graph, caps) != before

@@ -112,7 +112,7 @@ def test_every_node_knows_its_origin() -> None:
     model = net()
     graph = handheld.capture(model, F.cross_entropy, sgd(model), batch()).graphs["train"]
     assert {n.origin.phase for n in graph.nodes} == {"forward", "backward", "update"}
-    assert all(n.origin.path and n.origin.source for n in graph.nodes)
+    assert all(n.origin.path and n.origin.torch_op for n in graph.nodes)
     paths = {(n.origin.phase, n.origin.path) for n in graph.nodes}
     assert {("forward", "conv"), ("backward", "conv"), ("forward", "norm"), ("backward", "norm")} <= paths
 
@@ -470,9 +470,9 @@ def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatc
     """The driver's log, the kernel, and the variant that is tried next."""
     from handheld.kernels import contract
 
-    real = contract.read_source
+    real = contract.read_cl
     broken = "\n#if !LOCAL\n#error this driver does not like it\n#endif\n"
-    monkeypatch.setattr(contract, "read_source", lambda name: real(name) + broken)
+    monkeypatch.setattr(contract, "read_cl", lambda name: real(name) + broken)
     model = net()
     step = handheld.capture(model, F.cross_entropy, sgd(model), batch(), evaluate=False)
     plan = step.plan("opencl")

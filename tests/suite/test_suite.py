@@ -61,10 +61,10 @@ def test_a_batch_of_too_few_arrays_is_an_error():
 def test_every_workload_says_what_it_is():
     for workload in suite.WORKLOADS.values():
         assert workload.domain in ("vision", "text", "speech", "rl", "tabular")
-        assert workload.source and set(workload.source) <= {"das2022", "liu2019", "today"}
+        assert workload.used_in and set(workload.used_in) <= {"das2022", "liu2019", "today"}
         assert set(workload.small) == set(workload.paper), workload.name
         assert workload.default_batch > 0 and workload.about
-    counts = {source: sum(source in w.source for w in suite.WORKLOADS.values()) for source in ("das2022", "liu2019")}
+    counts = {source: sum(source in w.used_in for w in suite.WORKLOADS.values()) for source in ("das2022", "liu2019")}
     assert counts == {"das2022": 4, "liu2019": 16}
     assert sum("unfit" in w.tags for w in suite.WORKLOADS.values()) == 6
 

@@ -77,7 +77,7 @@ def transfers(steps: list[Timed], ceilings: Mapping[str, float] | None) -> list[
     rows = []
     for (kind, nbytes), times in sorted(found.items(), key=lambda item: (item[0][0], -item[0][1])):
         sizes = {size: float(np.median(ns)) for (k, size), ns in found.items() if k == kind}
-        latency, rate, source = _split(kind, sizes, ceilings)
+        latency, rate, split_from = _split(kind, sizes, ceilings)
         seconds = float(np.median(times)) * 1e-9
         rows.append(
             Transfer(
@@ -88,7 +88,7 @@ def transfers(steps: list[Timed], ceilings: Mapping[str, float] | None) -> list[
                 gbytes_s=nbytes / seconds * 1e-9 if seconds else None,
                 latency_ms=None if latency is None else latency * 1e3,
                 bandwidth_gbytes_s=None if rate is None else rate * 1e-9,
-                split_from=source,
+                split_from=split_from,
             )
         )
     return rows

@@ -30,11 +30,11 @@ def processor(device: str) -> str:
 class Eager:
     """A workload's model and the updates of its step, where PyTorch is to train them."""
 
-    def __init__(self, source: ModelSpec, device: str, batch: int, seed: int) -> None:
+    def __init__(self, spec: ModelSpec, device: str, batch: int, seed: int) -> None:
         import torch
 
         self.where = processor(device).partition(":")[2]
-        modules, losses, optimizers, example = _parts(source, batch, seed)
+        modules, losses, optimizers, example = _parts(spec, batch, seed)
         self.model = torch.nn.ModuleDict({name or "model": m for name, m in modules.items()})
         self.model.to(self.where).train()
         given = torch.utils._pytree.tree_map(lambda one: one.to(self.where), example)
@@ -89,26 +89,26 @@ class Eager:
             queued.popleft().synchronize()
 
 
-def _parts(source: ModelSpec, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
+def _parts(spec: ModelSpec, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
     """Modules by name; the loss of each update, a function of the batch; their optimizers, to be
     made when the modules are where they stay; an example batch."""
     from handheld.frontend.capture import closure
 
-    if isinstance(source, Suite):
-        modules, updates = source.workload.parts(seed)
+    if isinstance(spec, Suite):
+        modules, updates = spec.workload.parts(seed)
         return (
             modules,
             [_loss(update, modules) for update in updates],
             [partial(update.optimizer, modules) for update in updates],
-            source.workload.batch(batch, seed),
+            spec.workload.batch(batch, seed),
         )
-    if not isinstance(source, Factory):
+    if not isinstance(spec, Factory):
         raise HandheldError(
-            f"{source.name} is a step file: there is no model that PyTorch itself could train. Try: --on reference:cpu"
+            f"{spec.name} is a step file: there is no model that PyTorch itself could train. Try: --on reference:cpu"
         )
-    model, loss, optimizer = source.parts(seed)
+    model, loss, optimizer = spec.parts(seed)
     fn = closure(model, loss, 1)
-    return {"": model}, [lambda b: fn(b)[0]], [lambda: optimizer], source.need_example(batch)
+    return {"": model}, [lambda b: fn(b)[0]], [lambda: optimizer], spec.need_example(batch)
 
 
 def _loss(update: Any, modules: Any) -> Callable[[Any], Any]:

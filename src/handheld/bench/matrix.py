@@ -64,11 +64,11 @@ def file_mark(workload: str) -> str:
 
 
 def expand(names: Iterable[str]) -> tuple[str, ...]:
-    """Workloads by name, or all that have a tag, domain or source: `text`, `liu2019`."""
+    """Workloads by name, or all that have a tag, domain or study: `text`, `liu2019`."""
     found: dict[str, None] = {}
     for name in names:
         group = (
-            [w.name for w in suite.WORKLOADS.values() if name in (w.domain, *w.tags, *w.source)]
+            [w.name for w in suite.WORKLOADS.values() if name in (w.domain, *w.tags, *w.used_in)]
             if name not in suite.WORKLOADS
             else []
         )

@@ -61,13 +61,13 @@ def describe_devices(task: dict[str, Any], say: Say) -> None:
 def prepare(task: dict[str, Any], say: Say) -> None:
     say(stage="capturing")
     begun, path = time.monotonic(), Path(task["step"])
-    source = _source(task)
-    batch = task["batch"] or source.default_batch
-    step = source.step([batch], task["seed"])
-    if isinstance(source, StepFile) and task["batch"] and source.sizes and (task["batch"] not in source.sizes):
-        raise Failed("failed", f"batch {batch} is not packaged; there are {', '.join(map(str, source.sizes))}")
-    example, by_name, arrays = source.example(batch), {}, dict[str, np.ndarray]()
-    runs = source.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, batch)]
+    spec = _spec(task)
+    batch = task["batch"] or spec.default_batch
+    step = spec.step([batch], task["seed"])
+    if isinstance(spec, StepFile) and task["batch"] and spec.sizes and (task["batch"] not in spec.sizes):
+        raise Failed("failed", f"batch {batch} is not packaged; there are {', '.join(map(str, spec.sizes))}")
+    example, by_name, arrays = spec.example(batch), {}, dict[str, np.ndarray]()
+    runs = spec.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, batch)]
     for name, share in runs:
         given = inputs_for(share, step.graphs[name], task["seed"])
         by_name[name] = list(given) if isinstance(given, dict) else None
@@ -133,9 +133,9 @@ def _limit(task: dict[str, Any], device: str) -> int | None:
 def eager(task: dict[str, Any], say: Say) -> None:
     say(stage="making the model")
     _open(task["device"])
-    source = _source(task)
-    batch = task["batch"] or source.default_batch
-    made = Eager(source, task["device"], batch, task["seed"])
+    spec = _spec(task)
+    batch = task["batch"] or spec.default_batch
+    made = Eager(spec, task["device"], batch, task["seed"])
     say(facts={"batch": batch, "parameters": made.parameters, "data": "synthetic example", "planned_bytes": None})
     steps = Steps(say)
     with made.profile(task["run"], steps=task["steps"], seconds=task["seconds"], progress=steps) as run:
@@ -158,7 +158,7 @@ class Steps:
             self.say(stage=f"step {done}")
 
 
-def _source(task: dict[str, Any]) -> ModelSpec:
+def _spec(task: dict[str, Any]) -> ModelSpec:
     return open_model(task["workload"], task["size"] if task["size"] != "own" else None)
 
 

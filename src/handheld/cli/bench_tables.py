@@ -109,7 +109,7 @@ def present(results: Results, lines: list[Line], ran: int, seconds: float) -> No
 
 
 def present_workloads(names: Iterable[str], json: bool) -> None:
-    """What can be named: workloads, and the domains and sources that stand for groups of them."""
+    """What can be named: workloads, and the domains and studies that stand for groups of them."""
     found = [suite.get(name) for name in names]
     if json:
         output.print_json(
@@ -118,7 +118,7 @@ def present_workloads(names: Iterable[str], json: bool) -> None:
                     {
                         "name": w.name,
                         "domain": w.domain,
-                        "source": list(w.source),
+                        "source": list(w.used_in),
                         "batch": w.default_batch,
                         "about": w.about,
                     }
@@ -129,7 +129,7 @@ def present_workloads(names: Iterable[str], json: bool) -> None:
         return
     output.out.print(Text(f"{'workload':<19} {'domain':<8} {'from':<16} {'batch':>5} ", style="dim"))
     for one in found:
-        start = f"{one.name:<19} {one.domain:<8} {', '.join(one.source):<16} {one.default_batch:>5} "
+        start = f"{one.name:<19} {one.domain:<8} {', '.join(one.used_in):<16} {one.default_batch:>5} "
         lines = textwrap.wrap(one.about, 80 - len(start)) or [""]
         for number, line in enumerate(lines):
             output.out.print(Text.assemble(start if not number else " " * len(start), (line, "dim")))

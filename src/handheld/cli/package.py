@@ -47,22 +47,22 @@ def package(
     handheld package mine.py:make --data photos/ --out mine.step
     """
     started = time.perf_counter()
-    source = open_model(what, size)
-    if isinstance(source, StepFile):
+    spec = open_model(what, size)
+    if isinstance(spec, StepFile):
         raise HandheldError(f"{what} is a step file already")
-    path = out or Path(f"{source.name}.step")
+    path = out or Path(f"{spec.name}.step")
     check_new(path, force)
     check_writable(path)
-    sizes = sorted(set(batches(batch))) if batch else [source.default_batch]
-    step, _ = capture_example(source, sizes, seed, data)
-    frozen = check_frozen(step, source, accept_frozen)
+    sizes = sorted(set(batches(batch))) if batch else [spec.default_batch]
+    step, _ = capture_example(spec, sizes, seed, data)
+    frozen = check_frozen(step, spec, accept_frozen)
     if frozen:
         output.warn(frozen)
     step.save(path)
     result: dict[str, Any] = {
         "path": str(path),
         "bytes": path.stat().st_size,
-        "model": source.name,
+        "model": spec.name,
         "batch": sizes,
         "graphs": {name: len(graph.nodes) for name, graph in step.graphs.items()},
         "parameters": sum(s.role == "parameter" for s in step.slots.values()),

@@ -21,24 +21,24 @@ from handheld.step import Step, frozen_text
 from handheld.step import check_frozen as refuse_frozen
 
 
-def load(spec: str, size: int, seed: int, source: ModelSpec) -> DataSet:
+def load(data: str, size: int, seed: int, spec: ModelSpec) -> DataSet:
     """The data in the shape that the model takes."""
-    shape, options = source.shape(), dict[str, Any]()
+    shape, options = spec.shape(), dict[str, Any]()
     if len(shape) == 4:
         options = {"size": shape[2], "gray": shape[1] == 1}
     elif len(shape) == 2:
         options = {"length": shape[1]}
-    return load_data(spec, size, seed=seed, **options)
+    return load_data(data, size, seed=seed, **options)
 
 
-def capture(source: ModelSpec, size: int, seed: int, found: DataSet) -> Step:
-    if isinstance(source, StepFile):
-        step = source.step([size], seed)
+def capture(spec: ModelSpec, size: int, seed: int, found: DataSet) -> Step:
+    if isinstance(spec, StepFile):
+        step = spec.step([size], seed)
     else:
-        step = _capture(source, [size], seed, found, _examples(found, 1)[0])
+        step = _capture(spec, [size], seed, found, _examples(found, 1)[0])
     if "train" not in step.graphs and not batch_sizes(step.graphs, "train"):
         raise HandheldError(
-            f"{source.name} has the graphs {', '.join(step.graphs)} and no single "
+            f"{spec.name} has the graphs {', '.join(step.graphs)} and no single "
             "training step: updates take turns as only your code can say. "
             "Train it from Python; docs/api.md has a GAN as an example, "
             "docs/suite.md DQN"
@@ -46,21 +46,21 @@ def capture(source: ModelSpec, size: int, seed: int, found: DataSet) -> Step:
     return step
 
 
-def capture_example(source: ModelSpec, sizes: list[int], seed: int, data: str | None) -> tuple[Step, list[Any]]:
-    """The step from the source's own example or, with `data`, from its first batch; and the first
+def capture_example(spec: ModelSpec, sizes: list[int], seed: int, data: str | None) -> tuple[Step, list[Any]]:
+    """The step from the model's own example or, with `data`, from its first batch; and the first
     few batches of the data."""
     if data is None:
-        return source.step(sizes, seed), []
-    found = load(data, max(sizes), seed, source)
+        return spec.step(sizes, seed), []
+    found = load(data, max(sizes), seed, spec)
     batches = _examples(found, 4)
-    return _capture(source, sizes, seed, found, batches[0]), batches
+    return _capture(spec, sizes, seed, found, batches[0]), batches
 
 
-def _capture(source: ModelSpec, sizes: list[int], seed: int, found: DataSet, batch: Any) -> Step:
+def _capture(spec: ModelSpec, sizes: list[int], seed: int, found: DataSet, batch: Any) -> Step:
     try:
-        return source.step(sizes, seed, batch, len(found.classes) or None)
+        return spec.step(sizes, seed, batch, len(found.classes) or None)
     except BatchError as error:
-        raise DataError(f"{found.name} does not fit {source.name}: {error}") from None
+        raise DataError(f"{found.name} does not fit {spec.name}: {error}") from None
 
 
 def _examples(found: DataSet, count: int) -> list[Any]:
@@ -124,12 +124,12 @@ def check_writable(path: Path) -> None:
         ) from error
 
 
-def check_frozen(step: Step, source: ModelSpec, accept: bool) -> str:
+def check_frozen(step: Step, spec: ModelSpec, accept: bool) -> str:
     """An error if Python code decided something once, unless that was accepted (of a step file:
     when it was packaged); then what to say about it."""
     if not step.frozen():
         return ""
-    if not accept and not isinstance(source, StepFile):
+    if not accept and not isinstance(spec, StepFile):
         refuse_frozen(step, "--accept-frozen. handheld verify tries other batches")
     return frozen_text(step)
 

@@ -112,14 +112,14 @@ def profile(
     estimate = _estimate(estimate_energy, watts_busy, watts_idle)
     if energy:
         sources().need_power()  # before anything is captured
-    source = open_model(what, size)
-    batch_size = batch or source.default_batch
-    step, runs = _captured(source, batch_size, seed, data)
+    spec = open_model(what, size)
+    batch_size = batch or spec.default_batch
+    step, runs = _captured(spec, batch_size, seed, data)
     given = _inputs(step, runs, graph, seed)
     names = list(given)
     used = "random" if runs.get(names[0]) is None else data or "example"
-    about: dict[str, Any] = {"what": source.name, "batch": batch_size, "seed": seed, "data": used}
-    path = out or _free(source.name)
+    about: dict[str, Any] = {"what": spec.name, "batch": batch_size, "seed": seed, "data": used}
+    path = out or _free(spec.name)
     plan = step.plan(on, graphs=names, precision=precision)
     with _kept(path), _shown(path, live and not json, json) as progress:
         run = measure(
@@ -132,21 +132,21 @@ def profile(
             energy_s=energy_seconds,
             estimate=estimate,
             progress=progress,
-            code=source.folder,
+            code=spec.folder,
             **about,
         )
     with run:
         present(run, json)
 
 
-def _captured(source: ModelSpec, batch_size: int, seed: int, data: str | None) -> tuple[Step, dict[str, Any]]:
+def _captured(spec: ModelSpec, batch_size: int, seed: int, data: str | None) -> tuple[Step, dict[str, Any]]:
     """The step, and by graph that trains the batch that it gets."""
-    step, batches = capture_example(source, [batch_size], seed, data)
-    frozen = check_frozen(step, source, accept=True)  # where time goes does not depend on it
+    step, batches = capture_example(spec, [batch_size], seed, data)
+    frozen = check_frozen(step, spec, accept=True)  # where time goes does not depend on it
     if frozen:
         output.warn(frozen)
-    example = batches[0] if batches else source.example(batch_size)
-    return step, dict(source.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, batch_size)])
+    example = batches[0] if batches else spec.example(batch_size)
+    return step, dict(spec.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, batch_size)])
 
 
 def _inputs(step: Step, runs: dict[str, Any], graph: str | None, seed: int) -> dict[str, Any]:

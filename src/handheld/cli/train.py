@@ -131,13 +131,13 @@ def train(
     _check_paths(checkpoint, every, resume, export, force)
     check_rates(schedule, lr)
     Guards(battery_floor, thermal_limit)  # a sensor that is not there is known before the capture
-    source = open_model(what, size)
-    batch_size = batch or source.default_batch
-    found = load(data, batch_size, seed, source)
-    step = capture(source, batch_size, seed, found)
-    frozen = check_frozen(step, source, accept_frozen)
+    spec = open_model(what, size)
+    batch_size = batch or spec.default_batch
+    found = load(data, batch_size, seed, spec)
+    step = capture(spec, batch_size, seed, found)
+    frozen = check_frozen(step, spec, accept_frozen)
     graphs = graphs_for(step, batch_size)
-    check_fit(step.graphs[batch_sizes(graphs, "train").get(batch_size, "train")], found, source.name)
+    check_fit(step.graphs[batch_sizes(graphs, "train").get(batch_size, "train")], found, spec.name)
     if resume and checkpoint is not None:
         done = read_checkpoint(checkpoint, found.train, step.slots).epoch
         if done >= epochs:
@@ -149,7 +149,7 @@ def train(
         for note in filter(None, (found.note, frozen)):
             output.warn(note)
         if not json:
-            _introduce(source.name, found, trainer, batch_size, captured)
+            _introduce(spec.name, found, trainer, batch_size, captured)
         with Bar(found.train, epochs, quiet=json) as bar, _rescue(trainer, checkpoint):
             history = fit(
                 trainer,
@@ -166,7 +166,7 @@ def train(
                 find_nan=find_nan,
                 rate=rates,
             )
-        result = _result(source.name, found, trainer, batch_size, history)
+        result = _result(spec.name, found, trainer, batch_size, history)
         for group, rate in enumerate(own):  # the next training starts from the optimizer's rate
             trainer.set_rate(rate, group, "train")
     result["seconds"] = time.perf_counter() - started

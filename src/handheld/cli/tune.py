@@ -73,13 +73,13 @@ def tune(
     if on.partition(":")[0] != "opencl":
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
     caps = describe(on)
-    source = open_model(what, size)
-    batch_size = batch or source.default_batch
-    step, _ = capture_example(source, [batch_size], 0, data)
-    names = _training(step, source, graph, batch_size)
+    spec = open_model(what, size)
+    batch_size = batch or spec.default_batch
+    step, _ = capture_example(spec, [batch_size], 0, data)
+    names = _training(step, spec, graph, batch_size)
     jobs = find_jobs(prepare(step, names, precision, align_bytes=caps.base_align_bytes)[0], caps)
     record, path, notes = _record(Record.of(caps), [job.signature for job in jobs] if fresh else [])
-    frozen = check_frozen(step, source, accept=True)  # speed does not depend on it
+    frozen = check_frozen(step, spec, accept=True)  # speed does not depend on it
     notes = [*notes, *load_tuning(caps).ignored, *([frozen] if frozen else [])]
     for note in notes if not json else ():
         output.warn(note)
@@ -102,7 +102,7 @@ def tune(
         raise typer.Exit(130)
 
 
-def _training(step: Step, source: ModelSpec, graph: str | None, batch_size: int) -> list[str]:
+def _training(step: Step, spec: ModelSpec, graph: str | None, batch_size: int) -> list[str]:
     """The graphs that change the state, of the batch size that was asked for."""
     names = [n for n in step.graphs if step.graphs[n].writes]
     if graph is not None:
@@ -115,7 +115,7 @@ def _training(step: Step, source: ModelSpec, graph: str | None, batch_size: int)
     found = [n for n in names if not sizes or n.partition("@")[2].partition(".")[0] == str(batch_size)]
     if not found:
         raise HandheldError(
-            f"{source.name} has the graphs {', '.join(step.graphs)}, and none of them trains. Try: --graph NAME"
+            f"{spec.name} has the graphs {', '.join(step.graphs)}, and none of them trains. Try: --graph NAME"
         )
     return found
 

@@ -63,17 +63,17 @@ def verify(
     """
     import torch  # noqa: F401  the reference: say early that it is missing
 
-    source = open_model(what, size)
-    batch_size = batch or min(source.default_batch, 4)
-    step, batches = capture_example(source, [batch_size], seed, data)
-    if not batches and (example := source.example(batch_size)) is not None:
+    spec = open_model(what, size)
+    batch_size = batch or min(spec.default_batch, 4)
+    step, batches = capture_example(spec, [batch_size], seed, data)
+    if not batches and (example := spec.example(batch_size)) is not None:
         batches = [example]
     results = []
     for name in _chosen(step, graph, batch):
         inputs = _inputs(batches, step.graphs[name], seed)
         plan = step.plan(on, graphs=[name], isolate=True, precision=precision)
         results.append(verify_plan(plan, inputs, name, tolerance))
-    frozen = _frozen(step, source, batches, seed, [result.graph for result in results])
+    frozen = _frozen(step, spec, batches, seed, [result.graph for result in results])
     if json:
         output.print_json([_as_json(r, frozen, accept_frozen) for r in results])
     else:
@@ -133,9 +133,9 @@ class Frozen:
     tried: int
 
 
-def _frozen(step: Step, source: ModelSpec, batches: list[Any], seed: int, graphs: list[str]) -> list[Frozen]:
+def _frozen(step: Step, spec: ModelSpec, batches: list[Any], seed: int, graphs: list[str]) -> list[Frozen]:
     found = {what: names for what, names in step.frozen().items() if set(names) & set(graphs)}
-    tried = {d.text: d for d in source.decisions(batches, seed)} if found and batches else {}
+    tried = {d.text: d for d in spec.decisions(batches, seed)} if found and batches else {}
     return [
         Frozen(
             what, tuple(names), tried[what].changed if what in tried else "", tried[what].tried if what in tried else 0
@@ -178,8 +178,14 @@ def _as_json(result: Verification, frozen: list[Frozen], accepted: bool) -> dict
         "passed": result.passed and not _doubtful(result, frozen, accepted),
         "first": None if first is None else first.index,
         "frozen": [dataclasses.asdict(f) for f in frozen if result.graph in f.graphs],
-        "ops": [dataclasses.asdict(row) for row in result.rows],
+        "ops": [_row_as_json(row) for row in result.rows],
     }
+
+
+def _row_as_json(row: Row) -> dict[str, Any]:
+    fields = dataclasses.asdict(row)
+    fields["source"] = fields.pop("torch_op")  # the key that readers of this document know
+    return fields
 
 
 def present(result: Verification, everything: bool, frozen: bool = False) -> None:

@@ -95,7 +95,7 @@ class Capture:
     def copy(self, name: str, pairs: Mapping[nn.Module, nn.Module] | Sequence[tuple[nn.Module, nn.Module]]) -> Capture:
         """A graph that copies modules' parameters and buffers: [(target, source), ...]."""
         rec = Recorder(self.state, None)
-        rec.phase, rec.source = "update", "copy"
+        rec.phase, rec.torch_op = "update", "copy"
         writes: dict[str, int] = {}
         for target, source in pairs.items() if isinstance(pairs, Mapping) else pairs:
             theirs = dict(source.named_parameters()) | dict(source.named_buffers())
@@ -172,7 +172,7 @@ class Capture:
             named = [GraphOutput("loss", _read(rec, loss), "float32")] if loss is not None else []
             named += [GraphOutput(key, _read(rec, t), _name(t)) for key, t in _named_outputs(outputs)]
         if optimizer is not None or any(n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())):
-            rec.phase, rec.path, rec.source = "update", ["handheld"], "step counter"
+            rec.phase, rec.path, rec.torch_op = "update", ["handheld"], "step counter"
             done = rec.slot_view("handheld.step")
             writes["handheld.step"] = rec.map((), [done], lambda t: t + 1).tensor
         for slot, storage in rec.slot_storage.items():
@@ -221,7 +221,7 @@ class Capture:
         unreached = [self.state.find(p) for p, g in zip(parameters, grads, strict=True) if g is None]
         if unreached:
             notes["no_gradient"] = tuple(unreached)
-        rec.phase, rec.source = "update", "gradient"
+        rec.phase, rec.torch_op = "update", "gradient"
         rec.path.append("optimizer")
         views = {id(p): rec.read(g) for p, g in zip(parameters, grads, strict=True) if g is not None}
         writes: dict[str, int] = {}

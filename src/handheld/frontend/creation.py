@@ -62,7 +62,7 @@ def eye(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
 
 @lowering("tril.default", "triu.default")
 def triangle(rec: Recorder, out: torch.Tensor, x: torch.Tensor, diagonal: int = 0) -> None:
-    kind, rank, lower = ir_dtype(out.dtype), x.dim(), rec.source == "aten.tril.default"
+    kind, rank, lower = ir_dtype(out.dtype), x.dim(), rec.torch_op == "aten.tril.default"
 
     def build(a: Val) -> Val:
         row, col = iota(a.builder, rank - 2), iota(a.builder, rank - 1)

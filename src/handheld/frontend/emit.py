@@ -27,7 +27,7 @@ class Emitter:
         self.slots: dict[str, int] = {}
         self.path: list[str] = []
         self.phase = "forward"
-        self.source = ""
+        self.torch_op = ""
 
     def _module(self) -> str:
         """The module whose forward, or whose gradient, is being computed."""
@@ -63,7 +63,7 @@ class Emitter:
         self, op: str, inputs: Sequence[View], outputs: Sequence[tuple[Sequence[int], str]], attrs: Mapping[str, Any]
     ) -> list[int]:
         made = [self.new_tensor(shape, dtype) for shape, dtype in outputs]
-        origin = Origin(self._phase(), self._module(), self.source)
+        origin = Origin(self._phase(), self._module(), self.torch_op)
         self.nodes.append(Node(op, tuple(inputs), tuple(made), dict(attrs), origin))
         return made
 

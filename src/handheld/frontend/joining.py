@@ -50,8 +50,8 @@ def _cat(rec: Recorder, views: Sequence[View], dim: int, kind: str) -> View:
         value: Val | None = None
         for k in reversed(range(len(views))):
             guards = ((dim, starts[k], starts[k + 1]),) if len(views) > 1 else ()
-            source = rec.dtype_of(views[k])
-            here = Val(b, b.load(k, source, guards, 0), source).to(kind)
+            dtype = rec.dtype_of(views[k])
+            here = Val(b, b.load(k, dtype, guards, 0), dtype).to(kind)
             value = here if value is None else iota(b, dim).lt(starts[k + 1]).where(here, value)
         assert value is not None
         return value

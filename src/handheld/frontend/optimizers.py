@@ -65,7 +65,7 @@ class Optimizer:
         """The update of every parameter that has a gradient; returns what becomes of the slots."""
         writes: dict[str, int] = {}
         done = rec.slot_view(self.step)
-        rec.phase, rec.source = "update", f"optim.{self.kind}"
+        rec.phase, rec.torch_op = "update", f"optim.{self.kind}"
         rec.path.append("optimizer")
         writes[self.step] = rec.map((), [done], lambda t: t + 1).tensor
         shared: dict[int, dict[str, View]] = {}
@@ -214,7 +214,7 @@ def clip_norm(rec: Recorder, gradients: dict[int, View], limit: float) -> dict[i
     """Scales all gradients so that their joint norm is at most `limit`, as clip_grad_norm_ does."""
     from handheld.frontend.reductions import fold
 
-    rec.source = "clip_grad_norm"
+    rec.torch_op = "clip_grad_norm"
     sums = [fold(rec, g, tuple(range(len(g.shape))), lambda a: (a * a).reduce("sum")) for g in gradients.values()]
     while len(sums) > 1:
         sums = [_add_all(rec, sums[i : i + 8]) for i in range(0, len(sums), 8)]
@@ -233,7 +233,7 @@ def _add_all(rec: Recorder, views: list[View]) -> View:
 
 
 def clip_value(rec: Recorder, gradients: dict[int, View], limit: float) -> dict[int, View]:
-    rec.source = "clip_grad_value"
+    rec.torch_op = "clip_grad_value"
     return {
         k: rec.map(g.shape, [g], lambda a: a.binary("max", -limit).binary("min", limit)) for k, g in gradients.items()
     }

@@ -17,18 +17,18 @@ from handheld.graph.graph import View, contiguous_strides
 
 @lowering("cumsum.default", "cumprod.default")
 def scan(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *, dtype: Any = None) -> None:
-    kind, mode = ir_dtype(out.dtype), "add" if "cumsum" in rec.source else "mul"
+    kind, mode = ir_dtype(out.dtype), "add" if "cumsum" in rec.torch_op else "mul"
     view = rec.read(x)
     if x.dim() == 0:
         rec.bind(out, rec.map((), [view], lambda a: a.to(kind)))
         return
     dim = dim % x.dim()
     shape = tuple(x.shape)
-    source = rec.map(shape, [view], lambda a: a.to(kind)) if rec.dtype_of(view) != kind else rec.contiguous(view)
+    dense = rec.map(shape, [view], lambda a: a.to(kind)) if rec.dtype_of(view) != kind else rec.contiguous(view)
     three = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
     made = rec.emit(
         "scan",
-        [View(source.tensor, three, contiguous_strides(three), 0)],
+        [View(dense.tensor, three, contiguous_strides(three), 0)],
         [(shape, kind)],
         {"mode": mode, "reverse": False},
     )
@@ -45,10 +45,10 @@ def running_extreme(rec: Recorder, out: Any, x: torch.Tensor, dim: int) -> None:
         return
     dim, shape = dim % x.dim(), tuple(x.shape)
     three = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
-    mode = "max" if "cummax" in rec.source else "min"
+    mode = "max" if "cummax" in rec.torch_op else "min"
 
-    def along(source: View, how: str, dtype: str) -> View:
-        flat = View(rec.contiguous(source).tensor, three, contiguous_strides(three), 0)
+    def along(view: View, how: str, dtype: str) -> View:
+        flat = View(rec.contiguous(view).tensor, three, contiguous_strides(three), 0)
         return rec.dense(rec.emit("scan", [flat], [(shape, dtype)], {"mode": how, "reverse": False})[0])
 
     best = along(view if kind != BOOL else rec.map(shape, [view], lambda a: a.to(I32)), mode, kind)
@@ -63,12 +63,12 @@ def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple
     dim = dim % max(rank, 1)
     order = [d for d in range(rank) if d != dim] + ([dim] if rank else [])
     moved = View(view.tensor, tuple(view.shape[d] for d in order), tuple(view.strides[d] for d in order), view.offset)
-    source = rec.contiguous(moved)
+    dense = rec.contiguous(moved)
     length = moved.shape[-1] if rank else 1
     rows = moved.size // max(length, 1)
     made = rec.emit(
         "sort",
-        [View(source.tensor, (rows, length), (length, 1), 0)],
+        [View(dense.tensor, (rows, length), (length, 1), 0)],
         [(moved.shape, rec.dtype_of(view)), (moved.shape, I32)],
         {"descending": descending},
     )
@@ -79,7 +79,7 @@ def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple
 
 @lowering("sort.default", "sort.stable")
 def sort(rec: Recorder, out: Any, x: torch.Tensor, *args: Any, **options: Any) -> None:
-    stable_overload = rec.source.endswith("stable")
+    stable_overload = rec.torch_op.endswith("stable")
     names = ["stable", "dim", "descending"] if stable_overload else ["dim", "descending"]
     given = dict(zip(names, args, strict=False)) | options
     values, index = _sorted(rec, x, given.get("dim", -1), bool(given.get("descending", False)))

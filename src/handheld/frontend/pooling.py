@@ -163,7 +163,7 @@ def _pooling_matrix(size: int, out: int) -> np.ndarray:
 
 
 def _spatial(rec: Recorder) -> tuple[int, ...]:
-    return (-3, -2, -1) if "3d" in rec.source else (-2, -1)
+    return (-3, -2, -1) if "3d" in rec.torch_op else (-2, -1)
 
 
 @lowering("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")

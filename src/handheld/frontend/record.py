@@ -84,7 +84,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._complex(name, func, args, kwargs)
         if name in LOWERINGS:
             out = self._execute(func, args, kwargs)
-            self.source = name
+            self.torch_op = name
             replaced = LOWERINGS[name](self, out, *args, **kwargs)
             return out if replaced is None else replaced
         if name in DECOMPOSED:

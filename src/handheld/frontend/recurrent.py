@@ -116,7 +116,7 @@ def recurrent(rec: Recorder, out: tuple[T, ...], *args: Any) -> None:
     *tensors, reverse = args
     inputs = [rec.contiguous(rec.read(t)) for t in tensors]
     outputs = [(tuple(o.shape), F32) for o in out]
-    made = rec.emit(rec.source.split(".")[1], inputs, outputs, {"reverse": bool(reverse)})
+    made = rec.emit(rec.torch_op.split(".")[1], inputs, outputs, {"reverse": bool(reverse)})
     for o, tensor in zip(out, made, strict=True):
         rec.bind(o, rec.dense(tensor))
 

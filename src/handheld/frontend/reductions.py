@@ -74,25 +74,25 @@ def prod(
 
 @lowering("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
 def truth(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
-    op = "any_of" if ".any." in rec.source else "all_of"
+    op = "any_of" if ".any." in rec.torch_op else "all_of"
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(BOOL).reduce(op)))
 
 
 @lowering("amax.default", "amin.default", "max.default", "min.default")
 def extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
-    op = "max_of" if "max" in rec.source else "min_of"
+    op = "max_of" if "max" in rec.torch_op else "min_of"
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op)))
 
 
 @lowering("argmax.default", "argmin.default")
 def arg_extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
-    op = "arg_max" if "argmax" in rec.source else "arg_min"
+    op = "arg_max" if "argmax" in rec.torch_op else "arg_min"
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op, I32)))
 
 
 @lowering("max.dim", "min.dim")
 def extreme_dim(rec: Recorder, out: Any, x: torch.Tensor, dim: int, keepdim: bool = False) -> None:
-    name = "max" if ".max." in rec.source else "min"
+    name = "max" if ".max." in rec.torch_op else "min"
     axes, view = axes_of(x, dim), rec.read(x)
 
     def build(a: Val) -> list[Val]:
@@ -126,7 +126,7 @@ def variance(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None,
     if isinstance(dim, bool):
         dim, args = None, (dim, *args)
     _, view = moments(rec, rec.read(x), axes_of(x, dim), _correction(args[:1], options))
-    if ".std." in rec.source:
+    if ".std." in rec.torch_op:
         view = rec.map(view.shape, [view], lambda a: a.unary("sqrt"))
     finish(rec, out, view)
 
@@ -162,7 +162,7 @@ def histc(rec: Recorder, out: torch.Tensor, x: torch.Tensor, bins: int = 100, mi
 @lowering("_softmax.default", "_log_softmax.default", "_safe_softmax.default")
 def softmax(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *rest: Any, **options: Any) -> None:
     view, axes = rec.read(x), axes_of(x, dim)
-    rec.bind(out, softmax_view(rec, view, axes, "_log" in rec.source, "_safe" in rec.source))
+    rec.bind(out, softmax_view(rec, view, axes, "_log" in rec.torch_op, "_safe" in rec.torch_op))
 
 
 def softmax_view(rec: Recorder, x: View, axes: tuple[int, ...], log: bool, safe: bool = False) -> View:

@@ -55,7 +55,7 @@ def _resize(
     options: Sequence[Any],
     backward: bool,
 ) -> None:
-    name = rec.source.split(".")[1].removesuffix("_backward")
+    name = rec.torch_op.split(".")[1].removesuffix("_backward")
     mode = _MODES[name if name.endswith("_aa") else name[:-2]]
     rest = list(options)
     align = bool(rest.pop(0)) if not mode.startswith("nearest") else False

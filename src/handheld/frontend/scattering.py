@@ -70,7 +70,7 @@ def scatter_op(
 ) -> None:
     if options.get("reduce", "add") != "add":
         raise UnsupportedOp(f"scatter with reduce={options['reduce']!r} has no lowering")
-    mode = "add" if "add" in rec.source or "reduce" in options else "set"
+    mode = "add" if "add" in rec.torch_op or "reduce" in options else "set"
     _scatter_along(rec, out, x, dim, index, src, mode)
 
 
@@ -85,7 +85,7 @@ def index_add(
     *,
     alpha: float = 1,
 ) -> None:
-    mode = "add" if "add" in rec.source else "set"
+    mode = "add" if "add" in rec.torch_op else "set"
     source, view, kind = rec.read(src), rec.read(index), ir_dtype(out.dtype)
     dim, shape = dim % max(x.dim(), 1), tuple(x.shape) or (1,)
     outer, inner, count = math.prod(shape[:dim]), math.prod(shape[dim + 1 :]), index.numel()

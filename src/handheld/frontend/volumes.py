@@ -269,8 +269,8 @@ def max_pool3d(
     windows = _volume(out[0].shape)
     stages = _stages((n, c, d, h, w), windows)
 
-    def pool(source: View, shape: Shape, attrs: dict[str, Any]) -> tuple[View, View]:
-        made = rec.emit("max_pool", [source], [(shape, F32), (shape, I32)], {**attrs, "shape": shape})
+    def pool(view: View, shape: Shape, attrs: dict[str, Any]) -> tuple[View, View]:
+        made = rec.emit("max_pool", [view], [(shape, F32), (shape, I32)], {**attrs, "shape": shape})
         return rec.dense(made[0]), rec.dense(made[1])
 
     best, inside = pool(_dense(rec.contiguous(rec.read(x)), stages[0]), stages[1], plane)

@@ -93,7 +93,7 @@ def _write_node(node: Node) -> dict[str, Any]:
         "inputs": [_write_view(view) for view in node.inputs],
         "outputs": list(node.outputs),
         "attrs": {key: value_to_json(value) for key, value in node.attrs.items()},
-        "origin": [origin.phase, origin.path, origin.source],
+        "origin": [origin.phase, origin.path, origin.torch_op],
     }
 
 
@@ -203,14 +203,14 @@ def _output(data: Any, where: str) -> GraphOutput:
 def _node(data: Any, where: str) -> Node:
     op, inputs, outputs, attrs, origin = fields(data, ("op", "inputs", "outputs", "attrs", "origin"), "a node")
     op = word(op, OPS, "a node's op")
-    phase, path, source = row(origin, 3, "a node's origin")
+    phase, path, torch_op = row(origin, 3, "a node's origin")
     values = _attributes(op, attrs)
     return Node(
         op,
         a_list(inputs, _view, f"the inputs of a {op}"),
         a_list(outputs, an_int, f"the outputs of a {op}"),
         values,
-        Origin(word(phase, PHASES, "a phase"), text(path, "a path"), text(source, "a source")),
+        Origin(word(phase, PHASES, "a phase"), text(path, "a path"), text(torch_op, "a PyTorch op")),
     )
 
 

@@ -82,7 +82,7 @@ class Origin:
 
     phase: str
     path: str
-    source: str
+    torch_op: str
 
 
 @dataclass(frozen=True, slots=True)

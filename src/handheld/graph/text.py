@@ -187,7 +187,7 @@ def _line(node: Node, graph: Graph, names: dict[int, str]) -> str:
         if text != "acc":
             words.append("{ " + text + " }")
     origin = node.origin
-    words.append(f"| {origin.phase} {origin.path or '-'} {origin.source}")
+    words.append(f"| {origin.phase} {origin.path or '-'} {origin.torch_op}")
     return " ".join(words)
 
 

@@ -34,8 +34,8 @@ def group(caps: DeviceCaps, want: int = 64) -> int:
     return size
 
 
-def line(kernel: str, source: str, args: tuple[Arg, ...], items: int, caps: DeviceCaps) -> Launch:
+def line(kernel: str, text: str, args: tuple[Arg, ...], items: int, caps: DeviceCaps) -> Launch:
     """A launch of `items` work-items in a row; the kernel turns away those that round it up."""
     local = group(caps)
     ints(round_up(items, local))
-    return Launch(kernel, source, args, (round_up(items, local),), (local,))
+    return Launch(kernel, text, args, (round_up(items, local),), (local,))

@@ -10,7 +10,7 @@ from handheld.errors import PlanError
 from handheld.graph.dtypes import BOOL, F16
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import group, ints, line, strided
-from handheld.kernels.base import Arg, Buffer, Float, Launch, Lowered, Workspace, read_source, round_up, with_defines
+from handheld.kernels.base import Arg, Buffer, Float, Launch, Lowered, Workspace, read_cl, round_up, with_defines
 from handheld.kernels.expr import PHILOX
 
 Choice = Mapping[str, int]
@@ -77,9 +77,9 @@ class _Problem:
     def empty(self) -> bool:
         return 0 in (self.batch, self.heads, self.rows)
 
-    def source(self, defines: Mapping[str, object], *parts: str) -> str:
+    def text(self, defines: Mapping[str, object], *parts: str) -> str:
         first = ("half.cl",) if "HALVES" in self.flags else ()
-        text = (PHILOX if "DROPOUT" in self.flags else "") + "".join(map(read_source, (*first, *parts)))
+        text = (PHILOX if "DROPOUT" in self.flags else "") + "".join(map(read_cl, (*first, *parts)))
         return with_defines({**defines, **self.flags}, text)
 
 
@@ -139,20 +139,20 @@ def _blocks(problem: _Problem, caps: DeviceCaps) -> tuple[int, str]:
         "DP": round_up(max(problem.depth, 1), step),
         "EP": round_up(max(problem.width, 1), step),
     }
-    return block, problem.source(defines, "math.cl", "wide.cl", "attention.cl", "attention_register.cl")
+    return block, problem.text(defines, "math.cl", "wide.cl", "attention.cl", "attention_register.cl")
 
 
 def _register(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
-    block, source = _blocks(problem, caps)
+    block, text = _blocks(problem, caps)
     grid = (-(-problem.rows // block), problem.batch * problem.heads)
     args = (*problem.args, *map(Buffer, node.outputs))
-    return Lowered((Launch("attention", source, args, grid, (1, 1)),), (), f"blocks of {block} queries and keys")
+    return Lowered((Launch("attention", text, args, grid, (1, 1)),), (), f"blocks of {block} queries and keys")
 
 
 def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
     """Heads go to the compute units whole; where they are too few, keys are cut in parts, each with
     a dq of its own that a second launch adds up; also in halves, so that sums are floats."""
-    block, source = _blocks(problem, caps)
+    block, text = _blocks(problem, caps)
     heads, blocks = problem.batch * problem.groups, max(-(-problem.keys // block), 1)
     parts = min(blocks, max(2 * caps.compute_units // max(heads, 1), 1))
     part = -(-blocks // parts) * block
@@ -163,11 +163,11 @@ def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
     whole = parts == 1 and "HALVES" not in problem.flags
     first: Arg = Buffer(dq) if whole else Workspace(0)
     args = (*problem.args, first, Buffer(dk), Buffer(dv), *ints(part))
-    launches = [Launch("attention_grad", source, args, (parts, heads), (1, 1))]
+    launches = [Launch("attention_grad", text, args, (parts, heads), (1, 1))]
     why = f"blocks of {block} queries and keys" + f", keys in {parts} parts" * (parts > 1)
     if whole:
         return Lowered(tuple(launches), (), why)
-    launches.append(line("attention_sum", source, (first, Buffer(dq), *ints(size, parts)), size, caps))
+    launches.append(line("attention_sum", text, (first, Buffer(dq), *ints(size, parts)), size, caps))
     return Lowered(tuple(launches), (4 * parts * size,), why)
 
 
@@ -241,16 +241,16 @@ def _groups(
     return (
         across * down,
         4 * down,
-        [problem.source({**defines, "ONLY": n}, "attention.cl", "attention_local.cl") for n in kernels],
+        [problem.text({**defines, "ONLY": n}, "attention.cl", "attention_local.cl") for n in kernels],
     )
 
 
 def _local(problem: _Problem, node: Node, caps: DeviceCaps, choice: Choice | None) -> Lowered:
-    items, block, (source,) = _groups(problem, caps, choice, (1,))
+    items, block, (text,) = _groups(problem, caps, choice, (1,))
     grid = (-(-problem.rows // block) * items, problem.batch * problem.heads)
     args = (*problem.args, *map(Buffer, node.outputs))
     return Lowered(
-        (Launch("attention", source, args, grid, (items, 1)),), (), f"groups of {items} items, {block} queries"
+        (Launch("attention", text, args, grid, (items, 1)),), (), f"groups of {items} items, {block} queries"
     )
 
 

@@ -62,11 +62,11 @@ Arg = Buffer | Texture | Start | Workspace | Int | Float
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One enqueue. `source` is the whole program text, defines included; the same text is built
+    """One enqueue. `text` is the whole program text, defines included; the same text is built
     once. `global_size` is a multiple of `local_size` in each dimension."""
 
     kernel: str
-    source: str
+    text: str
     args: tuple[Arg, ...]
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
@@ -87,7 +87,7 @@ Lower = Callable[[Node, Graph, DeviceCaps], Lowered]
 
 
 @cache
-def read_source(name: str) -> str:
+def read_cl(name: str) -> str:
     """The text of a .cl file of this folder."""
     return (Path(__file__).parent / name).read_text()
 

@@ -25,7 +25,7 @@ from handheld.kernels.base import (
     Start,
     Texture,
     Workspace,
-    read_source,
+    read_cl,
     round_up,
     with_defines,
 )
@@ -261,7 +261,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
         return Lowered((), why="empty output")
     cut_direct = None if choice else direct.blocks(problem, caps)
     if cut_direct is not None:
-        return direct.lower(problem, cut_direct, node, graph, caps, _source)
+        return direct.lower(problem, cut_direct, node, graph, caps, _text)
     variant = _variant(caps)
     cut = variant.cut(problem, caps, choice or variant.choose(problem, caps))
     k_part = round_up(-(-problem.depth // cut.splits), cut.part)
@@ -275,7 +275,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last = end.args if end else (Buffer(node.outputs[0]),)
     half = half_output(node, graph)
-    text = _source(problem, end if splits == 1 else None, {**cut.defines, **(half if splits == 1 else {})})
+    text = _text(problem, end if splits == 1 else None, {**cut.defines, **(half if splits == 1 else {})})
     launches: list[Launch] = []
     workspace: list[int] = []
     right: Arg = Buffer(own[1])
@@ -301,9 +301,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     launches.append(Launch("contract", text, (*args, parts), wide, cut.local))
     head: tuple[Arg, ...] = (parts, *ints(splits), *(() if end else ints(size)))
     launches.append(
-        line(
-            "combine", _source(problem, end, {"COMBINE": 1, **half}), (*(maps if end else ()), *head, *last), size, caps
-        )
+        line("combine", _text(problem, end, {"COMBINE": 1, **half}), (*(maps if end else ()), *head, *last), size, caps)
     )
     return Lowered(tuple(launches), tuple(workspace), f"{cut.why}, k in {splits} parts")
 
@@ -313,7 +311,7 @@ def _variant(caps: DeviceCaps) -> ModuleType:
     return contract_local if caps.kind == "gpu" else contract_register
 
 
-def _source(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> str:
+def _text(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> str:
     """The program text; without an epilogue it writes, or combines, partial sums."""
     defines: dict[str, object] = {"MODE": MODES[problem.mode], **tile}
     if problem.mode == "MATMUL":
@@ -321,13 +319,13 @@ def _source(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> 
     if problem.phased:
         defines["PHASED"] = 1
     kernel = next((v for k, v in FILES.items() if k in tile), "contract_register.cl")
-    text = read_source("contract_maps.cl") + read_source(kernel)
+    text = read_cl("contract_maps.cl") + read_cl(kernel)
     if kernel in ("contract_register.cl", "direct.cl"):
-        text = read_source("wide.cl") + text
+        text = read_cl("wide.cl") + text
     if "COMBINE" not in tile:
         defines |= {f"{name}_HALF": 1 for name, half in zip("AB", problem.halves, strict=True) if half}
     if any(name.endswith("_HALF") for name in defines):
-        text = read_source("half.cl") + text
+        text = read_cl("half.cl") + text
     if end is None:
         defines["SPLIT"] = int("COMBINE" not in tile)
         return with_defines(defines, text)

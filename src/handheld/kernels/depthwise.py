@@ -13,7 +13,7 @@ from handheld.errors import PlanError
 from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import group, ints, line
-from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_source, round_up, with_defines
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_cl, round_up, with_defines
 from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, half_output, long_rows, unit, within_reach
 
@@ -82,17 +82,17 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     )
     images = 0 if empty else dy.shape[0]
     args: tuple[Arg, ...] = (first, *plane, second, *ints(dy.offset, *dy.strides, images))
-    halves, text = _source(node, graph, X=x, Y=dy)
+    halves, text = _text(node, graph, X=x, Y=dy)
     if caps.kind == "gpu":
         return _weight_groups(node, caps, args, halves, text, images * rows[0] * rows[1])
-    source = with_defines({**halves, "MODE": 2}, text)
+    text = with_defines({**halves, "MODE": 2}, text)
     if rows[0] * rows[1] <= SMALL and (not halves or math.prod(x.shape[2:]) <= WIDENED):
-        launch = Launch("weight_small", source, (*args, Buffer(node.outputs[0])), (out[0],), (1,))
+        launch = Launch("weight_small", text, (*args, Buffer(node.outputs[0])), (out[0],), (1,))
         return Lowered((launch,), why="depthwise, small planes")
     block = _block(rows, stride, _span(out[2:], dilation))
     args = (*args, *ints(*block), Buffer(node.outputs[0]))
     return Lowered(
-        (Launch("weight", source, args, (out[0],), (1,)),), why=f"depthwise, planes in blocks of {block[0]}x{block[1]}"
+        (Launch("weight", text, args, (out[0],), (1,)),), why=f"depthwise, planes in blocks of {block[0]}x{block[1]}"
     )
 
 
@@ -106,13 +106,13 @@ def _weight_groups(
     parts = min(-(-pixels // (items * PART_TERMS)), -(-PART_GROUPS * caps.compute_units // (turns * out[0])))
     parts = max(parts, 1)
     defines = {**halves, "MODE": 2, "LOCAL": 1, "ITEMS": items, "HELD": HELD}
-    source = with_defines(defines | ({"PARTS": 1} if parts > 1 else {}), text)
+    text = with_defines(defines | ({"PARTS": 1} if parts > 1 else {}), text)
     size = (items * turns, parts, out[0])
     to: Arg = Workspace(0) if parts > 1 else Buffer(node.outputs[0])
-    launches = [Launch("weight", source, (*args, *ints(parts), to), size, (items, 1, 1))]
+    launches = [Launch("weight", text, (*args, *ints(parts), to), size, (items, 1, 1))]
     if parts > 1:
         sums: tuple[Arg, ...] = (Workspace(0), *ints(parts, all_), Buffer(node.outputs[0]))
-        launches.append(line("combine", source, sums, all_, caps))
+        launches.append(line("combine", text, sums, all_, caps))
     return Lowered(
         tuple(launches), (4 * parts * all_,) if parts > 1 else (), why=f"depthwise, {parts} work-groups a channel"
     )
@@ -141,7 +141,7 @@ def _lower(
         Buffer(node.outputs[0] if empty else w.tensor),
         *ints(w.offset, w.strides[0], *w.strides[2:], *out[2:], *phases, *skip, out[1]),
     )
-    halves, text = _source(node, graph, X=x, W=w)
+    halves, text = _text(node, graph, X=x, W=w)
     defines: dict[str, object] = {
         **halves,
         "MODE": 1,
@@ -153,15 +153,15 @@ def _lower(
     if caps.kind == "gpu":
         items = group(caps)
         size = (round_up(-(-rows[0] // STRIP) * rows[1], items), out[0], planes)
-        source = with_defines({**defines, "LOCAL": 1, "STRIP": STRIP}, text)
+        text = with_defines({**defines, "LOCAL": 1, "STRIP": STRIP}, text)
         return Lowered(
-            (Launch("conv", source, args + end.args, size, (items, 1, 1)),),
+            (Launch("conv", text, args + end.args, size, (items, 1, 1)),),
             why=f"depthwise, a work-item for {STRIP} pixels",
         )
-    source = with_defines(defines, text)
+    text = with_defines(defines, text)
     fits = not halves or math.prod(x.shape[2:]) <= WIDENED
     if rows[0] * rows[1] <= SMALL and count == 1 and fits:
-        launch = Launch("conv_small", source, (*args, *ints(out[0]), *end.args), (planes,), (1,))
+        launch = Launch("conv_small", text, (*args, *ints(out[0]), *end.args), (planes,), (1,))
         return Lowered((launch,), why="depthwise, small planes")
     span = _span(w.shape[2:], tap)
     block = _block(rows, unit_step, (span[0] // phases[0], span[1] // phases[1]))
@@ -169,18 +169,18 @@ def _lower(
     size = (-(-rows[0] // block[0]) * across, out[0], planes)
     args = (*args, *ints(across, *block), *end.args)
     return Lowered(
-        (Launch("conv", source, args, size, (1, 1, 1)),), why=f"depthwise, planes in blocks of {block[0]}x{block[1]}"
+        (Launch("conv", text, args, size, (1, 1, 1)),), why=f"depthwise, planes in blocks of {block[0]}x{block[1]}"
     )
 
 
-def _source(node: Node, graph: Graph, **views: View) -> tuple[dict[str, object], str]:
+def _text(node: Node, graph: Graph, **views: View) -> tuple[dict[str, object], str]:
     """What is stored in halves, and the program text."""
     halves: dict[str, object] = {
         f"{name}_HALF": 1 for name, view in views.items() if graph.tensors[view.tensor].dtype == F16
     }
     halves |= half_output(node, graph)
-    text = read_source("wide.cl") + read_source("depthwise.cl")
-    return halves, read_source("half.cl") + text if halves else text
+    text = read_cl("wide.cl") + read_cl("depthwise.cl")
+    return halves, read_cl("half.cl") + text if halves else text
 
 
 def _pair(node: Node, name: str) -> Pair:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: as in direct.cl
 REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 32768, 256, 65536, 512, 64
 
-Source = Callable[["Problem", Epilogue | None, Mapping[str, int]], str]
+WriteText = Callable[["Problem", Epilogue | None, Mapping[str, int]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _weight(problem: Problem, side: Side, tile_rows: int, vectors: int, all_lane
     return Blocks(images, rows, channels, lanes, grid, splits, part, tile_rows, vectors, problem.k)
 
 
-def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceCaps, source: Source) -> Lowered:
+def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceCaps, write_text: WriteText) -> Lowered:
     """The launch that makes the panels, the one that multiplies, and, where k is cut, `combine`."""
     size = problem.sets * problem.m * problem.n
     width, maps = 16 * cut.vectors, ints(*problem.maps)
@@ -161,7 +161,7 @@ def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceC
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last: tuple[Arg, ...] = end.args if end else (Buffer(node.outputs[0]),)
     half = half_output(node, graph)
-    text = source(problem, end if cut.splits == 1 else None, {**tile, **(half if cut.splits == 1 else {})})
+    text = write_text(problem, end if cut.splits == 1 else None, {**tile, **(half if cut.splits == 1 else {})})
     first = Launch(
         "panels",
         text,
@@ -185,7 +185,7 @@ def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceC
     second = Launch("direct", text, (*args, Workspace(1)), wide, (1, 1, 1))
     combine = line(
         "combine",
-        source(problem, None, {"COMBINE": 1, **half}),
+        write_text(problem, None, {"COMBINE": 1, **half}),
         (Workspace(1), *ints(cut.splits, size), *last),
         size,
         caps,

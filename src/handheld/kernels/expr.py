@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from handheld.graph.dtypes import BOOL, DTYPES, F16, F32, I32
 from handheld.graph.graph import Graph, Node, Tensor, contiguous_strides
 from handheld.graph.program import Instr
-from handheld.kernels.base import Arg, Buffer, Float, Int, read_source
+from handheld.kernels.base import Arg, Buffer, Float, Int, read_cl
 
 #: constants that are written into the text; all others are arguments
 _INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
@@ -22,7 +22,7 @@ _INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
 INDEX = -1
 
 HELPERS = (
-    read_source("math.cl")
+    read_cl("math.cl")
     + """
 inline int i_truncdiv(int a, int b) { return b ? a / b : 0; }
 inline int i_fmod(int a, int b) { return b ? a % b : 0; }
@@ -176,8 +176,8 @@ def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
     raise AssertionError(f"no code for instruction {op}")
 
 
-def _cast(value: str, source: str, target: str) -> str:
-    if source == target:
+def _cast(value: str, dtype: str, target: str) -> str:
+    if dtype == target:
         return value
     if target == BOOL:
         return f"({value} != 0)"
@@ -255,7 +255,7 @@ class Code:
 
     @property
     def helpers(self) -> str:
-        half = read_source("half.cl") if self.uses_half else ""
+        half = read_cl("half.cl") if self.uses_half else ""
         return half + HELPERS + (PHILOX if self.uses_philox else "")
 
 

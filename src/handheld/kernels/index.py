@@ -7,7 +7,7 @@ from handheld.errors import PlanError
 from handheld.graph.dtypes import BOOL, DTYPES, I32
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import ints, line, strided
-from handheld.kernels.base import Arg, Buffer, Int, Launch, Lowered, Workspace, read_source, with_defines
+from handheld.kernels.base import Arg, Buffer, Int, Launch, Lowered, Workspace, read_cl, with_defines
 from handheld.kernels.order import sort_rows
 
 #: up to this many indices every destination reads them all; more are sorted first
@@ -33,14 +33,14 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     one_row = inner == 1 or index.strides[2] == 0
     if caps.kind == "cpu" and one_row and inner >= 16 and k <= min(_HITS * v, _MOST):
         return _owned(node, graph, caps)
-    source = with_defines({"ELEM": DTYPES[dtype].c_memory, "ADD": int(add)}, read_source("index.cl"))
+    text = with_defines({"ELEM": DTYPES[dtype].c_memory, "ADD": int(add)}, read_cl("index.cl"))
     items = outer * v * inner
     sizes = ints(items, int(node.attrs["base"]), v, k, inner)
     if k <= _FEW:
         buffers = _buffers(node, index, src)
         args: tuple[Arg, ...] = (*buffers, *sizes, *strided(index), *strided(src), *_base(node))
         return Lowered(
-            (line("scatter_scan", source, args, items, caps),), why=f"{k} indices: each of {v} rows reads them all"
+            (line("scatter_scan", text, args, items, caps),), why=f"{k} indices: each of {v} rows reads them all"
         )
     # One order of the indices for each o where they serve whole rows, else for each (o, i).
     rows = 1 if one_row else inner
@@ -52,8 +52,8 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     args = (starts, done.places, *buffers, *sizes, *strided(src), *_base(node))
     launches = (
         *done.launches,
-        line("scatter_starts", source, (done.keys, starts, *ints(n_starts, v, k)), n_starts, caps),
-        line("scatter_sorted", source, args, items, caps),
+        line("scatter_starts", text, (done.keys, starts, *ints(n_starts, v, k)), n_starts, caps),
+        line("scatter_sorted", text, args, items, caps),
     )
     return Lowered(launches, (*done.workspace, 4 * n_starts), f"{k} indices sorted, so that each row reads its own")
 
@@ -63,7 +63,7 @@ def _owned(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     index, src = node.inputs[:2]
     outer, v, inner = node.attrs["shape"]
     elem, add = DTYPES[graph.tensors[node.outputs[0]].dtype].c_memory, node.attrs["mode"] == "add"
-    source = with_defines({"ELEM": elem, "ADD": int(add)}, read_source("index.cl"))
+    text = with_defines({"ELEM": elem, "ADD": int(add)}, read_cl("index.cl"))
     want = _OWNERS * caps.compute_units
     owners = 1 << min(want.bit_length() - 1, (v - 1).bit_length())
     runs = min(-(-want // (outer * owners)), -(-inner // _COLUMNS))
@@ -76,7 +76,7 @@ def _owned(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         *strided(src),
         *_base(node),
     )
-    launch = Launch("scatter_owned", source, args, (items,), (1,))
+    launch = Launch("scatter_owned", text, args, (items,), (1,))
     return Lowered((launch,), why=f"{owners} owners of {v} rows, {columns} columns at once")
 
 
@@ -106,12 +106,12 @@ def lower_assign(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         )
     rank = next(r for r in (2, 4, 8) if len(dims) <= r)
     elem = DTYPES[graph.tensors[out].dtype].c_memory
-    source = with_defines({"ELEM": elem, "RANK": rank}, read_source("index.cl"))
+    text = with_defines({"ELEM": elem, "RANK": rank}, read_cl("index.cl"))
     launches: list[Launch] = []
     region = value.size
     if region < total:  # a region overlaps nowhere: with as many elements it is everything
         args: tuple[Arg, ...] = (Buffer(base.tensor), Buffer(out), *ints(total))
-        launches.append(line("assign_copy", source, args, -(-total // 4), caps))
+        launches.append(line("assign_copy", text, args, -(-total // 4), caps))
     if region:
         dims += [(1, 0, 0)] * (rank - len(dims))
         size = dims[0][0]
@@ -119,7 +119,7 @@ def lower_assign(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         items = region // size * -(-size // run)
         places = ints(items, run, value.offset, int(node.attrs["region_offset"]), *(n for dim in dims for n in dim))
         args = (Buffer(value.tensor), Buffer(out), *places)
-        launches.append(line("assign_region", source, args, items, caps))
+        launches.append(line("assign_region", text, args, items, caps))
     return Lowered(tuple(launches), why=f"copy, then a region of {rank} dimensions")
 
 

@@ -257,6 +257,6 @@ def loop(variable: str, begin: str, end: str, inner: list[str], size: int) -> li
 
 
 def launch(body: Body, name: str, lines: list[str], global_size: int, local: int, node: Node) -> Lowered:
-    source = body.kernel(name, lines)
-    launch = Launch(name, source, tuple(body.code.args), (global_size,), (local,))
+    text = body.kernel(name, lines)
+    launch = Launch(name, text, tuple(body.code.args), (global_size,), (local,))
     return Lowered((launch,), (), f"{name} over {'x'.join(map(str, body.space.sizes)) or '1'}")

@@ -12,7 +12,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints
-from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_source, round_up, with_defines
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_cl, round_up, with_defines
 from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, few_batches, unit, within
 
@@ -34,7 +34,7 @@ def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     end = epilogue(node, graph, OWN)
     text = with_defines(
         {"BATCH": lead, "EPILOGUE_PARAMS": end.params, "EPILOGUE": end.body.replace("\n", " ")},
-        end.helpers + read_source("naive.cl"),
+        end.helpers + read_cl("naive.cl"),
     )
     maps = (
         m,

@@ -8,7 +8,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.dtypes import F32
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import ints, line
-from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_source, with_defines
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_cl, with_defines
 
 _MODES = {"add": 0, "mul": 1, "max": 2, "min": 3}
 #: as CHUNK in order.cl
@@ -38,16 +38,16 @@ def sort_rows(
     total = outer * n * inner
     block = n if n <= _ONE_BLOCK else _BLOCK
     merges = max(0, (-(-n // block) - 1).bit_length())
-    source = with_defines({"FLOAT": int(dtype == F32)}, read_source("order.cl"))
+    text = with_defines({"FLOAT": int(dtype == F32)}, read_cl("order.cl"))
     # two pairs (keys, places) take turns; the last to be written is the result
     pairs: list[tuple[Arg, Arg]] = [(Workspace(0), Workspace(1)), (Workspace(2), Workspace(3))]
     if places is not None:
         pairs[merges % 2] = (pairs[merges % 2][0], places)
     args = (Buffer(x.tensor), *pairs[0], *ints(total, n, block, -1 if descending else 0, inner, x.offset, *x.strides))
-    launches = [line("sort_blocks", source, args, total, caps)]
+    launches = [line("sort_blocks", text, args, total, caps)]
     for step in range(merges):
         args = (*pairs[step % 2], *pairs[(step + 1) % 2], *ints(total, n, block << step))
-        launches.append(line("sort_merge", source, args, total, caps))
+        launches.append(line("sort_merge", text, args, total, caps))
     workspace = (4 * total,) * (4 if merges else 2)
     return SortedRows(tuple(launches), workspace, *pairs[merges % 2])
 
@@ -61,7 +61,7 @@ def lower_sort(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     rows = View(x.tensor, (total // n, n, 1), (n, 1, 1))
     done = sort_rows(rows, dtype, caps, descending=bool(node.attrs["descending"]), places=Buffer(positions))
     args = (Buffer(x.tensor), done.places, Buffer(values), *ints(total, n))
-    take = line("sort_take", done.launches[0].source, args, total, caps)
+    take = line("sort_take", done.launches[0].text, args, total, caps)
     why = "ranked at once" if n <= _ONE_BLOCK else f"blocks of {_BLOCK} ranked, then merged"
     return Lowered((*done.launches, take), done.workspace, why)
 
@@ -72,19 +72,17 @@ def lower_scan(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         return Lowered(())
     outer, n, inner = x.shape
     mode, reverse = node.attrs["mode"], int(node.attrs["reverse"])
-    source = with_defines(
-        {"FLOAT": int(graph.tensors[x.tensor].dtype == F32), "MODE": _MODES[mode]}, read_source("order.cl")
-    )
+    text = with_defines({"FLOAT": int(graph.tensors[x.tensor].dtype == F32), "MODE": _MODES[mode]}, read_cl("order.cl"))
     lines = outer * inner
     if mode == "mul" or n <= _CHUNK or lines >= _FEW_LINES:
         args: tuple[Arg, ...] = (Buffer(x.tensor), Buffer(out), *ints(lines, n, inner, reverse))
-        return Lowered((line("scan_lines", source, args, lines, caps),), why="one work-item a line")
+        return Lowered((line("scan_lines", text, args, lines, caps),), why="one work-item a line")
     pieces = -(-n // _CHUNK)
     total, totals = lines * pieces, Workspace(0)
     shape = ints(n, inner, pieces, reverse)
     launches = (
-        line("scan_totals", source, (Buffer(x.tensor), totals, *ints(total), *shape), total, caps),
-        line("scan_carry", source, (totals, *ints(lines, inner, pieces)), lines, caps),
-        line("scan_pieces", source, (Buffer(x.tensor), totals, Buffer(out), *ints(total), *shape), total, caps),
+        line("scan_totals", text, (Buffer(x.tensor), totals, *ints(total), *shape), total, caps),
+        line("scan_carry", text, (totals, *ints(lines, inner, pieces)), lines, caps),
+        line("scan_pieces", text, (Buffer(x.tensor), totals, Buffer(out), *ints(total), *shape), total, caps),
     )
     return Lowered(launches, (4 * total,), f"few lines: {pieces} pieces of {_CHUNK} each")

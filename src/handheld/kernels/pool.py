@@ -11,7 +11,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints, line, strided
-from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_source, round_up, with_defines
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_cl, round_up, with_defines
 
 MOST_PLANES = 32768  # work-groups along the third dimension that every GPU can run
 MOST_WIDE, MOST_TAPS = 2048, 64  # of a row and a window that a CPU averages by rows
@@ -91,18 +91,18 @@ def _pool(
     if caps.kind == "gpu" and planes <= MOST_PLANES:
         defines["GRID"] = 1
     why = f"{kernel}: one work-item {'an element' if run == 1 else 'a row or plane'}"
-    text = read_source("pool.cl")
+    text = read_cl("pool.cl")
     if "STEP" in defines:
-        text = read_source("wide.cl") + text
+        text = read_cl("wide.cl") + text
     if any(half):
         defines |= {f"{name}_HALF": 1 for name, on in zip(("IN", "OUT"), half, strict=True) if on}
-        text = read_source("half.cl") + text
-    source = with_defines(defines, text)
+        text = read_cl("half.cl") + text
+    text = with_defines(defines, text)
     if "GRID" not in defines:
-        return Lowered((line(kernel, source, args, items, caps),), why=why)
+        return Lowered((line(kernel, text, args, items, caps),), why=why)
     local = _grid(wide, group(caps, 128))
     size = (round_up(wide, local[0]), round_up(total // planes // wide, local[1]), planes)
-    return Lowered((Launch(kernel, source, args, size, local),), why=why)
+    return Lowered((Launch(kernel, text, args, size, local),), why=why)
 
 
 def _grid(wide: int, items: int) -> tuple[int, int, int]:

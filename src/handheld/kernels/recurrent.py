@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints, line
-from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_source, round_up, with_defines
+from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_cl, round_up, with_defines
 
 #: on a GPU: rows of the batch and units of a work-group's tile, and its work-items
 TILE, UNITS, ITEMS = 8, 8, 256
@@ -20,7 +20,7 @@ class _Cell:
     """One node: its sizes, the program, the grid of a step and the packed weights."""
 
     caps: DeviceCaps
-    source: str
+    text: str
     steps: int
     batch: int
     hidden: int
@@ -40,10 +40,10 @@ class _Cell:
         row_blocks, lane_blocks = -(-batch // rows), -(-hidden // lanes)
         local = (min(group(caps, 16), _power(row_blocks)), 1)
         size = (round_up(row_blocks, local[0]), lane_blocks)
-        source = with_defines({"LANES": lanes, "ROWS": rows}, read_source("math.cl") + read_source("recurrent.cl"))
+        text = with_defines({"LANES": lanes, "ROWS": rows}, read_cl("math.cl") + read_cl("recurrent.cl"))
         return _Cell(
             caps,
-            source,
+            text,
             steps,
             batch,
             hidden,
@@ -66,16 +66,16 @@ class _Cell:
             terms = self.hidden if transposed else self.gates * self.hidden
             kernel, sizes = "pack_tiles", ints(self.packed_size, self.hidden, terms, self.panel)
         args: tuple[Arg, ...] = (Buffer(weights), Workspace(0), *sizes, *ints(*strides))
-        return line(kernel, self.source, args, self.packed_size, self.caps)
+        return line(kernel, self.text, args, self.packed_size, self.caps)
 
-    def keep(self, source: int, target: int) -> Launch:
+    def keep(self, value: int, target: int) -> Launch:
         """A plain copy: what a sequence of no steps does to its state."""
         total = self.batch * self.hidden
-        args: tuple[Arg, ...] = (Buffer(source), Buffer(target), *ints(total))
-        return line("keep", self.source, args, total, self.caps)
+        args: tuple[Arg, ...] = (Buffer(value), Buffer(target), *ints(total))
+        return line("keep", self.text, args, total, self.caps)
 
     def step(self, kernel: str, *args: Arg) -> Launch:
-        return Launch(kernel, self.source, (*args, *self.sizes), *self.grid)
+        return Launch(kernel, self.text, (*args, *self.sizes), *self.grid)
 
     def lowered(self, launches: list[Launch]) -> Lowered:
         return Lowered(
@@ -130,7 +130,7 @@ def _tiles(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, ba
     defines: dict[str, object] = {"LANES": 1, "ROWS": 1, **shape, "WHOLE": int(terms % 4 == 0)}
     return _Cell(
         caps,
-        with_defines(defines, read_source("recurrent.cl")),
+        with_defines(defines, read_cl("recurrent.cl")),
         steps,
         batch,
         hidden,

@@ -85,8 +85,8 @@ def _parts(node: Node, graph: Graph, space: Space, chunks: int) -> tuple[Launch,
         "  }",
         "}",
     ]
-    source = body.kernel("reduce_chunks", lines)
-    launch = Launch("reduce_chunks", source, tuple(body.code.args), (chunks,), (1,))
+    program = body.kernel("reduce_chunks", lines)
+    launch = Launch("reduce_chunks", program, tuple(body.code.args), (chunks,), (1,))
     return launch, (4 * chunks * space.sizes[column],) * len(todo)
 
 

@@ -186,12 +186,12 @@ class Kernel:
         local += [f"__local int w{n}_[{shape.items}];" for n in range(self.places)]
         ints(shape.groups * shape.items)
         attribute = f"__attribute__((reqd_work_group_size({shape.items}, 1, 1)))"
-        source = self.body.kernel(name, [*local, *self.lines], attribute)
+        text = self.body.kernel(name, [*local, *self.lines], attribute)
         size: tuple[int, ...] = (shape.groups * shape.items,)
         if shape.chunks == 1:
-            return Launch(name, source, tuple(self.body.code.args), size, (shape.items,))
+            return Launch(name, text, tuple(self.body.code.args), size, (shape.items,))
         size = (*size, shape.chunks)
-        return Launch(name, source, tuple(self.body.code.args), size, (shape.items, 1))
+        return Launch(name, text, tuple(self.body.code.args), size, (shape.items, 1))
 
     # ── values of a row ───────────────────────────────────────────────────────────────────────
 

@@ -158,9 +158,9 @@ class LaneWalk:
         return lines + ([f"int w{i}[{self.block}]; {every} w{i}[l] = INT_MAX;"] if arg else [])
 
     def _result(self, i: int) -> list[str]:
-        kind, source = DTYPES[self.body.kinds[i]].c_register, "w" if is_arg(self.body.program[i]) else "p"
+        kind, prefix = DTYPES[self.body.kinds[i]].c_register, "w" if is_arg(self.body.program[i]) else "p"
         if not self.block:
-            return [f"const {kind} v{i} = {source}{i};"]
+            return [f"const {kind} v{i} = {prefix}{i};"]
         if i in self.vectors:
             op, parts, lines = self.body.program[i].op, self._parts("p", i), []
             while len(parts) > 1:
@@ -178,7 +178,7 @@ class LaneWalk:
         fold = fold_of(self.body, i, f"p{i}[l]", f"p{i}[l + h]", f"w{i}[l]", f"w{i}[l + h]")
         return [
             f"for (int h = {self.block // 2}; h; h >>= 1) for (int l = 0; l < h; ++l) {{ {fold} }}",
-            f"const {kind} v{i} = {source}{i}[0];",
+            f"const {kind} v{i} = {prefix}{i}[0];",
         ]
 
     def _singly(self) -> list[str]:

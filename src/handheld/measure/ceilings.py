@@ -216,14 +216,14 @@ class _Bench:
 
         self.cl, self.caps = cl, found.caps
         self.queue = cl.CommandQueue(cl.Context([found.device]))
-        self.source = (Path(__file__).parent / "ceilings.cl").read_text(encoding="utf-8")
+        self.text = (Path(__file__).parent / "ceilings.cl").read_text(encoding="utf-8")
         on_cpu = self.caps.kind == "cpu"
         self.local = 1 if on_cpu else min(128, self.caps.max_work_group)
         self.items = self.caps.compute_units * (4 if on_cpu else 16 * self.local)
         self.vector = 16 if on_cpu else 4  # floats that an item moves at once
 
     def _program(self, **defines: object) -> Any:
-        text = with_defines(dict(defines), self.source)
+        text = with_defines(dict(defines), self.text)
         launches = [
             Launch(name, text, args, (1,), (1,))
             for name, args in _ARGS.items()

@@ -90,7 +90,7 @@ class Subject:
                 self._scratch[i : i + 1] = [self._buffer(nbytes)]
         bound, texts = [], texts_of(lowered.launches, self.found.caps)
         for launch in lowered.launches:
-            text = texts[launch.source]
+            text = texts[launch.text]
             if text not in self.programs:
                 self.programs[text] = self._build(text)
             kernel = self.cl.Kernel(self.programs[text], launch.kernel)

@@ -35,8 +35,8 @@ def _substitute(node: Node, values: dict[int, tuple[Node, int]]) -> Node:
         if instr.op == "load" and instr.params[0] >= first and not instr.params[1]:
             known = values.get(node.inputs[instr.params[0]].tensor)
         if known is not None:
-            source, position = known
-            needed, moved = prune(source.attrs["program"], [position])
+            producer, position = known
+            needed, moved = prune(producer.attrs["program"], [position])
             where[i] = builder.append(needed, {})[moved[position]]
         else:
             args = tuple(where[a] for a in instr.args)

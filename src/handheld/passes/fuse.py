@@ -48,11 +48,11 @@ def _join_into(edit: Editor, consumer: int) -> int | None:
         return None
     makers = {edit.maker[v.tensor] for v in node.inputs if v.tensor in edit.maker}
     for producer in sorted(makers, key=lambda p: -edit.rank[p]):
-        source = edit.nodes[producer]
+        earlier = edit.nodes[producer]
         # a kernel belongs to one phase: what a report says of backward must be backward
-        if not _is_loop(source) or source.origin.phase != node.origin.phase:
+        if not _is_loop(earlier) or earlier.origin.phase != node.origin.phase:
             continue
-        both = join(source, node)
+        both = join(earlier, node)
         if both is None:
             continue
         both = _without_unused(edit, both, {producer, consumer})

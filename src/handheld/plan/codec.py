@@ -10,7 +10,7 @@ from handheld.device import DeviceCaps, canonical
 from handheld.errors import HandheldError, PlanError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Arg, Buffer, Float, Int, Launch, Lowered, Start, Texture, Workspace
-from handheld.plan.memory import Place
+from handheld.plan.memory import Place, SlotCopy
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.precision import prepare
 from handheld.plan.verify import verify
@@ -24,8 +24,8 @@ _KINDS: dict[str, Callable[[int], Arg]] = {"buffer": Buffer, "start": Start, "wo
 
 def to_json(plan: Plan) -> dict[str, Any]:
     """The plan without its graphs: those are in the step file."""
-    sources: dict[str, int] = {}
-    graphs = {name: _graph_to_json(g, sources) for name, g in plan.graphs.items()}
+    texts: dict[str, int] = {}
+    graphs = {name: _graph_to_json(g, texts) for name, g in plan.graphs.items()}
     return {
         "handheld": "plan",
         "version": VERSION,
@@ -36,7 +36,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "options": dict(plan.options),
         "state": {k: _place(p) for k, p in plan.state.items()},
         "graphs": graphs,
-        "sources": list(sources),
+        "sources": list(texts),
     }
 
 
@@ -44,9 +44,9 @@ def _place(place: Place) -> list[int]:
     return [place.segment, place.offset, place.nbytes]
 
 
-def _graph_to_json(graph: GraphPlan, sources: dict[str, int]) -> dict[str, Any]:
+def _graph_to_json(graph: GraphPlan, texts: dict[str, int]) -> dict[str, Any]:
     return {
-        "nodes": [_lowered_to_json(low, sources) for low in graph.lowered],
+        "nodes": [_lowered_to_json(low, texts) for low in graph.lowered],
         "tuned": [[n, dict(choice)] for n, choice in sorted(graph.tuned.items())],
         "places": [[t, *_place(p)] for t, p in sorted(graph.places.items())],
         "workspace": [[n, i, *_place(p)] for (n, i), p in sorted(graph.workspace.items())],
@@ -54,14 +54,14 @@ def _graph_to_json(graph: GraphPlan, sources: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _lowered_to_json(lowered: Lowered, sources: dict[str, int]) -> dict[str, Any]:
+def _lowered_to_json(lowered: Lowered, texts: dict[str, int]) -> dict[str, Any]:
     return {
         "why": lowered.why,
         "workspace": list(lowered.workspace),
         "launches": [
             {
                 "kernel": n.kernel,
-                "source": sources.setdefault(n.source, len(sources)),
+                "source": texts.setdefault(n.text, len(texts)),
                 "args": [_arg_to_json(a) for a in n.args],
                 "global": list(n.global_size),
                 "local": list(n.local_size),
@@ -92,7 +92,7 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
     if data.get("version") != VERSION:
         raise PlanError(f"a plan of version {data.get('version')!r}; this Handheld reads {VERSION}")
     try:
-        sources = [str(s) for s in data["sources"]]
+        texts = [str(s) for s in data["sources"]]
         state = {str(k): Place(*map(int, p)) for k, p in data["state"].items()}
         options = dict(data["options"])
         names = [str(n) for n in data["graphs"]]
@@ -102,7 +102,7 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
         caps = DeviceCaps.from_json(data["caps"])
         prepared, tables = prepare(step, names, options["precision"], options["growth_steps"], caps.base_align_bytes)
         graphs = {
-            graph.name: _graph_from_json(g, graph, sources)
+            graph.name: _graph_from_json(g, graph, texts)
             for graph, g in zip(prepared, data["graphs"].values(), strict=False)
         }
         plan = Plan(
@@ -127,20 +127,20 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
     return plan
 
 
-def _graph_from_json(data: dict[str, Any], graph: Graph, sources: list[str]) -> GraphPlan:
-    lowered = tuple(_lowered_from_json(n, sources) for n in data["nodes"])
+def _graph_from_json(data: dict[str, Any], graph: Graph, texts: list[str]) -> GraphPlan:
+    lowered = tuple(_lowered_from_json(n, texts) for n in data["nodes"])
     places = {int(t): Place(int(a), int(b), int(c)) for t, a, b, c in data["places"]}
     workspace = {(int(n), int(i)): Place(int(a), int(b), int(c)) for n, i, a, b, c in data["workspace"]}
-    copies = tuple((int(a), int(b)) for a, b in data["copies"])
+    copies = tuple(SlotCopy(int(a), int(b)) for a, b in data["copies"])
     tuned = {int(n): {str(k): int(v) for k, v in choice.items()} for n, choice in data["tuned"]}
     return GraphPlan(graph, lowered, places, workspace, copies, tuned)
 
 
-def _lowered_from_json(data: dict[str, Any], sources: list[str]) -> Lowered:
+def _lowered_from_json(data: dict[str, Any], texts: list[str]) -> Lowered:
     launches = tuple(
         Launch(
             str(n["kernel"]),
-            sources[int(n["source"])],
+            texts[int(n["source"])],
             tuple(_arg_from_json(a) for a in n["args"]),
             tuple(int(v) for v in n["global"]),
             tuple(int(v) for v in n["local"]),

@@ -59,8 +59,8 @@ def _explain_graph(name: str, plan: GraphPlan) -> list[str]:
             )
         where = ", ".join(f"%{t} at {p.segment}:{p.offset}" for t in node.outputs if (p := plan.places.get(t)))
         lines.append(f"        {where}")
-    for source, target in plan.copies:
-        lines.append(f"      copy %{source} into slot %{target}")
+    for value, slot in plan.copies:
+        lines.append(f"      copy %{value} into slot %{slot}")
     return lines
 
 

@@ -60,7 +60,7 @@ def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = No
         return family(node, graph, caps, *(() if choice is None else (choice,)))
     except PlanError as error:
         origin = node.origin
-        raise PlanError(f"{node.op} ({origin.phase} of {origin.path}, {origin.source}): {error}") from None
+        raise PlanError(f"{node.op} ({origin.phase} of {origin.path}, {origin.torch_op}): {error}") from None
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:

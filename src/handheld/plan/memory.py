@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from handheld.errors import OutOfMemory
 from handheld.graph.dtypes import DTYPES
@@ -18,6 +19,13 @@ from handheld.graph.graph import Graph, Node, Slot, Tensor, View, pack_offsets
 from handheld.kernels.base import Lowered, round_up
 from handheld.passes.spaces import same_walk, store_strides
 from handheld.plan.lifetimes import lifetimes
+
+
+class SlotCopy(NamedTuple):
+    """A value that could not be made in its slot's memory, and is copied there last. Both are tensors of the graph."""
+
+    value: int
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +110,7 @@ class GraphMemory:
         self.graph, self.lowered, self.isolate = graph, lowered, isolate
         self.state = state
         self.places: dict[int, Place] = {t: state[s] for s, t in graph.slots.items()}
-        #: (source, slot tensor): values that could not be made in their slot and are copied last
-        self.copies: list[tuple[int, int]] = []
+        self.copies: list[SlotCopy] = []
         self.workspace: dict[tuple[int, int], Place] = {}
         self.pack_of = {m: p for p, members in graph.packs.items() for m in members}
         needed = lifetimes(graph)
@@ -141,7 +148,7 @@ class GraphMemory:
             if safe and new not in shown and not self.isolate:
                 self.places[new] = self.state[write.slot]
             else:
-                self.copies.append((new, self.graph.slots[write.slot]))
+                self.copies.append(SlotCopy(new, self.graph.slots[write.slot]))
 
     def _all_safe(self, members: tuple[int, ...], target: Mapping[int, str]) -> bool:
         return all(m in target and self._safe_in_slot(m, self.graph.slots[target[m]]) for m in members)
@@ -177,7 +184,7 @@ class GraphMemory:
 
     def _items(self) -> list[Item]:
         fixed = {given.tensor for given in self.graph.inputs} | {shown.view.tensor for shown in self.graph.outputs}
-        copied = {new for new, _ in self.copies}
+        copied = {copy.value for copy in self.copies}
         end = len(self.graph.nodes)
         owner: dict[int, Item] = {}
         items: list[Item] = []

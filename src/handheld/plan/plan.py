@@ -12,7 +12,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Slot
 from handheld.kernels.base import Lowered
 from handheld.plan.lowering import Choice
-from handheld.plan.memory import Place
+from handheld.plan.memory import Place, SlotCopy
 from handheld.plan.precision import table_slots
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class GraphPlan:
     lowered: tuple[Lowered, ...]
     places: Mapping[int, Place]
     workspace: Mapping[tuple[int, int], Place]
-    #: values copied into their slots after the last launch: (from tensor, to tensor)
-    copies: tuple[tuple[int, int], ...]
+    #: values copied into their slots after the last launch
+    copies: tuple[SlotCopy, ...]
     #: node -> the variant that its tuning record says, for the nodes that have one
     tuned: Mapping[int, Choice] = field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class GraphPlan:
 
     @property
     def programs(self) -> int:
-        return len({launch.source for low in self.lowered for launch in low.launches})
+        return len({launch.text for low in self.lowered for launch in low.launches})
 
     @property
     def tensor_bytes(self) -> int:

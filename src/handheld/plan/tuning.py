@@ -218,21 +218,21 @@ class Tuning:
         return {key: e.choice for key, e in self.entries.items() if e.choice is not None}
 
 
-def load_tuning(caps: DeviceCaps, source: bool | str | Path = True) -> Tuning:
+def load_tuning(caps: DeviceCaps, tuning: bool | str | Path = True) -> Tuning:
     """What is known of a device: shipped, then the user's own; or one file; or nothing."""
-    if source is False or caps.kind in ("reference", "null"):
+    if tuning is False or caps.kind in ("reference", "null"):
         return Tuning()
     entries: dict[str, Entry] = {}
     used, ignored = [], []
-    for path in _files(caps) if source is True else [Path(source)]:
+    for path in _files(caps) if tuning is True else [Path(tuning)]:
         try:
             record = Record.read(path)
         except PlanError as error:
-            if source is not True:
+            if tuning is not True:
                 raise
             ignored.append(f"{error}. It is ignored")
             continue
-        named = source is not True or (record.device, record.vector_width) == (caps.name, caps.vector_width)
+        named = tuning is not True or (record.device, record.vector_width) == (caps.name, caps.vector_width)
         reason = record.mismatch(caps)
         if reason:
             if named:

@@ -119,10 +119,10 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
         own(node.outputs)
         for out in node.outputs:
             need(out, f"node {i} ({node.op}): outputs overlap;")
-    for source, target in graph_plan.copies:
-        need(source, "the copy into a slot")
-        p = places[target]
-        memory[p.segment].claim(p.offset, p.offset + graph.tensors[target].nbytes, source)
+    for value, slot in graph_plan.copies:
+        need(value, "the copy into a slot")
+        p = places[slot]
+        memory[p.segment].claim(p.offset, p.offset + graph.tensors[slot].nbytes, value)
     for shown in graph.outputs:
         need(shown.view.tensor, "an output")
     _check_slots(graph, graph_plan, memory)

@@ -106,7 +106,7 @@ class Profiler:
                         graph=name,
                         position=i,
                         op=node.op,
-                        source=node.origin.source,
+                        source=node.origin.torch_op,
                         phase=node.origin.phase,
                         path=node.origin.path,
                         signature=signature(node, made.graph),

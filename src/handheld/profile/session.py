@@ -71,7 +71,7 @@ def profile(
     if energy and len(names) > 1:
         raise HandheldError(f"the energy of ops is measured for one graph at a time: say which of {', '.join(names)}")
     found = sources(sensors, where)
-    takes = [_source(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
+    takes = [_feed(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
     plan = dataclasses.replace(plan, step=plan.step.copy())
     if energy:
         found.need_power()
@@ -142,7 +142,7 @@ def update_s(one: Series) -> float:
     return float(np.median(np.diff(at))) * 1e-9 if len(at) > 3 else 0.1
 
 
-def _source(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
+def _feed(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
     """The next batch each time: the same one, or the iterable's next."""
     made = plan.graphs[graph].graph
     if isinstance(batches, Mapping):

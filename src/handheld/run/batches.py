@@ -132,13 +132,13 @@ class IterableData:
     are an error. An iterator that cannot start again serves one epoch.
     """
 
-    def __init__(self, source: Iterable[Any] | Callable[[int], Iterable[Any]], name: str = "the iterable") -> None:
-        if not callable(source) and not isinstance(source, Iterable):
+    def __init__(self, batches: Iterable[Any] | Callable[[int], Iterable[Any]], name: str = "the iterable") -> None:
+        if not callable(batches) and not isinstance(batches, Iterable):
             raise DataError(
-                f"{name} is a {type(source).__name__}, which cannot be iterated. "
+                f"{name} is a {type(batches).__name__}, which cannot be iterated. "
                 "Try: a list of batches, or a function of the epoch's number"
             )
-        self.source, self.name = source, name
+        self.batches, self.name = batches, name
         self.batch_size, self.dropped = 0, 0
         self._spent = False
 
@@ -167,16 +167,16 @@ class IterableData:
             raise DataError(f"{self.name} gave no batches in epoch {number}")
 
     def _items(self, number: int) -> Iterable[Any]:
-        if callable(self.source):
-            return self.source(number)
-        once = iter(self.source) is self.source
+        if callable(self.batches):
+            return self.batches(number)
+        once = iter(self.batches) is self.batches
         if once and self._spent:
             raise DataError(
                 f"{self.name} can be read once only and epoch {number} needs it again. "
                 "Try: a list, or a function that makes a new one for each epoch"
             )
         self._spent = True
-        return self.source
+        return self.batches
 
 
 def checksum(*arrays: Array) -> int:

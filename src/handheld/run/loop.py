@@ -141,8 +141,8 @@ def _check_callbacks(callbacks: Any) -> None:
 
 def _as_data(data: Any, epochs: int) -> Data:
     found = data if isinstance(data, Data) else IterableData(data)
-    source = getattr(found, "source", None)
-    if epochs > 1 and source is not None and not callable(source) and iter(source) is source:
+    given = getattr(found, "batches", None)
+    if epochs > 1 and given is not None and not callable(given) and iter(given) is given:
         raise DataError(
             f"the data can be read once only and {epochs} epochs are asked for. "
             "Try: a list, or a function that makes a new iterator for each epoch"

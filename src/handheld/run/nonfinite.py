@@ -195,7 +195,7 @@ def trace(graph: Graph, flags: dict[int, str], start: int) -> Cause | str:
         node, kind = graph.nodes[made[tensor]], flags[tensor]
         read = {t for v in node.inputs for t in graph.packs.get(v.tensor, (v.tensor,))}
         bad = sorted((t for t in read if t in flags), key=lambda t: (flags[t] != "nan", made.get(t, -1)))
-        where = f"{node.origin.source} ({node.origin.phase} of {node.origin.path})"
+        where = f"{node.origin.torch_op} ({node.origin.phase} of {node.origin.path})"
         if not bad:
             return Cause(f"{first}{where} made {kind} from finite values", node=made[tensor])
         if kind == "nan" and flags[bad[0]] == "inf":

@@ -39,7 +39,7 @@ class Row:
     op: str
     phase: str
     path: str
-    source: str
+    torch_op: str
     shape: tuple[int, ...]
     error: float
     float32_error: float | None
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def where(self) -> str:
-        return f"{self.op} ({self.phase} of {self.path}, {self.source})"
+        return f"{self.op} ({self.phase} of {self.path}, {self.torch_op})"
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class _Comparison:
             node.op,
             node.origin.phase,
             node.origin.path,
-            node.origin.source,
+            node.origin.torch_op,
             self.graph.tensors[worst].shape,
             errors[worst],
             own,

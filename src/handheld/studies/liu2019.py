@@ -27,7 +27,7 @@ RESULT, PAGE = "liu2019.json", "liu2019.html"
 BATCHES = (1, 4, 16, 64)
 SECONDS = 4.0  # of steps a run: six stretches of five ticks of a sensor that ticks every 100 ms
 QUICK_SECONDS, QUICK_BATCHES = 2.0, (4, 64)
-ALL = tuple(name for name, one in suite.WORKLOADS.items() if "liu2019" in one.source)
+ALL = tuple(name for name, one in suite.WORKLOADS.items() if "liu2019" in one.used_in)
 #: the ten that trained on the paper's device; for the other six it had too little memory
 TRAINED = tuple(name for name in ALL if "unfit" not in suite.WORKLOADS[name].tags)
 QUICK = ("squeezenet", "alexnet", "char_cnn", "dqn")

@@ -19,13 +19,13 @@ def _vision(
     family: str,
     batch: int,
     about: str,
-    source: tuple[str, ...] = _TODAY,
+    used_in: tuple[str, ...] = _TODAY,
     tags: tuple[str, ...] = (),
     options: Mapping[str, Any] | None = None,
     small: Mapping[str, Any] = _SMALL,
     paper: Mapping[str, Any] = _PAPER,
 ) -> Workload:
-    return Workload(name, family, batch, ("vision", *tags), about, options or {}, "vision", source, small, paper)
+    return Workload(name, family, batch, ("vision", *tags), about, options or {}, "vision", used_in, small, paper)
 
 
 def _text(
@@ -33,14 +33,14 @@ def _text(
     family: str,
     batch: int,
     about: str,
-    source: tuple[str, ...] = _TODAY,
+    used_in: tuple[str, ...] = _TODAY,
     tags: tuple[str, ...] = (),
     options: Mapping[str, Any] | None = None,
     *,
     small: Mapping[str, Any],
     paper: Mapping[str, Any],
 ) -> Workload:
-    return Workload(name, family, batch, ("text", *tags), about, options or {}, "text", source, small, paper)
+    return Workload(name, family, batch, ("text", *tags), about, options or {}, "text", used_in, small, paper)
 
 
 def _perceptron(name: str, *widths: int) -> Workload:

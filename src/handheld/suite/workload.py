@@ -44,7 +44,7 @@ class Workload:
     #: vision, text, speech, rl or tabular
     domain: str = "vision"
     #: where it comes from: das2022, liu2019 (the two studies) or today
-    source: tuple[str, ...] = ("today",)
+    used_in: tuple[str, ...] = ("today",)
     #: options of the two sizes that every workload has; the same names in both
     small: Mapping[str, Any] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=dict)

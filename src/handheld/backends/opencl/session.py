@@ -173,8 +173,8 @@ class OpenCLSession:
         for graph in self.plan.graphs.values():
             for node, lowered in zip(graph.graph.nodes, graph.lowered, strict=True):
                 for launch in lowered.launches:
-                    whose = family(node.op) if merged else launch.source
-                    families.setdefault(whose, {}).setdefault(launch.source, launch)
+                    whose = family(node.op) if merged else launch.text
+                    families.setdefault(whose, {}).setdefault(launch.text, launch)
         self._texts = texts_of(
             (launch for graph in self.plan.graphs.values() for lowered in graph.lowered for launch in lowered.launches),
             self.plan.caps,
@@ -189,13 +189,13 @@ class OpenCLSession:
             for name, graph in self.plan.graphs.items():
                 self._launches[name] = [[] for _ in graph.lowered]
             nodes = [
-                (max((turn[launch.source] for launch in lowered.launches), default=0), name, i)
+                (max((turn[launch.text] for launch in lowered.launches), default=0), name, i)
                 for name, graph in self.plan.graphs.items()
                 for i, lowered in enumerate(graph.lowered)
             ]
             for _, name, i in sorted(nodes):
                 self._launches[name][i] = [
-                    self._bind(self.plan.graphs[name], i, launch, building[launch.source].result()[launch.source])
+                    self._bind(self.plan.graphs[name], i, launch, building[launch.text].result()[launch.text])
                     for launch in self.plan.graphs[name].lowered[i].launches
                 ]
         self.counters.builds += len(
@@ -221,7 +221,7 @@ class OpenCLSession:
         return built
 
     def _build_one(self, launch: Launch) -> Any:
-        cl, text = self._cl, self._texts[launch.source]
+        cl, text = self._cl, self._texts[launch.text]
         try:
             return self._program(text)
         except cl.Error as error:
@@ -302,8 +302,8 @@ class OpenCLSession:
                     count += 1
                     if count % FLUSH_EVERY == 0:
                         queue.flush()
-        for source, target in plan.copies:
-            event = self._copy(plan, source, target)
+        for value, slot in plan.copies:
+            event = self._copy(plan, value, slot)
         queue.flush()
         self.counters.launches += count
         self.counters.steps += 1
@@ -343,11 +343,11 @@ class OpenCLSession:
             self._note(LAUNCH, index, 0, begin, event)
             self.counters.launches += 1
 
-    def _copy(self, plan: GraphPlan, source: int, target: int) -> Any:
-        nbytes = plan.graph.tensors[source].nbytes
+    def _copy(self, plan: GraphPlan, value: int, slot: int) -> Any:
+        nbytes = plan.graph.tensors[value].nbytes
         if not nbytes:
             return None
-        a, b = (self._region(replace(plan.places[t], nbytes=nbytes)) for t in (source, target))
+        a, b = (self._region(replace(plan.places[t], nbytes=nbytes)) for t in (value, slot))
         self.counters.copies += 1
         begin = time.monotonic_ns()
         event = self._cl.enqueue_copy(self.queue, b, a, byte_count=nbytes)

@@ -25,18 +25,18 @@ _PLACE = ", ".join(f"get_global_{what}({d})" for what in ("id", "size") for d in
 
 
 def texts_of(launches: Iterable[Launch], caps: DeviceCaps) -> dict[str, str]:
-    """The source of each launch -> the text that the device's compiler is to have for it."""
-    sources: dict[str, list[Launch]] = {}
+    """The text of each launch -> the text that the device's compiler is to have for it."""
+    sharing: dict[str, list[Launch]] = {}
     for launch in launches:
-        sources.setdefault(launch.source, []).append(launch)
+        sharing.setdefault(launch.text, []).append(launch)
     wide = caps.features and caps.kind == "cpu"  # whose kernels have no local memory
-    return {source: widened(mine, caps.features) if wide else source for source, mine in sources.items()}
+    return {text: widened(launches, caps.features) if wide else text for text, launches in sharing.items()}
 
 
 def widened(launches: Iterable[Launch], features: str) -> str:
     """The text of launches that all have the same, with these features of the processor."""
     kernels = {launch.kernel: launch for launch in launches}
-    text = next(iter(kernels.values())).source
+    text = next(iter(kernels.values())).text
     ends = "\n".join(_kernel(kernels[name]) for name in sorted(kernels))
     return f"""#define get_global_id(d) item_##d
 #define get_global_size(d) items_##d
