@@ -15,6 +15,7 @@ from handheld.cli.main import app
 from handheld.errors import DeviceError
 from handheld.studies import answers2022 as answers
 from handheld.studies import das2022 as das
+from handheld.studies import derived2022 as derived
 from handheld.studies import page2022, paper2022
 from handheld.studies.ways2022 import APART, NAIVE, OPTIMISED, PYTORCH, REFERENCE, WAYS
 
@@ -47,7 +48,7 @@ def test_a_run_measures_every_way(ran):
             assert times[phase]["median"] > 0 and times[phase]["p25"] <= times[phase]["p75"], name
         assert name == REFERENCE or way["parameters_differ"] < 1e-5
     for name in (NAIVE, OPTIMISED, REFERENCE):
-        assert answers.gflops(ways[name]) > 0
+        assert derived.gflops(ways[name]) > 0
     facts = ways[APART[1]]["facts"]
     assert facts["uploads"] > facts["downloads"] > facts["ops"] and facts["upload_bytes"] > 2176
     # 32x16 by 16x16 forward, 16x32 by 32x16 for the weights; the input needs no gradient
@@ -195,37 +196,37 @@ def test_a_fit_finds_latency_and_bandwidth():
     rows = [
         {"bytes": 4**n, "median": (3e-5 + 4**n / 8e9) * (1 + 0.05 * chance.standard_normal())} for n in range(1, 14)
     ]
-    found = answers.fit(rows)
+    found = derived.fit(rows)
     assert abs(found["latency_s"] - 3e-5) < 3 * found["latency_error_s"] < 6e-6
     assert abs(found["bytes_s"] - 8e9) < 3 * found["bytes_s_error"] < 2e9
     assert 0.01 < found["rms_error"] < 0.1 and found["sizes"] == 13
-    part = answers.fit(rows, 1 << 20)
+    part = derived.fit(rows, 1 << 20)
     assert part["to_bytes"] == 1 << 20 and part["sizes"] == 10
 
 
 def test_a_fit_that_says_nothing_is_none():
     flat = [{"bytes": 4**n, "median": 1e-5 / (n + 1)} for n in range(6)]
-    assert answers.fit(flat) is None and answers.fit(flat[:2]) is None and answers.fit([]) is None
+    assert derived.fit(flat) is None and derived.fit(flat[:2]) is None and derived.fit([]) is None
 
 
 def test_time_is_cut_into_latency_bandwidth_launches_and_kernels(result):
-    cut = answers.parts(result["models"]["m1"]["ways"][APART[1]], answers.fits(result))
+    cut = derived.parts(result["models"]["m1"]["ways"][APART[1]], derived.fits(result))
     assert cut["transfers"] == pytest.approx(6e-4) and cut["kernels"] == 4e-5
     assert cut["launch"] == pytest.approx(6e-5) and cut["whole"] == pytest.approx(7e-4)
     assert cut["predicted"] == pytest.approx(30 * 2e-5 + 30_000 / 1e10, rel=0.01)
     assert cut["latency"] + cut["bandwidth"] == pytest.approx(cut["transfers"])
     assert cut["latency"] / cut["transfers"] == pytest.approx(0.995, abs=0.002)
-    stay = answers.resident_parts(result["models"]["m1"]["ways"][OPTIMISED])
+    stay = derived.resident_parts(result["models"]["m1"]["ways"][OPTIMISED])
     assert stay["share"] == pytest.approx(0.01) and stay["omitted"] == pytest.approx(0.05)
 
 
 def test_the_width_from_which_on_it_wins_is_that_of_all_wider_ones(result):
-    found = answers.crossover(result, OPTIMISED)
+    found = derived.crossover(result, OPTIMISED)
     assert found["from_width"] == 1024  # 64 wins too, but 256 does not
     assert found["widths"][2048] == pytest.approx(20)
     result["sweep"][-1]["ways"][PYTORCH]["times"] = times(step=1e-5)
-    assert answers.crossover(result, OPTIMISED)["from_width"] is None
-    assert answers.crossover(result, "nothing")["widths"] == {}
+    assert derived.crossover(result, OPTIMISED)["from_width"] is None
+    assert derived.crossover(result, "nothing")["widths"] == {}
 
 
 def test_answers(result):

@@ -13,7 +13,8 @@ import pytest
 
 from handheld.sensors.base import Channel
 from handheld.store.commands import LAUNCH
-from handheld.studies.findings2019 import FAILS, HOLDS, IS_CPU, UNKNOWN, Answer, answers, disturbed
+from handheld.studies.checks2019 import IS_CPU
+from handheld.studies.findings2019 import FAILS, HOLDS, UNKNOWN, Answer, answers, disturbed
 from handheld.studies.observations import observe
 from helpers.run_files import MadeRun, busy, rising
 

@@ -18,6 +18,7 @@ from handheld.errors import StudyError
 from handheld.report.scale import number
 from handheld.studies import answers2022 as answers
 from handheld.studies import das2022 as das
+from handheld.studies import derived2022 as derived
 from handheld.studies import page2022, paper2022
 from handheld.studies.ways2022 import APART, NAIVE, OPTIMISED, PYTORCH, REFERENCE
 
@@ -219,7 +220,7 @@ def _backward(result: dict[str, Any]) -> Table:
 
 
 def _us(way: dict[str, Any] | None, what: str) -> str:
-    took = answers.seconds(way, what)
+    took = derived.seconds(way, what)
     return number(None if took is None else took * US)
 
 
@@ -235,11 +236,11 @@ def _parts(result: dict[str, Any]) -> Table:
         "its transfers",
         "its kernels",
     )
-    lines = answers.fits(result)
+    lines = derived.fits(result)
     for name, row in result["models"].items():
         ways = row["ways"]
-        apart = answers.parts(ways[APART[1]], lines) if APART[1] in ways else None
-        stay = answers.resident_parts(ways[OPTIMISED]) if OPTIMISED in ways else None
+        apart = derived.parts(ways[APART[1]], lines) if APART[1] in ways else None
+        stay = derived.resident_parts(ways[OPTIMISED]) if OPTIMISED in ways else None
         table.add_row(
             name.upper(),
             *(
@@ -264,7 +265,7 @@ def _shares(result: dict[str, Any]) -> Table:
         "resident",
         "if nothing moved",
     )
-    for name, row in answers.shares(result).items():
+    for name, row in derived.shares(result).items():
         compute = row["to_compute"]
         table.add_row(
             name.upper(),
@@ -282,7 +283,7 @@ def _percent(share: float | None, word: str = "") -> str:
 
 def _speeds(result: dict[str, Any]) -> Table:
     table = _table("Matrix products, GFLOP/s", "", "paper (Nord / OP 6 / OP 8)", "here", "at width")
-    found = answers.peaks(result)
+    found = derived.peaks(result)
     theirs = {
         way: " / ".join(f"{rates[n]:.0f}" for n in (2, 0, 1))
         for way, rates in ((NAIVE, paper2022.GFLOPS[paper2022.STOCK]), (OPTIMISED, paper2022.GFLOPS[paper2022.GPU]))
@@ -308,7 +309,7 @@ def _sweep(result: dict[str, Any]) -> Table:
     )
     for row in result["sweep"]:
         ways = row["ways"]
-        cpu, mine = answers.best_cpu(ways), answers.seconds(ways.get(OPTIMISED), "step")
+        cpu, mine = derived.best_cpu(ways), derived.seconds(ways.get(OPTIMISED), "step")
         table.add_row(
             f"{row['width']:,}",
             *(_us(ways.get(way), "step") for way in (PYTORCH, REFERENCE, NAIVE, OPTIMISED, APART[1])),

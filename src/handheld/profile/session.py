@@ -62,14 +62,9 @@ def profile(
     `energy`: then also windows that tell the energy of each op, for about `energy_s` seconds;
     `estimate`: what a device is said to take, for estimates. It works on a copy of the step's
     state."""
-    names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
-    unknown = [name for name in names if name not in plan.graphs]
-    if unknown:
-        raise HandheldError(f"the plan has no graph {unknown[0]!r}; it has {', '.join(plan.graphs)}")
     if steps < 1:
         raise HandheldError(f"a profile of {steps} steps measures nothing")
-    if energy and len(names) > 1:
-        raise HandheldError(f"the energy of ops is measured for one graph at a time: say which of {', '.join(names)}")
+    names = _names(plan, graph, energy)
     found = sources(sensors, where)
     takes = [_feed(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
     plan = dataclasses.replace(plan, step=plan.step.copy())
@@ -99,6 +94,17 @@ def profile(
             profiler.flush()
             measure(profiler, trainer, names[0], _window_s(profiler.path), budget_s=energy_s, progress=progress)
     return open_run(path)
+
+
+def _names(plan: Plan, graph: str | Sequence[str] | None, energy: bool) -> list[str]:
+    """The graphs that a step runs, in turn."""
+    names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
+    unknown = [name for name in names if name not in plan.graphs]
+    if unknown:
+        raise HandheldError(f"the plan has no graph {unknown[0]!r}; it has {', '.join(plan.graphs)}")
+    if energy and len(names) > 1:
+        raise HandheldError(f"the energy of ops is measured for one graph at a time: say which of {', '.join(names)}")
+    return names
 
 
 def until(steps: int, seconds: float | None) -> Iterator[int]:

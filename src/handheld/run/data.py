@@ -29,6 +29,7 @@ from handheld.run.batches import (
     random_split,
     stratified,
 )
+from handheld.run.image_files import ImageData, classes_in
 
 __all__ = [
     "ArrayData",
@@ -48,7 +49,6 @@ __all__ = [
 
 #: the seed of every split: the test set is the same whatever the seed of the training
 SPLIT = 0
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 TEXT_SUFFIXES = (".txt", ".text", ".md")
 #: files that `load_data` reads
 DATA_SUFFIXES = (".npz", *TEXT_SUFFIXES)
@@ -231,55 +231,6 @@ def _read_npz(path: Path) -> dict[str, Array]:
 # Images
 
 
-class ImageData(Indexed):
-    """Image files, read when their batch is due: x[n, channels, size, size] in [0, 1], labels."""
-
-    def __init__(
-        self,
-        files: list[Path],
-        labels: list[int],
-        *,
-        batch_size: int,
-        size: int = 32,
-        gray: bool = False,
-        shuffle: bool = True,
-        seed: int = 0,
-        name: str = "the images",
-    ) -> None:
-        _pillow()
-        if size < 1:
-            raise DataError(f"images of {size} pixels make no sense. Try: size 32")
-        self.files, self.labels = files, np.asarray(labels, np.int64)
-        self.size, self.gray = size, gray
-        super().__init__(len(files), batch_size, shuffle=shuffle, seed=seed, keep_short=False, name=name)
-
-    @cached_property
-    def content(self) -> int:
-        """Of the files' names, sizes and classes: reading them all takes too long."""
-        sizes = np.array([path.stat().st_size for path in self.files], np.int64)
-        names = np.frombuffer("\n".join(path.name for path in self.files).encode(), np.uint8)
-        return checksum(names, sizes, self.labels)
-
-    def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
-        pixels = np.stack([self._read(self.files[i]) for i in indices])
-        if self.gray:
-            pixels = pixels[..., None]
-        x = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2), np.float32) / np.float32(255)
-        return x, self.labels[indices]
-
-    def _read(self, path: Path) -> npt.NDArray[np.uint8]:
-        pillow = _pillow()
-        try:
-            with pillow.open(path) as image:
-                flat = image.convert("L" if self.gray else "RGB")
-                sized = flat.resize((self.size, self.size), pillow.Resampling.BILINEAR)
-                return np.asarray(sized, np.uint8)
-        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-            raise DataError(
-                f"{path} cannot be read as an image: {error}. Try: remove it, or save it again as PNG"
-            ) from error
-
-
 def images(
     folder: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, size: int = 32, gray: bool = False
 ) -> DataSet:
@@ -288,15 +239,15 @@ def images(
     own = next(((folder / a, folder / b) for a, b in _SPLITS if (folder / a).is_dir() and (folder / b).is_dir()), None)
     options: dict[str, Any] = {"batch_size": batch_size, "size": size, "gray": gray}
     if own is not None:
-        classes, files, labels = _listed(own[0])
-        others, held_files, held_labels = _listed(own[1])
+        classes, files, labels = classes_in(own[0])
+        others, held_files, held_labels = classes_in(own[1])
         if others != classes:
             raise DataError(
                 f"{own[0]} has the classes {', '.join(classes)} and {own[1]} "
                 f"{', '.join(others)}. Both need the same sub-folders"
             )
     else:
-        classes, every, of = _listed(folder)
+        classes, every, of = classes_in(folder)
         train, rest = stratified(of, test, SPLIT)
         files, labels = [every[i] for i in train], [of[i] for i in train]
         held_files, held_labels = [every[i] for i in rest], [of[i] for i in rest]
@@ -304,31 +255,6 @@ def images(
     held = None if note else ImageData(held_files, held_labels, shuffle=False, name=f"{folder} (test)", **options)
     data = ImageData(files, labels, seed=seed, name=f"{folder} (training)", **options)
     return DataSet(str(folder), data, held, tuple(classes), note)
-
-
-def _listed(folder: Path) -> tuple[list[str], list[Path], list[int]]:
-    """Classes, files and the class of each, in an order that does not depend on the system."""
-    found: dict[str, list[Path]] = {}
-    for inside in sorted(p for p in folder.iterdir() if p.is_dir() and p.name[:1] != "."):
-        files = sorted(p for p in inside.rglob("*") if p.suffix.lower() in SUFFIXES)
-        if files:
-            found[inside.name] = files
-    if not found:
-        raise DataError(
-            f"{folder} has no sub-folders with images. Try: a sub-folder for each class, with .png or .jpg files in it"
-        )
-    labels = [i for i, files in enumerate(found.values()) for _ in files]
-    return list(found), [path for files in found.values() for path in files], labels
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError(
-            "reading images needs pillow, which is not installed. Try: pip install 'handheld[data]'"
-        ) from error
-    return Image
 
 
 # Text

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld import package
-from handheld.errors import CheckpointError, DataError, HandheldError, NonFiniteGradient, NonFiniteLoss
+from handheld.errors import CheckpointError, HandheldError, NonFiniteGradient, NonFiniteLoss
 from handheld.run.batch import batch_sizes
-from handheld.run.batches import Batch, Data, IterableData
+from handheld.run.batches import Batch, Data
 from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint
 from handheld.run.evaluate import evaluate
+from handheld.run.fit_arguments import as_data, check_callbacks, writable
 from handheld.run.guards import Guards
 from handheld.run.history import Epoch, History
 from handheld.run.interrupt import Interrupt, Interrupted
@@ -91,7 +92,7 @@ def fit(
         raise HandheldError(f"epochs={epochs!r:.40} should be a whole number, 0 or more")
     if every is not None and (type(every) is not int or every < 1):
         raise HandheldError(f"every={every!r:.40} should be a whole number of steps from 1 on")
-    _check_callbacks(callbacks)
+    check_callbacks(callbacks)
     if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
         raise HandheldError("metrics should be a dictionary of functions f(outputs, batch) by name")
     if rate is not None and not callable(rate):
@@ -108,46 +109,16 @@ def fit(
             "Several updates are run by name: trainer.run(name, *batch)"
         )
     guards = Guards(battery_floor, thermal_limit)
-    loop = _Loop(trainer, _as_data(data, epochs), epochs, callbacks, rate)
-    loop.test = None if test is None else _as_data(test, epochs)
+    loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks, rate)
+    loop.test = None if test is None else as_data(test, epochs)
     loop.metrics, loop.guards, loop.every = metrics, guards, every
     loop.stop_on_nan = stop_on_nan or find_nan
     loop.replay = Replay(trainer) if find_nan else None
-    loop.path = None if checkpoint is None else _place(Path(checkpoint))
+    loop.path = None if checkpoint is None else writable(Path(checkpoint))
     if resume:
         loop.resume()
     with loop.interrupt:
         return loop.run()
-
-
-def _place(path: Path) -> Path:
-    """A place that cannot be written is known before the first step."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise CheckpointError(f"{path} cannot be written: {why}")
-    return path
-
-
-def _check_callbacks(callbacks: Any) -> None:
-    """A callback that would never be called is a mistake."""
-    if not isinstance(callbacks, Sequence):
-        raise HandheldError("callbacks should be a list of objects with on_step, on_epoch or on_message")
-    for callback in callbacks:
-        if not any(hasattr(callback, name) for name in ("on_step", "on_epoch", "on_message")):
-            raise HandheldError(
-                f"the callback {callback!r:.60} has none of on_step, on_epoch and on_message, and would never be called"
-            )
-
-
-def _as_data(data: Any, epochs: int) -> Data:
-    found = data if isinstance(data, Data) else IterableData(data)
-    given = getattr(found, "batches", None)
-    if epochs > 1 and given is not None and not callable(given) and iter(given) is given:
-        raise DataError(
-            f"the data can be read once only and {epochs} epochs are asked for. "
-            "Try: a list, or a function that makes a new iterator for each epoch"
-        )
-    return found
 
 
 class _Stop(Exception):

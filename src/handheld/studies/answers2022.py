@@ -7,155 +7,26 @@ told with it, since no driver follows a line exactly.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from handheld.studies import paper2022 as paper
-from handheld.studies.ways2022 import APART, CPU, NAIVE, OPTIMISED, PER_OP, REFERENCE
+from handheld.studies.derived2022 import (
+    DIRECTIONS,
+    POOR_FIT,
+    best_cpu,
+    crossover,
+    fits,
+    on_cpu,
+    parts,
+    peaks,
+    resident_parts,
+    seconds,
+    shares,
+)
+from handheld.studies.ways2022 import APART, NAIVE, OPTIMISED, PER_OP, REFERENCE
 
 Row = dict[str, Any]
-
-STUDIED_BYTES = 4 << 20  # the largest tensor of M1 to M4 has 0.8 MB: beyond it another story begins
-POOR_FIT = 0.3  # relative: a line that is further off than this describes nothing
-DIRECTIONS = {"to_device": "to the device", "to_host": "to the host"}
-
-
-def fit(rows: Sequence[Mapping[str, Any]], most_bytes: int | None = None) -> Row | None:
-    """time = latency + bytes / bandwidth over transfers of up to so many bytes; None for fewer
-    than three sizes, or where more bytes do not take longer."""
-    used = [row for row in rows if most_bytes is None or row["bytes"] <= most_bytes]
-    if len(used) < 3:
-        return None
-    size = np.array([row["bytes"] for row in used], np.float64)
-    took = np.array([row["median"] for row in used])
-    table = np.stack([1 / took, size / took], axis=1)
-    (latency, each), *_ = np.linalg.lstsq(table, np.ones(len(used)), rcond=None)
-    off = table @ [latency, each] - 1
-    if each <= 0 or latency <= 0:
-        return None
-    noise = float(off @ off) / (len(used) - 2)
-    errors = np.sqrt(noise * np.diag(np.linalg.inv(table.T @ table)))
-    return {
-        "latency_s": float(latency),
-        "latency_error_s": float(errors[0]),
-        "bytes_s": 1 / float(each),
-        "bytes_s_error": float(errors[1] / each) / float(each),
-        "rms_error": math.sqrt(float(off @ off) / len(used)),
-        "sizes": len(used),
-        "from_bytes": int(size.min()),
-        "to_bytes": int(size.max()),
-    }
-
-
-def fits(result: Row) -> dict[str, Row | None]:
-    """Direction -> the line through the sizes that the study's models have."""
-    return {name: fit(result["transfers"].get(name, ()), STUDIED_BYTES) for name in DIRECTIONS}
-
-
-def whole_fits(result: Row) -> dict[str, Row | None]:
-    """Direction -> the line through all sizes that were tried."""
-    return {name: fit(result["transfers"].get(name, ())) for name in DIRECTIONS}
-
-
-def seconds(way: Row | None, name: str) -> float | None:
-    """A median of a way, if it was measured."""
-    if way is None or name not in way["times"]:
-        return None
-    return float(way["times"][name]["median"])
-
-
-def best_cpu(ways: Mapping[str, Row], name: str = "step") -> tuple[str, float] | None:
-    """The faster of the two ways to train on the CPU, and its seconds."""
-    found = {way: s for way in CPU if (s := seconds(ways.get(way), name)) is not None}
-    return min(found.items(), key=lambda item: item[1]) if found else None
-
-
-def gflops(way: Row | None) -> float | None:
-    """Of the matrix products of a step, by the time of the kernels alone."""
-    took = seconds(way, "products")
-    return way["facts"]["product_flops"] / took * 1e-9 if way and took else None
-
-
-def parts(way: Row, lines: Mapping[str, Row | None]) -> Row | None:
-    """Where the time of a per-op step goes, in seconds: transfers, cut into latency and bandwidth
-    as the fit says, launches and kernels. `predicted` over `transfers` says how well the fit of
-    single transfers explains those of a step."""
-    up, down, launch, kernels = (seconds(way, name) for name in ("uploads", "downloads", "launches", "kernels"))
-    if up is None or down is None or launch is None:
-        return None
-    kernels = min(kernels or 0.0, launch)
-    found: Row = {
-        "transfers": up + down,
-        "launch": launch - kernels,
-        "kernels": kernels,
-        "whole": up + down + launch,
-        "latency": None,
-        "bandwidth": None,
-        "predicted": None,
-    }
-    to, back = lines.get("to_device"), lines.get("to_host")
-    if to and back:
-        facts = way["facts"]
-        latency = facts["uploads"] * to["latency_s"] + facts["downloads"] * back["latency_s"]
-        bandwidth = facts["upload_bytes"] / to["bytes_s"] + facts["download_bytes"] / back["bytes_s"]
-        predicted = latency + bandwidth
-        found |= {
-            "predicted": predicted,
-            "latency": (up + down) * latency / predicted,
-            "bandwidth": (up + down) * bandwidth / predicted,
-        }
-    return found
-
-
-def resident_parts(way: Row) -> Row | None:
-    """Of a step that stays on the device: kernels and transfers by the device's clock, the rest is
-    launches and the host. `omitted`: what the step gains where nothing is moved at all."""
-    step, kernels, transfers = (seconds(way, n) for n in ("step", "kernels", "transfers"))
-    if step is None or kernels is None or transfers is None:
-        return None
-    without = seconds(way, "without transfers")
-    return {
-        "whole": step,
-        "kernels": kernels,
-        "transfers": transfers,
-        "launch": max(step - kernels - transfers, 0.0),
-        "share": transfers / step,
-        "omitted": None if without is None else 1 - without / step,
-    }
-
-
-def crossover(result: Row, way: str) -> Row:
-    """From which width on a way is faster than the CPU: at that one and all wider ones that were
-    measured. `widths` has every ratio, CPU time over this one's."""
-    ratios = {}
-    for row in result["sweep"]:
-        cpu, mine = best_cpu(row["ways"]), seconds(row["ways"].get(way), "step")
-        if cpu is not None and mine is not None:
-            ratios[row["width"]] = cpu[1] / mine
-    first = None
-    for width in sorted(ratios, reverse=True):
-        if ratios[width] <= 1:
-            break
-        first = width
-    return {"way": way, "from_width": first, "widths": ratios}
-
-
-def peaks(result: Row) -> dict[str, tuple[float, int]]:
-    """Way -> its best GFLOP/s in the sweep, and at which width."""
-    found: dict[str, tuple[float, int]] = {}
-    for row in result["sweep"]:
-        for name, way in row["ways"].items():
-            rate = gflops(way)
-            if rate is not None and rate > found.get(name, (0.0, 0))[0]:
-                found[name] = (rate, row["width"])
-    return found
-
-
-def on_cpu(result: Row) -> bool:
-    return str(result["caps"].get("kind")) == "cpu"
 
 
 def answers(result: Row) -> list[Row]:
@@ -250,23 +121,6 @@ def _sentence(text: str) -> str:
 
 def _times(ratio: float) -> str:
     return f"{ratio:.1f} times as fast" if ratio >= 1 else f"{1 / ratio:.1f} times as slow"
-
-
-def shares(result: Row) -> dict[str, Row]:
-    """Model -> the transfers' share of a step in both placements."""
-    lines, found = fits(result), {}
-    for name, row in result["models"].items():
-        apart = row["ways"].get(APART[1])
-        mine = row["ways"].get(OPTIMISED)
-        cut = parts(apart, lines) if apart else None
-        stay = resident_parts(mine) if mine else None
-        found[name] = {
-            "per_op": cut and cut["transfers"] / cut["whole"],
-            "to_compute": cut and cut["kernels"] and cut["transfers"] / cut["kernels"],
-            "resident": stay and stay["share"],
-            "omitted": stay and stay["omitted"],
-        }
-    return found
 
 
 def _share(result: Row) -> Row | None:

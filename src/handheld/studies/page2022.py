@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
 from handheld.report import charts
 from handheld.report.charts import Axis, Guide, Reference, Series
-from handheld.report.markup import Markup, tag
+from handheld.report.markup import Markup
 from handheld.report.page import Column, beside, callout, page, section, spread, table, text
 from handheld.studies import answers2022 as answers
+from handheld.studies import derived2022 as derived
 from handheld.studies import paper2022 as paper
+from handheld.studies import time2022
 from handheld.studies.ways2022 import APART, CPU, NAIVE, OPTIMISED, PER_OP, PYTORCH, REFERENCE, RESIDENT, WAYS
 
 US = 1e6
@@ -35,8 +37,8 @@ def draw(result: Row) -> str:
     for has, make in (
         ("models", _backward),
         ("sweep", _sweep),
-        ("models", _where),
-        ("transfers", _transfers),
+        ("models", time2022.where),
+        ("transfers", time2022.transfers),
         ("models", _steps),
     ):
         if result[has]:
@@ -168,7 +170,7 @@ def _sweep(result: Row) -> Markup:
     widths = [float(row["width"]) for row in result["sweep"]]
     x = Axis("width of two layers, batch 32", "units", log=True, ticks=widths)
     ways = [way for way in WAYS if any(way in row["ways"] for row in result["sweep"])]
-    from_width = answers.crossover(result, OPTIMISED)["from_width"]
+    from_width = derived.crossover(result, OPTIMISED)["from_width"]
     guides = (
         [Guide(float(from_width), "faster than the CPU from here")] if from_width and (from_width > min(widths)) else []
     )  # faster everywhere needs no line
@@ -185,7 +187,7 @@ def _sweep(result: Row) -> Markup:
     stock, tuned = (mean(paper.GFLOPS[what]) for what in (paper.STOCK, paper.GPU))
     rates = charts.lines(
         "Speed of matrix products",
-        [_over_widths(result, way, answers.gflops) for way in best],
+        [_over_widths(result, way, derived.gflops) for way in best],
         x,
         Axis("products", "GFLOP/s", log=True),
         references=[
@@ -199,194 +201,6 @@ def _sweep(result: Row) -> Markup:
     return section("From which width on?", beside(times, rates))
 
 
-# ── where the time goes ───────────────────────────────────────────────────────────────────────
-
-
-def _where(result: Row) -> Markup:
-    lines, names = answers.fits(result), _models(result)
-    cuts = {
-        name: answers.parts(result["models"][name]["ways"][APART[1]], lines)
-        for name in names
-        if APART[1] in result["models"][name]["ways"]
-    }
-    stay = {
-        name: answers.resident_parts(result["models"][name]["ways"][OPTIMISED])
-        for name in names
-        if OPTIMISED in result["models"][name]["ways"]
-    }
-    known = all(cut and cut["latency"] is not None for cut in cuts.values())
-    parts = (
-        [("transfers: latency", "latency", 1), ("transfers: bandwidth", "bandwidth", 4)]
-        if known
-        else [("transfers", "transfers", 1)]
-    )
-    shown = [name for name in names if cuts.get(name)]
-    apart = charts.bars(
-        "Per-op: every op's tensors cross",
-        [name.upper() for name in shown],
-        [
-            Series(label, _us(cuts, shown, key), colour=colour)
-            for label, key, colour in (*parts, ("launch latency", "launch", 7), ("kernels", "kernels", 2))
-        ],
-        Axis("step", "µs"),
-        stacked=True,
-        note=f"In the paper transfers take {paper.TRANSFER_SHARE:.0%} of the time, "
-        f"{paper.TRANSFERS_TO_COMPUTE[0]:.0f} to {paper.TRANSFERS_TO_COMPUTE[1]:.0f} times "
-        "the compute time.",
-    )
-    kept = [name for name in names if stay.get(name)]
-    resident = charts.bars(
-        "Resident: everything stays on the device",
-        [name.upper() for name in kept],
-        [
-            Series("transfers", _us(stay, kept, "transfers"), colour=1),
-            Series("launches and host", _us(stay, kept, "launch"), colour=7),
-            Series("kernels", _us(stay, kept, "kernels"), colour=2),
-        ],
-        Axis("step", "µs"),
-        stacked=True,
-        note="Transfers are the batch and the loss. Kernels and transfers by the device's clock.",
-    )
-    shares = answers.shares(result)
-    rows = [
-        [
-            name.upper(),
-            *_facts(result["models"][name]["ways"]),
-            _percent(shares[name]["per_op"]),
-            shares[name]["to_compute"],
-            _percent(shares[name]["resident"]),
-            _percent(shares[name]["omitted"]),
-        ]
-        for name in names
-    ]
-    return section(
-        "Where the time goes",
-        beside(apart, resident),
-        table(
-            [
-                Column("model"),
-                Column("transfers", "a step", "per-op"),
-                Column("moved", "kB", "per-op"),
-                Column("launches", "a step", "per-op"),
-                Column("share of transfers", "%", "per-op"),
-                Column("transfers over kernels", "times", "per-op"),
-                Column("share of transfers", "%", "resident"),
-                Column("gain if nothing moved", "%", "resident"),
-            ],
-            rows,
-            caption="Transfers' share of a step",
-            note=f"Paper: {paper.TRANSFER_SHARE:.0%}. Goal of the resident placement: at most {paper.GOAL_SHARE:.0%}.",
-        ),
-    )
-
-
-def _us(rows: Mapping[str, Row | None], names: Sequence[str], key: str) -> list[float | None]:
-    return [None if row is None else row[key] * US for row in (rows[name] for name in names)]
-
-
-def _facts(ways: Mapping[str, Row]) -> list[object]:
-    if APART[1] not in ways:
-        return [None, None, None]
-    facts = ways[APART[1]]["facts"]
-    return [
-        facts["uploads"] + facts["downloads"],
-        (facts["upload_bytes"] + facts["download_bytes"]) / 1e3,
-        facts["launches"],
-    ]
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else share * 100
-
-
-# ── transfers ─────────────────────────────────────────────────────────────────────────────────
-
-
-def _transfers(result: Row) -> Markup:
-    series = []
-    for colour, (name, words) in enumerate(answers.DIRECTIONS.items()):
-        rows = result["transfers"].get(name, ())
-        sizes = [float(row["bytes"]) for row in rows]
-        series.append(
-            Series(
-                words,
-                [row["median"] * US for row in rows],
-                x=sizes,
-                low=[row["p25"] * US for row in rows],
-                high=[row["p75"] * US for row in rows],
-                colour=colour,
-            )
-        )
-        line = answers.fits(result)[name]
-        if line:
-            inside = [size for size in sizes if size <= line["to_bytes"]]
-            series.append(
-                Series(
-                    f"{words}, fitted",
-                    [(line["latency_s"] + size / line["bytes_s"]) * US for size in inside],
-                    x=inside,
-                    pale=True,
-                    colour=colour,
-                )
-            )
-    chart = charts.lines(
-        "Time of a transfer that is waited for",
-        series,
-        Axis("size", "B", log=True),
-        Axis("time", "µs", log=True),
-        note="Fitted: latency + bytes / bandwidth, by relative error.",
-    )
-    fitted = [
-        (f"{words}, up to {line['to_bytes'] / 2**20:.3g} MiB", line)
-        for lines in (answers.fits(result), answers.whole_fits(result))
-        for name, words in answers.DIRECTIONS.items()
-        if (line := lines[name])
-    ]
-    launches = result["launches"]
-    names = {
-        "enqueue": "for the host to enqueue it",
-        "device": "to run it after another",
-        "round_trip": "to enqueue it and wait for it",
-    }
-    return section(
-        "Latency or bandwidth?",
-        beside(
-            chart,
-            tag(
-                "div",
-                table(
-                    [
-                        Column("transfer"),
-                        Column("latency", "µs"),
-                        Column("±", "µs"),
-                        Column("bandwidth", "GB/s"),
-                        Column("±", "GB/s"),
-                        Column("off by", "% rms"),
-                    ],
-                    [
-                        [
-                            words,
-                            line["latency_s"] * US,
-                            line["latency_error_s"] * US,
-                            line["bytes_s"] * 1e-9,
-                            line["bytes_s_error"] * 1e-9,
-                            line["rms_error"] * 100,
-                        ]
-                        for words, line in dict(fitted).items()
-                    ],
-                    caption="The fit, with its standard errors",
-                    note="A line that is off by much describes nothing: caches and the driver's own copies bend it.",
-                ),
-                table(
-                    [Column("an empty kernel"), Column("time", "µs"), Column("spread", "%")],
-                    [[names[name], one["median"] * US, one["spread"] * 100] for name, one in launches.items()],
-                    caption="Launches",
-                ),
-            ),
-        ),
-    )
-
-
 def _steps(result: Row) -> Markup:
     rows: list[list[object]] = []
     for name in _models(result):
@@ -398,7 +212,7 @@ def _steps(result: Row) -> Markup:
                     [
                         f"{name.upper()}, {NAME[way]}",
                         *(_cell(one, what) for what in ("forward", "backward", "update", "step")),
-                        answers.gflops(one),
+                        derived.gflops(one),
                         one["facts"].get("launches"),
                         one["steps"],
                     ]
