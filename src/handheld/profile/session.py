@@ -62,9 +62,7 @@ def profile(
     `energy`: then also windows that tell the energy of each op, for about `energy_s` seconds;
     `estimate`: what a device is said to take, for estimates. It works on a copy of the step's
     state."""
-    if steps < 1:
-        raise HandheldError(f"a profile of {steps} steps measures nothing")
-    names = _names(plan, graph, energy)
+    names = _checked(plan, graph, steps, energy)
     found = sources(sensors, where)
     takes = [_feed(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
     plan = dataclasses.replace(plan, step=plan.step.copy())
@@ -96,8 +94,10 @@ def profile(
     return open_run(path)
 
 
-def _names(plan: Plan, graph: str | Sequence[str] | None, energy: bool) -> list[str]:
+def _checked(plan: Plan, graph: str | Sequence[str] | None, steps: int, energy: bool) -> list[str]:
     """The graphs that a step runs, in turn."""
+    if steps < 1:
+        raise HandheldError(f"a profile of {steps} steps measures nothing")
     names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
     unknown = [name for name in names if name not in plan.graphs]
     if unknown:
