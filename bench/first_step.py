@@ -30,7 +30,7 @@ from workloads import Entry, captured, chosen
 from handheld.report.charts import Axis, Series, bars
 
 #: in the order they happen
-PARTS = ("import", "load", "capture", "passes", "plan", "build", "first run")
+PARTS = ("imports", "load", "capture", "passes", "plan", "build", "first run")
 
 
 def cold(entry: Entry, device: str, folder: str) -> dict[str, float]:

@@ -123,3 +123,10 @@ def test_the_commands_exist(script):
             for word in row.command.split():
                 if word.startswith(("bench/", "scripts/", "coverage/", "tests/")):
                     assert (ROOT / word).exists(), f"{content.title}: {row.command}"
+
+
+def test_the_parts_of_a_first_step_are_those_that_are_timed():
+    """A part under another name would be missing from the table."""
+    parts = (ROOT / "bench" / "first_step.py").read_text(encoding="utf-8").split("PARTS = (")[1].split(")")[0]
+    for name in ("imports", "load"):
+        assert f'"{name}"' in parts and f'"{name}"' in (ROOT / "bench" / "warm_start.py").read_text(encoding="utf-8")
