@@ -39,11 +39,13 @@ from typing import Any
 
 import energy
 import numpy as np
+import pyopencl as cl
 import torch
 from workloads import STEPS, Entry, captured, chosen
 
 import handheld
 from handheld.backends.base import describe
+from handheld.backends.opencl.session import OpenCLSession
 from handheld.errors import HandheldError
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import Sources, idle, sampled
@@ -127,7 +129,7 @@ def account(run: Any, graph: str) -> Row:
     }
 
 
-def ahead(session: Any, graph: str) -> float | None:
+def ahead(session: OpenCLSession, graph: str) -> float | None:
     """ms that a step's kernels take on a queue without times, when all of them are there; None if
     the driver does not take so many at once."""
 
@@ -139,7 +141,7 @@ def ahead(session: Any, graph: str) -> float | None:
     return _held(session, graph, waited)
 
 
-def ahead_timed(session: Any, graph: str) -> float | None:
+def ahead_timed(session: OpenCLSession, graph: str) -> float | None:
     """The sum of their own times, on a queue that keeps them."""
     with session.record() as recording:
 
@@ -148,18 +150,17 @@ def ahead_timed(session: Any, graph: str) -> float | None:
             commands = recording.read()
             return float((commands["ended"] - commands["started"]).sum()) / count * 1e-6
 
-        return _held(session, graph, summed, recording.notes.clear)
+        return _held(session, graph, summed, recording.clear)
 
 
 def _held(
-    session: Any, graph: str, take: Callable[[int], float], forget: Callable[[], None] = lambda: None
+    session: OpenCLSession, graph: str, take: Callable[[int], float], forget: Callable[[], None] = lambda: None
 ) -> float | None:
     """The median of what `take` makes of steps that were all enqueued before the first began."""
-    cl, queue = session._cl, session.queue
-    nodes = range(len(session._launches[graph]))
-    launches = sum(len(rows) for rows in session._launches[graph])
-    count = max(1, MOST_AHEAD // max(launches, 1))
-    hold = holder(cl, queue)
+    queue, plan = session.queue, session.plan.graphs[graph]
+    nodes = range(len(plan.graph.nodes))
+    count = max(1, MOST_AHEAD // max(plan.launches, 1))
+    hold = holder(queue)
 
     def enqueue() -> None:
         for _ in range(count):
@@ -188,7 +189,7 @@ def _held(
     return float(np.median(found)) if len(found) >= HOLDS // 2 else None
 
 
-def holder(cl: Any, queue: Any) -> Callable[[int], Any]:
+def holder(queue: Any) -> Callable[[int], Any]:
     """A kernel of one work-item that takes as long as it is told."""
     text = """
 __kernel void hold(__global float* y, const int rounds) {

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from handheld.backends.opencl.programs import build
 from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.kernels.base import Buffer, Int, Launch, round_up
@@ -65,7 +66,7 @@ def _program(context: Any, caps: DeviceCaps) -> Any:
     text = f"{'#define GPU' if caps.kind == 'gpu' else ''}\n{TEXT}"
     args = (Buffer(0), Buffer(1), Int(0), Int(0))
     launches = [Launch(name, text, args, (1,), (1,)) for name in ("copy", "look", "fill")]
-    return cl.Program(context, texts_of(launches, caps)[text]).build(["-w"])
+    return build(context, texts_of(launches, caps)[text])
 
 
 class Bare:

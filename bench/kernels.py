@@ -48,13 +48,16 @@ from result_file import Row, Value, device_id, save
 from streams import Stream, Update
 
 import handheld
+from handheld.backends.opencl.bind import OwnBuffers, bind
 from handheld.backends.opencl.devices import Found, find
+from handheld.backends.opencl.programs import build
 from handheld.backends.opencl.session import OpenCLSession
 from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
+from handheld.graph.graph import Graph
 from handheld.kernels import contract
-from handheld.kernels.base import Buffer, Float, Lowered, Workspace
+from handheld.kernels.base import Lowered
 from handheld.measure.ceilings import Ceilings
 from handheld.plan.lowering import lower
 from handheld.report.charts import Axis, Reference, Series, bars
@@ -147,30 +150,21 @@ class Device:
 class Bound:
     """A lowered contraction with its arguments bound."""
 
-    def __init__(self, device: Device, lowered: Lowered, inputs: list[Any], out: Any) -> None:
+    def __init__(self, device: Device, graph: Graph, lowered: Lowered, inputs: list[Any], out: Any) -> None:
         self.queue, self.why = device.queue, lowered.why
         context, flags = self.queue.context, cl.mem_flags
         copied = flags.READ_WRITE | flags.COPY_HOST_PTR
         self.out = np.zeros(out, np.float32)
         self.buffers = [cl.Buffer(context, copied, hostbuf=a) for a in (*inputs, self.out)]
         self.scratch = [cl.Buffer(context, flags.READ_WRITE, n) for n in lowered.workspace]
-        programs = {
-            given: cl.Program(context, text).build(["-w"])
-            for given, text in texts_of(lowered.launches, device.caps).items()
-        }
+        programs = {given: build(context, text) for given, text in texts_of(lowered.launches, device.caps).items()}
+        places = OwnBuffers(context, graph, dict(enumerate(self.buffers)), self.scratch)
         self.launches = []
         for launch in lowered.launches:
             kernel = cl.Kernel(programs[launch.text], launch.kernel)
-            kernel.set_args(*map(self.argument, launch.args))
+            bind(kernel, launch, places)
             self.launches.append((kernel, launch.global_size, launch.local_size))
         self.seconds = by_events(self.queue, self.launches)
-
-    def argument(self, arg: Any) -> Any:
-        if isinstance(arg, Buffer):
-            return self.buffers[arg.tensor]
-        if isinstance(arg, Workspace):
-            return self.scratch[arg.index]
-        return np.float32(arg.value) if isinstance(arg, Float) else np.int32(arg.value)
 
     def close(self) -> None:
         """Also what keeps the buffers alive until then: a kernel does not."""
@@ -194,7 +188,7 @@ def contraction(row: Contraction, device: Device, options: argparse.Namespace) -
 
     def made(choice: Any) -> tuple[Bound, float]:
         lowered = lower(node, graph, caps, choice)
-        bound = Bound(device, lowered, [t.numpy() for t in host], want.shape)
+        bound = Bound(device, graph, lowered, [t.numpy() for t in host], want.shape)
         return bound, distance(bound.result(), want)
 
     standing, choice = tuned.standing(node, graph, caps, device.records)
@@ -231,7 +225,7 @@ def stream(row: Stream | Update, device: Device, options: argparse.Namespace) ->
     host = row.make() if isinstance(row, Stream) else []
     step, name = streams.step_of(row, host)
     plan = step.plan(options.on)
-    session: Any = OpenCLSession(plan, profiling=True)
+    session = OpenCLSession(plan, profiling=True)
     part = plan.graphs[name]
     nodes = range(len(part.graph.nodes))
     if isinstance(row, Update):
@@ -259,7 +253,7 @@ def stream(row: Stream | Update, device: Device, options: argparse.Namespace) ->
         def run() -> Any:
             return row.run(*inputs)
 
-    launches = [launch for i in nodes for launch in session._launches[name][i]]
+    launches = [launch[1:] for i in nodes for launch in session.launches(name, i)]
     return Subject(
         row.family,
         row.name,

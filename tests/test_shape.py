@@ -13,7 +13,6 @@ MODULE_LINES, FUNCTION_LINES, COLUMNS = 400, 60, 120
 LONG_MODULES: set[str] = {
     "bench/accounts.py",
     "bench/kernels.py",
-    "src/handheld/backends/opencl/session.py",
     "src/handheld/frontend/record.py",
     "tests/measure/test_tuner.py",
     "tests/profile/test_profile.py",

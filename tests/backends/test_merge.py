@@ -17,9 +17,9 @@ from torch import nn
 import handheld
 from cases import CASES
 from cases.check import Held, captured
-from handheld.backends.base import describe
+from handheld.backends.base import describe, open_session
 from handheld.backends.opencl import devices as opencl_devices
-from handheld.backends.opencl import session as opencl
+from handheld.backends.opencl import programs
 from handheld.backends.opencl.merge import merge, names, renamed
 from handheld.backends.opencl.quiet import without_counts
 from handheld.backends.opencl.widen import texts_of
@@ -234,7 +234,7 @@ def test_merged_or_apart_is_the_same(monkeypatch: pytest.MonkeyPatch, capfd: pyt
     step, batch = start()
     want, builds = losses(step, batch)
     assert builds < step.plan("opencl").graphs["train"].programs
-    monkeypatch.setattr(opencl, "merge", lambda texts: "this is no program;")
+    monkeypatch.setattr(programs, "merge", lambda texts: "this is no program;")
     with pytest.warns(UserWarning, match="programs built apart"):
         found, apart = losses(step, batch)
     assert found == want and apart == step.plan("opencl").graphs["train"].programs
@@ -244,11 +244,11 @@ def test_merged_or_apart_is_the_same(monkeypatch: pytest.MonkeyPatch, capfd: pyt
 def test_the_one_that_does_not_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     step, _ = start()
     plan = step.plan("opencl", tuning=False)
-    program = opencl.OpenCLSession._program
+    build = programs.build
     monkeypatch.setattr(
-        opencl.OpenCLSession,
-        "_program",
-        lambda session, text: program(session, text.replace("__kernel void map_blocks", "__kernel vood map_blocks")),
+        programs,
+        "build",
+        lambda context, text: build(context, text.replace("__kernel void map_blocks", "__kernel vood map_blocks")),
     )
     with pytest.raises(BuildError, match="could not build kernel map_blocks"):
-        opencl.OpenCLSession(plan)
+        open_session(plan)

@@ -21,7 +21,7 @@ from cases import CASES
 from cases.check import Held, captured, differences, reference, run_plan
 from cases.variants import DESCRIPTIONS, Variants, described, in_shard
 from handheld.backends.base import describe
-from handheld.backends.opencl.session import OpenCLSession
+from handheld.backends.opencl import programs
 from handheld.passes import half
 
 #: too long for a simulator that runs one instruction at a time
@@ -49,12 +49,12 @@ def work(step) -> int:
 
 def without_vectors() -> None:
     """Oclgrind computes clang's masked vector loads wrongly: here loops stay loops."""
-    build = OpenCLSession._program
+    build = programs.build
 
-    def build_plainly(session, text):
-        return build(session, re.sub(r"loop vectorize\(assume_safety\)[^\n\"]*", "loop vectorize(disable)", text))
+    def build_plainly(context, text):
+        return build(context, re.sub(r"loop vectorize\(assume_safety\)[^\n\"]*", "loop vectorize(disable)", text))
 
-    OpenCLSession._program = build_plainly
+    programs.build = build_plainly
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cases.case import Case
 from cases.check import Held, captured, differences, limit_of, reference, run_plan
-from handheld.backends.opencl.session import Kept
+from handheld.backends.opencl.programs import Kept
 from handheld.device import DeviceCaps
 from handheld.plan.lowering import Choice, candidates
 from handheld.plan.signature import signature

@@ -9,12 +9,14 @@ import numpy as np
 import pyopencl as cl
 
 from handheld.backends.base import describe
-from handheld.backends.opencl.session import texture
+from handheld.backends.opencl.bind import OwnBuffers, bind
+from handheld.backends.opencl.programs import build
+from handheld.backends.opencl.submit import Bound, Enqueuer, Work
 from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.graph.dtypes import BOOL, DTYPES
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View, contiguous_strides
-from handheld.kernels.base import Buffer, Float, Int, Lower, Start, Texture, Workspace
+from handheld.kernels.base import Lower
 
 
 def host_type(dtype: str) -> type[np.generic]:
@@ -103,26 +105,13 @@ def run_node(
         cl.Buffer(q.context, flags, hostbuf=np.full(max(n, 4) // 4 + 1, np.nan, np.float32)) for n in lowered.workspace
     ]
     empty = cl.Buffer(q.context, cl.mem_flags.READ_WRITE, 4)
-    texts = texts_of(lowered.launches, caps)
+    places = OwnBuffers(q.context, graph, {i: buffers.get(i, empty) for i in graph.tensors}, scratch)
+    texts, bound = texts_of(lowered.launches, caps), []
     for launch in lowered.launches:
-        kernel = cl.Kernel(cl.Program(q.context, texts[launch.text]).build(["-w"]), launch.kernel)
-        for k, arg in enumerate(launch.args):
-            if isinstance(arg, Buffer):
-                kernel.set_arg(k, buffers.get(arg.tensor, empty))
-            elif isinstance(arg, Texture):
-                scratch.append(
-                    texture(q.context, buffers[arg.tensor], arg.floats, graph.tensors[arg.tensor].dtype)
-                )  # keeps it
-                kernel.set_arg(k, scratch[-1])
-            elif isinstance(arg, Start):
-                kernel.set_arg(k, np.int32(0))
-            elif isinstance(arg, Workspace):
-                kernel.set_arg(k, scratch[arg.index])
-            elif isinstance(arg, Int):
-                kernel.set_arg(k, np.int32(arg.value))
-            elif isinstance(arg, Float):
-                kernel.set_arg(k, np.float32(arg.value))
-        cl.enqueue_nd_range_kernel(q, kernel, launch.global_size, launch.local_size)
+        kernel = cl.Kernel(build(q.context, texts[launch.text]), launch.kernel)
+        bind(kernel, launch, places)
+        bound.append(Bound(0, kernel, launch.global_size, launch.local_size))
+    Enqueuer().submit(q, Work(None, tuple(bound)), None)
     results = []
     for i in node.outputs:
         out = host[i].copy()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
+from handheld.backends.opencl.submit import Enqueuer, Work
 from handheld.profile.profiler import Profiler
 from handheld.sensors.base import Where
 from handheld.sensors.cpu import CpuClock
@@ -143,25 +145,27 @@ def test_a_data_loader_that_sleeps(plan, tmp_path):
         assert found.evidence["ms"] > 5 and found.ops
 
 
+class ReadsBetween(Enqueuer):
+    """Reads something after the launches of so many nodes."""
+
+    def __init__(self, middle: int) -> None:
+        super().__init__()
+        self.middle, self.read = middle, lambda: None
+
+    def submit(self, queue, work, notes):
+        super().submit(queue, Work(None, tuple(one for one in work.launches if one.node < self.middle)), notes)
+        self.read()
+        rest = tuple(one for one in work.launches if one.node >= self.middle)
+        return super().submit(queue, Work(None, rest), notes)
+
+
 def test_a_readback_in_the_middle_of_a_step(plan, tmp_path):
     """A step that reads a tensor between two of its launches."""
-    with plan.start() as trainer:
-        session, middle = trainer.session, len(plan.graphs["train"].graph.nodes) // 2
-        tensor = plan.graphs["train"].graph.nodes[middle - 1].outputs[0]
-        whole = session._run_recorded
-
-        def forced(graph, recording):
-            rows = session._launches[graph]
-            try:
-                session._launches[graph] = rows[:middle]
-                whole(graph, recording)
-                session.read_tensor(graph, tensor)
-                session._launches[graph] = [[]] * middle + rows[middle:]
-                return whole(graph, recording)
-            finally:
-                session._launches[graph] = rows
-
-        session._run_recorded = forced
+    middle = len(plan.graphs["train"].graph.nodes) // 2
+    tensor = plan.graphs["train"].graph.nodes[middle - 1].outputs[0]
+    forced = ReadsBetween(middle)
+    with plan.start(submitter=forced) as trainer:
+        forced.read = partial(trainer.session.read_tensor, "train", tensor)
         with Profiler(tmp_path / "one.run") as profiler:
             profiler.attach(trainer)
             for _ in range(20):

@@ -13,7 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import handheld
@@ -21,7 +20,6 @@ from handheld.errors import RunFileError
 from handheld.sensors.base import Channel
 from handheld.sensors.sink import Reading, RunSink
 from handheld.store import writer as writing
-from handheld.store.commands import LAUNCH, UPLOAD, CommandKind, commands, from_bytes, to_bytes
 from handheld.store.reader import RunFile
 from handheld.store.writer import VERSION, RunWriter, statements
 from helpers.run_files import MadeRun
@@ -298,14 +296,3 @@ def test_old_versions_open(tmp_path):
     with handheld.open_run(path) as run:
         assert run.summary().steps == 60 and run.parts().ms == pytest.approx(9.17, abs=0.05)
         assert run.channels and run.complete
-
-
-def test_commands_keep_their_bytes() -> None:
-    """The file has a column after the other, little-endian, in the order of schema.sql."""
-    rows = [(UPLOAD, -1, 64, *range(10, 16)), (LAUNCH, 7, 0, *range(20, 26))]
-    packed = to_bytes(commands(rows))
-    assert packed == np.array(rows, "<i8").T.tobytes()
-    again = from_bytes(2, packed)
-    assert again is not None and again.tolist() == rows
-    assert from_bytes(3, packed) is None
-    assert [int(kind) for kind in CommandKind] == [0, 1, 2, 3]

@@ -1,22 +1,27 @@
 """What runs a plan. A backend opens a session for a plan; the session holds the device's memory.
 
-opencl          any OpenCL device: `opencl` (a GPU before a CPU), `opencl:0`, `opencl:<name>`
-reference:cpu   the captured graph op by op in PyTorch: what every other device is compared with (once `torch:cpu`)
-reference:cuda  the same on an NVIDIA GPU
-null            nothing is computed: plans, counters and command lines without a device
+opencl           any OpenCL device: `opencl` (a GPU before a CPU), `opencl:0`, `opencl:<name>`
+reference:cpu    PyTorch, op by op: the reference
+reference:cuda   the same on an NVIDIA GPU
+null             nothing is computed: plans, counters and command lines without a device
+
+Whoever runs plans uses `Session` and nothing else of a backend. `table.py` lists the backends.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import psutil
 
+from handheld.backends.table import backend
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import DeviceError
 from handheld.store.commands import Commands
@@ -48,10 +53,16 @@ class Counters:
 
 
 class Recording(Protocol):
-    """A stretch of commands whose times the device keeps; `read` costs, and waits for the end."""
+    """A stretch of commands whose times the device keeps."""
 
-    def read(self) -> Commands: ...
-    def __len__(self) -> int: ...
+    def read(self) -> Commands:
+        """What was recorded since the last read. It waits for the end, and takes a while."""
+
+    def clear(self) -> None:
+        """Forgets what was recorded and not yet read."""
+
+    def __len__(self) -> int:
+        """Commands recorded and not yet read."""
 
 
 class Pending(Protocol):
@@ -60,26 +71,91 @@ class Pending(Protocol):
     def read(self) -> np.ndarray: ...
 
 
-class Session(Protocol):
-    """One plan on one device."""
+class Session(ABC):
+    """One plan on one device: the whole contract between a backend and everyone who runs plans.
 
-    counters: Counters
-    timings: dict[str, float]
-    allocated_bytes: int | None  # what was asked of the device for the plan; None: not known
+    A graph is named as in the plan, and a tensor and a node by their numbers in that graph. What a backend cannot do
+    raises DeviceError and says so."""
 
+    #: what was asked of the device for the plan; None: not known
+    allocated_bytes: int | None = None
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.counters = Counters()
+        #: seconds that opening took, by what they went into
+        self.timings: dict[str, float] = {}
+
+    @property
+    def device_name(self) -> str:
+        """The device under a name that does not depend on which others there are."""
+        return self.plan.device
+
+    # ── steps ─────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
     def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:
-        """Of an input. The array is the caller's: it may change as soon as this returns."""
+        """Gives an input its value. The array may change as soon as this returns."""
 
-    def run(self, graph: str) -> None: ...
-    def download(self, graph: str, tensor: int) -> Pending: ...
-    def read_slot(self, name: str) -> np.ndarray: ...
-    def write_slot(self, name: str, array: np.ndarray) -> None: ...
-    def read_tensor(self, graph: str, tensor: int) -> np.ndarray: ...
-    def run_node(self, graph: str, index: int) -> None: ...
-    def record(self) -> AbstractContextManager[Recording]: ...
-    def clock_mark(self) -> tuple[int, int, int]: ...
-    def finish(self) -> None: ...
-    def close(self) -> None: ...
+    @abstractmethod
+    def run(self, graph: str) -> None:
+        """One step: every node in order, and the new values into the slots. It may return before the device is done."""
+
+    def run_repeated(self, graph: str, repeats: Mapping[int, int]) -> None:
+        """A step in which some nodes run more than once (node -> how often) or, with 0, not at all; slots that are
+        not updated in place keep their values."""
+        raise DeviceError(
+            f"{self.plan.device} runs every op of a step once; OpenCL devices can repeat them. Try: --on opencl"
+        )
+
+    @abstractmethod
+    def download(self, graph: str, tensor: int) -> Pending:
+        """Starts to read a tensor, without waiting."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Waits until the device is done with everything."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the device's memory; the session is of no use afterwards."""
+
+    # ── state ─────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def read_slot(self, name: str) -> np.ndarray:
+        """A copy of the slot's value, after everything that was started before."""
+
+    @abstractmethod
+    def write_slot(self, name: str, array: np.ndarray) -> None:
+        """Gives a slot its value. The array may change as soon as this returns."""
+
+    # ── node by node ──────────────────────────────────────────────────────────────────────────
+
+    def begin_nodes(self, graph: str) -> None:  # noqa: B027 - most backends have nothing to prepare
+        """Called once before the nodes of a step are run one by one."""
+
+    @abstractmethod
+    def run_node(self, graph: str, index: int) -> None:
+        """One node. It may return before the device is done."""
+
+    @abstractmethod
+    def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
+        """A copy of a tensor's value, as soon as it is there."""
+
+    @abstractmethod
+    def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
+        """Gives any tensor a value: an input, or what a node would have computed."""
+
+    # ── times ─────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def record(self) -> AbstractContextManager[Recording]:
+        """Has the device keep the times of the commands that are started inside."""
+
+    @abstractmethod
+    def clock_mark(self) -> tuple[int, int, int]:
+        """One moment on both clocks: the device's ns, the host's ns, and how far off that may be."""
 
 
 def available_memory() -> int:
@@ -105,39 +181,16 @@ def host_caps(name: str, kind: str) -> DeviceCaps:
 
 
 def describe(device: str) -> DeviceCaps:
-    """The description of a device by its name."""
+    """The description of a device by its name; `device.py` has the names that devices had before."""
     device = canonical(device)
-    kind = device.partition(":")[0]
-    if kind == "opencl":
-        from handheld.backends.opencl.devices import find
-
-        return find(device).caps
-    if kind == "reference":
-        try:
-            from handheld.backends.reference import session as reference
-        except ImportError as error:
-            raise DeviceError(f"{device} needs PyTorch ({error}). Try: pip install 'handheld[capture]'") from None
-        return reference.describe(device)
-    if device == "null":
-        return host_caps("null", "null")
-    raise DeviceError(f"unknown device {device!r}; there are opencl[:name], reference:cpu, reference:cuda and null")
+    return backend(device).describe(device)
 
 
-def open_session(plan: Plan, **options: Any) -> Session:
+def open_session(plan: Plan, **options: object) -> Session:
     """Opens the plan's device."""
-    kind = plan.device.partition(":")[0]
-    opened: Any
-    if kind == "opencl":
-        from handheld.backends.opencl.session import OpenCLSession as opened
-    elif kind == "reference":
-        from handheld.backends.reference.session import ReferenceSession as opened
-    elif kind == "null":
-        from handheld.backends.null import NullSession as opened
-    else:
-        raise DeviceError(f"a plan for {plan.device!r} is a description only: nothing here can run it")
-    known = list(inspect.signature(opened).parameters)[1:]
+    open_plan = backend(plan.device, planned=True).open_plan
+    known = list(inspect.signature(open_plan).parameters)[1:]
     unknown = [name for name in options if name not in known]
     if unknown:
         raise DeviceError(f"{plan.device} has no option {unknown[0]!r}; it has: {', '.join(known) or 'none'}")
-    session: Session = opened(plan, **options)
-    return session
+    return open_plan(plan, **options)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from handheld.backends.base import Counters
+from handheld.backends.base import Recording, Session, host_caps
+from handheld.backends.table import unknown
+from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.graph.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
+
+
+def describe(device: str) -> DeviceCaps:
+    if device != "null":
+        raise unknown(device)
+    return host_caps("null", "null")
 
 
 class _Nothing:
@@ -24,14 +34,11 @@ class _Nothing:
         return np.zeros(self.shape, DTYPES[self.dtype].numpy)
 
 
-class NullSession:
+class NullSession(Session):
     """Counts what would happen; keeps the slots as they were."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.counters = Counters()
-        self.timings: dict[str, float] = {}
-        self.allocated_bytes: int | None = None
+        super().__init__(plan)
         self._slots = {name: value.copy() for name, value in plan.values.items()}
 
     def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:
@@ -41,6 +48,9 @@ class NullSession:
     def run(self, graph: str) -> None:
         self.counters.steps += 1
         self.counters.launches += len(self.plan.graphs[graph].graph.nodes)
+
+    def run_repeated(self, graph: str, repeats: Mapping[int, int]) -> None:
+        self.counters.launches += sum(repeats.get(node, 1) for node in range(len(self.plan.graphs[graph].graph.nodes)))
 
     def run_node(self, graph: str, index: int) -> None:
         self.counters.launches += 1
@@ -54,13 +64,16 @@ class NullSession:
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
         return self.download(graph, tensor).read()
 
+    def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
+        self.upload(graph, tensor, array)
+
     def read_slot(self, name: str) -> np.ndarray:
         return self._slots[name].copy()
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
         self._slots[name] = array.copy()
 
-    def record(self) -> Any:
+    def record(self) -> AbstractContextManager[Recording]:
         raise DeviceError("null computes nothing: there are no times to record")
 
     def clock_mark(self) -> tuple[int, int, int]:
@@ -71,3 +84,6 @@ class NullSession:
 
     def close(self) -> None:
         self._slots.clear()
+
+
+open_plan = NullSession

@@ -233,8 +233,7 @@ def _check_paths(checkpoint: Path | None, every: int | None, resume: bool, expor
 
 def device_name(trainer: Trainer) -> str:
     """The device under its stable name."""
-    found = getattr(trainer.session, "found", None)
-    return trainer.plan.device if found is None else f"opencl:{found.name}"
+    return trainer.session.device_name
 
 
 def _samples(data: Any) -> str:

@@ -24,6 +24,7 @@ import psutil
 from handheld import cache
 from handheld.backends.base import describe
 from handheld.backends.opencl import devices as opencl_devices
+from handheld.backends.opencl.programs import build
 from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
@@ -230,7 +231,7 @@ class _Bench:
             if (name == "flops") == ("FLOPS" in defines)
         ]
         (text,) = texts_of(launches, self.caps).values()
-        return self.cl.Program(self.queue.context, text).build(options=["-w"])
+        return build(self.queue.context, text)
 
     def _buffer(self, nbytes: int) -> Any:
         buffer = self.cl.Buffer(self.queue.context, self.cl.mem_flags.READ_WRITE, nbytes)

@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from handheld.backends.opencl import devices as opencl_devices
-from handheld.backends.opencl import session as opencl
+from handheld.backends.opencl.bind import OwnBuffers, bind
+from handheld.backends.opencl.programs import build
+from handheld.backends.opencl.submit import Bound, Enqueuer, Work
 from handheld.backends.opencl.widen import texts_of
 from handheld.child import Parent
 from handheld.errors import HandheldError
@@ -28,43 +30,47 @@ from handheld.graph.check import check
 from handheld.graph.codec import from_json
 from handheld.graph.dtypes import DTYPES, F16
 from handheld.graph.graph import Graph
-from handheld.kernels.base import Buffer, Int, Launch, Lowered, Start, Texture, Workspace
+from handheld.kernels.base import Launch, Lowered
 from handheld.plan.lowering import Choice, lower
 from handheld.run.verify import relative_error
+
+if TYPE_CHECKING:
+    import pyopencl as cl
 
 TOLERANCE = 2e-5  # both sides are float32
 HALF_TOLERANCE = 2.0**-11  # both are rounded to halves, perhaps to neighbouring ones
 SAMPLE_SECONDS = 1e-3  # what a clock reading and a wait are small against
 PERIOD = 1_000_003  # elements after which random inputs repeat; a prime, so no row equals another
 
-Bound = list[tuple[Any, tuple[int, ...], tuple[int, ...]]]
-
 
 class Subject:
     """One node on a device, and the variants of it that have run."""
 
-    def __init__(self, found: opencl_devices.Found, queue: Any, graph: Graph, programs: dict[str, Any]) -> None:
-        import pyopencl as cl
-
-        self.cl, self.found, self.queue, self.graph = cl, found, queue, graph
+    def __init__(
+        self, found: opencl_devices.Found, queue: cl.CommandQueue, graph: Graph, programs: dict[str, cl.Program]
+    ) -> None:
+        self.api = opencl_devices.opencl()
+        self.found, self.queue, self.graph = found, queue, graph
         self.programs = programs  # by their text; many choices are arguments only
         self.node = graph.nodes[0]
         self.reference: dict[int, np.ndarray] = {}
-        self.bound: dict[str, Bound] = {}
+        self.bound: dict[str, Work] = {}
+        self.submitter = Enqueuer()
         self._lowered: dict[tuple[Launch, ...], str] = {}
-        self._scratch: list[Any] = []
-        self._all: list[Any] = []  # what is bound somewhere must live
+        self._scratch: list[cl.Buffer] = []
+        self._all: list[cl.Buffer] = []  # what is bound somewhere must live
         self._buffers = {t: self._buffer(tensor.nbytes) for t, tensor in graph.tensors.items()}
+        self._places = OwnBuffers(queue.context, graph, self._buffers, self._scratch)
         random = np.random.default_rng(0)
         for given in graph.inputs:
             tensor = graph.tensors[given.tensor]
             data = _random(random, tensor.size, tensor.dtype)
             if data.size:
-                cl.enqueue_copy(queue, self._buffers[tensor.id], data, is_blocking=True)
+                self.api.enqueue_copy(queue, self._buffers[tensor.id], data, is_blocking=True)
 
-    def _buffer(self, nbytes: int) -> Any:
-        flags = self.cl.mem_flags.READ_WRITE
-        self._all.append(self.cl.Buffer(self.queue.context, flags, max(nbytes, 4)))
+    def _buffer(self, nbytes: int) -> cl.Buffer:
+        flags = self.api.mem_flags.READ_WRITE
+        self._all.append(self.api.Buffer(self.queue.context, flags, max(nbytes, 4)))
         return self._all[-1]
 
     def attempt(self, choice: Choice | None, seconds: float) -> dict[str, Any]:
@@ -84,7 +90,7 @@ class Subject:
         self.bound[_key(choice)] = bound
         return {"error": error, "seconds": self.time(choice, seconds)}
 
-    def _bind(self, lowered: Lowered) -> Bound:
+    def _bind(self, lowered: Lowered) -> Work:
         for i, nbytes in enumerate(lowered.workspace):
             if i == len(self._scratch) or self._scratch[i].size < nbytes:
                 self._scratch[i : i + 1] = [self._buffer(nbytes)]
@@ -93,43 +99,26 @@ class Subject:
             text = texts[launch.text]
             if text not in self.programs:
                 self.programs[text] = self._build(text)
-            kernel = self.cl.Kernel(self.programs[text], launch.kernel)
-            kernel.set_args(*(self._argument(arg) for arg in launch.args))
-            bound.append((kernel, launch.global_size, launch.local_size))
-        return bound
+            kernel = self.api.Kernel(self.programs[text], launch.kernel)
+            bind(kernel, launch, self._places)
+            bound.append(Bound(0, kernel, launch.global_size, launch.local_size))
+        return Work(None, tuple(bound))
 
-    def _build(self, text: str) -> Any:
+    def _build(self, text: str) -> cl.Program:
         try:
-            return self.cl.Program(self.queue.context, text).build(options=["-w"])
-        except self.cl.Error as error:
+            return build(self.queue.context, text)
+        except self.api.Error as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             said = next((line for line in lines if "error" in line.lower()), lines[0])
             raise HandheldError(f"the driver could not build it: {said.strip()}") from None
 
-    def _argument(self, arg: Any) -> Any:
-        if isinstance(arg, Buffer):
-            return self._buffers[arg.tensor]
-        if isinstance(arg, Texture):
-            self._all.append(
-                opencl.texture(
-                    self.queue.context, self._buffers[arg.tensor], arg.floats, self.graph.tensors[arg.tensor].dtype
-                )
-            )
-            return self._all[-1]
-        if isinstance(arg, Start):
-            return np.int32(0)
-        if isinstance(arg, Workspace):
-            return self._scratch[arg.index]
-        return np.int32(arg.value) if isinstance(arg, Int) else np.float32(arg.value)
-
     def _fill(self) -> None:
         for buffer in (*(self._buffers[t] for t in self.node.outputs), *self._scratch):
-            self.cl.enqueue_fill_buffer(self.queue, buffer, np.array(255, np.uint8), 0, buffer.size)
+            self.api.enqueue_fill_buffer(self.queue, buffer, np.array(255, np.uint8), 0, buffer.size)
 
-    def _run(self, bound: Bound, times: int) -> None:
+    def _run(self, bound: Work, times: int) -> None:
         for _ in range(times):
-            for kernel, global_size, local_size in bound:
-                self.cl.enqueue_nd_range_kernel(self.queue, kernel, global_size, local_size)
+            self.submitter.submit(self.queue, bound, None)
         self.queue.finish()
 
     def _error(self) -> float:
@@ -139,7 +128,7 @@ class Subject:
             tensor = self.graph.tensors[t]
             got: np.ndarray = np.empty(tensor.size, DTYPES[tensor.dtype].numpy)
             if got.size:
-                self.cl.enqueue_copy(self.queue, got, self._buffers[t], is_blocking=True)
+                self.api.enqueue_copy(self.queue, got, self._buffers[t], is_blocking=True)
             worst = max(worst, _difference(got, self.reference.setdefault(t, got)))
         return worst
 
@@ -160,6 +149,7 @@ class Subject:
 
     def close(self) -> None:
         self.bound.clear()
+        self._places.release()
         while self._all:
             self._all.pop().release()
 
@@ -192,8 +182,8 @@ class Worker:
 
     def __init__(self) -> None:
         self.device = ""
-        self.queue: Any = None
-        self.programs: dict[str, Any] = {}
+        self.queue: cl.CommandQueue | None = None
+        self.programs: dict[str, cl.Program] = {}
         self.subject: Subject | None = None
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -208,10 +198,9 @@ class Worker:
             self.subject.close()
             self.subject = None
         found = opencl_devices.find(device)
-        if self.device != device:
-            import pyopencl as cl
-
-            self.queue, self.device = cl.CommandQueue(cl.Context([found.device])), device
+        if self.queue is None or self.device != device:
+            api = opencl_devices.opencl()
+            self.queue, self.device = api.CommandQueue(api.Context([found.device])), device
             self.programs.clear()
         self.subject = Subject(found, self.queue, check(from_json(graph)), self.programs)
         return {}

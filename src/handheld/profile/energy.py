@@ -17,7 +17,7 @@ import numpy as np
 
 from handheld.analyse.ops import OpTime
 from handheld.analyse.run import Run, open_run
-from handheld.backends.opencl.session import OpenCLSession
+from handheld.backends.base import Session
 from handheld.errors import HandheldError
 from handheld.profile.profiler import Profiler
 from handheld.run.trainer import Trainer
@@ -88,8 +88,7 @@ def measure(
     on the device already. `budget_s`: how long all windows may take, about; fewer signatures are
     told apart and fewer or more rounds of windows are run, but `least_rounds`, so that they do."""
     session = trainer.session
-    if not isinstance(session, OpenCLSession):
-        raise HandheldError(f"energy of ops is measured on OpenCL devices, and this is {trainer.plan.device}")
+    session.run_repeated(graph, {})  # a device that cannot repeat ops says so before anything is measured
     profiler.writer.commit()
     first = profiler.first_op(graph)
     whole_s = (1 + SETTLE) * window_s
@@ -147,7 +146,7 @@ def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUN
     return rounds, min(count, NAMED)
 
 
-def window(session: OpenCLSession, graph: str, repeats: dict[int, int], seconds: float) -> tuple[int, int, int]:
+def window(session: Session, graph: str, repeats: dict[int, int], seconds: float) -> tuple[int, int, int]:
     """(runs, begin, end) of a window. The same work goes before it for a while: sensors lag, and
     clocks and power need their time to follow."""
 

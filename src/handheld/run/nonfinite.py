@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -156,11 +156,9 @@ class Replay:
     def _begin(self, session: Session, record: _Record, graph: Graph) -> None:
         for given, array in zip(graph.inputs, record.arrays, strict=True):
             session.upload(record.graph, given.tensor, array)
-        begin = getattr(session, "begin_nodes", None)
-        if begin is not None:
-            begin(record.graph)
+        session.begin_nodes(record.graph)
 
-    def _flags(self, session: Any, record: _Record, graph: Graph) -> dict[int, str]:
+    def _flags(self, session: Session, record: _Record, graph: Graph) -> dict[int, str]:
         """Runs the step node by node; tensor -> `nan` or `inf` for those that hold one."""
         flags = {given.tensor: flag(a) for given, a in zip(graph.inputs, record.arrays, strict=True)}
         flags |= {t: flag(session.read_slot(name)) for name, t in graph.slots.items()}

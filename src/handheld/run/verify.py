@@ -136,16 +136,14 @@ def _settle(plan: Plan, session: Session, name: str, arrays: Sequence[np.ndarray
 class _Comparison:
     """The device, PyTorch in float64 and PyTorch in float32, side by side."""
 
-    def __init__(self, name: str, graph: Graph, sessions: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
+    def __init__(self, name: str, graph: Graph, sessions: Sequence[Session], arrays: Sequence[np.ndarray]) -> None:
         self.name, self.graph = name, graph
         self.device, self.exact, self.single = sessions
         for session in sessions:
             for given, array in zip(graph.inputs, arrays, strict=True):
                 session.upload(name, given.tensor, array)
         for session in sessions:
-            begin = getattr(session, "begin_nodes", None)
-            if begin is not None:
-                begin(name)
+            session.begin_nodes(name)
 
     def rows(self, tolerance: float) -> list[Row]:
         return [self._row(i, tolerance) for i in range(len(self.graph.nodes))]

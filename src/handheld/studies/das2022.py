@@ -24,7 +24,7 @@ import numpy as np
 from handheld import cache, suite
 from handheld.backends.base import describe
 from handheld.backends.opencl.devices import find
-from handheld.backends.opencl.session import Kept
+from handheld.backends.opencl.programs import Kept
 from handheld.device import canonical
 from handheld.errors import OutOfMemory, StudyError
 from handheld.measure.transfers import SECONDS, SIZES, launch_times, transfer_times

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from handheld.backends.base import open_session
+from handheld.backends.base import Session, open_session
 from handheld.graph.dtypes import DTYPES
 from handheld.run.batch import check_batch
 
@@ -43,7 +43,7 @@ class PerOp:
     def __init__(self, plan: Plan, graph: str = "train", **options: Any) -> None:
         self.plan, self.name = plan, graph
         self.graph = plan.graphs[graph].graph
-        self.session: Any = open_session(plan, **options)
+        self.session: Session = open_session(plan, **options)
         slots, values = plan.slots, plan.values
         self.host: dict[int, np.ndarray] = {
             tensor: np.array(values[name], DTYPES[slots[name].dtype].numpy) for name, tensor in self.graph.slots.items()

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from handheld.backends.opencl.session import Kept
+from handheld.backends.opencl.programs import Kept
 from handheld.errors import DeviceError
 from handheld.graph.graph import PHASES, Graph
 from handheld.kernels import contract
@@ -130,7 +130,7 @@ class Planned(Way):
         self.graph: Graph = self.plan.graphs["train"].graph
         self.batch = check_batch(self.graph, tuple(batch))
         self.trainer = self.plan.start(**({"kept": kept} if kept else {}))
-        self.session: Any = self.trainer.session
+        self.session = self.trainer.session
 
     def run(self, steps: int) -> None:
         step, batch = self.trainer.step, self.batch

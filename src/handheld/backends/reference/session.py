@@ -1,4 +1,4 @@
-"""The torch backend: the same graph, op by op, in PyTorch. The reference for every other device."""
+"""The reference backend: the same graph, op by op, in PyTorch. The reference for every other device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from handheld.backends.base import Counters, host_caps
+from handheld.backends.base import Session, host_caps
 from handheld.backends.reference.ops import run_node
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
@@ -98,19 +98,19 @@ class TorchRecording:
         self.notes.clear()
         return commands(rows)
 
+    def clear(self) -> None:
+        self.notes.clear()
+
     def __len__(self) -> int:
         """Ops and transfers so far."""
         return len(self.notes)
 
 
-class ReferenceSession:
+class ReferenceSession(Session):
     """Values by tensor number; a fresh PyTorch tensor for every result."""
 
     def __init__(self, plan: Plan, float64: bool = False) -> None:
-        self.plan = plan
-        self.counters = Counters()
-        self.timings: dict[str, float] = {}
-        self.allocated_bytes: int | None = None  # as PyTorch sees fit, op by op
+        super().__init__(plan)
         self.where = _where(plan.device)
         self.float_dtype = torch.float64 if float64 else torch.float32
         self._slots = {n: self._to(v) for n, v in plan.values.items()}
@@ -246,3 +246,6 @@ class ReferenceSession:
     def close(self) -> None:
         self._slots.clear()
         self._values.clear()
+
+
+open_plan = ReferenceSession

@@ -1,0 +1,98 @@
+"""The arguments of kernels. What a launch names (a tensor, a workspace, a number) becomes what OpenCL is given; where
+tensors are is for a `Places` to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
+
+from handheld.backends.opencl.devices import opencl
+from handheld.graph.dtypes import DTYPES
+from handheld.kernels.base import Arg, Buffer, Int, Launch, Start, Texture, Workspace
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+    from handheld.graph.graph import Graph
+
+    Argument: TypeAlias = cl.Buffer | cl.Image | np.int32 | np.float32
+
+
+class Places(Protocol):
+    """Where the tensors and the workspaces of a node are."""
+
+    def buffer(self, tensor: int) -> cl.Buffer: ...
+
+    def workspace(self, index: int) -> cl.Buffer: ...
+
+    def texture(self, tensor: int, floats: int) -> cl.Image:
+        """The memory that the tensor is in, as texels of so many elements."""
+
+    def start(self, tensor: int) -> int:
+        """The elements before the tensor in its texture."""
+
+
+def bind(kernel: cl.Kernel, launch: Launch, places: Places) -> None:
+    """Gives a kernel the arguments of a launch."""
+    kernel.set_args(*(_argument(arg, places) for arg in launch.args))
+
+
+def _argument(arg: Arg, places: Places) -> Argument:
+    if isinstance(arg, Buffer):
+        return places.buffer(arg.tensor)
+    if isinstance(arg, Texture):
+        return places.texture(arg.tensor, arg.floats)
+    if isinstance(arg, Start):
+        return np.int32(places.start(arg.tensor))
+    if isinstance(arg, Workspace):
+        return places.workspace(arg.index)
+    return np.int32(arg.value) if isinstance(arg, Int) else np.float32(arg.value)
+
+
+class OwnBuffers:
+    """A place for each tensor of its own, for those who run one node alone. What it makes lives as long as it."""
+
+    def __init__(
+        self, context: cl.Context, graph: Graph, buffers: Mapping[int, cl.Buffer], scratch: Sequence[cl.Buffer]
+    ) -> None:
+        self._context, self._graph, self._buffers, self._scratch = context, graph, buffers, scratch
+        self._textures: dict[tuple[int, int], cl.Image] = {}
+
+    def buffer(self, tensor: int) -> cl.Buffer:
+        return self._buffers[tensor]
+
+    def workspace(self, index: int) -> cl.Buffer:
+        return self._scratch[index]
+
+    def texture(self, tensor: int, floats: int) -> cl.Image:
+        key = (tensor, floats)
+        if key not in self._textures:
+            kind = self._graph.tensors[tensor].dtype
+            self._textures[key] = texture(self._context, self._buffers[tensor], floats, kind)
+        return self._textures[key]
+
+    def start(self, tensor: int) -> int:
+        return 0
+
+    def release(self) -> None:
+        """Of the textures; the buffers are the caller's to release, and after them."""
+        while self._textures:
+            self._textures.popitem()[1].release()
+
+
+def texture(context: cl.Context, buffer: cl.Buffer, floats: int, kind: str = "f32") -> cl.Image:
+    """A buffer as an image1d_buffer_t of texels of 1 or 4 floats or halves."""
+    api = opencl()
+    channel = api.channel_type.HALF_FLOAT if kind == "f16" else api.channel_type.FLOAT
+    order = api.channel_order.RGBA if floats == 4 else api.channel_order.R
+    make = getattr(api, "create_image", api.Image)  # pyopencl before 2024.3 has no create_image
+    image: cl.Image = make(
+        context,
+        api.mem_flags.READ_ONLY,
+        api.ImageFormat(order, channel),
+        shape=(buffer.size // (DTYPES[kind].nbytes * floats),),
+        buffer=buffer,
+    )
+    return image

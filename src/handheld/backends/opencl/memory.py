@@ -1,0 +1,124 @@
+"""The device's memory of one plan: segments, the regions of tensors in them, and segments seen as textures."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from handheld.backends.opencl.bind import texture
+from handheld.backends.opencl.devices import opencl
+from handheld.errors import BuildError, OutOfMemory
+from handheld.graph.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+    from handheld.plan.memory import Place
+    from handheld.plan.plan import GraphPlan, Plan
+
+FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver counts them in 32 bits
+
+
+class User(Protocol):
+    """Who keeps kernels, which keep the memory of their arguments."""
+
+    def clear(self) -> None: ...
+
+
+class Memory:
+    """Every tensor's place, one sub-buffer each. The memory is freed by `release`, when it is dropped, or at exit."""
+
+    def __init__(self, plan: Plan, context: cl.Context, queue: cl.CommandQueue) -> None:
+        self._plan, self._context = plan, context
+        self._segments: list[cl.Buffer] = []
+        self._regions: dict[tuple[int, int, int], cl.Buffer] = {}
+        self._textures: dict[tuple[int, int, str], cl.Image] = {}
+        self._users: list[User] = []
+        self._allocate(queue)
+        self.nbytes = sum(int(buffer.size) for buffer in self._segments)
+        self.release = weakref.finalize(self, _free, self._users, self._textures, self._regions, self._segments)
+
+    def used_by(self, *users: User) -> None:
+        """They are cleared before the memory is freed."""
+        self._users += users
+
+    def _allocate(self, queue: cl.CommandQueue) -> None:
+        api, plan = opencl(), self._plan
+        flags = api.mem_flags.READ_WRITE
+        if plan.caps.unified_memory:
+            flags |= api.mem_flags.ALLOC_HOST_PTR
+        try:
+            self._segments += [api.Buffer(self._context, flags, max(n, 4)) for n in plan.segments]
+            for buffer, size in zip(self._segments, plan.segments, strict=True):
+                # packs are read with their gaps: start from zeros, so that nothing is undefined
+                whole = max(size, 4) // 4 * 4
+                api.enqueue_fill_buffer(queue, buffer, np.uint8(0), 0, min(FILL, whole))
+                for start in range(FILL, whole, FILL):  # from what is zero already
+                    count = min(FILL, whole - start)
+                    api.enqueue_copy(queue, buffer, buffer, src_offset=0, dst_offset=start, byte_count=count)
+        except api.Error as error:
+            raise OutOfMemory(
+                f"{plan.device} refused {sum(plan.segments):,} bytes in {len(plan.segments)} pieces: {error}. "
+                "Try a smaller batch"
+            ) from None
+
+    def __len__(self) -> int:
+        """Allocations."""
+        return len(self._segments)
+
+    def region(self, place: Place) -> cl.Buffer:
+        key = (place.segment, place.offset, max(place.nbytes, 4))
+        if key not in self._regions:
+            size = min(key[2], max(self._plan.segments[place.segment], 4) - place.offset)
+            self._regions[key] = self._segments[place.segment].get_sub_region(place.offset, size)
+        return self._regions[key]
+
+    def texture(self, segment: int, floats: int, kind: str) -> cl.Image:
+        key = (segment, floats, kind)
+        if key not in self._textures:
+            try:
+                self._textures[key] = texture(self._context, self._segments[segment], floats, kind)
+            except opencl().Error as error:
+                raise BuildError(
+                    f"{self._plan.device} makes no texture of {self._plan.segments[segment]:,} bytes: {error}"
+                ) from None
+        return self._textures[key]
+
+
+class NodePlaces:
+    """Where a node of a plan finds its tensors (bind.py)."""
+
+    def __init__(self, memory: Memory, graph: GraphPlan, node: int) -> None:
+        self._memory, self._graph, self._node = memory, graph, node
+
+    def buffer(self, tensor: int) -> cl.Buffer:
+        return self._memory.region(self._graph.places[tensor])
+
+    def workspace(self, index: int) -> cl.Buffer:
+        return self._memory.region(self._graph.workspace[self._node, index])
+
+    def texture(self, tensor: int, floats: int) -> cl.Image:
+        kind = self._graph.graph.tensors[tensor].dtype
+        return self._memory.texture(self._graph.places[tensor].segment, floats, kind)
+
+    def start(self, tensor: int) -> int:
+        width = DTYPES[self._graph.graph.tensors[tensor].dtype].nbytes
+        return self._graph.places[tensor].offset // width
+
+
+def _free(
+    users: list[User],
+    textures: dict[tuple[int, int, str], cl.Image],
+    regions: dict[tuple[int, int, int], cl.Buffer],
+    segments: list[cl.Buffer],
+) -> None:
+    """Newest first: NVIDIA's driver crashes when sub-buffers are released in another order."""
+    for user in users:
+        user.clear()
+    textures.clear()
+    while regions:
+        regions.popitem()
+    while segments:
+        segments.pop().release()
