@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +14,7 @@ from torch.nn import functional as F
 import handheld
 from handheld.graph.program import Instr
 from handheld.kernels import naive
+from handheld.plan.codec import from_json, to_json
 from handheld.run.planning import plan_step
 from helpers.harness import caps_of_kind, error, make, run_node, view
 
@@ -72,3 +76,10 @@ def test_a_plan_takes_it_when_asked():
     assert set(kernels[True]) == {"naive"} and "naive" not in kernels[False]
     result = handheld.verify(plan, batch)
     assert result.passed, result
+    again = from_json(json.loads(json.dumps(to_json(plan))), step)
+    assert again == plan and again.options["naive"] and again.again(tuning=False).options["naive"]
+
+
+def test_a_step_does_not_offer_what_only_studies_ask_for():
+    assert "naive" not in inspect.signature(handheld.Step.plan).parameters
+    assert "naive" in inspect.signature(plan_step).parameters
