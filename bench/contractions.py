@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View, contiguous_strides
-from handheld.graph.program import Instr
+from handheld.graph.program import Instr, Store
 
 Shape = tuple[int, ...]
 
@@ -139,7 +139,7 @@ def graph_of(row: Contraction, inputs: list[torch.Tensor], out: Shape) -> Graph:
     if row.op != "matmul":
         attrs.update(stride=(row.stride,) * 2, padding=(row.padding,) * 2, dilation=(1, 1), groups=1)
     if row.op != "conv_weight":
-        attrs.update(program=(Instr("acc", "f32"),), stores=(0,))
+        attrs.update(program=(Instr("acc", "f32"),), stores=(Store(0),))
     node = Node(row.op, tuple(views), (2,), attrs, Origin("forward", "", row.op))
     whole = View(2, out, contiguous_strides(out), 0)
     return Graph(

@@ -279,7 +279,7 @@ def extra_walks(node: Node, graph: Graph) -> int:
         [a for i, n in enumerate(program) if n.op in REDUCTIONS and stages.stage[i] == s for a in n.args]
         for s in range(1, stages.last + 1)
     ]
-    ends.append([i for i, full in node.attrs["stores"] if full])
+    ends.append([store.position for store in node.stores if store.full])
     times: dict[int, int] = {}
     for roots in ends:
         loads = {program[i].params[0] for i in stages.needed(program, roots) if program[i].op == "load"}

@@ -19,7 +19,7 @@ import pytest
 from handheld import container, package
 from handheld.errors import CheckpointError, GraphError, StepFileError
 from handheld.graph.graph import Graph, GraphOutput, Node, Origin, Slot, SlotWrite, Tensor, View
-from handheld.graph.program import Instr
+from handheld.graph.program import Instr, Store
 from handheld.package import load, load_state, save, save_state
 from handheld.step import Step
 
@@ -36,7 +36,7 @@ def example() -> Step:
         "map",
         (View(4, (384,), (1,)),),
         (5,),
-        {"shape": (384,), "axes": (), "program": program, "stores": ((2, True),)},
+        {"shape": (384,), "axes": (), "program": program, "stores": (Store(2),)},
         Origin("update", "layer", "sgd"),
     )
     graph = Graph(

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from handheld.backends.reference.ops import run_node
 from handheld.graph.check import check
 from handheld.graph.ops import OPS
-from handheld.graph.program import Builder, Instr
+from handheld.graph.program import Builder, Instr, Store
 from helpers.harness import make, view
 
 RNG = np.random.default_rng(5)
-ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
+ACC = {"program": (Instr("acc", "f32"),), "stores": (Store(0),)}
 
 
 def rand(*shape):
@@ -50,7 +50,7 @@ def test_matmul_with_epilogue_and_views():
     p = Builder()
     total = p.op("add", "f32", p.op("acc", "f32"), p.load(2, "f32"))
     relu = p.op("max", "f32", total, p.const(0.0, "f32"))
-    attrs = {"shape": (3, 4, 6), "program": p.program, "stores": (relu, total)}
+    attrs = {"shape": (3, 4, 6), "program": p.program, "stores": (Store(relu), Store(total))}
     views = [
         lambda t: view(t, (3, 4, 5), (20, 1, 4)),
         lambda t: view(t, (3, 5, 6), (30, 1, 5)),
@@ -226,7 +226,7 @@ def test_outputs_share_no_memory():
     x = rand(2, 3)
     p = Builder()
     p.load(0, "f32")
-    attrs = {"shape": (2, 3), "axes": (), "program": p.program, "stores": ((0, True), (0, True))}
+    attrs = {"shape": (2, 3), "axes": (), "program": p.program, "stores": (Store(0), Store(0))}
     graph, _ = make("map", [x.numpy()], None, [f32(2, 3), f32(6)], attrs)
     a, b = run_node(graph.nodes[0], graph, {0: x}, torch.float64)
     assert torch.equal(a, x) and torch.equal(b, x.reshape(-1))

@@ -11,7 +11,7 @@ from handheld.errors import GraphError
 from handheld.graph.check import check
 from handheld.graph.graph import View
 from handheld.graph.ops import OPS
-from handheld.graph.program import Instr
+from handheld.graph.program import Instr, Store
 from helpers.legal_graphs import (
     BIG,
     LOAD,
@@ -227,11 +227,11 @@ PROGRAM_RULES = [
     ("do not fit", with_attrs("reduce", axes=(2,))),
     ("do not fit", with_attrs("reduce", axes=(1, 1))),
     ("has no axes", with_attrs("map", axes=(0,))),
-    ("differ in number", with_attrs("map", stores=((0, True), (0, True)))),
-    ("not there", with_attrs("map", stores=((1, True),))),
-    ("not there", with_attrs("matmul", stores=(-1,))),
-    ("a map stores every point", with_attrs("map", stores=((0, False),))),
-    ("differs along the row", with_attrs("reduce", stores=((0, False), (0, True)))),
+    ("differ in number", with_attrs("map", stores=(Store(0), Store(0)))),
+    ("not there", with_attrs("map", stores=(Store(1),))),
+    ("not there", with_attrs("matmul", stores=(Store(-1),))),
+    ("a map stores every point", with_attrs("map", stores=(Store(0, full=False),))),
+    ("differs along the row", with_attrs("reduce", stores=(Store(0, full=False), Store(0)))),
     ("differs along the row", program(Instr("iota", "i32", (), (1,)), op="reduce", dtype="i32")),
     ("differs along the row", program(Instr("index", "i32"), op="reduce", dtype="i32")),
     ("differs along the row", program(Instr("load", "f32", (), (0, ((1, 0, 2),), 0.0)), op="reduce")),
@@ -261,7 +261,7 @@ def test_guards_are_intersected():
 def test_empty_rows_read_nothing_but_row_values():
     """A sum over no elements: what is read once a row must be there, the rest need not."""
     total = (LOAD, Instr("sum", "f32", (0,)))
-    graph = graph_of("reduce", ["f32 2 0"], ["f32 2"], loops("reduce", (2, 0), total, ((1, False),), (1,)))
+    graph = graph_of("reduce", ["f32 2 0"], ["f32 2"], loops("reduce", (2, 0), total, (Store(1, full=False),), (1,)))
     check(graph)
     with pytest.raises(GraphError, match="a view reads"):
         check(with_node(graph, inputs=(View(0, (2, 0), (1, 0)),)))

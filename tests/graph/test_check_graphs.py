@@ -9,7 +9,7 @@ import pytest
 from handheld.errors import GraphError
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Slot, SlotWrite, Tensor, View
-from handheld.graph.program import Instr
+from handheld.graph.program import Instr, Store
 from helpers.legal_graphs import LOAD, ORIGIN, changed, legal, loops, retyped, trained, with_node, with_view
 
 GRAPH_RULES = [
@@ -95,7 +95,7 @@ def packed() -> Graph:
         "map",
         (View(4, (384,), (1,)),),
         (5,),
-        loops("map", (384,), (LOAD, Instr("neg", "f32", (0,))), ((1, True),)),
+        loops("map", (384,), (LOAD, Instr("neg", "f32", (0,))), (Store(1),)),
         ORIGIN,
     )
     return Graph(
@@ -113,7 +113,7 @@ def packed() -> Graph:
 def test_packs():
     check(packed())
     made = packed().nodes[0]
-    copy = Node("map", (View(0, (200,), (1,)),), (2,), loops("map", (200,), (LOAD,), ((0, True),)), ORIGIN)
+    copy = Node("map", (View(0, (200,), (1,)),), (2,), loops("map", (200,), (LOAD,), (Store(0),)), ORIGIN)
     for match, graph in [
         ("there twice", replace(packed(), packs={4: (0, 1), 5: (2, 2)})),
         ("not there", replace(packed(), packs={4: (0, 1), 5: (2, 9)})),

@@ -27,7 +27,7 @@ from handheld.graph.graph import (
     contiguous_strides,
 )
 from handheld.graph.ops import OPS
-from handheld.graph.program import Builder, Instr
+from handheld.graph.program import Builder, Instr, Store
 
 SHAPES = {
     0: (2, 3, 4, 4),
@@ -64,21 +64,21 @@ def example() -> Graph:
             "conv",
             (views[0], views[1]),
             (2,),
-            {**conv, "shape": shapes[2], "program": p.program, "stores": (relu,)},
+            {**conv, "shape": shapes[2], "program": p.program, "stores": (Store(relu),)},
             Origin("forward", "conv1", "aten.convolution"),
         ),
         Node(
             "reduce",
             (views[2],),
             (3,),
-            {"shape": shapes[2], "axes": (2, 3), "program": r.program, "stores": ((total, False),)},
+            {"shape": shapes[2], "axes": (2, 3), "program": r.program, "stores": (Store(total, full=False),)},
             Origin("forward", "", "aten.mean"),
         ),
         Node(
             "map",
             (back,),
             (4, 5),
-            {"shape": shapes[4], "axes": (), "program": m.program, "stores": ((uniform, True), (index, True))},
+            {"shape": shapes[4], "axes": (), "program": m.program, "stores": (Store(uniform), Store(index))},
             Origin("backward", "a.b", "x"),
         ),
         Node("conv_weight", (views[2], views[0]), (6,), {**conv, "shape": shapes[6]}, Origin("update", "conv1", "sgd")),
@@ -271,3 +271,15 @@ def test_junk(data):
     for read in (from_json, slot_from_json):
         with pytest.raises(StepFileError):
             read(data)
+
+
+def test_stores_are_written_as_files_have_always_had_them():
+    nodes = {node["op"]: node["attrs"] for node in wire(example())["nodes"]}
+    conv = nodes["conv"]["stores"]
+    assert conv == [len(nodes["conv"]["program"]) - 1]  # an epilogue: positions alone
+    assert nodes["reduce"]["stores"] == [[len(nodes["reduce"]["program"]) - 1, False]]
+    assert all(isinstance(store, list) and store[1] is True for store in nodes["map"]["stores"])
+    with pytest.raises(StepFileError):
+        broken = wire(example())
+        next(n for n in broken["nodes"] if n["op"] == "conv")["attrs"]["stores"] = [[0, True]]
+        from_json(broken)

@@ -13,7 +13,7 @@ from handheld.errors import GraphError
 from handheld.graph.check import check
 from handheld.graph.evaluate import evaluate
 from handheld.graph.interpret import philox, random_key
-from handheld.graph.program import BINARY, REDUCTIONS, UNARY, Builder, Instr
+from handheld.graph.program import BINARY, REDUCTIONS, UNARY, Builder, Instr, Store
 from helpers.harness import make, view
 
 INF, NAN = math.inf, math.nan
@@ -31,7 +31,7 @@ COMPARE = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "not")
 def both(arrays, shape, program, stores, *, axes=(), views=None):
     """Outputs by NumPy, and by PyTorch in float32."""
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
-    outputs = [(shape if full else outer, program[i].dtype) for i, full in stores]
+    outputs = [(shape if s.full else outer, program[s.position].dtype) for s in stores]
     attrs = {"shape": tuple(shape), "axes": tuple(axes), "program": tuple(program), "stores": tuple(stores)}
     graph, data = make("reduce" if axes else "map", arrays, views, outputs, attrs)
     node = check(graph).nodes[0]
@@ -50,7 +50,7 @@ def pointwise(op, *arrays, dtype=None):
     args = [b.load(i, TYPES[a.dtype.kind]) for i, a in enumerate(arrays)]
     dtype = dtype or ("bool" if op in COMPARE else TYPES[arrays[-1].dtype.kind])
     b.op(op, dtype, *args)
-    (numpy,), (torches,) = both(list(arrays), arrays[0].shape, b.program, [(len(args), True)])
+    (numpy,), (torches,) = both(list(arrays), arrays[0].shape, b.program, [Store(len(args))])
     return numpy, torches
 
 
@@ -107,7 +107,7 @@ def test_each_f32_instruction_is_rounded():
     step = b.op("div", "f32", b.const(1.0, "f32"), b.const(10.0, "f32"))
     place = b.op("cast", "f32", b.op("iota", "i32", params=(0,)))
     index = b.op("cast", "i32", b.op("mul", "f32", place, step))
-    (numpy,), (torches,) = both([], (1000,), b.program, [(index, True)])
+    (numpy,), (torches,) = both([], (1000,), b.program, [Store(index)])
     np.testing.assert_array_equal(numpy, torches)
     want = np.arange(1000, dtype=np.float32) * np.float32(0.1)
     np.testing.assert_array_equal(numpy, want.astype(int))
@@ -125,7 +125,7 @@ def test_reductions(op, axes):
         if dtype == "bool":
             value = b.op("cast", "bool", value)
         last = b.op(op, dtype, value)
-        numpy, torches = both([x], x.shape, b.program, [(last, False), (last, True)], axes=axes)
+        numpy, torches = both([x], x.shape, b.program, [Store(last, full=False), Store(last)], axes=axes)
         for ours, theirs in zip(numpy, torches, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
         moved = np.moveaxis(x, axes, range(3 - len(axes), 3)).reshape(*numpy[0].shape, -1)
@@ -149,11 +149,11 @@ def test_reductions_over_nothing():
         kind = "bool" if op in ("any_of", "all_of") else "f32"
         b.op(op, kind, b.load(0, kind))
         x = np.zeros((3, 0), np.float32 if kind == "f32" else np.bool_)
-        for (got,) in both([x], x.shape, b.program, [(1, False)], axes=(1,)):
+        for (got,) in both([x], x.shape, b.program, [Store(1, full=False)], axes=(1,)):
             assert got.tolist() == [want] * 3
     b = Builder()
     b.op("max_of", "i32", b.load(0, "i32"))
-    for (got,) in both([np.zeros((0, 2), np.int32)], (0, 2), b.program, [(1, False)], axes=(0,)):
+    for (got,) in both([np.zeros((0, 2), np.int32)], (0, 2), b.program, [Store(1, full=False)], axes=(0,)):
         assert got.tolist() == [-(2**31)] * 2
 
 
@@ -163,7 +163,7 @@ def test_softmax_keeps_reduced_values_broadcastable():
     e = b.op("exp", "f32", b.op("sub", "f32", b.load(0, "f32"), b.op("max_of", "f32", 0)))
     total = b.op("sum", "f32", e)
     y = b.op("div", "f32", e, total)
-    numpy, torches = both([x], (4, 7), b.program, [(y, True), (total, False)], axes=(1,))
+    numpy, torches = both([x], (4, 7), b.program, [Store(y), Store(total, full=False)], axes=(1,))
     np.testing.assert_allclose(numpy[0], torch.softmax(torch.tensor(x), 1), rtol=1e-6)
     np.testing.assert_allclose(numpy[1], torches[1], rtol=1e-6)
 
@@ -183,7 +183,7 @@ def test_views_of_any_strides():
         + np.stack([x.reshape(-1)[12:15], x.reshape(-1)[:3]])[None]
         + np.broadcast_to(x[1].T[::-1, None, ::-1], (4, 2, 3))
     )
-    for (got,) in both([x, x, x], (4, 2, 3), b.program, [(out, True)], views=views):
+    for (got,) in both([x, x, x], (4, 2, 3), b.program, [Store(out)], views=views):
         np.testing.assert_array_equal(got, want)
 
 
@@ -191,14 +191,14 @@ def test_guarded_loads_read_nothing_outside():
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     padded = [lambda t: view(t, (4, 6), (3, 1), -3 - 2)]  # one row above, two columns left
     b = Builder([Instr("load", "f32", (), (0, ((0, 1, 3), (1, 2, 5)), -1.5))])
-    for (got,) in both([x], (4, 6), b.program, [(0, True)], views=padded):
+    for (got,) in both([x], (4, 6), b.program, [Store(0)], views=padded):
         np.testing.assert_array_equal(got, np.pad(x, ((1, 1), (2, 1)), constant_values=-1.5))
     b = Builder([Instr("load", "f32", (), (0, ((0, 1, 2),), 9))])  # a guard where the stride is 0
     rows = [lambda t: view(t, (3, 3), (0, 1))]
-    for (got,) in both([x], (3, 3), b.program, [(0, True)], views=rows):
+    for (got,) in both([x], (3, 3), b.program, [Store(0)], views=rows):
         np.testing.assert_array_equal(got, [[9, 9, 9], [0, 1, 2], [9, 9, 9]])
     b = Builder([Instr("load", "f32", (), (0, ((0, 5, 9),), 9))])  # nothing gets through
-    for (got,) in both([x], (2, 3), b.program, [(0, True)]):
+    for (got,) in both([x], (2, 3), b.program, [Store(0)]):
         assert (got == 9).all()
 
 
@@ -212,16 +212,16 @@ def test_gather_iota_where():
     legal = b.op("ge", "bool", row, b.const(0, "i32"))
     out = b.op("where", "f32", legal, seen, b.const(-1.0, "f32"))
     views = [None, lambda t: view(t, (3, 4), (1, 0))]
-    for (got,) in both([table, index], (3, 4), b.program, [(out, True)], views=views):
+    for (got,) in both([table, index], (3, 4), b.program, [Store(out)], views=views):
         np.testing.assert_array_equal(got, [table[3], [-1] * 4, table[0]])
 
 
 def test_scalars_and_empty_arrays():
     b = Builder()
     out = b.op("mul", "f32", b.load(0, "f32"), b.const(2.0, "f32"))
-    for (got,) in both([np.array(3.0, np.float32)], (), b.program, [(out, True)]):
+    for (got,) in both([np.array(3.0, np.float32)], (), b.program, [Store(out)]):
         assert got == 6
-    for (got,) in both([np.zeros((0, 3), np.float32)], (0, 3), b.program, [(out, True)]):
+    for (got,) in both([np.zeros((0, 3), np.float32)], (0, 3), b.program, [Store(out)]):
         assert got.shape == (0, 3)
 
 
@@ -244,7 +244,7 @@ def test_random_is_the_same_in_both_and_uniform():
     b = Builder()
     args = b.op("iota", "i32", params=(0,)), b.const(-5, "i32"), b.const(12, "i32")
     r = b.op("random", "f32", *args, params=(77,))
-    (numpy,), (torches,) = both([], (4096,), b.program, [(r, True)])
+    (numpy,), (torches,) = both([], (4096,), b.program, [Store(r)])
     np.testing.assert_array_equal(numpy, torches)
     assert numpy.min() >= 0 and numpy.max() < 1 and abs(numpy.mean() - 0.5) < 0.02
     word = philox((np.array([9]), np.array([12])), random_key(np.array([-5 & 0xFFFFFFFF]), 77))[0]

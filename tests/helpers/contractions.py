@@ -7,7 +7,7 @@ import torch
 
 from handheld.device import DeviceCaps
 from handheld.graph.check import check as check_graph
-from handheld.graph.program import Instr
+from handheld.graph.program import Instr, Store
 from handheld.kernels import contract
 from helpers.harness import caps_of_kind, error, make, run_node, view
 
@@ -15,7 +15,7 @@ from helpers.harness import caps_of_kind, error, make, run_node, view
 KINDS = ("cpu", "small")
 
 
-ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
+ACC = {"program": (Instr("acc", "f32"),), "stores": (Store(0),)}
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -123,4 +123,4 @@ def relu_of_bias(load: tuple, second: bool) -> dict:
         Instr("max", "f32", (2, 3)),
         Instr("gt", "bool", (2, 3)),
     )
-    return {"program": program, "stores": (4, 5) if second else (4,)}
+    return {"program": program, "stores": (Store(4), Store(5)) if second else (Store(4),)}

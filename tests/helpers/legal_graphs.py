@@ -15,9 +15,9 @@ from handheld.graph.graph import (
     View,
     contiguous_strides,
 )
-from handheld.graph.program import Instr
+from handheld.graph.program import Instr, Store
 
-ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
+ACC = {"program": (Instr("acc", "f32"),), "stores": (Store(0),)}
 
 
 CONV = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
@@ -67,11 +67,11 @@ def loops(op: str, shape: tuple[int, ...], program: tuple, stores: tuple, axes=(
 
 
 LEGAL = {
-    "map": (["f32 2 3"], ["f32 2 3"], loops("map", (2, 3), (LOAD,), ((0, True),))),
+    "map": (["f32 2 3"], ["f32 2 3"], loops("map", (2, 3), (LOAD,), (Store(0),))),
     "reduce": (
         ["f32 2 3"],
         ["f32 2", "f32 2 3"],
-        loops("reduce", (2, 3), (LOAD, Instr("sum", "f32", (0,))), ((1, False), (0, True)), (1,)),
+        loops("reduce", (2, 3), (LOAD, Instr("sum", "f32", (0,))), (Store(1, full=False), Store(0)), (1,)),
     ),
     "matmul": (["f32 2 3", "f32 3 4"], ["f32 2 4"], {"shape": (2, 4), **ACC}),
     "conv": (["f32 2 3 8 8", "f32 4 3 3 3"], ["f32 2 4 6 6"], {**CONV, "shape": (2, 4, 6, 6), **ACC}),
@@ -163,21 +163,21 @@ def with_view(op: str, which: int, shape, strides, offset: int = 0) -> Graph:
 def program(*instrs: Instr, op: str = "map", dtype: str = "f32", inputs=("f32 2 3",)) -> Graph:
     """A map (or reduce over dimension 1) over [2, 3] that stores its last instruction."""
     full = op == "map"
-    attrs = loops(op, (2, 3), tuple(instrs), ((len(instrs) - 1, full),), () if full else (1,))
+    attrs = loops(op, (2, 3), tuple(instrs), (Store(len(instrs) - 1, full),), () if full else (1,))
     return graph_of(op, list(inputs), [f"{dtype} 2 3" if full else f"{dtype} 2"], attrs)
 
 
 def guarded(*guards, offset: int = 0, fill: float = 0.0) -> Graph:
     """A map over [4] that loads, guarded, from a tensor of three elements."""
     load = Instr("load", "f32", (), (0, guards, fill))
-    graph = graph_of("map", ["f32 3"], ["f32 4"], loops("map", (4,), (load,), ((0, True),)))
+    graph = graph_of("map", ["f32 3"], ["f32 4"], loops("map", (4,), (load,), (Store(0),)))
     return with_node(graph, inputs=(View(0, (4,), (1,), offset),))
 
 
 def trained() -> Graph:
     """x -> w + x becomes w, in a graph with an input, a slot, a write and an output."""
     add = (LOAD, Instr("load", "f32", (), (1, (), 0.0)), Instr("add", "f32", (0, 1)))
-    graph = graph_of("map", ["f32 2 3", "f32 2 3"], ["f32 2 3"], loops("map", (2, 3), add, ((2, True),)))
+    graph = graph_of("map", ["f32 2 3", "f32 2 3"], ["f32 2 3"], loops("map", (2, 3), add, (Store(2),)))
     tensors = {**graph.tensors, 1: replace(graph.tensors[1], role="parameter")}
     return replace(graph, tensors=tensors, inputs=graph.inputs[:1], slots={"w": 1}, writes=(SlotWrite("w", 2),))
 

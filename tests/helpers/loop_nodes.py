@@ -8,7 +8,7 @@ import torch
 from handheld.backends.reference.ops import run_node as reference
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View, contiguous_strides
-from handheld.graph.program import Builder
+from handheld.graph.program import Builder, Store
 from handheld.plan.lowering import lower
 from helpers.harness import caps_of_kind, error, run_node
 
@@ -53,9 +53,9 @@ def random_node(rng: np.random.Generator) -> tuple[Graph, dict[int, np.ndarray]]
     builder, stores, rows = random_program(rng, shape, axes, len(inputs))
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
     outputs = []
-    for _, is_full in stores:
+    for store in stores:
         number = len(tensors)
-        tensors[number] = Tensor(number, shape if is_full else outer, "f32", "activation")
+        tensors[number] = Tensor(number, shape if store.full else outer, "f32", "activation")
         outputs.append(number)
     attrs = {"shape": shape, "axes": axes if rows else (), "program": builder.program, "stores": tuple(stores)}
     node = Node("reduce" if rows else "map", tuple(inputs), tuple(outputs), attrs, Origin("forward", "t", "t"))
@@ -111,10 +111,10 @@ def random_program(
             full.append(builder.op("add", "f32", a, noise))
         else:
             full.append(builder.op(str(rng.choice(["add", "sub", "mul", "max", "min"])), "f32", a, b))
-    stores = [(full[-1], True)] + [(r, False) for r in rows]
+    stores = [Store(full[-1])] + [Store(r, full=False) for r in rows]
     if axes and not rows:
         rows.append(builder.op("sum", "f32", full[-1]))
-        stores = [(rows[-1], False)]
+        stores = [Store(rows[-1], full=False)]
     return builder, stores, rows
 
 
@@ -149,7 +149,7 @@ def one_reduction(
     result = builder.op(op, "i32" if op.startswith("arg") else dtype, builder.load(0, dtype))
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
     out = Tensor(1, outer, builder.program[result].dtype, "activation")
-    attrs = {"shape": shape, "axes": axes, "program": builder.program, "stores": ((result, False),)}
+    attrs = {"shape": shape, "axes": axes, "program": builder.program, "stores": (Store(result, full=False),)}
     node = Node("reduce", (View(0, shape, contiguous_strides(shape)),), (1,), attrs, Origin("forward", "t", "t"))
     graph = Graph(
         "t", {0: Tensor(0, shape, dtype, "input"), 1: out}, (node,), (GraphInput("x", 0, "float32"),), {}, (), ()

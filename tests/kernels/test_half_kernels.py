@@ -21,13 +21,13 @@ import torch
 from handheld.backends.reference.ops import run_node as reference
 from handheld.errors import GraphError
 from handheld.graph.check import check
-from handheld.graph.program import Builder, Instr
+from handheld.graph.program import Builder, Instr, Store
 from handheld.kernels.base import read_cl
 from handheld.plan.lowering import candidates, lower
 from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
 KINDS = ("cpu", "gpu")
-ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
+ACC = {"program": (Instr("acc", "f32"),), "stores": (Store(0),)}
 
 
 def halves(*shape: int, seed: int = 0) -> np.ndarray:
@@ -158,7 +158,7 @@ def test_map(kind, stored):
         "shape": (17, 33),
         "axes": (),
         "program": b.program,
-        "stores": ((total, True), (b.add(Instr("exp", "f32", (total,))), True)),
+        "stores": (Store(total), Store(b.add(Instr("exp", "f32", (total,))))),
     }
     second = halves(33, 17, seed=1)
     attrs["program"] = b.program
@@ -177,7 +177,7 @@ def test_gather(kind):
     b = Builder()
     at = b.load(1, "i32")
     got = b.add(Instr("gather", "f32", (at,), (0,)))
-    attrs = {"shape": (50,), "axes": (), "program": b.program, "stores": ((got, True),)}
+    attrs = {"shape": (50,), "axes": (), "program": b.program, "stores": (Store(got),)}
     index = np.random.default_rng(0).integers(0, 200, 50).astype(np.int32)
     graph, data = make("map", [halves(200), index], None, [((50,), "f16")], attrs)
     held(graph, data, kind)
@@ -192,7 +192,7 @@ def test_reduce(kind, shape, axes):
     x = b.load(0, "f32")
     total = b.add(Instr("sum", "f32", (x,)))
     scaled = b.add(Instr("sub", "f32", (x, total)))
-    attrs = {"shape": shape, "axes": axes, "program": b.program, "stores": ((total, False), (scaled, True))}
+    attrs = {"shape": shape, "axes": axes, "program": b.program, "stores": (Store(total, full=False), Store(scaled))}
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
     graph, data = make("reduce", [halves(*shape)], None, [(outer, "f32"), (shape, "f16")], attrs)
     held(graph, data, kind)
@@ -221,7 +221,7 @@ def test_epilogue(kind):
     b = Builder()
     acc = b.add(Instr("acc", "f32"))
     both = b.add(Instr("add", "f32", (acc, b.load(2, "f32"))))
-    attrs = {"shape": (37, 41), "program": b.program, "stores": (both, acc)}
+    attrs = {"shape": (37, 41), "program": b.program, "stores": (Store(both), Store(acc))}
     graph, data = make(
         "matmul",
         [floats(37, 29), floats(29, 41), halves(37, 41, seed=2)],

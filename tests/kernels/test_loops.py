@@ -7,7 +7,7 @@ import pytest
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, GraphInput, Node, Origin, Tensor, View, contiguous_strides
-from handheld.graph.program import Builder
+from handheld.graph.program import Builder, Store
 from handheld.kernels import loops, rows_chunks, rows_shape
 from handheld.kernels.base import Buffer
 from handheld.plan.lowering import lower
@@ -51,7 +51,7 @@ def test_several_points_in_place(size: int, monkeypatch: pytest.MonkeyPatch) -> 
     builder = Builder()
     x = builder.load(0, "f32", (), 0)
     y = builder.op("add", "f32", builder.op("mul", "f32", x, x), builder.const(1.0, "f32"))
-    attrs = {"shape": (size,), "axes": (), "program": builder.program, "stores": ((y, True),)}
+    attrs = {"shape": (size,), "axes": (), "program": builder.program, "stores": (Store(y),)}
     data = np.linspace(-2, 2, size, dtype=np.float32)
     graph, values = make("map", [data], None, [((size,), "f32")], attrs)
     (got,) = run_node(lower, graph, values, caps_of_kind("gpu"), in_place={1: 0})
@@ -69,7 +69,7 @@ def test_rows_of_a_table_and_positions_outside(kind: str, width: int, dtype: typ
     y = builder.op("gather", "f32", at, params=(1,))
     rows = np.array([0, 4, 2, -1, 5, 2**30, -(2**20), 3], np.int32)
     table = np.random.default_rng(0).standard_normal((5, width)).astype(dtype)
-    attrs = {"shape": (len(rows), width), "axes": (), "program": builder.program, "stores": ((y, True),)}
+    attrs = {"shape": (len(rows), width), "axes": (), "program": builder.program, "stores": (Store(y),)}
     views = [lambda t: View(t.id, (len(rows), width), (1, 0), 0), None]
     graph, values = make("map", [rows, table], views, [((len(rows), width), "f32")], attrs)
     (got,) = run_node(lower, graph, values, caps_of_kind(kind))
@@ -132,7 +132,7 @@ def test_one_walk_writes_what_depends_on_no_sum(shape: tuple[int, ...], axis: in
     """In place: by chunks, by columns and by rows."""
     builder = Builder()
     y = builder.op("tanh", "f32", builder.load(0, "f32"))
-    stores = ((y, True), (builder.op("sum", "f32", y), False))
+    stores = (Store(y), Store(builder.op("sum", "f32", y), full=False))
     attrs = {"shape": shape, "axes": (axis,), "program": builder.program, "stores": stores}
     array = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     graph, data = make("reduce", [array], None, [(shape, "f32"), ((shape[1 - axis],), "f32")], attrs)
@@ -175,7 +175,7 @@ def norm_gradient(n: int, c: int, m: int) -> Graph:
         "shape": shape,
         "axes": axes,
         "program": builder.program,
-        "stores": ((dx, True), (dgamma, False), (dbeta, False)),
+        "stores": (Store(dx), Store(dgamma, full=False), Store(dbeta, full=False)),
     }
     node = Node("reduce", views, (4, 5, 6), attrs, Origin("backward", "t", "t"))
     inputs = tuple(GraphInput(f"x{i}", i, "float32") for i in range(4))
@@ -211,7 +211,7 @@ def test_column_sums_are_split() -> None:
     """Two launches; what depends on no sum is stored by the first."""
     shape, builder = (2048, 256), Builder()
     y = builder.op("tanh", "f32", builder.load(0, "f32"))
-    stores = ((y, True), (builder.op("sum", "f32", y), False))
+    stores = (Store(y), Store(builder.op("sum", "f32", y), full=False))
     attrs = {"shape": shape, "axes": (0,), "program": builder.program, "stores": stores}
     array = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     graph, data = make("reduce", [array], None, [(shape, "f32"), ((256,), "f32")], attrs)

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
-from handheld.graph.program import Instr
+from handheld.graph.program import Instr, Store
 from handheld.kernels import naive
 from handheld.plan.codec import from_json, to_json
 from handheld.run.planning import plan_step
 from helpers.harness import caps_of_kind, error, make, run_node, view
 
-ACC = {"program": (Instr("acc", "f32"),), "stores": (0,)}
+ACC = {"program": (Instr("acc", "f32"),), "stores": (Store(0),)}
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from handheld.graph.graph import Graph, GraphInput, Node, Origin, Tensor, View, contiguous_strides
-from handheld.graph.program import Builder
+from handheld.graph.program import Builder, Store
 from handheld.plan.lowering import lower
 from helpers.harness import caps_of_kind, error, run_node
 from helpers.loop_nodes import one_reduction
@@ -94,7 +94,7 @@ def softmax(shape: tuple[int, ...], axes: tuple[int, ...], times_x: bool) -> Nod
     e = builder.op("exp", "f32", builder.op("sub", "f32", x, builder.op("max_of", "f32", x)))
     y = builder.op("div", "f32", e, builder.op("sum", "f32", e))
     y = builder.op("mul", "f32", x, y) if times_x else y
-    attrs = {"shape": shape, "axes": axes, "program": builder.program, "stores": ((y, True),)}
+    attrs = {"shape": shape, "axes": axes, "program": builder.program, "stores": (Store(y),)}
     view = View(0, shape, contiguous_strides(shape))
     return Node("reduce", (view,), (1,), attrs, Origin("forward", "t", "t"))
 

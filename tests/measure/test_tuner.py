@@ -19,7 +19,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import HandheldError, PlanError
 from handheld.graph.check import check
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View
-from handheld.graph.program import Instr
+from handheld.graph.program import Instr, Store
 from handheld.kernels import versions
 from handheld.measure.jobs import alone, find_jobs
 from handheld.measure.process import WorkerFailed, WorkerProcess
@@ -45,7 +45,7 @@ def products(*sizes: int) -> Step:
         views = [View(x + i, (n, n), (n, 1)) for i in range(2)]
         inputs += [GraphInput(f"x{x + i}", x + i, "float32") for i in range(2)]
         for out in (x + 2, x + 3):
-            attrs = {"shape": (n, n), "program": (Instr("acc", "f32"),), "stores": (0,)}
+            attrs = {"shape": (n, n), "program": (Instr("acc", "f32"),), "stores": (Store(0),)}
             nodes.append(Node("matmul", tuple(views), (out,), attrs, Origin("forward", "m", "mm")))
             outputs.append(GraphOutput(f"y{out}", View(out, (n, n), (n, 1)), "float32"))
     graph = Graph("train", tensors, tuple(nodes), tuple(inputs), {}, (), tuple(outputs))
@@ -327,7 +327,7 @@ def test_signatures_name_what_decides_speed():
     assert changed(offset=3) == "matmul 64x64+ 64x64 > 64x64 e0"
     assert changed(tensor=1) == signature(node, graph)
     program = (Instr("acc", "f32"), Instr("const", "f32", (), (2.0,)), Instr("mul", "f32", (0, 1)))
-    longer = dataclasses.replace(node, attrs={**node.attrs, "program": program, "stores": (2,)})
+    longer = dataclasses.replace(node, attrs={**node.attrs, "program": program, "stores": (Store(2),)})
     assert signature(longer, graph).endswith("e2")
     views = (View(0, (1, 4, 32, 32), (4096, 1024, 32, 1)), View(1, (4, 4, 3, 3), (36, 9, 3, 1)))
     attrs = {
@@ -337,7 +337,7 @@ def test_signatures_name_what_decides_speed():
         "dilation": (1, 1),
         "groups": 1,
         "program": (Instr("acc", "f32"),),
-        "stores": (0,),
+        "stores": (Store(0),),
     }
     conv = Node("conv", views, (2,), attrs, node.origin)
     assert signature(conv, graph) == ("conv 1x4x32x32 4x4x3x3 > 1x4x16x16 stride=2x2 padding=1x1 e0")

@@ -8,7 +8,7 @@ from handheld.child import Child, Parent, python_module
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import F32
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node, Origin, Tensor, View
-from handheld.graph.program import Instr
+from handheld.graph.program import Instr, Store
 from handheld.step import Step
 
 TIMEOUT = 60.0
@@ -27,12 +27,12 @@ def probe_step(n: int = 64) -> Step:
     )
     origin = Origin("forward", "probe", "probe")
     nodes = (
-        Node("map", (whole[0],), (1,), {"shape": (n, n), "axes": (), "program": line, "stores": ((4, True),)}, origin),
+        Node("map", (whole[0],), (1,), {"shape": (n, n), "axes": (), "program": line, "stores": (Store(4),)}, origin),
         Node(
             "matmul",
             (whole[1], whole[1]),
             (2,),
-            {"shape": (n, n), "program": (Instr("acc", F32),), "stores": (0,)},
+            {"shape": (n, n), "program": (Instr("acc", F32),), "stores": (Store(0),)},
             origin,
         ),
     )

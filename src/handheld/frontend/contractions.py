@@ -17,9 +17,9 @@ from handheld.frontend.registry import lowering, shape_of
 from handheld.frontend.values import Val, gather, iota
 from handheld.graph.dtypes import F32, I32
 from handheld.graph.graph import View, contiguous_strides
-from handheld.graph.program import Builder, Instr
+from handheld.graph.program import Builder, Instr, Store
 
-_PLAIN = {"program": (Instr("acc", F32),), "stores": (0,)}
+_PLAIN = {"program": (Instr("acc", F32),), "stores": (Store(0),)}
 
 
 def matmul(rec: Recorder, a: View, b: View) -> View:

@@ -12,7 +12,7 @@ from handheld.frontend.layout import expand
 from handheld.frontend.state import StateBuilder
 from handheld.frontend.values import Val
 from handheld.graph.graph import Node, Origin, Tensor, View, contiguous_strides
-from handheld.graph.program import Builder
+from handheld.graph.program import Builder, Store
 
 Build = Callable[..., Any]
 
@@ -89,7 +89,7 @@ class Emitter:
             "shape": shape,
             "axes": tuple(axes),
             "program": builder.program,
-            "stores": tuple((r.index, f) for r, f in zip(results, flags, strict=True)),
+            "stores": tuple(Store(r.index, f) for r, f in zip(results, flags, strict=True)),
         }
         outs = [(shape if f else outer, r.dtype) for r, f in zip(results, flags, strict=True)]
         made = self.emit("reduce" if axes else "map", [*inputs, *gathered], outs, attrs)

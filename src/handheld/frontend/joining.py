@@ -12,14 +12,14 @@ from handheld.frontend.state import ir_dtype
 from handheld.frontend.values import Val, iota
 from handheld.graph.dtypes import F32
 from handheld.graph.graph import View, contiguous_strides
-from handheld.graph.program import Builder
+from handheld.graph.program import Builder, Store
 
 
 def raw_map(rec: Recorder, shape: tuple[int, ...], views: Sequence[View], program: Callable[[Builder], Val]) -> View:
     """A map whose program writes its own loads."""
     builder = Builder()
     value = program(builder)
-    attrs = {"shape": shape, "axes": (), "program": builder.program, "stores": ((value.index, True),)}
+    attrs = {"shape": shape, "axes": (), "program": builder.program, "stores": (Store(value.index),)}
     return rec.dense(rec.emit("map", views, [(shape, value.dtype)], attrs)[0])
 
 

@@ -63,7 +63,7 @@ _RESULT = {
 def check_program(graph: Graph, node: Node) -> None:
     """The program of a map, a reduce or an epilogue, with its operands and stores."""
     shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs.get("axes", ()))
-    program: Program = node.attrs["program"]
+    program: Program = node.program
     need(min(shape, default=0) >= 0 and math.prod(shape) <= LIMIT, f"{shape} needs more than 32-bit indices")
     need(all(0 <= a < len(shape) for a in axes) and len(set(axes)) == len(axes), f"axes {axes} do not fit {shape}")
     need(node.op == "reduce" or not axes, f"a {node.op} has no axes")
@@ -173,11 +173,11 @@ def _varies(node: Node, instr: Instr, axes: tuple[int, ...], args: list[bool]) -
 
 def _check_stores(graph: Graph, node: Node, varies: list[bool]) -> None:
     shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs.get("axes", ()))
-    program, stores = node.attrs["program"], node.attrs["stores"]
+    program, stores = node.program, node.stores
     need(len(stores) == len(node.outputs), "stores and outputs differ in number")
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
     for store, out in zip(stores, node.outputs, strict=True):
-        position, full = (store, True) if OPS[node.op].epilogue else store
+        position, full = store.position, store.full
         tensor = graph.tensors[out]
         need(0 <= position < len(program), "stores an instruction that is not there")
         need(full or node.op == "reduce", "a map stores every point")

@@ -47,7 +47,7 @@ from handheld.graph.graph import (
     View,
 )
 from handheld.graph.ops import OPS
-from handheld.graph.program import ARITY, Instr, Program
+from handheld.graph.program import ARITY, Instr, Program, Store
 
 MAX_NODES = 1_000_000
 MAX_TENSORS = 4_000_000
@@ -92,9 +92,18 @@ def _write_node(node: Node) -> dict[str, Any]:
         "op": node.op,
         "inputs": [_write_view(view) for view in node.inputs],
         "outputs": list(node.outputs),
-        "attrs": {key: value_to_json(value) for key, value in node.attrs.items()},
+        "attrs": {
+            key: _write_stores(node) if key == "stores" else value_to_json(value) for key, value in node.attrs.items()
+        },
         "origin": [origin.phase, origin.path, origin.torch_op],
     }
+
+
+def _write_stores(node: Node) -> list[Any]:
+    """An epilogue stores at every point, so that its stores are written as positions alone."""
+    if OPS[node.op].epilogue:
+        return [store.position for store in node.stores]
+    return [[store.position, store.full] for store in node.stores]
 
 
 def value_to_json(value: Any) -> Any:
@@ -221,7 +230,7 @@ def _attributes(op: str, data: Any) -> Mapping[str, Any]:
     for name, value in data.items():
         where = f"{name} of a {op}"
         if name == "stores":
-            attrs[name] = a_list(value, an_int if OPS[op].epilogue else _store, where)
+            attrs[name] = a_list(value, _store_of_epilogue if OPS[op].epilogue else _store, where)
         else:
             attrs[name] = ATTRIBUTES[name](value, where)
         if op.startswith("conv") and name in ("stride", "padding", "dilation"):
@@ -236,9 +245,13 @@ def _attributes(op: str, data: Any) -> Mapping[str, Any]:
     return attrs
 
 
-def _store(data: Any, where: str) -> tuple[int, bool]:
+def _store(data: Any, where: str) -> Store:
     position, full = row(data, 2, where)
-    return an_int(position, where), a_bool(full, where)
+    return Store(an_int(position, where), a_bool(full, where))
+
+
+def _store_of_epilogue(data: Any, where: str) -> Store:
+    return Store(an_int(data, where))
 
 
 def _program(data: Any, where: str) -> Program:

@@ -34,7 +34,7 @@ def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Arra
             }
         )
         space = interpret.Space(attrs["shape"], attrs["axes"], node.inputs, arrays)
-        results = interpret.run(attrs["program"], attrs["stores"], space)
+        results = interpret.run(node.program, node.stores, space)
     tensors = [graph.tensors[t] for t in node.outputs]
     return [
         np.array(r, DTYPES[t.dtype].numpy, order="C").reshape(t.shape) for r, t in zip(results, tensors, strict=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from handheld.graph.dtypes import DTYPES
+from handheld.graph.program import Program, Store
 
 #: what a tensor is for; memory reports are grouped by it
 ROLES = ("input", "parameter", "buffer", "optimizer", "control", "constant", "activation", "gradient", "workspace")
@@ -94,6 +95,18 @@ class Node:
     outputs: tuple[int, ...]
     attrs: Mapping[str, Any]
     origin: Origin
+
+    @property
+    def program(self) -> Program:
+        """What a map, a reduce or an epilogue computes at each point."""
+        program: Program = self.attrs["program"]
+        return program
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Which instruction of the program each output gets."""
+        stores: tuple[Store, ...] = self.attrs["stores"]
+        return stores
 
 
 @dataclass(frozen=True, slots=True)

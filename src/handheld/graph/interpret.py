@@ -18,7 +18,7 @@ from typing import Any
 
 from handheld.graph.dtypes import BOOL, F32, I32
 from handheld.graph.graph import View
-from handheld.graph.program import REDUCTIONS, Guard, Instr, Program
+from handheld.graph.program import REDUCTIONS, Guard, Instr, Program, Store
 
 SEED_FACTOR = 0x85EBCA6B
 _WORD = 0xFFFFFFFF
@@ -95,10 +95,10 @@ class Space:
     acc: Any = None
 
 
-def run(program: Program, stores: Sequence[tuple[int, bool]], space: Space) -> list[Any]:
+def run(program: Program, stores: Sequence[Store], space: Space) -> list[Any]:
     """The stored values: over `shape` where full, else over the dimensions not in `axes`."""
     last = {a: i for i, instr in enumerate(program) for a in instr.args}
-    kept = {position for position, _ in stores}
+    kept = {store.position for store in stores}
     values: dict[int, Any] = {}
     for i, instr in enumerate(program):
         args = [values[a] for a in instr.args]
@@ -107,8 +107,10 @@ def run(program: Program, stores: Sequence[tuple[int, bool]], space: Space) -> l
             if last[a] == i and a not in kept:
                 del values[a]
     return [
-        space.arrays.expand(values[p], space.shape) if full else _outer(values[p], program[p].dtype, space)
-        for p, full in stores
+        space.arrays.expand(values[store.position], space.shape)
+        if store.full
+        else _outer(values[store.position], program[store.position].dtype, space)
+        for store in stores
     ]
 
 

@@ -36,7 +36,7 @@ _OPS = (
         None,
         ("shape", "axes", "program", "stores"),
         "Pointwise: `program` at every point of `shape`; `axes` is (); every output is dense over "
-        "`shape`; `stores` is ((instruction, True), ...).",
+        "`shape`; every store is full.",
     ),
     Op(
         "reduce",

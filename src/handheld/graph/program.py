@@ -60,6 +60,14 @@ class Instr:
 Program = tuple[Instr, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The instruction whose value an output gets: at every point, or (not `full`) once per row of a reduction."""
+
+    position: int
+    full: bool = True
+
+
 class Builder:
     """Builds a program; the same instruction written twice is one."""
 

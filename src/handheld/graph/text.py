@@ -182,8 +182,7 @@ def _line(node: Node, graph: Graph, names: dict[int, str]) -> str:
         words.append(f"reducing {_join(attrs['axes'])}")
     words += [f"{key}={_attribute(value)}" for key, value in attrs.items() if key not in _SPELLED]
     if "program" in attrs:
-        stores = [s if isinstance(s, int) else s[0] for s in attrs["stores"]]
-        text = formula(attrs["program"], stores)
+        text = formula(node.program, [store.position for store in node.stores])
         if text != "acc":
             words.append("{ " + text + " }")
     origin = node.origin

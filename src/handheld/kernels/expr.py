@@ -319,7 +319,7 @@ def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
     """Statements that store all outputs, given `float acc` and coordinates `int d0, d1, ...`."""
     code = Code(graph)
     shape = tuple(node.attrs["shape"])
-    program = node.attrs["program"]
+    program = node.program
     coords = [f"d{i}" for i in range(len(shape))]
     dense = contiguous_strides(shape)
     linear = code.index(dense, 0, [c if n > 1 else "0" for c, n in zip(coords, shape, strict=True)])
@@ -336,7 +336,7 @@ def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
     for i, instr in enumerate(program):
         value = statement(code, instr, i, lambda a: f"v{a}", kinds, index_of, lambda d: coords[d], node)
         lines.append(f"const {DTYPES[instr.dtype].c_register} v{i} = {value};")
-    for position, out in zip(node.attrs["stores"], node.outputs, strict=True):
-        lines.append(code.store(graph.tensors[out], "o_", f"v{position}"))
+    for store, out in zip(node.stores, node.outputs, strict=True):
+        lines.append(code.store(graph.tensors[out], "o_", f"v{store.position}"))
     params = "".join(f", {p}" for p in code.params)
     return Epilogue(params, tuple(code.args), code.helpers, "\n".join(lines))

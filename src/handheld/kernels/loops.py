@@ -43,7 +43,7 @@ class Body:
     def __init__(self, node: Node, graph: Graph, space: Space) -> None:
         self.node, self.space = node, space
         self.code = Code(graph)
-        self.program: Program = node.attrs["program"]
+        self.program: Program = node.program
         self.kinds = [i.dtype for i in self.program]
         self.coords = [f"x{d}" for d in range(len(space.sizes))]
         self.sizes = [self.code.integer(n) for n in space.sizes]
@@ -77,9 +77,9 @@ class Body:
 
     def stores(self, full: bool) -> list[str]:
         return [
-            self.code.store(self._output(n), self._output_index(n), self.name(position))
-            for n, (position, is_full) in enumerate(self.node.attrs["stores"])
-            if is_full == full
+            self.code.store(self._output(n), self._output_index(n), self.name(store.position))
+            for n, store in enumerate(self.node.stores)
+            if store.full == full
         ]
 
     def place(self, n: int) -> str:
@@ -212,7 +212,7 @@ def _several(body: Body, split: list[str], bound: str, count: int, local: int) -
     """All loads of an item, then all its stores, which a compiler cannot tell to be apart from the
     loads after them."""
     values = [body.declare(i) for i in range(len(body.program))]
-    stored = sorted({position for position, _ in body.node.attrs["stores"]})
+    stored = sorted({store.position for store in body.node.stores})
     kinds = {i: DTYPES[body.kinds[i]].c_register for i in stored}
     each = ["#pragma unroll", f"for (int u_ = 0; u_ < {count}; ++u_) {{", f"  const int g = first_ + u_ * {local};"]
     return [

@@ -111,7 +111,7 @@ def _join(node: Node, graph: Graph, space: Space, caps: DeviceCaps, chunks: int)
         ),
         "}",
     ]
-    roots = [p for p, full in node.attrs["stores"] if not full]
+    roots = [store.position for store in node.stores if not store.full]
     text = [f"const {DTYPES[body.kinds[i]].c_register} v{i} = p{i}[{x} - low_];" for i in todo]
     text += [body.declare(i) for i in closure(body.program, roots) if i not in todo]
     lines += loop(x, "low_", "high_", text + body.stores(False), JOIN)

@@ -35,7 +35,7 @@ UNROLL_SIZE = 24  # instructions an element; larger programs go two by two
 
 
 def lower_groups(node: Node, graph: Graph, space: Space, caps: DeviceCaps) -> Lowered:
-    program = node.attrs["program"]
+    program = node.program
     results = [i for i in program if i.op in REDUCTIONS]
     shape = shape_of(space, sum(1 + is_arg(i) for i in results), caps)
     name = "reduce_columns" if shape.columns else "reduce_group"
@@ -59,8 +59,8 @@ def lower_groups(node: Node, graph: Graph, space: Space, caps: DeviceCaps) -> Lo
 
 def _row_loads(stages: Stages, node: Node) -> list[int]:
     """Operands that are read once a row and that stores need."""
-    program = node.attrs["program"]
-    roots = [p for p, _ in node.attrs["stores"]]
+    program = node.program
+    roots = [store.position for store in node.stores]
     return [i for i in closure(program, roots) if program[i].op == "load" and not stages.inner[i]]
 
 
@@ -125,7 +125,7 @@ class Kernel:
     def join(self, name: str, store: bool, saved: list[int]) -> Launch:
         """Folds what is left, and stores."""
         full = self._full() if store else []
-        rows = [p for p, is_full in self.node.attrs["stores"] if not is_full]
+        rows = [store.position for store in self.node.stores if not store.full]
         self._prepare([*full, *rows], {i: self._saved(n, i) for n, i in enumerate(saved)})
         if full:
             self._walk([], full)
@@ -133,7 +133,7 @@ class Kernel:
         return self._launch(name)
 
     def _full(self) -> list[int]:
-        return [p for p, is_full in self.node.attrs["stores"] if is_full]
+        return [store.position for store in self.node.stores if store.full]
 
     # ── the frame ─────────────────────────────────────────────────────────────────────────────
 

@@ -80,9 +80,9 @@ class Kept:
 
 def _kept(body: Body, stages: Stages) -> Kept | None:
     """The writing walk may then read nothing else: the output may have an input's memory."""
-    program, stores = body.program, body.node.attrs["stores"]
+    program, stores = body.program, body.node.stores
     outputs = [
-        n for n, (_, full) in enumerate(stores) if full and body.code.graph.tensors[body.node.outputs[n]].dtype == F32
+        n for n, store in enumerate(stores) if store.full and body.code.graph.tensors[body.node.outputs[n]].dtype == F32
     ]
     roots = stages.full_roots
     dear = [i for i in stages.needed(program, roots) if program[i].op in DEAR]

@@ -29,19 +29,19 @@ def collapse(node: Node, graph: Graph) -> Space:
     """The smallest space with the same walk."""
     shape = tuple(node.attrs["shape"])
     axes = set(node.attrs["axes"])
-    named = {i.params[0] for i in node.attrs["program"] if i.op == "iota"}
-    for instr in node.attrs["program"]:
+    named = {i.params[0] for i in node.program if i.op == "iota"}
+    for instr in node.program:
         if instr.op == "load":
             named.update(d for d, _, _ in instr.params[1])
     full = contiguous_strides(shape)
     outer_shape = tuple(n for d, n in enumerate(shape) if d not in axes)
     packed = iter(contiguous_strides(outer_shape))
     outer = tuple(0 if d in axes else next(packed) for d in range(len(shape)))
-    outs = [full if is_full else outer for _, is_full in node.attrs["stores"]]
-    loaded = {i.params[0] for i in node.attrs["program"] if i.op == "load"}
+    outs = [full if store.full else outer for store in node.stores]
+    loaded = {i.params[0] for i in node.program if i.op == "load"}
     rank = len(shape)
     rows = [node.inputs[k].strides if k in loaded else (0,) * rank for k in range(len(node.inputs))]
-    indexed = any(i.op == "index" for i in node.attrs["program"])
+    indexed = any(i.op == "index" for i in node.program)
     walks = [*rows, *outs, full if indexed else (0,) * rank]
     sizes: list[int] = []
     inner: list[bool] = []

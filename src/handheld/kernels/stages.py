@@ -53,7 +53,7 @@ class Stages:
             self.inner.append(inner)
             self.stage.append(stage)
         self.last = max(self.stage, default=0)
-        self.full_roots = [p for p, full in node.attrs["stores"] if full]
+        self.full_roots = [store.position for store in node.stores if store.full]
         self.has_full = bool(self.full_roots)
         #: whether one walk does it all: no full output depends on a reduction, so it writes them
         self.early = self.last == 1 and all(self.stage[p] == 0 for p in self.full_roots)

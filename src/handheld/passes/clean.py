@@ -34,15 +34,15 @@ def trim(node: Node, keep: set[int]) -> Node:
     """The node with only some of its outputs, and only what they need."""
     epilogue = "axes" not in node.attrs
     first = 2 if epilogue else 0
-    stores = [s for i, s in enumerate(node.attrs["stores"]) if i in keep]
+    stores = [store for i, store in enumerate(node.stores) if i in keep]
     outputs = tuple(o for i, o in enumerate(node.outputs) if i in keep)
-    roots = [s if epilogue else s[0] for s in stores]
-    program, where = prune(node.attrs["program"], roots)
+    roots = [store.position for store in stores]
+    program, where = prune(node.program, roots)
     used = operands(program)
     number = {k: first + n for n, k in enumerate(used)}
     attrs = dict(node.attrs)
     attrs["program"] = renumber(program, number)
-    attrs["stores"] = tuple(where[s] if epilogue else (where[s[0]], s[1]) for s in stores)
+    attrs["stores"] = tuple(replace(store, position=where[store.position]) for store in stores)
     inputs = (*node.inputs[:first], *(node.inputs[k] for k in used))
     return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
 

@@ -17,11 +17,11 @@ def inline_constants(graph: Graph) -> Graph:
         if "program" in node.attrs and any(v.tensor in values for v in node.inputs):
             node = _substitute(node, values)
         if node.op == "map":
-            program = node.attrs["program"]
-            for out, (position, _) in zip(node.outputs, node.attrs["stores"], strict=True):
-                needed, _ = prune(program, [position])
+            program = node.program
+            for out, store in zip(node.outputs, node.stores, strict=True):
+                needed, _ = prune(program, [store.position])
                 if all(i.op not in ("load", "gather", "iota", "index", "random") for i in needed):
-                    values[out] = (node, position)
+                    values[out] = (node, store.position)
         nodes.append(node)
     return graph.with_nodes(nodes)
 
@@ -30,17 +30,17 @@ def _substitute(node: Node, values: dict[int, tuple[Node, int]]) -> Node:
     """The node with constant operands computed in place."""
     first = 2 if "axes" not in node.attrs else 0
     builder, where = Builder(), {}
-    for i, instr in enumerate(node.attrs["program"]):
+    for i, instr in enumerate(node.program):
         known = None
         if instr.op == "load" and instr.params[0] >= first and not instr.params[1]:
             known = values.get(node.inputs[instr.params[0]].tensor)
         if known is not None:
             producer, position = known
-            needed, moved = prune(producer.attrs["program"], [position])
+            needed, moved = prune(producer.program, [position])
             where[i] = builder.append(needed, {})[moved[position]]
         else:
             args = tuple(where[a] for a in instr.args)
             where[i] = builder.add(Instr(instr.op, instr.dtype, args, instr.params))
-    stores = tuple((where[s[0]], s[1]) if isinstance(s, tuple) else where[s] for s in node.attrs["stores"])
+    stores = tuple(replace(store, position=where[store.position]) for store in node.stores)
     attrs = {**node.attrs, "program": builder.program, "stores": stores}
     return trim(replace(node, attrs=attrs), set(range(len(node.outputs))))

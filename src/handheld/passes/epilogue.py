@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from handheld.graph.graph import Graph, Node, contiguous_strides
-from handheld.graph.program import Builder, Instr
+from handheld.graph.program import Builder, Instr, Store
 from handheld.passes.clean import trim
 from handheld.passes.edit import Editor
 from handheld.passes.spaces import respace, same_walk
@@ -52,11 +52,11 @@ def _join(host: Node, after: Node) -> Node | None:
     if moved is None:
         return None
     dense = contiguous_strides(shape)
-    made = dict(zip(host.outputs, host.attrs["stores"], strict=True))
-    gathered = {i.params[0] for i in moved.attrs["program"] if i.op == "gather"}
-    builder = Builder(host.attrs["program"])
+    made = {out: store.position for out, store in zip(host.outputs, host.stores, strict=True)}
+    gathered = {i.params[0] for i in moved.program if i.op == "gather"}
+    builder = Builder(host.program)
     inputs, where = list(host.inputs), {}
-    for i, instr in enumerate(moved.attrs["program"]):
+    for i, instr in enumerate(moved.program):
         params = instr.params
         if instr.op in ("load", "gather"):
             view = moved.inputs[params[0]]
@@ -72,6 +72,6 @@ def _join(host: Node, after: Node) -> Node | None:
         where[i] = builder.add(Instr(instr.op, instr.dtype, tuple(where[a] for a in instr.args), params))
     if len(inputs) - 2 > MAX_OPERANDS or len(builder.program) > MAX_INSTRUCTIONS:
         return None
-    stores = (*host.attrs["stores"], *(where[i] for i, _ in moved.attrs["stores"]))
+    stores = (*host.stores, *(Store(where[store.position]) for store in moved.stores))
     attrs = {**host.attrs, "program": builder.program, "stores": stores}
     return Node(host.op, tuple(inputs), (*host.outputs, *moved.outputs), attrs, host.origin)

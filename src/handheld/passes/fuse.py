@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 
 from handheld.graph.graph import Graph, Node
-from handheld.graph.program import REDUCTIONS, Builder, Instr
+from handheld.graph.program import REDUCTIONS, Builder, Instr, Store
 from handheld.passes.clean import trim
 from handheld.passes.edit import Editor
 from handheld.passes.spaces import lift, respace, same_walk, store_strides
@@ -81,9 +81,9 @@ def _worth_it(node: Node) -> bool:
     axes = node.attrs["axes"]
     if len(node.inputs) + len(node.outputs) > MAX_BUFFERS:
         return False
-    if len(node.attrs["program"]) > MAX_INSTRUCTIONS:
+    if len(node.program) > MAX_INSTRUCTIONS:
         return False
-    if axes and any(full for _, full in node.attrs["stores"]):
+    if axes and any(store.full for store in node.stores):
         rows = math.prod(n for d, n in enumerate(shape) if d not in axes)
         return rows >= MIN_ROWS or math.prod(shape) <= SMALL
     return True
@@ -96,11 +96,11 @@ def join(producer: Node, consumer: Node) -> Node | None:
         return None
     first, second = pair
     shape, axes = tuple(first.attrs["shape"]), tuple(first.attrs["axes"])
-    made = {out: (i, full) for out, (i, full) in zip(first.outputs, first.attrs["stores"], strict=True)}
-    gathered = {i.params[0] for i in second.attrs["program"] if i.op == "gather"}
+    made = dict(zip(first.outputs, first.stores, strict=True))
+    gathered = {i.params[0] for i in second.program if i.op == "gather"}
     for k, view in enumerate(second.inputs):
         if view.tensor in made:
-            walk = store_strides(shape, axes, made[view.tensor][1])
+            walk = store_strides(shape, axes, made[view.tensor].full)
             if k in gathered or view.shape != shape or not same_walk(view, walk):
                 return None
     return _combine(first, second, made)
@@ -137,18 +137,18 @@ def _fit(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | No
     return None
 
 
-def _combine(first: Node, second: Node, made: dict[int, tuple[int, bool]]) -> Node:
+def _combine(first: Node, second: Node, made: dict[int, Store]) -> Node:
     """The program of the second after that of the first, loads of its results replaced."""
-    builder = Builder(first.attrs["program"])
-    start = {i: builder.add(instr) for i, instr in enumerate(first.attrs["program"])}
+    builder = Builder(first.program)
+    start = {i: builder.add(instr) for i, instr in enumerate(first.program)}
     inputs = list(first.inputs)
     places = {view: k for k, view in enumerate(inputs)}
     where: dict[int, int] = {}
-    for i, instr in enumerate(second.attrs["program"]):
+    for i, instr in enumerate(second.program):
         if instr.op in ("load", "gather"):
             view = second.inputs[instr.params[0]]
             if instr.op == "load" and view.tensor in made:
-                where[i] = start[made[view.tensor][0]]
+                where[i] = start[made[view.tensor].position]
                 continue
             if view not in places:
                 places[view] = len(inputs)
@@ -157,8 +157,8 @@ def _combine(first: Node, second: Node, made: dict[int, tuple[int, bool]]) -> No
         else:
             params = instr.params
         where[i] = builder.add(Instr(instr.op, instr.dtype, tuple(where[a] for a in instr.args), params))
-    stores = [(start[i], full) for i, full in first.attrs["stores"]]
-    stores += [(where[i], full) for i, full in second.attrs["stores"]]
+    stores = [Store(start[s.position], s.full) for s in first.stores]
+    stores += [Store(where[s.position], s.full) for s in second.stores]
     reducing = any(i.op in REDUCTIONS for i in builder.program)
     attrs = {
         "shape": first.attrs["shape"],
@@ -173,7 +173,7 @@ def _combine(first: Node, second: Node, made: dict[int, tuple[int, bool]]) -> No
 
 
 def _weight(node: Node) -> tuple[int, int]:
-    program = node.attrs["program"]
+    program = node.program
     return sum(i.op in REDUCTIONS for i in program), len(program)
 
 

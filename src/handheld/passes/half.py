@@ -96,6 +96,6 @@ def _storable(graph: Graph, node: Node, read: set[int], pack_of: dict[int, int])
     for i, out in enumerate(node.outputs[:made]):
         tensor = graph.tensors[out]
         # a result for each row is a statistic, unless it is the gradient of a parameter
-        whole = node.op != "reduce" or node.attrs["stores"][i][1] or out not in read
+        whole = node.op != "reduce" or node.stores[i].full or out not in read
         if tensor.dtype == F32 and whole and (tensor.size >= LEAST or out in pack_of):
             yield out

@@ -49,7 +49,7 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
         return None
     size = graph.tensors[node.outputs[0]].size
     if size == 0 or any(
-        i.op in ("iota", "index", "gather", "random") or (i.op == "load" and i.params[1]) for i in node.attrs["program"]
+        i.op in ("iota", "index", "gather", "random") or (i.op == "load" and i.params[1]) for i in node.program
     ):
         return None
     kinds: list[object] = []
@@ -63,7 +63,7 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
             kinds.append(view.tensor)  # a scalar that all members read
         else:
             return None
-    return (node.attrs["program"], node.attrs["stores"], tuple(kinds), node.origin.phase)
+    return (node.program, node.stores, tuple(kinds), node.origin.phase)
 
 
 def _with_own_gradients(graph: Graph, members: list[int], read: set[int]) -> list[int]:

@@ -40,7 +40,7 @@ def recompute(graph: Graph) -> Graph:
     for i, node in enumerate(nodes):
         if node.op in ("map", "reduce") and node.origin.phase == "forward":
             for n, tensor in enumerate(node.outputs):
-                if tensor not in kept and node.attrs["stores"][n][1]:
+                if tensor not in kept and node.stores[n].full:
                     _try(graph, nodes, readers, i, tensor)
             keep = {n for n, t in enumerate(node.outputs) if t in kept or readers.get(t)}
             nodes[i] = trim(node, keep) if keep else node
@@ -72,7 +72,7 @@ def _can_take(user: Node, producer: Node, tensor: int) -> bool:
     shape = tuple(user.attrs["shape"])
     for k, view in enumerate(user.inputs):
         if view.tensor == tensor:
-            loads = [i for i in user.attrs["program"] if i.op in ("load", "gather") and i.params[0] == k]
+            loads = [i for i in user.program if i.op in ("load", "gather") and i.params[0] == k]
             if any(i.op == "gather" or i.params[1] for i in loads):
                 return False
             if not same_walk(view, store_strides(shape, (), True)):
@@ -86,13 +86,11 @@ def recipe_of(
     """Instructions from what is there anyway, until the last of `users`, to the value; None if
     there are too many. In the `same_space` as its producer's a value may depend on its place."""
     shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs["axes"])
-    program = node.attrs["program"]
+    program = node.program
     stored = {
-        position: (out, full)
-        for out, (position, full) in zip(node.outputs, node.attrs["stores"], strict=True)
-        if out != tensor
+        store.position: (out, store.full) for out, store in zip(node.outputs, node.stores, strict=True) if out != tensor
     }
-    target = next(p for out, (p, _) in zip(node.outputs, node.attrs["stores"], strict=True) if out == tensor)
+    target = node.stores[node.outputs.index(tensor)].position
     last = max(users)
     builder = Builder()
     views: list[View] = []
@@ -158,12 +156,12 @@ def _insert(user: Node, tensor: int, recipe: Recipe) -> Node | None:
         replace(i, params=(number[i.params[0]], *i.params[1:])) if i.op == "load" else i for i in recipe.program
     )
     builder, where = Builder(), {}
-    for i, instr in enumerate(user.attrs["program"]):
+    for i, instr in enumerate(user.program):
         if instr.op == "load" and user.inputs[instr.params[0]].tensor == tensor:
             where[i] = builder.append(moved, {})[recipe.result]
         else:
             args = tuple(where[a] for a in instr.args)
             where[i] = builder.add(Instr(instr.op, instr.dtype, args, instr.params))
-    stores = tuple((where[p], full) for p, full in user.attrs["stores"])
+    stores = tuple(replace(store, position=where[store.position]) for store in user.stores)
     attrs = {**user.attrs, "program": builder.program, "stores": stores}
     return trim(replace(user, inputs=tuple(inputs), attrs=attrs), set(range(len(user.outputs))))

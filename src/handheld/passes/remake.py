@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from handheld.graph.graph import Graph, Node, Tensor, View
+from handheld.graph.program import Store
 from handheld.passes.recompute import recipe_of
 
 LARGE = 1 << 20  # bytes: smaller tensors do not pay for the launch
@@ -32,8 +33,8 @@ def remake(graph: Graph) -> Graph:
     for node in graph.nodes:
         if node.op not in ("map", "reduce") or node.origin.phase != "forward":
             continue
-        for tensor, (_, full) in zip(node.outputs, node.attrs["stores"], strict=True):
-            if not full or tensor in kept or tensors[tensor].nbytes < LARGE:
+        for tensor, store in zip(node.outputs, node.stores, strict=True):
+            if not store.full or tensor in kept or tensors[tensor].nbytes < LARGE:
                 continue
             later = [r for r in readers.get(tensor, ()) if nodes[r].origin.phase != "forward"]
             before = [r for r in readers.get(tensor, ()) if nodes[r].origin.phase == "forward"]
@@ -49,7 +50,7 @@ def remake(graph: Graph) -> Graph:
                 "shape": node.attrs["shape"],
                 "axes": (),
                 "program": recipe.program,
-                "stores": ((recipe.result, True),),
+                "stores": (Store(recipe.result),),
             }
             origin = replace(node.origin, phase=nodes[min(later)].origin.phase)
             again = Node("map", tuple(recipe.views), (new.id,), attrs, origin)

@@ -24,8 +24,7 @@ import numpy as np
 from handheld.errors import PlanError
 from handheld.graph.dtypes import BOOL, F32, I32
 from handheld.graph.graph import PACK_ALIGN, Graph, Node, Origin, SlotWrite, Tensor, View
-from handheld.graph.ops import OPS
-from handheld.graph.program import Builder, Instr
+from handheld.graph.program import Builder, Instr, Store
 from handheld.passes.clean import trim
 
 SCALE, GOOD, SKIPPED = "handheld.scale", "handheld.good_steps", "handheld.skipped_steps"
@@ -57,7 +56,7 @@ def without_scale(graph: Graph) -> Graph:
     nodes = [_without(node, scale, ones) for node in graph.nodes]
     if not any(view.tensor == ones for node in nodes for view in node.inputs):
         return graph.with_nodes(nodes)
-    one = {"shape": (), "axes": (), "program": (Instr("const", F32, (), (1.0,)),), "stores": ((0, True),)}
+    one = {"shape": (), "axes": (), "program": (Instr("const", F32, (), (1.0,)),), "stores": (Store(0),)}
     origin = replace(_ORIGIN, phase="backward")
     tensors = {**graph.tensors, ones: Tensor(ones, (), F32, "gradient")}
     return replace(graph, tensors=tensors).with_nodes([Node("map", (), (ones,), one, origin), *nodes])
@@ -76,7 +75,7 @@ def _folded(node: Node, scale: int) -> Node:
     """Plain loads of the scale become 1, and products with it the other factor."""
     out = Builder()
     where: dict[int, int] = {}
-    for i, instr in enumerate(node.attrs["program"]):
+    for i, instr in enumerate(node.program):
         args = tuple(where[a] for a in instr.args)
         if instr.op == "load" and node.inputs[instr.params[0]].tensor == scale and not instr.params[1]:
             where[i] = out.const(1.0, F32)
@@ -86,7 +85,7 @@ def _folded(node: Node, scale: int) -> Node:
             where[i] = args[1] if args[0] == one[0] else args[0]
             continue
         where[i] = out.add(Instr(instr.op, instr.dtype, args, instr.params))
-    stores = tuple(where[s] if OPS[node.op].epilogue else (where[s[0]], s[1]) for s in node.attrs["stores"])
+    stores = tuple(replace(store, position=where[store.position]) for store in node.stores)
     node = replace(node, attrs={**node.attrs, "program": out.program, "stores": stores})
     return trim(node, set(range(len(node.outputs))))
 
@@ -232,7 +231,7 @@ class _Scaling:
         out = self._tensor(shape[:-1], BOOL)
         if last:
             self.bad = out
-        attrs = {"shape": shape, "axes": (len(shape) - 1,), "program": b.program, "stores": ((found, False),)}
+        attrs = {"shape": shape, "axes": (len(shape) - 1,), "program": b.program, "stores": (Store(found, full=False),)}
         return Node("reduce", tuple(views), (out,), attrs, _ORIGIN)
 
     # ── the scale and the counters ────────────────────────────────────────────────────────────
@@ -262,7 +261,7 @@ class _Scaling:
             for name, dtype in ((SCALE, F32), (GOOD, I32), (SKIPPED, I32)):
                 outputs.append(self._tensor((), dtype))
                 self.writes.append(SlotWrite(name, outputs[-1]))
-        attrs = {"shape": (), "axes": (), "program": b.program, "stores": tuple((s, True) for s in stores)}
+        attrs = {"shape": (), "axes": (), "program": b.program, "stores": tuple(Store(s) for s in stores)}
         return Node("map", tuple(views), tuple(outputs), attrs, _ORIGIN)
 
     # ── updates ───────────────────────────────────────────────────────────────────────────────
@@ -290,20 +289,20 @@ class _Scaling:
             return out.load(inputs.index(view), dtype)
 
         where: dict[int, int] = {}
-        for i, instr in enumerate(node.attrs["program"]):
+        for i, instr in enumerate(node.program):
             args = tuple(where[a] for a in instr.args)
             where[i] = out.add(Instr(instr.op, instr.dtype, args, instr.params))
             if instr.op in ("load", "gather") and instr.params[0] in scaled:
                 where[i] = out.op("mul", F32, where[i], scalar(self.inverse, F32))
         stores = []
-        for (position, full), old in zip(node.attrs["stores"], kept, strict=True):
-            new = where[position]
+        for store, old in zip(node.stores, kept, strict=True):
+            new = where[store.position]
             if old is not None:
                 dtype = out.instrs[new].dtype
-                before = operand(_like(self.tensors[old], node, full), dtype)
+                before = operand(_like(self.tensors[old], node, store.full), dtype)
                 assert self.bad is not None
                 new = out.op("where", dtype, scalar(self.bad, BOOL), before, new)
-            stores.append((new, full))
+            stores.append(replace(store, position=new))
         attrs = {**node.attrs, "program": out.program, "stores": tuple(stores)}
         return replace(node, inputs=tuple(inputs), attrs=attrs)
 

@@ -44,12 +44,12 @@ def reshape_view(view: View, shape: tuple[int, ...]) -> View | None:
 
 def names_dimensions(node: Node) -> bool:
     """Whether the program speaks of coordinates, which another shape would change."""
-    return any(i.op == "iota" or (i.op == "load" and i.params[1]) for i in node.attrs["program"])
+    return any(i.op == "iota" or (i.op == "load" and i.params[1]) for i in node.program)
 
 
 def _gathers_apart(node: Node) -> Node:
     """An operand that is both loaded and gathered from becomes two: one of them has a shape."""
-    program = node.attrs["program"]
+    program = node.program
     loaded = {i.params[0] for i in program if i.op == "load"}
     both = sorted(loaded & {i.params[0] for i in program if i.op == "gather"})
     if not both:
@@ -70,7 +70,7 @@ def respace(node: Node, shape: tuple[int, ...], first: int = 0) -> Node | None:
     if names_dimensions(node):
         return None
     node = _gathers_apart(node)
-    gathered = {i.params[0] for i in node.attrs["program"] if i.op == "gather"}
+    gathered = {i.params[0] for i in node.program if i.op == "gather"}
     inputs: list[View] = list(node.inputs[:first])
     for k, view in enumerate(node.inputs[first:], first):
         new = view if k in gathered else reshape_view(view, shape)
@@ -88,9 +88,9 @@ def lift(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | No
     if small is None:
         return None
     places = [d for d in range(len(shape)) if d not in axes]
-    if names_dimensions(node) or any(i.op == "index" for i in node.attrs["program"]):
+    if names_dimensions(node) or any(i.op == "index" for i in node.program):
         return None
-    gathered = {i.params[0] for i in node.attrs["program"] if i.op == "gather"}
+    gathered = {i.params[0] for i in node.program if i.op == "gather"}
     inputs = []
     for k, view in enumerate(small.inputs):
         if k in gathered:
@@ -100,7 +100,12 @@ def lift(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | No
         for d, s in zip(places, view.strides, strict=True):
             strides[d] = s
         inputs.append(View(view.tensor, shape, tuple(strides), view.offset))
-    attrs = {**node.attrs, "shape": shape, "axes": axes, "stores": tuple((i, False) for i, _ in node.attrs["stores"])}
+    attrs = {
+        **node.attrs,
+        "shape": shape,
+        "axes": axes,
+        "stores": tuple(replace(store, full=False) for store in node.stores),
+    }
     return replace(small, op="reduce", inputs=tuple(inputs), attrs=attrs)
 
 

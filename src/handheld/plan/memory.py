@@ -294,11 +294,10 @@ def in_place(node: Node, k: int, j: int) -> bool:
     loops = node.op in ("map", "reduce")
     if not loops and k < 2:
         return False
-    program = node.attrs["program"]
+    program = node.program
     if any(i.op == "gather" and i.params[0] == k for i in program):
         return False
     if any(i.op == "load" and i.params[0] == k and i.params[1] for i in program):
         return False
-    full = node.attrs["stores"][j][1] if loops else True
-    walk = store_strides(tuple(node.attrs["shape"]), tuple(node.attrs.get("axes", ())), full)
+    walk = store_strides(tuple(node.attrs["shape"]), tuple(node.attrs.get("axes", ())), node.stores[j].full)
     return same_walk(view, walk)

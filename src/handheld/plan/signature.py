@@ -49,7 +49,7 @@ def signature(node: Node, graph: Graph) -> str:
     if op.epilogue:
         words.append(f"e{(len(attrs['program']) - 1).bit_length()}")
     elif "program" in attrs:
-        text = repr([(i.op, i.dtype, i.args) for i in attrs["program"]] + list(attrs["stores"]))
+        text = repr([(i.op, i.dtype, i.args) for i in node.program] + [(s.position, s.full) for s in node.stores])
         words.append(f"p{zlib.crc32(text.encode()):08x}")
     return " ".join(words)
 

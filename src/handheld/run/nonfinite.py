@@ -23,6 +23,7 @@ from handheld.backends.base import Session, open_session
 from handheld.errors import HandheldError
 from handheld.graph.evaluate import evaluate
 from handheld.graph.graph import Graph, Node, Tensor
+from handheld.graph.program import Store
 from handheld.run.batch import check_batch
 
 if TYPE_CHECKING:
@@ -207,17 +208,17 @@ def trace(graph: Graph, flags: dict[int, str], start: int) -> Cause | str:
 def instruction(node: Node, graph: Graph, values: dict[int, np.ndarray]) -> str:
     """The instruction of a map or reduce that made what its other instructions only hand on, or
     nothing where there are too many values to look at."""
-    program, shape = node.attrs["program"], tuple(node.attrs["shape"])
+    program, shape = node.program, tuple(node.attrs["shape"])
     if len(program) * math.prod(shape) > MAX_VALUES:
         return ""
     after = max(graph.tensors) + 1
     held = {after + i: Tensor(after + i, shape, instr.dtype, "activation") for i, instr in enumerate(program)}
-    every = {**node.attrs, "stores": tuple((i, True) for i in range(len(program)))}
+    every = {**node.attrs, "stores": tuple(Store(i) for i in range(len(program)))}
     results = evaluate(
         replace(node, outputs=tuple(held), attrs=every), replace(graph, tensors={**graph.tensors, **held}), values
     )
     flags = [flag(result) for result in results]
-    at = next((i for i, _ in node.attrs["stores"] if flags[i]), None)
+    at = next((store.position for store in node.stores if flags[store.position]), None)
     while at is not None:
         same = [a for a in program[at].args if flags[a] == flags[at]]
         if not same:

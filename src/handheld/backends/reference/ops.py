@@ -35,13 +35,13 @@ def run_node(
     arrays, attrs = TorchArrays(values, float_dtype, device), node.attrs
     if node.op in ("map", "reduce"):
         space = interpret.Space(attrs["shape"], attrs["axes"], node.inputs, arrays)
-        results: Sequence[T] = interpret.run(attrs["program"], attrs["stores"], space)
+        results: Sequence[T] = interpret.run(node.program, node.stores, space)
     elif node.op in _OPS:
         own = [arrays.view(view) for view in node.inputs[: OPS[node.op].inputs]]
         results = _OPS[node.op](attrs, *own)
         if OPS[node.op].epilogue:
             space = interpret.Space(attrs["shape"], (), node.inputs, arrays, results[0])
-            results = interpret.run(attrs["program"], [(p, True) for p in attrs["stores"]], space)
+            results = interpret.run(node.program, node.stores, space)
     else:
         raise GraphError(f"unknown op {node.op!r}")
     return _outputs(node, graph, arrays, results)
