@@ -11,6 +11,9 @@ import pytest
 
 # what was tuned on this machine must not decide which kernels are tested
 os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
+
+# PyTorch's idle threads sleep instead of spinning: with a process per core, spinning takes most of the time
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # the filter of pyproject.toml, for the processes that tests start
 os.environ["PYTHONWARNINGS"] = "error:programs built apart"
 
