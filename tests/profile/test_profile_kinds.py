@@ -1,0 +1,184 @@
+"""Profiles of other devices, of several graphs, of energy, without torch, and of a killed process."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from handheld import suite
+from handheld.errors import HandheldError
+from handheld.profile.estimate import Estimate
+from handheld.sensors.cpu import CpuBusy
+from handheld.sensors.memory import ProcessUse
+from handheld.store.rows import EnergyWindowRow
+from helpers.meters import Meter
+from helpers.paths import clean_path
+from helpers.profiled import BATCH
+
+# ── other backends, several graphs ────────────────────────────────────────────────────────────
+
+
+def test_torch_cpu(step, batch, tmp_path):
+    plan = step.plan("reference:cpu", graphs=["train"])
+    with plan.profile(batch, tmp_path / "one.run", steps=20, sensors=False) as run:
+        assert run.meta["device"] == "reference:cpu" and run.periods
+        assert all(row.ms > 0 for row in run.ops())
+        for period in run.periods:
+            assert sum(dataclasses.astuple(period.parts)) == period.length
+        assert run.parts().unexplained == pytest.approx(0, abs=1e-6)
+        memory = run.memory_summary()
+        assert memory.allocated_bytes is None, "PyTorch allocates as it sees fit"
+
+
+def test_null_has_no_times_and_says_so(step, batch, tmp_path):
+    plan = step.plan("null", graphs=["train"])
+    with plan.profile(batch, tmp_path / "one.run", steps=10, sensors=False) as run:
+        assert len(run.steps()) == 10 and not run.timed
+        assert "computes nothing" in run.notes()[0].text
+
+
+@pytest.fixture(scope="module")
+def gan():
+    workload = suite.get("dcgan", width=4)
+    step = workload.step(2)
+    real, noise = (t.numpy() for t in workload.batch(2))
+    return step.plan("opencl"), {"d": (real, noise), "g": (noise,)}
+
+
+def test_two_graphs_in_turn(gan, tmp_path):
+    plan, batches = gan
+    with plan.profile(batches, tmp_path / "one.run", steps=12, sensors=False) as run:
+        assert [s.graph for s in run.steps()] == ["d", "g"] * 12
+        assert set(run.graphs) == {"d", "g"}
+        for graph in ("d", "g"):
+            nodes = plan.graphs[graph].graph.nodes
+            rows = sorted((r for r in run.ops() if r.graph == graph), key=lambda r: r.id)
+            assert [r.op for r in rows] == [n.op for n in nodes]
+            assert all(r.ms > 0 for r in rows if r.launches)
+            assert run.parts(graph).backward > 0
+        assert len({r.id for r in run.ops()}) == len(run.ops())
+
+
+def test_each_graph_needs_its_batch(gan, tmp_path):
+    plan, batches = gan
+    with pytest.raises(HandheldError, match="'g' has none"):
+        plan.profile({"d": batches["d"]}, tmp_path / "one.run")
+    with pytest.raises(HandheldError, match="one graph at a time: say which of d, g"):
+        plan.profile(batches, tmp_path / "one.run", energy=True)
+
+
+# ── energy ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
+    """A meter that counts the process's own cores: the sum over ops is what a step takes."""
+    told = []
+    with plan.profile(
+        batch,
+        tmp_path / "one.run",
+        steps=30,
+        idle_s=0.5,
+        energy=True,
+        energy_s=12,
+        sensors=(Meter, ProcessUse, CpuBusy),
+        progress=lambda *what: told.append(what),
+    ) as run:
+        rows = run.op_energy()
+        assert rows and {r.method for r in rows} == {"slope", "alone"}
+        covered = {op for r in rows for op in r.ops}
+        assert covered == {r.id for r in run.ops() if r.launches}
+        assert all(r.rail == "meter/cpu energy" and r.ticks > 0 for r in rows)
+        assert all(r.low_joules <= r.joules <= r.high_joules for r in rows)
+        (step,) = run.step_energy()
+        # PoCL keeps the cores busy all the while: joules follow time, whatever the machine does
+        assert step.joules > 0 and step.alone > 0
+        windows = run.file.table(EnergyWindowRow)
+        assert all(w.end_ns - w.begin_ns >= 0.5e9 and w.runs > 0 for w in windows)
+        assert run.energy()[0].idle_watts < run.energy()[0].watts
+        assert told[-1][0] == told[-1][1] - 1 and run.complete
+
+
+def test_a_sensor_of_the_users_own_by_entry_point(plan, batch, tmp_path, monkeypatch):
+    """Installed as pip leaves it behind: found, sampled by the other process, a rail of the run.
+
+    The steps take long enough for a source that is read ten times less often than it asks for."""
+    folder = tmp_path / "site" / "meters-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: meters\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(
+        "[handheld.sensors]\nmeter = helpers.meters:Meter\nbroken = helpers.meters:Broken\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
+    with plan.profile(batch, tmp_path / "one.run", steps=1000, idle_s=0.5) as run:
+        (row,) = (row for row in run.energy() if row.rail == "meter/cpu energy")
+        assert row.joules > 0 and row.ticks > 0 and row.idle_watts is not None
+        assert run.meta["sensors_absent"]["broken"] == "it is in the other room"
+        assert run.summary().overhead.sampler.sources["meter"].readings > 5
+
+
+def test_too_little_time_for_energy(plan, batch, tmp_path):
+    with pytest.raises(HandheldError, match="takes at least"):
+        plan.profile(batch, tmp_path / "one.run", steps=10, idle_s=0.2, energy=True, energy_s=1, sensors=(Meter,))
+
+
+def test_an_estimate_is_only_made_if_asked_for(plan, batch, tmp_path):
+    with plan.profile(batch, tmp_path / "one.run", steps=20, sensors=False) as run:
+        assert run.energy() == []
+    with plan.profile(batch, tmp_path / "two.run", steps=20, sensors=False, estimate=Estimate(5, 1)) as run:
+        (row,) = run.energy()
+        assert row.estimate and 1 < row.watts <= 5
+
+
+@pytest.mark.parametrize("watts", [(0, 0), (-1, 0), (5, 6), (float("nan"), 0), (1, -1)])
+def test_estimates_that_make_no_sense(watts):
+    with pytest.raises(HandheldError, match="an estimate needs"):
+        Estimate(*watts)
+
+
+# ── without PyTorch ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_step_file_where_torch_is_not_installed(step, tmp_path):
+    step.save(tmp_path / "mine.step")
+    code = f"""
+import sys
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, NoTorch())
+import numpy as np, handheld
+plan = handheld.load({str(tmp_path / "mine.step")!r}).plan("opencl", graphs=["train"])
+batch = (np.zeros(({BATCH}, 3, 16, 16), np.float32), np.zeros({BATCH}, np.int64))
+with plan.profile(batch, {str(tmp_path / "mine.run")!r}, steps=20, idle_s=0.1) as run:
+    print(len(run.ops()), run.parts().ms > 0)
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert done.stdout.split() == [str(len(step.graphs["train"].nodes)), "True"], done.stderr
+
+
+# ── killed ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_kill_9_loses_a_second_at_most(tmp_path):
+    """At a few moments; scripts/kill_profile.py does many."""
+    script = Path(__file__).parents[2] / "scripts" / "kill_profile.py"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
+    done = subprocess.run(
+        [sys.executable, str(script), "--times", "4", "--most", "2", "--folder", str(tmp_path), "--json"],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(done.stdout)
+    assert len(rows) == 4 and all(row["opened"] for row in rows)
+    assert all(row["missing_s"] <= 1.0 for row in rows)
