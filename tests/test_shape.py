@@ -15,12 +15,10 @@ LONG_MODULES: set[str] = {
     "bench/kernels.py",
     "src/handheld/frontend/record.py",
     "tests/measure/test_tuner.py",
-    "tests/profile/test_profile.py",
-    "tests/run/test_steps.py",
     "tests/test_package.py",
 }
 LONG_FUNCTIONS: set[str] = {"src/handheld/cli/train.py train", "src/handheld/kernels/contract_local.py reads"}
-WIDE_PAGES: set[str] = {"docs/architecture.md", "docs/results.md"}
+WIDE_PAGES: set[str] = set()
 
 
 def modules() -> dict[str, str]:
