@@ -12,7 +12,7 @@ import handheld
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError, OutOfMemory, PlanError
 from handheld.plan.codec import from_json, to_json
-from handheld.plan.memory import Place
+from handheld.plan.memory import GraphMemory, Place, Segments, WorkspaceKey, place_state
 from handheld.plan.verify import _Bytes, verify
 from helpers.models import MODELS, loss, make
 
@@ -137,6 +137,43 @@ def test_the_verifier_finds_what_is_wrong(change: str, steps) -> None:
     broken = dataclasses.replace(graph, places=places, copies=copies)
     with pytest.raises(PlanError):
         verify(dataclasses.replace(plan, graphs={"train": broken}))
+
+
+def workspaces(steps, sizes: tuple[int, ...]):
+    """A plan whose first two nodes want workspaces of these sizes."""
+    plan = steps["vision"].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"])
+    graph = plan.graphs["train"]
+    lowered = [
+        dataclasses.replace(low, workspace=sizes if i < 2 else low.workspace) for i, low in enumerate(graph.lowered)
+    ]
+    segments = Segments(1 << 30, 128)
+    state = place_state(plan.slots, [graph.graph], segments)
+    memory = GraphMemory(graph.graph, lowered, state, segments, isolate=False)
+    first = len(segments.sizes)
+    memory.place_arena(segments, first)
+    made = dataclasses.replace(
+        graph, lowered=tuple(lowered), places=memory.places, workspace=memory.workspace, copies=tuple(memory.copies)
+    )
+    return dataclasses.replace(plan, graphs={"train": made}, segments=tuple(segments.sizes), state=state)
+
+
+def test_a_node_may_have_any_number_of_workspaces(steps) -> None:
+    plan = workspaces(steps, (256,) * 40)
+    keys = {key for key in plan.graphs["train"].workspace if key.node < 2}
+    assert keys == {WorkspaceKey(node, n) for node in range(2) for n in range(40)}
+    verify(plan)
+
+
+def test_workspaces_that_overlap_or_are_missing_are_found(steps) -> None:
+    plan = workspaces(steps, (256,) * 17)
+    graph = plan.graphs["train"]
+    one, other = WorkspaceKey(0, 0), WorkspaceKey(0, 16)
+    for said, workspace in (
+        ("workspaces of node 0 overlap", {**graph.workspace, one: graph.workspace[other]}),
+        ("workspace 16 of node 0 has no place", {k: p for k, p in graph.workspace.items() if k != other}),
+    ):
+        with pytest.raises(PlanError, match=said):
+            verify(dataclasses.replace(plan, graphs={"train": dataclasses.replace(graph, workspace=workspace)}))
 
 
 def test_bytes_know_their_owner() -> None:

@@ -10,7 +10,7 @@ from handheld.device import DeviceCaps, canonical
 from handheld.errors import HandheldError, PlanError
 from handheld.graph.graph import Graph
 from handheld.kernels.base import Arg, Buffer, Float, Int, Launch, Lowered, Start, Texture, Workspace
-from handheld.plan.memory import Place, SlotCopy
+from handheld.plan.memory import Place, SlotCopy, WorkspaceKey
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.precision import prepare
 from handheld.plan.verify import verify
@@ -49,7 +49,7 @@ def _graph_to_json(graph: GraphPlan, texts: dict[str, int]) -> dict[str, Any]:
         "nodes": [_lowered_to_json(low, texts) for low in graph.lowered],
         "tuned": [[n, dict(choice)] for n, choice in sorted(graph.tuned.items())],
         "places": [[t, *_place(p)] for t, p in sorted(graph.places.items())],
-        "workspace": [[n, i, *_place(p)] for (n, i), p in sorted(graph.workspace.items())],
+        "workspace": [[key.node, key.index, *_place(p)] for key, p in sorted(graph.workspace.items())],
         "copies": [list(c) for c in graph.copies],
     }
 
@@ -130,7 +130,7 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
 def _graph_from_json(data: dict[str, Any], graph: Graph, texts: list[str]) -> GraphPlan:
     lowered = tuple(_lowered_from_json(n, texts) for n in data["nodes"])
     places = {int(t): Place(int(a), int(b), int(c)) for t, a, b, c in data["places"]}
-    workspace = {(int(n), int(i)): Place(int(a), int(b), int(c)) for n, i, a, b, c in data["workspace"]}
+    workspace = {WorkspaceKey(int(n), int(i)): Place(int(a), int(b), int(c)) for n, i, a, b, c in data["workspace"]}
     copies = tuple(SlotCopy(int(a), int(b)) for a, b in data["copies"])
     tuned = {int(n): {str(k): int(v) for k, v in choice.items()} for n, choice in data["tuned"]}
     return GraphPlan(graph, lowered, places, workspace, copies, tuned)

@@ -65,14 +65,23 @@ class Segments:
             )
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class WorkspaceKey:
+    """A scratch buffer: the `index`-th of a node."""
+
+    node: int
+    index: int
+
+
 @dataclass
 class Item:
-    """Tensors that share one piece of memory, one after the other."""
+    """One piece of memory: of tensors that share it, one after the other, or of a workspace."""
 
     nbytes: int
     start: int
     end: int
     tensors: list[int]
+    workspace: WorkspaceKey | None = None
 
 
 def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Segments) -> dict[str, Place]:
@@ -111,7 +120,7 @@ class GraphMemory:
         self.state = state
         self.places: dict[int, Place] = {t: state[s] for s, t in graph.slots.items()}
         self.copies: list[SlotCopy] = []
-        self.workspace: dict[tuple[int, int], Place] = {}
+        self.workspace: dict[WorkspaceKey, Place] = {}
         self.pack_of = {m: p for p, members in graph.packs.items() for m in members}
         needed = lifetimes(graph)
         self.born, self.last = needed.born, needed.last
@@ -209,7 +218,7 @@ class GraphMemory:
                     owner[out] = Item(max(tensor.nbytes, 4), i, last, [out])
                     items.append(owner[out])
             for n, nbytes in enumerate(self.lowered[i].workspace):
-                items.append(Item(max(nbytes, 4), i, i, [-1 - (i * 16 + n)]))
+                items.append(Item(max(nbytes, 4), i, i, [], WorkspaceKey(i, n)))
         return items
 
     def _reusable(self, node: Node, i: int, j: int, out: Tensor, owner: Mapping[int, Item]) -> Item | None:
@@ -244,7 +253,7 @@ class GraphMemory:
             self._give(item, place)
 
     def _lowest(self, item: Item, done: list[list[tuple[int, int, Item]]], segments: Segments, first: int) -> Place:
-        what = f"tensor {self.graph.tensors[item.tensors[0]].shape}" if item.tensors[0] >= 0 else "a workspace"
+        what = "a workspace" if item.workspace else f"tensor {self.graph.tensors[item.tensors[0]].shape}"
         segments._fits(item.nbytes, what)
         number = 0
         while True:
@@ -271,10 +280,10 @@ class GraphMemory:
         return Place(segment, offset, item.nbytes)
 
     def _give(self, item: Item, place: Place) -> None:
+        if item.workspace is not None:
+            self.workspace[item.workspace] = place
         for t in item.tensors:
-            if t < 0:
-                self.workspace[divmod(-1 - t, 16)] = place
-            elif t not in self.pack_of:
+            if t not in self.pack_of:
                 self.places[t] = Place(place.segment, place.offset, self.graph.tensors[t].nbytes)
             if t in self.graph.packs:
                 members = self.graph.packs[t]

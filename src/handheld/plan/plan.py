@@ -12,7 +12,7 @@ from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Slot
 from handheld.kernels.base import Lowered
 from handheld.plan.lowering import Choice
-from handheld.plan.memory import Place, SlotCopy
+from handheld.plan.memory import Place, SlotCopy, WorkspaceKey
 from handheld.plan.precision import table_slots
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class GraphPlan:
     #: launches of each node, in the order of graph.nodes
     lowered: tuple[Lowered, ...]
     places: Mapping[int, Place]
-    workspace: Mapping[tuple[int, int], Place]
+    workspace: Mapping[WorkspaceKey, Place]
     #: values copied into their slots after the last launch
     copies: tuple[SlotCopy, ...]
     #: node -> the variant that its tuning record says, for the nodes that have one

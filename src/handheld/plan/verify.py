@@ -14,8 +14,11 @@ from handheld.errors import PlanError
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, pack_offsets
 from handheld.kernels.base import Buffer, Start, Texture
-from handheld.plan.memory import Place
+from handheld.plan.memory import Place, WorkspaceKey
 from handheld.plan.plan import GraphPlan, Plan
+
+#: who may own bytes: a tensor, or a workspace
+Owner = int | WorkspaceKey
 
 
 class _Bytes:
@@ -23,16 +26,16 @@ class _Bytes:
 
     def __init__(self) -> None:
         self.starts: list[int] = []
-        self.entries: list[tuple[int, int, int]] = []  # start, end, owner
+        self.entries: list[tuple[int, int, Owner]] = []  # start, end, owner
 
-    def claim(self, start: int, end: int, owner: int) -> None:
+    def claim(self, start: int, end: int, owner: Owner) -> None:
         if start == end:
             return
         i = bisect.bisect_right(self.starts, start) - 1
         i = max(i, 0)
         while i < len(self.entries) and self.entries[i][1] <= start:
             i += 1
-        kept: list[tuple[int, int, int]] = []
+        kept: list[tuple[int, int, Owner]] = []
         j = i
         while j < len(self.entries) and self.entries[j][0] < end:
             s, e, o = self.entries[j]
@@ -41,11 +44,11 @@ class _Bytes:
             if e > end:
                 kept.append((end, e, o))
             j += 1
-        new = sorted([*kept, (start, end, owner)])
+        new = sorted([*kept, (start, end, owner)], key=lambda entry: entry[0])
         self.entries[i:j] = new
         self.starts[i:j] = [n[0] for n in new]
 
-    def owned(self, start: int, end: int, owner: int) -> bool:
+    def owned(self, start: int, end: int, owner: Owner) -> bool:
         i = max(bisect.bisect_right(self.starts, start) - 1, 0)
         position = start
         while position < end and i < len(self.entries):
@@ -109,10 +112,7 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
                     raise PlanError(f"node {i} ({node.op}) binds tensor {arg.tensor}, which is not its own")
         for view in node.inputs:
             need(view.tensor, f"node {i} ({node.op} of {node.origin.path})")
-        for n in range(len(lowered.workspace)):
-            place = graph_plan.workspace[i, n]
-            _check_place(plan, place, f"workspace {n} of node {i}")
-            memory[place.segment].claim(place.offset, place.offset + place.nbytes, -1 - i)
+        _claim_workspaces(plan, graph_plan, i, memory)
         for view in node.inputs:
             # scratch memory must not lie over what the node still reads
             need(view.tensor, f"workspace of node {i} ({node.op})") if lowered.workspace else None
@@ -126,6 +126,23 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
     for shown in graph.outputs:
         need(shown.view.tensor, "an output")
     _check_slots(graph, graph_plan, memory)
+
+
+def _claim_workspaces(plan: Plan, graph_plan: GraphPlan, node: int, memory: list[_Bytes]) -> None:
+    """The scratch memory of a node: each piece in its segment, as large as the kernels want, and apart from the
+    node's other pieces."""
+    wanted = graph_plan.lowered[node].workspace
+    keys = [WorkspaceKey(node, n) for n in range(len(wanted))]
+    for key, nbytes in zip(keys, wanted, strict=True):
+        place = graph_plan.workspace.get(key)
+        if place is None or place.nbytes < nbytes:
+            raise PlanError(f"workspace {key.index} of node {node} has no place of {nbytes} bytes")
+        _check_place(plan, place, f"workspace {key.index} of node {node}")
+        memory[place.segment].claim(place.offset, place.offset + place.nbytes, key)
+    for key in keys:
+        place = graph_plan.workspace[key]
+        if not memory[place.segment].owned(place.offset, place.offset + place.nbytes, key):
+            raise PlanError(f"workspaces of node {node} overlap")
 
 
 def _check_slots(graph: Graph, graph_plan: GraphPlan, memory: list[_Bytes]) -> None:

@@ -90,7 +90,9 @@ def _pieces(plan: Plan, made: GraphPlan) -> list[_Piece]:
         category = CATEGORIES[roles.get(tensor, made.graph.tensors[tensor].role)]
         name = made.graph.tensors[tensor].name or _maker(made, born)
         found.append(_Piece(made.places[tensor], category, name, born, max(born, 0), min(last, count - 1)))
-    found += [_Piece(place, "workspace", "workspace", node, node, node) for (node, _), place in made.workspace.items()]
+    found += [
+        _Piece(place, "workspace", "workspace", key.node, key.node, key.node) for key, place in made.workspace.items()
+    ]
     return found
 
 

@@ -11,6 +11,7 @@ from handheld.backends.opencl.bind import texture
 from handheld.backends.opencl.devices import opencl
 from handheld.errors import BuildError, OutOfMemory
 from handheld.graph.dtypes import DTYPES
+from handheld.plan.memory import WorkspaceKey
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -97,7 +98,7 @@ class NodePlaces:
         return self._memory.region(self._graph.places[tensor])
 
     def workspace(self, index: int) -> cl.Buffer:
-        return self._memory.region(self._graph.workspace[self._node, index])
+        return self._memory.region(self._graph.workspace[WorkspaceKey(self._node, index)])
 
     def texture(self, tensor: int, floats: int) -> cl.Image:
         kind = self._graph.graph.tensors[tensor].dtype
