@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from handheld.analyse.energy import RailEnergy
 from handheld.analyse.run import FEW, Run
 from handheld.bench.eager import is_eager
-from handheld.bench.shapes import Found
+from handheld.bench.shapes import Found, RailRow
 from handheld.device import is_gpu
 
 TICKS = 5  # of a sensor, below which joules are noise
@@ -39,27 +40,23 @@ def measured(run: Run, batch: int, device: str) -> Found:
     }
 
 
+def rail_row(row: RailEnergy) -> RailRow:
+    return {
+        "rail": row.rail,
+        "covers": list(row.covers),
+        "part_of": row.part_of,
+        "watts": row.watts,
+        "idle_watts": row.idle_watts,
+        "joules_step": row.joules_step,
+        "ticks": row.ticks,
+    }
+
+
 def _energy(run: Run, batch: int, device: str) -> Found:
     """Every rail, and of one of them joules a sample: what covers the whole system, else what
     covers the processor that ran."""
     rows = [row for row in run.energy() if row.ticks >= TICKS and not row.estimate]
-    found: Found = {
-        "joules_sample": None,
-        "rail": None,
-        "watts": None,
-        "energy": [
-            {
-                "rail": row.rail,
-                "covers": list(row.covers),
-                "part_of": row.part_of,
-                "watts": row.watts,
-                "idle_watts": row.idle_watts,
-                "joules_step": row.joules_step,
-                "ticks": row.ticks,
-            }
-            for row in rows
-        ],
-    }
+    found: Found = {"joules_sample": None, "rail": None, "watts": None, "energy": [rail_row(row) for row in rows]}
     kind = (run.meta.get("caps") or {}).get("kind")
     for wanted in ("system", "gpu" if is_gpu(device, kind) else "cpu", "soc"):
         for row in rows:

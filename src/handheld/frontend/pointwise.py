@@ -13,7 +13,7 @@ from handheld.frontend.registry import LOWERINGS, lowering
 from handheld.frontend.state import ir_dtype
 from handheld.frontend.values import Val, constant
 from handheld.graph.dtypes import BOOL, F32
-from handheld.graph.program import Builder
+from handheld.graph.program import FLOAT_UNARY, Builder
 
 Operand = torch.Tensor | float | int | bool
 
@@ -81,32 +81,6 @@ def result_kind(*operands: Any) -> str:
     return ir_dtype(torch.tensor(dtype).dtype)
 
 
-_FLOAT_UNARY = [
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "sigmoid",
-]
 _SAME_UNARY = ["neg", "abs", "ceil", "floor", "round", "trunc"]
 _COMPARE = ["eq", "ne", "lt", "le", "gt", "ge"]
 _BITWISE = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
@@ -120,7 +94,7 @@ def _register_unary() -> None:
     def same_unary(op: str) -> Callable[..., None]:
         return lambda rec, out, x: elementwise(rec, out, [x], lambda a: a.unary(op))
 
-    for name in _FLOAT_UNARY:
+    for name in FLOAT_UNARY:
         LOWERINGS[f"aten.{name}.default"] = float_unary(name)
     LOWERINGS["aten.special_erfc.default"] = float_unary("erfc")
     for name in _SAME_UNARY:

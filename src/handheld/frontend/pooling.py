@@ -105,6 +105,16 @@ def adaptive_max_pool_backward(
     bind_image(rec, out, rec.emit("max_pool_grad", inputs, [(shape, F32)], {**_ADAPTIVE, "shape": shape})[0])
 
 
+def _average_window(kernel: Any, stride: Any, padding: Any, count_pad: bool, divisor: Any) -> dict[str, Any]:
+    return {
+        "kernel": _two(kernel),
+        "stride": _two(stride, kernel),
+        "padding": _two(padding),
+        "count_pad": count_pad,
+        "divisor": int(divisor or 0),
+    }
+
+
 @lowering("avg_pool2d.default")
 def avg_pool(
     rec: Recorder,
@@ -118,14 +128,7 @@ def avg_pool(
     divisor: Any = None,
 ) -> None:
     shape = _shape4(out)
-    attrs = {
-        "kernel": _two(kernel),
-        "stride": _two(stride, kernel),
-        "padding": _two(padding),
-        "count_pad": count_pad,
-        "divisor": int(divisor or 0),
-        "shape": shape,
-    }
+    attrs = _average_window(kernel, stride, padding, count_pad, divisor) | {"shape": shape}
     bind_image(rec, out, rec.emit("avg_pool", [_image(rec, x)], [(shape, F32)], attrs)[0])
 
 
@@ -143,14 +146,7 @@ def avg_pool_backward(
     divisor: Any,
 ) -> None:
     shape = _shape4(x)
-    attrs = {
-        "kernel": _two(kernel),
-        "stride": _two(stride, kernel),
-        "padding": _two(padding),
-        "count_pad": count_pad,
-        "divisor": int(divisor or 0),
-        "shape": shape,
-    }
+    attrs = _average_window(kernel, stride, padding, count_pad, divisor) | {"shape": shape}
     bind_image(rec, out, rec.emit("avg_pool_grad", [_image(rec, g)], [(shape, F32)], attrs)[0])
 
 

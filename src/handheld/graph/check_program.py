@@ -9,38 +9,9 @@ from handheld.graph.check_ops import LIMIT, check_view, need, well_formed
 from handheld.graph.dtypes import BOOL, DTYPES, F32, I32
 from handheld.graph.graph import Graph, Node, View
 from handheld.graph.ops import OPS
-from handheld.graph.program import ARITY, REDUCTIONS, Guard, Instr, Program
+from handheld.graph.program import ARITY, FLOAT_UNARY, REDUCTIONS, Guard, Instr, Program
 
-_FLOAT = frozenset(
-    {
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sqrt",
-        "rsqrt",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "sigmoid",
-        "div",
-        "atan2",
-    }
-)
+_FLOAT = frozenset({*FLOAT_UNARY, "div", "atan2"})
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "not"})
 #: instructions that are not defined for a type
 _NOT: dict[str, frozenset[str]] = {

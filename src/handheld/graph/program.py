@@ -24,11 +24,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+#: functions of one float: they are not defined for other types
+FLOAT_UNARY = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos",
+    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid",
+)  # fmt: skip
 UNARY = (
-    "neg", "abs", "sign", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
-    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "erfc", "ceil", "floor", "round", "trunc", "not", "bitnot", "isnan", "isinf", "cast",
-    "sigmoid",
+    *FLOAT_UNARY, "neg", "abs", "sign", "ceil", "floor", "round", "trunc", "not", "bitnot", "isnan", "isinf", "cast",
 )  # fmt: skip
 BINARY = (
     "add", "sub", "mul", "div", "floordiv", "truncdiv", "mod", "fmod", "pow", "atan2", "max", "min",

@@ -14,6 +14,7 @@ import numpy as np
 
 from handheld.analyse.rails import Series, rails
 from handheld.analyse.run import Run
+from handheld.bench.row import rail_row
 from handheld.device import is_gpu
 from handheld.graph.graph import PHASES
 from handheld.studies import predictability
@@ -163,19 +164,7 @@ def _device_over_time(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 def _power(run: Run) -> tuple[list[Row], str]:
     """A row a rail; else why there is none."""
-    rows: list[Row] = [
-        {
-            "rail": row.rail,
-            "covers": list(row.covers),
-            "part_of": row.part_of,
-            "watts": row.watts,
-            "idle_watts": row.idle_watts,
-            "joules_step": row.joules_step,
-            "ticks": row.ticks,
-        }
-        for row in run.energy()
-        if not row.estimate
-    ]
+    rows: list[Row] = [{**rail_row(row)} for row in run.energy() if not row.estimate]
     if any(row["ticks"] >= POWER_TICKS for row in rows):
         return [row for row in rows if row["ticks"] >= POWER_TICKS], ""
     if rows:
