@@ -11,14 +11,8 @@ from handheld.report.charts import Axis, points
 from handheld.report.charts import Series as Points
 
 METHODS = ("slope", "alone")
-
-
 TIMED = tuple(f"{method} timed" for method in METHODS)
-
-
 HELD_OUT = ("step", "forward", "other batch")  # the step itself, for comparison, is not
-
-
 Row = dict[str, Any]
 
 

@@ -10,8 +10,6 @@ from family import Batch, Family, Task, scalar_loss, torchvision_stub
 from torch import nn
 
 V, T, B = 97, 11, 2  # vocabulary, sequence, batch
-
-
 Maker = Callable[[], Batch]
 
 

@@ -10,8 +10,6 @@ from family import Batch
 from huggingface.base import TEXT, VISION, B, family, image, padded, pixels
 
 STAGES: dict[str, Any] = {"image_size": 32, "num_channels": 3, "num_labels": 5}
-
-
 FOUR: dict[str, Any] = {**STAGES, "depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32]}
 
 

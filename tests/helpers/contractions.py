@@ -13,8 +13,6 @@ from helpers.harness import caps_of_kind, error, make, run_node, view
 
 #: `small` is a GPU with small work-groups; its tiles compile in half the time
 KINDS = ("cpu", "small")
-
-
 ACC = {"program": (Instr("acc", "f32"),), "stores": (Store(0),)}
 
 

@@ -18,23 +18,11 @@ from handheld.graph.graph import (
 from handheld.graph.program import Instr, Store
 
 ACC = {"program": (Instr("acc", "f32"),), "stores": (Store(0),)}
-
-
 CONV = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
-
-
 MAX = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1), "adaptive": False}
-
-
 AVG = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "count_pad": True, "divisor": 0}
-
-
 ATTEND = {"scale": 0.5, "causal": False, "masked": True, "dropout": 0.1, "key": 3}
-
-
 LOAD = Instr("load", "f32", (), (0, (), 0.0))
-
-
 BIG = 2**31
 
 

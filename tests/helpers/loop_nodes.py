@@ -13,8 +13,6 @@ from handheld.plan.lowering import lower
 from helpers.harness import caps_of_kind, error, run_node
 
 SIZES = (1, 2, 3, 5, 7, 13, 17, 31)
-
-
 SMOOTH = ("exp", "tanh", "sigmoid", "sin", "erf", "neg", "abs")
 
 
