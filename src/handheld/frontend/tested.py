@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-#: the first and the last (major, minor) version that the tests passed with
+#: the oldest (major, minor) version that the package supports, and the newest that the tests passed with
 TESTED = ((2, 9), (2, 15))
 
 
@@ -20,7 +20,7 @@ def warn_untested() -> None:
         return
     first, last = (".".join(map(str, version)) for version in TESTED)
     warnings.warn(
-        f"PyTorch {torch.__version__} was not tested with this Handheld; {first} to {last} were. "
+        f"PyTorch {torch.__version__} was not tested with this Handheld, which supports {first} to {last}. "
         "Try: handheld verify, which compares every op of your model with PyTorch",
         stacklevel=3,
     )

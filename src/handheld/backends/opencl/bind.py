@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 
 from handheld.backends.opencl.devices import opencl
-from handheld.graph.dtypes import DTYPES
+from handheld.graph.dtypes import DTYPES, F16, F32
 from handheld.kernels.base import Arg, Buffer, Int, Launch, Start, Texture, Workspace
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ class OwnBuffers:
             self._textures.popitem()[1].release()
 
 
-def texture(context: cl.Context, buffer: cl.Buffer, floats: int, kind: str = "f32") -> cl.Image:
+def texture(context: cl.Context, buffer: cl.Buffer, floats: int, kind: str = F32) -> cl.Image:
     """A buffer as an image1d_buffer_t of texels of 1 or 4 floats or halves."""
     api = opencl()
-    channel = api.channel_type.HALF_FLOAT if kind == "f16" else api.channel_type.FLOAT
+    channel = api.channel_type.HALF_FLOAT if kind == F16 else api.channel_type.FLOAT
     order = api.channel_order.RGBA if floats == 4 else api.channel_order.R
     make = getattr(api, "create_image", api.Image)  # pyopencl before 2024.3 has no create_image
     image: cl.Image = make(
