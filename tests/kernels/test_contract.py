@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.kernels import contract, contract_local
 from handheld.kernels.base import Lowered, read_cl
+from handheld.kernels.contract_problem import ConvMaps, MatmulMaps
 from handheld.plan.codec import from_json
 from helpers.contractions import ACC, device, numbers, run_conv, run_matmul
 from helpers.harness import caps_of_kind, make, queue
@@ -197,3 +199,9 @@ def test_one_text_serves_many_layers(kind, texts):
     lowered = [lower_random_layer(rng, kind) for _ in range(20)]
     whole = {item.launches[0].text for item in lowered if len(item.launches) == 1}
     assert len(whole) <= texts
+
+
+def test_maps_have_the_order_of_the_kernels() -> None:
+    found = re.findall(r"#define MAP_PARAMS ((?:.*\\\n)*.*)", read_cl("contract_maps.cl"))
+    for text, record in zip(found, (MatmulMaps, ConvMaps), strict=True):
+        assert tuple(name.lower() for name in re.findall(r"int (\w+)", text)) == record._fields

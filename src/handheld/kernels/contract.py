@@ -29,7 +29,7 @@ from handheld.kernels.base import (
     round_up,
     with_defines,
 )
-from handheld.kernels.contract_problem import Choice, Problem
+from handheld.kernels.contract_problem import Choice, ConvMaps, MatmulMaps, Problem
 from handheld.kernels.expr import Epilogue, epilogue
 from handheld.kernels.reshape import OWN, few_batches, half_output, long_rows, unit, within, within_reach
 
@@ -60,22 +60,27 @@ def _matmul(node: Node, graph: Graph) -> tuple[Problem, Node]:
     a_batch = (0,) * (3 - lead) + a.strides[:-2]
     b_batch = (0,) * (3 - lead) + b.strides[:-2]
     sets = math.prod(sizes)
-    maps = (
-        sets,
-        m,
-        n,
-        k,
-        a.offset,
-        *a.strides[-2:],
-        graph.tensors[a.tensor].size,
-        b.offset,
-        b.strides[-1],
-        b.strides[-2],
-        graph.tensors[b.tensor].size,
-        sizes[1],
-        sizes[2],
-        *a_batch,
-        *b_batch,
+    maps = MatmulMaps(
+        sets=sets,
+        m=m,
+        n=n,
+        k=k,
+        a_0=a.offset,
+        a_m=a.strides[-2],
+        a_k=a.strides[-1],
+        a_size=graph.tensors[a.tensor].size,
+        b_0=b.offset,
+        b_n=b.strides[-1],
+        b_k=b.strides[-2],
+        b_size=graph.tensors[b.tensor].size,
+        g_y=sizes[1],
+        g_x=sizes[2],
+        a_gz=a_batch[0],
+        a_gy=a_batch[1],
+        a_gx=a_batch[2],
+        b_gz=b_batch[0],
+        b_gy=b_batch[1],
+        b_gx=b_batch[2],
     )
     problem = Problem("MATMUL", a.tensor, b.tensor, maps, a.strides[-2:], _halves(graph, a, b), batch=lead)
     return problem, node
@@ -224,34 +229,49 @@ def _conv_maps(
     step: tuple[int, ...],
     off: tuple[int, ...],
     phases: tuple[int, ...],
-) -> tuple[int, ...]:
-    """MAP_PARAMS of the modes CONV and WEIGHT, in the kernel's order."""
+) -> ConvMaps:
+    """The maps of a convolution or one of its gradients."""
     a_m, a_g, a_c, a_r, a_s = a_steps
+    b_g, b_n, b_c, b_h, b_w = b_steps
     skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, step, strict=True))
     within_reach(node, b, rows, unit_step, taps[1:], step, off)
     limits = tuple(node.attrs["shape"])[2:]
-    return (
+    return ConvMaps(
         groups * phases[0] * phases[1],
         *mnk,
-        a.offset,
-        a_m,
-        a_g,
-        a_c,
-        a_r,
-        a_s,
-        graph.tensors[a.tensor].size,
-        b.offset,
-        *b_steps,
-        graph.tensors[b.tensor].size,
-        *b.shape[2:],
-        *rows,
-        *taps,
-        *unit_step,
-        *step,
-        *off,
-        *limits,
-        *phases,
-        *skip,
+        a_0=a.offset,
+        a_m=a_m,
+        a_g=a_g,
+        a_c=a_c,
+        a_r=a_r,
+        a_s=a_s,
+        a_size=graph.tensors[a.tensor].size,
+        b_0=b.offset,
+        b_g=b_g,
+        b_n=b_n,
+        b_c=b_c,
+        b_h=b_h,
+        b_w=b_w,
+        b_size=graph.tensors[b.tensor].size,
+        h=b.shape[2],
+        w=b.shape[3],
+        n_y=rows[0],
+        n_x=rows[1],
+        k_c=taps[0],
+        k_r=taps[1],
+        k_s=taps[2],
+        u_h=unit_step[0],
+        u_w=unit_step[1],
+        e_h=step[0],
+        e_w=step[1],
+        off_h=off[0],
+        off_w=off[1],
+        out_h=limits[0],
+        out_w=limits[1],
+        phase_h=phases[0],
+        phase_w=phases[1],
+        skip_h=skip[0],
+        skip_w=skip[1],
     )
 
 

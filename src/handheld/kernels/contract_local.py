@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
-from handheld.kernels.contract_problem import Choice, Problem, Shape
+from handheld.kernels.contract_problem import Choice, MatmulMaps, Problem, Shape
 
 NAMES = ("WX", "WY", "PM", "PN", "KT", "SLICES", "UNROLL")
 
@@ -161,61 +161,32 @@ Digits = list[tuple[int, int]]  # sizes and strides, the fastest first
 def reads(problem: Problem, caps: DeviceCaps) -> tuple[Reads, Reads]:
     """How A and B are loaded."""
     wide = caps.base_align_bytes % 16 == 0  # else tensors may start where float4 may not
-    if problem.mode == "MATMUL":
-        (_, m, n, k, a_0, a_m, a_k, _, b_0, b_n, b_k, _, _, _, *batch) = problem.maps
+    maps = problem.maps
+    if isinstance(maps, MatmulMaps):
         return (
-            _reads([(m, a_m)], [(k, a_k)], (a_0, *batch[:3]), wide),
-            _reads([(n, b_n)], [(k, b_k)], (b_0, *batch[3:]), wide),
+            _reads([(maps.m, maps.a_m)], [(maps.k, maps.a_k)], (maps.a_0, maps.a_gz, maps.a_gy, maps.a_gx), wide),
+            _reads([(maps.n, maps.b_n)], [(maps.k, maps.b_k)], (maps.b_0, maps.b_gz, maps.b_gy, maps.b_gx), wide),
         )
-    (
-        sets,
-        m,
-        n,
-        _,
-        a_0,
-        a_m,
-        a_g,
-        a_c,
-        a_r,
-        a_s,
-        _,
-        b_0,
-        b_g,
-        b_n,
-        b_c,
-        b_h,
-        b_w,
-        _,
-        height,
-        width,
-        n_y,
-        n_x,
-        k_c,
-        k_r,
-        k_s,
-        u_h,
-        u_w,
-        e_h,
-        e_w,
-        off_h,
-        off_w,
-        *_,
-    ) = problem.maps
-    phase_h, phase_w = problem.maps[33:35]
-    if sets == phase_h * phase_w:  # one group
-        a_g = b_g = 0
+    one_group = maps.sets == maps.phase_h * maps.phase_w
+    a_g, b_g = (0, 0) if one_group else (maps.a_g, maps.b_g)
     inside = (
-        _inside(height, n_y, u_h, k_r, e_h, off_h) and _inside(width, n_x, u_w, k_s, e_w, off_w) and not problem.phased
+        _inside(maps.h, maps.n_y, maps.u_h, maps.k_r, maps.e_h, maps.off_h)
+        and _inside(maps.w, maps.n_x, maps.u_w, maps.k_s, maps.e_w, maps.off_w)
+        and not problem.phased
     )
-    rows = [(m, a_m)]
-    columns = [(n_x, u_w * b_w), (n_y, u_h * b_h), (n // max(n_x * n_y, 1), b_n)]
-    a = _reads(rows, [(k_s, a_s), (k_r, a_r), (k_c, a_c)], (a_0, a_g), wide)
-    if problem.phased and k_r * k_s > 1:  # each phase has taps of its own
+    columns = [
+        (maps.n_x, maps.u_w * maps.b_w),
+        (maps.n_y, maps.u_h * maps.b_h),
+        (maps.n // max(maps.n_x * maps.n_y, 1), maps.b_n),
+    ]
+    taps = [(maps.k_s, maps.a_s), (maps.k_r, maps.a_r), (maps.k_c, maps.a_c)]
+    a = _reads([(maps.m, maps.a_m)], taps, (maps.a_0, a_g), wide)
+    if problem.phased and maps.k_r * maps.k_s > 1:  # each phase has taps of its own
         a = Reads(a.along_k, 1, None)
     b = _reads(
         columns,
-        [(k_s, e_w * b_w), (k_r, e_h * b_h), (k_c, b_c)],
-        (b_0 + off_h * b_h + off_w * b_w, b_g),
+        [(maps.k_s, maps.e_w * maps.b_w), (maps.k_r, maps.e_h * maps.b_h), (maps.k_c, maps.b_c)],
+        (maps.b_0 + maps.off_h * maps.b_h + maps.off_w * maps.b_w, b_g),
         wide and inside,
     )
     if not inside:

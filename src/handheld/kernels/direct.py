@@ -63,15 +63,15 @@ class Blocks:
 
 
 def side_of(problem: Problem) -> Side:
-    n_y, n_x, k_c, k_r, k_s, u_h, u_w, e_h, e_w = problem.maps[20:29]
+    maps = problem.conv
+    grid, unit = (maps.n_y, maps.n_x), (maps.u_h, maps.u_w)
+    rest = problem.n // (maps.n_y * maps.n_x)
     if problem.mode == "WEIGHT":
-        return Side(k_c, k_r, k_s, problem.n // (n_y * n_x), (n_y, n_x), (e_h, e_w), (u_h, u_w))
-    skip_h, skip_w = problem.maps[35:37]
+        return Side(maps.k_c, maps.k_r, maps.k_s, rest, grid, (maps.e_h, maps.e_w), unit)
     # the taps of one phase, and what is between them
-    taps = (-(-k_r // skip_h), -(-k_s // skip_w))
-    phase_h, phase_w = problem.maps[33:35]
-    step = (skip_h * e_h // phase_h, skip_w * e_w // phase_w)
-    return Side(problem.n // (n_y * n_x), n_y, n_x, k_c, taps, (u_h, u_w), step)
+    taps = (-(-maps.k_r // maps.skip_h), -(-maps.k_s // maps.skip_w))
+    step = (maps.skip_h * maps.e_h // maps.phase_h, maps.skip_w * maps.e_w // maps.phase_w)
+    return Side(rest, *grid, maps.k_c, taps, unit, step)
 
 
 def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
