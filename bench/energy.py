@@ -45,8 +45,8 @@ from handheld.backends.base import describe
 from handheld.errors import HandheldError
 from handheld.profile.energy import LEAST_ROUNDS, LEAST_S, MOST_S, TICKS, measure, window
 from handheld.profile.profiler import Profiler
+from handheld.profile.run import update_s
 from handheld.profile.sampling import Sources, idle, sampled, sources
-from handheld.profile.session import update_s
 from handheld.store.rows import EnergyWindowRow
 
 ROUNDS, OTHER_ROUNDS, PLANTED_ROUNDS = 5, 8, 6  # of windows of what is held out, and planted

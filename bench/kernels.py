@@ -49,7 +49,7 @@ from streams import Stream, Update
 
 import handheld
 from handheld.backends.opencl.bind import OwnBuffers, bind
-from handheld.backends.opencl.devices import Found, find
+from handheld.backends.opencl.devices import OpenCLDevice, find
 from handheld.backends.opencl.programs import build
 from handheld.backends.opencl.session import OpenCLSession
 from handheld.backends.opencl.widen import texts_of
@@ -129,7 +129,7 @@ def by_events(queue: Any, launches: list[Any]) -> Seconds:
 
 @dataclass
 class Device:
-    found: Found
+    found: OpenCLDevice
     queue: Any
     where: str
     ceilings: Ceilings

@@ -28,7 +28,7 @@ import numpy as np
 
 import handheld
 from handheld.errors import RunFileError
-from handheld.profile.session import profile
+from handheld.profile.run import profile
 
 LATEST_S = 1.0  # of finished steps that may be missing
 KEPT = 1 << 16  # steps whose ends are remembered

@@ -52,7 +52,7 @@ UPWARD: dict[str, dict[str, str]] = {
     },
     "plan/plan.py": {
         "handheld.run.planning": "Plan.start and Plan.again: plan.start() opens the device",
-        "handheld.profile.session": "Plan.profile: plan.profile(batches, path) starts and measures the plan",
+        "handheld.profile.run": "Plan.profile: plan.profile(batches, path) starts and measures the plan",
     },
 }
 

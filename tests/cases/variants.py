@@ -19,7 +19,7 @@ from handheld.backends.opencl.programs import Kept
 from handheld.device import DeviceCaps
 from handheld.plan.lowering import Choice, candidates
 from handheld.plan.signature import signature
-from handheld.plan.tuning import Entry, Record
+from handheld.plan.tuning import Entry, TuningRecord
 from handheld.step import Step
 
 #: what decides which variants there are; everything else is the device's own
@@ -78,7 +78,7 @@ class Variants:
         return found
 
     def _run(self, choices: Mapping[str, Choice]) -> Any:
-        record = Record.of(self.caps)
+        record = TuningRecord.of(self.caps)
         record.entries = {key: Entry(choice) for key, choice in choices.items()}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "record.json"

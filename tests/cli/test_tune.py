@@ -16,7 +16,7 @@ from handheld.measure import ceilings
 from handheld.measure.process import WorkerProcess
 from handheld.measure.tuner import Row, Tuner
 from handheld.plan import lowering, tuning
-from handheld.plan.tuning import Entry, Record
+from handheld.plan.tuning import Entry, TuningRecord
 from helpers import fake_family
 
 FACTORY = """
@@ -69,7 +69,7 @@ def test_tune_and_go_on(run, one_device, tmp_path):
     assert products and all(row["done"] for row in products)
     assert {"VARIANT": fake_family.FAST} in [row["choice"] for row in products]
     assert all("wrong result" in why for row in products for _, why in row["failed"])
-    assert list(Record.read(Path(report["record"])).entries)
+    assert list(TuningRecord.read(Path(report["record"])).entries)
     again = run("tune", "mine.py:make")
     assert again.exit_code == 0 and again.stderr == ""
     lines = again.stdout.splitlines()
@@ -118,7 +118,7 @@ def test_ctrl_c_keeps_what_was_found(run, one_device, monkeypatch):
 
 
 def test_a_foreign_record_is_named_by_tune_and_doctor(run, one_device):
-    record = Record.of(one_device.caps)
+    record = TuningRecord.of(one_device.caps)
     record.driver = "an older one"
     record.write(record.path())
     result = run("tune", "mine.py:make", "--budget", "1")
@@ -127,12 +127,12 @@ def test_a_foreign_record_is_named_by_tune_and_doctor(run, one_device):
 
 
 def test_a_damaged_record_is_replaced(run, one_device):
-    path = Record.of(one_device.caps).path()
+    path = TuningRecord.of(one_device.caps).path()
     path.parent.mkdir(parents=True)
     path.write_text("{")
     result = run("tune", "mine.py:make", "--budget", "60")
     assert result.exit_code == 0 and "It is replaced" in result.stderr
-    assert Record.read(path).entries
+    assert TuningRecord.read(path).entries
 
 
 def test_fresh_forgets(run, one_device, monkeypatch):
@@ -140,9 +140,9 @@ def test_fresh_forgets(run, one_device, monkeypatch):
     path = Path(json.loads(record.stdout)["record"])
     monkeypatch.setattr(Tuner, "run", lambda self, budget: self.save())
     run("tune", "mine.py:make")
-    assert Record.read(path).entries
+    assert TuningRecord.read(path).entries
     run("tune", "mine.py:make", "--fresh")
-    assert not Record.read(path).entries
+    assert not TuningRecord.read(path).entries
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from handheld.measure.tuner import Tuner, known_record
 from handheld.plan import lowering, make, tuning
 from handheld.plan.codec import from_json, to_json
 from handheld.plan.signature import signature
-from handheld.plan.tuning import Entry, Record, load_tuning
+from handheld.plan.tuning import Entry, TuningRecord, load_tuning
 from handheld.step import Step
 from helpers import fake_family
 
@@ -68,16 +68,16 @@ def variants(monkeypatch, tmp_path):
 
 def tuner_for(step: Step, **options) -> Tuner:
     caps = describe("opencl")
-    record = Record.of(caps)
+    record = TuningRecord.of(caps)
     path = record.path()
     if path.exists():
-        record = Record.read(path)
+        record = TuningRecord.read(path)
     jobs = find_jobs(step.graphs.values(), caps)
     return Tuner("opencl", caps, jobs, record, path, WorkerProcess(fake_family.COMMAND), **options)
 
 
 def only(tuner: Tuner) -> Entry:
-    (entry,) = Record.read(tuner.path).entries.values()
+    (entry,) = TuningRecord.read(tuner.path).entries.values()
     return entry
 
 
@@ -167,9 +167,9 @@ def test_a_killed_tuner_loses_one_candidate(variants):
     variants("own empty hangs fast")
     here = Path(__file__).parent
     code = KILLED.format(paths=[str(here), str(here.parent)])
-    path = Record.of(describe("opencl")).path()
+    path = TuningRecord.of(describe("opencl")).path()
     with subprocess.Popen([sys.executable, "-W", "ignore", "-c", code]) as process:
-        while not path.exists() or not any(e.failed for e in Record.read(path).entries.values()):
+        while not path.exists() or not any(e.failed for e in TuningRecord.read(path).entries.values()):
             assert process.poll() is None
             time.sleep(0.05)
         time.sleep(0.5)  # it is in the one that hangs now
@@ -177,7 +177,7 @@ def test_a_killed_tuner_loses_one_candidate(variants):
         process.kill()
     psutil.wait_procs([child], timeout=10)
     assert not child.is_running()
-    (entry,) = Record.read(path).entries.values()
+    (entry,) = TuningRecord.read(path).entries.values()
     assert list(reasons(entry)) == [fake_family.EMPTY] and not entry.done
     variants("own empty fast")
     tuner = tuner_for(products(64))
@@ -191,12 +191,12 @@ def test_a_budget_leaves_the_rest_for_later(variants):
     tuner = tuner_for(step)
     assert [job.signature.split()[1] for job in tuner.jobs] == ["161x161", "97x97", "64x64"]
     tuner.run(0.01)
-    first = Record.read(tuner.path).entries
+    first = TuningRecord.read(tuner.path).entries
     assert len(first) == 1 and not any(entry.done for entry in first.values())
     again = tuner_for(step)
     again.run(60)
-    assert all(entry.done for entry in Record.read(tuner.path).entries.values())
-    assert len(Record.read(tuner.path).entries) == 3
+    assert all(entry.done for entry in TuningRecord.read(tuner.path).entries.values())
+    assert len(TuningRecord.read(tuner.path).entries) == 3
 
 
 def test_a_node_that_cannot_be_opened_is_a_note(variants):
@@ -210,9 +210,9 @@ def test_a_node_that_cannot_be_opened_is_a_note(variants):
 # ── plans ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def tuned_record(step: Step, **changes: str) -> Record:
+def tuned_record(step: Step, **changes: str) -> TuningRecord:
     caps = describe("opencl")
-    record = dataclasses.replace(Record.of(caps), date="2030-01-01", **changes)
+    record = dataclasses.replace(TuningRecord.of(caps), date="2030-01-01", **changes)
     for job in find_jobs(step.graphs.values(), caps):
         record.entries[job.signature] = Entry({"VARIANT": fake_family.FAST}, 2.0, 1.0, 2, True)
     record.write(record.path())
@@ -378,7 +378,7 @@ def test_a_shipped_record_holds_for_cpus_that_run_the_same_code(monkeypatch, tmp
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path)
     cpu = dataclasses.replace(describe("opencl"), name="some CPU", kind="cpu", vector_width=8)
-    record = Record.of(cpu)
+    record = TuningRecord.of(cpu)
     record.entries["matmul 2x2"] = Entry(choice={"tile": 3})
     record.write(tmp_path / "some-cpu.json")
     assert load_tuning(cpu).choices == {"matmul 2x2": {"tile": 3}}
@@ -388,7 +388,7 @@ def test_a_shipped_record_holds_for_cpus_that_run_the_same_code(monkeypatch, tmp
 
 
 def test_shipped_records_can_be_read_and_fit_the_kernels():
-    records = {path.name: Record.read(path) for path in tuning.SHIPPED.glob("*.json")}
+    records = {path.name: TuningRecord.read(path) for path in tuning.SHIPPED.glob("*.json")}
     assert records
     for name, record in records.items():
         assert record.entries and record.driver and record.kind in ("cpu", "gpu") and record.path().name == name
@@ -399,11 +399,11 @@ def test_shipped_records_can_be_read_and_fit_the_kernels():
 
 
 @pytest.fixture
-def two_families(monkeypatch, tmp_path) -> tuple[DeviceCaps, Record]:
+def two_families(monkeypatch, tmp_path) -> tuple[DeviceCaps, TuningRecord]:
     """A device, and a record of it with an entry of each of two families."""
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
     caps = dataclasses.replace(describe("opencl"), name="some GPU", kind="gpu")
-    record = Record.of(caps)
+    record = TuningRecord.of(caps)
     record.entries = {"conv 1": Entry({"a": 1}), "attention 1": Entry({"b": 2})}
     return caps, record
 
@@ -412,7 +412,7 @@ def raise_version(monkeypatch: pytest.MonkeyPatch, family: str, number: int) -> 
     monkeypatch.setattr(versions, "VERSIONS", {**versions.VERSIONS, family: {"cpu": number, "gpu": number}})
 
 
-def as_version_2(record: Record, kernels: str) -> Path:
+def as_version_2(record: TuningRecord, kernels: str) -> Path:
     """The file that Handheld wrote before kernel families had versions."""
     path = record.earlier_path()
     record.write(path)
@@ -435,7 +435,7 @@ def test_entries_of_a_changed_family_are_ignored_alone(two_families, monkeypatch
     raise_version(monkeypatch, "attention", 2)
     found = load_tuning(caps)
     assert not found.choices and not found.used
-    known, path, _ = known_record(Record.of(caps))
+    known, path, _ = known_record(TuningRecord.of(caps))
     assert not known.entries and path == record.path()
 
 
@@ -443,7 +443,7 @@ def test_a_tuner_replaces_what_a_changed_family_left(two_families, monkeypatch):
     caps, record = two_families
     record.write(record.path())
     raise_version(monkeypatch, "contract", 2)
-    known, path, notes = known_record(Record.of(caps))
+    known, path, notes = known_record(TuningRecord.of(caps))
     assert list(known.entries) == ["attention 1"] and not notes
     known.entries["conv 1"] = Entry({"a": 3})
     known.write(path)
@@ -456,7 +456,7 @@ def test_a_record_of_version_2_with_the_same_kernels_is_read(two_families):
     path = as_version_2(record, tuning.VERSION_1_HASHES["gpu"])
     found = load_tuning(caps)
     assert found.used == (path,) and len(found.choices) == 2 and not found.ignored
-    known, new, _ = known_record(Record.of(caps))
+    known, new, _ = known_record(TuningRecord.of(caps))
     assert len(known.entries) == 2 and new != path
     known.entries["conv 1"] = Entry({"a": 9})
     known.write(new)
@@ -479,7 +479,7 @@ def test_a_record_of_version_2_with_other_kernels_is_ignored_with_a_message(two_
         assert not found.choices and not found.used
         (message,) = found.ignored
         assert "a record of version 2, now version 1" in message and "Try: handheld tune MODEL" in message
-    assert not known_record(Record.of(caps))[0].entries
+    assert not known_record(TuningRecord.of(caps))[0].entries
 
 
 def test_a_record_of_a_later_version_says_so(two_families):

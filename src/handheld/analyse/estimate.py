@@ -1,4 +1,4 @@
-"""Estimates of energy from watts that the user states (profile/estimate.py), marked as such.
+"""Estimates of energy from watts that the user states (`Estimate`), marked as such.
 
 an op      watts_busy × its time
 a step     watts_busy × the time that the device ran a command + watts_idle × the rest of it
@@ -6,10 +6,12 @@ a step     watts_busy × the time that the device ran a command + watts_idle × 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from handheld.analyse.energy import OpEnergy, RailEnergy
+from handheld.errors import HandheldError
 
 if TYPE_CHECKING:
     from handheld.analyse.ops import OpTime
@@ -19,17 +21,27 @@ RAIL = "estimate"
 
 
 @dataclass(frozen=True)
-class Stated:
-    """What the device is said to take."""
+class Estimate:
+    """Watts while the device runs a command, and while it runs none: said by the user, measured by
+    no one. What follows from it is marked as an estimate wherever it appears."""
 
     watts_busy: float
-    watts_idle: float
+    watts_idle: float = 0.0
+
+    def __post_init__(self) -> None:
+        fine = all(math.isfinite(w) and w >= 0 for w in (self.watts_busy, self.watts_idle))
+        if not fine or self.watts_busy < self.watts_idle or not self.watts_busy:
+            raise HandheldError(
+                f"an estimate needs watts when busy, above 0, and when idle, from "
+                f"0 to those; these are {self.watts_busy:g} and "
+                f"{self.watts_idle:g}"
+            )
 
 
-def model(run: Run) -> Stated | None:
+def model(run: Run) -> Estimate | None:
     """What was stated, or None: no estimate was asked for."""
     given = run.meta.get("estimate")
-    return None if given is None else Stated(given["watts_busy"], given["watts_idle"])
+    return None if given is None else Estimate(given["watts_busy"], given["watts_idle"])
 
 
 def step_estimate(run: Run) -> list[RailEnergy]:

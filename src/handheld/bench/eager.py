@@ -54,7 +54,7 @@ class Eager:
         sensors: bool = True,
     ) -> Run:
         """Trains for `steps` steps, or at least these and until `seconds` have passed."""
-        from handheld.profile.session import until
+        from handheld.profile.run import until
         from handheld.profile.watch import Watch
 
         queued: deque[Any] = deque()

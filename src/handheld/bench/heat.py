@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from handheld.bench.shapes import Found
+from handheld.bench.shapes import Measured
 from handheld.errors import SensorLost
 from handheld.sensors import Sensor, Where, available
 
@@ -44,7 +44,7 @@ class Heat:
             }
         return found
 
-    def cool(self, tell: Callable[[str], None]) -> Found:
+    def cool(self, tell: Callable[[str], None]) -> Measured:
         """Waits: for `cool_s`; or by the sensors, at most MOST_S; or, without any, a moment."""
         begun = time.monotonic()
         wait = self.cool_s if self.cool_s is not None else MOST_S if self.base else PAUSE_S
@@ -62,7 +62,7 @@ class Heat:
         now = self.read()
         return max((now[name] - self.base[name] for name in now if name in self.base), default=0.0)
 
-    def facts(self) -> Found:
+    def facts(self) -> Measured:
         """The hottest channel, and how much warmer than at the beginning the machine is."""
         now = self.read()
         return {"celsius": max(now.values(), default=None), "warmer_by": self.above() if now else None}

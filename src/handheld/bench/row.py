@@ -7,13 +7,13 @@ import math
 from handheld.analyse.energy import RailEnergy
 from handheld.analyse.run import FEW, Run
 from handheld.bench.eager import is_eager
-from handheld.bench.shapes import Found, RailRow
+from handheld.bench.shapes import Measured, RailRow
 from handheld.device import is_gpu
 
 TICKS = 5  # of a sensor, below which joules are noise
 
 
-def measured(run: Run, batch: int, device: str) -> Found:
+def measured(run: Run, batch: int, device: str) -> Measured:
     """Speed, memory and energy of a run; a loss that is no number is said too."""
     # recording makes PyTorch's own steps longer, so that one other is better
     times = [run.step_ms(graph, 1 if is_eager(device) else FEW) for graph in run.graphs]
@@ -52,11 +52,11 @@ def rail_row(row: RailEnergy) -> RailRow:
     }
 
 
-def _energy(run: Run, batch: int, device: str) -> Found:
+def _energy(run: Run, batch: int, device: str) -> Measured:
     """Every rail, and of one of them joules a sample: what covers the whole system, else what
     covers the processor that ran."""
     rows = [row for row in run.energy() if row.ticks >= TICKS and not row.estimate]
-    found: Found = {"joules_sample": None, "rail": None, "watts": None, "energy": [rail_row(row) for row in rows]}
+    found: Measured = {"joules_sample": None, "rail": None, "watts": None, "energy": [rail_row(row) for row in rows]}
     kind = (run.meta.get("caps") or {}).get("kind")
     for wanted in ("system", "gpu" if is_gpu(device, kind) else "cpu", "soc"):
         for row in rows:

@@ -16,7 +16,7 @@ from handheld.bench.eager import is_eager
 from handheld.bench.folder import Results, Writer
 from handheld.bench.heat import Heat
 from handheld.bench.matrix import Case, Matrix, file_mark, ordered
-from handheld.bench.shapes import Caps, Found, Info, Row
+from handheld.bench.shapes import Caps, Info, Measured, Row
 from handheld.bench.task import Answer, call
 from handheld.child import Message
 from handheld.errors import DeviceError, HandheldError, ResultsError
@@ -300,7 +300,7 @@ class Bench:
         return call(task, silence_s=self.settings.silence_s, limit_bytes=limit_bytes, tell=tell or (lambda stage: None))
 
 
-def _take(row: Row, found: Found) -> None:
+def _take(row: Row, found: Measured) -> None:
     """Adds what was found to a row."""
     row.update(cast(Row, found))
 

@@ -23,7 +23,7 @@ class RailRow(TypedDict):
     ticks: int
 
 
-class Found(TypedDict, total=False):
+class Measured(TypedDict, total=False):
     """What is known of a run besides how it ended."""
 
     # preparing
@@ -67,7 +67,7 @@ class Found(TypedDict, total=False):
     wall_s: float
 
 
-class Facts(Found, total=False):
+class Facts(Measured, total=False):
     """What a child process has found."""
 
     batch: int
@@ -91,7 +91,7 @@ class _Ended(CaseShape):
     began: str
 
 
-class Row(_Ended, Found):
+class Row(_Ended, Measured):
     """A line of results.jsonl: one run, and how it ended."""
 
 

@@ -34,7 +34,7 @@ from handheld.bench.task import FREE
 from handheld.child import Parent
 from handheld.errors import DeviceError, HandheldError, OutOfMemory
 from handheld.profile.inputs import graphs_in_turn, inputs_for
-from handheld.profile.session import profile
+from handheld.profile.run import profile
 from handheld.resolve import ModelSpec, StepFile, open_model
 
 SAY_S = 0.5  # between two words about steps

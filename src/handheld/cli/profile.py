@@ -12,6 +12,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
+from handheld.analyse.estimate import Estimate
 from handheld.analyse.run import open_run
 from handheld.cli import output
 from handheld.cli.live import watching
@@ -19,11 +20,10 @@ from handheld.cli.options import Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.run_tables import present
 from handheld.errors import HandheldError
-from handheld.profile.estimate import Estimate
 from handheld.profile.inputs import graphs_in_turn, inputs_for
+from handheld.profile.run import STEPS, Progress
+from handheld.profile.run import profile as measure
 from handheld.profile.sampling import sources
-from handheld.profile.session import STEPS, Progress
-from handheld.profile.session import profile as measure
 from handheld.resolve import ModelSpec, open_model
 from handheld.step import Step
 

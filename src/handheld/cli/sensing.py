@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from handheld.cli import output
-from handheld.sensors import Channel, Found, SensorLost, Where, find
+from handheld.sensors import Channel, ProbedSource, SensorLost, Where, find
 from handheld.sensors.base import Value
 from handheld.sensors.counters import rate
 
@@ -24,7 +24,7 @@ def examine(where: Where | None = None) -> list[dict[str, Any]]:
     return [_examined(one) for one in found]
 
 
-def _examined(one: Found) -> dict[str, Any]:
+def _examined(one: ProbedSource) -> dict[str, Any]:
     data: dict[str, Any] = {"name": one.name, "about": one.about, "available": not one.reason, "reason": one.reason}
     if one.sensor is None:
         return data

@@ -24,7 +24,7 @@ from handheld.measure.tuner import Progress as Now
 from handheld.measure.tuner import Row, Tuner, known_record
 from handheld.plan.lowering import Choice
 from handheld.plan.precision import prepare
-from handheld.plan.tuning import Record, load_tuning
+from handheld.plan.tuning import TuningRecord, load_tuning
 from handheld.resolve import ModelSpec, open_model
 from handheld.run.batch import batch_sizes
 from handheld.step import Step
@@ -78,7 +78,7 @@ def tune(
     step, _ = capture_example(spec, [batch_size], 0, data)
     names = _training(step, spec, graph, batch_size)
     jobs = find_jobs(prepare(step, names, precision, align_bytes=caps.base_align_bytes)[0], caps)
-    record, path, notes = _record(Record.of(caps), [job.signature for job in jobs] if fresh else [])
+    record, path, notes = _record(TuningRecord.of(caps), [job.signature for job in jobs] if fresh else [])
     frozen = check_frozen(step, spec, accept=True)  # speed does not depend on it
     notes = [*notes, *load_tuning(caps).ignored, *([frozen] if frozen else [])]
     for note in notes if not json else ():
@@ -120,7 +120,7 @@ def _training(step: Step, spec: ModelSpec, graph: str | None, batch_size: int) -
     return found
 
 
-def _record(new: Record, forget: list[str]) -> tuple[Record, Path, list[str]]:
+def _record(new: TuningRecord, forget: list[str]) -> tuple[TuningRecord, Path, list[str]]:
     """What is known of the device already, without what is to be forgotten."""
     record, path, notes = known_record(new)
     for key in forget:

@@ -212,7 +212,7 @@ def working_sets(caps: DeviceCaps) -> Iterator[int]:
 class _Bench:
     """An open device. Work-items are few and long on a CPU, many on a GPU."""
 
-    def __init__(self, found: opencl_devices.Found) -> None:
+    def __init__(self, found: opencl_devices.OpenCLDevice) -> None:
         import pyopencl as cl
 
         self.cl, self.caps = cl, found.caps

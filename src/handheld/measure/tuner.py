@@ -29,7 +29,7 @@ from handheld.measure.jobs import Job, find_jobs
 from handheld.measure.process import WorkerFailed, WorkerProcess
 from handheld.plan.lowering import Choice
 from handheld.plan.precision import prepare
-from handheld.plan.tuning import Entry, Record
+from handheld.plan.tuning import Entry, TuningRecord
 from handheld.step import Step
 
 TIMEOUT = 30.0  # seconds for a candidate: some drivers compile for many
@@ -76,7 +76,7 @@ class Tuner:
     device: str
     caps: DeviceCaps
     jobs: Sequence[Job]
-    record: Record
+    record: TuningRecord
     path: Path
     worker: WorkerProcess = field(default_factory=WorkerProcess)
     timeout: float = TIMEOUT
@@ -124,19 +124,19 @@ def tune(step: Step, device: str, seconds: float, precision: str = "float32") ->
     caps = describe(device)
     names = [name for name, graph in step.graphs.items() if graph.writes]
     graphs, _ = prepare(step, names, precision, align_bytes=caps.base_align_bytes)
-    record, path, _ = known_record(Record.of(caps))
+    record, path, _ = known_record(TuningRecord.of(caps))
     Tuner(device, caps, find_jobs(graphs, caps), record, path).run(seconds)
     return path
 
 
-def known_record(new: Record) -> tuple[Record, Path, list[str]]:
+def known_record(new: TuningRecord) -> tuple[TuningRecord, Path, list[str]]:
     """What is known of the device already, where it is kept, and a note if that was damaged. Entries that the
     kernels of today do not fit are left out."""
     path = new.path()
     try:
         for kept in (path, new.earlier_path()):
             if kept.exists():
-                record = Record.read(kept)
+                record = TuningRecord.read(kept)
                 record.drop_stale()
                 return record, path, []
         return new, path, []

@@ -47,7 +47,7 @@ class Subject:
     """One node on a device, and the variants of it that have run."""
 
     def __init__(
-        self, found: opencl_devices.Found, queue: cl.CommandQueue, graph: Graph, programs: dict[str, cl.Program]
+        self, found: opencl_devices.OpenCLDevice, queue: cl.CommandQueue, graph: Graph, programs: dict[str, cl.Program]
     ) -> None:
         self.api = opencl_devices.opencl()
         self.found, self.queue, self.graph = found, queue, graph

@@ -101,8 +101,8 @@ class Plan:
         return start_plan(self, **options)
 
     def profile(self, batches: Any, path: Any, **options: Any) -> Run:
-        """Runs steps and measures them; see handheld.profile.session.profile."""
-        from handheld.profile.session import profile
+        """Runs steps and measures them; see handheld.profile.run.profile."""
+        from handheld.profile.run import profile
 
         return profile(self, batches, path, **options)
 

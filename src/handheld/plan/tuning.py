@@ -93,7 +93,7 @@ def _ms(value: Any) -> float | None:
 
 
 @dataclass
-class Record:
+class TuningRecord:
     """One file. Devices and drivers are compared as texts."""
 
     device: str
@@ -106,8 +106,8 @@ class Record:
     entries: dict[str, Entry] = field(default_factory=dict)
 
     @staticmethod
-    def of(caps: DeviceCaps) -> Record:
-        return Record(caps.name, caps.driver, current(caps.kind), caps.kind, caps.vector_width)
+    def of(caps: DeviceCaps) -> TuningRecord:
+        return TuningRecord(caps.name, caps.driver, current(caps.kind), caps.kind, caps.vector_width)
 
     def path(self) -> Path:
         """Its place in the user's cache."""
@@ -170,7 +170,7 @@ class Record:
         )
 
     @staticmethod
-    def read(path: Path) -> Record:
+    def read(path: Path) -> TuningRecord:
         """Raises PlanError for a file that is no record."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -181,7 +181,7 @@ class Record:
                     f"{path} is a tuning record of version {data['version']!r:.20}, "
                     f"and this Handheld reads {VERSION}. Try: tune again"
                 )
-            return Record(
+            return TuningRecord(
                 str(data["device"]),
                 str(data["driver"]),
                 _families(data),
@@ -226,7 +226,7 @@ def load_tuning(caps: DeviceCaps, tuning: bool | str | Path = True) -> Tuning:
     used, ignored = [], []
     for path in _files(caps) if tuning is True else [Path(tuning)]:
         try:
-            record = Record.read(path)
+            record = TuningRecord.read(path)
         except PlanError as error:
             if tuning is not True:
                 raise
@@ -255,5 +255,5 @@ def _files(caps: DeviceCaps) -> list[Path]:
     `handheld tune` writes now, after those it left under names of earlier versions."""
     mine = f"{cache.slug(caps.name)}-*.json"
     shipped = sorted(SHIPPED.glob("*.json"), key=lambda path: (path.match(mine), path.name))
-    own = Record.of(caps).path()
+    own = TuningRecord.of(caps).path()
     return [*shipped, *sorted(own.parent.glob(mine), key=lambda path: (path == own, path.name))]

@@ -10,7 +10,7 @@ import numpy as np
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph
-from handheld.profile.session import default_graphs
+from handheld.profile.run import default_graphs
 from handheld.run.batch import batch_sizes
 
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from handheld.analyse.estimate import Estimate
 from handheld.backends.base import Recording
 from handheld.errors import DeviceError, HandheldError
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
-from handheld.profile.estimate import Estimate
 from handheld.profile.facts import facts
 from handheld.profile.memory import live
 from handheld.profile.windows import WARMUP, WINDOW, Windows

@@ -36,7 +36,7 @@ MAX_VALUES = 1 << 26
 
 
 @dataclass
-class _Record:
+class _PastStep:
     graph: str
     arrays: list[np.ndarray]
     rates: Sequence[float] | None
@@ -58,7 +58,7 @@ class Replay:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.records: list[_Record] = []
+        self.records: list[_PastStep] = []
         self._slots = [s.name for s in trainer.plan.step.slots.values() if s.role != "constant"]
 
     def before_step(self, batch: tuple[object, ...], rates: Sequence[float] | None) -> None:
@@ -70,7 +70,7 @@ class Replay:
         if not starts or len(self.records) - starts[-1] >= WINDOW:
             snapshot = {n: self.trainer.session.read_slot(n) for n in self._slots}
             del self.records[: starts[-1] if starts else 0]
-        self.records.append(_Record(name, arrays, rates, snapshot))
+        self.records.append(_PastStep(name, arrays, rates, snapshot))
 
     def find(self) -> Cause:
         """Follows the last step's loss back, and leaves the trainer before the step at fault."""
@@ -97,7 +97,7 @@ class Replay:
             self.trainer.run(record.graph, *record.arrays)
         self._rates(self.records[k])
 
-    def _rates(self, record: _Record) -> None:
+    def _rates(self, record: _PastStep) -> None:
         for group, rate in enumerate(record.rates or ()):
             self.trainer.set_rate(rate, group, "train")
 
@@ -154,12 +154,12 @@ class Replay:
         name = instruction(node, graph, values)
         return replace(found, text=f"{found.text} ({name!r} of its kernel)") if name else found
 
-    def _begin(self, session: Session, record: _Record, graph: Graph) -> None:
+    def _begin(self, session: Session, record: _PastStep, graph: Graph) -> None:
         for given, array in zip(graph.inputs, record.arrays, strict=True):
             session.upload(record.graph, given.tensor, array)
         session.begin_nodes(record.graph)
 
-    def _flags(self, session: Session, record: _Record, graph: Graph) -> dict[int, str]:
+    def _flags(self, session: Session, record: _PastStep, graph: Graph) -> dict[int, str]:
         """Runs the step node by node; tensor -> `nan` or `inf` for those that hold one."""
         flags = {given.tensor: flag(a) for given, a in zip(graph.inputs, record.arrays, strict=True)}
         flags |= {t: flag(session.read_slot(name)) for name, t in graph.slots.items()}

@@ -14,13 +14,13 @@ raspberry, cpu, memory, thermal. None imports PyTorch or OpenCL.
 """
 
 from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Where
-from handheld.sensors.find import Found, available, find
+from handheld.sensors.find import ProbedSource, available, find
 from handheld.sensors.sampler import Sampler
 from handheld.sensors.sink import Samples, Sink, SqliteSink
 
 __all__ = [
     "Channel",
-    "Found",
+    "ProbedSource",
     "Sampler",
     "Samples",
     "Sensor",

@@ -65,7 +65,7 @@ _READS, _ENOUGH_S = 7, 0.05  # readings to time at most, and when to stop before
 
 
 @dataclass(frozen=True)
-class Found:
+class ProbedSource:
     """A source that was looked for: its sensor, or the reason that there is none."""
 
     name: str
@@ -77,7 +77,7 @@ class Found:
     cost_s: float = 0.0  # what one takes: the median of a few
 
 
-def find(where: Where | None = None) -> list[Found]:
+def find(where: Where | None = None) -> list[ProbedSource]:
     """All sources, those that are here first. Who asks closes the sensors."""
     where = where or Where()
     found = [_probed(source, source.name, source.about, where) for source in SOURCES]
@@ -94,24 +94,24 @@ def _points() -> Iterator[metadata.EntryPoint]:
     yield from sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)
 
 
-def _plugged(point: metadata.EntryPoint, where: Where) -> Found:
+def _plugged(point: metadata.EntryPoint, where: Where) -> ProbedSource:
     about = f"plug-in {point.value}"
     try:
         source = point.load()
     except Exception as error:  # a plug-in may fail in any way, and is not ours to judge
-        return Found(point.name, about, f"it cannot be imported: {_said(error)}")
+        return ProbedSource(point.name, about, f"it cannot be imported: {_said(error)}")
     if not (isinstance(source, type) and issubclass(source, Sensor)):
-        return Found(point.name, about, "it is not a subclass of handheld.sensors.Sensor")
+        return ProbedSource(point.name, about, "it is not a subclass of handheld.sensors.Sensor")
     return _probed(source, getattr(source, "name", point.name), getattr(source, "about", about), where)
 
 
-def _probed(source: type[Sensor], name: str, about: str, where: Where) -> Found:
+def _probed(source: type[Sensor], name: str, about: str, where: Where) -> ProbedSource:
     try:
         sensor = source.probe(where)
     except Unavailable as error:
-        return Found(name, about, str(error))
+        return ProbedSource(name, about, str(error))
     except Exception as error:  # whatever is in those files, the other sensors are still there
-        return Found(name, about, f"it cannot be opened: {_said(error)}")
+        return ProbedSource(name, about, f"it cannot be opened: {_said(error)}")
     try:
         return _timed(sensor, name, about)
     except SensorLost as error:
@@ -119,10 +119,10 @@ def _probed(source: type[Sensor], name: str, about: str, where: Where) -> Found:
     except Exception as error:
         reason = f"it cannot be read: {_said(error)}"
     sensor.close()
-    return Found(name, about, reason)
+    return ProbedSource(name, about, reason)
 
 
-def _timed(sensor: Sensor, name: str, about: str) -> Found:
+def _timed(sensor: Sensor, name: str, about: str) -> ProbedSource:
     times: list[float] = []
     while len(times) < _READS and sum(times) < _ENOUGH_S:
         begun = time.monotonic()
@@ -132,7 +132,7 @@ def _timed(sensor: Sensor, name: str, about: str) -> Found:
             first, first_t = values, begun
     if len(first) != len(sensor.channels) or not first:
         raise SensorLost(f"it has {len(sensor.channels)} channels and gives {len(first)} values")
-    return Found(name, about, "", sensor, first, first_t, statistics.median(times))
+    return ProbedSource(name, about, "", sensor, first, first_t, statistics.median(times))
 
 
 def _said(error: Exception) -> str:

@@ -66,7 +66,7 @@ __kernel void attempt(const __global float *x, __global float *y) {
 
 
 @dataclass(frozen=True)
-class Found:
+class OpenCLDevice:
     """An OpenCL device under its stable name."""
 
     name: str
@@ -74,14 +74,14 @@ class Found:
     caps: DeviceCaps
 
 
-def devices() -> list[Found]:
+def devices() -> list[OpenCLDevice]:
     """All OpenCL devices, GPUs first, named after platform and device rather than by position."""
     cl = opencl()
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
         raise DeviceError(f"no OpenCL platform: {error}. Try: pip install pocl-binary-distribution") from None
-    found: list[Found] = []
+    found: list[OpenCLDevice] = []
     for platform in platforms:
         try:
             members = platform.get_devices()
@@ -92,7 +92,7 @@ def devices() -> list[Found]:
             for long, short in (("portable-computing-language", "pocl"), ("nvidia-cuda-", "")):
                 base = base.replace(long, short)
             same = sum(f.name == base or f.name.startswith(f"{base}--") for f in found)
-            found.append(Found(base if not same else f"{base}--{same + 1}", device, caps_of(device)))
+            found.append(OpenCLDevice(base if not same else f"{base}--{same + 1}", device, caps_of(device)))
     return sorted(found, key=lambda f: f.caps.kind != "gpu")
 
 
@@ -201,7 +201,7 @@ def _works(device: Any, features: str) -> bool:
     return bool((y == 2 * x.sum() * np.arange(1, 5)).all())
 
 
-def find(spec: str) -> Found:
+def find(spec: str) -> OpenCLDevice:
     """`opencl`, `opencl:0` or `opencl:<part of a name>`."""
     wanted = spec.partition(":")[2]
     found = devices()

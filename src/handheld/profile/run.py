@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from handheld.analyse.estimate import Estimate
 from handheld.analyse.rails import Series, rails
 from handheld.analyse.run import Run, open_run
 from handheld.analyse.stats import AHEAD
 from handheld.errors import HandheldError
 from handheld.plan.plan import Plan
 from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure
-from handheld.profile.estimate import Estimate
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
 from handheld.profile.windows import WARMUP
