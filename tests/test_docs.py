@@ -134,3 +134,22 @@ def test_every_finding_and_table_of_a_run_is_documented():
     for name, method in vars(Run).items():
         if not name.startswith("_") and callable(method) and name not in ("close", "span", "warm"):
             assert f"`{name}(" in text, name
+
+
+#: words that a newcomer meets in the code and that mean one thing there
+WORDS = (
+    *("node", "op", "launch", "command", "variant", "choice", "slot", "segment", "target"),
+    *("plan", "step", "run file", "finding", "window", "device", "backend", "session", "submitter"),
+    *("family", "epilogue", "pack", "phase", "source"),
+)
+
+
+def test_the_glossary_explains_each_word_once_in_one_line():
+    entries = re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \|$", page("glossary.md"), re.MULTILINE)
+    words = [word for word, _ in entries]
+    assert len(words) == len(set(words)) and set(WORDS) <= set(words)
+    assert all(meaning[0].isupper() and meaning.endswith((".", ")")) for _, meaning in entries)
+    for linking in (ROOT / "README.md", ROOT / "docs" / "architecture.md"):
+        assert "glossary.md" in linking.read_text(encoding="utf-8")
+    for path in re.findall(r"`(\w+(?:/\w+)*(?:/|\.py))`", page("glossary.md")):
+        assert (ROOT / "src" / "handheld" / path).exists(), f"the glossary names {path}"
