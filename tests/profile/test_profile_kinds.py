@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from handheld.profile.estimate import Estimate
 
 from handheld import suite
 from handheld.errors import HandheldError
-from handheld.profile.estimate import Estimate
 from handheld.sensors.cpu import CpuBusy
 from handheld.sensors.memory import ProcessUse
 from handheld.store.rows import EnergyWindowRow
