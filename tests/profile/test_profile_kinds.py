@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from handheld.profile.estimate import Estimate
 
 from handheld import suite
+from handheld.analyse.estimate import Estimate
 from handheld.errors import HandheldError
 from handheld.sensors.cpu import CpuBusy
 from handheld.sensors.memory import ProcessUse
