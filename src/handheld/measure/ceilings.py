@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -30,6 +30,9 @@ from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.kernels.base import Arg, Buffer, Float, Int, Launch, with_defines
 from handheld.measure.timing import Measured
+
+if TYPE_CHECKING:
+    import pyopencl as cl
 
 VERSION = 1
 RUN_SECONDS = 0.012  # a timed run of a kernel, at least
@@ -213,17 +216,15 @@ class _Bench:
     """An open device. Work-items are few and long on a CPU, many on a GPU."""
 
     def __init__(self, found: opencl_devices.OpenCLDevice) -> None:
-        import pyopencl as cl
-
-        self.cl, self.caps = cl, found.caps
-        self.queue = cl.CommandQueue(cl.Context([found.device]))
+        self.api, self.caps = opencl_devices.opencl(), found.caps
+        self.queue: cl.CommandQueue = self.api.CommandQueue(self.api.Context([found.device]))
         self.text = (Path(__file__).parent / "ceilings.cl").read_text(encoding="utf-8")
         on_cpu = self.caps.kind == "cpu"
         self.local = 1 if on_cpu else min(128, self.caps.max_work_group)
         self.items = self.caps.compute_units * (4 if on_cpu else 16 * self.local)
         self.vector = 16 if on_cpu else 4  # floats that an item moves at once
 
-    def _program(self, **defines: object) -> Any:
+    def _program(self, **defines: object) -> cl.Program:
         text = with_defines(dict(defines), self.text)
         launches = [
             Launch(name, text, args, (1,), (1,))
@@ -233,10 +234,10 @@ class _Bench:
         (text,) = texts_of(launches, self.caps).values()
         return build(self.queue.context, text)
 
-    def _buffer(self, nbytes: int) -> Any:
-        buffer = self.cl.Buffer(self.queue.context, self.cl.mem_flags.READ_WRITE, nbytes)
+    def _buffer(self, nbytes: int) -> cl.Buffer:
+        buffer: cl.Buffer = self.api.Buffer(self.queue.context, self.api.mem_flags.READ_WRITE, nbytes)
         zero = np.array(0, np.uint32)
-        self.cl.enqueue_fill_buffer(self.queue, buffer, zero, 0, nbytes)  # so that it exists
+        self.api.enqueue_fill_buffer(self.queue, buffer, zero, 0, nbytes)  # so that it exists
         return buffer
 
     def _rates(self, run: Callable[[int], None], per_round: float, rounds: int = 1) -> Measured:
@@ -262,9 +263,9 @@ class _Bench:
                 options = {"FLOPS": 1, "T": scalar + width, "SCALAR": scalar, "WIDE": sums}
                 options |= {"FUSED": 1} if fused else {}
                 program = self._program(**options, **({"HALF": 1} if scalar == "half" else {}))
-                kernel = self.cl.Kernel(program, "flops")
+                kernel = self.api.Kernel(program, "flops")
 
-                def run(rounds: int, kernel: Any = kernel, y: Any = y) -> None:
+                def run(rounds: int, kernel: cl.Kernel = kernel, y: cl.Buffer = y) -> None:
                     kernel.set_args(y, np.float32(0.5), np.float32(0.5), np.int32(rounds))
                     self._launch(kernel, items, local)
 
@@ -274,8 +275,8 @@ class _Bench:
             y.release()
         return best, kind
 
-    def _launch(self, kernel: Any, items: int, local: int) -> None:
-        self.cl.enqueue_nd_range_kernel(self.queue, kernel, (items,), (local,))
+    def _launch(self, kernel: cl.Kernel, items: int, local: int) -> None:
+        self.api.enqueue_nd_range_kernel(self.queue, kernel, (items,), (local,))
         self.queue.finish()
 
     # ── memory ────────────────────────────────────────────────────────────────────────────────
@@ -285,13 +286,13 @@ class _Bench:
         program = self._program(T=f"float{self.vector}")
         out = self._buffer(4 * self.vector * self.items)
         x, y = self._buffer(nbytes), self._buffer(nbytes // 2)
-        read = self._walk(self.cl.Kernel(program, "read"), x, out, nbytes)
-        copy = self._walk(self.cl.Kernel(program, "copy"), x, y, nbytes // 2)
+        read = self._walk(self.api.Kernel(program, "read"), x, out, nbytes)
+        copy = self._walk(self.api.Kernel(program, "copy"), x, y, nbytes // 2)
         for buffer in (out, x, y):
             buffer.release()
         return Memory(nbytes, read, copy)
 
-    def _walk(self, kernel: Any, x: Any, y: Any, nbytes: int) -> Measured:
+    def _walk(self, kernel: cl.Kernel, x: cl.Buffer, y: cl.Buffer, nbytes: int) -> Measured:
         count = nbytes // (4 * self.vector)  # elements
         copies = kernel.function_name == "copy"
         if self.local == 1:
@@ -312,7 +313,7 @@ class _Bench:
             times, each = (rounds // least, least) if apart else (1, rounds)
             kernel.set_args(x, y, *(np.uint32(n) for n in (*walk, each)))
             for _ in range(times):
-                self.cl.enqueue_nd_range_kernel(self.queue, kernel, (items,), (self.local,))
+                self.api.enqueue_nd_range_kernel(self.queue, kernel, (items,), (self.local,))
             self.queue.finish()
 
         return self._rates(run, 4.0 * self.vector * at_once * (1 + copies), least)
@@ -324,7 +325,7 @@ class _Bench:
         nbytes = min(TRANSFER, self.caps.max_alloc_bytes // 4)
         device, host = self._buffer(nbytes), np.zeros(nbytes, np.uint8)
         small, few = self._buffer(4), np.zeros(4, np.uint8)
-        copy, found = self.cl.enqueue_copy, []
+        copy, found = self.api.enqueue_copy, []
         for ends, tiny in (((device, host), (small, few)), ((host, device), (few, small))):
             copy(self.queue, *ends, is_blocking=True)
             seconds = [_clock(copy, self.queue, *ends) for _ in range(RUNS)]
@@ -334,12 +335,12 @@ class _Bench:
 
     def launches(self) -> tuple[Measured, Measured, Measured]:
         """Seconds to enqueue, to run after another, and to enqueue and wait for, a launch."""
-        kernel = self.cl.Kernel(self._program(T="float"), "nothing")
+        kernel = self.api.Kernel(self._program(T="float"), "nothing")
         target = self._buffer(4)
         kernel.set_args(target)
 
         def enqueue() -> None:
-            self.cl.enqueue_nd_range_kernel(self.queue, kernel, (1,), (1,))
+            self.api.enqueue_nd_range_kernel(self.queue, kernel, (1,), (1,))
 
         def many() -> None:
             for _ in range(LAUNCHES):
@@ -359,7 +360,7 @@ class _Bench:
         return (Measured.of(host), Measured.of(device), Measured.of([_clock(one) for _ in range(LAUNCHES)]))
 
 
-def _clock(run: Callable[..., object], *args: Any) -> float:
+def _clock(run: Callable[..., object], *args: object) -> float:
     started = time.perf_counter()
     run(*args)
     return time.perf_counter() - started

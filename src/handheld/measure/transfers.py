@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -25,37 +25,42 @@ LEAST, MOST = 9, 400  # copies of a size
 TO_DEVICE, TO_HOST = "to_device", "to_host"
 
 
+class Copies(TypedDict):
+    """All copies of one size."""
+
+    bytes: int
+    seconds: list[float]
+
+
 def transfer_times(
     device: str,
     sizes: Sequence[int] = SIZES,
     seconds: float = SECONDS,
     progress: Callable[[str, float], None] = lambda what, part: None,
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[Copies]]:
     """Direction -> for each size its bytes and the seconds of every copy."""
-    import pyopencl
-
-    cl: Any = pyopencl
+    api = opencl_devices.opencl()
     found = opencl_devices.find(device)
-    queue = cl.CommandQueue(cl.Context([found.device]))
+    queue = api.CommandQueue(api.Context([found.device]))
     sizes = [size for size in sizes if size <= found.caps.max_alloc_bytes // 4]
     largest = max(sizes)
     host = np.zeros(largest, np.uint8)
-    buffer = cl.Buffer(queue.context, cl.mem_flags.READ_WRITE, largest)
-    cl.enqueue_fill_buffer(queue, buffer, np.uint8(0), 0, largest)
+    buffer = api.Buffer(queue.context, api.mem_flags.READ_WRITE, largest)
+    api.enqueue_fill_buffer(queue, buffer, np.uint8(0), 0, largest)
     queue.finish()
-    times: dict[str, list[dict[str, Any]]] = {TO_DEVICE: [], TO_HOST: []}
+    times: dict[str, list[Copies]] = {TO_DEVICE: [], TO_HOST: []}
     try:
         for place, size in enumerate(sizes):
             progress(f"transfers of {size:,} B", place / len(sizes))
             ends = {TO_DEVICE: (buffer, host[:size]), TO_HOST: (host[:size], buffer)}
             taken: dict[str, list[float]] = {name: [] for name in ends}
             for ways in ends.values():
-                cl.enqueue_copy(queue, *ways, is_blocking=True)  # drivers prepare at the first
+                api.enqueue_copy(queue, *ways, is_blocking=True)  # drivers prepare at the first
             began = time.perf_counter()
             while _more(taken[TO_HOST], time.perf_counter() - began, 2 * seconds):
                 for name, ways in ends.items():
                     start = time.perf_counter()
-                    cl.enqueue_copy(queue, *ways, is_blocking=True)
+                    api.enqueue_copy(queue, *ways, is_blocking=True)
                     taken[name].append(time.perf_counter() - start)
             for name, values in taken.items():
                 times[name].append({"bytes": size, "seconds": values})

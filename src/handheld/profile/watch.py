@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from handheld.backends.reference.session import TorchRecording
+from handheld.backends.reference.recording import TorchRecording
 from handheld.errors import HandheldError
 from handheld.module_paths import follow_modules
 from handheld.profile.facts import code_state, machine, versions

@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from handheld.backends.opencl.widen import widened
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError, HandheldError
 from handheld.kernels.base import Buffer, Launch
+
+if TYPE_CHECKING:
+    import pyopencl as cl
 
 
 def opencl() -> Any:
@@ -70,22 +73,22 @@ class OpenCLDevice:
     """An OpenCL device under its stable name."""
 
     name: str
-    device: Any
+    device: cl.Device
     caps: DeviceCaps
 
 
 def devices() -> list[OpenCLDevice]:
     """All OpenCL devices, GPUs first, named after platform and device rather than by position."""
-    cl = opencl()
+    api = opencl()
     try:
-        platforms = cl.get_platforms()
-    except cl.Error as error:
+        platforms = api.get_platforms()
+    except api.Error as error:
         raise DeviceError(f"no OpenCL platform: {error}. Try: pip install pocl-binary-distribution") from None
     found: list[OpenCLDevice] = []
     for platform in platforms:
         try:
             members = platform.get_devices()
-        except cl.Error:
+        except api.Error:
             continue
         for device in members:
             base = cache.slug(f"{platform.name} {device.name}")
@@ -96,9 +99,9 @@ def devices() -> list[OpenCLDevice]:
     return sorted(found, key=lambda f: f.caps.kind != "gpu")
 
 
-def caps_of(device: Any) -> DeviceCaps:
-    cl = opencl()
-    kind = "cpu" if device.type & cl.device_type.CPU else "gpu"
+def caps_of(device: cl.Device) -> DeviceCaps:
+    api = opencl()
+    kind = "cpu" if device.type & api.device_type.CPU else "gpu"
     unified = bool(device.host_unified_memory)
     memory = int(device.global_mem_size)
     if unified:
@@ -125,7 +128,7 @@ def caps_of(device: Any) -> DeviceCaps:
     )
 
 
-def _vectors_of(device: Any, kind: str) -> tuple[int, str]:
+def _vectors_of(device: cl.Device, kind: str) -> tuple[int, str]:
     """Floats in a vector, and the features that texts must ask for to have them. A driver may name
     the CPU's own vectors and compile for less: an older PoCL does on processors that its compiler
     does not know. What it says is compared with what it compiles for, once a driver."""
@@ -150,7 +153,7 @@ def _kept_vectors(path: Path) -> tuple[int, str] | None:
     return None
 
 
-def _ask_vectors(device: Any, said: int, path: Path) -> tuple[int, str]:
+def _ask_vectors(device: cl.Device, said: int, path: Path) -> tuple[int, str]:
     width, features = min(_compiled_width(device) or said, said), ""
     if width < said and _processor_has(_FEATURES) and _works(device, _FEATURES):
         width, features = said, _FEATURES
@@ -159,15 +162,15 @@ def _ask_vectors(device: Any, said: int, path: Path) -> tuple[int, str]:
     return width, features
 
 
-def _compiled_width(device: Any) -> int:
+def _compiled_width(device: cl.Device) -> int:
     """By the names that the compiler defines; 0 if it defines none of them."""
-    cl = opencl()
+    api = opencl()
     try:
-        program = cl.Program(cl.Context([device]), _WIDTH).build()
-        size = cl.Kernel(program, "width").get_work_group_info(
-            cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, device
+        program = api.Program(api.Context([device]), _WIDTH).build()
+        size = api.Kernel(program, "width").get_work_group_info(
+            api.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, device
         )
-    except cl.Error:
+    except api.Error:
         return 0
     return int(size[0]) if size[0] > 1 else 0
 
@@ -181,22 +184,22 @@ def _processor_has(features: str) -> bool:
     return bool(cores) and set(features.split(",")) <= set.intersection(*cores)
 
 
-def _works(device: Any, features: str) -> bool:
+def _works(device: cl.Device, features: str) -> bool:
     """Whether a text that asks for them gives what it should."""
-    cl = opencl()
+    api = opencl()
     launch = Launch("attempt", _TRY, (Buffer(0), Buffer(1)), (4,), (1,))
     x, y = np.arange(16, dtype=np.float32), np.zeros(4, np.float32)
     try:
-        context = cl.Context([device])
-        queue, flags = cl.CommandQueue(context), cl.mem_flags
-        program = cl.Program(context, widened([launch], features)).build(options=["-w"])
-        of_x = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
-        of_y = cl.Buffer(context, flags.WRITE_ONLY, y.nbytes)
-        kernel = cl.Kernel(program, launch.kernel)
+        context = api.Context([device])
+        queue, flags = api.CommandQueue(context), api.mem_flags
+        program = api.Program(context, widened([launch], features)).build(options=["-w"])
+        of_x = api.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
+        of_y = api.Buffer(context, flags.WRITE_ONLY, y.nbytes)
+        kernel = api.Kernel(program, launch.kernel)
         kernel.set_args(of_x, of_y)
-        cl.enqueue_nd_range_kernel(queue, kernel, launch.global_size, launch.local_size)
-        cl.enqueue_copy(queue, y, of_y)
-    except cl.Error:
+        api.enqueue_nd_range_kernel(queue, kernel, launch.global_size, launch.local_size)
+        api.enqueue_copy(queue, y, of_y)
+    except api.Error:
         return False
     return bool((y == 2 * x.sum() * np.arange(1, 5)).all())
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from handheld.backends.base import Session, host_caps
 from handheld.backends.reference.ops import run_node
+from handheld.backends.reference.recording import TorchRecording, cuda_mark
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.graph.dtypes import DTYPES, F32
-from handheld.graph.graph import Node, Tensor, pack_offsets
-from handheld.store.commands import LAUNCH, UPLOAD, Commands, commands
+from handheld.graph.graph import Graph, Node, pack_offsets
+from handheld.store.commands import LAUNCH, UPLOAD
 
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
@@ -49,61 +50,6 @@ class _Value:
     def read(self) -> np.ndarray:
         array = self.tensor.cpu().numpy()
         return array.astype(np.float32) if array.dtype == np.float64 else array
-
-
-def cuda_event() -> Any:
-    """An event, recorded now."""
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
-
-
-def cuda_mark() -> tuple[Any, int, int]:
-    """An event of a GPU that has nothing to do, its host time, and how far off that may be."""
-    torch.cuda.synchronize()
-    begin = time.monotonic_ns()
-    event = cuda_event()
-    event.synchronize()
-    error = (time.monotonic_ns() - begin) // 2
-    return event, begin + error, error
-
-
-class TorchRecording:
-    """Ops with their times."""
-
-    def __init__(self, where: str) -> None:
-        self.cuda = where == "cuda"
-        self.notes: list[tuple[int, int, int, int, int, Any, Any]] = []
-        if self.cuda:
-            torch.cuda.synchronize()
-            self.base_event, self.base_ns, _ = cuda_mark()
-
-    def begin(self) -> tuple[int, Any]:
-        return time.monotonic_ns(), cuda_event() if self.cuda else None
-
-    def end(self, begun: tuple[int, Any], kind: int, node: int, nbytes: int) -> None:
-        event = cuda_event() if self.cuda else None
-        self.notes.append((kind, node, nbytes, begun[0], time.monotonic_ns(), begun[1], event))
-
-    def read(self) -> Commands:
-        rows = []
-        if self.cuda:
-            torch.cuda.synchronize()
-        for kind, node, nbytes, begin, end, first, last in self.notes:
-            start, stop = begin, end
-            if self.cuda:
-                start = self.base_ns + round(self.base_event.elapsed_time(first) * 1e6)
-                stop = self.base_ns + round(self.base_event.elapsed_time(last) * 1e6)
-            rows.append((kind, node, nbytes, begin, end, begin, begin, start, stop))
-        self.notes.clear()
-        return commands(rows)
-
-    def clear(self) -> None:
-        self.notes.clear()
-
-    def __len__(self) -> int:
-        """Ops and transfers so far."""
-        return len(self.notes)
 
 
 class ReferenceSession(Session):
@@ -174,29 +120,28 @@ class ReferenceSession(Session):
     def run_node(self, graph: str, index: int) -> None:
         plan = self.plan.graphs[graph].graph
         values, node = self._values[graph], plan.nodes[index]
-        self._join_packs(plan.tensors, plan.packs, node, values)
+        self._join_packs(plan, node, values)
         for out, value in zip(node.outputs, run_node(node, plan, values, self.float_dtype, self.where), strict=True):
             values[out] = value
             if out in plan.packs:
-                self._split_pack(plan.tensors, plan.packs[out], value, values)
+                self._split_pack(plan, out, values)
         self.counters.launches += 1
 
-    def _join_packs(self, tensors: object, packs: object, node: Node, values: dict[int, torch.Tensor]) -> None:
+    def _join_packs(self, graph: Graph, node: Node, values: dict[int, torch.Tensor]) -> None:
         for view in node.inputs:
-            if view.tensor in packs:  # type: ignore[operator]
-                members = packs[view.tensor]  # type: ignore[index]
-                offsets, size = pack_offsets(tensors, members)  # type: ignore[arg-type]
+            if view.tensor in graph.packs:
+                members = graph.packs[view.tensor]
+                offsets, size = pack_offsets(graph.tensors, members)
                 whole = torch.zeros(size, dtype=values[members[0]].dtype, device=self.where)
                 for m, o in zip(members, offsets, strict=True):
                     whole[o : o + values[m].numel()] = values[m].reshape(-1)
                 values[view.tensor] = whole
 
-    def _split_pack(
-        self, tensors: object, members: tuple[int, ...], whole: torch.Tensor, values: dict[int, torch.Tensor]
-    ) -> None:
-        offsets, _ = pack_offsets(tensors, members)  # type: ignore[arg-type]
+    def _split_pack(self, graph: Graph, pack: int, values: dict[int, torch.Tensor]) -> None:
+        members, whole = graph.packs[pack], values[pack]
+        offsets, _ = pack_offsets(graph.tensors, members)
         for m, o in zip(members, offsets, strict=True):
-            tensor: Tensor = tensors[m]  # type: ignore[index]
+            tensor = graph.tensors[m]
             values[m] = whole[o : o + tensor.size].reshape(tensor.shape)
 
     def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
