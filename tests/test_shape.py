@@ -10,8 +10,8 @@ FOLDERS = ("src", "tests", "bench", "scripts", "coverage")
 MODULE_LINES, FUNCTION_LINES, COLUMNS = 400, 60, 120
 
 #: What is still too long. Nothing is added here: it shrinks until it is empty.
-LONG_MODULES: set[str] = {"bench/kernels.py", "src/handheld/frontend/record.py", "tests/measure/test_tuner.py"}
-LONG_FUNCTIONS: set[str] = {"src/handheld/cli/train.py train", "src/handheld/kernels/contract_local.py reads"}
+LONG_MODULES: set[str] = {"src/handheld/frontend/record.py"}
+LONG_FUNCTIONS: set[str] = {"src/handheld/cli/train.py train"}
 WIDE_PAGES: set[str] = set()
 
 
