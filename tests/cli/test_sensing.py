@@ -55,7 +55,7 @@ def test_each_sensor_with_a_live_reading_or_the_reason(tmp_path):
         ("jetson-tx2", "PLL-therm not read: the zone is switched off"),
         ("pixel-6", "S10M_VDD_TPU … VSYS_PWR_DISPLAY 0 W"),
         ("adreno", "gpu load 37%, gpu clock 587 MHz, gpu temperature 52 °C"),
-        ("battery-charging", "BATC power not read: the battery says Charging"),
+        ("battery-charging", "BATC power not read: the battery's status is Charging"),
         ("battery-phone", "battery power 1.4 W, battery charge 2,967 mAh"),
         ("raspberry-pi-5", "3V7_WL_SW … HDMI 0 W to 9.76 W"),
     ],

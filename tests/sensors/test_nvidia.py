@@ -82,7 +82,7 @@ def test_load_memory_clocks_and_temperature(machine, plays):
 
 
 @pytest.mark.parametrize(
-    ("role", "reason"), [("orin", "jetson"), ("none", "knows no GPU"), ("broken", "Driver Not Loaded.*nvidia-smi")]
+    ("role", "reason"), [("orin", "jetson"), ("none", "finds no GPU"), ("broken", "Driver Not Loaded.*nvidia-smi")]
 )
 @pytest.mark.parametrize("source", [NvidiaPower, NvidiaState])
 def test_reasons(machine, plays, source, role, reason):

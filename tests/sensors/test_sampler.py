@@ -166,7 +166,7 @@ def test_a_battery_that_is_plugged_in_is_a_gap_with_its_reason(tmp_path, file):
         until(lambda: count(file, "battery") >= 2)
         put(tmp_path, "sys/class/power_supply/battery/status", "Charging\n")
         (gap,) = until(lambda: gaps(file))
-    assert gap["channel"] == "battery power" and "Unplug" in gap["reason"]
+    assert gap["channel"] == "battery power" and "unplug" in gap["reason"]
 
 
 def test_a_counter_that_starts_again_is_a_gap(tmp_path, file):
@@ -175,7 +175,7 @@ def test_a_counter_that_starts_again_is_a_gap(tmp_path, file):
         until(lambda: count(file, "rapl") >= 2)
         put(tmp_path, "sys/class/powercap/intel-rapl:0/energy_uj", "5000\n")
         (gap,) = until(lambda: gaps(file))
-    assert gap["channel"] == "package-0" and "set anew" in gap["reason"] and gap["to_ns"]
+    assert gap["channel"] == "package-0" and "was reset" in gap["reason"] and gap["to_ns"]
     assert Samples(file).series("rapl", "package-0")[1] == pytest.approx(240422.366267)
 
 
@@ -218,7 +218,7 @@ def test_what_cannot_start_says_why(steered, tmp_path, file):
     class Here(Steered):
         """Another process cannot import it."""
 
-    with pytest.raises(HandheldError, match="put it in a module"), Sampler([Here], file):
+    with pytest.raises(HandheldError, match="at the top level of a module"), Sampler([Here], file):
         pass
     with (
         pytest.raises(HandheldError, match="there is no value"),
@@ -230,7 +230,7 @@ def test_what_cannot_start_says_why(steered, tmp_path, file):
         pass
     assert file.read_text() == "mine"
     with (
-        pytest.raises(HandheldError, match="could not be made"),
+        pytest.raises(HandheldError, match="could not be created"),
         Sampler([Steered], tmp_path / "no" / "such" / "folder", where=steered),
     ):
         pass

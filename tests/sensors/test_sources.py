@@ -214,14 +214,14 @@ def test_pixel_rails_say_what_they_cover(tmp_path):
 
 def test_a_battery_that_charges_has_no_power(tmp_path):
     found = values(battery.Battery.probe(grow("battery-charging", tmp_path)))
-    assert "says Charging" in found["BATC power"] and found["BATC level"] == 73.0
+    assert "is Charging" in found["BATC power"] and found["BATC level"] == 73.0
     (tmp_path / "sys/class/power_supply/BATC/status").write_text("Discharging\n")
     assert "too small" in values(battery.Battery.probe(Where(tmp_path)))["BATC power"]
 
 
 def test_a_battery_beside_usb_power_has_no_power(tmp_path):
     found = values(battery.Battery.probe(grow("battery-pixel-3a", tmp_path)))
-    assert "says Not charging" in found["battery power"]
+    assert "is Not charging" in found["battery power"]
     assert found["battery temperature"] == pytest.approx(31.3)
 
 

@@ -1,16 +1,16 @@
-"""What the machine reports about itself: power, energy, load, clocks, temperature, memory.
+"""Sensors read what the machine reports about itself: power, energy, load, clocks, temperature, memory.
 
-    base      Channel, Sensor, Where: what a source of readings is, and how it is looked for
-    files     files of /sys and /proc that are read again and again
-    counters  counters that wrap or start again, made into one rising line; rates
-    find      every source there is, plug-ins included: here, or not here and why
-    sampler   reads sensors from another process while something else runs
-    child     that process
-    worker    one source in it
-    sink      where it writes: one SQLite file; and how that is read
+    base      Channel, Sensor, Where: the interface of a sensor, and where sensors look
+    files     files of /sys and /proc that are read repeatedly
+    counters  removes wraps and resets from counters; computes rates
+    find      looks for every sensor, plug-ins included; a missing one comes with the reason
+    sampler   reads sensors from a separate process while the program runs
+    child     the main program of that process
+    worker    the thread that reads one source in that process
+    sink      the SQLite file that the sampler writes, and its reader
 
-One file a family of sources: nvidia, rapl, jetson, hwmon, adreno, mali, pixel, battery, amd,
-raspberry, cpu, memory, thermal. None imports PyTorch or OpenCL.
+Each family of sensors has one file: nvidia, rapl, jetson, hwmon, adreno, mali, pixel, battery, amd,
+raspberry, cpu, memory, threads, thermal. No file here imports PyTorch or OpenCL.
 """
 
 from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Where

@@ -1,6 +1,6 @@
-"""Qualcomm's Adreno GPUs through the kgsl driver, and the clock of the memory beside them.
+"""Sensors of Qualcomm phones: the Adreno GPU (kgsl driver) and the DRAM clock.
 
-Files are opened by their names: on many phones an app may read one and yet not list the folder.
+Files are opened by name. On many phones an app may read a file but may not list its folder.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Valu
 from handheld.sensors.files import File, leading, opened, optional, quoted
 
 _GPU = "/sys/class/kgsl/kgsl-3d0"
-_HINT = "Android keeps it from apps. Try: adb shell (as the shell user), or a device with root"
+_HINT = "Android apps may not read it. Try: adb shell (as the shell user), or a device with root"
 
 
 class Adreno(Sensor):
     name = "adreno"
     about = "Adreno GPU load, clock and temperature (kgsl)"
-    period_s = 0.25  # busy time is of the last window, which is a second or longer
+    period_s = 0.25  # The driver averages the load over a window of a second or longer.
 
     def __init__(self, busy: File, clock: File | None, heat: File | None) -> None:
         self._busy = busy
@@ -38,9 +38,9 @@ class Adreno(Sensor):
     def probe(cls, where: Where) -> Adreno:
         busy = optional(where, f"{_GPU}/gpu_busy_percentage") or optional(where, f"{_GPU}/gpubusy")
         if busy is None:
-            known = optional(where, f"{_GPU}/gpu_model")  # an app may read this one alone
-            if known is None and not where.path(_GPU).exists():
-                raise Unavailable(f"there is no {_GPU}: not an Adreno, or not Qualcomm's driver")
+            model = optional(where, f"{_GPU}/gpu_model")  # On some phones an app may read only this file.
+            if model is None and not where.path(_GPU).exists():
+                raise Unavailable(f"there is no {_GPU}: not an Adreno GPU, or not Qualcomm's driver")
             busy = opened(where, f"{_GPU}/gpubusy", _HINT)
         clock = optional(where, f"{_GPU}/devfreq/cur_freq") or optional(where, f"{_GPU}/gpuclk")
         return cls(busy, clock, optional(where, f"{_GPU}/temp"))
@@ -53,7 +53,8 @@ class Adreno(Sensor):
         return [self._share(text), *(file.value(scale) for file, _, scale in self._others)]
 
     def _share(self, text: str) -> Value:
-        """`37 %`, or `busy total` in microseconds of the last window: `0 0` while it is off."""
+        """The load in percent. The text is `37 %`, or `busy total` in microseconds of the last window
+        (`0 0` while the GPU is off)."""
         try:
             if self._busy.path.name == "gpu_busy_percentage":
                 return leading(text)

@@ -1,4 +1,4 @@
-"""AMD GPUs through the amdgpu driver."""
+"""The sensor of AMD GPUs (amdgpu driver)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from handheld.sensors.base import Channel, Sensor, Unavailable, Value, Where
 from handheld.sensors.files import File, opened, optional, unless_all_missing
 
-#: under the card's device folder; a sensor has what is there, the first of each name
+#: Files under the card's device folder: path, channel, quantity, part, scale. A channel's first readable file is used.
 _FILES = (
     ("gpu_busy_percent", "load", "utilisation", "gpu", 1.0),
     ("mem_busy_percent", "memory load", "utilisation", "memory", 1.0),
@@ -26,9 +26,9 @@ class AmdGpu(Sensor):
     about = "AMD GPU load, power, memory, clocks and temperature"
     period_s = 0.05
 
-    def __init__(self, found: list[tuple[Channel, File, float]]) -> None:
-        self.channels = tuple(channel for channel, _, _ in found)
-        self._files = [(file, scale) for _, file, scale in found]
+    def __init__(self, entries: list[tuple[Channel, File, float]]) -> None:
+        self.channels = tuple(channel for channel, _, _ in entries)
+        self._files = [(file, scale) for _, file, scale in entries]
 
     @classmethod
     def probe(cls, where: Where) -> AmdGpu:
@@ -45,10 +45,10 @@ class AmdGpu(Sensor):
 
 
 def _card(where: Where, index: int, card: Path) -> list[tuple[Channel, File, float]]:
-    found: dict[str, tuple[Channel, File, float]] = {}
-    for pattern, what, quantity, covers, scale in _FILES:
+    entries: dict[str, tuple[Channel, File, float]] = {}
+    for pattern, name, quantity, covers, scale in _FILES:
         for path in sorted(card.glob(pattern)):
             file = optional(where, path)
-            if file is not None and what not in found:
-                found[what] = (Channel(f"gpu{index} {what}", quantity, covers=(covers,)), file, scale)
-    return list(found.values())
+            if file is not None and name not in entries:
+                entries[name] = (Channel(f"gpu{index} {name}", quantity, covers=(covers,)), file, scale)
+    return list(entries.values())

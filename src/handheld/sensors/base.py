@@ -1,11 +1,10 @@
-"""What a source of readings is.
+"""The interface of a sensor.
 
-    Where ──Sensor.probe──►  Sensor   or  Unavailable: why not, and what to do
-              Sensor.read ──►  a value for every channel, or the reason there is none
-                               or  SensorLost: the whole source is gone
+    Where ──Sensor.probe──►  a Sensor, or Unavailable with the reason and what to do
+              Sensor.read ──►  one value per channel, or SensorLost if the whole source is gone
 
-A value is a number in the channel's unit, always. What cannot be read is a text that says why: it
-never becomes a zero.
+A value is a number in the channel's unit. If a channel cannot be read, its value is a text with the reason,
+never zero.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from handheld.errors import SensorLost, Unavailable
 
 __all__ = ["UNITS", "Channel", "Sensor", "SensorLost", "Unavailable", "Value", "Where", "distinct", "natural"]
 
-#: what a channel measures → its unit; SI, but for °C and %
+#: Unit per quantity. All are SI units except °C and %.
 UNITS = {
     "power": "W",
     "energy": "J",
@@ -33,23 +32,23 @@ UNITS = {
     "charge": "C",
 }
 
-#: a number in the channel's unit, or the reason there is none
+#: A number in the channel's unit, or the reason why there is none.
 Value = float | str
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One line of numbers.
+    """One quantity that a sensor reads over time.
 
-    A counter only rises (joules since some start, seconds that a core was busy): its difference
-    over a window is what counts. `wraps_at` is where it starts again from zero, if it does.
+    A counter only rises (joules since a start, seconds that a core was busy); only its difference over a window
+    is meaningful. `wraps_at` is the value at which it starts again from zero, or None.
     """
 
-    name: str  # the source's own label where it has one: VDD_CPU_GPU_CV, package-0, cpu3
+    name: str  # the label that the source gives it, if any: VDD_CPU_GPU_CV, package-0, cpu3
     quantity: str  # a key of UNITS
     counter: bool = False
-    covers: tuple[str, ...] = ()  # system, cpu, gpu, memory, soc, …: all that is in it
-    part_of: str = ""  # a channel of the same source that has this one in it: never add the two
+    covers: tuple[str, ...] = ()  # all parts that it includes: system, cpu, gpu, memory, soc, …
+    part_of: str = ""  # a channel of the same source that includes this one: never add the two
     wraps_at: float | None = None
 
     @property
@@ -59,22 +58,21 @@ class Channel:
 
 @dataclass(frozen=True)
 class Where:
-    """Where to look: the root folder, and the process whose memory and time are of interest."""
+    """Where sensors look: the root folder, and the process whose memory and time are measured."""
 
     root: Path = Path("/")
     pid: int = field(default_factory=os.getpid)
 
     def path(self, path: str) -> Path:
-        """`/sys/class/thermal` under the root."""
+        """An absolute path such as `/sys/class/thermal`, under the root."""
         return self.root / path.lstrip("/")
 
     def glob(self, pattern: str) -> list[Path]:
-        """What matches under the root, numbers in order (cpu2 before cpu10)."""
-        found = self.root.glob(pattern.lstrip("/"))
-        return sorted(found, key=lambda path: natural(str(path)))
+        """The matching paths under the root, sorted with numbers in numeric order (cpu2 before cpu10)."""
+        return sorted(self.root.glob(pattern.lstrip("/")), key=lambda path: natural(str(path)))
 
     def shown(self, path: Path) -> str:
-        """A path as it is on the device, not in a test's folder."""
+        """The path as the device has it, without the root. For messages."""
         try:
             return f"/{path.relative_to(self.root)}"
         except ValueError:
@@ -82,29 +80,32 @@ class Where:
 
 
 class Sensor(abc.ABC):
-    """A source that is here. A subclass is a source's whole code: `probe`, `read`, `close`."""
+    """A sensor that is present and can be read. A subclass implements `probe`, `read` and, if needed, `close`."""
 
-    name: ClassVar[str]  # short and stable: what people and run files call it
-    about: ClassVar[str]  # what it is, in a few words
-    period_s: float = 0.01  # how often it is worth reading
+    name: ClassVar[str]  # short and stable: people and run files use it
+    about: ClassVar[str]  # a description in a few words
+    period_s: float = 0.01  # the time between two readings, unless the user sets another
 
     channels: tuple[Channel, ...] = ()
 
     @classmethod
     @abc.abstractmethod
     def probe(cls, where: Where) -> Sensor:
-        """The sensor, ready to be read; Unavailable if it is not here."""
+        """Return the sensor, ready to be read. Raises Unavailable if it is not present."""
 
     @abc.abstractmethod
     def read(self) -> Sequence[Value]:
-        """A value for each channel, in their order. SensorLost or OSError: it is gone."""
+        """Return one value per channel, in the order of `channels`.
 
-    def close(self) -> None:  # noqa: B027  most have nothing to give back
-        """Gives back what it holds."""
+        Raises SensorLost or OSError if the sensor is gone.
+        """
+
+    def close(self) -> None:  # noqa: B027  Most sensors hold nothing that must be released.
+        """Release files and handles."""
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
-    """A key that sorts the numbers in a text as numbers."""
+    """A sort key that compares the numbers in a text as numbers."""
     parts, digits = [], ""
     for char in text + "\0":
         if char.isdigit() and char.isascii():
@@ -118,10 +119,10 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Names as they are, those that come again with a number: acpitz, acpitz 2."""
-    seen: dict[str, int] = {}
-    made = []
+    """The names, made unique: repeated names get a number (acpitz, acpitz 2)."""
+    count: dict[str, int] = {}
+    unique = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        made.append(name if seen[name] == 1 else f"{name} {seen[name]}")
-    return made
+        count[name] = count.get(name, 0) + 1
+        unique.append(name if count[name] == 1 else f"{name} {count[name]}")
+    return unique

@@ -1,8 +1,8 @@
-"""Batteries: what a phone or laptop draws while nothing charges it.
+"""The battery sensor: the power that a phone or laptop draws while it is not charging.
 
-Power is `power_now`, or current times voltage. The current's sign differs by vendor, so `status`
-decides: only while it says Discharging is the battery's power the device's. Some vendors report
-mA where the kernel's rule is µA; a current too small to be one is refused, not guessed at.
+Power is `power_now`, or current times voltage. The sign of the current differs by vendor, so it is ignored: the
+battery's power is the device's power only while `status` is Discharging. The kernel's unit of current is µA, but some
+vendors report mA. A current that is too small for µA is rejected; its unit is not guessed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from handheld.sensors.base import Channel, Sensor, SensorLost, Value, Where
 from handheld.sensors.files import absent, label, opened, optional
 
-_HINT = "Android keeps it from some apps. Try: adb shell (as the shell user)"
-_LEAST_UA = 20_000  # 20 mA at 4 V is 80 mW: a machine that runs this draws more
+_HINT = "Some Android apps may not read it. Try: adb shell (as the shell user)"
+_LEAST_UA = 20_000  # 20 mA at 4 V are 80 mW. A machine that runs this code draws more.
 
 
 class Battery(Sensor):
@@ -23,7 +23,7 @@ class Battery(Sensor):
     period_s = 0.25  # fuel gauges measure every 0.25 to 30 s
 
     def __init__(self, where: Where, folder: Path) -> None:
-        own = folder.name
+        battery = folder.name
         self._status = opened(where, folder / "status", _HINT)
         self._power = optional(where, folder / "power_now")
         self._current = optional(where, folder / "current_now")
@@ -37,13 +37,13 @@ class Battery(Sensor):
             ("capacity", "level", "utilisation", 1.0),
             ("temp", "temperature", "temperature", 0.1),
         )
-        found = [
-            (optional(where, folder / file), Channel(f"{own} {what}", quantity), scale)
-            for file, what, quantity, scale in others
+        candidates = [
+            (optional(where, folder / file), Channel(f"{battery} {name}", quantity), scale)
+            for file, name, quantity, scale in others
         ]
-        self._others = [(file, channel, scale) for file, channel, scale in found if file]
+        self._others = [(file, channel, scale) for file, channel, scale in candidates if file]
         self.channels = (
-            Channel(f"{own} power", "power", covers=("system",)),
+            Channel(f"{battery} power", "power", covers=("system",)),
             *(channel for _, channel, _ in self._others),
         )
 
@@ -53,10 +53,10 @@ class Battery(Sensor):
             folder
             for folder in where.glob("/sys/class/power_supply/*")
             if label(folder / "type") == "Battery" and label(folder / "scope") != "Device"
-        ]  # a mouse's battery is not ours
+        ]  # The scope Device is the battery of a mouse or another accessory.
         if not folders:
             raise absent(where, "/sys/class/power_supply", "there is no battery in /sys/class/power_supply", _HINT)
-        named = [folder for folder in folders if folder.name == "battery"]  # Android's own
+        named = [folder for folder in folders if folder.name == "battery"]  # Android's name for the main battery
         return cls(where, (named or folders)[0])
 
     def read(self) -> Sequence[Value]:
@@ -68,8 +68,8 @@ class Battery(Sensor):
             self._watts()
             if status == "Discharging"
             else (
-                f"the battery says {status or 'nothing'}: its power is the device's only while it is "
-                "discharging. Unplug it"
+                f"the battery's status is {status or 'empty'}: its power is the power of the device only while it is "
+                "discharging. Try: unplug the charger"
             )
         )
         return [power, *(file.value(scale) for file, _, scale in self._others)]
@@ -84,7 +84,7 @@ class Battery(Sensor):
             return current if isinstance(current, str) else voltage
         if abs(current) < _LEAST_UA:
             return (
-                f"{self._current.path} is {current:.0f}: too small for µA, so this device "
-                "reports another unit, or nothing"
+                f"{self._current.path} is {current:.0f}, which is too small for µA: this device "
+                "uses another unit, or reports no current"
             )
         return abs(current) * 1e-6 * voltage

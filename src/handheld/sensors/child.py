@@ -1,13 +1,13 @@
-"""The sampler's process: `python -m handheld.sensors.child`, started by sampler.py.
+"""The main program of the sampler's process: `python -m handheld.sensors.child`, started by sampler.py.
 
-It is sent what to sample, then any message asks for a summary, and the end of messages is the signal to stop. It
-answers when it is ready or cannot be, and once for each summary.
+The first message says what to sample; the process answers that it is ready, or why not. Each later message asks for
+a summary, and gets one. When no more messages can come, the process stops.
 
-One thread a source, so that a slow or hanging one holds up no other; the first thread writes what
-they have read, four times a second. All of it takes at most SHARE of the machine's processors:
-where it would take more, sources are read less often than their periods say. It ends with its
-parent, however that ends: the pipe closes, the kernel sends the death signal, and the parent's
-number is looked at besides (a forked grandchild may hold the pipe open). What it has read by then is written first.
+Each source is read by its own thread, so a slow or hanging source does not delay the others. The main thread writes
+the readings four times per second. The process may use at most SHARE of the machine's processors; if it needs more,
+sources are read less often than their periods say. The process ends with its parent, however the parent ends: the
+pipe closes, the kernel sends a signal, and the parent's process id is checked too (a forked grandchild may hold the
+pipe open). Everything that was read until then is written first.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from handheld.sensors.base import Where
 from handheld.sensors.sink import Gap, Reading, Sink
 from handheld.sensors.worker import Worker
 
-WRITE_S = 0.25  # between two writes
-SHARE = 0.01  # of all processors, that sampling may take
-MOST = 10.0  # times its period, that a source may wait
-LOOK_S = 1.0  # between two looks at what it takes
-KEPT = 200_000  # readings held in memory while the sink refuses them
+WRITE_S = 0.25  # time between two writes
+SHARE = 0.01  # the share of all processors that sampling may use
+MOST = 10.0  # the largest factor by which a period is stretched
+LOOK_S = 1.0  # time between two checks of the processor time used
+KEPT = 200_000  # readings kept in memory while the sink fails
 
 
 class Writer:
-    """Takes what the workers have read to the sink; keeps it while the sink refuses."""
+    """Moves readings from the workers to the sink, and keeps them in memory while the sink fails."""
 
     def __init__(self, sink: Sink, workers: list[Worker]) -> None:
         self.sink, self.workers = sink, workers
@@ -55,7 +55,7 @@ class Writer:
         self.gap_count = len(self._seen)
         try:
             self.sink.write(self._readings, self._gaps.values(), [worker.cost() for worker in self.workers])
-        except Exception as error:  # a full disk, say: it may get better
+        except Exception as error:  # The next write may succeed, for example when a full disk has space again.
             self.problem = f"{self.sink.path} could not be written: {error}"
             self.lost += max(0, len(self._readings) - KEPT)
             del self._readings[:-KEPT]
@@ -65,7 +65,7 @@ class Writer:
 
 
 class Pace:
-    """How much longer than their periods sources wait, so that sampling stays within its share."""
+    """Stretches the periods of all sources so that sampling stays within SHARE."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self.workers = workers
@@ -75,7 +75,7 @@ class Pace:
         self.stretch = 1.0
         self._set(sum(worker.takes_s / worker.period_s for worker in workers) / self.share)
         self._seen = time.monotonic(), time.process_time()
-        self._awake_s = self._cpu_s = 0.0  # since the last look
+        self._awake_s = self._cpu_s = 0.0  # since the last check
 
     def _set(self, stretch: float) -> None:
         self.stretch = min(max(stretch, 1.0), MOST)
@@ -83,8 +83,8 @@ class Pace:
             worker.stretch = self.stretch
 
     def keep(self) -> None:
-        """Called at every write; looks now and then. Time in which the process was stopped, or the
-        machine slept, does not count."""
+        """Adjust the factor every LOOK_S; called at every write. Time in which the process was stopped or the machine
+        slept is not counted."""
         now, cpu = time.monotonic(), time.process_time()
         if now - self._seen[0] < 2 * WRITE_S:
             self._awake_s += now - self._seen[0]
@@ -100,7 +100,7 @@ def _drained(queue: collections.deque[Any]) -> list[Any]:
 
 
 def summary(writer: Writer, pace: Pace, begun: float, cpu_s: float) -> Message:
-    """What was read since `begun`, when this process had had `cpu_s`, and what that has taken."""
+    """What was read since `begun` and what it cost. `cpu_s` is this process's processor time at `begun`."""
     elapsed = time.monotonic() - begun
     sources = []
     for worker in writer.workers:
@@ -130,18 +130,20 @@ def summary(writer: Writer, pace: Pace, begun: float, cpu_s: float) -> Message:
 
 
 def load(name: str) -> Any:
-    """`package.module:Class`"""
+    """Import a class by a name of the form `package.module:Class`."""
     module, _, attribute = name.partition(":")
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def prepare(job: Message) -> Writer:
     where = Where(Path(job["root"]), job["pid"])
     sink: Sink = load(job["sink"])(job["path"])
-    workers = [Worker(number, load(one["class"]), where, one["period_s"]) for number, one in enumerate(job["sensors"])]
+    workers = [
+        Worker(number, load(spec["class"]), where, spec["period_s"]) for number, spec in enumerate(job["sensors"])
+    ]
     sink.open()
     for worker in workers:
         sink.source(worker.number, worker.source.name, worker.source.about, worker.period_s, worker.channels)
@@ -152,7 +154,7 @@ def main() -> None:
     stop = threading.Event()
     parent = Parent(on_death=stop.set)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    sys.setswitchinterval(5e-4)  # a reader need not wait 5 ms for the one that packs
+    sys.setswitchinterval(5e-4)  # With the default of 5 ms a reader could wait too long for the thread that writes.
     job = parent.receive()
     if job is None:
         return
@@ -176,7 +178,7 @@ def main() -> None:
             pass
         writer.write()
         pace.keep()
-    alive = parent.alive  # of one that is gone there is nothing to read
+    alive = parent.alive  # If the parent is gone, a last reading would have nothing to measure.
     for worker in writer.workers:
         worker.once_more = alive
         worker.stop.set()
@@ -185,7 +187,7 @@ def main() -> None:
     writer.write()
     parent.send(summary(writer, pace, begun, cpu_s))
     writer.sink.close()
-    os._exit(0)  # a thread that hangs in a driver would keep the interpreter
+    os._exit(0)  # A thread that hangs in a driver would keep the interpreter from ending.
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""Counters that wrap or start again, made into one rising line; and rates."""
+"""Counters without their wraps and resets, and rates of counters."""
 
 from __future__ import annotations
 
 from handheld.sensors.base import Channel
 
-#: more than any device this runs on: a step beyond it is a counter that was set, not one that ran
+#: Upper limits for any device. A faster rise means that the counter was set to a new value.
 _LIMIT_PER_S = {"energy": 1e5, "time": 100.0, "charge": 1e4}
 
 
 class Rising:
-    """One counter. `add` gives its value as if it had never wrapped or started again.
+    """One counter. `add` returns its value as if it had never wrapped or been reset.
 
-    A counter that falls has wrapped if it says where it wraps and the way over the top is possible
-    in the time; otherwise it was set anew, and what it counted in between is not known: `lost`
-    grows, and the line goes on from where it was.
+    A counter that falls has wrapped if its `wraps_at` is known and the rise across the wrap is possible in the time.
+    Otherwise it was reset, and what it counted in between is unknown: `lost` grows by one, and the value continues
+    from where it was.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -42,9 +42,9 @@ class Rising:
 
 
 def rate(channel: Channel, t0_s: float, raw0: float, t1_s: float, raw1: float) -> float | None:
-    """What a counter did in a second between two readings; None where that cannot be known.
+    """The rise of a counter per second between two readings, or None if it is unknown.
 
-    Joules become watts; seconds become a share of the time.
+    Joules become watts; seconds of busy time become a share.
     """
     line = Rising(channel)
     first, last = line.add(t0_s, raw0), line.add(t1_s, raw1)

@@ -1,8 +1,8 @@
-"""Processor cores: busy time, clock, idle time.
+"""Sensors of processor cores: busy time, clock and idle time.
 
-Busy time is a counter of seconds, core by core, as /proc/stat has it (in ticks of 10 ms on most
-kernels): its rise over a window is the utilisation in that window. Time that a hypervisor took
-away (steal) is not busy time. Clocks and idle time cost a file a core, and are read less often.
+Busy time is a counter of seconds per core, from /proc/stat (in ticks of 10 ms on most kernels). Its rise over a window
+divided by the window is the utilisation. Time that a hypervisor took away (steal) is not busy time. Clocks and idle
+times need at least one file per core, so they are read less often.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class CpuBusy(Sensor):
         return sensor
 
     def _busy(self) -> dict[str, float]:
-        """Seconds of user, nice, system, irq and softirq, by core. Guests are in user already."""
-        found = {}
+        """Seconds of user, nice, system, irq and softirq time per core. User time includes guests."""
+        seconds = {}
         for line in self._stat.text().partition("\nintr")[0].splitlines():
             words = line.split()
             if words[0] != "cpu":
                 user, nice, system, _, _, irq, softirq = (int(word) for word in words[1:8])
-                found[words[0]] = (user + nice + system + irq + softirq) * self._tick
-        return found
+                seconds[words[0]] = (user + nice + system + irq + softirq) * self._tick
+        return seconds
 
     def read(self) -> Sequence[Value]:
         try:
@@ -77,7 +77,7 @@ class CpuClock(Sensor):
 
 
 class CpuIdle(Sensor):
-    """The sum over a core's idle states of the time it was in them."""
+    """The time that each core spent in its idle states, summed over the states."""
 
     name = "cpu-idle"
     about = "idle time of each core (cpuidle)"
@@ -111,7 +111,7 @@ def _sum(files: list[File]) -> Value:
     return total
 
 
-#: ARM's (implementer, part) of cores that phones and boards mix
+#: Names of Arm cores by (implementer, part), for the cores that phones and boards combine.
 _PARTS = {
     ("0x41", "0xd03"): "Cortex-A53",
     ("0x41", "0xd05"): "Cortex-A55",
@@ -131,30 +131,32 @@ _PARTS = {
 
 
 def core_kinds(where: Where | None = None) -> dict[str, str]:
-    """What each core is, as far as the machine says: cores of one kind have one text. Empty where
-    nothing is known. Clocks are no sign: equal cores may have different ones."""
+    """The kind of each core, as far as the machine reports it: equal cores have equal texts. Empty if nothing is known.
+
+    Clocks are not used, because equal cores may run at different clocks.
+    """
     where = where or Where()
-    found = {}
+    kinds = {}
     try:
         text = where.path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         return {}
     for block in text.split("\n\n"):
         lines = (line.partition(":") for line in block.splitlines())
-        said = {name.strip(): value.strip() for name, _, value in lines}
-        if "processor" not in said:
+        facts = {name.strip(): value.strip() for name, _, value in lines}
+        if "processor" not in facts:
             continue
-        key = (said.get("CPU implementer", ""), said.get("CPU part", ""))
-        kind = _PARTS.get(key) or said.get("model name") or " ".join(filter(None, key))
+        key = (facts.get("CPU implementer", ""), facts.get("CPU part", ""))
+        kind = _PARTS.get(key) or facts.get("model name") or " ".join(filter(None, key))
         if kind:
-            found[f"cpu{said['processor']}"] = kind
-    for name in ("core", "atom"):  # Intel's two kinds bear one model's name
-        for core in _listed(where.path(f"/sys/devices/cpu_{name}/cpus")) & found.keys():
-            found[core] += f" ({name})"
-    capacity = {core: _line(where.path(f"{_CPU}/{core}/cpu_capacity")) for core in found}
-    if len({(found[core], capacity[core]) for core in found}) > len(set(found.values())):
-        return {core: f"{kind} (capacity {capacity[core]})" for core, kind in found.items()}
-    return found
+            kinds[f"cpu{facts['processor']}"] = kind
+    for name in ("core", "atom"):  # Intel's two kinds of cores have the same model name.
+        for core in _listed(where.path(f"/sys/devices/cpu_{name}/cpus")) & kinds.keys():
+            kinds[core] += f" ({name})"
+    capacity = {core: _line(where.path(f"{_CPU}/{core}/cpu_capacity")) for core in kinds}
+    if len({(kinds[core], capacity[core]) for core in kinds}) > len(set(kinds.values())):
+        return {core: f"{kind} (capacity {capacity[core]})" for core, kind in kinds.items()}
+    return kinds
 
 
 def _line(path: Path) -> str:
@@ -165,10 +167,10 @@ def _line(path: Path) -> str:
 
 
 def _listed(path: Path) -> set[str]:
-    """The cores of a list such as 0-3,8"""
-    found = set()
+    """The cores of a list such as `0-3,8`."""
+    cores = set()
     for part in filter(None, _line(path).split(",")):
         low, _, high = part.partition("-")
         if low.isdigit() and (high or low).isdigit():
-            found |= {f"cpu{n}" for n in range(int(low), int(high or low) + 1)}
-    return found
+            cores |= {f"cpu{n}" for n in range(int(low), int(high or low) + 1)}
+    return cores

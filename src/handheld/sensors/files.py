@@ -1,8 +1,7 @@
-"""Files of /sys and /proc that are read again and again.
+"""Files of /sys and /proc that are read repeatedly.
 
-A file is opened once and read from its start each time, which makes the kernel write it anew, at a
-quarter to a half of what opening it each time costs. Numbers are strict: garbage is a ValueError
-that quotes it.
+A file is opened once and read from its start each time; the kernel then produces its content again. This costs a
+quarter to a half of opening it each time. Numbers are parsed strictly: other text raises a ValueError that quotes it.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ _SIZE = 1 << 16
 
 
 class File:
-    """One file. `keep=False` opens it for each reading, for those who have hundreds."""
+    """One file. `keep=False` opens it anew for each reading; use it for sensors with hundreds of files."""
 
     def __init__(self, path: Path, keep: bool = True) -> None:
         self.path, self.keep = path, keep
         self._fd = -1
 
     def text(self) -> str:
-        """All of it, stripped. OSError where it cannot be read, or is not there any more."""
+        """The whole content, stripped. Raises OSError if the file cannot be read or was removed."""
         if not self.keep:
             return self.path.read_bytes().decode("utf-8", "replace").strip()
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        elif not os.fstat(self._fd).st_nlink:  # removed: what is still open would never change
+        elif not os.fstat(self._fd).st_nlink:  # The file was removed; the open descriptor would never change.
             self.close()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
         parts = [os.pread(self._fd, _SIZE, 0)]
@@ -38,7 +37,7 @@ class File:
         return b"".join(parts).decode("utf-8", "replace").strip()
 
     def number(self, scale: float = 1.0) -> float:
-        """The number that the file holds, times `scale`."""
+        """The number in the file, times `scale`. Raises OSError or ValueError."""
         text = self.text()
         try:
             return int(text) * scale
@@ -46,7 +45,7 @@ class File:
             raise ValueError(f"{self.path} holds {quoted(text)}, not a number") from None
 
     def value(self, scale: float = 1.0) -> Value:
-        """The number, or why there is none: for a source whose other files still count."""
+        """The number times `scale`, or the reason why there is none. For sensors that have other files too."""
         try:
             return self.number(scale)
         except OSError as error:
@@ -64,12 +63,12 @@ class File:
 
 
 def quoted(text: str) -> str:
-    """What a file held, short enough for a message."""
+    """The content of a file, shortened for a message."""
     return repr(text if len(text) <= 40 else text[:37] + "…") if text else "nothing"
 
 
 def leading(text: str) -> float:
-    """The number that a text begins with: `37 %`, `37%`, `12 0 88`."""
+    """The first number of a text such as `37 %`, `37%` or `12 0 88`."""
     words = text.replace("%", " ").split()
     if not words:
         raise ValueError("it is empty")
@@ -77,7 +76,7 @@ def leading(text: str) -> float:
 
 
 def opened(where: Where, path: Path | str, hint: str) -> File:
-    """A file that could be read just now; Unavailable says which could not, why, and the hint."""
+    """The file, after a test read. If it cannot be read, raises Unavailable with the path, the reason and the hint."""
     full = where.path(path) if isinstance(path, str) else path
     file = File(full)
     try:
@@ -92,7 +91,7 @@ def opened(where: Where, path: Path | str, hint: str) -> File:
 
 
 def absent(where: Where, folder: str, text: str, hint: str = "Try: sudo") -> Unavailable:
-    """Why nothing was found in a folder: it may be there and closed to us."""
+    """The error for a folder in which nothing was found: `text`, or that there is no permission to list the folder."""
     path = where.path(folder)
     effective = os.access in os.supports_effective_ids
     if path.is_dir() and not os.access(path, os.R_OK | os.X_OK, effective_ids=effective):
@@ -101,7 +100,7 @@ def absent(where: Where, folder: str, text: str, hint: str = "Try: sudo") -> Una
 
 
 def optional(where: Where, path: Path | str) -> File | None:
-    """The file if it can be read, for what a source may lack."""
+    """The file if it can be read, else None. For files that not every device has."""
     try:
         return opened(where, path, "")
     except Unavailable:
@@ -109,7 +108,7 @@ def optional(where: Where, path: Path | str) -> File | None:
 
 
 def label(path: Path, default: str = "") -> str:
-    """A name that the kernel gives, or the default."""
+    """The text of a small file such as a name or label, or the default if it is empty or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or default
     except OSError:
@@ -117,7 +116,7 @@ def label(path: Path, default: str = "") -> str:
 
 
 def unless_all_missing(values: list[Value]) -> list[Value]:
-    """The values; but a source of which nothing at all can be read is lost."""
+    """The values. Raises SensorLost if none of them could be read."""
     if values and all(isinstance(value, str) for value in values):
         raise SensorLost(str(values[0]))
     return values

@@ -1,11 +1,11 @@
-"""Every source there is: here, or not here and why. Plug-ins are found by entry point.
+"""Looks for every sensor, and says why a missing one is missing. Plug-ins are found by entry point.
 
-A plug-in's package says in its pyproject.toml
+A plug-in's package names its subclass of Sensor in its pyproject.toml:
 
     [project.entry-points."handheld.sensors"]
     my-meter = "my_package.meter:Meter"
 
-and Meter is a Sensor. One that fails is reported like a sensor that is not here.
+A plug-in that fails is reported like a sensor that is not present.
 """
 
 from __future__ import annotations
@@ -61,32 +61,32 @@ SOURCES: tuple[type[Sensor], ...] = (
     memory.SystemMemory,
     threads.ProcessThreads,
 )
-_READS, _ENOUGH_S = 7, 0.05  # readings to time at most, and when to stop before that
+_READS, _ENOUGH_S = 7, 0.05  # the most readings to time, and the total time after which to stop
 
 
 @dataclass(frozen=True)
 class ProbedSource:
-    """A source that was looked for: its sensor, or the reason that there is none."""
+    """The result of looking for one source: its sensor, or the reason why there is none."""
 
     name: str
     about: str
     reason: str = ""
     sensor: Sensor | None = None
-    first: tuple[Value, ...] = ()  # a reading
-    t_s: float = 0.0  # when it was taken, on the monotonic clock
-    cost_s: float = 0.0  # what one takes: the median of a few
+    first: tuple[Value, ...] = ()  # the first reading
+    t_s: float = 0.0  # when it was taken, by the monotonic clock
+    cost_s: float = 0.0  # the median duration of a few readings
 
 
 def find(where: Where | None = None) -> list[ProbedSource]:
-    """All sources, those that are here first. Who asks closes the sensors."""
+    """All sources, with those that are present first. The caller must close the sensors."""
     where = where or Where()
-    found = [_probed(source, source.name, source.about, where) for source in SOURCES]
-    found += [_plugged(point, where) for point in _points()]
-    return sorted(found, key=lambda one: one.sensor is None)
+    results = [_probed(source, source.name, source.about, where) for source in SOURCES]
+    results += [_plugged(point, where) for point in _points()]
+    return sorted(results, key=lambda result: result.sensor is None)
 
 
 def available(where: Where | None = None) -> list[Sensor]:
-    """The sensors that are here."""
+    """The sensors that are present. The caller must close them."""
     return [found.sensor for found in find(where) if found.sensor is not None]
 
 
@@ -98,8 +98,8 @@ def _plugged(point: metadata.EntryPoint, where: Where) -> ProbedSource:
     about = f"plug-in {point.value}"
     try:
         source = point.load()
-    except Exception as error:  # a plug-in may fail in any way, and is not ours to judge
-        return ProbedSource(point.name, about, f"it cannot be imported: {_said(error)}")
+    except Exception as error:  # A plug-in may raise anything; it must not stop the others.
+        return ProbedSource(point.name, about, f"it cannot be imported: {_text(error)}")
     if not (isinstance(source, type) and issubclass(source, Sensor)):
         return ProbedSource(point.name, about, "it is not a subclass of handheld.sensors.Sensor")
     return _probed(source, getattr(source, "name", point.name), getattr(source, "about", about), where)
@@ -110,14 +110,14 @@ def _probed(source: type[Sensor], name: str, about: str, where: Where) -> Probed
         sensor = source.probe(where)
     except Unavailable as error:
         return ProbedSource(name, about, str(error))
-    except Exception as error:  # whatever is in those files, the other sensors are still there
-        return ProbedSource(name, about, f"it cannot be opened: {_said(error)}")
+    except Exception as error:  # Unexpected file contents must not hide the other sensors.
+        return ProbedSource(name, about, f"it cannot be opened: {_text(error)}")
     try:
         return _timed(sensor, name, about)
     except SensorLost as error:
         reason = str(error)
     except Exception as error:
-        reason = f"it cannot be read: {_said(error)}"
+        reason = f"it cannot be read: {_text(error)}"
     sensor.close()
     return ProbedSource(name, about, reason)
 
@@ -131,9 +131,9 @@ def _timed(sensor: Sensor, name: str, about: str) -> ProbedSource:
         if not times[1:]:
             first, first_t = values, begun
     if len(first) != len(sensor.channels) or not first:
-        raise SensorLost(f"it has {len(sensor.channels)} channels and gives {len(first)} values")
+        raise SensorLost(f"it has {len(sensor.channels)} channels but returns {len(first)} values")
     return ProbedSource(name, about, "", sensor, first, first_t, statistics.median(times))
 
 
-def _said(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

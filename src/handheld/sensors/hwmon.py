@@ -1,4 +1,4 @@
-"""Any other chip of the kernel's hwmon class: power, energy, temperature, by the chip's labels."""
+"""The sensor of all other hwmon chips: power, energy and temperature, named by the chip's labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from handheld.sensors.base import Channel, Sensor, Unavailable, Value, Where, distinct
 from handheld.sensors.files import File, label, optional, unless_all_missing
 
-#: chips that have a sensor of their own here
+#: Chips that another sensor of this folder reads.
 _ELSEWHERE = {"ina3221", "amdgpu"}
 _KINDS = (
     ("power*_input", "power", 1e-6),
@@ -23,11 +23,11 @@ class Hwmon(Sensor):
     about = "power, energy and temperature of other chips (hwmon)"
     period_s = 0.1
 
-    def __init__(self, found: list[tuple[File, str, str, float]]) -> None:
-        self._files = [(file, scale) for file, _, _, scale in found]
+    def __init__(self, entries: list[tuple[File, str, str, float]]) -> None:
+        self._files = [(file, scale) for file, _, _, scale in entries]
         self.channels = tuple(
             Channel(name, quantity, counter=quantity == "energy")
-            for name, (_, _, quantity, _) in zip(distinct([name for _, name, _, _ in found]), found, strict=True)
+            for name, (_, _, quantity, _) in zip(distinct([name for _, name, _, _ in entries]), entries, strict=True)
         )
 
     @classmethod
@@ -35,23 +35,23 @@ class Hwmon(Sensor):
         chips = where.glob("/sys/class/hwmon/hwmon*")
         if not chips:
             raise Unavailable("there is no chip in /sys/class/hwmon")
-        found = [entry for chip in chips for entry in _chip(where, chip)]
-        if not found:
+        entries = [entry for chip in chips for entry in _chip(where, chip)]
+        if not entries:
             raise Unavailable(
                 "no chip of /sys/class/hwmon reports power, energy or temperature, "
-                "but for those with a sensor of their own"
+                "except those that another sensor reads"
             )
-        return cls(found)
+        return cls(entries)
 
     def read(self) -> Sequence[Value]:
         return unless_all_missing([file.value(scale) for file, scale in self._files])
 
 
 def _chip(where: Where, chip: Path) -> list[tuple[File, str, str, float]]:
-    own = label(chip / "name", chip.name)
-    if own in _ELSEWHERE or where.path(f"/sys/class/power_supply/{own}").exists():
+    chip_name = label(chip / "name", chip.name)
+    if chip_name in _ELSEWHERE or where.path(f"/sys/class/power_supply/{chip_name}").exists():
         return []
-    found = []
+    entries = []
     for pattern, quantity, scale in _KINDS:
         for path in sorted(chip.glob(pattern)):
             stem, _, kind = path.name.partition("_")
@@ -59,5 +59,5 @@ def _chip(where: Where, chip: Path) -> list[tuple[File, str, str, float]]:
                 continue
             file = optional(where, path)
             if file is not None:
-                found.append((file, f"{own} {label(chip / f'{stem}_label', stem)}", quantity, scale))
-    return found
+                entries.append((file, f"{chip_name} {label(chip / f'{stem}_label', stem)}", quantity, scale))
+    return entries

@@ -1,9 +1,12 @@
-"""NVIDIA Jetson: power by rail (INA3221), GPU load, memory controller.
+"""Sensors of NVIDIA Jetson boards: power per rail (INA3221), GPU load, memory controller.
 
-Two layouts of the same chip. TX2, Nano and Xavier have NVIDIA's driver, ina3221x: rail_name_N,
-in_powerN_input. Orin has the kernel's, ina3221: inN_label, inN_input × currN_input; there in4 to
-in6 are shunt voltages and in7 is a sum, so only 1 to 3 are read. Rails go by their label, never by
-their place. A joint rail (VDD_CPU_GPU_CV) covers all that is in it and is neither CPU nor GPU.
+The same power chip has two drivers:
+
+    ina3221x   TX2, Nano, Xavier (NVIDIA's driver)    rail_name_N, in_powerN_input
+    ina3221    Orin (the kernel's driver)             inN_label, inN_input × currN_input
+
+With ina3221, in4 to in6 are shunt voltages and in7 is a sum, so only 1 to 3 are read. Rails are identified by their
+label, never by their position. A shared rail (VDD_CPU_GPU_CV) covers all its parts; it counts as neither CPU nor GPU.
 """
 
 from __future__ import annotations
@@ -28,9 +31,9 @@ _PARTS = (
 
 
 def covered(rail: str) -> tuple[str, ...]:
-    """What is on a rail, by its name."""
+    """The parts that a rail supplies, from its name."""
     words = re.split(r"[_\s]+", rail.upper())
-    if words[-1] == "IN":  # VDD_IN, POM_5V_IN: the module's input
+    if words[-1] == "IN":  # VDD_IN and POM_5V_IN are the input of the module.
         return ("system",)
     return tuple(part for part, pattern in _PARTS if any(re.fullmatch(pattern, word) for word in words)) or ("other",)
 
@@ -62,28 +65,28 @@ class JetsonPower(Sensor):
 
 
 def _rails_iio(where: Where) -> list[tuple[str, Callable[[], Value]]]:
-    """TX2, Nano, Xavier: `0-0040/iio:device0`, in older releases `0-0040/iio_device`."""
-    found: dict[tuple[str, int], tuple[str, Callable[[], Value]]] = {}
+    """Rails of TX2, Nano and Xavier. The folder is `0-0040/iio:device0`, in older releases `0-0040/iio_device`."""
+    rails: dict[tuple[str, int], tuple[str, Callable[[], Value]]] = {}
     for folder in where.glob("/sys/bus/i2c/drivers/ina3221x/*-00*/iio?device*"):
         for n in range(3):
             name = label(folder / f"rail_name_{n}")
-            if name and name != "NC" and (folder.parent.name, n) not in found:
+            if name and name != "NC" and (folder.parent.name, n) not in rails:
                 file = opened(where, folder / f"in_power{n}_input", _HINT)
-                found[folder.parent.name, n] = name, partial(file.value, 1e-3)
-    return list(found.values())
+                rails[folder.parent.name, n] = name, partial(file.value, 1e-3)
+    return list(rails.values())
 
 
 def _rails_hwmon(where: Where) -> list[tuple[str, Callable[[], Value]]]:
-    """Orin: a channel that is switched off answers with an I/O error, and is left out."""
-    found = []
+    """Rails of Orin. A channel that is switched off gives an I/O error and is left out."""
+    rails = []
     for folder in where.glob("/sys/bus/i2c/drivers/ina3221/*-00*/hwmon/hwmon*"):
         for n in (1, 2, 3):
             name = label(folder / f"in{n}_label")
             volts = optional(where, folder / f"in{n}_input")
             amperes = optional(where, folder / f"curr{n}_input")
             if name and name != "NC" and volts and amperes:
-                found.append((name, _product(volts, amperes)))
-    return found
+                rails.append((name, _product(volts, amperes)))
+    return rails
 
 
 def _product(volts: File, amperes: File) -> Callable[[], Value]:
@@ -95,7 +98,7 @@ def _product(volts: File, amperes: File) -> Callable[[], Value]:
 
 
 class JetsonGpu(Sensor):
-    """The GPU's load in tenths of a percent, and its clock."""
+    """The load and clock of the GPU. The file holds the load in tenths of a percent."""
 
     name = "jetson-gpu"
     about = "Jetson GPU load and clock"
@@ -128,7 +131,7 @@ class JetsonGpu(Sensor):
                 clock = next((file for path in clocks if (file := optional(where, path))), None)
                 return cls(opened(where, device / "load", _HINT), clock)
         raise Unavailable(
-            "there is no load of a GPU under /sys/devices/*.gp10b, "
+            "there is no GPU load file under /sys/devices/*.gp10b, "
             "/sys/devices/platform/gpu.0 or /sys/class/devfreq: not a Jetson"
         )
 
@@ -137,9 +140,9 @@ class JetsonGpu(Sensor):
 
 
 class JetsonMemory(Sensor):
-    """The memory controller's activity over its clock.
+    """The activity of the memory controller, divided by its clock.
 
-    What the activity counts is disputed: compare it with a copy that saturates memory first.
+    Sources disagree on what the activity counts. Compare it first with a copy that saturates memory.
     """
 
     name = "jetson-memory"
@@ -156,7 +159,7 @@ class JetsonMemory(Sensor):
     @classmethod
     def probe(cls, where: Where) -> JetsonMemory:
         paths = ("/sys/kernel/actmon_avg_activity/mc_all", "/sys/kernel/debug/cactmon/mc_all")
-        hint = "Only root may. Try: sudo"
+        hint = "Only root may read it. Try: sudo"
         problem = None
         for path in paths:
             try:

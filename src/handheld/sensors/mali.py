@@ -1,8 +1,8 @@
-"""Arm's Mali GPUs: three vendors, three places.
+"""Sensors of Arm's Mali GPUs. Each of three vendors has its own files.
 
-Exynos    /sys/kernel/gpu/gpu_busy `37 %`, gpu_clock; memory: /sys/class/devfreq/*devfreq_mif
+Exynos    /sys/kernel/gpu/gpu_busy (`37 %`), gpu_clock; memory: /sys/class/devfreq/*devfreq_mif
 Pixel     /sys/devices/platform/*.mali/utilization, cur_freq
-MediaTek  /sys/kernel/ged/hal/gpu_utilization: `37 12 51`, the first is the load in percent
+MediaTek  /sys/kernel/ged/hal/gpu_utilization (`37 12 51`: the first number is the load in percent)
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from handheld.sensors.base import Channel, Sensor, SensorLost, Value, Where
 from handheld.sensors.files import File, absent, leading, opened, optional, quoted
 
-_HINT = "Android keeps it from apps. Try: adb shell (as the shell user), or a device with root"
+_HINT = "Android apps may not read it. Try: adb shell (as the shell user), or a device with root"
 
 
 class _Mali(Sensor):
-    """A load, and clocks where there are any."""
+    """The base of these sensors: a load, and clocks where the device has them."""
 
     period_s = 0.05
 
@@ -77,13 +77,14 @@ class MaliMediatek(_Mali):
 
     @classmethod
     def probe(cls, where: Where) -> MaliMediatek:
-        # the kernel spells it so; the file holds the step and its clock in kHz
+        # The kernel misspells the name. The file holds the frequency step and its clock in kHz.
         clock = optional(where, "/sys/kernel/ged/hal/current_freqency")
         return cls(opened(where, "/sys/kernel/ged/hal/gpu_utilization", _HINT), [("gpu", "gpu", clock)])
 
 
 def _hertz(file: File) -> Value:
-    """A clock. These drivers give MHz, kHz or Hz; no GPU or memory leaves doubt which."""
+    """A clock in Hz. The drivers use MHz, kHz or Hz; for real clocks of GPUs and memories the size of the number shows
+    which."""
     try:
         text = file.text()
         number = float(text.split()[-1])

@@ -1,4 +1,4 @@
-"""Memory of the process under study and of the whole system."""
+"""Sensors of memory: of the measured process and of the whole system."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Value, Where
 from handheld.sensors.files import File, opened
 
-_HINT = "The process belongs to someone else. Try: sudo"
+_HINT = "The process belongs to another user. Try: sudo"
 _SYSTEM = {"MemAvailable": "available", "MemFree": "free", "Cached": "cached", "SwapFree": "swap free"}
 _SHARES = {"Rss": "resident", "Pss": "proportional", "Private_Dirty": "private dirty", "Swap": "swapped"}
 
 
 class ProcessUse(Sensor):
-    """What the process has in memory, and the processor time it has had."""
+    """Resident memory and processor time of the process."""
 
     name = "process"
     about = "resident memory and processor time of the process"
@@ -41,7 +41,7 @@ class ProcessUse(Sensor):
     def read(self) -> Sequence[Value]:
         try:
             _, resident, shared = (int(word) for word in self._statm.text().split()[:3])
-            # the command's name may hold anything, brackets too: what counts follows the last one
+            # The command's name may contain brackets, so the numbers start after the last bracket.
             words = self._stat.text().rpartition(")")[2].split()
             user, system = int(words[11]), int(words[12])
         except (OSError, ValueError, IndexError) as error:
@@ -50,33 +50,33 @@ class ProcessUse(Sensor):
 
 
 class _Lines(Sensor):
-    """Lines of `Name:  123 kB`."""
+    """The base of sensors that read lines of the form `Name:  123 kB`."""
 
     def __init__(self, file: File, names: dict[str, str], covers: str) -> None:
         self._file = file
-        found = self._lines()
-        self._keys = [key for key in names if key in found]
+        sizes = self._lines()
+        self._keys = [key for key in names if key in sizes]
         self.channels = tuple(Channel(names[key], "memory", covers=(covers,)) for key in self._keys)
         if not self.channels:
             raise Unavailable(f"{file.path} has none of {', '.join(names)}")
 
     def _lines(self) -> dict[str, float]:
-        found = {}
+        sizes = {}
         for line in self._file.text().splitlines():
             key, colon, rest = line.partition(":")
             words = rest.split()
             if colon and len(words) == 2 and words[1] == "kB" and words[0].isdigit():
-                found[key] = int(words[0]) * 1024.0
-        return found
+                sizes[key] = int(words[0]) * 1024.0
+        return sizes
 
     def read(self) -> Sequence[Value]:
         try:
-            found = self._lines()
+            sizes = self._lines()
         except OSError as error:
             raise SensorLost(f"{self._file.path}: {error.strerror}") from None
-        if not found:
+        if not sizes:
             raise SensorLost(f"{self._file.path} is empty")
-        return [found.get(key, f"{self._file.path} has no {key}") for key in self._keys]
+        return [sizes.get(key, f"{self._file.path} has no {key}") for key in self._keys]
 
 
 class SystemMemory(_Lines):
@@ -90,7 +90,8 @@ class SystemMemory(_Lines):
 
 
 class ProcessShares(_Lines):
-    """Costs milliseconds and holds the process's memory lock meanwhile: read seldom."""
+    """Memory of the process by kind. A reading takes milliseconds and holds the process's memory lock, so it is read
+    rarely."""
 
     name = "process-shares"
     about = "memory of the process by kind (smaps_rollup)"

@@ -1,12 +1,12 @@
-"""NVIDIA GPUs through NVML, the driver's own library (libnvidia-ml.so.1), by ctypes.
+"""Sensors of NVIDIA GPUs through NVML, the driver's library (libnvidia-ml.so.1), called by ctypes.
 
-Two sensors, because they cost and change differently: power and energy, worth reading every 10 ms,
-and load, memory, clocks and temperature, every 100 ms. The energy counter ticks every 20 to 100 ms,
-and reading it keeps a core of some machines busy for 3 ms (an H200's power takes 2 µs): where it
-does it is read every DEAR_S, and stands still in between, as it does for the driver.
+There are two sensors, because their cost and rate of change differ: power and energy are read every 10 ms; load,
+memory, clocks and temperature every 100 ms. The driver updates the energy counter every 20 to 100 ms. On some machines
+reading it keeps a core busy for 3 ms (reading the power of an H200 takes 2 µs). There it is read only every DEAR_S,
+and keeps its last value in between.
 
-Power has scopes. GPU is the whole board, memory is the part of it that its memory draws, module
-is GPU and CPU where both are NVIDIA's. What a card does not know it says: those are left out.
+Power has scopes. GPU is the whole board, memory is the share of the board's memory, module is GPU and CPU together
+where both are NVIDIA's. Scopes that a card does not support are left out.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LIBRARY = "libnvidia-ml.so.1"
 _FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "usr/lib/wsl/lib")
 _ENERGY, _POWER_AVERAGE, _POWER_INSTANT = 83, 185, 186  # NVML_FI_DEV_…
 _SCOPES = {"power": 0, "module power": 1, "memory power": 2}  # NVML_POWER_SCOPE_…
-DEAR_S = 0.025  # between two readings of a value that takes more than _DEAR of that
-_DEAR = 0.02
+_DEAR = 0.02  # A field is expensive if reading it takes more than this share of DEAR_S.
+DEAR_S = 0.025  # time between two readings of an expensive field
 _CLOCK_SM, _CLOCK_MEMORY, _TEMPERATURE_GPU = 1, 2, 0
 
 
@@ -44,11 +44,11 @@ class _Union(ctypes.Union):
     )
 
 
-_MEMBERS = ("d", "ui", "ul", "ull", "sll", "si", "us")  # by nvmlValueType_t
+_MEMBERS = ("d", "ui", "ul", "ull", "sll", "si", "us")  # in the order of nvmlValueType_t
 
 
 class _Field(ctypes.Structure):
-    """nvmlFieldValue_t"""
+    """The C struct nvmlFieldValue_t."""
 
     _fields_ = (
         ("id", c_uint),
@@ -70,16 +70,14 @@ class _Memory(ctypes.Structure):
 
 
 class Nvml:
-    """The library, initialised. Closing it is counted by the library itself."""
+    """The library, initialised. The library itself counts how often it was initialised and closed."""
 
     def __init__(self, where: Where) -> None:
         self.library = _load(where)
         self.library.nvmlErrorString.restype = ctypes.c_char_p
         status = self.library.nvmlInit_v2()
         if status:
-            raise Unavailable(
-                f"NVML does not start: {self.error(status)}. Try: nvidia-smi, which needs the same driver"
-            )
+            raise Unavailable(f"NVML does not start: {self.error(status)}. Try: nvidia-smi, which uses the same driver")
         count = c_uint()
         self._must("nvmlDeviceGetCount_v2", byref(count))
         self.devices = []
@@ -89,7 +87,7 @@ class Nvml:
             self.devices.append(device)
         if not self.devices:
             self.close()
-            raise Unavailable("NVML starts and knows no GPU")
+            raise Unavailable("NVML starts but finds no GPU")
 
     def _must(self, name: str, *args: Any) -> None:
         status = self.call(name, *args)
@@ -99,7 +97,7 @@ class Nvml:
 
     def call(self, name: str, *args: Any) -> int:
         function = getattr(self.library, name, None)
-        return 13 if function is None else int(function(*args))  # 13: the driver is too old for it
+        return 13 if function is None else int(function(*args))  # 13 is NVML_ERROR_FUNCTION_NOT_FOUND: an older driver
 
     def error(self, status: int) -> str:
         text = self.library.nvmlErrorString(c_int(status))
@@ -118,20 +116,20 @@ def _load(where: Where) -> Any:
 
 
 @dataclass
-class _Asked:
-    """Fields of one GPU that are asked for in one call, and the channels they are."""
+class _Request:
+    """Fields of one GPU that one call reads, and the positions of their channels."""
 
     device: c_void_p
     fields: Any
     scales: list[float]
     positions: list[int]
     every_s: float
-    again: float = 0.0  # on the clock: when they are next asked for
+    next_s: float = 0.0  # when to read them again, by the monotonic clock
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of the library and the numbers that it gives."""
+    """One call of the library, and how to take each channel's number from its result."""
 
     name: str
     args: tuple[Any, ...]
@@ -139,7 +137,7 @@ class _Call:
 
 
 class NvidiaPower(Sensor):
-    """Energy counter and power by scope, in one call for each GPU, or two."""
+    """The energy counter and the power per scope, read with one or two calls per GPU."""
 
     name = "nvidia-power"
     about = "NVIDIA GPU power and energy (NVML)"
@@ -147,19 +145,18 @@ class NvidiaPower(Sensor):
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
-        self._asked: list[_Asked] = []
+        self._requests: list[_Request] = []
         channels: list[Channel] = []
         for index, device in enumerate(nvml.devices):
-            made = self._fields(index, device)
-            waits = [self._every_s(device, field) for _, field, _ in made]
+            entries = self._fields(index, device)
+            waits = [self._every_s(device, field) for _, field, _ in entries]
             for every_s in (0.0, DEAR_S):
-                mine = [i for i, wait in enumerate(waits) if wait == every_s]
-                if mine:
-                    fields = (_Field * len(mine))(*(made[i][1] for i in mine))
-                    self._asked.append(
-                        _Asked(device, fields, [made[i][2] for i in mine], [len(channels) + i for i in mine], every_s)
-                    )
-            channels += [channel for channel, _, _ in made]
+                chosen = [i for i, wait in enumerate(waits) if wait == every_s]
+                if chosen:
+                    fields = (_Field * len(chosen))(*(entries[i][1] for i in chosen))
+                    scales, positions = [entries[i][2] for i in chosen], [len(channels) + i for i in chosen]
+                    self._requests.append(_Request(device, fields, scales, positions, every_s))
+            channels += [channel for channel, _, _ in entries]
         self.channels = tuple(channels)
         self._values: list[Value] = ["not read yet"] * len(channels)
 
@@ -170,36 +167,36 @@ class NvidiaPower(Sensor):
         if not sensor.channels:
             nvml.close()
             raise Unavailable(
-                "NVML starts, and its GPU reports neither power nor energy (on a "
-                "Jetson the rails do: sensor jetson-power)"
+                "NVML starts, but its GPU reports neither power nor energy (on a "
+                "Jetson the sensor jetson-power reads the rails)"
             )
         return sensor
 
     def _fields(self, index: int, device: c_void_p) -> list[tuple[Channel, _Field, float]]:
-        """What this GPU answers: each with the field to ask for and its scale."""
-        found = []
+        """The channels that this GPU supports, each with its NVML field and its scale."""
+        entries = []
         if self._answers(device, field := _Field(id=_ENERGY)):
-            found.append((Channel(f"gpu{index} energy", "energy", counter=True, covers=("gpu",)), field, 1e-3))
+            entries.append((Channel(f"gpu{index} energy", "energy", counter=True, covers=("gpu",)), field, 1e-3))
         for name, scope in _SCOPES.items():
             for identity, suffix in ((_POWER_INSTANT, ""), (_POWER_AVERAGE, " (1 s average)")):
                 field = _Field(id=identity, scope=scope)
                 if self._answers(device, field):
                     covers = {"power": ("gpu",), "memory power": ("memory",), "module power": ("cpu", "gpu")}[name]
                     inside = {"power": "", "memory power": f"gpu{index} power", "module power": ""}[name]
-                    found.append(
+                    entries.append(
                         (Channel(f"gpu{index} {name}{suffix}", "power", covers=covers, part_of=inside), field, 1e-3)
                     )
                     break
-        return found
+        return entries
 
     def _answers(self, device: c_void_p, field: _Field) -> bool:
         fields = (_Field * 1)(field)
         status = self._nvml.call("nvmlDeviceGetFieldValues", device, c_int(1), fields)
-        # a scope that a card does not know may answer success and 0: no power at all is no answer
+        # For an unsupported scope a card may report success and 0, so 0 counts as unsupported.
         return not status and not fields[0].status and bool(_number(fields[0]))
 
     def _every_s(self, device: c_void_p, field: _Field) -> float:
-        """How long to leave a field alone: by what it takes at best."""
+        """The least time between two readings of a field, from its fastest of three readings."""
         times = []
         for _ in range(3):
             begun = time.monotonic()
@@ -208,15 +205,16 @@ class NvidiaPower(Sensor):
         return DEAR_S if min(times) > _DEAR * DEAR_S else 0.0
 
     def read(self) -> Sequence[Value]:
-        for one in self._asked:
+        for request in self._requests:
             now = time.monotonic()
-            if now < one.again:
+            if now < request.next_s:
                 continue
-            status = self._nvml.call("nvmlDeviceGetFieldValues", one.device, c_int(len(one.fields)), one.fields)
+            fields = request.fields
+            status = self._nvml.call("nvmlDeviceGetFieldValues", request.device, c_int(len(fields)), fields)
             if status:
                 raise SensorLost(f"nvmlDeviceGetFieldValues: {self._nvml.error(status)}")
-            one.again = now + one.every_s
-            for position, field, scale in zip(one.positions, one.fields, one.scales, strict=True):
+            request.next_s = now + request.every_s
+            for position, field, scale in zip(request.positions, fields, request.scales, strict=True):
                 self._values[position] = self._nvml.error(field.status) if field.status else _number(field) * scale
         return list(self._values)
 
@@ -253,9 +251,7 @@ class NvidiaState(Sensor):
         sensor = cls(nvml)
         if not sensor.channels:
             nvml.close()
-            raise Unavailable(
-                "NVML starts, and its GPU reports nothing (on a Jetson the kernel does: sensor jetson-gpu)"
-            )
+            raise Unavailable("NVML starts, but its GPU reports nothing (on a Jetson use the sensor jetson-gpu)")
         return sensor
 
     def read(self) -> Sequence[Value]:
@@ -281,7 +277,7 @@ def _calls(index: int, device: c_void_p) -> list[_Call]:
             (device, byref(busy)),
             (
                 (channel("load", "utilisation", "gpu"), lambda: float(busy.gpu)),
-                # the share of time in which memory was accessed at all, not of its bandwidth
+                # This is the share of time with any memory access, not the share of the bandwidth.
                 (channel("memory load", "utilisation", "memory"), lambda: float(busy.memory)),
             ),
         ),

@@ -1,10 +1,10 @@
-"""Google Pixel's power meters (ODPM): energy by rail since the phone started.
+"""The sensor of Google Pixel's power meters (ODPM): energy per rail since the phone started.
 
     t=349894
     CH0(T=349894)[S10M_VDD_TPU], 5578756      channel (time in ms) [rail], µWs
 
-The kernel refreshes them every 20 ms to 2.6 s. Which rails are measured can be changed, so they go
-by name. `enabled_rails` says what hangs on each: CH3[S2M_VDD_CPUCL2]:CPU.
+The kernel refreshes them every 20 ms to 2.6 s. The set of measured rails can be changed, so rails are identified by
+name. `enabled_rails` says what each rail supplies: CH3[S2M_VDD_CPUCL2]:CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from handheld.sensors.base import Channel, Sensor, SensorLost, Unavailable, Value, Where
 from handheld.sensors.files import File, absent, label, opened
 
-_HINT = "Only root and the power service may. Try: adb root (a debug build), or a rooted phone"
+_HINT = "Only root and the power service may read it. Try: adb root (a debug build), or a rooted phone"
 _LINE = re.compile(r"^CH\d+\(T=\d+\)\[([^\]]+)\],\s*(\d+)\s*$", re.MULTILINE)
 _RAIL = re.compile(r"^CH\d+\[([^\]]+)\]:(.+)$", re.MULTILINE)
 _COVERS = (
@@ -65,12 +65,12 @@ class PixelRails(Sensor):
 
     def read(self) -> Sequence[Value]:
         try:
-            found = self._energies()
+            energies = self._energies()
         except OSError as error:
             raise SensorLost(f"{self._files[0].path}: {error.strerror}") from None
-        if not found:
+        if not energies:
             raise SensorLost(f"{self._files[0].path} names no rail")
-        return [found.get(rail, f"{rail} is not measured any more") for rail in self._rails]
+        return [energies.get(rail, f"{rail} is not measured any more") for rail in self._rails]
 
 
 def _covered(rail: str, subsystem: str) -> tuple[str, ...]:

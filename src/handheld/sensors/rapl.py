@@ -1,8 +1,8 @@
-"""Energy counters of Intel and AMD processors (RAPL), through /sys/class/powercap.
+"""The sensor of the energy counters of Intel and AMD processors (RAPL), through /sys/class/powercap.
 
-A zone `intel-rapl:N` is a package or the platform (psys), `intel-rapl:N:M` a part of it: core,
-uncore, dram. A part is never added to its whole, nor psys to a package. Counters wrap at
-`max_energy_range_uj`, after minutes to hours.
+A zone `intel-rapl:N` is a package or the platform (psys). A zone `intel-rapl:N:M` is a part of it: core, uncore or
+dram. Never add a part to its whole, or psys to a package. Counters wrap at `max_energy_range_uj`, after minutes to
+hours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from handheld.sensors.base import Channel, Sensor, Value, Where, distinct
 from handheld.sensors.files import File, absent, label, opened, optional, unless_all_missing
 
 _HINT = (
-    "Only root may. Try: sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj (until the "
+    "Only root may read it. Try: sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj (lasts until the "
     "next start of the machine)"
 )
 _COVERS = {"psys": ("system",), "core": ("cpu",), "uncore": ("gpu",), "dram": ("memory",)}
@@ -23,14 +23,14 @@ _COVERS = {"psys": ("system",), "core": ("cpu",), "uncore": ("gpu",), "dram": ("
 class Rapl(Sensor):
     name = "rapl"
     about = "Intel and AMD processor energy (RAPL)"
-    period_s = 0.01  # the counters tick every millisecond
+    period_s = 0.01  # The counters change every millisecond.
 
     def __init__(self, files: list[File], channels: list[Channel]) -> None:
         self._files, self.channels = files, tuple(channels)
 
     @classmethod
     def probe(cls, where: Where) -> Rapl:
-        # the same package comes again as intel-rapl-mmio
+        # The pattern leaves out intel-rapl-mmio, which lists the same packages again.
         zones = where.glob("/sys/class/powercap/intel-rapl:*")
         if not zones:
             raise absent(

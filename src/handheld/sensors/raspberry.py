@@ -1,10 +1,10 @@
-"""Raspberry Pi 5: power by rail from its power chip, through `vcgencmd pmic_read_adc`.
+"""The sensor of the Raspberry Pi 5: power per rail from its power chip, through `vcgencmd pmic_read_adc`.
 
     VDD_CORE_A current(7)=10.87674000A
     VDD_CORE_V volt(15)=0.89745940V        paired by name: the numbers in brackets do not match
 
-The 5 V input and the clock's battery have a voltage and no current, so neither is a power; what is
-drawn from 5 V without passing the chip (USB, a display) is on no rail.
+The 5 V input and the clock's battery have a voltage but no current, so their power is unknown. Loads that draw from
+5 V without passing through the chip (USB, a display) are on no rail.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIMEOUT = 2.0
 class RaspberryPi(Sensor):
     name = "raspberry-pi"
     about = "Raspberry Pi 5 power by rail (vcgencmd)"
-    period_s = 0.1  # a process a reading, and no faster behind it
+    period_s = 0.1  # Each reading starts a process, and the chip does not measure faster.
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -38,14 +38,14 @@ class RaspberryPi(Sensor):
         command = shutil.which("vcgencmd") if where.root == Path("/") else str(where.path("/usr/bin/vcgencmd"))
         if command is None or not os.access(command, os.X_OK):
             raise Unavailable(
-                "there is no vcgencmd: not a Raspberry Pi, or without its tools (sudo apt install raspi-utils)"
+                "there is no vcgencmd: not a Raspberry Pi, or its tools are missing. Try: sudo apt install raspi-utils"
             )
         try:
             sensor = cls(command)
         except SensorLost as error:
             raise Unavailable(
                 f"{error}. Try: sudo usermod -aG video $USER and log in again "
-                "(rails are measured from the Raspberry Pi 5 on)"
+                "(only the Raspberry Pi 5 and later measure rails)"
             ) from None
         return sensor
 
@@ -61,8 +61,8 @@ class RaspberryPi(Sensor):
             sides.setdefault(rail, {})[side] = float(value)
         watts = {rail: pair["A"] * pair["V"] for rail, pair in sides.items() if len(pair) == 2}
         if not watts:
-            said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
-            raise SensorLost(f"vcgencmd pmic_read_adc said {said[0]}")
+            output = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+            raise SensorLost(f"vcgencmd pmic_read_adc printed {output[0]}")
         return watts
 
     def read(self) -> Sequence[Value]:

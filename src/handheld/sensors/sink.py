@@ -1,16 +1,16 @@
-"""Where the sampler writes, and how that is read.
+"""The file that the sampler writes, and its reader.
 
-A sink lives in the sampler's process. What `write` was given is safe from the death of any process
-when it returns. `SqliteSink` is one SQLite file (WAL), a row a reading:
+A sink lives in the sampler's process. When `write` returns, the data survives the death of any process. `SqliteSink`
+is one SQLite file (in WAL mode) with one row per reading:
 
-    meta     key, value                     clock, when it began on the wall clock
+    meta     key, value                     the clock, and the start by the wall clock
     source   id, name, about, period_s
     channel  source, position, name, quantity, unit, counter, covers, part_of, update_s
-    reading  source, t_ns, data             CLOCK_MONOTONIC; one little-endian double a channel,
-                                            NaN where there was none; counters without wraps
-    gap      id, source, channel, from_ns, to_ns, reason     channel null: the whole source;
-                                            to_ns null: it was never closed
-    cost     source, readings, missed, wall_s, max_s, cpu_s  so far
+    reading  source, t_ns, data             by CLOCK_MONOTONIC; one little-endian double per channel, NaN where
+                                            there was no value; counters without wraps
+    gap      id, source, channel, from_ns, to_ns, reason
+                                            channel is null for the whole source; to_ns is null if it never ended
+    cost     source, readings, missed, wall_s, max_s, cpu_s      totals until now
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Gap:
-    """A time without readings of a source, or of one of its channels, and why."""
+    """A time without readings of a source, or of one of its channels, and the reason."""
 
     id: int
     source: int
@@ -67,7 +67,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a source has taken so far, and how often each of its channels changed."""
+    """What reading a source has cost so far, and how often each of its channels changed."""
 
     source: int
     readings: int
@@ -75,24 +75,24 @@ class Cost:
     wall_s: float
     max_s: float
     cpu_s: float
-    updates_s: tuple[float | None, ...]  # by channel: the median time between two values
+    updates_s: tuple[float | None, ...]  # per channel: the median time between two different values
 
 
 class Sink(Protocol):
-    """What the sampler needs of a place to write to: made from its path in the other process."""
+    """The interface of a place that the sampler writes to. The sampler's process creates it from its path."""
 
     path: str
 
     def __init__(self, path: str) -> None: ...
 
     def open(self) -> None:
-        """Makes it ready; SensorError if it cannot be."""
+        """Make it ready for writing. Raises SensorError if that fails."""
 
     def source(self, number: int, name: str, about: str, period_s: float, channels: tuple[Channel, ...]) -> None:
-        """Says once what a source's readings will be."""
+        """Describe a source. Called once per source, before its readings."""
 
     def write(self, readings: Iterable[Reading], gaps: Iterable[Gap], costs: Iterable[Cost]) -> None:
-        """Keeps them. A gap that comes again replaces the one with its id; costs are totals."""
+        """Store them. A gap replaces an earlier gap with the same id; costs are totals."""
 
     def close(self) -> None: ...
 
@@ -122,7 +122,7 @@ class SqliteSink:
                 ],
             )
         except sqlite3.Error as error:
-            raise SensorError(f"{self.path} could not be made: {error}") from None
+            raise SensorError(f"{self.path} could not be created: {error}") from None
 
     def source(self, number: int, name: str, about: str, period_s: float, channels: tuple[Channel, ...]) -> None:
         assert self._db is not None
@@ -134,36 +134,37 @@ class SqliteSink:
                     (
                         number,
                         position,
-                        one.name,
-                        one.quantity,
-                        one.unit,
-                        one.counter,
-                        json.dumps(one.covers),
-                        one.part_of,
+                        channel.name,
+                        channel.quantity,
+                        channel.unit,
+                        channel.counter,
+                        json.dumps(channel.covers),
+                        channel.part_of,
                     )
-                    for position, one in enumerate(channels)
+                    for position, channel in enumerate(channels)
                 ],
             )
 
     def write(self, readings: Iterable[Reading], gaps: Iterable[Gap], costs: Iterable[Cost]) -> None:
         with self._transaction() as db:
             db.executemany(
-                "INSERT INTO reading VALUES (?, ?, ?)", [(one.source, one.t_ns, one.data) for one in readings]
+                "INSERT INTO reading VALUES (?, ?, ?)",
+                [(reading.source, reading.t_ns, reading.data) for reading in readings],
             )
             db.executemany(
                 "REPLACE INTO gap VALUES (?, ?, ?, ?, ?, ?)",
-                [(one.id, one.source, one.channel, one.from_ns, one.to_ns, one.reason) for one in gaps],
+                [(gap.id, gap.source, gap.channel, gap.from_ns, gap.to_ns, gap.reason) for gap in gaps],
             )
-            for one in costs:
+            for cost in costs:
                 db.execute(
                     "REPLACE INTO cost VALUES (?, ?, ?, ?, ?, ?)",
-                    (one.source, one.readings, one.missed, one.wall_s, one.max_s, one.cpu_s),
+                    (cost.source, cost.readings, cost.missed, cost.wall_s, cost.max_s, cost.cpu_s),
                 )
                 db.executemany(
                     "UPDATE channel SET update_s=? WHERE source=? AND position=?",
                     [
-                        (seconds, one.source, position)
-                        for position, seconds in enumerate(one.updates_s)
+                        (seconds, cost.source, position)
+                        for position, seconds in enumerate(cost.updates_s)
                         if seconds is not None
                     ],
                 )
@@ -187,7 +188,7 @@ class SqliteSink:
 
 
 class RunSink(SqliteSink):
-    """The tables of a run file, which someone else has made and writes to as well."""
+    """The sampler's tables in a run file, which the profiler has created and also writes to."""
 
     def open(self) -> None:
         try:
@@ -196,11 +197,11 @@ class RunSink(SqliteSink):
             )
             self._db.execute("SELECT 1 FROM source")
         except sqlite3.Error as error:
-            raise SensorError(f"{self.path} is no run file: {error}") from None
+            raise SensorError(f"{self.path} is not a run file: {error}") from None
 
 
 class Samples:
-    """What a `SqliteSink` holds; it may still be written to while this reads.
+    """The content of a `SqliteSink`; a sampler may still be writing to it.
 
     samples = Samples("run.samples")
     t_s, watts = samples.series("nvidia-power", "gpu0 power")
@@ -217,7 +218,7 @@ class Samples:
             raise SensorError(f"{self.path} holds no samples: {error}") from None
         if version is None or version > VERSION:
             raise SensorError(
-                f"{self.path} is of version {version}, and this Handheld reads up to {VERSION}. Try: a newer Handheld"
+                f"{self.path} has version {version}, but this Handheld reads up to {VERSION}. Try: a newer Handheld"
             )
 
     def _one(self, query: str, *args: Any) -> Any:
@@ -230,14 +231,14 @@ class Samples:
         return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def sources(self) -> list[dict[str, Any]]:
-        """A row a source, with what it has cost."""
+        """One row per source, with its cost."""
         return self._rows(
             "SELECT source.*, readings, missed, wall_s, max_s, cpu_s FROM source "
             "LEFT JOIN cost ON cost.source = source.id ORDER BY source.id"
         )
 
     def channels(self) -> list[dict[str, Any]]:
-        """A row a channel; `update_s` is the median time between two values of it."""
+        """One row per channel; `update_s` is the median time between two different values."""
         rows = self._rows(
             "SELECT source.name AS source, channel.name, quantity, unit, counter, "
             "covers, part_of, update_s FROM channel JOIN source ON source.id = "
@@ -246,7 +247,7 @@ class Samples:
         return [{**row, "counter": bool(row["counter"]), "covers": tuple(json.loads(row["covers"]))} for row in rows]
 
     def gaps(self) -> list[dict[str, Any]]:
-        """A row a gap, in the order they began."""
+        """One row per gap, in the order of their beginnings."""
         return self._rows(
             "SELECT source.name AS source, channel.name AS channel, from_ns, to_ns, reason FROM "
             "gap JOIN source ON source.id = gap.source LEFT JOIN channel ON channel.source = "
@@ -254,7 +255,7 @@ class Samples:
         )
 
     def table(self, source: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Times in ns and a row of values a time, one column a channel, NaN where none was read."""
+        """Times in ns, and one row of values per time: one column per channel, NaN where none was read."""
         number = self._one("SELECT id FROM source WHERE name=?", source)
         if number is None:
             known = ", ".join(row["name"] for row in self.sources())
@@ -265,14 +266,14 @@ class Samples:
         return np.array([row[0] for row in rows], np.int64), data
 
     def series(self, source: str, channel: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Times in s and values of one channel, without those that are missing."""
+        """Times in s and values of one channel, without the missing values."""
         names = [row["name"] for row in self.channels() if row["source"] == source]
         t_ns, data = self.table(source)
         if channel not in names:
             raise SensorError(f"{source} has no channel {channel}. It has {', '.join(names)}")
         values = data[:, names.index(channel)]
-        here = ~np.isnan(values)
-        return t_ns[here].astype(np.float64) * 1e-9, values[here]
+        valid = ~np.isnan(values)
+        return t_ns[valid].astype(np.float64) * 1e-9, values[valid]
 
     def close(self) -> None:
         self._db.close()

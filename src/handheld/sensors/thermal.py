@@ -1,4 +1,4 @@
-"""Thermal zones: where the kernel measures temperature to decide on throttling."""
+"""The sensor of thermal zones: the temperatures by which the kernel decides on throttling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from handheld.sensors.base import Channel, Sensor, Unavailable, Value, Where, distinct
 from handheld.sensors.files import File, absent, label, optional, unless_all_missing
 
-_COLDEST = -200.0  # a Jetson says −256 °C of a zone that is switched off
+_COLDEST = -200.0  # A Jetson reports −256 °C for a zone that is switched off.
 
 
 class Thermal(Sensor):

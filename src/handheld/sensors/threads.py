@@ -1,7 +1,7 @@
-"""Processor time of threads that the process under study has started since it was looked at.
+"""The sensor of processor time used by threads that the measured process starts after the sensor was created.
 
-A process that keeps all cores busy with its own work shows nothing in its sum when one more thread
-takes a share: the threads that work has do less. New threads apart show it.
+If a process keeps all cores busy, an additional thread does not change the process's total: the other threads only get
+less. The time of new threads is therefore counted separately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ProcessThreads(Sensor):
         self._folder = folder
         self._tick = 1.0 / os.sysconf("SC_CLK_TCK")
         self._old = set(os.listdir(folder))
-        self._ended = 0.0  # what threads had that are gone
+        self._ended = 0.0  # processor time of threads that have ended
         self._last: dict[str, float] = {}
         self.channels = (Channel("started cpu time", "time", counter=True, covers=("process",)),)
 
@@ -46,7 +46,7 @@ class ProcessThreads(Sensor):
         return [self._ended + sum(now.values())]
 
     def _busy(self, thread: str) -> float | None:
-        """Seconds; None for one that has just ended."""
+        """The thread's processor time in seconds, or None if it has just ended."""
         try:
             with open(f"{self._folder}/{thread}/stat", "rb", buffering=0) as file:
                 words = file.read().rpartition(b")")[2].split()

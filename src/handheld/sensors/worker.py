@@ -1,7 +1,7 @@
-"""Reads one source, over and over, in a thread of its own.
+"""A thread that reads one source repeatedly.
 
-What was read waits in two queues, readings and gaps, for the thread that writes. A counter comes
-out without its wraps, a missing value as NaN and the start of a gap.
+Readings and gaps wait in two queues for the thread that writes them. Wraps are removed from counters. A missing value
+becomes NaN and begins a gap.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from handheld.sensors.base import Sensor, Value, Where
 from handheld.sensors.counters import Rising
 from handheld.sensors.sink import Cost, Gap, Reading
 
-RETRY_S, RETRY_MOST_S = 0.25, 4.0  # before a lost sensor is looked for again, doubling
-SILENT_S = 2.0  # after which a reading that has not come back is a gap
-_UPDATES = 256  # intervals between values that are kept to tell how often a channel changes
-_NAP_S = 0.05  # a wait that need not be interrupted to end
-_BUSY = 0.5  # a source is read at most for this share of the time
-_SLOWEST_S = 0.25  # no source that is quicker is slowed down beyond this
+RETRY_S, RETRY_MOST_S = 0.25, 4.0  # the first and the longest wait before a lost sensor is looked for again; it doubles
+SILENT_S = 2.0  # a reading that takes longer is recorded as a gap
+_UPDATES = 256  # how many intervals between changes are kept per channel
+_NAP_S = 0.05  # shorter waits need not be interruptible
+_BUSY = 0.5  # readings of one source take at most this share of the time
+_SLOWEST_S = 0.25  # stretching never makes a period longer than this
 
 
 class Worker(threading.Thread):
-    """Reads one source until told to stop."""
+    """Reads one source until `stop` is set."""
 
-    numbers = itertools.count(1)  # of gaps, over all workers
+    numbers = itertools.count(1)  # ids of gaps, shared by all workers
 
     def __init__(self, number: int, source: type[Sensor], where: Where, period_s: float | None) -> None:
         super().__init__(name=source.name, daemon=True)
@@ -41,20 +41,20 @@ class Worker(threading.Thread):
         self.channels = self.sensor.channels
         self.takes_s = _quickest(self.sensor)
         self.period_s = max(period_s or self.sensor.period_s, self.takes_s / _BUSY)
-        self.asked = period_s is not None  # for this period: it is kept whatever that costs
-        self.stretch = 1.0  # of the period, set by child.Pace
+        self.asked = period_s is not None  # The user set this period: it is never stretched.
+        self.stretch = 1.0  # the factor for the period, set by child.Pace
         self.readings: collections.deque[Reading] = collections.deque()
         self.gaps: collections.deque[Gap] = collections.deque()
         self.stop = threading.Event()
-        self.once_more = False  # whether to read a last time when it stops
-        self.since_ns: int | None = None  # when the reading now under way began
+        self.once_more = False  # whether to read a last time before it ends
+        self.since_ns: int | None = None  # when the current reading began, if one is under way
         self._count = self._missed = self._wall_ns = self._max_ns = self._cpu_ns = 0
         self._pack = struct.Struct(f"<{len(self.channels)}d").pack
-        self._open: dict[int | None, Gap] = {}  # by channel; None is the whole source
+        self._open: dict[int | None, Gap] = {}  # gaps that have not ended, by channel; None is the whole source
         self._rising = [Rising(channel) if channel.counter else None for channel in self.channels]
         self._last: list[tuple[float, int] | None] = [None] * len(self.channels)
         self._changes: list[list[int]] = [[] for _ in self.channels]
-        self._t_ns = self._done_ns = 0  # the last reading's time, and when it had come back
+        self._t_ns = self._done_ns = 0  # the time of the last reading, and when it was complete
 
     # ── the thread ────────────────────────────────────────────────────────────────────────
 
@@ -72,19 +72,19 @@ class Worker(threading.Thread):
             self._cpu_ns = time.thread_time_ns()
             due = self._wait(due + self.pace_s)
         if self.sensor is not None and self.once_more:
-            self._read(self.sensor)  # what was sampled until now lies between two readings
+            self._read(self.sensor)  # So that all measured time lies between two readings.
         if self.sensor is not None:
             self.sensor.close()
 
     @property
     def pace_s(self) -> float:
-        """Between two readings now."""
+        """The current time between two readings."""
         if self.asked:
             return self.period_s
         return max(self.period_s, min(self.period_s * self.stretch, _SLOWEST_S))
 
     def _wait(self, due: float) -> float:
-        """Sleeps until it is due; deadlines that are over already are counted, not made up for."""
+        """Sleep until `due` and return it. Deadlines that have already passed are counted and skipped."""
         now = time.monotonic()
         if now > due:
             skipped = int((now - due) / self.pace_s) + 1
@@ -92,7 +92,7 @@ class Worker(threading.Thread):
             due += skipped * self.pace_s
         if due - now > _NAP_S:
             self.stop.wait(due - now)
-        else:  # half the cost of waiting for an event
+        else:  # Sleeping costs half of waiting for an event.
             time.sleep(due - now)
         return due
 
@@ -104,8 +104,8 @@ class Worker(threading.Thread):
         try:
             values = sensor.read()
             if len(values) != len(self.channels):
-                raise SensorError(f"it gives {len(values)} values for {len(self.channels)} channels")
-        except Exception as error:  # a plug-in's too: this source is lost, the others go on
+                raise SensorError(f"it returns {len(values)} values for {len(self.channels)} channels")
+        except Exception as error:  # A plug-in may raise anything. This source is lost; the others go on.
             self._lose(begun, str(error) or type(error).__name__)
             return
         finally:
@@ -124,7 +124,7 @@ class Worker(threading.Thread):
         self.readings.append(Reading(self.number, t_ns, self._pack(*row)))
 
     def _number(self, position: int, t_ns: int, value: Value) -> float:
-        """The value to keep: of a counter without its wraps, NaN for a missing one."""
+        """The number to store: counters without wraps, NaN for a missing value."""
         if isinstance(value, str) or not math.isfinite(value):
             if position not in self._open:
                 self._gap(position, t_ns, str(value))
@@ -136,16 +136,16 @@ class Worker(threading.Thread):
         if rising is None:
             return value
         lost = rising.lost
-        made = rising.add(t_ns * 1e-9, value)
+        total = rising.add(t_ns * 1e-9, value)
         if rising.lost != lost:
-            self._gap(position, self._t_ns, "the counter was set anew: what it counted in between is not known")
+            self._gap(position, self._t_ns, "the counter was reset: what it counted in between is unknown")
             self._end_gap(position, t_ns)
-        return made
+        return total
 
     def _changed(self, position: int, t_ns: int, value: float) -> None:
         last, changes = self._last[position], self._changes[position]
         if last is None:
-            self._last[position] = (value, 0)  # nobody knows since when it has been that
+            self._last[position] = (value, 0)  # The time of the last change is not known yet.
         elif last[0] != value:
             if last[1] and len(changes) < _UPDATES:
                 changes.append(t_ns - last[1])
@@ -169,21 +169,21 @@ class Worker(threading.Thread):
             self._gap(None, self._t_ns or t_ns, reason)
 
     def _revive(self) -> bool:
-        """Looks for the sensor again."""
+        """Look for a lost sensor again. Returns whether it is back."""
         try:
-            found = self.source.probe(self.where)
-        except Exception:  # still not here, for whatever reason: the gap has the first one
+            sensor = self.source.probe(self.where)
+        except Exception:  # It is still gone. The gap already has the first reason.
             return False
-        if [one.name for one in found.channels] != [one.name for one in self.channels]:
-            found.close()  # another device in its place: its numbers are not this source's
+        if [channel.name for channel in sensor.channels] != [channel.name for channel in self.channels]:
+            sensor.close()  # A different device has replaced it, so the numbers do not belong to this source.
             return False
-        self.sensor = found
+        self.sensor = sensor
         return True
 
-    # ── from the thread that writes ───────────────────────────────────────────────────────
+    # ── called by the thread that writes ──────────────────────────────────────────────────
 
     def silent(self) -> Gap | None:
-        """A gap for a reading that has not come back, which the next reading closes."""
+        """Begin a gap if the current reading takes too long. The next reading ends the gap."""
         since = self.since_ns
         if since is None or None in self._open or time.monotonic_ns() - since < SILENT_S * 1e9:
             return None
@@ -204,7 +204,7 @@ class Worker(threading.Thread):
 
 
 def _quickest(sensor: Sensor) -> float:
-    """What a reading takes at least: the first are slow for reasons of their own."""
+    """The shortest of three readings; the first ones are slower than usual."""
     times = []
     for _ in range(3):
         begun = time.monotonic()
