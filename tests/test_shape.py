@@ -1,8 +1,9 @@
-"""Modules, functions and lines of documentation stay short enough to read."""
+"""Modules, functions and lines of pages stay short enough to read, and pages name files that exist."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,3 +55,11 @@ def test_no_line_of_a_page_is_wide() -> None:
         if wide and name not in WIDE_PAGES:
             found[name] = wide
     assert found == {}
+
+
+def test_pages_name_files_that_exist() -> None:
+    """Patterns such as `tests/cases/<family>.py` are left out."""
+    path = re.compile(r"(?<![\w/.-])(?:scripts|bench|coverage|tests)/[\w./-]*[\w/](?![\w<*])")
+    named = {(page.name, found) for page in pages() for found in path.findall(page.read_text())}
+    assert len(named) > 50, "pages name files"
+    assert {(page, found) for page, found in named if not (ROOT / found).exists()} == set()
