@@ -23,7 +23,7 @@ BATCH = (torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
         ({"model": "resnet18"}, "the model is a str"),
         ({"model": nn.Linear}, r"the class Linear itself \(write Linear\(\.\.\.\)\)"),
         ({"model": lambda b: b[0].sum()}, "needs modules="),
-        ({"model": lambda b: b[0].sum(), "modules": [nn.Linear(3, 2)]}, "a list is none"),
+        ({"model": lambda b: b[0].sum(), "modules": [nn.Linear(3, 2)]}, "dictionary of them, not a list"),
         ({"loss": "mse"}, "the loss is a str"),
         ({"loss": nn.CrossEntropyLoss}, "the class CrossEntropyLoss itself"),
         (
@@ -31,7 +31,7 @@ BATCH = (torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
             "TorchScript modules cannot be captured",
         ),
         ({"loss": lambda y, t: y}, r"it returned a tensor of shape \(4, 2\)"),
-        ({"loss": lambda y: y.sum()}, "1 targets, which does not fit"),
+        ({"loss": lambda y: y.sum()}, "1 targets, which does not match its arguments"),
         ({"optimizer": "adam"}, "the optimizer is a str"),
         ({"optimizer": torch.optim.SGD}, "the class SGD itself"),
         ({"batch": None}, "it got None"),
@@ -44,7 +44,7 @@ BATCH = (torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
         ({"clip_value": "1"}, "clip_value='1' should be a number above 0"),
         ({"accumulate": 0}, "accumulate=0 should be a whole number"),
         ({"accumulate": 2.0}, "accumulate=2.0 should be a whole number"),
-        ({"frozen": "no"}, "none of warn, error, accept"),
+        ({"frozen": "no"}, "one of warn, error, accept"),
     ],
 )
 def test_calls_that_make_no_sense(change, said: str) -> None:

@@ -77,7 +77,7 @@ def test_frozen_values_warn_fail_or_are_accepted() -> None:
         handheld.capture(*parts)
     with pytest.raises(ValueRead, match=r"test_trial\.py:.*frozen='accept'"):
         handheld.capture(*parts, frozen="error")
-    with pytest.raises(CaptureError, match="none of warn, error, accept"):
+    with pytest.raises(CaptureError, match="one of warn, error, accept"):
         handheld.capture(*parts, frozen=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,1 +1,1 @@
-"""PyTorch → Graph. With backends/reference/ and suite/ the only importer of torch."""
+"""Records PyTorch models as graphs. Only this package, backends/reference/ and suite/ import torch."""

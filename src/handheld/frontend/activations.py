@@ -1,4 +1,4 @@
-"""Activations and their gradients."""
+"""Lowerings of activation functions and their gradients."""
 
 from __future__ import annotations
 

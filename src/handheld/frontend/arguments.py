@@ -1,4 +1,4 @@
-"""What `capture` is called with: wrong types and values are told before anything is recorded."""
+"""Checks the arguments of `capture`, so that wrong types and values are reported before anything is recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from handheld.errors import CaptureError
 
-#: what may follow if Python code reads values that change from step to step
+#: What `capture` may do if Python code reads values that change from step to step.
 FROZEN = ("warn", "error", "accept")
 
 
@@ -23,42 +23,45 @@ def check_model(model: Any, modules: Any) -> None:
         return
     if isinstance(model, type) or not callable(model):
         raise CaptureError(
-            f"the model is {_what(model)}; it should be an nn.Module, or a function "
-            "fn(batch) of a loss together with modules="
+            f"the model is {_what(model)}; it should be an nn.Module, or a function fn(batch) that returns "
+            "a loss, together with modules="
         )
     if modules is None:
-        raise CaptureError("capture of a closure needs modules=: the nn.Module (or a dict of them) it uses")
+        raise CaptureError(
+            "to capture a closure, capture needs modules=, the nn.Module (or a dictionary of them) that it uses"
+        )
 
 
 def check_modules(modules: Any) -> None:
-    found = modules.values() if isinstance(modules, Mapping) else [modules]
-    wrong = [module for module in found if not isinstance(module, nn.Module)]
+    given = modules.values() if isinstance(modules, Mapping) else [modules]
+    wrong = [module for module in given if not isinstance(module, nn.Module)]
     if wrong:
-        raise CaptureError(f"modules should be an nn.Module or a dictionary of them; {_what(wrong[0])} is none")
-    if any(isinstance(part, torch.jit.ScriptModule) for m in found for part in m.modules()):
-        raise CaptureError("TorchScript modules cannot be captured. Try: the nn.Module that it was made from")
+        raise CaptureError(f"modules should be an nn.Module or a dictionary of them, not {_what(wrong[0])}")
+    if any(isinstance(part, torch.jit.ScriptModule) for m in given for part in m.modules()):
+        raise CaptureError(
+            "TorchScript modules cannot be captured. Try: the nn.Module that the TorchScript module was made from"
+        )
 
 
 def check_loss(loss: Any) -> None:
     if loss is not None and (isinstance(loss, type) or not callable(loss)):
         raise CaptureError(
-            f"the loss is {_what(loss)}; it should be a function "
-            "loss(output, *targets) of a scalar, such as "
-            "torch.nn.functional.cross_entropy or torch.nn.MSELoss()"
+            f"the loss is {_what(loss)}; it should be a function loss(output, *targets) that returns a scalar, "
+            "such as torch.nn.functional.cross_entropy or torch.nn.MSELoss()"
         )
 
 
 def check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise CaptureError(
-            f"the optimizer is {_what(optimizer)}; it should be one of torch.optim, "
+            f"the optimizer is {_what(optimizer)}; it should be an optimizer from torch.optim, "
             "such as torch.optim.SGD(model.parameters(), lr=0.1)"
         )
 
 
 def check_seed(seed: Any) -> None:
     if type(seed) is not int or not -(2**31) <= seed < 2**31:
-        raise CaptureError(f"seed={seed!r:.40} should be a whole number of 32 bits")
+        raise CaptureError(f"seed={seed!r:.40} should be an integer that fits 32 bits")
 
 
 def check_clipping(clip_norm: Any, clip_value: Any, accumulate: Any) -> None:
@@ -66,46 +69,46 @@ def check_clipping(clip_norm: Any, clip_value: Any, accumulate: Any) -> None:
         if value is not None and not (isinstance(value, Real) and 0 < float(value) < math.inf):
             raise CaptureError(f"{name}={value!r:.40} should be a number above 0, or None")
     if type(accumulate) is not int or accumulate < 1:
-        raise CaptureError(f"accumulate={accumulate!r:.40} should be a whole number of batches from 1 on")
+        raise CaptureError(f"accumulate={accumulate!r:.40} should be a whole number of batches, at least 1")
 
 
 def check_batch(batch: Any, inputs: Any) -> None:
     tensors = [t for t in pytree.tree_leaves(batch) if hasattr(t, "shape")]
     if not tensors:
         raise CaptureError(
-            f"capture needs an example batch of tensors, for their shapes and types; it got {_what(batch)}"
+            f"capture needs an example batch of tensors, which gives it their shapes and types; it got {_what(batch)}"
         )
     empty = [list(t.shape) for t in tensors if t.ndim and not t.shape[0]]
     if empty:
         raise CaptureError(
             f"the example batch has a tensor of shape {empty[0]}, without a sample. "
-            "Try: a batch of the size to train with"
+            "Try: a batch of the size that you want to train with"
         )
     most = len(batch) if isinstance(batch, (tuple, list)) else 1
     if type(inputs) is not int or not 1 <= inputs <= most:
         raise CaptureError(
-            f"inputs={inputs!r:.40} should say how many tensors of the batch go to the model: from 1 to {most}"
+            f"inputs={inputs!r:.40} should be the number of tensors of the batch that go to the model, from 1 to {most}"
         )
 
 
 def check_frozen(frozen: Any) -> None:
     if frozen not in FROZEN:
-        raise CaptureError(f"frozen={frozen!r:.40} is none of {', '.join(FROZEN)}")
+        raise CaptureError(f"frozen={frozen!r:.40} should be one of {', '.join(FROZEN)}")
 
 
 def check_call(loss: Callable[..., torch.Tensor], targets: tuple[Any, ...], inputs: int) -> None:
-    """A loss that takes another number of arguments than the batch has is not PyTorch's error."""
+    """Raises CaptureError if the loss does not take as many targets as the batch has, before PyTorch fails."""
     call = loss.forward if isinstance(loss, nn.Module) else loss
     try:
         inspect.signature(call).bind(None, *targets)
     except TypeError as error:
         raise CaptureError(
-            f"the loss gets the model's output and {len(targets)} targets, which does not fit: "
-            f"{error}. The first {inputs} of the batch go to the model (inputs=), "
-            "the rest to the loss"
+            f"the loss gets the output of the model and {len(targets)} targets, which does not match its arguments: "
+            f"{error}. The first {inputs} tensors of the batch go to the model, the rest to the loss. "
+            "Try: another value for inputs="
         ) from None
     except ValueError:
-        pass  # a function of C tells nothing about its arguments
+        pass  # A function written in C does not describe its arguments.
 
 
 def _what(value: Any) -> str:

@@ -1,9 +1,8 @@
-"""Scaled dot-product attention as a single op, with masks, causality, dropout and shared heads.
+"""Records scaled dot-product attention as a single op, with masks, causality, dropout and shared heads.
 
-While a step is being captured, `scaled_dot_product_attention` is replaced by an op with a gradient
-of its own, which keeps no matrix of queries by keys. What it does not cover (a mask that is
-trained, very wide heads) PyTorch takes apart, or hands to its own attention for CPUs; the latter
-comes here too, wherever it was called from.
+While a step is being captured, `scaled_dot_product_attention` is replaced by a custom op with its own gradient.
+It never stores the matrix of queries by keys. Cases that the op does not cover (a trained mask, very wide heads)
+are left to PyTorch, which decomposes them or calls its own attention op for CPUs. That op has a lowering here too.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from handheld.graph.graph import View
 
 
 def _scores(rec: Recorder, q: View, k: View, mask: View | None, causal: bool, scale: float) -> View:
-    """scale * q k^T plus the mask; what is masked out is -inf."""
+    """Computes scale * q k^T plus the mask. Masked elements are -inf."""
     product = matmul(rec, q, transpose(k))
     rank = len(product.shape)
     operands = [product]
@@ -54,7 +53,7 @@ def _scale_of(q: torch.Tensor, scale: float | None) -> float:
 
 
 def _heads(view: View, heads: int) -> View:
-    """[b, heads * groups, ...] as [b, heads, groups, ...]."""
+    """Views [b, heads * groups, ...] as [b, heads, groups, ...]."""
     b, h = view.shape[:2]
     each = h // heads
     return View(
@@ -66,14 +65,14 @@ def _heads(view: View, heads: int) -> View:
 
 
 def _shared(view: View, groups: int) -> View:
-    """[b, heads, ...] read by every member of a group."""
+    """Views [b, heads, ...] as [b, heads, groups, ...] with stride 0, so that a group shares one head."""
     return View(
         view.tensor, (*view.shape[:2], groups, *view.shape[2:]), (*view.strides[:2], 0, *view.strides[2:]), view.offset
     )
 
 
 class _Attention:
-    """Queries, keys, values and mask; heads in groups if there are fewer keys than queries."""
+    """Queries, keys, values and mask. Query heads are in groups if there are fewer heads of keys."""
 
     def __init__(self, rec: Recorder, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> None:
         self.q, self.k, self.v = floats(rec, q, k, v)
@@ -91,11 +90,11 @@ class _Attention:
         return _heads(view, self.heads) if self.groups > 1 else view
 
     def summed(self, rec: Recorder, view: View) -> View:
-        """The gradient of a key or value: over all queries that read it."""
+        """Sums the gradient of keys or values over all query heads of a group."""
         return fold(rec, view, (2,), lambda a: a.reduce("sum")) if self.groups > 1 else view
 
 
-#: wider heads are taken apart: a row of them no longer fits what a kernel holds beside others
+#: The widest head of the single op. A kernel cannot hold a row of a wider head next to its other data.
 WIDEST = 256
 
 
@@ -104,18 +103,18 @@ def _fits(q: torch.Tensor, v: torch.Tensor) -> bool:
 
 
 def _operands(rec: Recorder, q: torch.Tensor, k: torch.Tensor, mask: Any, dropout: float) -> list[View]:
-    """What follows the tensors of an attention node: mask, seed and step, where there are any."""
-    found = []
+    """Returns the optional operands of an attention node: the mask, and seed and step for dropout."""
+    operands = []
     if mask is not None:
         view = expand(rec.read(mask), (*q.shape[:-1], k.shape[-2]))
-        found.append(view if rec.dtype_of(view) != I32 else rec.map(view.shape, [view], lambda m: m.to(F32)))
+        operands.append(view if rec.dtype_of(view) != I32 else rec.map(view.shape, [view], lambda m: m.to(F32)))
     if dropout:
-        found += [rec.slot_view("handheld.seed"), rec.slot_view("handheld.step")]
-    return found
+        operands += [rec.slot_view("handheld.seed"), rec.slot_view("handheld.step")]
+    return operands
 
 
 def _heads_inside(view: View) -> View:
-    """[b, l, h, e] as [b, h, l, e], and back."""
+    """Views [b, l, h, e] as [b, h, l, e], and the other way around."""
     return permute(view, (0, 2, 1, 3))
 
 
@@ -136,14 +135,14 @@ def _emit(
 ) -> None:
     b, h, length, _ = q.shape
     attrs = _attributes(mask, causal, scale, dropout, rec.random_key() if dropout else 0)
-    made = rec.emit(
+    outputs = rec.emit(
         "attention",
         [*floats(rec, q, k, v), *_operands(rec, q, k, mask, dropout)],
         [((b, length, h, v.shape[3]), F32), ((b, h, length), F32)],
         attrs,
     )
-    rec.bind(out[0], _heads_inside(rec.dense(made[0])))
-    rec.bind(out[1], rec.dense(made[1]))
+    rec.bind(out[0], _heads_inside(rec.dense(outputs[0])))
+    rec.bind(out[1], rec.dense(outputs[1]))
 
 
 def _emit_grad(
@@ -161,16 +160,16 @@ def _emit_grad(
     dropout: float,
 ) -> None:
     rows, key = rec.contiguous(rec.read(lse)), 0
-    if dropout:  # the same random numbers as forward
+    if dropout:  # Use the same random numbers as in the forward pass.
         key = next(n for n in reversed(rec.nodes) if rows.tensor in n.outputs).attrs["key"]
     (b, h, length, d), (_, g_heads, s, _), e = q.shape, k.shape, v.shape[3]
-    made = rec.emit(
+    outputs = rec.emit(
         "attention_grad",
         [*floats(rec, g, q, k, v, y), rows, *_operands(rec, q, k, mask, dropout)],
         [((b, length, h, d), F32), ((b, s, g_heads, d), F32), ((b, s, g_heads, e), F32)],
         _attributes(mask, causal, scale, dropout, key),
     )
-    for o, tensor in zip(out, made, strict=True):
+    for o, tensor in zip(out, outputs, strict=True):
         rec.bind(o, _heads_inside(rec.dense(tensor)))
 
 
@@ -188,7 +187,10 @@ def attention(
     scale: float | None = None,
 ) -> None:
     if dropout_p:
-        raise UnsupportedOp("attention with dropout inside the fused op has no lowering")
+        raise UnsupportedOp(
+            "attention with dropout inside PyTorch's fused op has no lowering. "
+            "Try: torch.nn.functional.scaled_dot_product_attention"
+        )
     if _fits(q, v):
         _emit(rec, out, q, k, v, attn_mask, is_causal, _scale_of(q, scale), 0.0)
         return
@@ -196,7 +198,7 @@ def attention(
     scores = _scores(rec, a.q, a.k, a.mask, is_causal, _scale_of(q, scale))
     y = matmul(rec, _probabilities(rec, scores), a.v)
     bind_dense(rec, out[0], y)
-    # the second result, the log of the row sums, is only for PyTorch's own backward
+    # The second result, the log of the row sums, is needed only by PyTorch's own backward pass.
     rec.bind(out[1], rec.map(tuple(out[1].shape), [], lambda b: iota(b, 0).to(F32) * 0.0))
 
 
@@ -222,7 +224,7 @@ def attention_backward(
     a = _Attention(rec, q, k, v, attn_mask)
     gv = a.split(rec.read(g))
     factor = _scale_of(q, scale)
-    # the probabilities are computed again: holding them from the forward pass would cost s * s
+    # The probabilities are computed again, because keeping them would need memory for queries * keys.
     p = _probabilities(rec, _scores(rec, a.q, a.k, a.mask, is_causal, factor))
     bind_dense(rec, out[2], a.summed(rec, matmul(rec, transpose(p), gv)))
     dp = matmul(rec, gv, transpose(a.v))
@@ -233,13 +235,13 @@ def attention_backward(
     bind_dense(rec, out[1], a.summed(rec, matmul(rec, transpose(ds), a.q)))
 
 
-# ── the op that takes the place of scaled_dot_product_attention ──────────────────────────────────
+# ── the op that replaces scaled_dot_product_attention ────────────────────────────────────────────
 
 T = torch.Tensor
 
 
 def _weights(q: T, k: T, mask: T | None, causal: bool, scale: float) -> tuple[T, T]:
-    """Scores and their probabilities, for captures that compute with real values."""
+    """Returns scores and probabilities. It runs in captures that compute with real values."""
     scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(-1, -2) * scale
     if mask is not None:
         masked = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else None
@@ -251,13 +253,14 @@ def _weights(q: T, k: T, mask: T | None, causal: bool, scale: float) -> tuple[T,
 
 
 def _laid_out(x: T) -> T:
-    """Heads inside rows in memory, as the kernels write them."""
+    """Stores the heads of a row next to each other, as the kernels write them."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 @torch.library.custom_op("handheld::attention", mutates_args=())
 def attention_op(q: T, k: T, v: T, mask: T | None, causal: bool, scale: float, dropout: float) -> tuple[T, T]:
-    scores, p = _weights(q, k, mask, causal, scale)  # what dropout leaves out only a device knows
+    # Dropout is not applied here, because its random numbers exist only on the device.
+    scores, p = _weights(q, k, mask, causal, scale)
     y = p @ v.repeat_interleave(q.shape[1] // v.shape[1], 1)
     return _laid_out(y), scores.logsumexp(-1)
 
@@ -319,12 +322,12 @@ class _Whole(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: T) -> Any:
         q, k, v, y, lse, mask = ctx.saved_tensors
-        made = torch.ops.handheld.attention_grad(g, q, k, v, y, lse, mask, *ctx.options)
-        return (*made, None, None, None, None)
+        gradients = torch.ops.handheld.attention_grad(g, q, k, v, y, lse, mask, *ctx.options)
+        return (*gradients, None, None, None, None)
 
 
 def _covered(q: T, k: T, v: T, mask: T | None, causal: bool, shared: bool) -> bool:
-    """Whether the op computes this; what is wrong is left to PyTorch to say."""
+    """Says whether the op covers these arguments. Invalid ones are not covered: PyTorch reports the error."""
     if not (q.dim() == k.dim() == v.dim() == 4 and q.dtype == k.dtype == v.dtype):
         return False
     (b, h, n, d), (_, heads, s, _) = q.shape, k.shape
@@ -339,7 +342,7 @@ def _covered(q: T, k: T, v: T, mask: T | None, causal: bool, shared: bool) -> bo
 
 
 def whole(original: Callable[..., T]) -> Callable[..., T]:
-    """scaled_dot_product_attention as the op of this file, where it can."""
+    """Returns a scaled_dot_product_attention that uses the op of this file where the op covers the arguments."""
 
     def scaled_dot_product_attention(
         query: T,

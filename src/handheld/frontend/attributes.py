@@ -1,7 +1,8 @@
-"""What a forward pass leaves on its modules: caches are removed again, new buffers become writes.
+"""Restores the attributes of modules after a capture, and finds buffers that the forward pass replaced.
 
-Modules keep tensors as attributes (position tables, attention biases, moving averages). During a
-capture these would be fake tensors, which no one may find on a module afterwards.
+Modules keep tensors as attributes (position tables, attention biases, moving averages). During a capture these
+would be fake tensors, so cached tensors are removed afterwards. A buffer that was replaced by a new tensor
+becomes a write in the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _OWN = frozenset({"_modules", "_parameters", "_buffers"})
 
 
 class Attributes:
-    """The attributes of modules as they were."""
+    """The attributes of modules as they were before the capture."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._modules = list(dict.fromkeys(m for module in modules for m in module.modules()))
@@ -26,22 +27,22 @@ class Attributes:
         parameters = [p for m in self._modules for p in m._parameters.values() if p is not None]
         self._gradients = [(p, p.grad) for p in dict.fromkeys(parameters)]
         for p, _ in self._gradients:
-            p.grad = None  # what a backward pass inside the forward pass puts here is told apart
+            p.grad = None  # A gradient found here later comes from a backward pass inside the forward pass.
 
     def new_buffers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """(old, new) for every buffer that the forward pass put another tensor in the place of."""
-        found = []
+        """Returns (old, new) for every buffer that the forward pass replaced by another tensor."""
+        replaced = []
         for module, before in zip(self._modules, self._before, strict=True):
             for name, new in module._buffers.items():
                 old = before["_buffers"].get(name)
                 if old is None or new is None or new is old:
                     continue
                 if new.shape == old.shape and new.dtype == old.dtype:
-                    found.append((old, new))
-        return found
+                    replaced.append((old, new))
+        return replaced
 
     def restore(self) -> None:
-        """Takes away every tensor that was not there before."""
+        """Removes every tensor that the capture left on a module, and puts the old values back."""
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
         for module, before, objects in zip(self._modules, self._before, self._objects, strict=True):

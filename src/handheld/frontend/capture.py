@@ -1,8 +1,9 @@
-"""From a PyTorch model, loss and optimizer to a Step.
+"""Turns a PyTorch model, a loss and an optimizer into a Step.
 
-The primitive is a closure `fn(batch) -> loss` or `(loss, outputs)`, recorded with the modules it
-uses; `handheld.capture(model, loss, optimizer, batch)` (entry.py) is sugar over it. Several closures can be recorded
-over one state: a GAN's two updates, an evaluation pass, a target network's copy.
+The basic unit is a closure `fn(batch)` that returns `loss` or `(loss, outputs)`. It is recorded together with
+the modules it uses. `handheld.capture(model, loss, optimizer, batch)` in entry.py builds such a closure for the
+usual case. Several closures can be recorded over one state, for example the two updates of a GAN, an evaluation
+pass, or the copy of a target network.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from handheld.step import Step, check_frozen, warn
 
 
 class Capture:
-    """Records closures over one state; `step()` gives what was recorded."""
+    """Records closures over one state. `step()` returns the recorded graphs as a Step."""
 
     def __init__(self, modules: nn.Module | Mapping[str, nn.Module], seed: int = 0) -> None:
         arguments.check_modules(modules)
@@ -54,12 +55,12 @@ class Capture:
         self.state = StateBuilder(self.modules)
         self.state.add_value("handheld.seed", np.array(seed, np.int32), "control", "int64")
         self.state.add_value("handheld.step", np.array(0, np.int32), "control", "int64")
-        # what a plan in halves scales its gradients by, and what became of its steps
+        # A plan in half precision needs a gradient scale, and counts the good and the skipped steps.
         self.state.add_value(SCALE, np.array(START, np.float32), "control")
         for name in (GOOD, SKIPPED):
             self.state.add_value(name, np.array(0, np.int32), "control", "int64")
         self.graphs: dict[str, Graph] = {}
-        #: graph -> the values that Python read while it was recorded
+        #: For each graph, the values that Python code read while the graph was recorded.
         self.frozen: dict[str, tuple[Frozen, ...]] = {}
         self._unfused: dict[str, Graph] = {}
         self._optimizers: dict[int, Optimizer] = {}
@@ -75,7 +76,7 @@ class Capture:
         clip_value: float | None = None,
         accumulate: int = 1,
     ) -> Capture:
-        """A training step. With `accumulate` k, the mean gradient of k batches makes one update."""
+        """Records a training step. With `accumulate=k`, one update uses the mean gradient of k batches."""
         arguments.check_optimizer(optimizer)
         arguments.check_clipping(clip_norm, clip_value, accumulate)
         arguments.check_batch(batch, 1)
@@ -87,30 +88,30 @@ class Capture:
         return self
 
     def evaluate(self, fn: Callable[[Any], Any], batch: Any, name: str = "evaluate") -> Capture:
-        """A forward pass in eval mode; it changes no state."""
+        """Records a forward pass in eval mode. It updates no parameter."""
         with self._eval_mode(), torch.no_grad():
             self._record(name, fn, batch, None)
         return self
 
     def copy(self, name: str, pairs: Mapping[nn.Module, nn.Module] | Sequence[tuple[nn.Module, nn.Module]]) -> Capture:
-        """A graph that copies modules' parameters and buffers: [(target, source), ...]."""
+        """Records a graph that copies parameters and buffers between modules: [(target, source), ...]."""
         rec = Recorder(self.state, None)
         rec.phase, rec.torch_op = "update", "copy"
         writes: dict[str, int] = {}
         for target, source in pairs.items() if isinstance(pairs, Mapping) else pairs:
-            theirs = dict(source.named_parameters()) | dict(source.named_buffers())
+            originals = dict(source.named_parameters()) | dict(source.named_buffers())
             for key, tensor in (dict(target.named_parameters()) | dict(target.named_buffers())).items():
                 slot = self.state.find(tensor)
                 rec.path = [self.state.path_of(slot)]
                 rec.slot_tensor(slot)
-                view = rec.dense(rec.slot_tensor(self.state.find(theirs[key])))
+                view = rec.dense(rec.slot_tensor(self.state.find(originals[key])))
                 writes[slot] = rec.map(view.shape, [view], lambda a: a).tensor
         self._finish(name, rec, [], [], writes, {})
         return self
 
     def step(self, *, frozen: str = "warn", **meta: Any) -> Step:
-        """What was recorded so far. `frozen` says what follows if Python code read values that
-        change from step to step: warn, error or accept."""
+        """Returns everything recorded so far as a Step. `frozen` (warn, error or accept) says what to do if
+        Python code read values that can change from step to step."""
         arguments.check_frozen(frozen)
         used = {s for g in self.graphs.values() for s in g.slots}
         keep = {n: s for n, s in self.state.slots.items() if n in used or s.role in ("parameter", "buffer", "control")}
@@ -137,7 +138,7 @@ class Capture:
         try:
             self._record_once(name, fn, batch, optimizer, fake=True, **options)
         except ValueRead:
-            # the model looks at values: run it for real, once, and say which values were fixed
+            # The model reads values: run it once on real tensors and note which values are fixed by that.
             self._record_once(name, fn, batch, optimizer, fake=False, **options)
 
     def _record_once(
@@ -179,8 +180,8 @@ class Capture:
             if slot not in writes and storage.tensor != rec.slots[slot]:
                 if self.state.slots[slot].role == "constant":
                     raise CaptureError(
-                        f"{name}: the model changes a tensor that is neither parameter nor buffer "
-                        f"({slot}). Register it with register_buffer"
+                        f"{name}: the model changes the tensor {slot}, which is neither a parameter nor a buffer. "
+                        "Try: register it with register_buffer"
                     )
                 if optimizer is not None or self.state.slots[slot].role == "buffer":
                     writes[slot] = storage.tensor
@@ -206,18 +207,22 @@ class Capture:
     ) -> dict[str, int]:
         parameters = [p for p, _ in optimizer.parameters]
         if not parameters:
-            raise CaptureError("the optimizer has no parameters with requires_grad=True: nothing to train")
+            raise CaptureError("the optimizer has no parameter with requires_grad=True, so there is nothing to train")
         if not loss.requires_grad:
             raise CaptureError("the loss does not depend on any parameter of the optimizer")
-        # the gradient of the loss is a slot: 1 in float32, see passes/scale.py
+        # The gradient of the loss is a slot. It is 1 in float32; see passes/scale.py for half precision.
         seed = rec.stand_in_of(SCALE, torch.ones(())).reshape(loss.shape).to(loss.dtype)
-        found = torch.autograd.grad(loss, parameters, seed, allow_unused=True)
-        # functions that run a backward pass of their own (reversible layers) leave gradients behind
+        computed = torch.autograd.grad(loss, parameters, seed, allow_unused=True)
+        # Functions that run their own backward pass (reversible layers) leave gradients in p.grad.
         grads = [
-            p.grad if g is None else g if p.grad is None else g + p.grad for p, g in zip(parameters, found, strict=True)
+            p.grad if g is None else g if p.grad is None else g + p.grad
+            for p, g in zip(parameters, computed, strict=True)
         ]
         if all(g is None for g in grads):
-            raise CaptureError("no gradient reaches any parameter of the optimizer: are they this model's?")
+            raise CaptureError(
+                "no gradient reaches any parameter of the optimizer. "
+                "Try: give the optimizer the parameters of this model"
+            )
         unreached = [self.state.find(p) for p, g in zip(parameters, grads, strict=True) if g is None]
         if unreached:
             notes["no_gradient"] = tuple(unreached)
@@ -247,13 +252,13 @@ class Capture:
             slot = f"{ACCUMULATED}{self.state.find(p)}"
             if slot not in self.state.slots:
                 self.state.add_value(slot, np.zeros(tuple(p.shape), np.float32), "optimizer")
-            held = rec.slot_view(slot)
-            both = [held, views[id(p)]]
+            total = rec.slot_view(slot)
+            operands = [total, views[id(p)]]
             if last:
-                sums[id(p)] = rec.map(held.shape, both, lambda a, b: (a + b) * (1.0 / count))
-                writes[slot] = rec.map(held.shape, [], lambda b: constant(b, 0.0, F32)).tensor
+                sums[id(p)] = rec.map(total.shape, operands, lambda a, b: (a + b) * (1.0 / count))
+                writes[slot] = rec.map(total.shape, [], lambda b: constant(b, 0.0, F32)).tensor
             else:
-                writes[slot] = rec.map(held.shape, both, lambda a, b: a + b).tensor
+                writes[slot] = rec.map(total.shape, operands, lambda a, b: a + b).tensor
         return sums, writes
 
     def _finish(
@@ -270,24 +275,24 @@ class Capture:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """The user's random state is left as it was; fake-tensor chatter is not theirs to read;
-        what they compiled with torch.compile runs as it was written."""
-        fast = torch.backends.mha.get_fastpath_enabled()
-        chatter = logging.getLogger("torch._subclasses.fake_tensor")
-        level = chatter.level
-        compiled = "torch._dynamo" in sys.modules  # importing it takes seconds
+        """While active, the random state is forked and seeded, PyTorch's warnings and fake-tensor logs are silent,
+        and functions compiled with torch.compile run uncompiled."""
+        fast_path = torch.backends.mha.get_fastpath_enabled()
+        logger = logging.getLogger("torch._subclasses.fake_tensor")
+        level = logger.level
+        compiled = "torch._dynamo" in sys.modules  # Do not import it here: that takes seconds.
         eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), eager:
             warnings.simplefilter("ignore")
-            chatter.setLevel(logging.CRITICAL)  # PyTorch logs what it then raises
-            torch.manual_seed(0)  # keys of random ops come from here: the same at every capture
-            # PyTorch's fused inference path of a transformer layer is one opaque op
+            logger.setLevel(logging.CRITICAL)  # PyTorch logs errors that it also raises.
+            torch.manual_seed(0)  # Keys of random ops are drawn from this seed, so every capture gets the same ones.
+            # The fused inference path of a transformer layer is one opaque op that cannot be recorded.
             torch.backends.mha.set_fastpath_enabled(False)
             try:
                 yield
             finally:
-                torch.backends.mha.set_fastpath_enabled(fast)
-                chatter.setLevel(level)
+                torch.backends.mha.set_fastpath_enabled(fast_path)
+                logger.setLevel(level)
 
     @contextmanager
     def _eval_mode(self) -> Iterator[None]:
@@ -307,7 +312,7 @@ _clip_norm, _clip_value = clip_norm, clip_value
 def _inputs(
     rec: Recorder, leaves: Sequence[Any], batch: Any, mode: FakeTensorMode | None
 ) -> tuple[list[Any], list[GraphInput]]:
-    """Batch tensors as inputs of the graph; other leaves (numbers, None) stay what they are."""
+    """Makes every tensor of the batch an input of the graph. Other leaves (numbers, None) stay unchanged."""
     given, inputs = [], []
     for name, leaf in zip(_leaf_names(batch), leaves, strict=True):
         if isinstance(leaf, np.ndarray):
@@ -346,24 +351,23 @@ def _loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:
         return None, outputs
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise CaptureError(
-            "the closure must return a scalar loss, or (loss, outputs); "
-            "it returned "
+            "the closure must return a scalar loss or (loss, outputs); it returned "
             + (f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__)
         )
     return loss, outputs
 
 
 def _named_outputs(outputs: Any) -> list[tuple[str, torch.Tensor]]:
-    found = []
+    named = []
     for path, leaf in pytree.tree_flatten_with_path(outputs)[0]:
         if isinstance(leaf, torch.Tensor):
             key = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
-            found.append((f"output.{key}" if key else "output", leaf))
-    return found
+            named.append((f"output.{key}" if key else "output", leaf))
+    return named
 
 
 def _read(rec: Recorder, tensor: torch.Tensor) -> View:
-    """An output is a whole dense tensor of its own, so that reading it is one download."""
+    """Returns an output as a separate dense tensor, so that reading it takes one download."""
     view = rec.read(tensor)
     order = physical_order(tensor)
     whole = permute(view, order)
@@ -374,6 +378,8 @@ def _read(rec: Recorder, tensor: torch.Tensor) -> View:
 
 
 def closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int) -> Callable[[Any], Any]:
+    """Returns `fn(batch) -> (loss, outputs)`. Without `loss`, the model returns it itself or has it as `.loss`."""
+
     def fn(batch: Any) -> Any:
         if isinstance(batch, Mapping):
             output = model(**batch)
@@ -382,8 +388,8 @@ def closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: 
         else:
             output = model(*batch[:inputs])
         if loss is None:
-            found = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
-            return found, {k: v for k, v in output.items() if k != "loss"} if isinstance(output, Mapping) else None
+            value = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
+            return value, {k: v for k, v in output.items() if k != "loss"} if isinstance(output, Mapping) else None
         targets = () if isinstance(batch, (Mapping, torch.Tensor)) else tuple(batch[inputs:])
         arguments.check_call(loss, targets, inputs)
         return loss(output, *targets), output

@@ -1,7 +1,7 @@
-"""Complex numbers as pairs of real ones.
+"""Computes with complex tensors as pairs of real ones.
 
-A complex tensor is a real tensor of the graph with one more dimension, of two: what PyTorch's
-`view_as_real` shows. Views of it stay views; what is computed is computed of the parts, here.
+In the graph, a complex tensor is a real tensor with one more dimension of size 2, as PyTorch's `view_as_real` shows
+it. Views of complex tensors stay views. Every other op is expressed here with the real and imaginary parts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from handheld.frontend.registry import decomposed
 T = torch.Tensor
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: ops that do to each part what they do to a real tensor
+#: Ops that treat each part like a real tensor.
 _BY_PARTS = frozenset(
     "aten." + name
     for name in [
@@ -53,7 +53,7 @@ _BY_PARTS = frozenset(
         "new_empty_strided.default",
     ]
 )
-#: ops that fill with a real number
+#: Ops that fill a tensor with a real number.
 _FILLED = frozenset(
     "aten." + name
     for name in [
@@ -78,15 +78,15 @@ def _of_complex(*names: str) -> Callable[[Function], Function]:
 
 
 def holds_complex(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an op reads or makes complex numbers."""
-    made = kwargs.get("dtype")
-    if isinstance(made, torch.dtype) and made.is_complex:
+    """Says whether an op reads or returns complex numbers."""
+    dtype = kwargs.get("dtype")
+    if isinstance(dtype, torch.dtype) and dtype.is_complex:
         return True
     return any(isinstance(a, T) and a.is_complex() for a in pytree.tree_leaves((args, kwargs)))
 
 
 def compute(name: str, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """An op on complex numbers as ops on real ones; NotImplemented if it has no such form."""
+    """Computes an op on complex numbers with ops on real ones. Returns NotImplemented if that is not known."""
     if name in COMPLEX:
         return COMPLEX[name](*args, **kwargs)
     if name in _FILLED and not any(isinstance(a, complex) for a in args):
@@ -119,7 +119,7 @@ def _imaginary(value: Any) -> Any:
 
 
 def parts(x: Any) -> tuple[Any, Any]:
-    """Real and imaginary part of a tensor or number; None where there is no imaginary part."""
+    """Returns real and imaginary part of a tensor or number. The imaginary part of a real one is None."""
     if isinstance(x, complex):
         return x.real, x.imag
     if not isinstance(x, T) or not x.is_complex():
@@ -176,10 +176,10 @@ def divide(x: Any, y: Any) -> T:
 def power(x: T, exponent: Any) -> Any:
     if exponent not in (1, 2, 3, 4):
         return NotImplemented
-    made = x
+    result = x
     for _ in range(int(exponent) - 1):
-        made = multiply(made, x)
-    return made
+        result = multiply(result, x)
+    return result
 
 
 @_of_complex("_conj.default", "_conj_physical.default", "conj_physical.default")
@@ -205,9 +205,9 @@ def angle(x: T) -> T:
 def sign(x: T) -> T:
     a, b = parts(x)
     size = (a * a + b * b).sqrt()
-    some = size > 0
-    size = torch.where(some, size, 1.0)
-    return join(torch.where(some, a / size, 0.0), torch.where(some, b / size, 0.0))
+    nonzero = size > 0
+    size = torch.where(nonzero, size, 1.0)
+    return join(torch.where(nonzero, a / size, 0.0), torch.where(nonzero, b / size, 0.0))
 
 
 @_of_complex("exp.default")
@@ -241,11 +241,11 @@ def polar(size: T, turn: T) -> T:
     return join(size * turn.cos(), size * turn.sin())
 
 
-# ── Fourier transforms: products with the matrix of roots of one ─────────────────────────────────
+# ── Fourier transforms: products with the matrix of roots of unity ───────────────────────────────
 
 
 def _roots(n: int, count: int, weights: np.ndarray | None = None) -> tuple[T, T]:
-    """cos and sin of 2π jk/n as [n, count] matrices."""
+    """Returns cos and sin of 2π jk/n as [n, count] matrices."""
     turns = 2 * np.pi * (np.outer(np.arange(n), np.arange(count)) % n) / n
     with torch.utils._python_dispatch._disable_current_modes():
         scaled = (np.cos(turns), np.sin(turns))
@@ -259,7 +259,7 @@ def _along(x: T, dim: int, matrix: T) -> T:
 
 
 def _turned(a: T, b: T | None, dim: int, count: int, sign: int) -> tuple[T, T]:
-    """The first `count` terms of the transform along one dimension."""
+    """Returns real and imaginary part of the first `count` terms of the transform along one dimension."""
     cos, sin = _roots(a.shape[dim], count)
     if b is None:
         return _along(a, dim, cos), sign * _along(a, dim, sin)
@@ -292,7 +292,7 @@ def fourier_of_real(x: T, dims: Sequence[int], norm: int, onesided: bool) -> T:
 
 @_of_complex("_fft_c2r.default")
 def fourier_to_real(x: T, dims: Sequence[int], norm: int, last: int) -> T:
-    """Terms past the middle are the conjugates of those before it, which count twice."""
+    """Terms past the middle are conjugates of the ones before it, so the ones before it count twice."""
     a, b = parts(x)
     for dim in dims[:-1]:
         a, b = _turned(a, b, dim, a.shape[dim], 1)
@@ -301,5 +301,5 @@ def fourier_to_real(x: T, dims: Sequence[int], norm: int, last: int) -> T:
     cos, sin = (m.t() for m in _roots(last, half, weights))
     size = math.prod(last if d == dims[-1] else x.shape[d] for d in dims)
     a, b = a.narrow(dims[-1], 0, half), b.narrow(dims[-1], 0, half)
-    made = _along(a, dims[-1], cos) - _along(b, dims[-1], sin)
-    return made * _scale(norm, size)
+    result = _along(a, dims[-1], cos) - _along(b, dims[-1], sin)
+    return result * _scale(norm, size)

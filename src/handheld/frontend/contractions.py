@@ -1,4 +1,4 @@
-"""Matrix products, convolutions and attention."""
+"""Lowerings of matrix products and convolutions, and linear maps along axes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PLAIN = {"program": (Instr("acc", F32),), "stores": (Store(0),)}
 
 
 def matmul(rec: Recorder, a: View, b: View) -> View:
-    """a[..., m, k] @ b[..., k, n] with equal leading dimensions."""
+    """Adds the product a[..., m, k] @ b[..., k, n]. The leading dimensions must be equal."""
     shape = (*a.shape[:-1], b.shape[-1])
-    made = rec.emit("matmul", [a, b], [(shape, F32)], {"shape": shape, **_PLAIN})
-    return rec.dense(made[0])
+    outputs = rec.emit("matmul", [a, b], [(shape, F32)], {"shape": shape, **_PLAIN})
+    return rec.dense(outputs[0])
 
 
 def transpose(view: View) -> View:
@@ -35,10 +35,13 @@ def transpose(view: View) -> View:
 
 
 def floats(rec: Recorder, *tensors: torch.Tensor) -> list[View]:
+    """Reads tensors of floating point. Raises UnsupportedOp for others."""
     views = []
     for tensor in tensors:
         if not tensor.dtype.is_floating_point:
-            raise UnsupportedOp(f"a matrix product of {tensor.dtype} tensors has no lowering")
+            raise UnsupportedOp(
+                f"a matrix product of {tensor.dtype} tensors has no lowering. Try: convert them to float32"
+            )
         views.append(rec.read(tensor))
     return views
 
@@ -87,7 +90,7 @@ def dot(rec: Recorder, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> N
 
 
 def _group_of(rec: Recorder, ends: torch.Tensor, count: int) -> View:
-    """The group of each of `count` rows, from where each group ends."""
+    """Returns the group of each of `count` rows. `ends` holds the end of each group."""
     view = rec.read(ends)
     wide = View(view.tensor, (count, ends.shape[0]), (0, view.strides[0]), view.offset)
     return fold(rec, wide, (1,), lambda e: e.le(iota(e.builder, 0)).to(I32).reduce("sum"))
@@ -111,44 +114,47 @@ def grouped_mm(
     bias: Any = None,
     out_dtype: Any = None,
 ) -> None:
-    """Rows of one operand are in groups, each with a matrix of its own: mixtures of experts. Which
-    row is in which group is data: every group's product is formed, and the row takes its own."""
+    """Multiplies groups of rows by one matrix per group, as mixtures of experts do.
+
+    The groups are data, so every row is multiplied by the matrix of every group, and each row takes the result of
+    its own group.
+    """
     if bias is not None:
-        raise UnsupportedOp("a grouped matrix product with bias has no lowering")
+        raise UnsupportedOp("a grouped matrix product with bias has no lowering. Try: add the bias afterwards")
     av, bv = floats(rec, a, b)
     if offs is None:
         rec.bind(out, matmul(rec, av, bv))
         return
     groups = offs.shape[0]
 
-    def every(view: View) -> View:
+    def for_each_group(view: View) -> View:
         return View(view.tensor, (groups, *view.shape), (0, *view.strides), view.offset)
 
-    if a.dim() == 2 and b.dim() == 2:  # the groups are of the summed dimension
+    if a.dim() == 2 and b.dim() == 2:  # The groups divide the summed dimension.
         group = _group_of(rec, offs, a.shape[1])
         shape = (groups, *a.shape)
-        per = View(group.tensor, shape, (0, 0, 1), 0)
-        mine = rec.map(shape, [every(av), per], lambda x, g: g.eq(iota(x.builder, 0)).where(x, 0.0))
-        rec.bind(out, matmul(rec, mine, every(bv)))
+        group_at = View(group.tensor, shape, (0, 0, 1), 0)
+        masked = rec.map(shape, [for_each_group(av), group_at], lambda x, g: g.eq(iota(x.builder, 0)).where(x, 0.0))
+        rec.bind(out, matmul(rec, masked, for_each_group(bv)))
         return
     rows = a.dim() == 2
-    product = matmul(rec, every(av) if rows else av, bv if rows else every(bv))
+    product = matmul(rec, for_each_group(av) if rows else av, bv if rows else for_each_group(bv))
     shape = tuple(out.shape)
     group = _group_of(rec, offs, shape[0] if rows else shape[1])
-    per = View(group.tensor, shape, (1, 0) if rows else (0, 1), 0)
+    group_at = View(group.tensor, shape, (1, 0) if rows else (0, 1), 0)
 
     def pick(builder: Builder, g: Val) -> Val:
         at = (g * shape[0] + iota(builder, 0)) * shape[1] + iota(builder, 1)
         return g.lt(groups).where(gather(builder, 1, F32, at), 0.0)
 
-    rec.bind(out, rec.map(shape, [per], pick, gathered=[product]))
+    rec.bind(out, rec.map(shape, [group_at], pick, gathered=[product]))
 
 
 # ── linear maps along axes ───────────────────────────────────────────────────────────────────────
 
 
 def along_axes(rec: Recorder, x: View, matrices: Sequence[np.ndarray]) -> View:
-    """Applies matrices[i] ([out, in]) along the trailing dimensions of x."""
+    """Multiplies each trailing dimension of x by its matrix. matrices[i] has the shape [out, in]."""
     rank, first = len(x.shape), len(x.shape) - len(matrices)
     for i, matrix in enumerate(matrices):
         dim = first + i
@@ -160,7 +166,7 @@ def along_axes(rec: Recorder, x: View, matrices: Sequence[np.ndarray]) -> View:
         x = rec.contiguous(x)
         left = View(weights.tensor, (math.prod(lead), *matrix.shape), (0, matrix.shape[1], 1), 0)
         right = View(x.tensor, (math.prod(lead), x.shape[dim], behind), (x.shape[dim] * behind, behind, 1), 0)
-        if behind == 1:  # one product of [lead, in] with [in, out]
+        if behind == 1:  # One product of [lead, in] and [in, out] is enough.
             left = View(x.tensor, (math.prod(lead), x.shape[dim]), (x.shape[dim], 1), 0)
             right = View(weights.tensor, (matrix.shape[1], matrix.shape[0]), (1, matrix.shape[1]), 0)
         product = matmul(rec, left, right)
@@ -174,7 +180,7 @@ def along_axes(rec: Recorder, x: View, matrices: Sequence[np.ndarray]) -> View:
 
 
 def _plane(view: View) -> View:
-    """[n, c, w] as [n, c, 1, w]."""
+    """Views [n, c, w] as [n, c, 1, w]."""
     if len(view.shape) == 4:
         return view
     return View(view.tensor, (*view.shape[:2], 1, view.shape[2]), (*view.strides[:2], 0, view.strides[2]), view.offset)
@@ -189,7 +195,9 @@ def _geometry(
     rec: Recorder, rank: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> dict[str, Any]:
     if rank not in (1, 2):
-        raise UnsupportedOp(f"convolution over {rank} spatial dimensions has no lowering (in {rec._module()})")
+        raise UnsupportedOp(
+            f"convolution over {rank} spatial dimensions has no lowering (in {rec._module()}). Try: 1, 2 or 3"
+        )
     return {
         "stride": _pair(stride, 1, rank),
         "padding": _pair(padding, 0, rank),
@@ -219,7 +227,7 @@ def conv2d(
     dilation: Sequence[int],
     groups: int,
 ) -> View:
-    """A convolution node over two dimensions: conv, conv_input or conv_weight."""
+    """Adds a convolution node over two dimensions. `op` is conv, conv_input or conv_weight."""
     return _conv(rec, op, a, b, tuple(shape), _geometry(rec, 2, stride, padding, dilation, groups))
 
 
@@ -285,7 +293,7 @@ def convolution_backward(
         op = "conv" if transposed else "conv_input"
         bind_dense(rec, out[0], _conv(rec, op, gv, wv, _shape4(x), geometry))
     if mask[1]:
-        # a transposed convolution is the adjoint of a convolution: input and gradient swap places
+        # A transposed convolution is the adjoint of a convolution, so input and gradient change roles.
         first, second = (xv, gv) if transposed else (gv, xv)
         bind_dense(rec, out[1], _conv(rec, "conv_weight", first, second, _shape4(w), geometry))
     if mask[2]:

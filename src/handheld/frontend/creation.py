@@ -1,4 +1,4 @@
-"""Tensors made from nothing: constants, ranges, triangles."""
+"""Lowerings of ops that create tensors: constants, ranges, identity matrices, triangles."""
 
 from __future__ import annotations
 

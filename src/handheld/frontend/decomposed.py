@@ -1,4 +1,4 @@
-"""Ops taken apart into other PyTorch ops, where PyTorch's own table has no recipe."""
+"""Decompositions of ops into other PyTorch ops, where PyTorch's own table has none."""
 
 from __future__ import annotations
 
@@ -82,16 +82,16 @@ def is_any_true(x: T) -> T:
 
 @decomposed("fake_quantize_per_tensor_affine_cachemask.default")
 def fake_quantize(x: T, scale: Any, zero: Any, low: int, high: int) -> tuple[T, T]:
-    """Rounded to the levels between `low` and `high`, and where that is not a clamp."""
+    """Returns x rounded to the levels between `low` and `high`, and a mask of the elements that were not clamped."""
     level = (x * (1 / scale) + zero).round()
     return (level.clamp(low, high) - zero) * scale, (level >= low) & (level <= high)
 
 
 @decomposed("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default")
 def fake_quantize_tensors(x: T, scale: T, zero: T, enabled: T, low: int, high: int) -> tuple[T, T]:
-    made, inside = fake_quantize(x, scale, zero, low, high)
+    rounded, inside = fake_quantize(x, scale, zero, low, high)
     on = enabled > 0
-    return torch.where(on, made, x), inside | ~on
+    return torch.where(on, rounded, x), inside | ~on
 
 
 @decomposed("fake_quantize_per_channel_affine_cachemask.default")
@@ -114,7 +114,7 @@ def trilinear(
     sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> T:
-    """a * b * c, each with new dimensions where it says, summed over `sumdim`."""
+    """Computes the sum of a * b * c over `sumdim`. Each factor first gets new dimensions at its `expand`."""
     grown = []
     for tensor, dims in ((a, expand1), (b, expand2), (c, expand3)):
         for dim in sorted(dims):
@@ -162,7 +162,7 @@ def cdist_backward(g: T, a: T, b: T, p: float, distance: T) -> T:
 
 
 def _slope(gap: T, far: T, p: float) -> T:
-    """The derivative of a p-norm of `gap`, which is `far`."""
+    """Returns the derivative of the p-norm of `gap`. The norm itself is `far`."""
     if p == 0:
         return torch.zeros_like(gap)
     if p == 1:
@@ -222,7 +222,7 @@ def searchsorted(
     side: str | None = None,
     sorter: T | None = None,
 ) -> T:
-    """How many elements of the sorted sequence are before each value."""
+    """Counts the elements of the sorted sequence that come before each value."""
     if sorter is not None:
         sequence = sequence.gather(-1, sorter)
     v = values if isinstance(values, T) else torch.full((), values, dtype=sequence.dtype)
@@ -237,7 +237,7 @@ def searchsorted(
 
 @decomposed("masked_scatter.default")
 def masked_scatter(x: T, mask: T, source: T) -> T:
-    """Elements of `source` in order where the mask is true."""
+    """Puts the elements of `source`, in order, where the mask is true."""
     x, mask = torch.broadcast_tensors(x, mask)  # type: ignore[no-untyped-call]
     place = mask.reshape(-1).cumsum(0) - 1
     picked = source.reshape(-1)[place.clamp(0, max(source.numel() - 1, 0))]
@@ -265,8 +265,8 @@ def scatter_reduce(x: T, dim: int, index: T, src: T, reduce: str, *, include_sel
         x, index, src = x.reshape(1), index.reshape(1), src.reshape(1)
         return scatter_reduce(x, 0, index, src, reduce, include_self=include_self).reshape(())  # type: ignore[no-any-return]
     start = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "amax": -math.inf, "amin": math.inf}[reduce]
-    whole = [slice(0, n) for n in index.shape]
-    src = src[whole] if src.shape != index.shape else src
+    region = [slice(0, n) for n in index.shape]
+    src = src[region] if src.shape != index.shape else src
     base = x if include_self else x.scatter(dim, index, _fit(start, x.dtype))
     if reduce in ("sum", "mean"):
         total = base.scatter_add(dim, index, src)
@@ -274,18 +274,18 @@ def scatter_reduce(x: T, dim: int, index: T, src: T, reduce: str, *, include_sel
             return total
         count = torch.full_like(x, 1 if include_self else 0).scatter_add(dim, index, torch.ones_like(src)).clamp(min=1)
         return total / count if x.dtype.is_floating_point else total // count
-    # every target looks at every source: there is no atomic maximum to do better with
+    # Compare every target with every source, because there is no atomic maximum.
     dim = dim % x.dim()
     part = x[tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))]
     line = torch.arange(x.shape[dim]).reshape([-1 if d == dim else 1 for d in range(x.dim())])
-    mine = index.unsqueeze(-1).transpose(dim, -1) == line.unsqueeze(-1)
-    values = torch.where(mine, src.unsqueeze(-1).transpose(dim, -1), _fit(start, x.dtype))
-    found = {"amax": lambda: values.amax(-1), "amin": lambda: values.amin(-1), "prod": lambda: values.prod(-1)}[
+    hits = index.unsqueeze(-1).transpose(dim, -1) == line.unsqueeze(-1)
+    values = torch.where(hits, src.unsqueeze(-1).transpose(dim, -1), _fit(start, x.dtype))
+    reduced = {"amax": lambda: values.amax(-1), "amin": lambda: values.amin(-1), "prod": lambda: values.prod(-1)}[
         reduce
     ]()
     join = {"amax": torch.maximum, "amin": torch.minimum, "prod": torch.mul}[reduce]
-    held = base[tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))]
-    joined = join(held, found)
+    current = base[tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))]
+    joined = join(current, reduced)
     if part.shape == x.shape:
         return joined
     result = base.clone()
@@ -351,7 +351,7 @@ def multilabel_margin_backward(g: T, x: T, target: T, reduction: int, is_target:
 
 
 def _labels(labels: T) -> tuple[T, T]:
-    """Which entries are listed (before the first negative one), and which classes they name."""
+    """Says which entries are listed (those before the first negative one), and which classes they name."""
     listed = (labels >= 0).to(torch.int32).cumprod(1) > 0
     named = torch.zeros(labels.shape).scatter_add(1, labels.clamp(min=0), listed.to(torch.float32))
     return listed, named > 0

@@ -1,4 +1,4 @@
-"""Writing nodes: tensors, maps, reductions and constants of the graph under construction."""
+"""Builds the nodes of a graph: tensors, maps, reductions and constants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Build = Callable[..., Any]
 
 
 class Emitter:
-    """The nodes of one graph over the slots of `state`, each with where it comes from."""
+    """Builds the nodes of one graph over the slots of `state`. Every node keeps its origin: phase, module and op."""
 
     def __init__(self, state: StateBuilder) -> None:
         self.state = state
@@ -30,11 +30,11 @@ class Emitter:
         self.torch_op = ""
 
     def _module(self) -> str:
-        """The module whose forward, or whose gradient, is being computed."""
+        """Returns the path of the module whose forward pass or gradient is being computed."""
         return self.path[-1] if self.path else ""
 
     def slot_tensor(self, name: str) -> int:
-        """The tensor that holds a slot at the start of the step."""
+        """Returns the tensor that holds a slot at the start of the step."""
         if name not in self.slots:
             slot = self.state.slots[name]
             self.slots[name] = self.new_tensor(slot.shape, slot.dtype, slot.role, name)
@@ -62,10 +62,10 @@ class Emitter:
     def emit(
         self, op: str, inputs: Sequence[View], outputs: Sequence[tuple[Sequence[int], str]], attrs: Mapping[str, Any]
     ) -> list[int]:
-        made = [self.new_tensor(shape, dtype) for shape, dtype in outputs]
+        numbers = [self.new_tensor(shape, dtype) for shape, dtype in outputs]
         origin = Origin(self._phase(), self._module(), self.torch_op)
-        self.nodes.append(Node(op, tuple(inputs), tuple(made), dict(attrs), origin))
-        return made
+        self.nodes.append(Node(op, tuple(inputs), tuple(numbers), dict(attrs), origin))
+        return numbers
 
     def loops(
         self,
@@ -76,8 +76,12 @@ class Emitter:
         full: Sequence[bool] | None = None,
         gathered: Sequence[View] = (),
     ) -> list[View]:
-        """A map or reduce node. `build` gets one Val an input (or the builder itself, if there are
-        none or `gathered` ones) and returns one Val or a list, stored full or per row."""
+        """Adds a map node, or a reduce node over `axes`.
+
+        `build` gets one Val per input and returns one Val or a list of them. If there are no inputs, or if there
+        are `gathered` operands, it gets the builder first. `full` says for each result whether it has the whole
+        shape or one value per row.
+        """
         builder = Builder(reducing=bool(axes))
         shape = tuple(shape)
         vals = [Val(builder, builder.load(i, self.dtype_of(v)), self.dtype_of(v)) for i, v in enumerate(inputs)]
@@ -91,9 +95,9 @@ class Emitter:
             "program": builder.program,
             "stores": tuple(Store(r.index, f) for r, f in zip(results, flags, strict=True)),
         }
-        outs = [(shape if f else outer, r.dtype) for r, f in zip(results, flags, strict=True)]
-        made = self.emit("reduce" if axes else "map", [*inputs, *gathered], outs, attrs)
-        return [self.dense(t) for t in made]
+        outputs = [(shape if f else outer, r.dtype) for r, f in zip(results, flags, strict=True)]
+        numbers = self.emit("reduce" if axes else "map", [*inputs, *gathered], outputs, attrs)
+        return [self.dense(t) for t in numbers]
 
     def map(self, shape: Sequence[int], inputs: Sequence[View], build: Build, gathered: Sequence[View] = ()) -> View:
         views = [expand(v, tuple(shape)) for v in inputs]
@@ -107,18 +111,18 @@ class Emitter:
         build: Build,
         gathered: Sequence[View] = (),
     ) -> View:
-        """A reduction; over no axes at all it is a map."""
+        """Adds a reduction. Without axes it is a map."""
         views = [expand(v, tuple(shape)) for v in inputs]
         return self.loops(shape, axes, views, build, gathered=gathered)[0]
 
     def contiguous(self, view: View) -> View:
-        """The view as a whole dense tensor, copied only if it is not one."""
+        """Returns the view as a whole dense tensor. Copies it only if necessary."""
         if view.is_contiguous and view.size == self.tensors[view.tensor].size:
             return view
         return self.map(view.shape, [view], lambda x: x)
 
     def constant(self, value: np.ndarray) -> View:
-        """A constant computed here: interpolation matrices and the like."""
+        """Returns a constant computed at capture (an interpolation matrix, say). Equal constants are shared."""
         same = [
             n
             for n, s in self.state.slots.items()
@@ -129,7 +133,10 @@ class Emitter:
         return self.dense(self.slot_tensor(name))
 
     def random_key(self) -> int:
-        """A number for one random op, the same at every capture. It comes from PyTorch's generator,
-        so that what restores the generator (checkpointing) gets the same random numbers again."""
+        """Returns the key of one random op. It is the same at every capture.
+
+        The key comes from PyTorch's generator. Code that restores the generator (checkpointing) therefore gets the
+        same random numbers again.
+        """
         with torch.utils._python_dispatch._disable_current_modes():
             return int(torch.randint(2**31 - 1, (), dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""The function `handheld.capture`. PyTorch is imported when it is called, not before."""
+"""The function `handheld.capture`. It imports PyTorch only when it is called."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ def capture(
     clip_value: float | None = None,
     accumulate: int = 1,
 ) -> Step:
-    """Captures a training step, an evaluation pass and a prediction.
+    """Captures a training step, an evaluation pass and a prediction, as three graphs of one Step.
 
-    `model` is an nn.Module and `loss(output, *targets)` a scalar; the first `inputs` tensors of
-    `batch` go to the model and the rest to the loss. A batch that is a dictionary goes to the model
-    by name, and a model without `loss` returns it, or has it as `.loss`. Or `model` is a closure
-    `fn(batch) -> loss` or `(loss, outputs)` over `modules`. Without an optimizer only the last two
-    graphs are captured, with `evaluate=False` only the first.
+    The usual call passes an nn.Module as `model` and a function `loss(output, *targets)` that returns a scalar.
+    The first `inputs` tensors of `batch` go to the model, the rest to the loss. A batch that is a dictionary goes
+    to the model as keyword arguments. Without `loss`, the model returns the loss itself or an object with `.loss`.
+    Alternatively, `model` is a closure `fn(batch)` over `modules`, which returns `loss` or `(loss, outputs)`.
 
-    Gradients are clipped by their common norm (`clip_norm`) or each by its size (`clip_value`); the
-    mean gradient of `accumulate` batches makes one update. `seed` is that of dropout and its like.
-    Python code that reads a tensor's value (`if x.sum() > 0`) runs once, here: `frozen` says what
-    follows, `warn` (with the line of code), `error` or `accept`.
+    Without `optimizer`, no training step is captured. With `evaluate=False`, only the training step is captured.
+
+    `clip_norm` limits the joint norm of all gradients, `clip_value` limits every element of a gradient. With
+    `accumulate`, one update uses the mean gradient of that many batches. `seed` starts the random numbers of
+    dropout and other random ops.
+
+    Python code that reads the value of a tensor (`if x.sum() > 0`) runs only once, during the capture. `frozen`
+    says what to do about it: `warn` (and name the line of code), `error` or `accept`.
     """
     try:
         from torch import nn

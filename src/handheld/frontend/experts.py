@@ -1,7 +1,8 @@
-"""Mixtures of experts that pick each expert's tokens by value, so that sizes change every step.
+"""Runs mixtures of experts densely during a capture.
 
-The ones in transformers run densely while a step is captured: every expert sees every token, and
-the routing weighs its answer. That is the same sum, and the routing stays data.
+Some models in transformers select the tokens of each expert by value, so tensor sizes change at every step. While
+a step is captured, every expert computes every token instead, and the routing weights multiply the results. The
+sum is the same, and the routing is ordinary data.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ T = torch.Tensor
 
 
 def _weighed(x: T, weights: T, expert: Callable[[int], T]) -> T:
-    """sum over e of weights[n, e] * expert(e)[n, d]."""
+    """Computes the sum over e of weights[n, e] * expert(e)[n, d]."""
     total = torch.zeros_like(x)
     for e in range(weights.shape[1]):
         total = total + weights[:, e : e + 1] * expert(e)
@@ -26,7 +27,7 @@ def _weighed(x: T, weights: T, expert: Callable[[int], T]) -> T:
 
 
 def _routing(mask: T, probabilities: T) -> T:
-    """mask[n, k, e] with probabilities[n, k] as one weight for each token and expert."""
+    """Combines mask[n, k, e] and probabilities[n, k] into one weight per token and expert."""
     mask, probabilities = mask.to(probabilities.dtype), probabilities[:, : mask.shape[1]]
     return (mask * probabilities.unsqueeze(-1)).sum(1)
 
@@ -50,8 +51,8 @@ def _dbrx(self: Any, x: T, index: T, weights: T) -> T:
     shape = (-1, self.ffn_hidden_size, self.hidden_size)
     w1, v1, w2 = (p.view(shape) for p in (self.mlp.w1, self.mlp.v1, self.mlp.w2))
     routing = _routing(F.one_hot(index, self.num_experts), weights)
-    made = _weighed(x, routing, lambda e: self.mlp(x, w1[e], v1[e], w2[e]))
-    return made.view(batch, -1, self.hidden_size)
+    result = _weighed(x, routing, lambda e: self.mlp(x, w1[e], v1[e], w2[e]))
+    return result.view(batch, -1, self.hidden_size)
 
 
 def _jetmoe_gating(self: Any, x: T) -> tuple[T, T, T, T, T]:
@@ -65,11 +66,11 @@ def _jetmoe_gating(self: Any, x: T) -> tuple[T, T, T, T, T]:
 
 def _jetmoe_experts(self: Any, x: T, sizes: T) -> T:
     ends = sizes.cumsum(0).to(torch.int32)
-    made: T = torch._grouped_mm(x, self.weight.transpose(1, 2), offs=ends)
-    return made
+    result: T = torch._grouped_mm(x, self.weight.transpose(1, 2), offs=ends)
+    return result
 
 
-#: model, class, its forward
+#: Model, class, and the forward that replaces its own.
 _DENSE: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("switch_transformers", "SwitchTransformersExperts", _switch),
     ("nllb_moe", "NllbMoeExperts", _nllb),
@@ -81,16 +82,16 @@ _DENSE: tuple[tuple[str, str, Callable[..., Any]], ...] = (
 
 @contextmanager
 def dense_experts() -> Iterator[None]:
-    """While active, these classes run densely. Versions that lack one are left alone."""
-    found = []
+    """While active, these classes run densely. Classes that this version of transformers lacks are skipped."""
+    originals = []
     for model, name, forward in _DENSE:
         module = sys.modules.get(f"transformers.models.{model}.modeling_{model}")
         kind = getattr(module, name, None)
         if kind is not None:
-            found.append((kind, kind.forward))
+            originals.append((kind, kind.forward))
             kind.forward = forward
     try:
         yield
     finally:
-        for kind, original in found:
+        for kind, original in originals:
             kind.forward = original

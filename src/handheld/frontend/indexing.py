@@ -1,4 +1,4 @@
-"""Indexing, gathering and scattering."""
+"""Lowerings of indexing and gathering, and of writes through indices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from handheld.graph.program import Builder
 
 
 def wrap(index: Val, size: int) -> Val:
-    """Negative positions count from the end."""
+    """Makes negative positions count from the end."""
     return index.lt(0).where(index + size, index)
 
 
@@ -32,7 +32,7 @@ def _pick(
     positions: Sequence[View],
     build: Callable[[Builder, list[Val]], Val],
 ) -> View:
-    """A map that gathers from `table` (whole and dense) at a position made of other operands."""
+    """Adds a map that gathers from `table` at a position that `build` computes from the other operands."""
     table = rec.contiguous(table)
     kind = rec.dtype_of(table)
 
@@ -76,7 +76,7 @@ def gather_op(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index
 
 
 def _along_dim(rec: Recorder, shape: tuple[int, ...], table: View, dim: int, index: View) -> View:
-    """out[.., i, ..] = table[.., index, ..]: every coordinate but one is the point's own."""
+    """Computes out[.., i, ..] = table[.., index, ..]. Only the coordinate `dim` comes from the index."""
     strides, size = contiguous_strides(table.shape), table.shape[dim]
 
     def position(b: Builder, v: list[Val]) -> Val:
@@ -90,7 +90,7 @@ def _along_dim(rec: Recorder, shape: tuple[int, ...], table: View, dim: int, ind
 
 
 def _index_plan(x: torch.Tensor, indices: Sequence[Any]) -> tuple[list[int], tuple[int, ...], int]:
-    """Indexed dimensions, the broadcast shape of the indices, and where it lands in the result."""
+    """Returns the indexed dimensions, the broadcast shape of the indices, and its position in the result."""
     dims = [d for d, i in enumerate(indices) if i is not None]
     shape: tuple[int, ...] = ()
     for d in dims:
@@ -100,14 +100,14 @@ def _index_plan(x: torch.Tensor, indices: Sequence[Any]) -> tuple[list[int], tup
 
 
 def _positions(rec: Recorder, indices: Sequence[Any]) -> list[Any]:
-    """The indices with masks replaced by where they are true, which is fixed at capture."""
-    found: list[Any] = []
+    """Returns the indices. Masks are replaced by the positions where they are true, which are frozen at capture."""
+    positions: list[Any] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
-            found += rec.baked_positions(index)
+            positions += rec.baked_positions(index)
         else:
-            found.append(index)
-    return found
+            positions.append(index)
+    return positions
 
 
 @lowering("index.Tensor", "_unsafe_index.Tensor")
@@ -135,7 +135,7 @@ def index_tensor(rec: Recorder, out: torch.Tensor, x: torch.Tensor, indices: Seq
 
 
 def _placed(view: View, block: tuple[int, ...], start: int, shape: tuple[int, ...]) -> View:
-    """An index operand over the result's shape: it varies along the block only."""
+    """Views an index over the shape of the result. It varies only along the block."""
     wide = expand(view, block)
     strides = [0] * len(shape)
     strides[start : start + len(block)] = wide.strides
@@ -160,7 +160,7 @@ def index_put(
     _note_ranges(rec, x, indices)
     dims, block, start = _index_plan(x, indices)
     rest = [d for d in range(x.dim()) if d not in dims]
-    # bring the indexed dimensions to the front, as one flat dimension, the others behind it
+    # Move the indexed dimensions to the front, as one flat dimension.
     order = [*dims, *rest]
     xv = rec.read(x)
     base = rec.contiguous(
@@ -175,7 +175,7 @@ def index_put(
         del result_shape[d]
     result_shape[start:start] = block
     vv = expand(rec.read(values), tuple(result_shape))
-    # the values in the order (block, rest)
+    # Bring the values into the order (block, rest).
     move = [
         *range(start, start + len(block)),
         *(p for p in range(len(result_shape)) if not start <= p < start + len(block)),
@@ -214,20 +214,20 @@ def _note_ranges(rec: Recorder, x: torch.Tensor, indices: Sequence[Any]) -> None
 def _masked_put(
     rec: Recorder, out: torch.Tensor, x: torch.Tensor, where: torch.Tensor, values: torch.Tensor, accumulate: bool
 ) -> None:
-    """x[mask] = number is a select; anything with as many values as the mask has is not."""
+    """Lowers x[mask] = number to a select. With more than one value, positions are needed instead."""
     mask = rec.read(where)
     if rec.dtype_of(mask) != BOOL:
         mask = rec.map(mask.shape, [mask], lambda m: m.to(BOOL))
     lead = len(x.shape) - len(mask.shape)
     wide = View(mask.tensor, tuple(x.shape), (*mask.strides, *(0,) * lead), mask.offset)
     value = rec.read(values)
-    one = View(value.tensor, (), (), value.offset)
+    scalar = View(value.tensor, (), (), value.offset)
     kind = ir_dtype(out.dtype)
     rec.bind(
         out,
         rec.map(
             tuple(x.shape),
-            [rec.read(x), wide, one],
+            [rec.read(x), wide, scalar],
             lambda a, m, v: m.where(a + v.to(kind) if accumulate else v.to(kind), a),
         ),
     )

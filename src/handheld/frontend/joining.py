@@ -1,4 +1,4 @@
-"""Joining, padding and reversing: maps whose loads are guarded or walk backwards."""
+"""Lowerings of concatenation, padding and flips: maps whose loads have guards or negative strides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from handheld.graph.program import Builder, Store
 
 
 def raw_map(rec: Recorder, shape: tuple[int, ...], views: Sequence[View], program: Callable[[Builder], Val]) -> View:
-    """A map whose program writes its own loads."""
+    """Adds a map whose program contains its own load instructions."""
     builder = Builder()
     value = program(builder)
     attrs = {"shape": shape, "axes": (), "program": builder.program, "stores": (Store(value.index),)}
@@ -28,7 +28,7 @@ def cat(rec: Recorder, out: torch.Tensor, tensors: Sequence[torch.Tensor], dim: 
     parts = [t for t in tensors if t.numel() or t.dim() == out.dim()]
     parts = [t for t in parts if t.shape[dim % out.dim()] > 0] or parts[:1]
     dim, shape, kind = dim % out.dim(), tuple(out.shape), ir_dtype(out.dtype)
-    while len(parts) > 12:  # kernels take only so many pointers
+    while len(parts) > 12:  # A kernel takes a limited number of pointers.
         joined = _cat(rec, [rec.read(t) if isinstance(t, torch.Tensor) else t for t in parts[:12]], dim, kind)
         parts = [joined, *parts[12:]]  # type: ignore[list-item]
     view = _cat(rec, [rec.read(t) if isinstance(t, torch.Tensor) else t for t in parts], dim, kind)
@@ -60,7 +60,7 @@ def _cat(rec: Recorder, views: Sequence[View], dim: int, kind: str) -> View:
 
 
 def padded(rec: Recorder, view: View, dim: int, before: int, after: int) -> View:
-    """Zeros before and behind one dimension."""
+    """Adds zeros before and after one dimension."""
     shape = tuple(n + before + after if d == dim else n for d, n in enumerate(view.shape))
     kind, guards = rec.dtype_of(view), ((dim, before, before + view.shape[dim]),)
     grown = View(view.tensor, shape, view.strides, view.offset - before * view.strides[dim])

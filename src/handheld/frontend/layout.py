@@ -1,4 +1,4 @@
-"""How PyTorch lays a tensor out in memory, and views that follow it."""
+"""The memory layout of PyTorch tensors, and views that follow it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from handheld.graph.graph import View
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor fills its memory without gaps or overlaps, in some order of dimensions."""
+    """Says whether a tensor fills its memory without gaps or overlaps, in any order of dimensions."""
     if tensor.is_contiguous():
         return True
     reach = 1
@@ -23,7 +23,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def physical_order(tensor: torch.Tensor) -> list[int]:
-    """Dimensions in the order of memory, for tensors that are dense in some order."""
+    """Returns the dimensions in the order of memory, outermost first. The tensor must be dense in some order."""
     if tensor.is_contiguous():
         return list(range(tensor.dim()))
     strides = tensor.stride()
@@ -35,13 +35,13 @@ def permute(view: View, order: Sequence[int]) -> View:
 
 
 def expand(view: View, shape: tuple[int, ...]) -> View:
-    """Broadcasting, as strides of zero."""
+    """Broadcasts a view to `shape` with strides of zero."""
     if view.shape == shape:
         return view
     lead = len(shape) - len(view.shape)
     strides = [0] * lead
-    for n, s, want in zip(view.shape, view.strides, shape[lead:], strict=True):
-        if n not in (want, 1):
+    for n, s, target in zip(view.shape, view.strides, shape[lead:], strict=True):
+        if n not in (target, 1):
             raise CaptureError(f"cannot broadcast {view.shape} to {shape}")
-        strides.append(s if n == want else 0)
+        strides.append(s if n == target else 0)
     return View(view.tensor, shape, tuple(strides), view.offset)

@@ -1,4 +1,4 @@
-"""Linear systems, in ops that a graph has: products of blocks, and elimination row by row."""
+"""Linear systems, factors and determinants, decomposed into block products and elimination row by row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from handheld.frontend.registry import decomposed
 
 T = torch.Tensor
 
-#: elimination is a few ops a row: more rows than this make too long a step
+#: The most rows of a matrix. Elimination takes several ops per row, so more rows would make the step too long.
 ROWS = 128
 
 
@@ -22,8 +22,12 @@ def solve_triangular(a: T, b: T, *, upper: bool, left: bool = True, unitriangula
 
 
 def _lower_inverse(a: T, unit: bool) -> T:
-    """Inverse of lower triangular a[..., n, n]: of blocks of one, then of two of them, and so on:
-    [[P, 0], [C, Q]] has the inverse [[P⁻¹, 0], [-Q⁻¹ C P⁻¹, Q⁻¹]]."""
+    """Inverts lower triangular matrices a[..., n, n].
+
+    It inverts the diagonal blocks of size 1, then combines pairs of blocks until one block is left:
+
+        [[P, 0], [C, Q]] has the inverse [[P⁻¹, 0], [-Q⁻¹ C P⁻¹, Q⁻¹]]
+    """
     n, lead = a.shape[-1], a.shape[:-2]
     size = 1
     while size < n:
@@ -50,7 +54,7 @@ def _lower_inverse(a: T, unit: bool) -> T:
 def _check_rows(n: int) -> None:
     if n > ROWS:
         raise UnsupportedOp(
-            f"a linear system of {n} unknowns has no lowering (at most {ROWS}). Compute it outside the step"
+            f"a linear system of {n} unknowns has no lowering (at most {ROWS}). Try: compute it outside the step"
         )
 
 
@@ -60,12 +64,12 @@ def _no_info(a: T) -> T:
 
 @decomposed("_linalg_check_errors.default")
 def check_errors(info: T, api_name: str, *, is_matrix: bool) -> None:
-    """A singular matrix gives infinities here."""
+    """Checks nothing. A singular matrix gives infinities instead of an error."""
 
 
 @decomposed("linalg_lu_factor_ex.default")
 def lu_factor(a: T, *, pivot: bool = True, check_errors: bool = False) -> tuple[T, T, T]:
-    """Both factors in one matrix, and the row that each row changed places with, from 1."""
+    """Returns both factors in one matrix, and for each row the row it was swapped with, counted from 1."""
     n, lead = a.shape[-1], a.shape[:-2]
     _check_rows(n)
     line, pivots = torch.arange(n), []
@@ -83,7 +87,7 @@ def lu_factor(a: T, *, pivot: bool = True, check_errors: bool = False) -> tuple[
 
 
 def _order(pivots: T) -> T:
-    """Where each row comes from after all changes of places."""
+    """Returns the original position of each row after all swaps."""
     n = pivots.shape[-1]
     line = torch.arange(n)
     order = line.expand(pivots.shape)
@@ -129,8 +133,10 @@ def inverse(a: T, *, check_errors: bool = False) -> tuple[T, T]:
 
 
 def _determined(a: T) -> tuple[T, T, T, T]:
-    """Factors, pivots, diagonal, and -1 for each change of places. PyTorch's gradients count on
-    the factors of the transposed matrix if it is contiguous."""
+    """Returns factors, pivots, the diagonal, and the sign of each swap.
+
+    PyTorch's gradients expect the factors of the transposed matrix if the matrix is contiguous.
+    """
     factors, pivots, _ = lu_factor(a.mT if a.is_contiguous() else a)
     moved = torch.where(pivots == torch.arange(a.shape[-1]) + 1, 1.0, -1.0).to(a.dtype)
     return factors, pivots, factors.diagonal(dim1=-2, dim2=-1), moved
@@ -150,7 +156,7 @@ def det(a: T) -> tuple[T, T, T]:
 
 @decomposed("linalg_cholesky_ex.default")
 def cholesky(a: T, *, upper: bool = False, check_errors: bool = False) -> tuple[T, T]:
-    """Column by column; what is left is the matrix of the columns after it."""
+    """Computes the factor column by column, and subtracts each column's part from the rest."""
     n = a.shape[-1]
     _check_rows(n)
     columns, rest, line = [], a.mT if upper else a, torch.arange(n)

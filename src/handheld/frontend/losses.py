@@ -1,4 +1,4 @@
-"""Losses that pick an element: negative log likelihood, and so cross entropy."""
+"""Lowerings of the negative log likelihood loss, which cross entropy uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from handheld.graph.program import Builder
 def _picked(
     b: Builder, target: Val, ignore: int, position: Callable[[Val], Val], operand: int, weight: int | None
 ) -> tuple[Val, Val]:
-    """-log p of the target class times its weight, and the weight; both 0 where it is ignored."""
+    """Returns -log p of the target class times its weight, and the weight. Both are 0 for ignored targets."""
     valid = target.ne(ignore)
     safe = valid.where(target, 0)
     value = -gather(b, operand, F32, position(safe))

@@ -1,4 +1,4 @@
-"""Normalisation: batch, layer and group norm, as reduce and map nodes that fuse into one."""
+"""Lowerings of batch, layer and group norm, as reduce and map nodes that are fused later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from handheld.graph.graph import View
 
 
 def along(rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int], dim: int) -> View | None:
-    """A per-channel vector as an operand over `shape`."""
+    """Views a vector with one element per channel as an operand over `shape`."""
     if vector is None:
         return None
     view = rec.read(vector)
@@ -195,7 +195,7 @@ def _vector_sum(
 
 
 def _grouped(view: View, groups: int) -> View:
-    """[n, c, ...] as [n, groups, c / groups, ...]."""
+    """Views [n, c, ...] as [n, groups, c / groups, ...]."""
     inner = view.shape[1] // groups
     return View(
         view.tensor,
@@ -206,7 +206,7 @@ def _grouped(view: View, groups: int) -> View:
 
 
 def _per_group(view: View, shape: Sequence[int]) -> View:
-    """[n, groups] over the grouped shape."""
+    """Views [n, groups] over the grouped shape."""
     return View(view.tensor, tuple(shape), (*view.strides, *(0,) * (len(shape) - 2)), view.offset)
 
 

@@ -1,8 +1,8 @@
-"""Models that look at values while they run: what they read is frozen, and the user is told.
+"""Finds the values that a model reads in Python while it is captured, and reports those that are frozen.
 
-Most reads are of constants (a scale computed from a shape) and change nothing. What depends on a
-batch, a parameter or a random number is a `Frozen`: the graph's notes keep it with the line of code
-that read it, and whoever captures hears of it.
+Most values are constants (a scale computed from a shape), and reading them is harmless. A value that depends on
+a batch, a parameter or a random number becomes a `Frozen`. The notes of the graph keep it with the line of code
+that read it, and `capture` reports it to the caller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from handheld.errors import BatchError, ValueRead
 if TYPE_CHECKING:
     from handheld.frontend.record import Recorder
 
-#: ops that give a number to Python
+#: Ops that return a number to Python.
 READS = frozenset(
     {
         "aten._local_scalar_dense.default",
@@ -36,7 +36,7 @@ READS = frozenset(
     }
 )
 
-#: ops whose result has a size that depends on values
+#: Ops whose result has a size that depends on values.
 BAKED = frozenset(
     {
         "aten.nonzero.default",
@@ -53,7 +53,7 @@ BAKED = frozenset(
 
 _CHANGING = frozenset({"input", "parameter", "buffer", "optimizer", "control"})
 
-#: whose code is never the line that a user looks for
+#: Paths of code that is not the user's, and so is never reported as the line that read a value.
 _NOT_THEIRS = (
     str(Path(torch.__file__).parent),
     str(Path(__file__).parents[1]),
@@ -64,12 +64,13 @@ _NOT_THEIRS = (
 
 @dataclass(frozen=True)
 class Frozen:
-    """A value that Python read while the step was recorded. The step never reads it again."""
+    """A value that Python read while the step was recorded. Every step then uses this value."""
 
-    line: str  # mine.py:12 `if x.sum() > 0:`
+    #: For example: train.py:12 `if x.sum() > 0:`
+    line: str
     module: str
     what: str
-    #: what it follows from: inputs, parameters, the random seed
+    #: The inputs, parameters and other state that the value depends on.
     names: tuple[str, ...]
     value: Any = field(compare=False)
 
@@ -79,7 +80,7 @@ class Frozen:
 
 
 def user_line() -> str:
-    """File, line and text of the innermost code that is neither PyTorch's nor ours."""
+    """Returns file, line number and text of the innermost code outside PyTorch and Handheld."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
@@ -92,7 +93,7 @@ def user_line() -> str:
 
 
 def _short(path: Path) -> Path:
-    """Below the working folder or the installed packages: a step file says nothing of the rest."""
+    """Shortens a path, so that a step file does not contain the user's folders."""
     for base in (Path.cwd(), Path(sysconfig.get_paths()["purelib"])):
         if path.is_relative_to(base):
             return path.relative_to(base)
@@ -100,40 +101,40 @@ def _short(path: Path) -> Path:
 
 
 def dependence(rec: Recorder, tensors: Sequence[int]) -> list[tuple[str, str]]:
-    """Role and name of everything the tensors follow from that changes from step to step."""
-    maker = {out: node for node in rec.nodes for out in node.outputs}
+    """Returns role and name of everything that changes between steps and that the tensors depend on."""
+    producer = {out: node for node in rec.nodes for out in node.outputs}
     seen, stack = set(tensors), list(tensors)
-    found = []
+    sources = []
     while stack:
         number = stack.pop()
         if rec.tensors[number].role in _CHANGING:
-            found.append((rec.tensors[number].role, rec.tensors[number].name))
-        if number in maker:
-            fresh = {view.tensor for view in maker[number].inputs} - seen
-            seen |= fresh
-            stack += sorted(fresh)
-    return found
+            sources.append((rec.tensors[number].role, rec.tensors[number].name))
+        if number in producer:
+            unseen = {view.tensor for view in producer[number].inputs} - seen
+            seen |= unseen
+            stack += sorted(unseen)
+    return sources
 
 
 def check_ranges(ranges: Mapping[str, tuple[str, int, int, int | None]], batch: Mapping[str, Any]) -> None:
-    """The example batch too may hold no label or index that the model has no place for."""
+    """Raises BatchError if the example batch holds a label or an index outside the valid range."""
     for name, low, high, ignore in ranges.values():
-        held = torch.as_tensor(batch[name])
-        if held.is_meta:
+        values = torch.as_tensor(batch[name])
+        if values.is_meta:
             continue
-        bad = (held < low) | (held >= high)
+        bad = (values < low) | (values >= high)
         if ignore is not None:
-            bad &= held != ignore
+            bad &= values != ignore
         if bad.any():
             raise BatchError(
-                f"input {name!r} of the example batch holds {int(held[bad][0])}; "
-                f"classes or indices there are from {low} to {high - 1}"
+                f"input {name!r} of the example batch holds {int(values[bad][0])}; "
+                f"its classes or indices must be from {low} to {high - 1}"
             )
 
 
 @contextmanager
 def watched(rec: Recorder) -> Iterator[None]:
-    """While active, numpy() and tolist() are reads too: PyTorch tells no dispatch mode of them."""
+    """While active, numpy() and tolist() count as reads too. PyTorch does not report them to dispatch modes."""
     originals = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist")}
 
     def watch(name: str) -> Any:

@@ -1,12 +1,12 @@
-"""Recording: run the user's PyTorch code once and write down every op it executes as a graph.
+"""Runs the user's PyTorch code once and records every op that it executes as a graph.
 
-The recorder sits under autograd as a dispatch mode, so that it sees the forward pass, the
-backward pass and anything else the user computes, as the flat sequence of ATen ops that PyTorch
-itself would execute. Tensors are fake (shapes only), unless the model reads a value.
+The recorder is a dispatch mode below autograd. It sees the forward pass, the backward pass and anything else
+that the user computes as one flat sequence of ATen ops, as PyTorch itself would execute them. Tensors are fake
+(shapes only) unless the model reads a value.
 
-Views are not recorded. PyTorch knows the geometry (size, stride, offset) of every tensor in its
-storage; a storage is one dense tensor of the graph, and an op reads it through that geometry.
-An in-place op gives the storage a new tensor. That is all the functionalisation there is.
+Views are not recorded. PyTorch knows the geometry (size, stride, offset) of every tensor in its storage. A
+storage is one dense tensor of the graph, and an op reads it through that geometry. An in-place op assigns a new
+tensor of the graph to the storage. No other functionalisation is needed.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Build = Callable[..., Any]
 
 @dataclass
 class Storage:
-    """What a PyTorch storage holds now."""
+    """The tensor of the graph that a PyTorch storage holds at this point of the recording."""
 
     tensor: int
-    keep: Any  # the storage itself, so that its address is not used again
+    keep: Any  # A reference to the storage, so that its address is not reused.
 
 
 class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes the ops of one step into a graph over the slots of `state`."""
+    """Records the ops of one closure as nodes of a graph over the slots of `state`."""
 
     def __init__(self, state: StateBuilder, fake: FakeTensorMode | None) -> None:
         Emitter.__init__(self, state)
@@ -55,7 +55,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fake = fake
         self.slot_storage: dict[str, Storage] = {}
         self.frozen: list[Frozen] = []
-        #: (input, low, high, ignored): what an input that is used as an index may hold
+        #: For each input that is used as an index: (input, low, high, ignored). Allowed values are low to high - 1.
         self.ranges: dict[str, tuple[str, int, int, int | None]] = {}
         self._storages: dict[int, Storage] = {}
         self._stand_ins: dict[Any, torch.Tensor] = {}
@@ -63,7 +63,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first op imports PyTorch's compiler, which takes seconds
+        return False  # Otherwise the first op imports PyTorch's compiler, which takes seconds.
 
     # ── dispatch ──────────────────────────────────────────────────────────────────────────────
 
@@ -89,8 +89,8 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out if replaced is None else replaced
         if name in DECOMPOSED:
             with self:
-                made = DECOMPOSED[name](*args, **kwargs)
-            return self._laid_out(made, func, args, kwargs)
+                result = DECOMPOSED[name](*args, **kwargs)
+            return self._laid_out(result, func, args, kwargs)
         if name in READS:
             return self._read_value(func, args, kwargs)
         if name in BAKED:
@@ -106,20 +106,20 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         if _is_view(func):
             return self._execute(func, args, kwargs)
         table = decompositions()
-        apart = table.get(func, func.decompose)
+        decompose = table.get(func, func.decompose)
         with self:
-            made = apart(*args, **kwargs)
-        if made is not NotImplemented:
-            return self._laid_out(made, func, args, kwargs)
+            result = decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return self._laid_out(result, func, args, kwargs)
         raise self._unsupported(name)
 
     def _unsupported(self, name: str, what: str = "") -> UnsupportedOp:
-        advice = ADVICE.get(name, "Replace it in the model, or add it to handheld/frontend/")
+        advice = ADVICE.get(name, "Try: replace it in the model, or add a lowering in handheld/frontend/")
         where = self._module() or "the closure"
         return UnsupportedOp(f"{name}{what} has no lowering (in {where}). {advice}")
 
     def _complex(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An op that reads or makes complex numbers."""
+        """Records an op that reads or returns complex numbers."""
         if name == "aten.copy_.default":
             self.write(args[0], args[1])
             return args[0]
@@ -132,31 +132,30 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             if _is_view(func):
                 return self._execute(func, args, kwargs)
         with self:
-            made = complexes.compute(name, func, args, kwargs)
-        if made is NotImplemented:
+            result = complexes.compute(name, func, args, kwargs)
+        if result is NotImplemented:
             raise self._unsupported(name, " of complex numbers")
-        want = self._execute(func, args, kwargs)
-        if not want.is_complex() or want.is_conj() or want.stride() == made.stride():
-            return made
-        self.bind(torch.view_as_real(want), self.read(torch.view_as_real(made)))
-        return want
+        expected = self._execute(func, args, kwargs)
+        if not expected.is_complex() or expected.is_conj() or expected.stride() == result.stride():
+            return result
+        self.bind(torch.view_as_real(expected), self.read(torch.view_as_real(result)))
+        return expected
 
-    def _laid_out(self, made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What an op was taken apart into, in the layout that the op itself gives its result:
-        what follows may rely on it."""
-        loose = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
-        if all(t.is_contiguous() for t in loose):
-            return made
-        wanted = pytree.tree_leaves(self._execute(func, args, kwargs))
-        found, spec = pytree.tree_flatten(made)
-        for n, (got, want) in enumerate(zip(found, wanted, strict=True)):
-            if isinstance(got, torch.Tensor) and got.stride() != want.stride():
-                self.bind(want, self.read(got))
-                found[n] = want
-        return pytree.tree_unflatten(found, spec)
+    def _laid_out(self, result: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns the result of a decomposition in the layout of the op itself. Later ops may rely on it."""
+        tensors = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+        if all(t.is_contiguous() for t in tensors):
+            return result
+        expected = pytree.tree_leaves(self._execute(func, args, kwargs))
+        leaves, spec = pytree.tree_flatten(result)
+        for n, (leaf, target) in enumerate(zip(leaves, expected, strict=True)):
+            if isinstance(leaf, torch.Tensor) and leaf.stride() != target.stride():
+                self.bind(target, self.read(leaf))
+                leaves[n] = target
+        return pytree.tree_unflatten(leaves, spec)
 
     def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The op itself, on fake or real tensors, for the shapes of its results."""
+        """Runs the op itself on fake or real tensors, to get the shapes of its results."""
         if self.fake is not None and str(func) in SHAPES:
             return SHAPES[str(func)](*args, **kwargs)
         try:
@@ -165,39 +164,39 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise ValueRead(f"{func} in {self._module()} reads a value") from error
 
     def _constant(self, args: tuple[Any, ...]) -> torch.Tensor | None:
-        """The value of a tensor that PyTorch knows even where tensors are fake."""
+        """Returns the value of a tensor that PyTorch knows even while tensors are fake, or None."""
         if len(args) != 1 or not isinstance(args[0], FakeTensor) or args[0].constant is None:
             return None
         held = self._storages[self._stand_in(args[0]).untyped_storage()._cdata].tensor
         return args[0].constant if self.tensors[held].role == "constant" else None
 
     def _read_value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A number that leaves the device: frozen from now on, if it is not the same always."""
+        """Returns a number that Python reads from a tensor. If it can change between steps, it is noted as frozen."""
         value = self._execute(func, args, kwargs)
         if self.fake is None:
             self.note_frozen(args, repr(value), value)
         return value
 
     def note_frozen(self, args: Any, what: str, value: Any, final: bool = True) -> None:
-        """Says that a value was read, if it can change from step to step. What follows from a
-        parameter does change; with `final` it is frozen all the same, else that is an error."""
+        """Notes that Python read a value, if that value can change from step to step. A value that depends on a
+        parameter certainly changes: with `final` it is frozen anyway, otherwise UnsupportedOp is raised."""
         views = [self.read(t) for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
-        found = dependence(self, [v.tensor for v in views])
-        if not found:
+        sources = dependence(self, [v.tensor for v in views])
+        if not sources:
             return
         where = self._module()
-        if not final and any(role == "parameter" for role, _ in found):
+        if not final and any(role == "parameter" for role, _ in sources):
             raise UnsupportedOp(
-                f"{where or 'the closure'} selects elements by what the model computes, so that "
-                f"the size of the result changes from step to step ({user_line()}). "
-                "Use torch.where, or multiply by a mask"
+                f"{where or 'the closure'} selects elements by values that the model computes, so the size of "
+                f"the result changes from step to step ({user_line()}). "
+                "Try: use torch.where, or multiply by a mask"
             )
-        names = dict.fromkeys(f"input {name}" if role == "input" else name or role for role, name in found)
+        names = dict.fromkeys(f"input {name}" if role == "input" else name or role for role, name in sources)
         module = "" if where in ("loss", "model") else where
         self.frozen.append(Frozen(user_line(), module, what, tuple(names), value))
 
     def _bake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A result whose size depends on values: computed once, a constant from then on."""
+        """Computes a result whose size depends on values. It is computed once and is a constant from then on."""
         out = self._execute(func, args, kwargs)
         if self.fake is not None:
             raise ValueRead(f"{func} in {self._module()} reads values")
@@ -210,12 +209,12 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def baked_positions(self, mask: torch.Tensor) -> list[torch.Tensor]:
-        """Where a mask is true, one index a dimension; what was true now is from now on."""
+        """Returns the positions where a mask is true, one index tensor per dimension. They are frozen at capture."""
         with self:
             return list(torch.ops.aten.nonzero.default(mask).unbind(1))
 
     def note_range(self, index: torch.Tensor, low: int, high: int, ignore: int | None = None) -> None:
-        """Remembers what an input may hold, if the index is a whole input as it came."""
+        """Notes the range of valid values (low to high - 1) if `index` is a whole, unchanged input."""
         view = self.read(index)
         tensor = self.tensors[view.tensor]
         if tensor.role != "input" or view.size != tensor.size:
@@ -227,12 +226,14 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ranges[tensor.name] = (tensor.name, low, high, ignore)
 
     def _mutate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An in-place op: its functional twin, then writes into what it changes."""
-        if torch.Tag.inplace_view in func.tags:  # changes the shape only
+        """Records an in-place or out= op: computes its functional form, then writes the results into the targets."""
+        if torch.Tag.inplace_view in func.tags:  # It changes only the shape.
             return self._execute(func, args, kwargs)
         twin = functional_twin(func)
         if twin is None:
-            raise UnsupportedOp(f"in-place op {func} has no lowering (in {self._module()})")
+            raise UnsupportedOp(
+                f"in-place op {func} has no lowering (in {self._module()}). Try: replace it in the model"
+            )
         results = [a.name for a in func._schema.arguments if a.alias_info is not None and a.is_out]
         targets = [kwargs[name] for name in results] if results else [args[0]]
         rest = {k: v for k, v in kwargs.items() if k not in results}
@@ -241,7 +242,9 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         values = value if isinstance(value, (tuple, list)) else [value]
         for target, new in zip(targets, values, strict=True):
             if target.shape != new.shape:
-                raise UnsupportedOp(f"{func} resizes its result (in {self._module()}). Give it the right shape")
+                raise UnsupportedOp(
+                    f"{func} resizes its out= tensor (in {self._module()}). Try: give it a tensor of the right shape"
+                )
             self.write(target, new)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
@@ -249,14 +252,14 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = torch._C._current_autograd_node()
         if node is not None:
             number = node._sequence_nr()
-            if number not in self._sequence:  # a helper of the op before it: a write into a view
+            if number not in self._sequence:  # A helper of the previous op: a write into a view.
                 number = max((n for n in self._sequence if n < number), default=-1)
             if number in self._sequence:
                 return self._sequence[number]
         return self.path[-1] if self.path else ""
 
     def _stand_in(self, value: Any) -> Any:
-        """Real tensors (parameters, buffers, constants) are recorded under a fake or a copy."""
+        """Returns the fake tensor or copy that is recorded instead of a real tensor (parameter, buffer, constant)."""
         if not isinstance(value, torch.Tensor):
             return value
         if isinstance(value, FakeTensor) and value.constant is None:
@@ -268,7 +271,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = tensor_key(real)
         if key not in self._stand_ins:
             owner = self.state.owner(real)
-            if owner is not None:  # a view, made before the capture, of a parameter or buffer
+            if owner is not None:  # A view of a parameter or buffer that existed before the capture.
                 whole = self._stand_in(owner)
                 with torch.utils._python_dispatch._disable_current_modes():
                     self._stand_ins[key] = whole.as_strided(real.shape, real.stride(), real.storage_offset())
@@ -277,6 +280,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._stand_ins[key]
 
     def stand_in_of(self, slot: str, like: torch.Tensor) -> torch.Tensor:
+        """Makes the tensor that is recorded instead of `like`, and binds it to the slot."""
         with torch.utils._python_dispatch._disable_current_modes():
             if self.fake is None:
                 copy = like.detach().clone(memory_format=torch.contiguous_format)
@@ -290,36 +294,36 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
     # ── slots, inputs and storages ────────────────────────────────────────────────────────────
 
     def slot_view(self, name: str) -> View:
-        """A slot's value now: what was written last."""
+        """Reads a slot as it was last written."""
         tensor = self.slot_tensor(name)
         if name in self.slot_storage:
             tensor = self.slot_storage[name].tensor
         return self.dense(tensor)
 
     def bind_tensor(self, tensor: torch.Tensor, number: int) -> None:
-        """From now on this storage holds that tensor of the graph."""
+        """Notes that the storage of `tensor` holds tensor `number` of the graph from now on."""
         storage = tensor.untyped_storage()
         self._storages[storage._cdata] = Storage(number, storage)
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor was made by something recorded."""
+        """Says whether the storage of the tensor is part of the recording."""
         return tensor.untyped_storage()._cdata in self._storages
 
     def read(self, tensor: torch.Tensor) -> View:
-        """How the graph reads a PyTorch tensor."""
+        """Returns the view through which the graph reads a PyTorch tensor."""
         tensor = self._stand_in(tensor)
         if tensor.is_complex():
             raise CaptureError(
-                f"{self._module() or 'the closure'} needs a complex tensor as it is. "
-                "Try: torch.view_as_real before it is returned or written"
+                f"{self._module() or 'the closure'} returns a complex tensor, or uses one as a whole. "
+                "Try: torch.view_as_real(tensor) before it is returned or written"
             )
-        found = self._storages.get(tensor.untyped_storage()._cdata)
-        if found is None:
-            raise CaptureError(f"{self._module() or 'the closure'} uses a tensor whose origin was not recorded")
-        return View(found.tensor, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+        holder = self._storages.get(tensor.untyped_storage()._cdata)
+        if holder is None:
+            raise CaptureError(f"{self._module() or 'the closure'} uses a tensor that no recorded op computed")
+        return View(holder.tensor, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
 
     def bind(self, out: torch.Tensor, view: View) -> None:
-        """Gives a fresh PyTorch result its value, laid out as PyTorch lays it out."""
+        """Assigns a value to a new PyTorch result, in the memory layout that PyTorch gave the result."""
         order = physical_order(out)
         physical = permute(view, order)
         target = ir_dtype(out.dtype)
@@ -327,13 +331,13 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._bind_with_gaps(out, view, target)
             return
         whole = physical.is_contiguous and physical.size == self.tensors[physical.tensor].size
-        made_here = self.tensors[physical.tensor].role in ("activation", "gradient")
-        if not (whole and made_here and target == self.dtype_of(view)):
+        computed_here = self.tensors[physical.tensor].role in ("activation", "gradient")
+        if not (whole and computed_here and target == self.dtype_of(view)):
             physical = self.map(physical.shape, [physical], lambda x: x.to(target))
         self.bind_tensor(out, physical.tensor)
 
     def _bind_with_gaps(self, out: torch.Tensor, view: View, dtype: str) -> None:
-        """A result that is strided in its own storage: the rest of the storage is zeros."""
+        """Binds a result that has gaps in its storage. The gaps are filled with zeros."""
         size = out.untyped_storage().nbytes() // out.element_size()
         rest = self.loops((size,), (), [], lambda b: Val(b, b.const(0, dtype), dtype))[0]
         value = self.map(view.shape, [view], lambda x: x.to(dtype))
@@ -345,7 +349,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.bind_tensor(out, self.emit("assign", [rest, value], [((size,), dtype)], region)[0])
 
     def write(self, target: torch.Tensor, value: Any) -> None:
-        """An in-place write of `value` (a PyTorch tensor) into `target`."""
+        """Writes `value` (a PyTorch tensor) into `target` in place."""
         value = self._stand_in(value)
         if target.is_complex():
             with self:
@@ -353,7 +357,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             target = torch.view_as_real(target)
         if self.fake is None and not value.is_meta:
             with torch.utils._python_dispatch._disable_current_modes():
-                target.detach().copy_(value)  # later reads of values must see it
+                target.detach().copy_(value)  # Later reads of real values must see the write.
         storage = self._storages[target.untyped_storage()._cdata]
         source = expand(self.read(value), tuple(target.shape))
         dtype = ir_dtype(target.dtype)
@@ -380,14 +384,14 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _composite(func: Any) -> bool:
-    """Ops that PyTorch itself always takes apart: reshape may be a view or a copy."""
+    """Says whether PyTorch itself always decomposes the op. (`reshape`, for example, is a view or a copy.)"""
     return bool(
         func._can_decompose() and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     )
 
 
 def _is_view(func: Any) -> bool:
-    """Ops whose result aliases an input: nothing to compute."""
+    """Says whether the result of the op aliases an input, so that nothing is computed."""
     return any(r.alias_info is not None for r in func._schema.returns)
 
 

@@ -1,9 +1,8 @@
-"""nn.LSTM and nn.GRU as single ops: a layer's recurrence is one node, forward and backward.
+"""Records nn.LSTM and nn.GRU as single ops: one node per layer and direction, forward and backward.
 
-While a step is being captured, the functions behind nn.LSTM and nn.GRU are replaced by ones that
-compute the input part of all gates in one matrix product and hand the recurrence to an op of its
-own, with its own gradient. What they do not cover (projections, packed sequences) is left to
-PyTorch, which unrolls it.
+While a step is being captured, the functions behind nn.LSTM and nn.GRU are replaced. The replacements compute the
+input part of all gates in one matrix product, and the recurrence in a custom op with its own gradient. Cases that
+they do not cover (projections, packed sequences) are left to PyTorch, which unrolls them.
 """
 
 from __future__ import annotations
@@ -115,14 +114,14 @@ def _(dh: T, dh_last: T, w: T, h: T, saved: T, h0: T, reverse: bool) -> tuple[T,
 def recurrent(rec: Recorder, out: tuple[T, ...], *args: Any) -> None:
     *tensors, reverse = args
     inputs = [rec.contiguous(rec.read(t)) for t in tensors]
-    outputs = [(tuple(o.shape), F32) for o in out]
-    made = rec.emit(rec.torch_op.split(".")[1], inputs, outputs, {"reverse": bool(reverse)})
-    for o, tensor in zip(out, made, strict=True):
+    shapes = [(tuple(o.shape), F32) for o in out]
+    numbers = rec.emit(rec.torch_op.split(".")[1], inputs, shapes, {"reverse": bool(reverse)})
+    for o, tensor in zip(out, numbers, strict=True):
         rec.bind(o, rec.dense(tensor))
 
 
 def _previous(h: T, h0: T, reverse: bool) -> T:
-    """The hidden state that each step started from."""
+    """Returns the hidden state before each time step."""
     return torch.cat([h[1:], h0[None]]) if reverse else torch.cat([h0[None], h[:-1]])
 
 
@@ -178,7 +177,7 @@ def _layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[T, list[T]]:
-    """The stack of layers and directions around one recurrence."""
+    """Runs all layers and directions with `cell` as the recurrence. Returns the outputs and the final states."""
     per, directions = (4 if biases else 2), (2 if bidirectional else 1)
     x = x.transpose(0, 1) if batch_first else x
     last: list[list[T]] = [[] for _ in states]
@@ -213,7 +212,7 @@ def _gru_cell(x: T, states: Sequence[T], group: Sequence[T], reverse: bool) -> t
 
 @contextmanager
 def single_op_recurrence() -> Iterator[None]:
-    """While active, nn.LSTM and nn.GRU run as single ops."""
+    """While active, nn.LSTM and nn.GRU run as single ops per layer."""
     original = {name: getattr(torch._VF, name) for name in ("lstm", "gru")}
 
     def lstm(*args: Any) -> Any:

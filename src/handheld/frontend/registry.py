@@ -1,8 +1,8 @@
-"""What each PyTorch op means, said once: a table from op name to the function that lowers it.
+"""The tables that say how each PyTorch op is recorded.
 
-A lowering gets the recorder, the op's result (whose shape, type and layout it must fill) and the
-op's arguments. Ops that are not in the table but have a decomposition in PyTorch are taken apart
-and their parts looked up here.
+`LOWERINGS` maps the name of an op to the function that expresses it as nodes of the graph. A lowering gets the
+recorder, the result of the op (it must assign a value of that shape, type and layout) and the arguments of the
+op. Other ops are decomposed into simpler PyTorch ops: by `DECOMPOSED`, or by PyTorch's own decompositions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-#: ops that compute nothing
+#: Ops that compute nothing.
 IGNORED = frozenset(
     {
         "prim.device.default",
@@ -27,14 +27,14 @@ IGNORED = frozenset(
     }
 )
 
-_OUTSIDE = "Matrix decompositions are not supported: compute it outside the step"
-_CTC = "Compute the CTC loss outside the step, or use cross entropy over frames"
+_OUTSIDE = "Matrix decompositions are not supported. Try: compute it outside the step"
+_CTC = "Try: compute the CTC loss outside the step, or use cross entropy over frames"
 
-#: what to do instead, for ops that will not get a lowering
+#: What to do instead, for ops that will not get a lowering.
 ADVICE = {
     "aten._ctc_loss.default": _CTC,
     "aten._ctc_loss.Tensor": _CTC,
-    "aten._pack_padded_sequence.default": "Give the recurrence padded sequences, and mask the loss",
+    "aten._pack_padded_sequence.default": "Try: give the recurrent layer padded sequences, and mask the loss",
     "aten._linalg_svd.default": _OUTSIDE,
     "aten._linalg_eigh.default": _OUTSIDE,
     "aten.linalg_qr.default": _OUTSIDE,
@@ -45,7 +45,7 @@ LOWERINGS: dict[str, Lowering] = {}
 
 
 def lowering(*names: str) -> Callable[[Lowering], Lowering]:
-    """Registers a function for `aten.<name>` (or a full name with a dot before it)."""
+    """Registers a lowering for `aten.<name>`, or for a full name that starts with aten, prims or handheld."""
 
     def register(function: Lowering) -> Lowering:
         for name in names:
@@ -57,12 +57,12 @@ def lowering(*names: str) -> Callable[[Lowering], Lowering]:
     return register
 
 
-#: ops that are taken apart into other PyTorch ops, where PyTorch has no such recipe or a bad one
+#: Decompositions into other PyTorch ops, where PyTorch has none or an unsuitable one.
 DECOMPOSED: dict[str, Callable[..., Any]] = {}
 
 
 def decomposed(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function of PyTorch ops that computes what `aten.<name>` does."""
+    """Registers a function that computes `aten.<name>` with other PyTorch ops."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -74,12 +74,12 @@ def decomposed(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return register
 
 
-#: results of ops whose own shape function refuses what their kernel takes
+#: Shape functions for ops whose own shape function rejects arguments that the kernel accepts.
 SHAPES: dict[str, Callable[..., Any]] = {}
 
 
 def shape_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function that makes an empty result for `aten.<name>`."""
+    """Registers a function that returns an empty result of `aten.<name>`."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         SHAPES[f"aten.{name}"] = function
@@ -90,7 +90,7 @@ def shape_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @cache
 def functional_twin(func: Any) -> Any:
-    """The overload that computes what an in-place or out= op writes."""
+    """Returns the functional overload that computes what an in-place or out= op writes, or None."""
     schema = func._schema
     space, _, name = schema.name.partition("::")
     wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
@@ -106,7 +106,7 @@ def functional_twin(func: Any) -> Any:
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's own table: how it takes an op apart."""
+    """Returns PyTorch's own table of decompositions."""
     from torch._decomp import decomposition_table
 
     return dict(decomposition_table)

@@ -1,6 +1,7 @@
-"""Functions with a gradient kernel of their own, written as ops that autograd takes apart.
+"""Replaces some PyTorch functions during a capture by ones that can be recorded.
 
-They are put in place while a step is being captured, above autograd.
+PyTorch gives these functions special gradient kernels. The replacements are built from other functions, so that
+autograd differentiates those instead. They are active only while a step is being captured.
 """
 
 from __future__ import annotations
@@ -69,12 +70,12 @@ def _embedding_bag(original: Callable[..., T]) -> Callable[..., T]:
             assert offsets is not None
             starts = offsets[:-1] if include_last_offset else offsets
             bag = (starts.unsqueeze(0) <= torch.arange(input.shape[0]).unsqueeze(1)).sum(1) - 1
-            mine = (bag.unsqueeze(0) == torch.arange(starts.shape[0]).unsqueeze(1)) & there
+            in_bag = (bag.unsqueeze(0) == torch.arange(starts.shape[0]).unsqueeze(1)) & there
             if mode != "max":
                 total = torch.zeros(starts.shape[0], rows.shape[1], dtype=rows.dtype)
                 total = total.index_add(0, bag, torch.where(there.unsqueeze(1), rows, 0.0))
-                return total / mine.sum(1, keepdim=True).clamp(min=1) if mode == "mean" else total
-            rows, there = rows.unsqueeze(0), mine
+                return total / in_bag.sum(1, keepdim=True).clamp(min=1) if mode == "mean" else total
+            rows, there = rows.unsqueeze(0), in_bag
         kept = there.unsqueeze(-1)
         if mode == "max":
             best = torch.where(kept, rows, -torch.inf).amax(1)
@@ -86,7 +87,7 @@ def _embedding_bag(original: Callable[..., T]) -> Callable[..., T]:
 
 
 def _checkpoint(original: Callable[..., T]) -> Callable[..., T]:
-    """The kind that starts a backward pass of its own hides its parameters; the other does not."""
+    """Uses non-reentrant checkpoints. Reentrant ones run their own backward pass and hide its parameters."""
 
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
         return checkpoints.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve)
@@ -94,7 +95,7 @@ def _checkpoint(original: Callable[..., T]) -> Callable[..., T]:
     return apply
 
 
-#: (where it lives, its name, how to make the replacement)
+#: Where the function lives, its name, and the function that makes its replacement.
 _REPLACED: tuple[tuple[Any, str, Callable[[Callable[..., T]], Callable[..., T]]], ...] = (
     (torch, "grid_sampler", _grid_sampler),
     (torch, "grid_sampler_2d", _grid_sampler),
@@ -106,7 +107,7 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Callable[..., T]], Callable[..., T]]]
 
 @contextmanager
 def replaced_functions() -> Iterator[None]:
-    """While active, these functions run as compositions of others."""
+    """While active, these functions are replaced."""
     originals = [(place, name, vars(place).get(name)) for place, name, _ in _REPLACED]
     for place, name, make in _REPLACED:
         setattr(place, name, make(getattr(place, name)))

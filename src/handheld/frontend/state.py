@@ -1,4 +1,8 @@
-"""Slots: every tensor that outlives the step, identified by its storage, found on first use."""
+"""The slots of a step: all tensors that outlive it.
+
+Parameters and buffers are registered at the start, other tensors when they are first used. A tensor is
+identified by its storage, offset, shape and strides.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,16 @@ from handheld.errors import CaptureError
 from handheld.graph.dtypes import DTYPES, I32
 from handheld.graph.graph import Slot
 
-#: the type in a graph of every PyTorch type that has one
+#: The graph's type for every supported PyTorch type.
 _DTYPES: dict[torch.dtype, str] = {
     getattr(torch, name): row.name for row in DTYPES.values() for name in (*row.torch_kept, *row.torch_passing)
 }
-#: computed in float32 where a model casts to them on the way; state and batches may not be
+#: A model may cast to these types on the way; that is computed in float32. State may not have these types.
 _HALF = tuple(getattr(torch, name) for row in DTYPES.values() for name in row.torch_passing)
 
 
 def ir_dtype(dtype: torch.dtype) -> str:
-    """The type a PyTorch tensor has in a graph."""
+    """Returns the graph's type for a PyTorch type. Raises CaptureError if there is none."""
     if dtype not in _DTYPES:
         raise _unsupported(dtype)
     return _DTYPES[dtype]
@@ -29,12 +33,12 @@ def ir_dtype(dtype: torch.dtype) -> str:
 
 def _unsupported(dtype: torch.dtype) -> CaptureError:
     name = str(dtype).removeprefix("torch.")
-    hint = "torch.view_as_real of it" if dtype.is_complex else "model.float() before capture"
+    hint = "torch.view_as_real(tensor)" if dtype.is_complex else "model.float() before capture"
     return CaptureError(f"tensors of type {name} are not supported. Try: {hint}")
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
-    """A dense NumPy copy in the graph's type; integers that do not fit 32 bits are an error."""
+    """Returns a dense NumPy copy in the graph's type. Raises CaptureError for integers that do not fit 32 bits."""
     if tensor.dtype in _HALF:
         raise _unsupported(tensor.dtype)
     if tensor.is_complex():
@@ -45,11 +49,13 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
     if dtype == I32 and array.size and array.dtype == np.int64:
         low, high = int(array.min()), int(array.max())
         if low < -(2**31) or high > 2**31 - 1:
-            # masks and sentinels use the extremes of int64; anything else would change meaning
+            # Masks and sentinels use the extremes of int64; these are clipped. Other values would change meaning.
             limits = (torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max)
             rest = array[(array != limits[0]) & (array != limits[1])]
             if rest.size and (rest.min() < -(2**31) or rest.max() > 2**31 - 1):
-                raise CaptureError("an int64 constant has values outside 32 bits")
+                raise CaptureError(
+                    "an int64 tensor of the model has values that do not fit 32 bits. Try: values that fit int32"
+                )
             array = np.clip(array, -(2**31), 2**31 - 1)
     return np.ascontiguousarray(array.astype(DTYPES[dtype].numpy))
 
@@ -63,15 +69,15 @@ def tensor_key(tensor: torch.Tensor) -> Key:
 
 
 class StateBuilder:
-    """All slots of a step, shared by its graphs, and the value each starts from."""
+    """All slots of a step with their initial values. The graphs of the step share them."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self.modules = dict(modules)
         self.slots: dict[str, Slot] = {}
         self.values: dict[str, np.ndarray] = {}
-        self.tensors: dict[str, torch.Tensor] = {}  # keeps storages alive, and finds them again
+        self.tensors: dict[str, torch.Tensor] = {}  # Keeps the storages alive, so that they can be recognised.
         self.paths: dict[int, str] = {}
-        #: slot -> the slots it lies side by side with, once a graph has packed them
+        #: For each slot that a graph has packed, all slots that lie next to each other in that pack.
         self.layout: dict[str, tuple[str, ...]] = {}
         self._by_key: dict[Key, str] = {}
         for prefix, module in self.modules.items():
@@ -84,16 +90,16 @@ class StateBuilder:
         for name, parameter in module.named_parameters(remove_duplicate=False):
             if parameter.is_complex():
                 raise CaptureError(
-                    f"{dot}{name} is a complex parameter. Try: keep torch.view_as_real of it as "
-                    "the parameter, and use torch.view_as_complex in forward"
+                    f"{dot}{name} is a complex parameter, which is not supported. Try: make "
+                    "torch.view_as_real(parameter) the parameter, and use torch.view_as_complex in forward"
                 )
             self.add(dot + name, parameter, "parameter")
         for name, buffer in module.named_buffers(remove_duplicate=False):
-            if not buffer.is_complex():  # a table: a constant where it is used
+            if not buffer.is_complex():  # A complex buffer is a table; it becomes a constant where it is used.
                 self.add(dot + name, buffer, "buffer")
 
     def add(self, name: str, tensor: torch.Tensor, role: str) -> str:
-        """Registers a tensor; a second name of the same storage becomes an alias."""
+        """Registers a tensor and returns its slot. A second name for the same tensor becomes an alias."""
         key = tensor_key(tensor)
         if key in self._by_key:
             slot = self.slots[self._by_key[key]]
@@ -122,7 +128,7 @@ class StateBuilder:
         torch_dtype: str = "float32",
         shape: tuple[int, ...] | None = None,
     ) -> str:
-        """Registers state that PyTorch does not have: step counters, learning rates, constants."""
+        """Registers state that is not a tensor in PyTorch: step counters, learning rates, constants."""
         dtype = next(row.name for row in DTYPES.values() if value.dtype.kind in row.numpy_kinds)
         shape = tuple(value.shape) if shape is None else shape
         self.slots[name] = Slot(name, shape, dtype, role, (name,), torch_dtype)
@@ -130,7 +136,7 @@ class StateBuilder:
         return name
 
     def find(self, tensor: torch.Tensor) -> str:
-        """The slot of a real tensor met during capture; unknown ones become constants."""
+        """Returns the slot of a real tensor. A tensor that was not registered becomes a constant."""
         key = tensor_key(tensor)
         if key not in self._by_key:
             count = sum(slot.role == "constant" for slot in self.slots.values())
@@ -138,7 +144,7 @@ class StateBuilder:
         return self._by_key[key]
 
     def owner(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The parameter or buffer that a tensor, not one itself, is a view of."""
+        """Returns the parameter or buffer that a tensor is a view of, or None. A registered tensor is no view."""
         storage = tensor.untyped_storage()._cdata
         if tensor_key(tensor) in self._by_key:
             return None
@@ -156,5 +162,5 @@ class StateBuilder:
         return None
 
     def path_of(self, slot: str) -> str:
-        """The module that owns a parameter."""
+        """Returns the path of the module that owns a parameter."""
         return slot.rpartition(".")[0] or "model"

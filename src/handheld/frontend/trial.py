@@ -1,7 +1,7 @@
-"""Which frozen values come out otherwise on another batch: the user's code, run again.
+"""Finds the frozen values that would differ on another batch, by running the user's code again.
 
-A step holds what Python code decided once (reading.py). Whether it would decide otherwise is seen
-by running the code on other batches and comparing what it reads.
+A step keeps what Python code decided during the capture (see reading.py). This module runs the same code on
+other batches and compares the values that it reads.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from handheld.frontend.reading import Frozen
 
 @dataclass(frozen=True)
 class Decision:
-    """A frozen value, as the graph's notes say it. `changed` says what it was in which other batch,
-    empty if it was the same in all; `tried` how many could be run."""
+    """A frozen value and whether other batches change it."""
 
+    #: The value as it stands in the notes of the graph.
     text: str
+    #: The different value and the batch that gave it; empty if all batches gave the same value.
     changed: str
+    #: How many other batches could be run.
     tried: int
 
 
 def try_batches(
     model: nn.Module, fn: Callable[[Any], Any], batch: Any, others: Iterable[tuple[str, Any]]
 ) -> list[Decision]:
-    """Runs `fn` on the batch and on others, each called by a name, in training and eval mode."""
+    """Runs `fn` on the batch and on other, named batches, in training mode and in eval mode."""
     trials = [("", batch), *others]
     decisions: dict[str, Decision] = {}
     for evaluate in (False, True):
@@ -47,37 +49,39 @@ def try_batches(
 
 
 def other_batches(batch: Any) -> Iterator[tuple[str, Any]]:
-    """Batches of the same shapes and types with other values. Integers stay among those that are
-    there, or are 0: an index or class that a model has."""
+    """Yields batches of the same shapes and types with other values.
+
+    Integers are 0 or values that occur in the batch, so that they are valid as indices and classes.
+    """
     random = torch.Generator().manual_seed(0)
 
-    def made(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return pytree.tree_map(lambda t: change(t) if isinstance(t, torch.Tensor) and t.numel() else t, batch)
 
-    def drawn(t: torch.Tensor) -> torch.Tensor:
+    def resampled(t: torch.Tensor) -> torch.Tensor:
         if t.is_floating_point():
             return torch.randn(t.shape, generator=random).to(t.dtype)
         return t.flatten()[torch.randint(t.numel(), t.shape, generator=random)]
 
-    def signed(t: torch.Tensor) -> torch.Tensor:
+    def negated(t: torch.Tensor) -> torch.Tensor:
         return -t if t.is_floating_point() else ~t if t.dtype == torch.bool else t
 
     for n in range(3):
-        yield f"a random batch ({n + 1})", made(drawn)
-    yield "the batch with its signs changed", made(signed)
-    yield "the batch times 100", made(lambda t: t * 100 if t.is_floating_point() else t)
-    yield "a batch of zeros", made(torch.zeros_like)
+        yield f"a random batch ({n + 1})", changed(resampled)
+    yield "the batch with its signs changed", changed(negated)
+    yield "the batch times 100", changed(lambda t: t * 100 if t.is_floating_point() else t)
+    yield "a batch of zeros", changed(torch.zeros_like)
 
 
 def _reads(
     model: nn.Module, fn: Callable[[Any], Any], batch: Any, evaluate: bool, number: int
 ) -> tuple[Frozen, ...] | None:
-    """What Python code reads on this batch; None if it cannot be run."""
+    """Returns the values that Python code reads on this batch, or None if the code fails on it."""
     capture = Capture(model)
 
     def seeded(given: Any) -> Any:
         if number:
-            torch.manual_seed(number)  # a random decision may fall otherwise too
+            torch.manual_seed(number)  # Random decisions may differ too.
         return fn(given)
 
     try:
@@ -89,21 +93,21 @@ def _reads(
     except Exception:
         if not number:
             raise
-        return None  # values that the model does not take say nothing about its decisions
+        return None  # A batch that the model rejects says nothing about its decisions.
     return capture.frozen["trial"]
 
 
 def _otherwise(first: Sequence[Frozen], n: int, other: Sequence[Frozen]) -> str:
-    """What the line that read `first[n]` read in another run, where it is not the same."""
+    """Describes what the line that read `first[n]` read in another run; empty if it read the same."""
     frozen = first[n]
     place = sum(f.line == frozen.line and f.module == frozen.module for f in first[:n])
     same_line = [f for f in other if f.line == frozen.line and f.module == frozen.module]
     if place >= len(same_line):
-        return "it is not reached"
-    found = same_line[place]
-    if _equal(frozen.value, found.value):
+        return "the line is not reached"
+    read = same_line[place]
+    if _equal(frozen.value, read.value):
         return ""
-    return f"{found.what} with other values" if found.what == frozen.what else f"it is {found.what}"
+    return f"{read.what} with other values" if read.what == frozen.what else f"it is {read.what}"
 
 
 def _equal(a: Any, b: Any) -> bool:
