@@ -1,4 +1,4 @@
-"""Small things that the families with a fixed .cl file share: integers, groups, launches."""
+"""Helpers for kernel families with a fixed `.cl` file: integer arguments, work-group sizes, simple launches."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from handheld.errors import PlanError
 from handheld.graph.graph import View
 from handheld.kernels.base import Arg, Int, Launch, round_up
 
-LIMIT = 2**31 - 1  # kernels index with 32-bit integers
+LIMIT = 2**31 - 1  # Kernels index with 32-bit integers.
 
 
 def ints(*values: int) -> tuple[Int, ...]:
-    """Integer arguments; a value that a kernel could not hold is an error of the plan."""
+    """Integer arguments of a kernel. Raises PlanError if a value does not fit in 32 bits."""
     for value in values:
         if not -LIMIT <= value <= LIMIT:
             raise PlanError(
-                f"a kernel would need the number {value}, which does not fit in the "
-                "32-bit integers kernels index with. Try: a smaller batch"
+                f"a kernel would need the number {value}, but kernels index with 32-bit integers. Try: a smaller batch"
             )
     return tuple(Int(value) for value in values)
 
 
 def strided(view: View) -> tuple[Int, ...]:
-    """Offset and strides of a view."""
+    """The offset of a view, then its strides, as integer arguments."""
     return ints(view.offset, *view.strides)
 
 
@@ -35,7 +34,10 @@ def group(caps: DeviceCaps, want: int = 64) -> int:
 
 
 def line(kernel: str, text: str, args: tuple[Arg, ...], items: int, caps: DeviceCaps) -> Launch:
-    """A launch of `items` work-items in a row; the kernel turns away those that round it up."""
+    """A one-dimensional launch of at least `items` work-items.
+
+    The number is rounded up to whole work-groups; the kernel must return at once for the extra work-items.
+    """
     local = group(caps)
     ints(round_up(items, local))
     return Launch(kernel, text, args, (round_up(items, local),), (local,))

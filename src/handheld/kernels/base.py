@@ -1,9 +1,14 @@
-"""What a kernel family hands to the plan: launches, with everything about them decided.
+"""The records that a kernel family returns to the plan: launches, their arguments and their workspaces.
 
-A family is one `.cl` file (or generated text) and the `.py` beside it, which turns a node into
-launches for a device description. Kernels index with 32-bit integers, read and write through plain
-pointers (no `restrict`: outputs may reuse the memory of inputs), and need nothing beyond
-OpenCL 1.2.
+A family is one `.cl` file (or generated text) and the `.py` file next to it. The `.py` file turns a node into
+launches for a device description:
+
+    node, graph, caps  ──►  lower_*()  ──►  Lowered(launches, workspace, why)
+
+A launch is complete: program text, kernel name, arguments and sizes. The backend only builds and enqueues it.
+
+All kernels index with 32-bit integers and need OpenCL 1.2 only. Their pointers have no `restrict`, because an
+output may reuse the memory of an input. docs/kernels.md lists all rules.
 """
 
 from __future__ import annotations
@@ -26,8 +31,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Texture:
-    """A kernel argument: the memory that a tensor lies in, as an image1d_buffer_t of texels of so
-    many elements, 1 or 4, floats or halves. The tensor begins at element `Start` of it."""
+    """A kernel argument: the segment that holds a tensor, as an `image1d_buffer_t`.
+
+    A texel has `floats` elements (1 or 4), stored as floats or halves. The tensor begins at the element that the
+    argument `Start` gives.
+    """
 
     tensor: int
     floats: int
@@ -42,7 +50,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A kernel argument: a pointer to the node's i-th scratch buffer, alive in the node only."""
+    """A kernel argument: a pointer to the i-th scratch buffer of the node. Its contents last until the node's
+    last launch."""
 
     index: int
 
@@ -62,8 +71,11 @@ Arg = Buffer | Texture | Start | Workspace | Int | Float
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One enqueue. `text` is the whole program text, defines included; the same text is built
-    once. `global_size` is a multiple of `local_size` in each dimension."""
+    """One enqueue of one kernel.
+
+    `text` is the whole program, including its defines. Launches with equal text share one build. `global_size` is
+    a multiple of `local_size` in each dimension.
+    """
 
     kernel: str
     text: str
@@ -74,25 +86,29 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A node on a device. `workspace` holds the bytes of each scratch buffer; `why` says in a few
-    words which variant was chosen and why, for `plan.explain()`."""
+    """The launches of one node on one device.
+
+    `workspace` holds the bytes of each scratch buffer. `why` names the chosen variant in a few words;
+    `plan.explain()` prints it.
+    """
 
     launches: tuple[Launch, ...]
     workspace: tuple[int, ...] = ()
     why: str = ""
 
 
-#: node, graph, device -> launches; raises PlanError if the device cannot run the node
+#: A lowering function: node, graph, device -> launches. Raises PlanError if the device cannot run the node.
 Lower = Callable[[Node, Graph, DeviceCaps], Lowered]
 
 
 @cache
 def read_cl(name: str) -> str:
-    """The text of a .cl file of this folder."""
+    """The text of a `.cl` file in this folder."""
     return (Path(__file__).parent / name).read_text()
 
 
 def with_defines(defines: dict[str, object], text: str) -> str:
+    """`text` with one `#define` line per entry in front of it."""
     return "".join(f"#define {k} {v}\n" for k, v in defines.items()) + text
 
 

@@ -1,8 +1,17 @@
-"""Matrix products, convolutions and their gradients: nodes -> launches of contract_*.cl.
+"""Matrix products, convolutions and their gradients: turns nodes into launches of contract_*.cl.
 
-Every op becomes a `Problem`: an implicit GEMM whose index maps are the kernel's integer arguments,
-so that one program text serves all layers of a model. Then the device decides the variant:
-register blocks on a CPU, tiles in local memory on a GPU.
+1. Each op becomes a `Problem`: an implicit GEMM (contract_maps.cl). Its index maps are integer arguments of the
+   kernel, so that one program serves many layers of a model.
+2. The kind of device selects the variant, which cuts the problem into work-groups:
+
+    matmul ───────┐
+    conv ─────────┤              ┌─► contract_register.py   CPU: register blocks
+    conv_input ───┼─► Problem ───┼─► contract_local.py      GPU: tiles in local memory
+    conv_weight ──┘              └─► direct.py              CPU: convolutions with more than one tap
+
+3. If k is cut into parts, a second launch (contract_combine.cl) adds up the partial sums.
+
+Convolutions with one channel per group go to depthwise.py instead.
 """
 
 from __future__ import annotations
@@ -33,12 +42,12 @@ from handheld.kernels.contract_problem import Choice, ConvMaps, MatmulMaps, Prob
 from handheld.kernels.expr import Epilogue, epilogue
 from handheld.kernels.reshape import OWN, few_batches, half_output, long_rows, unit, within, within_reach
 
-#: as in contract_maps.cl
+#: The same numbers as in contract_maps.cl.
 MODES = {"MATMUL": 0, "CONV": 1, "WEIGHT": 2}
-#: the file of a kernel, by a define that names it; contract_register.cl without
+#: A define that selects a kernel, and the file of that kernel. Without any of them it is contract_register.cl.
 FILES = {"COMBINE": "contract_combine.cl", "LOCAL": "contract_local.cl", "DIRECT": "direct.cl"}
 MOST_CANDIDATES = 40
-MOST_COLUMNS = 512  # of a block or tile
+MOST_COLUMNS = 512  # The most columns of a block or a tile.
 
 
 def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None) -> Lowered:
@@ -50,8 +59,8 @@ def _matmul(node: Node, graph: Graph) -> tuple[Problem, Node]:
     shape = tuple(node.attrs["shape"])
     if len(shape) > 5:
         raise PlanError(
-            f"matmul at {node.origin.path or 'the top level'} has {len(shape) - 2} batch "
-            "dimensions that do not merge, and kernels take 3. Try: make its operands contiguous"
+            f"matmul at {node.origin.path or 'the top level'} has {len(shape) - 2} batch dimensions that cannot be "
+            "merged; kernels take at most 3. Try: make its operands contiguous"
         )
     a, b = (unit(view) for view in node.inputs[:OWN])
     m, n, k = shape[-2], shape[-1], a.shape[-1]
@@ -191,9 +200,11 @@ def _halves(graph: Graph, a: View, b: View) -> tuple[bool, bool]:
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
-    """Choices for a node that are legal and worth trying on a device, first the one that the cost
-    model takes; none where there is nothing to choose. Without a choice a CPU runs a convolution of
-    several taps through `direct` instead, which has no variants."""
+    """The choices for a node that are legal on a device and worth timing; empty if there is nothing to choose.
+
+    The first is the one that the cost model prefers. If `lower_*` gets no choice, a CPU runs convolutions with
+    more than one tap through `direct`, which has no variants.
+    """
     if node.op != "matmul" and depthwise.applies(node):
         return ()
     make = {"matmul": _matmul, "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight}[node.op]
@@ -204,7 +215,7 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
 
 
 def flops(node: Node, graph: Graph) -> int:
-    """Multiplications and additions of a node. A convolution and its two gradients do the same."""
+    """Multiplications plus additions of a node. A convolution and its two gradients need equally many."""
     if node.op == "matmul":
         return 2 * int(math.prod(node.attrs["shape"])) * node.inputs[0].shape[-1]
     shape = tuple(node.attrs["shape"])
@@ -230,7 +241,7 @@ def _conv_maps(
     off: tuple[int, ...],
     phases: tuple[int, ...],
 ) -> ConvMaps:
-    """The maps of a convolution or one of its gradients."""
+    """The maps of a convolution or one of its gradients. Raises PlanError if an index does not fit in 32 bits."""
     a_m, a_g, a_c, a_r, a_s = a_steps
     b_g, b_n, b_c, b_h, b_w = b_steps
     skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, step, strict=True))
@@ -288,10 +299,10 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     splits = max(-(-problem.depth // max(k_part, 1)), 1)
     within(node, splits * size, "partial sums")
     within(node, max(problem.n + MOST_COLUMNS, problem.k + k_part), "columns or terms")
-    # without terms the inputs may be empty; the output stands in for pointers that are never read
+    # If there are no terms, the inputs may be empty. The kernel never reads them, so the output can stand in.
     own = (problem.a, problem.b) if problem.k else (node.outputs[0],) * 2
     maps = ints(*problem.maps)
-    # only conv_weight has no epilogue: a single part is its output
+    # Only conv_weight has no epilogue. Its partial sums are the output if there is one part only.
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last = end.args if end else (Buffer(node.outputs[0]),)
     half = half_output(node, graph)
@@ -312,7 +323,7 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
     args: tuple[Arg, ...] = (*inputs, *maps, *ints(*cut.extra, k_part))
     wide = (cut.grid[0] * cut.local[0], cut.grid[1] * cut.local[1], problem.sets * splits)
     if splits == 1:
-        if problem.phased and caps.kind == "cpu":  # as contract_register.cl counts
+        if problem.phased and caps.kind == "cpu":  # contract_register.cl takes the phase from dimension 0.
             wide = (wide[2], wide[1], wide[0])
         launches.append(Launch("contract", text, args + last, wide, cut.local))
         return Lowered(tuple(launches), tuple(workspace), cut.why)
@@ -327,12 +338,12 @@ def _lower(problem: Problem, node: Node, graph: Graph, caps: DeviceCaps, choice:
 
 
 def _variant(caps: DeviceCaps) -> ModuleType:
-    """The module that cuts problems for a kind of device."""
+    """The module that cuts problems into work-groups for a kind of device."""
     return contract_local if caps.kind == "gpu" else contract_register
 
 
 def _text(problem: Problem, end: Epilogue | None, tile: Mapping[str, int]) -> str:
-    """The program text; without an epilogue it writes, or combines, partial sums."""
+    """The program text. Without an epilogue the program writes partial sums, or combines them."""
     defines: dict[str, object] = {"MODE": MODES[problem.mode], **tile}
     if problem.mode == "MATMUL":
         defines["BATCH"] = problem.batch

@@ -1,4 +1,9 @@
-// The sum of the parts of k, in order: one work-item a point of the output.
+// Contractions, second launch: adds up the parts of k. One work-item computes one element of the output.
+//
+//     part[s, g, m, n]   s = 0, 1, .. splits - 1, always added in this order
+//     out = part[0] + part[1] + ..,  then the epilogue (WEIGHT has none: the sum is the output)
+//
+// contract_maps.cl comes before this file.
 
 #if MODE == WEIGHT
 __kernel void combine(const __global float *part, int splits, int all, __global OUT_TYPE *out) {

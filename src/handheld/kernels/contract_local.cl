@@ -1,25 +1,30 @@
-// Contractions on GPUs: one work-group of WX*WY*SLICES items, one tile of TM x TN of the output.
+// Contractions on GPUs. One work-group of WX*WY*SLICES work-items ("items") computes one tile of TM x TN results.
+// contract_maps.cl comes before this file.
 //
 //                 +--------------+ - +--+       for each KT terms
 //                 |      Bs          |  | KT      fetch: the next KT terms, into registers
-//           KT    +--------------+ - +--+         multiply: sum += As * Bs; slice s of the items
-//         +----+  +----+----+ - +----+              takes the s-th part of the KT terms
-//         |    |  |4 x4|    |   |4 x4|            stash: what was fetched, into the other As, Bs
+//           KT    +--------------+ - +--+         multiply: sum += As * Bs of the previous KT terms;
+//         +----+  +----+----+ - +----+              the items of slice s take the s-th part of them
+//         |    |  |4 x4|    |   |4 x4|            store: the fetched terms into the other As and Bs
 //      TM | As |  +----+----+ - +----+            one barrier
 //         |    |  |    |    |   |    |
-//         +    +  +    +    +   +    +          An item has PM/4 x PN/4 blocks of 4x4, WY*4 rows and
-//         |    |  |4 x4|    |   |4 x4|          WX*4 columns apart: it reads As and Bs as float4,
-//         +----+  +----+----+ - +----+          and its neighbours read the float4s beside them.
+//         +    +  +    +    +   +    +          An item has PM/4 x PN/4 blocks of 4x4 results, which are
+//         |    |  |4 x4|    |   |4 x4|          WY*4 rows and WX*4 columns apart. It reads As and Bs as
+//         +----+  +----+----+ - +----+          float4; its neighbours read the float4s next to them.
 //                       TN
 //
-// A row of A and a column of B are a `Line`: an offset, and for B a pixel. Items load the same lines
-// in every tile, so that lines stay in registers. A term is an offset in each, and a pixel step; it
-// is k times a step where it can be (STEPS), else it comes from a table of the KT terms in local
-// memory. Loads run along the lines' axis or along k, whichever is contiguous in memory, in float4
-// where strides and offsets are multiples of four. Along k, neighbours take 8 terms of a line.
+// Indexing: get_group_id(0) is the tile along n, (1) the tile along m, (2) the part of k and the set.
 //
-// At the end the sums go through local memory, where slices are added up, so that neighbours store
-// neighbours and the epilogue stands in the program once.
+// A line is a row of A or a column of B: an offset, and for B also a pixel. Each item loads the same lines in
+// every step, so that their offsets stay in registers. A term adds an offset to A and to B, and a distance to the
+// pixel. If the offset is k times a constant, it is computed (A_STEPS, B_STEPS); otherwise it comes from a table
+// of the KT terms in local memory.
+//
+// Loads run along the lines or along k, whichever is contiguous in memory. They are float4 if strides and offsets
+// are multiples of four. Along k, 8 terms of a line are loaded by neighbouring items.
+//
+// At the end the sums pass through local memory. There the slices are added up, neighbouring items get
+// neighbouring results to store, and the epilogue appears in the program only once.
 
 #ifndef WX        // work-items across
 #define WX 16
@@ -27,34 +32,36 @@
 #ifndef WY        // work-items down
 #define WY 8
 #endif
-#ifndef PM        // rows of a work-item, 4 or 8
+#ifndef PM        // rows per item, 4 or 8
 #define PM 8
 #endif
-#ifndef PN        // columns of a work-item, 4 or 8
+#ifndef PN        // columns per item, 4 or 8
 #define PN 4
 #endif
-#ifndef KT        // terms of a tile, a multiple of 8 and of SLICES
+#ifndef KT        // terms per step, a multiple of 8 and of SLICES
 #define KT 16
 #endif
-#ifndef SLICES    // parts of a tile's terms, each with items of its own
+#ifndef SLICES    // parts of the KT terms, each with its own items
 #define SLICES 1
 #endif
-#ifndef UNROLL    // terms multiplied in a row, a divisor of KT/SLICES: more hide the reading of As
-#define UNROLL 4  // and Bs, less leave registers for a second work-group on the compute unit
+// UNROLL: terms multiplied in a row, a divisor of KT/SLICES. A large number hides the latency of reading As and Bs;
+// a small one leaves registers for a second work-group on the compute unit.
+#ifndef UNROLL
+#define UNROLL 4
 #endif
-#ifndef BUFFERS   // 2: As and Bs twice; 1: once, for devices with little local memory
+#ifndef BUFFERS   // copies of As and Bs: 2, or 1 for devices with little local memory
 #define BUFFERS 2
 #endif
-#ifndef RUN       // terms added up before they join a larger sum, a multiple of KT; 0: no second sum
+#ifndef RUN       // terms of the first level of a sum, a multiple of KT; 0: one level only
 #define RUN 256
 #endif
-#ifndef A_ALONG_K // 1: neighbours load along k
+#ifndef A_ALONG_K // 1: neighbouring items load along k
 #define A_ALONG_K 0
 #endif
 #ifndef B_ALONG_K
 #define B_ALONG_K 0
 #endif
-#ifndef A_VEC     // elements of a load, 1 or 4
+#ifndef A_VEC     // elements per load, 1 or 4
 #define A_VEC 1
 #endif
 #ifndef B_VEC
@@ -66,7 +73,7 @@
 #ifndef B_STEPS
 #define B_STEPS (MODE == MATMUL)
 #endif
-#ifndef B_CHECK   // 1: pixels may lie outside
+#ifndef B_CHECK   // 1: pixels may lie outside the image
 #define B_CHECK (MODE != MATMUL)
 #endif
 
@@ -100,13 +107,13 @@
 #define TM (WY * PM)
 #define TN (WX * PN)
 #define ITEMS (WX * WY * SLICES)
-#define A_PITCH (TM + 4)  // a row of As; 4 more, so that loads along k store to different banks
+#define A_PITCH (TM + 4)  // Length of a row of As. The extra 4 put stores of loads along k into different banks.
 #define B_PITCH (TN + 4)
 #define TABLE (!A_STEPS || !B_STEPS || B_CHECK)
 
-// Who loads what: neighbours take A_DEEP terms of a line, a turn of all items the A_ACROSS loads of
-// all lines. If those are more than there are items, an item loads A_LINES lines; if they are less,
-// the items reach A_TERMS terms down.
+// How loads are distributed. Neighbouring items take A_DEEP terms of a line, so all lines need A_ACROSS loads. If
+// that is more than there are items, each item loads A_LINES lines. If it is less, all items together load A_TERMS
+// terms at a time. A_TURNS repetitions cover the KT terms.
 #define A_DEEP (!A_ALONG_K ? 1 : ITEMS < 8 ? A_VEC : 8)
 #define B_DEEP (!B_ALONG_K ? 1 : ITEMS < 8 ? B_VEC : 8)
 #define A_ACROSS (TM * A_DEEP / A_VEC)
@@ -133,7 +140,7 @@
 #define LOAD_B(at) B_1(at)
 #endif
 
-// The first line and term that an item loads, and how far it is to its next line.
+// The first line and the first term that an item loads, and the distance to its next line (A_APART).
 #define FIRST_LINE(across, along_k, deep, vec) \
   ((along_k) ? item % (across) / ((deep) / (vec)) : item % (across) * (vec))
 #define FIRST_TERM(across, along_k, deep, vec) \
@@ -141,7 +148,7 @@
 #define A_APART (A_ALONG_K ? ITEMS * A_VEC / A_DEEP : ITEMS * A_VEC)
 #define B_APART (B_ALONG_K ? ITEMS * B_VEC / B_DEEP : ITEMS * B_VEC)
 
-// Rows of an item that the local memory holds at a time when sums go through it.
+// DOWN: how many rows of each item fit in local memory at a time when the sums pass through it.
 #define ROOM (BUFFERS * KT * (A_PITCH + B_PITCH) / (SLICES * WY * TN))
 #if ROOM >= 4
 #define DOWN 4
@@ -151,7 +158,7 @@
 #define DOWN 1
 #endif
 
-// 32 neighbouring items are a block of 8 x 4 items rather than a row: they read fewer float4s
+// 32 neighbouring items form a block of 8 x 4 items instead of a row. So they read fewer different float4s.
 #define LX (WX < 8 ? WX : 8)
 #define LY (WY < 32 / LX ? WY : 32 / LX)
 
@@ -171,8 +178,8 @@ inline void put_down(__local float *to, int pitch, float4 value) {
 #endif
 
 #if TABLE
-// Term k counts channel (or image), row and column: here so in CONV too, so that dense weights are
-// a row in memory.
+// Here term k has the digits channel (or image), row, column in CONV too, so that dense weights are contiguous
+// along k. (contract_register.cl uses the order row, column, channel in CONV.)
 typedef struct { int c, r, s; } Digits;
 
 inline Digits digits(const Map *p, int k) {
@@ -182,14 +189,15 @@ inline Digits digits(const Map *p, int k) {
   return d;
 }
 
-inline Digits plus(const Map *p, Digits d, Digits more) {  // dividing takes longer
+// The digits of a sum, with carries. Divisions would take longer.
+inline Digits plus(const Map *p, Digits d, Digits more) {
   d.s += more.s, d.r += more.r, d.c += more.c;
   if (d.s >= p->k_s) d.s -= p->k_s, ++d.r;
   if (d.r >= p->k_r) d.r -= p->k_r, ++d.c;
   return d;
 }
 
-// Offset in A, offset in B, h and w.
+// An entry of the table: offset in A, offset in B, and the distance h, w that is added to the pixel.
 inline int4 term(const Map *p, Digits d) {
   const int h = d.r * p->e_h, w = d.s * p->e_w;
   return (int4)(d.c * p->a_c + d.r * p->a_r + d.s * p->a_s,
@@ -204,7 +212,7 @@ void contract(INPUTS, MAP_PARAMS,
   __local float *pool = (__local float *)pool4;
 #if TABLE
   __local int4 terms[2][KT];
-  __local Digits place[KT], tile;  // of the terms that were written last, and from tile to tile
+  __local Digits place[KT], tile;  // digits of the terms written last; digits of KT, the distance between tiles
 #endif
   const int z = get_group_id(2), split = z / sets, item = get_local_id(0);
   MAP_OF(z % sets)
@@ -214,7 +222,7 @@ void contract(INPUTS, MAP_PARAMS,
   const int lane = inner % (LX * LY), patch = inner / (LX * LY);
   const int x0 = patch % (WX / LX) * LX + lane % LX, y0 = patch / (WX / LX) * LY + lane / LX;
 
-  // lines past the last are the last one once more; what comes of them is not stored
+  // Lines past the last one load the last line again. Their results are not stored.
   const int a_line = FIRST_LINE(A_ACROSS, A_ALONG_K, A_DEEP, A_VEC);
   const int b_line = FIRST_LINE(B_ACROSS, B_ALONG_K, B_DEEP, B_VEC);
   const int a_term = FIRST_TERM(A_ACROSS, A_ALONG_K, A_DEEP, A_VEC);
@@ -248,7 +256,7 @@ void contract(INPUTS, MAP_PARAMS,
 #endif
     }
 #if TABLE
-  if (k_first < k_stop) {  // a phase may have no taps, and then no digits to count with
+  if (k_first < k_stop) {  // A phase without taps has no digits: k_r or k_s is 0.
     if (item == 0) tile = digits(&map, KT);
     for (int i = item; i < KT; i += ITEMS) {
       place[i] = digits(&map, k_first + i);
@@ -258,7 +266,7 @@ void contract(INPUTS, MAP_PARAMS,
   barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 
-  // each turn fetches the tile at `next` and multiplies the one before, if there is one
+  // Each turn fetches the KT terms at `next` and multiplies the KT terms before them, if there are any.
   for (int next = k_first, turn = 0; next < k_stop + KT; next += KT, turn ^= 1) {
     if (next < k_stop) {
 #pragma unroll
@@ -301,7 +309,7 @@ void contract(INPUTS, MAP_PARAMS,
         }
       }
 #if TABLE
-      // the terms of the tile after that, into the half that this turn does not read
+      // Write the table for the following turn into the half that this turn does not read.
       for (int i = item; i < KT; i += ITEMS) {
         const Digits d = plus(&map, place[i], tile);
         place[i] = d;
@@ -370,7 +378,7 @@ void contract(INPUTS, MAP_PARAMS,
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 
-  // DOWN rows of every item at a time through local memory, [slice][y][row][TN]
+  // The sums pass through local memory, DOWN rows of every item at a time, as [slice][y][row][TN].
 #pragma unroll 1
   for (int first = 0; first < PM; first += DOWN) {
 #pragma unroll

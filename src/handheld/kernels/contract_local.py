@@ -1,5 +1,15 @@
-"""Tiles in local memory for contractions on GPUs (contract_local.cl): how they load, which are
-legal on a device, and an estimate of the time each takes."""
+"""Tiles in local memory for contractions on GPUs (contract_local.cl).
+
+This file decides how a tile loads A and B, which tiles are legal on a device, and estimates the time of each.
+A work-group computes one tile of the output:
+
+              WX*PN columns
+            +----+----+ - +----+
+            |item|item|   |item|   WX x WY work-items, each with PM x PN results,
+    WY*PM   +----+----+ - +----+   and SLICES times as many if they share the KT terms
+    rows    |item|item|   |item|
+            +----+----+ - +----+
+"""
 
 from __future__ import annotations
 
@@ -15,9 +25,9 @@ from handheld.kernels.contract_problem import Choice, MatmulMaps, Problem, Shape
 
 NAMES = ("WX", "WY", "PM", "PN", "KT", "SLICES", "UNROLL")
 
-#: every tile: items across and down, rows and columns of an item, terms, slices, unrolled terms; a
-#: tile has WY*PM rows and WX*PN columns. Larger ones load less, smaller ones and more slices fill
-#: the device.
+#: All tiles, in the order of NAMES: work-items across and down, rows and columns per work-item, terms, slices,
+#: unrolled terms. The comments give the rows and columns of a tile. Large tiles load less data; small tiles and
+#: more slices keep more of the device busy.
 TILES = (
     (16, 16, 8, 8, 16, 1, 8),
     (16, 16, 8, 8, 8, 1, 8),
@@ -52,75 +62,80 @@ TILES = (
     (1, 1, 4, 4, 8, 1, 8),  # 4 x 4
 )
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-LONG = 4096  # terms that an item adds up in one sum: like PyTorch's own, 1e-6 of float64
-RUN = 256  # terms of the first of two sums, where there are more
+LONG = 4096  # The most terms in one sum of a work-item. PyTorch does the same; the error is near 1e-6 of float64.
+RUN = 256  # Longer sums have two levels; this is the number of terms of the first level.
 
 Tile = tuple[int, ...]
 
-# In cycles of a compute unit of 128 lanes; measured on desktop GPUs, and right enough elsewhere.
+# The cost model. Times are cycles of a compute unit with 128 lanes. They were measured on desktop GPUs, and the
+# order of the tiles that follows from them is good enough on other GPUs.
 LANES = 128
-#: by the size of a register tile: the share of the peak it can reach, how many warps reach half of
-#: that, and the registers of an item beside those for its sums
+#: RATE: the share of the peak that a register tile of PM*PN results can reach. HALF: the number of warps that reach
+#: half of that. REGISTERS: registers of a work-item in addition to its sums, by UNROLL.
 RATE, HALF, REGISTERS = {64: 0.85, 32: 0.7, 16: 0.5}, {64: 2, 32: 4, 16: 6}, {2: 64, 4: 80, 8: 96}
-FILE = 65536  # registers of a compute unit
-LATENCY = 700  # of a tile that is fetched, stored and waited for
-START = 2000  # of a work-group: first fetch, last stores
-LAUNCH = 8500  # of a second launch
-BYTES = 24  # that a compute unit loads or stores in a cycle
+FILE = 65536  # Registers of a compute unit.
+LATENCY = 700  # Cycles to fetch a tile of terms, store it and wait for it.
+START = 2000  # Cycles per work-group for its first fetch and its last stores.
+LAUNCH = 8500  # Cycles of a second launch.
+BYTES = 24  # Bytes per cycle that a compute unit loads or stores.
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """How a tile of A or B is loaded: along k or along its lines, elements a load, the step from
-    term to term if there is one, and whether pixels may lie outside."""
+    """How a tile of A or B is loaded. A line is a row of A or a column of B."""
 
+    #: Whether neighbouring work-items load along k (else along the lines).
     along_k: bool
+    #: Elements per load: 1 or 4.
     vec: int
+    #: The distance in memory from one term to the next; None if it is not constant.
     step: int | None
+    #: Whether a pixel may lie outside the image.
     check: bool = False
 
     @property
     def cost(self) -> float:
-        """Instructions an element."""
+        """Instructions per element."""
         return (1 if self.vec == 4 else 4) + (2 if self.step is None else 0) + 4 * self.check
 
 
 def choose(problem: Problem, caps: DeviceCaps) -> Choice:
-    """The choice with the least estimated time."""
+    """The choice with the lowest estimated time. Raises PlanError if no tile fits the device."""
     best = min(_costs(problem, caps), key=itemgetter(0), default=None)
     if best is None:
         smallest = min(_local_bytes(tile, 1) for tile in TILES)
         raise PlanError(
-            f"a contraction on {caps.name} needs {smallest} bytes of local memory and "
+            f"a contraction on {caps.name} needs {smallest} bytes of local memory; "
             f"the device has {caps.local_mem_bytes}. Try: another device"
         )
     return _named(best[1], _likes_textures(caps))
 
 
 def choices(problem: Problem, caps: DeviceCaps, most: int) -> list[Choice]:
-    """The choices with the least estimated times, the least first, at most two of a tile."""
-    found: list[Tile] = []
-    seen: Counter[Tile] = Counter()
+    """At most `most` choices with the lowest estimated times, the lowest first, and at most two per tile."""
+    ranked: list[Tile] = []
+    per_tile: Counter[Tile] = Counter()
     for _, chosen in sorted(_costs(problem, caps), key=itemgetter(0)):
-        seen[chosen[:-1]] += 1
-        if seen[chosen[:-1]] <= 2:
-            found.append(chosen)
+        per_tile[chosen[:-1]] += 1
+        if per_tile[chosen[:-1]] <= 2:
+            ranked.append(chosen)
     if _likes_textures(caps):
-        return [_named(chosen, on) for chosen in found[: most // 2] for on in (True, False)]
-    return [_named(chosen, False) for chosen in found[:most]]
+        return [_named(chosen, texture) for chosen in ranked[: most // 2] for texture in (True, False)]
+    return [_named(chosen, False) for chosen in ranked[:most]]
 
 
 def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
+    """The work-groups of a choice. Raises PlanError if the choice is not legal on the device."""
     if {*choice} - {"TEXTURE"} != {*NAMES, "splits"}:
-        raise PlanError(f"a local tile is chosen by {', '.join(NAMES)} and splits, not {sorted(choice)}")
+        raise PlanError(f"a choice of a local tile has the keys {', '.join(NAMES)} and splits, not {sorted(choice)}")
     tile, splits = tuple(choice[name] for name in NAMES), choice["splits"]
     texture = choice.get("TEXTURE", 0)
     if texture not in (0, 1) or (texture and not caps.images):
-        raise PlanError(f"{caps.name} has no textures")
-    texture = texture and problem.k  # without terms there is nothing to read
+        raise PlanError(f"TEXTURE={texture} is not possible on {caps.name}. Try: one of contract.candidates()")
+    texture = texture and problem.k  # Without terms there is nothing to read.
     buffers = _buffers(tile, caps) if tile in TILES else 0
     if not buffers or splits < 1:
-        raise PlanError(f"no local tile of {caps.name} is {dict(choice)}")
+        raise PlanError(f"{dict(choice)} is not a legal tile on {caps.name}. Try: one of contract.candidates()")
     wx, wy, pm, pn, kt, slices, _ = tile
     a, b = reads(problem, caps)
     long = -(-problem.depth // splits) > LONG * slices
@@ -155,12 +170,14 @@ def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
 
 # ---------------------------------------------------------------------------------- loads
 
-Digits = list[tuple[int, int]]  # sizes and strides, the fastest first
+#: A number with several digits: the size and the stride of each digit, the fastest digit first.
+Digits = list[tuple[int, int]]
 
 
 def reads(problem: Problem, caps: DeviceCaps) -> tuple[Reads, Reads]:
     """How A and B are loaded."""
-    wide = caps.base_align_bytes % 16 == 0  # else tensors may start where float4 may not
+    # float4 loads need tensors that start at a multiple of 16 bytes.
+    wide = caps.base_align_bytes % 16 == 0
     maps = problem.maps
     if isinstance(maps, MatmulMaps):
         return (
@@ -181,7 +198,7 @@ def reads(problem: Problem, caps: DeviceCaps) -> tuple[Reads, Reads]:
     ]
     taps = [(maps.k_s, maps.a_s), (maps.k_r, maps.a_r), (maps.k_c, maps.a_c)]
     a = _reads([(maps.m, maps.a_m)], taps, (maps.a_0, a_g), wide)
-    if problem.phased and maps.k_r * maps.k_s > 1:  # each phase has taps of its own
+    if problem.phased and maps.k_r * maps.k_s > 1:  # The kernel computes the taps of each phase.
         a = Reads(a.along_k, 1, None)
     b = _reads(
         columns,
@@ -195,12 +212,13 @@ def reads(problem: Problem, caps: DeviceCaps) -> tuple[Reads, Reads]:
 
 
 def _inside(size: int, outs: int, unit: int, taps: int, step: int, off: int) -> bool:
-    """Whether all pixels of an axis that outputs and taps speak of are in the image."""
+    """Whether every pixel of an axis that some output and some tap need is inside the image."""
     reach = (taps - 1) * step
     return off + min(reach, 0) >= 0 and off + (outs - 1) * unit + max(reach, 0) < size
 
 
 def _reads(lines: Digits, terms: Digits, fixed: tuple[int, ...], wide: bool) -> Reads:
+    """How a matrix is loaded. `fixed` are the other offsets and strides of its addresses; `wide` allows float4."""
     lines, terms = _merged(lines), _merged(terms)
     along_k = _neighbours(terms) > _neighbours(lines)
     first, other = (terms, lines) if along_k else (lines, terms)
@@ -212,7 +230,7 @@ def _reads(lines: Digits, terms: Digits, fixed: tuple[int, ...], wide: bool) -> 
 
 
 def _merged(digits: Digits) -> Digits:
-    """The same numbers with as few digits as possible."""
+    """The same numbers, with as few digits as possible."""
     merged: Digits = []
     for size, stride in digits:
         if size == 1:
@@ -225,7 +243,7 @@ def _merged(digits: Digits) -> Digits:
 
 
 def _neighbours(digits: Digits) -> int:
-    """How many of 8 neighbouring numbers are in the same 32 bytes, roughly."""
+    """Roughly how many of 8 neighbouring numbers lie in the same 32 bytes."""
     if not digits:
         return 1
     size, stride = digits[0]
@@ -240,17 +258,18 @@ def _named(chosen: Tile, texture: bool) -> Choice:
 
 
 def _likes_textures(caps: DeviceCaps) -> bool:
-    """Adreno GPUs cache textures, and plain memory hardly."""
+    """Whether textures are the default: Adreno GPUs cache textures, but hardly cache buffers."""
     return caps.images and "qualcomm" in caps.vendor.lower()
 
 
 def _local_bytes(tile: Tile, buffers: int) -> int:
+    """Local memory of a work-group in bytes."""
     wx, wy, pm, pn, kt, *_ = tile
     return 4 * buffers * kt * (wy * pm + wx * pn + 8) + 44 * kt + 12
 
 
 def _buffers(tile: Tile, caps: DeviceCaps) -> int:
-    """How often As and Bs fit, at most twice; 0 if the device cannot run the tile."""
+    """How many copies of As and Bs fit in local memory, at most 2; 0 if the device cannot run the tile."""
     if tile[0] * tile[1] * tile[5] > caps.max_work_group:
         return 0
     return max((n for n in (1, 2) if _local_bytes(tile, n) <= caps.local_mem_bytes), default=0)
@@ -259,7 +278,7 @@ def _buffers(tile: Tile, caps: DeviceCaps) -> int:
 def _costs(problem: Problem, caps: DeviceCaps) -> Iterator[tuple[float, Tile]]:
     """Legal choices with their estimated cycles."""
     a, b = reads(problem, caps)
-    # desktop GPUs have more local memory than they give one group; on others two groups share it
+    # Desktop GPUs have more local memory than one work-group may use. On other GPUs two work-groups share it.
     room = caps.local_mem_bytes // (1 if caps.local_mem_bytes > 32 << 10 else 2)
     legal = [tile for tile in TILES if _buffers(tile, caps)]
     for tile in [tile for tile in legal if _local_bytes(tile, 2) <= room] or legal[-1:]:
@@ -270,8 +289,11 @@ def _costs(problem: Problem, caps: DeviceCaps) -> Iterator[tuple[float, Tile]]:
 
 
 def _cost(problem: Problem, caps: DeviceCaps, tile: Tile, splits: int, load_a: float, load_b: float) -> float:
-    """Cycles: compute units run some groups at a time, each tile of terms taking as long as its
-    arithmetic and loads, or as its latency if that is longer."""
+    """Estimated cycles of a choice.
+
+    A compute unit runs `at_once` work-groups at a time. Each step of KT terms takes as long as its arithmetic and
+    its loads, or as long as the latency if that is longer.
+    """
     wx, wy, pm, pn, kt, slices, unroll = tile
     rows, cols, items = wy * pm, wx * pn, wx * wy * slices
     units, points = caps.compute_units, problem.sets * problem.m * problem.n
@@ -283,7 +305,7 @@ def _cost(problem: Problem, caps: DeviceCaps, tile: Tile, splits: int, load_a: f
     busy = warps * at_once / (warps * at_once + HALF[pm * pn])
     loads = rows * load_a + cols * load_b
     term = (rows * cols / RATE[pm * pn] + loads) * warps * 32 / items / LANES
-    alone = pm * pn / slices + loads / items  # instructions of an item, a term
+    alone = pm * pn / slices + loads / items  # Instructions of a work-item per term.
     moved = (rows + cols) * 4 / BYTES
     step = max(at_once * kt * max(term / busy, moved), 1.5 * kt * alone, LATENCY)
     each = START + math.ceil(problem.depth / splits / kt) * step + at_once * rows * cols * 4 / LANES

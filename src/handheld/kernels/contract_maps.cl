@@ -1,27 +1,31 @@
 // Contractions: matrix products, convolutions and their two gradients, as one implicit GEMM.
 //
-//     acc[g, m, n] = sum over k of A(g, m, k) * B(g, k, n),   then EPILOGUE at that point
+//     acc[g, m, n] = sum over k of A(g, m, k) * B(g, k, n),   then EPILOGUE for that element
 //
-// Nothing is unfolded in memory: A and B are index maps over views of any strides. Columns n and
-// terms k are numbers of three digits, and an element of B exists where its pixel is inside:
+// Nothing is unfolded in memory. A and B are index maps over views with any strides. In convolutions, the
+// column n and the term k are numbers of three digits. An element of B whose pixel is outside the image is 0.
 //
 //     MODE    m            n                k                 A(m, k)         B(k, n)
 //     MATMUL  row          column           k                 a[.., m, k]     b[.., k, n]
 //     CONV    out channel  image, row, col  tap, tap, chan    w[m, c, r, s]   x[i, c, y*u + r*e, ..]
 //     WEIGHT  out channel  chan, tap, tap   image, row, col   dy[i, m, y, x]  x[i, c, r*u + y*e, ..]
 //
-// (pixels count from `off`, minus the padding)
+// `u` is the step in pixels of the digits of n, and `e` that of the digits of k. The offset `off` is added to each
+// pixel; in conv it is minus the padding.
 //
-// The gradient in x of a convolution of stride t is t*t convolutions of stride 1, one for each
-// residue ("phase") of the pixel: only the taps r with (phase + pad - r*dil) % t == 0 meet it, and
-// they are every `skip`-th from the first. So conv_input is CONV with phases; conv has one phase.
+// The set g is the group of a convolution, or the batch of a matmul: a number with the digits (gz, gy, gx).
 //
-// This file holds the index maps and what is done with a result; a program is this file and one of
-// contract_register.cl (CPUs), contract_local.cl (GPUs) and contract_combine.cl.
+// Phases. The gradient of a convolution with stride t, with respect to its input, is t*t convolutions with
+// stride 1: one per residue ("phase") of the input pixel modulo t. A tap r reaches a phase only if
+// (phase + pad - r*dilation) % t == 0. Those taps are every `skip`-th one, counted from the first. So
+// conv_input is CONV with phases, and conv is CONV with one phase.
 //
-// With SPLIT 1 the k range is cut: split s writes its sums to part[s, g, m, n] and `combine` adds
-// them in order and runs the epilogue. (WEIGHT has none, and dw is dense in [g, m, n]: a single
-// part is the output.) No atomics anywhere: the same input gives the same bits.
+// This file holds the index maps and the stores. A program is this file followed by one of
+// contract_register.cl or direct.cl (CPUs), contract_local.cl (GPUs) and contract_combine.cl.
+//
+// With SPLIT 1 the range of k is cut into parts. Part s writes its sums to part[s, g, m, n]; then `combine` adds
+// them in order and runs the epilogue. WEIGHT has no epilogue and dw is dense in [g, m, n], so a single part is
+// already the output. There are no atomics: the same input gives the same bits.
 
 #define MATMUL 0
 #define CONV 1
@@ -29,19 +33,19 @@
 #ifndef MODE
 #define MODE MATMUL
 #endif
-#ifndef LOCAL  // 1: contract_local.cl follows, for GPUs; 0: contract_register.cl, for CPUs
+#ifndef LOCAL  // 1: contract_local.cl follows (GPUs); 0: a kernel for CPUs
 #define LOCAL 0
 #endif
-#ifndef SPLIT  // 1: write partial sums, for `combine`; WEIGHT has no epilogue and always does
+#ifndef SPLIT  // 1: write partial sums instead of running the epilogue; always in WEIGHT
 #define SPLIT (MODE == WEIGHT)
 #endif
 #ifndef BATCH  // leading dimensions of a matmul, 0 to 3
 #define BATCH 0
 #endif
-#ifndef PHASED  // CONV: 1 if there may be more than one phase
+#ifndef PHASED  // CONV, 1: there may be more than one phase
 #define PHASED 0
 #endif
-#ifndef EPILOGUE  // statements that use acc and d0, d1, ..; its parameters begin with a comma
+#ifndef EPILOGUE  // statements that use acc and the coordinates d0, d1, ..; EPILOGUE_PARAMS begins with a comma
 #define EPILOGUE_PARAMS , __global float *out, int e0, int e1, int e2, int e3
 #if MODE == MATMUL && BATCH == 0
 #define EPILOGUE out[d0 * e0 + d1 * e1] = acc;
@@ -52,7 +56,7 @@
 #endif
 #endif
 
-#ifndef A_HALF  // 1: A is stored in halves (half.cl comes before this file)
+#ifndef A_HALF  // 1: A is stored in halves, and half.cl comes before this file
 #define A_HALF 0
 #endif
 #ifndef B_HALF
@@ -84,8 +88,10 @@
     int b_0, int b_n, int b_k, int b_size, \
     int g_y, int g_x, int a_gz, int a_gy, int a_gx, int b_gz, int b_gy, int b_gx
 #else
-// A: a_c, a_r, a_s are its strides in k's image-or-channel, row and column digit.
-// B: b_n, b_c its strides in the image-or-channel digit of n and of k; b_h, b_w those of a pixel.
+// A: offset a_0; strides a_m (m), a_g (group) and a_c, a_r, a_s (the digits of k: channel or image, row, column).
+// B: offset b_0; strides b_g (group), b_n and b_c (the digits of n and of k that are a channel or an image),
+//    b_h and b_w (row and column of a pixel). The image has H x W pixels.
+// n has the digits (channel or image, n_y, n_x), k the digits (k_c, k_r, k_s).
 #define MAP_PARAMS int sets, int M, int N, int K, \
     int a_0, int a_m, int a_g, int a_c, int a_r, int a_s, int a_size, \
     int b_0, int b_g, int b_n, int b_c, int b_h, int b_w, int b_size, int H, int W, \
@@ -94,7 +100,7 @@
     int out_h, int out_w, int phase_h, int phase_w, int skip_h, int skip_w
 #endif
 
-// The maps of one g: what the kernel arguments become once group and phase are known.
+// The index maps of one set g: the kernel arguments after the group and the phase have been applied.
 typedef struct {
   int M, N, K;
   int a_0, a_m, a_c, a_r, a_s, a_size;
@@ -103,13 +109,14 @@ typedef struct {
   int u_h, u_w, e_h, e_w, off_h, off_w;
 } Map;
 
-// Terms k, k+1, .. k+len-1 in which all but one digit stand still: offsets at the first of them,
-// steps from one to the next; h and w are what they add to the pixel of a column.
+// A run: terms k, k+1, .. k+len-1 that differ in one digit only. a and b are the offsets of the first term, a_step
+// and b_step the distances from one term to the next. h and w are added to the pixel of a column.
 typedef struct { int len, a, a_step, b, b_step, h, w; } Run;
 
-// A column: offset in B and pixel.
+// A column of B: its offset, and the row and column of its pixel.
 typedef struct { int at, h, w; } Column;
 
+// The run of terms that begins at k and stays before `end`.
 inline Run run_from(const Map *p, int k, int end) {
   Run t;
 #if MODE == MATMUL
@@ -146,8 +153,8 @@ inline Column column(const Map *p, int n) {
 }
 
 #if PHASED
-// The taps of one phase along one axis: the first and how many; changes offset, step and stride
-// so that digit 0, 1, .. of the tap means those taps.
+// Finds the taps of one phase along one axis and returns their number. Changes the offset, the step and the
+// stride so that tap digits 0, 1, .. stand for exactly these taps.
 inline int taps(int phase, int phases, int skip, int count,
                 int *off, int *step, int *a_tap, int *a_0) {
   int first = 0;
@@ -161,6 +168,7 @@ inline int taps(int phase, int phases, int skip, int count,
 }
 #endif
 
+// MAP_OF(g) declares `map`, the index maps of set g, and the coordinates of the set that POINT needs.
 #if MODE == MATMUL
 #define MAP_OF(g) \
   const int gx = (g) % g_x, gy = (g) / g_x % g_y, gz = (g) / g_x / g_y; \
@@ -190,8 +198,8 @@ inline int taps(int phase, int phases, int skip, int count,
 #endif
 #endif
 
-// STORE(value, m, n): the coordinates of a point, then the epilogue.
-// STORE_AT(value, m, i, y, x) the same, with the digits of n.
+// STORE(value, m, n) declares the coordinates of an element and runs the epilogue.
+// STORE_AT(value, m, i, y, x) does the same with the digits of n, which saves the divisions.
 #if MODE == MATMUL
 #if BATCH == 0
 #define POINT(m, n) const int d0 = (m), d1 = (n);
@@ -210,7 +218,7 @@ inline int taps(int phase, int phases, int skip, int count,
 #else
 #define POINT(m, i, y, x) const int d0 = (i), d1 = group * M + (m), d2 = (y), d3 = (x);
 #endif
-#if PHASED  // phases may reach past the last row or column of the image
+#if PHASED  // A phase may reach past the last row or column of the image.
 #define STORE_AT(value, m, i, y, x) \
   { const float acc = (value); POINT(m, i, y, x) if (d2 < out_h && d3 < out_w) { EPILOGUE } }
 #else
@@ -220,7 +228,7 @@ inline int taps(int phase, int phases, int skip, int count,
   { const int line_ = (n) / n_x; STORE_AT(value, m, line_ / n_y, line_ % n_y, (n) - line_ * n_x) }
 #endif
 
-#ifndef OUT_HALF  // 1: WEIGHT: the output is stored in halves
+#ifndef OUT_HALF  // WEIGHT, 1: the output is stored in halves
 #define OUT_HALF 0
 #endif
 #if OUT_HALF

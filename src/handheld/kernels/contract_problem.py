@@ -1,7 +1,7 @@
-"""An implicit GEMM as data, and how a device's variant cuts it into work-groups.
+"""An implicit GEMM as data (`Problem`), and how a variant cuts it into work-groups (`Shape`).
 
-contract.py makes a `Problem` of a node; contract_register.py (CPUs) and contract_local.py (GPUs)
-make choices, flat dictionaries of small integers, and turn a choice into a `Shape`.
+contract.py turns a node into a `Problem`. contract_register.py (CPUs) and contract_local.py (GPUs) make choices,
+which are flat dictionaries of small integers, and turn a choice into a `Shape`.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ class ConvMaps(NamedTuple):
     b_h: int
     b_w: int
     b_size: int
-    #: pixels of B's images
+    #: The height and width of B's images in pixels: H and W in the kernel.
     h: int
     w: int
-    #: rows and columns of n
+    #: The sizes of the row and column digits of n.
     n_y: int
     n_x: int
-    #: digits of k: images or channels, rows, columns
+    #: The sizes of the digits of k: images or channels, rows, columns.
     k_c: int
     k_r: int
     k_s: int
-    #: pixels from one output, and from one tap, to the next
+    #: The step in pixels of the digits of n (u) and of the digits of k (e).
     u_h: int
     u_w: int
     e_h: int
@@ -80,24 +80,26 @@ class ConvMaps(NamedTuple):
     out_w: int
     phase_h: int
     phase_w: int
-    #: taps from one of a phase to its next
+    #: The distance in taps between neighbouring taps of one phase.
     skip_h: int
     skip_w: int
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`sets` products of M x K by K x N of the tensors `a` and `b`."""
+    """`sets` matrix products, each of an M x K by a K x N matrix. `a` and `b` are the tensors that hold them."""
 
     mode: str
     a: int
     b: int
     maps: MatmulMaps | ConvMaps
-    #: strides of A along (m, k): along the smaller, loads are contiguous
+    #: The strides of A along (m, k). Loads are contiguous along the smaller one.
     a_steps: tuple[int, ...]
-    #: whether A and B are stored in halves
+    #: Whether A and B are stored in halves.
     halves: tuple[bool, bool] = (False, False)
+    #: The number of leading dimensions of a matmul.
     batch: int = 0
+    #: Whether there is more than one phase. Only the input gradient of a convolution with a stride has phases.
     phased: bool = False
 
     @property
@@ -118,7 +120,7 @@ class Problem:
 
     @property
     def depth(self) -> int:
-        """Terms of a sum: of the phase with most taps, if there are phases."""
+        """The number of terms of a sum. Phases have different numbers of taps; this is the largest."""
         if not self.phased:
             return self.k
         maps = self.conv
@@ -126,24 +128,29 @@ class Problem:
 
     @property
     def conv(self) -> ConvMaps:
-        """The maps of a convolution."""
+        """The maps of a convolution or one of its gradients."""
         assert isinstance(self.maps, ConvMaps), f"{self.mode} is no convolution"
         return self.maps
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a problem is cut: work-groups across n and m, their size, parts of k, each a multiple of
-    `part` terms; `extra` are the two arguments of the variant, `defines` its tile. `panel`: columns
-    and terms of the panels that B is packed into by a launch of its own, if it is. `textures`:
-    floats of a texel of A and of B, if they are read through textures."""
+    """How a problem is cut into work-groups."""
 
+    #: Work-groups across n and across m.
     grid: tuple[int, int]
+    #: The size of a work-group.
     local: tuple[int, int, int]
+    #: The number of parts that k is cut into.
     splits: int
+    #: The terms of a part of k are a multiple of this.
     part: int
+    #: Two integer arguments that only this variant has.
     extra: tuple[int, int]
+    #: The defines that set the tile.
     defines: Mapping[str, int]
     why: str
+    #: Columns and terms per panel, if a separate launch packs B into panels.
     panel: tuple[int, int] | None = None
+    #: Elements per texel of A and of B, if they are read through textures.
     textures: tuple[int, int] | None = None

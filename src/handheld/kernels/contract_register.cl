@@ -1,4 +1,6 @@
-// Contractions on CPUs: one work-item, one block of `rows` x `cols`; no local memory.
+// Contractions on CPUs. One work-item computes one block of `rows` x `cols` results, without local memory.
+// It copies ("packs") A and B into small dense arrays, so that the inner loop reads them in order and needs no
+// test. contract_maps.cl and wide.cl come before this file.
 //
 //                          cols (panels of NT)          for each chunk of KC terms
 //                       +----+----+----+----+             pack A of the block    [rows][KC]
@@ -8,30 +10,34 @@
 //            +----+     +----+----+----+----+                 MR accumulators of float16 += a*B[k]
 //         MR | Ap |     |acc |    |    |    |                 total += accumulators
 //            +----+     +----+----+----+----+
-//       rows |    |     |    |  total  |    |         chunk sums keep the error of long sums small
+//       rows |    |     |    |  total  |    |
 //            +----+     +----+----+----+----+
+//
+// Indexing: get_global_id(0) is the block along n, (1) the block along m, (2) the part of k and the set. With
+// phases, (0) and (2) change places. A sum in registers has at most RUN terms before it is added to `total`;
+// this keeps the error of long sums small.
 
-#ifndef KC     // terms packed at a time
+#ifndef KC     // terms of a chunk
 #define KC 256
 #endif
-#ifndef RUN    // terms of a sum in registers: many short sums err less than a long one
+#ifndef RUN    // terms of a sum in registers: several short sums have a smaller error than a long one
 #define RUN 64
 #endif
-#ifndef MR     // the register tile has MR rows of NV float16; 6 of 1 fit 16 registers of
-#define MR 6   // 256 bits
+#ifndef MR     // the register tile has MR rows of NV float16; 6 rows of 1 fit 16 registers of 256 bits
+#define MR 6
 #endif
 #ifndef NV
 #define NV 1
 #endif
 #define NT (16 * NV)  // columns of a panel
-#ifndef ROWS   // most rows of a block, a multiple of MR
+#ifndef ROWS   // the most rows of a block, a multiple of MR
 #define ROWS 384
 #endif
-#ifndef TOTAL  // most elements of a block
-#define TOTAL 33792  // 132 x 256, 66 x 512
+#ifndef TOTAL  // the most elements of a block, for example 132 x 256 or 66 x 512
+#define TOTAL 33792
 #endif
 
-#ifndef PACKED  // 1: B comes packed by the launch before, `pack`, as [set][panel][k][NT]
+#ifndef PACKED  // 1: the launch before, `pack`, has packed B as [set][panel][k][NT]
 #define PACKED 0
 #endif
 #if PACKED
@@ -44,14 +50,14 @@
 #define PANEL_LOAD PLOAD
 #endif
 
-// PoCL 3.0 calls its own min and max as functions, which takes as long as packing a row.
+// min and max of PoCL 3.0 are function calls, which take as long as packing a row.
 inline int lesser(int a, int b) { return a < b ? a : b; }
 inline int greater(int a, int b) { return a > b ? a : b; }
 
-#define PITCH (KC + 16)  // a row of the packed A; with KC alone rows would share cache sets
+#define PITCH (KC + 16)  // Length of a row of the packed A. With KC alone, all rows would map to the same cache sets.
 
-// b[at .. at + 15*step], step 1 or 2, with 0 outside [first, stop); nothing outside the buffer is
-// read.
+// The 16 elements b[at + j*step], step 1 or 2, with 0 for lanes j outside [first, stop). Never reads outside the
+// buffer of `size` elements.
 inline float16 load_some(const __global void *b, int halves, int size, int at, int step,
                          int first, int stop) {
   if (first >= lesser(stop, 16) || stop <= 0) return (float16)(0.0f);
@@ -71,7 +77,7 @@ inline float16 load_some(const __global void *b, int halves, int size, int at, i
   return (LANES16 >= first && LANES16 < stop) ? row : (float16)(0.0f);
 }
 
-// to[i][j] = square[j][i], rows of `to` a pitch apart
+// to[i][j] = square[j][i]; rows of `to` are `pitch` elements apart.
 inline void transpose(const float *square, float *to, int pitch) {
   float16 row[16];
   turned(square, row);
@@ -79,7 +85,8 @@ inline void transpose(const float *square, float *to, int pitch) {
   for (int i = 0; i < 16; ++i) PSTORE(row[i], 0, to + i * pitch);
 }
 
-// Ap[row][PITCH] of `rows` rows from m_first; up to 15 rows and terms past the last are scratch.
+// Packs `rows` rows of A from row m_first, terms [k, end), as pack[row][PITCH]. May overwrite up to 15 rows and
+// 15 terms past the last.
 inline void pack_a(const Map *p, const __global A_TYPE *a, float *pack, int m_first, int rows,
                    int k, int end) {
   while (k < end) {
@@ -112,13 +119,14 @@ inline void pack_a(const Map *p, const __global A_TYPE *a, float *pack, int m_fi
 }
 
 #if MODE == CONV
-// Columns of a panel that lie in one row of the image: lanes [first, stop), as if the row went on
-// to both sides: `at`, `h`, `w` are those of lane 0.
+// The columns of a panel that lie in one row of the image: lanes [first, stop). `at`, `h` and `w` belong to lane 0,
+// as if the row continued to both sides.
 typedef struct { int first, stop, at, h, w; } Segment;
 
-// 16 columns, from n, of Bp[k][NT]. A row of the image is read as a vector, every pixel or every
-// second (gap 1 or 2), masked where the pixel is outside or in another row; a panel over few rows
-// is a blend of as many vectors. Else one by one.
+// Packs 16 columns of B from column n, terms [k, end), as pack[term][NT]. A row of the image is read as a vector of
+// every pixel or every second pixel (gap 1 or 2). Lanes whose pixel is outside the image or in another row are
+// masked. If the 16 columns cover up to 5 rows of the image, one vector per row is read and they are blended.
+// Otherwise elements are read one by one.
 inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, int k, int end) {
   Segment rows[16];
   const int live = lesser(16, p->N - n), gap = p->u_w * p->b_w;
@@ -143,7 +151,7 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
         const Segment row = rows[q];
         if ((uint)(row.h + t.h) >= (uint)p->H) continue;
         const int at = row.at + t.b, left = -(row.w + t.w), right = p->W + left;
-        // lanes whose pixel, u_w * lane - left, is in [0, W)
+        // The lanes whose pixel, u_w * lane - left, is in [0, W).
         const int first = greater(row.first, p->u_w == 1 ? left : (left + 1) >> 1);
         const int stop = lesser(row.stop, p->u_w == 1 ? right : (right + 1) >> 1);
         if (first >= stop) continue;
@@ -195,9 +203,10 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
 }
 
 #else
-// 16 columns, from n, of Bp[k][NT]; up to 15 rows past the last term are scratch. In order of
-// preference: columns side by side in memory come in vectors; terms side by side come in vectors,
-// masked where the pixel is outside, and are transposed; else one by one.
+// Packs 16 columns of B from column n, terms [k, end), as pack[term][NT]. May overwrite up to 15 terms past the
+// last. In order of preference: columns that are contiguous in memory are read as vectors; terms that are
+// contiguous are read as vectors, masked where the pixel is outside, and transposed; other elements are read one
+// by one.
 inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, int k, int end) {
   int at[16], h[16], low[16], high[16], first[16], stop[16];
   const int live = lesser(16, p->N - n);
@@ -210,7 +219,7 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
 #if MODE == MATMUL
     c.at += p->b_n;
 #else
-    // the columns [low, high) of k for which this tap is inside
+    // The column digits [low, high) of k for which this tap is inside the image.
     low[j] = (greater(-c.w, 0) + p->e_w - 1) / p->e_w;
     high[j] = (greater(p->W - c.w, 0) + p->e_w - 1) / p->e_w;
     if (++x == p->n_x) x = 0, ++y;
@@ -266,7 +275,7 @@ inline void pack_b(const Map *p, const __global B_TYPE *b, float *pack, int n, i
 }
 #endif
 
-// total[MR][NT], rows `cols` apart, += Ap[MR][terms] * Bp[terms][NT]
+// total[MR][NT] += Ap[MR][terms] * Bp[terms][NT]; rows of `total` are `cols` elements apart.
 inline void multiply(const float *pa, PANEL pb, float *total, int cols, int terms) {
   float16 sum[MR][NV];
 #pragma unroll
@@ -290,7 +299,7 @@ inline void multiply(const float *pa, PANEL pb, float *total, int cols, int term
 }
 
 #if PACKED
-// get_global_id: chunk of KC terms, panel, set
+// Packs one chunk of one panel of B. get_global_id: chunk of KC terms, panel, set.
 __kernel void pack(const __global B_TYPE *b, MAP_PARAMS, __global float *panel) {
   float pb[(KC + 15) * NT];
   const int k = get_global_id(0) * KC, n = get_global_id(1) * NT, z = get_global_id(2);
@@ -308,7 +317,9 @@ __kernel void contract(const __global A_TYPE *a, const __global B_ARG *b, MAP_PA
 #if !PACKED
   float pb[(KC + 15) * NT];
 #endif
-#if PHASED && !SPLIT  // phases first: they have more or fewer taps, and neighbours go to one thread
+// Phases have different numbers of taps, and neighbouring work-items run on one thread. With the phase in dimension
+// 0 each thread gets all phases, so that the load is even.
+#if PHASED && !SPLIT
   const int z = get_global_id(0), n_first = get_global_id(2) * cols, split = 0;
 #else
   const int z = get_global_id(2), n_first = get_global_id(0) * cols, split = z / sets;
@@ -342,7 +353,7 @@ __kernel void contract(const __global A_TYPE *a, const __global B_ARG *b, MAP_PA
 #else
     int x = n_first % n_x, y = n_first / n_x % n_y, i = n_first / n_x / n_y;
     for (int n = 0; n < n_count;) {
-      const int stop = lesser(n_x - x, n_count - n);  // the end of the image's row, or of the block
+      const int stop = lesser(n_x - x, n_count - n);  // up to the end of the image row or of the block
       for (int j = 0; j < stop; ++j) STORE_AT(from[n + j], m_first + m, i, y, x + j)
       n += stop, x = 0;
       if (++y == n_y) y = 0, ++i;

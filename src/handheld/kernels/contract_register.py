@@ -1,4 +1,11 @@
-"""Register tiles and blocks for contractions on CPUs (contract_register.cl), and what they cost."""
+"""Register tiles and blocks of contractions on CPUs (contract_register.cl), and a model of their cost.
+
+A work-item computes one block of `rows` x `cols` results, in register tiles of MR x 16*NV. A choice is
+
+    {"MR", "NV", "rows", "cols", "splits", "packed"}
+
+`splits` is the number of parts of k. With `packed` 1, a separate launch packs B once for all rows.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +17,31 @@ from handheld.errors import PlanError
 from handheld.kernels.base import round_up
 from handheld.kernels.contract_problem import Choice, Problem, Shape
 
-KC = 256  # as in contract_register.cl
-PART = 128  # parts of k are multiples of this
-MOST_ROWS, MOST = 384, 33792  # rows and elements of a block
-#: register tiles, rows and float16 of a row: for 16 registers, and for 32 of 512 bits
+KC = 256  # The same as in contract_register.cl.
+PART = 128  # The terms of a part of k are a multiple of this.
+MOST_ROWS, MOST = 384, 33792  # The most rows and the most elements of a block.
+#: Register tiles: rows, and float16 vectors per row. False: 16 vector registers; True: 32 registers of 512 bits.
 TILES = {False: ((6, 1),), True: ((8, 2), (6, 1))}
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 NAMES = ("MR", "NV", "rows", "cols", "splits", "packed")
 
 
 def choose(problem: Problem, caps: DeviceCaps) -> Choice:
-    """The choice that costs fewest cycles."""
+    """The choice with the lowest estimated cost."""
     _, chosen = min(_costs(problem, caps), key=itemgetter(0))
     return dict(zip(NAMES, chosen, strict=True))
 
 
 def choices(problem: Problem, caps: DeviceCaps, most: int) -> list[Choice]:
-    """The cheapest choices, the cheapest first."""
+    """At most `most` choices with the lowest estimated costs, the cheapest first."""
     ranked = sorted(_costs(problem, caps), key=itemgetter(0))
     return [dict(zip(NAMES, chosen, strict=True)) for chosen in [*dict.fromkeys(c for _, c in ranked)][:most]]
 
 
 def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
+    """The work-groups of a choice. Raises PlanError if the choice is not legal."""
     if set(choice) != set(NAMES):
-        raise PlanError(f"a register block is chosen by {', '.join(NAMES)}, not {sorted(choice)}")
+        raise PlanError(f"a choice of a register block has the keys {', '.join(NAMES)}, not {sorted(choice)}")
     tile_rows, vectors, rows, cols, splits, packed = (choice[name] for name in NAMES)
     if (
         (tile_rows, vectors) not in TILES[True]
@@ -45,7 +53,7 @@ def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
         or splits < 1
         or packed not in ((0, 1) if problem.mode == "MATMUL" else (0,))
     ):
-        raise PlanError(f"no register block is {dict(choice)}")
+        raise PlanError(f"{dict(choice)} is not a legal register block. Try: one of contract.candidates()")
     grid = -(-problem.n // cols), -(-problem.m // rows)
     defines = {"MR": tile_rows, "NV": vectors} | ({"PACKED": 1} if packed else {})
     return Shape(
@@ -62,8 +70,11 @@ def cut(problem: Problem, caps: DeviceCaps, choice: Choice) -> Shape:
 
 
 def _costs(problem: Problem, caps: DeviceCaps) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """Choices with their cycles, by what packing, multiplying and combining cost and how evenly
-    blocks fill the compute units."""
+    """Choices with their estimated cycles.
+
+    The estimate adds up packing, multiplying and combining, and takes into account how evenly the blocks fill the
+    compute units.
+    """
     m, n, k, units = problem.m, problem.n, max(problem.k, 1), caps.compute_units
     pack_a = 1.0 if 1 in problem.a_steps else 1.5
     pack_b = {"MATMUL": 2.0, "CONV": 0.8, "WEIGHT": 1.5}[problem.mode]
@@ -87,12 +98,12 @@ def _costs(problem: Problem, caps: DeviceCaps) -> Iterator[tuple[float, tuple[in
                         / splits
                         * (rows * cols / 16 * (1.05 if vectors == 1 else 1) + pack_a * rows + pack_b * cols)
                     )
-                    if splits > 1:  # a second launch, and what it reads
+                    if splits > 1:  # This adds a second launch, which reads the partial sums.
                         cost += 50_000 + 2 * splits * problem.sets * m * n / units
                     yield cost, (tile_rows, vectors, rows, cols, splits, 0)
-                    if problem.mode == "MATMUL":  # once for all rows, in a launch of its own
+                    if problem.mode == "MATMUL":  # B can be packed once for all rows, in a separate launch.
                         cost -= turns * k / splits * 0.9 * pack_b * cols
                         cost += 50_000 + pack_b * problem.sets * k * n / units
                         yield cost, (tile_rows, vectors, rows, cols, splits, 1)
-            if blocks > 64 * units:  # smaller blocks only pack more
+            if blocks > 64 * units:  # Smaller blocks would only add packing work.
                 break

@@ -1,7 +1,8 @@
-// Convolutions and their two gradients on a CPU: no unfolding, one multiplication loop.
+// Convolutions with more than one tap, and their two gradients, on a CPU. Nothing is unfolded, and all three
+// directions share one multiplication loop.
 //
-// Lanes are output channels, m; rows are MR pixels at a time (or, for the gradient in the weights,
-// MR of its columns n = channel, tap, tap). What a row needs is found by adding two offsets:
+// Lanes are output channels m. Rows are MR pixels at a time; for the weight gradient, MR of its columns
+// n = (channel, tap, tap). The address of an element is the sum of two offsets:
 //
 //     sum[row][lane] += region[row's offset + term's offset] * panel[term][lane]
 //
@@ -9,49 +10,60 @@
 //     CONV    pixels              channel, tap, tap            the weights, transposed
 //     WEIGHT  channel, tap, tap   image, row, column           dy, transposed
 //
-// `region` is a small copy of the image with its padding as zeros: a few rows of a few channels,
-// copied once for all taps and all output channels, where unfolding would copy it for every tap.
-// `panel` is made by the launch before, the kernel `panels`: [set][panel][k][NT], zeros past M.
+// `region` is a small copy of the image that contains the padding as zeros: a few rows of a few channels. It is
+// copied once for all taps and all output channels; unfolding would copy it for every tap.
 //
-//     for a block of pixels (of columns)          total[rows of the block][lanes of the block]
-//       for a chunk of channels (of pixels)       region, offsets of its terms
-//         for MR rows, for a panel                NV float16 a row in registers, then total +=
+//        image                     region
+//     +---------+               +-----------+
+//     | a b c d |               | 0 0 0 0 0 |      a 3x3 tap (r, s) of pixel (y, x) is at
+//     | e f g h |  ------->     | 0 a b c d |      pixel offset (y, x) + tap offset (r, s)
+//     | i j k l |               | 0 e f g h |
+//     +---------+               +-----------+
+//
+// `panel` holds the other operand as [set][panel][k][NT], with zeros past M. The launch before, `panels`, makes it.
+//
+// A work-item (CONV; WEIGHT in brackets):
+//
+//     for a block of pixels [of columns]          total[rows of the block][lanes of the block]
+//       for a chunk of channels [of pixels]       copy the region, list the offsets of its terms
+//         for MR rows, for a panel                NV float16 per row in registers, then total +=
 //       transpose 16 x 16, then the epilogue
 //
-// Index maps and stores are those of contract_maps.cl, vectors those of wide.cl.
+// contract_maps.cl (index maps and stores) and wide.cl (vectors) come before this file.
 
-#ifndef MR      // rows of the register tile, of NV float16 each
+#ifndef MR      // rows of the register tile; each row has NV float16
 #define MR 8
 #endif
 #ifndef NV
 #define NV 2
 #endif
 #define NT (16 * NV)
-#ifndef REGION  // most elements of the copy, of the terms of a chunk, of a block
+#ifndef REGION  // the most elements of the region
 #define REGION 32768
 #endif
-#ifndef TERMS
+#ifndef TERMS   // the most terms of a chunk
 #define TERMS 256
 #endif
-#ifndef RUN     // terms of a sum in registers: many short sums err less than a long one
+#ifndef RUN     // terms of a sum in registers: several short sums have a smaller error than a long one
 #define RUN 64
 #endif
-#ifndef TOTAL
+#ifndef TOTAL   // the most elements of a block
 #define TOTAL 65536
 #endif
-#define MOST_ROWS 512
+#define MOST_ROWS 512  // the most rows of a block
 
 // ------------------------------------------------------------------------------------- panels
 
-#define SLAB 64  // terms of a work-item
+#define SLAB 64  // terms per work-item
 
+// get_global_id: slab of terms, panel, set.
 __kernel void panels(const __global A_TYPE *a, MAP_PARAMS, int k_most, __global float *panel) {
   const int z = get_global_id(2), first = get_global_id(1) * NT;
   MAP_OF(z)
   __global float *to = panel + (z * get_global_size(1) + get_global_id(1)) * k_most * NT;
   const int stop = min(((int)get_global_id(0) + 1) * SLAB, map.K);
   for (int k = get_global_id(0) * SLAB; k < stop;) {
-    // terms whose last digit runs on: side by side in memory, for most tensors
+    // A run of terms that differ in the last digit only. In most tensors they are contiguous.
     const int line = k / map.k_s, s = k - line * map.k_s, c = line / map.k_r, r = line - c * map.k_r;
     int len = min(map.k_s - s, stop - k);
     const int from = map.a_0 + c * map.a_c + r * map.a_r + s * map.a_s;
@@ -83,7 +95,8 @@ __kernel void panels(const __global A_TYPE *a, MAP_PARAMS, int k_most, __global 
 
 // ------------------------------------------------------------------------------------- direct
 
-// Pixels P and taps T of the image: row P*step_h + T*tap_h + off_h, and so for columns.
+// Pixel P and tap T need the image row P*STEP_H + T*TAP_H + off_h, and the column likewise. CONV and WEIGHT differ
+// only in which digits are pixels and which are taps.
 #if MODE == CONV
 #define PIXEL_ROWS map.n_y
 #define PIXEL_COLS map.n_x
@@ -112,7 +125,8 @@ __kernel void panels(const __global A_TYPE *a, MAP_PARAMS, int k_most, __global 
 #define CHANNEL_STRIDE map.b_n
 #endif
 
-// What part of the image a region holds, and how far apart its rows, images and channels are.
+// The part of the image that a region holds, and its layout: a row has `wide` elements, an image `high` rows, and
+// channels are `pitch` elements apart.
 typedef struct { int image, images, row, rows, channel, channels; int top, left, high, wide, pitch; }
     Region;
 
@@ -127,15 +141,17 @@ inline Region region_of(const Map *p, int image, int images, int row, int rows, 
   own.high = (rows - 1) * STEP_H + abs(down) + 1;
   own.wide = (PIXEL_COLS - 1) * STEP_W + abs(right) + 1;
   own.pitch = images * own.high * own.wide;
-  own.pitch += own.pitch % 64 ? 0 : 16;  // channels must not share a set of the cache
+  own.pitch += own.pitch % 64 ? 0 : 16;  // Channels must not map to the same cache set.
   return own;
 }
 
+// The offset of a pixel in the region.
 inline int pixel_at(const Map *p, const Region *own, int image, int row, int col) {
   const Map map = *p;
   return ((image - own->image) * own->high + (row - own->row) * STEP_H) * own->wide + col * STEP_W;
 }
 
+// The offset that a tap adds to that of its pixel.
 inline int tap_at(const Map *p, const Region *own, int row, int col) {
   const Map map = *p;
   const int down = TAP_H < 0 ? row - (TAP_ROWS - 1) : row;
@@ -143,6 +159,7 @@ inline int tap_at(const Map *p, const Region *own, int row, int col) {
   return down * TAP_H * own->wide + right * TAP_W;
 }
 
+// Fills the region from the image, with zeros outside the image.
 inline void copy_region(const Map *p, const Region *own, const __global B_TYPE *b, float *to) {
   const Map map = *p;
   const int first = clamp(-own->left, 0, own->wide), stop = clamp(map.W - own->left, first, own->wide);
@@ -166,7 +183,7 @@ inline void copy_region(const Map *p, const Region *own, const __global B_TYPE *
       }
 }
 
-// total[MR][NT], rows `pitch` apart, += x[row + term] * panel[term]
+// total[MR][NT] += x[row offset + term offset] * panel[term]; rows of `total` are `pitch` elements apart.
 inline void multiply(const float *x, const int *rows, const int *terms, int count,
                      const __global float *panel, float *total, int pitch) {
   float16 sum[MR][NV];
@@ -194,13 +211,16 @@ inline void multiply(const float *x, const int *rows, const int *terms, int coun
       PSTORE(PLOAD(v, total + i * pitch) + sum[i][v], v, total + i * pitch);
 }
 
-// Blocks are `images` x `rows` of pixels, and for WEIGHT `channels` too; `lanes` output channels,
-// a multiple of NT. With SPLIT 1 the images are cut into parts of `part_images`.
+// A block is `images` x `rows` rows of pixels (in WEIGHT: `channels` channels) and `lanes` output channels, a multiple
+// of NT. With SPLIT 1 the images are cut into parts of `part_images`.
+// get_global_id: CONV: set, block of lanes, block of pixels. WEIGHT: block of channels, block of lanes, part and set.
 __kernel void direct(const __global B_TYPE *b, const __global float *panel, MAP_PARAMS, int k_most,
                      int images, int rows, int channels, int lanes, int part_images OUT_PARAMS) {
   float x[REGION], total[TOTAL], turn[16 * MOST_ROWS];
   int row_at[MOST_ROWS + MR], term_at[TERMS];
-#if MODE == CONV  // sets first: phases have more or fewer taps, and neighbours go to one thread
+// In CONV the set is in dimension 0: phases have different numbers of taps, and neighbouring work-items run on one
+// thread, so that each thread gets all phases.
+#if MODE == CONV
   const int z = get_global_id(0), block = get_global_id(2);
 #else
   const int z = get_global_id(2), block = get_global_id(0), split = z / sets;

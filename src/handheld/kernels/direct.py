@@ -1,30 +1,32 @@
-"""Convolutions and their gradients on a CPU: how direct.cl cuts them into blocks."""
+"""Convolutions with more than one tap, and their gradients, on a CPU: the blocks and launches of direct.cl.
+
+    panels ──► direct ──► combine        (`combine` only if the images are cut into parts)
+
+`blocks` decides how a problem is cut, or that another kernel should run it. `lower` makes the launches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, round_up
+from handheld.kernels.contract_problem import Problem
 from handheld.kernels.expr import Epilogue, epilogue
 from handheld.kernels.reshape import OWN, half_output, within
 
-if TYPE_CHECKING:
-    from handheld.kernels.contract_problem import Problem
-
-#: as in direct.cl
+#: The same limits as in direct.cl.
 REGION, TERMS, TOTAL, MOST_ROWS, SLAB = 32768, 256, 65536, 512, 64
 
-WriteText = Callable[["Problem", Epilogue | None, Mapping[str, int]], str]
+WriteText = Callable[[Problem, Epilogue | None, Mapping[str, int]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What a convolution is over, whichever of its three directions."""
+    """The sizes of a convolution, in the same terms for all three directions."""
 
     images: int
     rows: int
@@ -39,7 +41,7 @@ class Side:
         return self.taps[0] * self.taps[1]
 
     def pitch(self, images: int, rows: int) -> int:
-        """Elements of a channel in a region of so many images and rows of pixels."""
+        """Elements per channel of a region that covers `images` images and `rows` rows of pixels each."""
         high = (rows - 1) * self.step[0] + (self.taps[0] - 1) * abs(self.tap_step[0]) + 1
         wide = (self.cols - 1) * self.step[1] + (self.taps[1] - 1) * abs(self.tap_step[1]) + 1
         return images * high * wide + 16
@@ -47,8 +49,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A work-item: `images` x `rows` of pixels at a time, `channels`, `lanes` output channels; its
-    register tile has `tile_rows` rows of `vectors` float16."""
+    """What one work-item does: `images` x `rows` rows of pixels and `channels` channels at a time, for `lanes` output
+    channels. Its register tile has `tile_rows` rows of `vectors` float16."""
 
     images: int
     rows: int
@@ -68,17 +70,20 @@ def side_of(problem: Problem) -> Side:
     rest = problem.n // (maps.n_y * maps.n_x)
     if problem.mode == "WEIGHT":
         return Side(maps.k_c, maps.k_r, maps.k_s, rest, grid, (maps.e_h, maps.e_w), unit)
-    # the taps of one phase, and what is between them
+    # The largest number of taps that a phase has, and the distance between them.
     taps = (-(-maps.k_r // maps.skip_h), -(-maps.k_s // maps.skip_w))
     step = (maps.skip_h * maps.e_h // maps.phase_h, maps.skip_w * maps.e_w // maps.phase_w)
     return Side(rest, *grid, maps.k_c, taps, unit, step)
 
 
 def blocks(problem: Problem, caps: DeviceCaps) -> Blocks | None:
-    """How to cut a problem, or None where another kernel is better: a kernel of one tap is a
-    matrix product, few output channels leave lanes idle, very long rows or large kernels do not
-    fit the region. With 16 registers of 8 floats only gradients in the weights gain: register
-    blocks would turn the image around for every tap, and pack the rest as fast."""
+    """How to cut a problem, or None if another kernel is better.
+
+    Another kernel is better in these cases. A convolution with one tap is a matrix product. Few output channels
+    leave lanes idle. Very long rows or large kernels do not fit the region. With 16 registers of 8 floats only the
+    weight gradients gain: there, register blocks (contract_register.cl) would transpose the image for every tap;
+    in the other directions they pack as fast.
+    """
     wide = caps.vector_width >= 16
     if (
         caps.kind != "cpu"
@@ -150,14 +155,14 @@ def _weight(problem: Problem, side: Side, tile_rows: int, vectors: int, all_lane
 
 
 def lower(problem: Problem, cut: Blocks, node: Node, graph: Graph, caps: DeviceCaps, write_text: WriteText) -> Lowered:
-    """The launch that makes the panels, the one that multiplies, and, where k is cut, `combine`."""
+    """The launches: `panels`, `direct` and, if the images are cut into parts, `combine`."""
     size = problem.sets * problem.m * problem.n
     width, maps = 16 * cut.vectors, ints(*problem.maps)
     panels = -(-problem.m // width)
     panel_size = problem.sets * panels * cut.k_most * width
     within(node, max(cut.splits * size, panel_size), "partial sums or elements of its panels")
     tile = {"DIRECT": 1, "MR": cut.tile_rows, "NV": cut.vectors}
-    # only conv_weight has no epilogue: a single part is its output
+    # Only conv_weight has no epilogue. Its partial sums are the output if there is one part only.
     end = epilogue(node, graph, OWN) if "program" in node.attrs else None
     last: tuple[Arg, ...] = end.args if end else (Buffer(node.outputs[0]),)
     half = half_output(node, graph)

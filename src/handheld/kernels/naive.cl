@@ -1,16 +1,14 @@
-// The matrix product as frameworks first have it on a GPU, for comparison: what a tuned kernel gains
-// is told against this one. One work-item makes one element of the output:
+// A matrix product without any tuning, as a baseline for comparisons. One work-item computes one element:
 //
 //     work-item (n, m, g):   acc = sum over k of a[g, m, k] * b[g, k, n],   then EPILOGUE
 //
-// Nothing is kept for a neighbour: no tile, no local memory, no vector; a row of A and a column of
-// B are read again by every work-item that needs them. A and B are views of any strides; g is a
-// number of three digits (z, y, x).
+// Work-items share nothing: no tile, no local memory, no vectors. Every work-item reads its row of A and its column
+// of B from global memory. A and B are views with any strides; g is a number with the digits (z, y, x).
 
 #ifndef BATCH  // leading dimensions, 0 to 3
 #define BATCH 0
 #endif
-#ifndef EPILOGUE  // statements that use acc and d0, d1, ..; its parameters begin with a comma
+#ifndef EPILOGUE  // statements that use acc and the coordinates d0, d1, ..; EPILOGUE_PARAMS begins with a comma
 #define EPILOGUE_PARAMS , __global float *out
 #define EPILOGUE out[(get_global_id(2) * M + m) * N + n] = acc;
 #endif

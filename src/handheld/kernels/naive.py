@@ -1,7 +1,6 @@
-"""matmul as a published baseline has it: naive.cl, one work-item an output, nothing shared.
+"""A baseline matmul without tiling (naive.cl): one work-item per output element, and nothing is shared.
 
-No plan takes it by itself: `Step.plan(naive=True)` does, for those who want to know what the other
-kernels gain.
+A plan uses it only with `plan_step(..., naive=True)`, to measure how much the other kernels gain.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_cl, round_u
 from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, few_batches, unit, within
 
-GROUP = 64  # work-items of a group: 8 x 8 of the output
+GROUP = 64  # Work-items per work-group: 8 x 8 elements of the output.
 
 
 def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -24,7 +23,9 @@ def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     shape = tuple(node.attrs["shape"])
     lead = len(shape) - 2
     if lead > 3:
-        raise PlanError(f"the naive product takes 3 batch dimensions, and this one has {lead}. Try: the other kernels")
+        raise PlanError(
+            f"the naive matmul takes at most 3 batch dimensions, and this one has {lead}. Try: plan without naive=True"
+        )
     a, b = (unit(view) for view in node.inputs[:OWN])
     m, n, k = shape[-2], shape[-1], a.shape[-1]
     sizes = (1,) * (3 - lead) + shape[:-2]
@@ -50,9 +51,9 @@ def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         *(0,) * (3 - lead),
         *b.strides[:-2],
     )
-    # without terms the inputs may be empty; the output stands in for pointers that are never read
+    # If there are no terms, the inputs may be empty. The kernel never reads them, so the output can stand in.
     own = (a.tensor, b.tensor) if k else (node.outputs[0],) * 2
     args: tuple[Arg, ...] = (*map(Buffer, own), *ints(*maps), *end.args)
     side = group(caps, math.isqrt(min(GROUP, caps.max_work_group)))
     wide = (round_up(n, side), round_up(m, side), math.prod(sizes))
-    return Lowered((Launch("naive", text, args, wide, (side, side, 1)),), (), "naive: a work-item an output")
+    return Lowered((Launch("naive", text, args, wide, (side, side, 1)),), (), "naive: one work-item per output")
