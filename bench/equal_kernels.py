@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyopencl as cl
 
-from handheld.measure.ceilings import _Bench
+from handheld.backends.opencl.devices import find
+from handheld.measure.ceilings import OpenDevice
 
 PLANTED_S = 0.004  # of each planted kernel
 
@@ -24,18 +26,16 @@ class Kernels:
 
 def equal_kernels(device: str) -> Kernels:
     """Kernels that take PLANTED_S each, by how much they do."""
-    from handheld.backends.opencl import devices as opencl_devices
-
-    bench = _Bench(opencl_devices.find(device))
-    cl, queue = bench.cl, bench.queue
+    bench = OpenDevice(find(device))
+    queue = bench.queue
     local = min(64, bench.caps.max_work_group)
     items = local * bench.caps.compute_units * (4 if bench.caps.kind == "cpu" else 64)
-    sums = bench._buffer(4 * items * 4)
-    compute = cl.Kernel(bench._program(FLOPS=1, T="float4", SCALAR="float", WIDE=8), "flops")
+    sums = bench.buffer(4 * items * 4)
+    compute = cl.Kernel(bench.program(FLOPS=1, T="float4", SCALAR="float", WIDE=8), "flops")
     nbytes = min(1 << 28, bench.caps.global_mem_bytes // 8, bench.caps.max_alloc_bytes)
     count = nbytes // 2 // (4 * bench.vector)
-    source, target = bench._buffer(nbytes), bench._buffer(nbytes // 2)
-    move = cl.Kernel(bench._program(T=f"float{bench.vector}"), "copy")
+    source, target = bench.buffer(nbytes), bench.buffer(nbytes // 2)
+    move = cl.Kernel(bench.program(T=f"float{bench.vector}"), "copy")
     if bench.local == 1:
         movers = min(bench.items, count // 16)
         part = 1 << (count // movers).bit_length() - 1

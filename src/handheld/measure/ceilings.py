@@ -151,20 +151,20 @@ def measure(device: str, progress: Callable[[str, float], None] = lambda what, p
     if device.partition(":")[0] != "opencl":
         raise DeviceError(f"{device} has no ceilings of its own. Try: --on opencl")
     started, before = time.perf_counter(), _processor_s()
-    bench = _Bench(opencl_devices.find(device))
-    caps = bench.caps
+    opened = OpenDevice(opencl_devices.find(device))
+    caps = opened.caps
     progress("arithmetic", 0.0)
-    fp32, kind = bench.flops("float")
-    fp16 = bench.flops("half")[0] if caps.fp16 else None
+    fp32, kind = opened.flops("float")
+    fp16 = opened.flops("half")[0] if caps.fp16 else None
     memory = []
     sizes = list(working_sets(caps))
     for i, size in enumerate(sizes):
         progress(f"memory, {size >> 10} KiB", 0.4 + 0.4 * i / len(sizes))
-        memory.append(bench.memory(size))
+        memory.append(opened.memory(size))
     progress("transfers", 0.8)
-    to_device, to_device_latency, to_host, to_host_latency = bench.transfers()
+    to_device, to_device_latency, to_host, to_host_latency = opened.transfers()
     progress("launches", 0.95)
-    launches = bench.launches()
+    launches = opened.launches()
     result = Ceilings(
         caps.name,
         caps.driver,
@@ -200,7 +200,7 @@ def _others(before: tuple[float, float]) -> float | None:
 def launch_latencies(device: str) -> tuple[Measured, Measured, Measured]:
     """Only the launches of `measure`, now: seconds to enqueue one, to run one after another, and
     to enqueue and wait for one."""
-    return _Bench(opencl_devices.find(device)).launches()
+    return OpenDevice(opencl_devices.find(device)).launches()
 
 
 def working_sets(caps: DeviceCaps) -> Iterator[int]:
@@ -212,8 +212,8 @@ def working_sets(caps: DeviceCaps) -> Iterator[int]:
         size *= 4
 
 
-class _Bench:
-    """An open device. Work-items are few and long on a CPU, many on a GPU."""
+class OpenDevice:
+    """A device that is measured. Work-items are few and long on a CPU, many on a GPU."""
 
     def __init__(self, found: opencl_devices.OpenCLDevice) -> None:
         self.api, self.caps = opencl_devices.opencl(), found.caps
@@ -224,7 +224,7 @@ class _Bench:
         self.items = self.caps.compute_units * (4 if on_cpu else 16 * self.local)
         self.vector = 16 if on_cpu else 4  # floats that an item moves at once
 
-    def _program(self, **defines: object) -> cl.Program:
+    def program(self, **defines: object) -> cl.Program:
         text = with_defines(dict(defines), self.text)
         launches = [
             Launch(name, text, args, (1,), (1,))
@@ -234,7 +234,7 @@ class _Bench:
         (text,) = texts_of(launches, self.caps).values()
         return build(self.queue.context, text)
 
-    def _buffer(self, nbytes: int) -> cl.Buffer:
+    def buffer(self, nbytes: int) -> cl.Buffer:
         buffer: cl.Buffer = self.api.Buffer(self.queue.context, self.api.mem_flags.READ_WRITE, nbytes)
         zero = np.array(0, np.uint32)
         self.api.enqueue_fill_buffer(self.queue, buffer, zero, 0, nbytes)  # so that it exists
@@ -256,13 +256,13 @@ class _Bench:
         items = local * self.caps.compute_units * (4 if self.caps.kind == "cpu" else 64)
         best, kind = Measured(0.0, 0.0), ""
         for width in WIDTHS:
-            y = self._buffer(4 * items * int(width or 1))
+            y = self.buffer(4 * items * int(width or 1))
             # PoCL 3.0's compiler does not survive fma of 16 floats
             ways = (False,) if width == "16" else (True, False)
             for sums, fused in itertools.product(SUMS, ways):
                 options = {"FLOPS": 1, "T": scalar + width, "SCALAR": scalar, "WIDE": sums}
                 options |= {"FUSED": 1} if fused else {}
-                program = self._program(**options, **({"HALF": 1} if scalar == "half" else {}))
+                program = self.program(**options, **({"HALF": 1} if scalar == "half" else {}))
                 kernel = self.api.Kernel(program, "flops")
 
                 def run(rounds: int, kernel: cl.Kernel = kernel, y: cl.Buffer = y) -> None:
@@ -283,9 +283,9 @@ class _Bench:
 
     def memory(self, nbytes: int) -> Memory:
         """A read walks over all of the working set; a copy from one half of it to another."""
-        program = self._program(T=f"float{self.vector}")
-        out = self._buffer(4 * self.vector * self.items)
-        x, y = self._buffer(nbytes), self._buffer(nbytes // 2)
+        program = self.program(T=f"float{self.vector}")
+        out = self.buffer(4 * self.vector * self.items)
+        x, y = self.buffer(nbytes), self.buffer(nbytes // 2)
         read = self._walk(self.api.Kernel(program, "read"), x, out, nbytes)
         copy = self._walk(self.api.Kernel(program, "copy"), x, y, nbytes // 2)
         for buffer in (out, x, y):
@@ -323,8 +323,8 @@ class _Bench:
     def transfers(self) -> tuple[Measured, Measured, Measured, Measured]:
         """To the device and back: bytes a second, and the time of four bytes."""
         nbytes = min(TRANSFER, self.caps.max_alloc_bytes // 4)
-        device, host = self._buffer(nbytes), np.zeros(nbytes, np.uint8)
-        small, few = self._buffer(4), np.zeros(4, np.uint8)
+        device, host = self.buffer(nbytes), np.zeros(nbytes, np.uint8)
+        small, few = self.buffer(4), np.zeros(4, np.uint8)
         copy, found = self.api.enqueue_copy, []
         for ends, tiny in (((device, host), (small, few)), ((host, device), (few, small))):
             copy(self.queue, *ends, is_blocking=True)
@@ -335,8 +335,8 @@ class _Bench:
 
     def launches(self) -> tuple[Measured, Measured, Measured]:
         """Seconds to enqueue, to run after another, and to enqueue and wait for, a launch."""
-        kernel = self.api.Kernel(self._program(T="float"), "nothing")
-        target = self._buffer(4)
+        kernel = self.api.Kernel(self.program(T="float"), "nothing")
+        target = self.buffer(4)
         kernel.set_args(target)
 
         def enqueue() -> None:
