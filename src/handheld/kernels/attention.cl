@@ -1,20 +1,21 @@
-// Attention: what the variants for CPUs (attention_register.cl) and GPUs (attention_local.cl) share.
+// Attention: the formulas, and what the variants for CPUs (attention_register.cl) and GPUs (attention_local.cl)
+// share. l is a query, s a key, d a column of q and k, e a column of v.
 //
 //   t[l, s]  = scale * sum over d of q[l, d] * k[s, d], plus the mask; -inf where s > l (CAUSAL)
-//   p[l, s]  = exp(t - lse[l]), lse the logarithm of the row's sum
-//   out      = (p * r) v              r: 1, or dropout's 0 and 1 / (1 - drop)
+//   p[l, s]  = exp(t - lse[l]),       lse[l] = log of the sum of exp(t) over the row
+//   out      = (p * r) v              r = 1, or with dropout: 0 or 1 / (1 - drop)
 //   dv       = (p * r)^T dout
 //   dt       = p * ((dout v^T) * r - delta) * scale,   delta[l] = sum over e of dout * out
 //   dq, dk   = dt k, dt^T q
 //
-// p is never in memory: a block of it is made from blocks of q and k, used and dropped. Forward,
-// the rows' largest value so far and their sum go along, and what was summed is scaled down when a
-// larger value turns up; backward lse is known, and p comes from q and k again.
+// p is never stored. A block of it is computed from a block of q and a block of k, used, and dropped. The forward
+// pass keeps the largest score so far and the sum so far of each row; when a larger score appears, it scales down
+// the sums. The backward pass computes p again from q, k and lse.
 
-#ifndef MASK     // 0: none; 1: floats that are added; 2: bytes, 0 where a key may not be seen
+#ifndef MASK     // 0: none; 1: floats that are added to the scores; 2: bytes, 0 hides a key
 #define MASK 0
 #endif
-#ifndef HALVES   // 1: q, k, v, out and their gradients are stored in halves (half.cl comes before)
+#ifndef HALVES   // 1: q, k, v, out and their gradients are stored in halves, and half.cl comes before this file
 #define HALVES 0
 #endif
 #ifndef CAUSAL
@@ -38,9 +39,9 @@
 #define PUT(value, i, p) (p)[i] = (value)
 #endif
 
-#define UNSEEN 3.4028235e38f  // lse of a row that may see nothing: its p come out as 0
+#define UNSEEN 3.4028235e38f  // lse of a row that may see no key; with it, p is 0.
 
-// a tensor [batch, head, row, column]: where it begins and its strides
+// Parameters of a tensor [batch, head, row, column]: its offset and its strides.
 #define VIEW(x) int x##_0, int x##_b, int x##_h, int x##_r, int x##_c
 #define HEAD(x, b, h) ((x) + x##_0 + (b) * x##_b + (h) * x##_h)
 
@@ -61,16 +62,17 @@
 #define DROP_PARAMS
 #endif
 
-// heads of q, how many of them share one of k and v; rows of q and k; columns of q and v
+// heads: heads of q. shared: how many of them share one head of k and v. rows, keys: rows of q and of k.
+// depth, width: columns of q and of v.
 #define INPUTS const __global ELEMENT *q, VIEW(q), const __global ELEMENT *k, VIEW(k), \
                const __global ELEMENT *v, VIEW(v), int heads, int shared, int rows, int keys, \
                int depth, int width, float scale MASK_PARAMS DROP_PARAMS
 #define GRADIENTS const __global ELEMENT *g, VIEW(g), const __global ELEMENT *y, VIEW(y), \
                   const __global float *lse
 
-// dropout's factor of the probability at `place` of [b, h, l, s]
+// The dropout factor of the probability at index `place` of [b, h, l, s].
 #define FACTOR(place) \
   (philox((uint)(place), (uint)seed[0], (uint)step[0], (uint)stream) >= drop ? rest : 0.0f)
 
-// keys that a row may see: those before the end, and for CAUSAL those up to its own place
+// The number of keys that a row may see: all, or with CAUSAL those up to its own position.
 #define SEEN(row) (CAUSAL ? min(keys, (row) + 1) : keys)

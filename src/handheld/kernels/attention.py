@@ -1,4 +1,12 @@
-"""Attention and its gradient: nodes -> launches of attention_register.cl and attention_local.cl."""
+"""Attention and its gradient: turns nodes into launches of attention_register.cl (CPU) and attention_local.cl (GPU).
+
+                     CPU                                      GPU
+    attention        attention                                attention
+    attention_grad   attention_grad, sometimes attention_sum  attention_queries (dq), attention_keys (dk, dv)
+
+attention.cl holds the formulas and what both variants share. Only the GPU has choices: WX and WY, the work-items
+across and down a work-group.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +23,18 @@ from handheld.kernels.expr import PHILOX
 
 Choice = Mapping[str, int]
 
-#: on a GPU: columns of a chunk, as in attention_local.cl; most work-items across and down
+#: GPU: columns of a chunk, the same as in attention_local.cl; the most work-items across and down a work-group.
 KT, MOST_ACROSS, MOST_DOWN = 16, 16, 16
 
-#: on a CPU: register tiles and blocks, for 16 registers and for 32 of 512 bits
+#: CPU: rows of a register tile, float16 per row, and rows of a block. True: 32 vector registers of 512 bits;
+#: False: 16 registers.
 TILES = {False: (6, 1, 48), True: (8, 2, 64)}
-WIDE = 128  # wider heads have blocks of half the size, so that they fit the cache
+WIDE = 128  # Heads with more columns get blocks of half the size, which fit the cache.
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """An attention node and what its kernels are told."""
+    """An attention node: its sizes and the arguments of its kernels."""
 
     batch: int
     heads: int
@@ -34,10 +43,11 @@ class _Problem:
     keys: int
     depth: int
     width: int
-    #: parameters INPUTS of attention.cl, then GRADIENTS if the node is a gradient
+    #: The parameters INPUTS of attention.cl, then GRADIENTS if the node is a gradient.
     args: tuple[Arg, ...]
+    #: The defines CAUSAL, MASK, DROPOUT and HALVES.
     flags: dict[str, object]
-    #: whether all rows can be read in float4
+    #: Whether all rows can be read as float4.
     quads: bool
 
     @staticmethod
@@ -84,7 +94,7 @@ class _Problem:
 
 
 def _in_quads(view: View) -> bool:
-    """Whether columns are side by side and every row begins at a multiple of four."""
+    """Whether columns are contiguous and every row begins at a multiple of four elements."""
     *steps, step = (0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True))
     return step == 1 and not any(n % 4 for n in (view.shape[3], view.offset, *steps))
 
@@ -94,8 +104,8 @@ def _view(view: View) -> tuple[Arg, ...]:
 
 
 def flops(node: Node, graph: Graph) -> int:
-    """Multiplications and additions of the products: two forward; backward five, of which one
-    makes the scores again."""
+    """Multiplications plus additions of the matrix products: two forward, five backward. One of the five computes
+    the scores again."""
     grad = node.op == "attention_grad"
     (b, h, n, d), s, e = (
         node.inputs[int(grad)].shape,
@@ -124,7 +134,7 @@ def lower_attention_grad(node: Node, graph: Graph, caps: DeviceCaps, choice: Cho
 
 
 def _blocks(problem: _Problem, caps: DeviceCaps) -> tuple[int, str]:
-    """Queries, and keys, of a block; the program."""
+    """CPU: the number of queries (and of keys) of a block, and the program text."""
     tile_rows, vectors, block = TILES[caps.vector_width >= 16]
     wide = max(problem.depth, problem.width)
     if wide <= 16:
@@ -150,8 +160,11 @@ def _register(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
 
 
 def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
-    """Heads go to the compute units whole; where they are too few, keys are cut in parts, each with
-    a dq of its own that a second launch adds up; also in halves, so that sums are floats."""
+    """CPU: each work-item takes a whole head.
+
+    If there are too few heads for the compute units, the keys are cut into parts. Each part has its own dq, and a
+    second launch adds them up. Halves use the second launch too, so that all sums are floats.
+    """
     block, text = _blocks(problem, caps)
     heads, blocks = problem.batch * problem.groups, max(-(-problem.keys // block), 1)
     parts = min(blocks, max(2 * caps.compute_units // max(heads, 1), 1))
@@ -172,7 +185,7 @@ def _register_grad(problem: _Problem, node: Node, caps: DeviceCaps) -> Lowered:
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
-    """Work-groups of a GPU that are legal, the family's own first; on a CPU there is no choice."""
+    """The legal work-groups of a GPU, the default first. A CPU has no choices."""
     problem = _Problem.of(node, graph)
     if caps.kind != "gpu" or problem.empty:
         return ()
@@ -180,8 +193,11 @@ def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]
 
 
 def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
-    """Work-items across and down a work-group that the device can run, the best guess first: the
-    largest of which there is one for each compute unit, else the one that makes most."""
+    """Work-items across and down a work-group that the device can run, the default first.
+
+    The default is the largest work-group of which there is at least one per compute unit. If there is none, it is
+    the one that gives the most work-groups.
+    """
     sizes = [1 << n for n in range(5)]
     legal = [
         (x, y)
@@ -192,9 +208,8 @@ def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
     if not legal:
         wide = max(problem.depth, problem.width)
         raise PlanError(
-            f"attention with heads of {wide} columns needs more than the "
-            f"{caps.local_mem_bytes} bytes of local memory there are. Try: narrower "
-            "heads"
+            f"attention with heads of {wide} columns needs more local memory than the {caps.local_mem_bytes} bytes "
+            f"of {caps.name}. Try: narrower heads"
         )
 
     def groups(shape: tuple[int, int]) -> int:
@@ -208,7 +223,8 @@ def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
 
 
 def _memory(problem: _Problem, across: int, down: int) -> tuple[int, int, int, int]:
-    """Floats of chunks and of the tile in local memory; rows of a chunk; columns side by side."""
+    """The layout of local memory: floats of the chunks (ROOM), floats of the tile, rows of a chunk of v (DEEP), and
+    neighbouring columns per work-item (CV)."""
     tall, wide = 4 * down + 4, 4 * across + 4
     widest = max(problem.depth, problem.width)
     side = 4 if widest >= 4 * across else 2 if widest >= 2 * across else 1
@@ -222,11 +238,13 @@ def _memory(problem: _Problem, across: int, down: int) -> tuple[int, int, int, i
 def _groups(
     problem: _Problem, caps: DeviceCaps, choice: Choice | None, kernels: tuple[int, ...]
 ) -> tuple[int, int, list[str]]:
-    """Work-items of a group, its rows, and the programs: a kernel each."""
+    """GPU: the work-items of a work-group, its rows, and one program text per kernel number (ONLY)."""
     shapes = _shapes(problem, caps)
     across, down = (choice["WX"], choice["WY"]) if choice else shapes[0]
     if (across, down) not in shapes:
-        raise PlanError(f"no work-group for attention is {dict(choice or {})}")
+        raise PlanError(
+            f"no work-group for attention has the shape {dict(choice or {})}. Try: one of attention.candidates()"
+        )
     room, _, deep, side = _memory(problem, across, down)
     defines = {
         "WX": across,

@@ -1,53 +1,57 @@
-// Attention on GPUs: one work-group of WX*WY items, BR rows of one head: queries forward and for dq,
-// keys for dk and dv. It walks the other side in blocks of BC.
+// Attention on GPUs. One work-group of WX*WY work-items ("items") takes BR rows of one head: queries in the forward
+// pass and for dq, keys for dk and dv. It walks over the other side in blocks of BC. attention.cl comes before this
+// file.
 //
-//                   BC keys                        scores: S in registers, 4x4 an item, from chunks
-//                +-----------+                       of KT columns of q and k in local memory
-//         KT     |    K^T    | KT                  then exp, and P goes to local memory, turned
+//                   BC keys                        scores: S in registers, 4x4 per item, from chunks
+//                +-----------+                       of KT columns of q and k in local memory;
+//         KT     |    K^T    | KT                    then exp, and P goes to local memory, transposed
 //        +---+   +-----------+      width          apply: O += P V in registers, 4 rows and
-//     BR | Q |   |   S, P    |    +-------+          EN * CV columns an item, from V in local memory,
+//     BR | Q |   |   S, P    |    +-------+          EN * CV columns per item, from V in local memory,
 //        +---+   +-----------+    |   O   |          DEEP rows at a time
 //                                 +-------+
 //
-// All loops with barriers run at least once and say so: compilers that turn work-items into loops
-// would otherwise copy what follows for the case that they do not.
+// attention_queries: S, T = G V^T, dT from P and T, then dQ += dT K.
+// attention_keys: the same transposed, with keys as rows: dV += P^T G, then dK += dT^T Q.
+// Both compute S again, so that no two work-groups write the same memory.
 //
-// dq: S and T = G V^T, P and T -> dT, dQ += dT K. dk, dv: the same turned, with keys as rows;
-// dV += P^T G, then dK += dT^T Q. Each makes S again: nothing is added up across work-groups.
+// All loops with barriers run at least once, and are do-while loops to show it. Otherwise compilers that turn
+// work-items into loops would duplicate the code that follows, for the case without iterations.
 
-#ifndef WX     // work-items across and down
+#ifndef WX     // items across
 #define WX 16
 #endif
-#ifndef WY
+#ifndef WY     // items down
 #define WY 8
 #endif
-#ifndef CV     // columns of an item that lie side by side: 1, 2 or 4
+#ifndef CV     // neighbouring columns per item: 1, 2 or 4
 #define CV 4
 #endif
-#ifndef DN     // and how many such: of q and k; of v
+#ifndef DN     // vectors of CV columns per item, for the columns of q and k
 #define DN 1
 #endif
-#ifndef EN
+#ifndef EN     // the same for the columns of v
 #define EN 1
 #endif
 #ifndef DEEP   // rows of v (or k, q, g) in local memory at a time, a divisor of BC
 #define DEEP 16
 #endif
-#ifndef ROOM   // floats that chunks share: KT * (A_PITCH + B_PITCH), and DEEP rows of all columns
+#ifndef ROOM   // floats of the chunks: at least KT * (A_PITCH + B_PITCH), and DEEP rows of all columns
 #define ROOM 1664
 #endif
-#ifndef VEC    // floats of a load: 4 where all strides and offsets are multiples of four, and 1
+#ifndef VEC    // elements per load: 4 if all strides and offsets are multiples of four, else 1
 #define VEC 1
 #endif
-#ifndef ONLY   // the kernel of a program: 1 attention, 2 attention_queries, 3 attention_keys; 0 all.
-#define ONLY 0 // (some drivers count the local memory of all kernels of a program together)
+// ONLY: which kernel the program contains: 1 attention, 2 attention_queries, 3 attention_keys, 0 all of them. Some
+// drivers add up the local memory of all kernels in a program.
+#ifndef ONLY
+#define ONLY 0
 #endif
 #define UNROLL 8
 #define KT 16
 #define ITEMS (WX * WY)
 #define BR (4 * WY)
 #define BC (4 * WX)
-#define A_PITCH (BR + 4)  // 4 more, so that neighbours store to different banks
+#define A_PITCH (BR + 4)  // The extra 4 put stores of neighbouring items into different banks.
 #define B_PITCH (BC + 4)
 #define TILE (BC * A_PITCH)
 #define COLUMNS(n) ((n) * WX * CV)
@@ -63,7 +67,7 @@ typedef float vec;
 #define SPREAD(v, x) x[0] = v;
 #endif
 
-// 32 neighbouring items are a block of 8 x 4 rather than a row: they read fewer float4s
+// 32 neighbouring items form a block of 8 x 4 items instead of a row. So they read fewer different float4s.
 #define LX (WX < 8 ? WX : 8)
 #define LY (WY < 32 / LX ? WY : 32 / LX)
 #define TX (item / (LX * LY) % (WX / LX) * LX + item % LX)
@@ -76,7 +80,7 @@ typedef float vec;
 
 inline void taken_apart(float4 v, float *x) { x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w; }
 
-// to[column][pitch], KT columns from `k` of `all` rows: what lies outside is 0
+// Loads KT columns, from column `k`, of `all` rows into to[column][pitch], with zeros outside the tensor.
 inline void chunk(const __global ELEMENT *from, int row_step, int step, int count, int k,
                   int columns, __local float *to, int all, int pitch, int item) {
   for (int i = item; i < all * KT / VEC; i += ITEMS) {
@@ -92,7 +96,7 @@ inline void chunk(const __global ELEMENT *from, int row_step, int step, int coun
   }
 }
 
-// sum[i][j] = row 4*ty + i of a times row 4*tx + j of b
+// sum[i][j] = dot product of row 4*ty + i of a and row 4*tx + j of b.
 inline void scores(const __global ELEMENT *a, int a_r, int a_c, int a_count,
                    const __global ELEMENT *b, int b_r, int b_c, int b_count, int columns,
                    __local float *room, int item, int tx, int ty, float sum[4][4]) {
@@ -121,7 +125,7 @@ inline void scores(const __global ELEMENT *a, int a_r, int a_c, int a_count,
   } while (k < columns);
 }
 
-// out[i][n] += row 4*ty + i of the tile times `count` rows of m; `n_count` vectors of columns
+// out[i][n] += row 4*ty + i of the tile times the `count` rows of m. An item has `n_count` vectors of columns.
 inline void apply(const __local float *tile, const __global ELEMENT *m, int m_r, int m_c,
                   int count, int columns, __local float *room, int item, int tx, int ty, const int n_count,
                   vec *out) {
@@ -154,7 +158,7 @@ inline void apply(const __local float *tile, const __global ELEMENT *m, int m_r,
   } while (k < count);
 }
 
-// an item's columns of `row` to memory
+// Stores an item's columns of one row, times `factor`.
 inline void stored(const vec *row, const int n_count, float factor, __global ELEMENT *to,
                    int columns, int tx) {
 #pragma unroll
@@ -167,7 +171,7 @@ inline void stored(const vec *row, const int n_count, float factor, __global ELE
   }
 }
 
-// the tile [column][row], from an item's 4 x 4
+// Stores an item's 4 x 4 block into the tile, as [column][row].
 inline void laid_down(float x[4][4], __local float *tile, int tx, int ty) {
 #pragma unroll
   for (int j = 0; j < 4; ++j)
@@ -177,7 +181,7 @@ inline void laid_down(float x[4][4], __local float *tile, int tx, int ty) {
 
 #define CLEARED(out, n) for (int i_ = 0; i_ < 4 * (n); ++i_) out[i_] = (vec)(0.0f);
 
-// the score of a row and a key, -inf where it may not be seen
+// The score of a row and a key after the mask: -inf if the mask hides the key.
 #if MASK == 1
 #define SCORE(x, row, key) ((x) * scale + HEAD(m, b, h)[(row) * m_r + (key) * m_c])
 #elif MASK == 2
@@ -193,7 +197,7 @@ inline void laid_down(float x[4][4], __local float *tile, int tx, int ty) {
 #define DROPPED(x, row, key) (x)
 #endif
 
-// what all items of a row have, added up or the largest of it; `tile` is free before and after
+// The sum (or the largest) of x over all items of a row. Uses `tile`, which must be free, as scratch memory.
 inline void folded(float *x, const int sum, __local float *tile, int tx, int ty) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) tile[(4 * ty + i) * (WX + 1) + tx] = x[i];
@@ -210,7 +214,7 @@ inline void folded(float *x, const int sum, __local float *tile, int tx, int ty)
 }
 
 #if ONLY == 0 || ONLY == 1
-// get_group_id: block of queries, head of all batches
+// Forward pass. get_group_id: block of queries, head of all batches.
 __kernel void attention(INPUTS, __global ELEMENT *out, __global float *lse) {
   LOCALS
   const int z = get_group_id(1), b = z / heads, h = z % heads, kh = h / shared;
@@ -270,7 +274,7 @@ __kernel void attention(INPUTS, __global ELEMENT *out, __global float *lse) {
 #endif
 
 #if ONLY == 0 || ONLY == 2
-// dq, and delta of its rows for attention_keys; get_group_id: block of queries, head of all batches
+// Makes dq, and delta of its rows for attention_keys. get_group_id: block of queries, head of all batches.
 __kernel void attention_queries(INPUTS, GRADIENTS, __global ELEMENT *dq, __global float *delta) {
   LOCALS
   const int z = get_group_id(1), b = z / heads, h = z % heads, kh = h / shared;
@@ -322,7 +326,7 @@ __kernel void attention_queries(INPUTS, GRADIENTS, __global ELEMENT *dq, __globa
 #endif
 
 #if ONLY == 0 || ONLY == 3
-// get_group_id: block of keys, head of k and v of all batches
+// Makes dk and dv. get_group_id: block of keys, head of k and v of all batches.
 __kernel void attention_keys(INPUTS, GRADIENTS, const __global float *delta, __global ELEMENT *dk,
                              __global ELEMENT *dv) {
   LOCALS

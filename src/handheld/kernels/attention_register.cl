@@ -1,37 +1,38 @@
-// Attention on CPUs: one work-item, one head's block of queries (forward) or of all of a head's
-// queries against a part of its keys (backward); no local memory.
+// Attention on CPUs, without local memory. In the forward pass a work-item takes one block of queries of one head. In
+// the backward pass it takes one head of k and v: all its queries against all or a part of its keys. attention.cl,
+// math.cl and wide.cl come before this file.
 //
 //                    BK keys                          forward, for each block of keys
-//                 +-----------+                         K turned, V copied
+//                 +-----------+                         transpose K, copy V
 //           depth |    K^T    |                         P = Q K^T, then exp, row by row
 //                 +-----------+                         O = O * shrink + P V
-//          +---+  +-----------+  +---+ width          backward, for each block of keys, of queries
-//       BQ | Q |  |     P     |  | O |                  P = Q K^T, T = G V^T, then both row by row
+//          +---+  +-----------+  +---+ width          backward, for each block of keys and of queries
+//       BQ | Q |  |     P     |  | O |                  P = Q K^T, T = G V^T, then exp and dT row by row
 //          +---+  +-----------+  +---+                  dV += P^T G, dK += T^T Q, dQ += T K
 //
-// All products run over `product`: MR rows of NV float16 in registers.
+// All matrix products use `product`, which keeps MR rows of NV float16 in registers.
 
-#ifndef MR     // the register tile; 6 of 1 fit 16 registers of 256 bits
+#ifndef MR     // rows of the register tile; 6 rows of 1 float16 fit 16 registers of 256 bits
 #define MR 6
 #endif
 #ifndef NV
 #define NV 1
 #endif
 #define NT (16 * NV)
-#ifndef BQ     // queries and keys of a block, multiples of MR and of NT
+#ifndef BQ     // queries (BQ) and keys (BK) of a block, multiples of MR and of NT
 #define BQ 48
 #endif
 #ifndef BK
 #define BK 48
 #endif
-#ifndef DP     // columns of q and k, and of v, rounded up to multiples of NT
+#ifndef DP     // columns of q and k (DP) and of v (EP), rounded up to multiples of NT
 #define DP 64
 #endif
 #ifndef EP
 #define EP 64
 #endif
 
-// e^x for x <= 88, as f_exp of math.cl: 2^n * e^r. n is read from the bits of n + 1.5 * 2^23.
+// e^x for x <= 88, computed as 2^n * e^r like f_exp of math.cl. n is read from the bits of n + 1.5 * 2^23.
 inline float16 exp16(float16 x) {
   const float16 y = x < -104.0f ? (float16)(-104.0f) : x;
   const float16 shifted = y * 1.44269502f + 12582912.0f;
@@ -61,7 +62,7 @@ inline float total_of(float16 x) {
   return (b.x + b.z) + (b.y + b.w);
 }
 
-// c[m][n] (+)= sum over k < terms of a[m * a_m + k * a_k] * b[k][n], in whole tiles
+// c[m][n] += sum over k < terms of a[m * a_m + k * a_k] * b[k][n], in whole tiles; with `fresh` = instead of +=.
 inline __attribute__((always_inline)) void product(
     const float *a, const int a_m, const int a_k, const float *b, const int b_pitch, float *c,
     const int c_pitch, int m_count, int n_count, int terms, const int fresh) {
@@ -92,7 +93,7 @@ inline __attribute__((always_inline)) void product(
     }
 }
 
-// to[row][column], `all` rows of `pitch`: what lies outside is 0
+// Copies into to[row][column], `all` rows of `pitch` elements, with zeros outside the tensor.
 inline void copied(const __global ELEMENT *from, int row_step, int step, int count, int columns,
                    float *to, int all, int pitch) {
   for (int i = 0; i < all; ++i) {
@@ -107,7 +108,7 @@ inline void copied(const __global ELEMENT *from, int row_step, int step, int cou
   }
 }
 
-// to[column][BK] from rows of keys: what lies outside is 0
+// Transposes rows of keys into to[column][BK], with zeros outside the tensor.
 inline void turned_rows(const __global ELEMENT *from, int row_step, int step, int count,
                         int columns, float *to, int all) {
   for (int i = 0; i < all; i += 16)
@@ -122,7 +123,7 @@ inline void turned_rows(const __global ELEMENT *from, int row_step, int step, in
     }
 }
 
-// a row to memory, times `factor`
+// Stores a row, times `factor`.
 inline void stored(const float *row, __global ELEMENT *to, int columns, float factor) {
   int j = 0;
 #if !HALVES
@@ -131,7 +132,7 @@ inline void stored(const float *row, __global ELEMENT *to, int columns, float fa
   for (; j < columns; ++j) PUT(row[j] * factor, j, to);
 }
 
-// a row to memory, or added to what is there if `more`
+// Stores a row; with `more`, adds it to the stored values.
 inline void added(const float *row, __global float *to, int columns, int more) {
   int j = 0;
   for (; j + 16 <= columns; j += 16) {
@@ -141,7 +142,7 @@ inline void added(const float *row, __global float *to, int columns, int more) {
   for (; j < columns; ++j) to[j] = row[j] + (more ? to[j] : 0.0f);
 }
 
-// x[j] += mask, or -inf where it hides a key
+// x[j] += mask, or x[j] = -inf if the mask hides the key.
 #if MASK
 inline void masked(float *x, const __global MASK_TYPE *from, int step, int count) {
   int j = 0;
@@ -155,7 +156,7 @@ inline void masked(float *x, const __global MASK_TYPE *from, int step, int count
 }
 #define MASKED(x, row, first, count) \
   masked(x, HEAD(m, b, h) + (row) * m_r + (first) * m_c, m_c, count);
-#define SCALED(x) (x)  // already
+#define SCALED(x) (x)  // `scored` has scaled it.
 #else
 #define MASKED(x, row, first, count)
 #define SCALED(x) ((x) * scale)
@@ -176,14 +177,14 @@ inline void masked(float *x, const __global MASK_TYPE *from, int step, int count
 
 #define WHOLE(n, unit) (((n) + (unit) - 1) / (unit) * (unit))
 
-// scores of a row, ready for exp: scaled where a mask has to be added after that
+// With a mask, scales the scores of a row before the mask is added. Without one, SCALED does it later.
 inline void scored(float *x, float scale, int count) {
 #if MASK
   for (int j = 0; j < count; j += 16) PSTORE(PLOAD(0, x + j) * scale, 0, x + j);
 #endif
 }
 
-// get_global_id: block of queries, head of all batches
+// Forward pass. get_global_id: block of queries, head of all batches.
 __kernel void attention(INPUTS, __global ELEMENT *out, __global float *lse) {
   float qs[BQ * DP], kt[DP * BK], vs[BK * EP], p[BQ * BK], o[BQ * EP], most[BQ];
   float16 total[BQ];
@@ -203,7 +204,7 @@ __kernel void attention(INPUTS, __global ELEMENT *out, __global float *lse) {
     product(qs, DP, 1, kt, BK, p, BK, tall, wide, depth, 1);
     for (int i = 0; i < count; ++i) {
       float *x = p + i * BK;
-      const int seen = min(SEEN(first + i) - key0, here);  // may be less than 0
+      const int seen = min(SEEN(first + i) - key0, here);  // This may be negative.
       scored(x, scale, wide);
       MASKED(x, first + i, key0, here)
       float16 top = (float16)(-INFINITY);
@@ -238,8 +239,8 @@ __kernel void attention(INPUTS, __global ELEMENT *out, __global float *lse) {
   }
 }
 
-// get_global_id: part of the keys, `part` of them, and head of k. dq of part n is the n-th of its
-// copies, in floats: it is added to.
+// Backward pass. get_global_id: part of the keys (`part` keys each), head of k and v of all batches. Each part adds to
+// its own copy of dq, which holds floats.
 __kernel void attention_grad(INPUTS, GRADIENTS, __global float *dq, __global ELEMENT *dk,
                              __global ELEMENT *dv, int part) {
   float qs[BQ * DP], gs[BQ * EP], p[BQ * BK], t[BQ * BK];
@@ -259,7 +260,7 @@ __kernel void attention_grad(INPUTS, GRADIENTS, __global float *dq, __global ELE
       for (int first = 0; first < rows; first += BQ) {
         const int count = min(BQ, rows - first), tall = WHOLE(count, MR);
         __global float *to = dq + (b * rows + first) * heads * depth + h * depth;
-        if (CAUSAL && first + count <= key0) {  // none of these may see any of the keys
+        if (CAUSAL && first + count <= key0) {  // None of these queries may see any of the keys.
           if (key0 == from)
             for (int i = 0; i < count; ++i)
               for (int j = 0; j < depth; ++j) to[i * heads * depth + j] = 0.0f;
@@ -303,7 +304,7 @@ __kernel void attention_grad(INPUTS, GRADIENTS, __global float *dq, __global ELE
   }
 }
 
-// dq = the sum of its copies, in order
+// dq = the sum of its copies, in order. One work-item per element.
 __kernel void attention_sum(const __global float *parts, __global ELEMENT *dq, int size,
                             int count) {
   const int i = get_global_id(0);

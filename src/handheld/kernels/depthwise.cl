@@ -1,41 +1,38 @@
-// Depthwise convolutions: every channel has its own kernel (or `multiplier` of them).
+// Depthwise convolutions: every channel has its own kernel, or `multiplier` kernels.
 //
 //     CONV     acc[i, o, y, x] = sum over j, r, s of w[o*count + j, r, s]
 //                                * x[i, o/share*count + j, y*u + r*e + off, ..]
 //     WEIGHT   dw[k, r, s]     = sum over i, p, q of dy[i, k, p, q]
-//                                * x[i, k/share, p*u + r*e + off, ..];  outside x is 0
+//                                * x[i, k/share, p*u + r*e + off, ..];  x is 0 outside the image
 //
-// conv has count 1 and share = multiplier; conv_input has count = multiplier and share 1, and, as
-// in contract_maps.cl, one phase for each residue of the pixel modulo the stride, with every `skip`-th
-// tap.
+// conv has count = 1 and share = multiplier. conv_input has count = multiplier and share = 1. As in contract_maps.cl,
+// conv_input has one phase per residue of the pixel modulo the stride, and a phase uses every `skip`-th tap.
 //
-// PLANES (LOCAL 0, for CPUs): a work-item takes a block of `rows` x `cols` pixels of one plane.
+// PLANES (LOCAL 0, CPUs). CONV: a work-item takes a block of `rows` x `cols` pixels of one plane.
 //
 //       padded tile of x, zeros outside             block of outputs, float16 along x
 //     +---------+---------+                       +-----------------+
-//     | 0 0 0 0 | 0 0 0 0 |  a row is kept as     | 16 | 16 | ..    |  one load and one
-//     | 0 a c e | 0 b d f |  `u` interleaved ones | 16 | 16 | ..    |  multiply-add a tap,
+//     | 0 0 0 0 | 0 0 0 0 |  a row is stored as   | 16 | 16 | ..    |  one load and one
+//     | 0 a c e | 0 b d f |  `u` separate rows    | 16 | 16 | ..    |  multiply-add per tap,
 //     +---------+---------+                       +-----------------+  without a test
-//      columns 0   columns 1 modulo u = 2: those that one tap needs lie side by side
+//      columns 0   columns 1 (modulo u = 2): the columns that one tap needs are contiguous
 //
-// In WEIGHT a work-item takes a channel, walks its blocks in all images and keeps 16 partial sums
-// a tap.
+// WEIGHT: a work-item takes a channel, walks over its blocks in all images, and keeps 16 partial sums per tap.
 //
-// Planes of a few pixels would spend their time on the way to the block: there (conv_small,
-// weight_small) a work-item takes a channel of all images, and lists the terms of a pixel (of a
-// tap) once for all of them.
+// In planes of a few pixels, finding the block would take most of the time. There (conv_small, weight_small) a
+// work-item takes one channel of all images. It lists the terms of a pixel (of a tap) once for all images.
 //
-// STRIPS (LOCAL 1, for GPUs): CONV: a work-item takes STRIP pixels above each other, so that finding
-// its place is paid once for all of them; neighbours load neighbours. WEIGHT: a work-group takes a
-// channel, or a share of its images' pixels; each item keeps a sum a tap over every ITEMS-th pixel;
-// then a tree in local memory. Kernels of many taps have a group for each HELD of them.
+// STRIPS (LOCAL 1, GPUs). CONV: a work-item takes STRIP pixels of a column, so that its address is computed once for
+// all of them; neighbouring work-items load neighbouring pixels. WEIGHT: a work-group takes one channel, or a part
+// of its pixels in all images. Each work-item keeps one sum per tap over every ITEMS-th pixel; then a tree in local
+// memory adds up the work-items. A kernel with many taps has one work-group per HELD taps.
 
 #define CONV 1
 #define WEIGHT 2
 #ifndef MODE
 #define MODE CONV
 #endif
-#ifndef LOCAL  // 1: for GPUs
+#ifndef LOCAL  // 0: PLANES, for CPUs; 1: STRIPS, for GPUs
 #define LOCAL 0
 #endif
 #ifndef TILE   // PLANES: floats of the padded tile
@@ -44,31 +41,31 @@
 #ifndef BLOCK  // PLANES: floats of a block of outputs, or of dy
 #define BLOCK 4096
 #endif
-#ifndef TAPS   // PLANES, WEIGHT: most taps of a kernel
+#ifndef TAPS   // PLANES, WEIGHT: the most taps of a kernel
 #define TAPS 128
 #endif
-#ifndef SMALL  // PLANES: most pixels of a small plane
+#ifndef SMALL  // PLANES: the most pixels of a small plane
 #define SMALL 64
 #endif
-#ifndef WIDENED  // PLANES: floats of small planes that were halves
+#ifndef WIDENED  // PLANES: floats for small planes that are stored in halves
 #define WIDENED 4096
 #endif
-#ifndef ITEMS  // STRIPS, WEIGHT: work-items of a group, a power of 2
+#ifndef ITEMS  // STRIPS, WEIGHT: work-items per work-group, a power of 2
 #define ITEMS 64
 #endif
-#ifndef STRIP  // STRIPS, CONV: pixels of a work-item
+#ifndef STRIP  // STRIPS, CONV: pixels per work-item
 #define STRIP 4
 #endif
-#ifndef HELD   // STRIPS, WEIGHT: taps that a group keeps sums of
+#ifndef HELD   // STRIPS, WEIGHT: taps whose sums a work-group keeps
 #define HELD 9
 #endif
-#define CHUNK 64   // terms of one chunk sum, which keeps the error of long sums small
-#ifndef EPILOGUE   // statements that use acc and d0 to d3; its parameters begin with a comma
+#define CHUNK 64   // terms of the first level of a sum; two levels keep the error of long sums small
+#ifndef EPILOGUE   // statements that use acc and d0 to d3; EPILOGUE_PARAMS begins with a comma
 #define EPILOGUE_PARAMS , __global float *out, int e0, int e1, int e2
 #define EPILOGUE out[d0 * e0 + d1 * e1 + d2 * e2 + d3] = acc;
 #endif
 
-#ifndef X_HALF     // 1: x is stored in halves (half.cl comes before this file); so for dy and w
+#ifndef X_HALF     // 1: x is stored in halves, and half.cl comes before this file; dy and w likewise
 #define X_HALF 0
 #endif
 #ifndef Y_HALF
@@ -98,7 +95,7 @@
 #define W_TYPE float
 #define W_GET(p, i) (p)[i]
 #endif
-#ifndef OUT_HALF   // 1: WEIGHT: the output is stored in halves
+#ifndef OUT_HALF   // WEIGHT, 1: the output is stored in halves
 #define OUT_HALF 0
 #endif
 #if OUT_HALF
@@ -108,7 +105,7 @@
 #define OUT_TYPE float
 #define PUT(value, i, p) (p)[i] = (value)
 #endif
-#ifndef PARTS      // STRIPS, WEIGHT: 1: `weight` leaves parts of sums, always floats, to `combine`
+#ifndef PARTS      // STRIPS, WEIGHT, 1: `weight` writes partial sums, always floats, and `combine` adds them up
 #define PARTS 0
 #endif
 #if PARTS
@@ -119,8 +116,8 @@
 #define PUT_SUM(value, i, p) PUT(value, i, p)
 #endif
 
-// x: offset and strides of image, channel, row, column, and its size H x W; the output plane of
-// one phase is n_y x n_x; y is at pixel y*u + off, and tap r is r*e further.
+// x_0, x_i, x_c, x_h, x_w: offset of x and its strides (image, channel, row, column). Its planes have H x W pixels.
+// The output plane of one phase has n_y x n_x pixels. Output y and tap r need pixel y*u + off + r*e.
 #define PLANE_PARAMS const __global X_TYPE *x, \
     int x_0, int x_i, int x_c, int x_h, int x_w, int H, int W, \
     int n_y, int n_x, int k_r, int k_s, int u_h, int u_w, int e_h, int e_w, int off_h, int off_w, \
@@ -130,7 +127,7 @@
 
 #if !LOCAL
 
-// Which part of x a block of outputs needs, and how the tile holds it.
+// The part of x that a block of outputs needs, and its layout in the tile.
 typedef struct { int top, left, height, width, pitch, low_h, low_w; } Window;
 
 inline Window window_of(int y, int x, int rows, int cols, int k_r, int k_s,
@@ -145,20 +142,21 @@ inline Window window_of(int y, int x, int rows, int cols, int k_r, int k_s,
 }
 
 #if X_HALF || Y_HALF
-// A small plane of halves, dense: each is widened once for all taps.
+// Copies a small plane of halves into a dense plane of floats, so that each is converted once for all taps.
 inline void widen(const __global HALF *from, int x_h, int x_w, int H, int W, float *to) {
   for (int h = 0; h < H; ++h)
     for (int c = 0; c < W; ++c) to[h * W + c] = GET_HALF(from, h * x_h + c * x_w);
 }
 #endif
 
+// Fills the tile from one plane, with zeros outside the plane.
 inline void pack(const __global void *from, int halves, int start, int x_h, int x_w, int H, int W,
                  int u_w, const Window *t, float *tile) {
   for (int r = 0; r < t->height; ++r) {
     const int h = t->top + r;
     for (int lane = 0; lane < u_w; ++lane) {
       float *to = tile + r * t->pitch + lane * t->width;
-      const int w = t->left + lane;  // column w + j*u_w is inside for j in [first, stop)
+      const int w = t->left + lane;  // Column w + j*u_w is inside for j in [first, stop).
       int first = min((max(-w, 0) + u_w - 1) / u_w, t->width);
       int stop = min((max(W - w, 0) + u_w - 1) / u_w, t->width);
       if (h < 0 || h >= H) first = stop = t->width;
@@ -178,7 +176,7 @@ inline void pack(const __global void *from, int halves, int start, int x_h, int 
 
 #if MODE == CONV
 
-// Taps of one phase along one axis; see contract_maps.cl.
+// Finds the taps of one phase along one axis; see contract_maps.cl.
 inline int taps(int phase, int phases, int skip, int count,
                 int *off, int *step, int *w_tap, int *w_0) {
   int first = 0;
@@ -204,7 +202,7 @@ inline int taps(int phase, int phases, int skip, int count,
 
 #if !LOCAL
 
-// get_global_id: block of a plane, image, channel and phase
+// get_global_id: block of a plane, image, channel and phase.
 __kernel void conv(CONV_PARAMS, int channels, int across, int rows, int cols EPILOGUE_PARAMS) {
   float tile[TILE], total[BLOCK];
   const int block = get_global_id(0), i = get_global_id(1), o = get_global_id(2) % channels;
@@ -238,7 +236,7 @@ __kernel void conv(CONV_PARAMS, int channels, int across, int rows, int cols EPI
     for (int c = 0; c < width; ++c) STORE(total[y * cols + c], i, o, y_first + y, x_first + c)
 }
 
-// get_global_id: channel and phase; count is 1
+// Small planes. get_global_id: channel and phase. `count` must be 1.
 __kernel void conv_small(CONV_PARAMS, int channels, int images EPILOGUE_PARAMS) {
   float factor[TAPS];
   int from[TAPS];
@@ -283,7 +281,7 @@ __kernel void conv_small(CONV_PARAMS, int channels, int images EPILOGUE_PARAMS) 
 
 #else
 
-// get_global_id: strip of a plane, image, channel and phase
+// get_global_id: strip of a plane, image, channel and phase.
 __kernel void conv(CONV_PARAMS, int channels EPILOGUE_PARAMS) {
   const int i = get_global_id(1), o = get_global_id(2) % channels;
   PHASE(get_global_id(2) / channels)
@@ -326,7 +324,7 @@ __kernel void conv(CONV_PARAMS, int channels EPILOGUE_PARAMS) {
 
 #if !LOCAL
 
-// get_global_id: channel of dy
+// get_global_id: channel of dy.
 __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global OUT_TYPE *out) {
   float tile[TILE], block[BLOCK], total[TAPS * 16];
   const int k = get_global_id(0);
@@ -364,7 +362,7 @@ __kernel void weight(WEIGHT_PARAMS, int rows, int cols, __global OUT_TYPE *out) 
   }
 }
 
-// get_global_id: channel of dy
+// Small planes. get_global_id: channel of dy.
 __kernel void weight_small(WEIGHT_PARAMS, __global OUT_TYPE *out) {
   int left[SMALL], right[SMALL];
   float total[TAPS];
@@ -425,7 +423,7 @@ __kernel void weight_small(WEIGHT_PARAMS, __global OUT_TYPE *out) {
 
 #else
 
-// get_group_id: turn of taps, part of the pixels, channel of dy
+// get_group_id: block of HELD taps, part of the pixels, channel of dy.
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void weight(WEIGHT_PARAMS, int parts, __global SUM_TYPE *out) {
   __local float sums[ITEMS];
@@ -473,6 +471,7 @@ void weight(WEIGHT_PARAMS, int parts, __global SUM_TYPE *out) {
   }
 }
 
+// Adds up the parts in order. One work-item per element of the output.
 __kernel void combine(const __global float *part, int parts, int all, __global OUT_TYPE *out) {
   const int at = get_global_id(0);
   if (at >= all) return;

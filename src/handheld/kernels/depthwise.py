@@ -1,7 +1,7 @@
-"""Depthwise convolutions and their gradients: nodes -> launches of depthwise.cl.
+"""Depthwise convolutions and their gradients: turns nodes into launches of depthwise.cl.
 
-An implicit GEMM would have one row and as many terms as taps; here planes are walked instead.
-contract.py sends the nodes for which `applies` says yes.
+As an implicit GEMM, such a convolution would have one row and only as many terms as taps. So these kernels walk
+over planes of pixels instead. contract.py sends the nodes here for which `applies` is true.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_
 from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, half_output, long_rows, unit, within_reach
 
-TILE, BLOCK, TAPS, SMALL, WIDENED = 8192, 4096, 128, 64, 4096  # as in depthwise.cl
+TILE, BLOCK, TAPS, SMALL, WIDENED = 8192, 4096, 128, 64, 4096  # The same as in depthwise.cl.
 VECTOR = 16
-STRIP, HELD = 4, 9  # on GPUs: pixels of a work-item; taps that a group keeps sums of
-PART_TERMS = 32  # on GPUs: pixels of an item, from which on a channel's pixels are shared out, and
-PART_GROUPS = 16  # for how many groups a compute unit
+STRIP, HELD = 4, 9  # GPU: pixels per work-item; taps whose sums a work-group keeps.
+# GPU, weight gradient: the pixels of a channel are divided among several work-groups, as long as each work-item has
+# PART_TERMS pixels and there are fewer than PART_GROUPS work-groups per compute unit.
+PART_TERMS = 32
+PART_GROUPS = 16
 Pair = tuple[int, int]
 
 
 def applies(node: Node) -> bool:
-    """One channel a group, and a kernel for which a row of outputs fits the tile."""
+    """Whether these kernels can run a node: one channel per group, and a row of outputs fits the tile."""
     kernel = tuple(node.attrs["shape"]) if node.op == "conv_weight" else node.inputs[1].shape
     if kernel[1] != 1 or node.attrs["groups"] == 1 or math.prod(kernel[2:]) > TAPS:
         return False
@@ -99,7 +101,7 @@ def lower_conv_weight(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
 def _weight_groups(
     node: Node, caps: DeviceCaps, args: tuple[Arg, ...], halves: dict[str, object], text: str, pixels: int
 ) -> Lowered:
-    """conv_weight on a GPU: a channel's pixels are shared out until the device is busy."""
+    """conv_weight on a GPU. The pixels of a channel are divided among work-groups until the device is busy."""
     out = tuple(node.attrs["shape"])
     items, taps, all_ = group(caps, 128), out[2] * out[3], math.prod(out)
     turns = -(-taps // HELD)
@@ -114,14 +116,15 @@ def _weight_groups(
         sums: tuple[Arg, ...] = (Workspace(0), *ints(parts, all_), Buffer(node.outputs[0]))
         launches.append(line("combine", text, sums, all_, caps))
     return Lowered(
-        tuple(launches), (4 * parts * all_,) if parts > 1 else (), why=f"depthwise, {parts} work-groups a channel"
+        tuple(launches), (4 * parts * all_,) if parts > 1 else (), why=f"depthwise, {parts} work-groups per channel"
     )
 
 
 def _lower(
     node: Node, graph: Graph, caps: DeviceCaps, *, unit_step: Pair, tap: Pair, off: Pair, phases: Pair
 ) -> Lowered:
-    """conv and conv_input; they differ in who shares channels and in phases."""
+    """conv and conv_input. They differ in the phases, and in which side has several channels per channel of the
+    other side."""
     out = tuple(node.attrs["shape"])
     if math.prod(out) == 0:
         return Lowered((), why="empty output")
@@ -132,7 +135,7 @@ def _lower(
     within_reach(node, x, rows, unit_step, w.shape[2:], tap, off)
     skip = tuple(p // math.gcd(p, e) for p, e in zip(phases, tap, strict=True))
     end = epilogue(node, graph, OWN)
-    empty = x.size == 0 or w.size == 0  # nothing to add: the pointers are never read
+    empty = x.size == 0 or w.size == 0  # There are no terms, and the kernel never reads the pointers.
     if empty:
         count = 0
     args: tuple[Arg, ...] = (
@@ -156,7 +159,7 @@ def _lower(
         text = with_defines({**defines, "LOCAL": 1, "STRIP": STRIP}, text)
         return Lowered(
             (Launch("conv", text, args + end.args, size, (items, 1, 1)),),
-            why=f"depthwise, a work-item for {STRIP} pixels",
+            why=f"depthwise, {STRIP} pixels per work-item",
         )
     text = with_defines(defines, text)
     fits = not halves or math.prod(x.shape[2:]) <= WIDENED
@@ -174,7 +177,7 @@ def _lower(
 
 
 def _text(node: Node, graph: Graph, **views: View) -> tuple[dict[str, object], str]:
-    """What is stored in halves, and the program text."""
+    """The defines of the tensors that are stored in halves, and the program text."""
     halves: dict[str, object] = {
         f"{name}_HALF": 1 for name, view in views.items() if graph.tensors[view.tensor].dtype == F16
     }
@@ -189,7 +192,7 @@ def _pair(node: Node, name: str) -> Pair:
 
 
 def _span(kernel: tuple[int, ...], tap: tuple[int, ...]) -> Pair:
-    """How far the last tap is from the first."""
+    """The distance in pixels from the first tap to the last, down and across."""
     return (kernel[0] - 1) * abs(tap[0]), (kernel[1] - 1) * abs(tap[1])
 
 
@@ -198,7 +201,7 @@ def _tile_floats(rows: int, cols: int, step: Pair, span: Pair) -> int:
 
 
 def _block(rows: Pair, step: Pair, span: Pair) -> Pair:
-    """Rows and columns of a block: whole rows if they fit, then as many as fit, evenly."""
+    """Rows and columns of a block: whole rows of pixels if they fit, and as many rows as fit, evenly divided."""
     cols = min(max(round_up(rows[1], VECTOR), VECTOR), BLOCK)
     while cols > VECTOR and _tile_floats(1, cols, step, span) > TILE:
         cols -= VECTOR
@@ -207,6 +210,7 @@ def _block(rows: Pair, step: Pair, span: Pair) -> Pair:
         high -= 1
     if _tile_floats(high, cols, step, span) > TILE:
         raise PlanError(
-            f"a depthwise kernel that reaches over {span} pixels does not fit its tile. Try: a smaller dilation"
+            f"a depthwise convolution whose taps reach over {span} pixels does not fit its tile of {TILE} floats. "
+            "Try: a smaller dilation"
         )
     return -(-rows[0] // -(-rows[0] // max(high, 1))) if rows[0] else 1, cols
