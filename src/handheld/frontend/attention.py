@@ -8,12 +8,13 @@ are left to PyTorch, which decomposes them or calls its own attention op for CPU
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from handheld.errors import UnsupportedOp
+from handheld.frontend.aten import MaybeTensor, Results
 from handheld.frontend.contractions import bind_dense, floats, matmul, transpose
 from handheld.frontend.layout import expand, permute
 from handheld.frontend.record import Recorder
@@ -21,7 +22,7 @@ from handheld.frontend.reductions import fold, keepdim, softmax_view
 from handheld.frontend.registry import lowering
 from handheld.frontend.values import Val, iota
 from handheld.graph.dtypes import BOOL, F32, I32
-from handheld.graph.graph import View
+from handheld.graph.graph import Attr, View
 
 
 def _scores(rec: Recorder, q: View, k: View, mask: View | None, causal: bool, scale: float) -> View:
@@ -74,7 +75,7 @@ def _shared(view: View, groups: int) -> View:
 class _Attention:
     """Queries, keys, values and mask. Query heads are in groups if there are fewer heads of keys."""
 
-    def __init__(self, rec: Recorder, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> None:
+    def __init__(self, rec: Recorder, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: MaybeTensor) -> None:
         self.q, self.k, self.v = floats(rec, q, k, v)
         self.mask = None
         self.heads = k.shape[1]
@@ -102,7 +103,7 @@ def _fits(q: torch.Tensor, v: torch.Tensor) -> bool:
     return max(q.shape[-1], v.shape[-1]) <= WIDEST
 
 
-def _operands(rec: Recorder, q: torch.Tensor, k: torch.Tensor, mask: Any, dropout: float) -> list[View]:
+def _operands(rec: Recorder, q: torch.Tensor, k: torch.Tensor, mask: MaybeTensor, dropout: float) -> list[View]:
     """Returns the optional operands of an attention node: the mask, and seed and step for dropout."""
     operands = []
     if mask is not None:
@@ -118,17 +119,17 @@ def _heads_inside(view: View) -> View:
     return permute(view, (0, 2, 1, 3))
 
 
-def _attributes(mask: Any, causal: bool, scale: float, dropout: float, key: int) -> dict[str, Any]:
+def _attributes(mask: MaybeTensor, causal: bool, scale: float, dropout: float, key: int) -> dict[str, Attr]:
     return {"scale": scale, "causal": bool(causal), "masked": mask is not None, "dropout": float(dropout), "key": key}
 
 
 def _emit(
     rec: Recorder,
-    out: Sequence[Any],
+    out: Results,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    mask: Any,
+    mask: MaybeTensor,
     causal: bool,
     scale: float,
     dropout: float,
@@ -147,14 +148,14 @@ def _emit(
 
 def _emit_grad(
     rec: Recorder,
-    out: Sequence[Any],
+    out: Results,
     g: torch.Tensor,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     y: torch.Tensor,
     lse: torch.Tensor,
-    mask: Any,
+    mask: MaybeTensor,
     causal: bool,
     scale: float,
     dropout: float,
@@ -176,14 +177,14 @@ def _emit_grad(
 @lowering("_scaled_dot_product_flash_attention_for_cpu.default")
 def attention(
     rec: Recorder,
-    out: Any,
+    out: Results,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
-    attn_mask: Any = None,
+    attn_mask: MaybeTensor = None,
     scale: float | None = None,
 ) -> None:
     if dropout_p:
@@ -205,7 +206,7 @@ def attention(
 @lowering("_scaled_dot_product_flash_attention_for_cpu_backward.default")
 def attention_backward(
     rec: Recorder,
-    out: Any,
+    out: Results,
     g: torch.Tensor,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -215,7 +216,7 @@ def attention_backward(
     dropout_p: float,
     is_causal: bool,
     *,
-    attn_mask: Any = None,
+    attn_mask: MaybeTensor = None,
     scale: float | None = None,
 ) -> None:
     if _fits(q, v):
@@ -298,14 +299,25 @@ def _(
 
 @lowering("handheld.attention.default")
 def whole_attention(
-    rec: Recorder, out: Any, q: T, k: T, v: T, mask: Any, causal: bool, scale: float, dropout: float
+    rec: Recorder, out: Results, q: T, k: T, v: T, mask: MaybeTensor, causal: bool, scale: float, dropout: float
 ) -> None:
     _emit(rec, out, q, k, v, mask, causal, scale, dropout)
 
 
 @lowering("handheld.attention_grad.default")
 def whole_attention_grad(
-    rec: Recorder, out: Any, g: T, q: T, k: T, v: T, y: T, lse: T, mask: Any, causal: bool, scale: float, dropout: float
+    rec: Recorder,
+    out: Results,
+    g: T,
+    q: T,
+    k: T,
+    v: T,
+    y: T,
+    lse: T,
+    mask: MaybeTensor,
+    causal: bool,
+    scale: float,
+    dropout: float,
 ) -> None:
     _emit_grad(rec, out, g, q, k, v, y, lse, mask, causal, scale, dropout)
 

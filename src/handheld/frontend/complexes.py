@@ -77,7 +77,7 @@ def _of_complex(*names: str) -> Callable[[Function], Function]:
     return register
 
 
-def holds_complex(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def holds_complex(args: Sequence[object], kwargs: dict[str, Any]) -> bool:
     """Says whether an op reads or returns complex numbers."""
     dtype = kwargs.get("dtype")
     if isinstance(dtype, torch.dtype) and dtype.is_complex:
@@ -85,7 +85,7 @@ def holds_complex(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return any(isinstance(a, T) and a.is_complex() for a in pytree.tree_leaves((args, kwargs)))
 
 
-def compute(name: str, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def compute(name: str, func: Any, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
     """Computes an op on complex numbers with ops on real ones. Returns NotImplemented if that is not known."""
     if name in COMPLEX:
         return COMPLEX[name](*args, **kwargs)
@@ -136,19 +136,19 @@ def join(real: T, imaginary: T) -> T:
 
 
 @_of_complex("add.Tensor", "add.Scalar")
-def add(x: Any, y: Any, alpha: float = 1) -> T:
+def add(x: T | complex, y: T | complex, alpha: float = 1) -> T:
     (a, b), (c, d) = parts(x), parts(y)
     imaginary = b if d is None else d * alpha if b is None else b + d * alpha
     return join(a + c * alpha, imaginary)
 
 
 @_of_complex("sub.Tensor", "sub.Scalar")
-def subtract(x: Any, y: Any, alpha: float = 1) -> T:
+def subtract(x: T | complex, y: T | complex, alpha: float = 1) -> T:
     return add(x, y, -alpha)
 
 
 @_of_complex("mul.Tensor", "mul.Scalar")
-def multiply(x: Any, y: Any) -> T:
+def multiply(x: T | complex, y: T | complex) -> T:
     (a, b), (c, d) = parts(x), parts(y)
     if b is None:
         return join(a * c, a * d)
@@ -165,7 +165,7 @@ def reciprocal(x: T) -> T:
 
 
 @_of_complex("div.Tensor", "div.Scalar")
-def divide(x: Any, y: Any) -> T:
+def divide(x: T | complex, y: T | complex) -> T:
     a, b = parts(x)
     if isinstance(y, T) and y.is_complex():
         return multiply(x, reciprocal(y))
@@ -223,7 +223,7 @@ def product(x: T, y: T) -> T:
 
 
 @_of_complex("_to_copy.default")
-def converted(x: T, *, dtype: torch.dtype | None = None, **options: Any) -> T:
+def converted(x: T, *, dtype: torch.dtype | None = None, **options: object) -> T:
     a, b = parts(x)
     if dtype is not None and not dtype.is_complex:
         return cast(T, a.to(dtype))

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 
 from handheld.errors import UnsupportedOp
+from handheld.frontend.aten import MaybeTensor, Results
 from handheld.frontend.layout import permute
 from handheld.frontend.record import Recorder
 from handheld.frontend.reductions import fold
 from handheld.frontend.registry import lowering, shape_of
 from handheld.frontend.values import Val, gather, iota
 from handheld.graph.dtypes import F32, I32
-from handheld.graph.graph import View, contiguous_strides
+from handheld.graph.graph import Attr, View, contiguous_strides
 from handheld.graph.program import Builder, Instr, Store
 
-_PLAIN = {"program": (Instr("acc", F32),), "stores": (Store(0),)}
+_PLAIN: dict[str, Attr] = {"program": (Instr("acc", F32),), "stores": (Store(0),)}
 
 
 def matmul(rec: Recorder, a: View, b: View) -> View:
@@ -97,8 +98,9 @@ def _group_of(rec: Recorder, ends: torch.Tensor, count: int) -> View:
 
 
 @shape_of("_grouped_mm.default")
-def grouped_mm_shape(a: torch.Tensor, b: torch.Tensor, offs: Any = None, *_: Any) -> torch.Tensor:
+def grouped_mm_shape(a: torch.Tensor, b: torch.Tensor, offs: MaybeTensor = None, *_: object) -> torch.Tensor:
     if a.dim() == b.dim() == 2:
+        assert offs is not None  # only groups make two matrices more than a product
         return a.new_empty((offs.shape[0], a.shape[0], b.shape[1]))
     lead = a.shape[:1] if a.dim() == b.dim() == 3 else ()
     return a.new_empty((*lead, a.shape[-2], b.shape[-1]))
@@ -110,9 +112,9 @@ def grouped_mm(
     out: torch.Tensor,
     a: torch.Tensor,
     b: torch.Tensor,
-    offs: Any = None,
-    bias: Any = None,
-    out_dtype: Any = None,
+    offs: MaybeTensor = None,
+    bias: MaybeTensor = None,
+    out_dtype: torch.dtype | None = None,
 ) -> None:
     """Multiplies groups of rows by one matrix per group, as mixtures of experts do.
 
@@ -193,7 +195,7 @@ def _pair(values: Sequence[int], first: int, rank: int) -> tuple[int, int]:
 
 def _geometry(
     rec: Recorder, rank: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
-) -> dict[str, Any]:
+) -> dict[str, Attr]:
     if rank not in (1, 2):
         raise UnsupportedOp(
             f"convolution over {rank} spatial dimensions has no lowering (in {rec._module()}). Try: 1, 2 or 3"
@@ -211,7 +213,7 @@ def _shape4(tensor: torch.Tensor) -> tuple[int, ...]:
     return s if len(s) == 4 else (*s[:2], 1, s[2])
 
 
-def _conv(rec: Recorder, op: str, a: View, b: View, shape: tuple[int, ...], geometry: dict[str, Any]) -> View:
+def _conv(rec: Recorder, op: str, a: View, b: View, shape: tuple[int, ...], geometry: dict[str, Attr]) -> View:
     attrs = {**geometry, "shape": shape, **({} if op == "conv_weight" else _PLAIN)}
     return rec.dense(rec.emit(op, [_plane(a), _plane(b)], [(shape, F32)], attrs)[0])
 
@@ -242,7 +244,7 @@ def convolution(
     out: torch.Tensor,
     x: torch.Tensor,
     w: torch.Tensor,
-    bias: Any,
+    bias: MaybeTensor,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -269,7 +271,7 @@ def convolution(
 @lowering("convolution_backward.default")
 def convolution_backward(
     rec: Recorder,
-    out: Any,
+    out: Results,
     g: torch.Tensor,
     x: torch.Tensor,
     w: torch.Tensor,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from handheld.frontend.pointwise import elementwise, fit
@@ -14,12 +12,12 @@ from handheld.frontend.values import Val, iota
 
 
 @lowering("fill.Scalar", "fill.Tensor")
-def fill(rec: Recorder, out: torch.Tensor, x: torch.Tensor, value: Any) -> None:
+def fill(rec: Recorder, out: torch.Tensor, x: torch.Tensor, value: torch.Tensor | float) -> None:
     elementwise(rec, out, [value], lambda a: a, ir_dtype(out.dtype))
 
 
 @lowering("full.default", "full_like.default", "new_full.default", "scalar_tensor.default")
-def full(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+def full(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
     value = args[-1] if len(args) > 1 else options.get("fill_value", args[0])
     elementwise(rec, out, [value], lambda a: a, ir_dtype(out.dtype))
 
@@ -36,17 +34,17 @@ def full(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
     "new_empty_strided.default",
     "empty_permuted.default",
 )
-def zeros(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+def zeros(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
     elementwise(rec, out, [0], lambda a: a, ir_dtype(out.dtype))
 
 
 @lowering("ones.default", "ones_like.default", "new_ones.default")
-def ones(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+def ones(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
     elementwise(rec, out, [1], lambda a: a, ir_dtype(out.dtype))
 
 
 @lowering("arange.default", "arange.start", "arange.start_step")
-def arange(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+def arange(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else 1
     kind = ir_dtype(out.dtype)
@@ -55,7 +53,7 @@ def arange(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None
 
 
 @lowering("eye.default", "eye.m")
-def eye(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+def eye(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
     kind = ir_dtype(out.dtype)
     rec.bind(out, rec.map(tuple(out.shape), [], lambda b: iota(b, 0).eq(iota(b, 1)).to(kind)))
 

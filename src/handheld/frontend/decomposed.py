@@ -23,7 +23,12 @@ def shrink_backward(g: T, x: T, lambd: float) -> T:
 
 @decomposed("rrelu_with_noise.default")
 def rrelu(
-    x: T, noise: T, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
+    x: T,
+    noise: T,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: torch.Generator | None = None,
 ) -> T:
     if not training:
         return torch.where(x > 0, x, x * ((lower + upper) / 2))

@@ -11,7 +11,7 @@ import torch
 from handheld.frontend.layout import expand
 from handheld.frontend.state import StateBuilder
 from handheld.frontend.values import Val
-from handheld.graph.graph import Node, Origin, Tensor, View, contiguous_strides
+from handheld.graph.graph import Attr, Node, Origin, Tensor, View, contiguous_strides
 from handheld.graph.program import Builder, Store
 
 Build = Callable[..., Any]
@@ -60,7 +60,7 @@ class Emitter:
         return self.phase
 
     def emit(
-        self, op: str, inputs: Sequence[View], outputs: Sequence[tuple[Sequence[int], str]], attrs: Mapping[str, Any]
+        self, op: str, inputs: Sequence[View], outputs: Sequence[tuple[Sequence[int], str]], attrs: Mapping[str, Attr]
     ) -> list[int]:
         numbers = [self.new_tensor(shape, dtype) for shape, dtype in outputs]
         origin = Origin(self._phase(), self._module(), self.torch_op)
@@ -89,7 +89,7 @@ class Emitter:
         results = list(result) if isinstance(result, (list, tuple)) else [result]
         flags = list(full) if full is not None else [not axes] * len(results)
         outer = tuple(n for d, n in enumerate(shape) if d not in set(axes))
-        attrs = {
+        attrs: dict[str, Attr] = {
             "shape": shape,
             "axes": tuple(axes),
             "program": builder.program,

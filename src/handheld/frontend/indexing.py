@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
+from handheld.frontend.aten import MaybeTensor
 from handheld.frontend.layout import expand
 from handheld.frontend.record import Recorder
 from handheld.frontend.registry import lowering
@@ -43,7 +43,7 @@ def _pick(
 
 
 @lowering("embedding.default")
-def embedding(rec: Recorder, out: torch.Tensor, table: torch.Tensor, index: torch.Tensor, *options: Any) -> None:
+def embedding(rec: Recorder, out: torch.Tensor, table: torch.Tensor, index: torch.Tensor, *options: object) -> None:
     rec.note_range(index, 0, table.shape[0])
     width, view = table.shape[1], rec.read(index)
     wide = View(view.tensor, tuple(out.shape), (*view.strides, 0), view.offset)
@@ -66,7 +66,9 @@ def index_select(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, in
 
 
 @lowering("gather.default")
-def gather_op(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, **options: Any) -> None:
+def gather_op(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, **options: object
+) -> None:
     shape = tuple(out.shape)
     if x.dim() == 0:
         rec.bind(out, rec.map(shape, [rec.read(x)], lambda a: a))
@@ -89,19 +91,20 @@ def _along_dim(rec: Recorder, shape: tuple[int, ...], table: View, dim: int, ind
     return _pick(rec, shape, table, [index], position)
 
 
-def _index_plan(x: torch.Tensor, indices: Sequence[Any]) -> tuple[list[int], tuple[int, ...], int]:
+def _index_plan(x: torch.Tensor, indices: Sequence[MaybeTensor]) -> tuple[list[int], tuple[int, ...], int]:
     """Returns the indexed dimensions, the broadcast shape of the indices, and its position in the result."""
     dims = [d for d, i in enumerate(indices) if i is not None]
     shape: tuple[int, ...] = ()
-    for d in dims:
-        shape = np.broadcast_shapes(shape, tuple(indices[d].shape))
+    for index in indices:
+        if index is not None:
+            shape = np.broadcast_shapes(shape, tuple(index.shape))
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
     return dims, tuple(shape), dims[0] if adjacent else 0
 
 
-def _positions(rec: Recorder, indices: Sequence[Any]) -> list[Any]:
+def _positions(rec: Recorder, indices: Sequence[MaybeTensor]) -> list[MaybeTensor]:
     """Returns the indices. Masks are replaced by the positions where they are true, which are frozen at capture."""
-    positions: list[Any] = []
+    positions: list[MaybeTensor] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
             positions += rec.baked_positions(index)
@@ -111,13 +114,13 @@ def _positions(rec: Recorder, indices: Sequence[Any]) -> list[Any]:
 
 
 @lowering("index.Tensor", "_unsafe_index.Tensor")
-def index_tensor(rec: Recorder, out: torch.Tensor, x: torch.Tensor, indices: Sequence[Any]) -> None:
+def index_tensor(rec: Recorder, out: torch.Tensor, x: torch.Tensor, indices: Sequence[MaybeTensor]) -> None:
     indices = _positions(rec, indices)
     _note_ranges(rec, x, indices)
     dims, block, start = _index_plan(x, indices)
     strides = contiguous_strides(tuple(x.shape))
     shape = tuple(out.shape)
-    views = [_placed(rec.read(indices[d]), block, start, shape) for d in dims]
+    views = [_placed(rec.read(i), block, start, shape) for i in indices if i is not None]
     others = [d for d in range(x.dim()) if d not in dims]
     places = [p for p in range(len(shape)) if not start <= p < start + len(block)]
 
@@ -147,10 +150,10 @@ def index_put(
     rec: Recorder,
     out: torch.Tensor,
     x: torch.Tensor,
-    indices: Sequence[Any],
+    indices: Sequence[MaybeTensor],
     values: torch.Tensor,
     accumulate: bool = False,
-    *_: Any,
+    *_: object,
 ) -> None:
     masks = [i for i in indices if i is not None and i.dtype in (torch.bool, torch.uint8)]
     if masks and len(indices) == 1 and values.numel() == 1:
@@ -167,7 +170,7 @@ def index_put(
         View(xv.tensor, tuple(xv.shape[d] for d in order), tuple(xv.strides[d] for d in order), xv.offset)
     )
     sizes = [x.shape[d] for d in dims]
-    index = rec.map(block, [rec.read(indices[d]) for d in dims], lambda *v: _flat(v, sizes))
+    index = rec.map(block, [rec.read(i) for i in indices if i is not None], lambda *v: _flat(v, sizes))
     inner = math.prod(x.shape[d] for d in rest)
     count = math.prod(block)
     result_shape = list(x.shape)
@@ -205,7 +208,7 @@ def _flat(vals: Sequence[Val], sizes: Sequence[int]) -> Val:
     return total
 
 
-def _note_ranges(rec: Recorder, x: torch.Tensor, indices: Sequence[Any]) -> None:
+def _note_ranges(rec: Recorder, x: torch.Tensor, indices: Sequence[MaybeTensor]) -> None:
     for d, index in enumerate(indices):
         if index is not None:
             rec.note_range(index, -x.shape[d], x.shape[d])

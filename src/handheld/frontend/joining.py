@@ -11,7 +11,7 @@ from handheld.frontend.registry import lowering
 from handheld.frontend.state import ir_dtype
 from handheld.frontend.values import Val, iota
 from handheld.graph.dtypes import F32
-from handheld.graph.graph import View, contiguous_strides
+from handheld.graph.graph import Attr, View, contiguous_strides
 from handheld.graph.program import Builder, Store
 
 
@@ -19,7 +19,7 @@ def raw_map(rec: Recorder, shape: tuple[int, ...], views: Sequence[View], progra
     """Adds a map whose program contains its own load instructions."""
     builder = Builder()
     value = program(builder)
-    attrs = {"shape": shape, "axes": (), "program": builder.program, "stores": (Store(value.index),)}
+    attrs: dict[str, Attr] = {"shape": shape, "axes": (), "program": builder.program, "stores": (Store(value.index),)}
     return rec.dense(rec.emit("map", views, [(shape, value.dtype)], attrs)[0])
 
 

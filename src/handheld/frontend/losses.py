@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from handheld.frontend.aten import MaybeTensor, Results
 from handheld.frontend.norms import along
 from handheld.frontend.record import Recorder
 from handheld.frontend.reductions import finish
@@ -32,7 +32,7 @@ def _picked(
 
 @lowering("nll_loss_forward.default", "nll_loss2d_forward.default")
 def nll_loss(
-    rec: Recorder, out: Any, x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore: int
+    rec: Recorder, out: Results, x: torch.Tensor, target: torch.Tensor, weight: MaybeTensor, reduction: int, ignore: int
 ) -> None:
     probs = rec.contiguous(rec.read(x))
     classes = x.shape[1] if x.dim() > 1 else x.shape[0]
@@ -76,7 +76,7 @@ def nll_loss_backward(
     g: torch.Tensor,
     x: torch.Tensor,
     target: torch.Tensor,
-    weight: Any,
+    weight: MaybeTensor,
     reduction: int,
     ignore: int,
     total_weight: torch.Tensor,

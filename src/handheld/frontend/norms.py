@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from handheld.frontend.aten import MaybeTensor, Results
 from handheld.frontend.layout import expand
 from handheld.frontend.record import Recorder
 from handheld.frontend.reductions import finish, fold, keepdim, moments
@@ -39,7 +40,9 @@ def _affine(rec: Recorder, x: View, average: View, rstd: View, weight: View | No
 
 
 @lowering("native_batch_norm.default", "_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats")
-def batch_norm(rec: Recorder, out: Any, x: torch.Tensor, weight: Any, bias: Any, *rest: Any) -> None:
+def batch_norm(
+    rec: Recorder, out: Results, x: torch.Tensor, weight: MaybeTensor, bias: MaybeTensor, *rest: Any
+) -> None:
     stats: tuple[Any, Any] = (rest[0], rest[1]) if len(rest) == 5 else (None, None)
     running_mean, running_var = stats
     training, momentum, eps = rest[-3:]
@@ -77,14 +80,14 @@ def _update_running(rec: Recorder, running: torch.Tensor | None, new: View, mome
 @lowering("native_batch_norm_backward.default")
 def batch_norm_backward(
     rec: Recorder,
-    out: Any,
+    out: Results,
     g: torch.Tensor,
     x: torch.Tensor,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_rstd: Any,
+    weight: MaybeTensor,
+    running_mean: MaybeTensor,
+    running_var: MaybeTensor,
+    save_mean: MaybeTensor,
+    save_rstd: MaybeTensor,
     train: bool,
     eps: float,
     mask: Sequence[bool],
@@ -93,8 +96,10 @@ def batch_norm_backward(
     axes = tuple(d for d in range(x.dim()) if d != 1)
     count = math.prod(x.shape[a] for a in axes)
     if train:
+        assert save_mean is not None and save_rstd is not None
         average, rstd = rec.read(save_mean), rec.read(save_rstd)
     else:
+        assert running_mean is not None and running_var is not None
         average = rec.read(running_mean)
         v = rec.read(running_var)
         rstd = rec.map(v.shape, [v], lambda a: (a + float(eps)).unary("rsqrt"))
@@ -123,7 +128,13 @@ def batch_norm_backward(
 
 @lowering("native_layer_norm.default")
 def layer_norm(
-    rec: Recorder, out: Any, x: torch.Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float
+    rec: Recorder,
+    out: Results,
+    x: torch.Tensor,
+    shape: Sequence[int],
+    weight: MaybeTensor,
+    bias: MaybeTensor,
+    eps: float,
 ) -> None:
     view = rec.read(x)
     axes = tuple(range(x.dim() - len(shape), x.dim()))
@@ -139,14 +150,14 @@ def layer_norm(
 @lowering("native_layer_norm_backward.default")
 def layer_norm_backward(
     rec: Recorder,
-    out: Any,
+    out: Results,
     g: torch.Tensor,
     x: torch.Tensor,
     shape: Sequence[int],
     average: torch.Tensor,
     rstd: torch.Tensor,
-    weight: Any,
-    bias: Any,
+    weight: MaybeTensor,
+    bias: MaybeTensor,
     mask: Sequence[bool],
 ) -> None:
     gv, xv = rec.read(g), rec.read(x)
@@ -221,10 +232,10 @@ def _per_channel(rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int
 @lowering("native_group_norm.default")
 def group_norm(
     rec: Recorder,
-    out: Any,
+    out: Results,
     x: torch.Tensor,
-    weight: Any,
-    bias: Any,
+    weight: MaybeTensor,
+    bias: MaybeTensor,
     n: int,
     c: int,
     plane: int,
@@ -245,12 +256,12 @@ def group_norm(
 @lowering("native_group_norm_backward.default")
 def group_norm_backward(
     rec: Recorder,
-    out: Any,
+    out: Results,
     g: torch.Tensor,
     x: torch.Tensor,
     average: torch.Tensor,
     rstd: torch.Tensor,
-    weight: Any,
+    weight: MaybeTensor,
     n: int,
     c: int,
     plane: int,

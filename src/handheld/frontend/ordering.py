@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from handheld.frontend.aten import Results
 from handheld.frontend.record import Recorder
 from handheld.frontend.registry import lowering
 from handheld.frontend.state import ir_dtype
@@ -16,7 +17,7 @@ from handheld.graph.graph import View, contiguous_strides
 
 
 @lowering("cumsum.default", "cumprod.default")
-def scan(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *, dtype: Any = None) -> None:
+def scan(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> None:
     kind, mode = ir_dtype(out.dtype), "add" if "cumsum" in rec.torch_op else "mul"
     view = rec.read(x)
     if x.dim() == 0:
@@ -36,7 +37,7 @@ def scan(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *, dtype: 
 
 
 @lowering("cummax.default", "cummin.default")
-def running_extreme(rec: Recorder, out: Any, x: torch.Tensor, dim: int) -> None:
+def running_extreme(rec: Recorder, out: Results, x: torch.Tensor, dim: int) -> None:
     """Values by a scan; positions by a second one over the places where a new extreme stands."""
     view, kind = rec.read(x), ir_dtype(x.dtype)
     if x.dim() == 0:
@@ -78,7 +79,7 @@ def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple
 
 
 @lowering("sort.default", "sort.stable")
-def sort(rec: Recorder, out: Any, x: torch.Tensor, *args: Any, **options: Any) -> None:
+def sort(rec: Recorder, out: Results, x: torch.Tensor, *args: Any, **options: Any) -> None:
     stable_overload = rec.torch_op.endswith("stable")
     names = ["stable", "dim", "descending"] if stable_overload else ["dim", "descending"]
     given = dict(zip(names, args, strict=False)) | options
@@ -89,7 +90,7 @@ def sort(rec: Recorder, out: Any, x: torch.Tensor, *args: Any, **options: Any) -
 
 @lowering("topk.default")
 def topk(
-    rec: Recorder, out: Any, x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True
+    rec: Recorder, out: Results, x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True
 ) -> None:
     values, index = _sorted(rec, x, dim, largest)
     for target, view in zip(out, (values, index), strict=True):

@@ -273,6 +273,6 @@ def masked_fill(rec: Recorder, out: torch.Tensor, x: torch.Tensor, mask: torch.T
     "prims.device_put.default",
     "alias_copy.default",
 )
-def copy(rec: Recorder, out: torch.Tensor, x: torch.Tensor, *rest: Any, **options: Any) -> None:
+def copy(rec: Recorder, out: torch.Tensor, x: torch.Tensor, *rest: object, **options: object) -> None:
     source = rest[0] if rest and isinstance(rest[0], torch.Tensor) else x
     elementwise(rec, out, [source], lambda a: a)

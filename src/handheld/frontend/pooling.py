@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
+from handheld.frontend.aten import Results, Sizes
 from handheld.frontend.contractions import along_axes
 from handheld.frontend.record import Recorder
 from handheld.frontend.registry import lowering
 from handheld.graph.dtypes import F32, I32
-from handheld.graph.graph import View, contiguous_strides
+from handheld.graph.graph import Attr, View, contiguous_strides
 
 
-def _two(values: Any, default: Any = None) -> tuple[int, int]:
+def _two(values: Sizes | None, default: Sizes | None = None) -> tuple[int, int]:
     values = default if values is None or (isinstance(values, (list, tuple)) and not values) else values
+    assert values is not None
     if isinstance(values, int):
         return (values, values)
     values = list(values)
@@ -39,7 +39,7 @@ def _shape4(t: torch.Tensor) -> tuple[int, ...]:
     return tuple(t.shape) if t.dim() == 4 else (1, *t.shape)
 
 
-def _max_window(kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
+def _max_window(kernel: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes) -> dict[str, Attr]:
     return {
         "kernel": _two(kernel),
         "stride": _two(stride, kernel),
@@ -52,12 +52,12 @@ def _max_window(kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[s
 @lowering("max_pool2d_with_indices.default")
 def max_pool(
     rec: Recorder,
-    out: Any,
+    out: Results,
     x: torch.Tensor,
-    kernel: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> None:
     shape = _shape4(out[0])
@@ -73,10 +73,10 @@ def max_pool_backward(
     out: torch.Tensor,
     g: torch.Tensor,
     x: torch.Tensor,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    kernel: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    dilation: Sizes,
     ceil_mode: bool,
     index: torch.Tensor,
 ) -> None:
@@ -85,11 +85,17 @@ def max_pool_backward(
     bind_image(rec, out, rec.emit("max_pool_grad", [_image(rec, g), _image(rec, index)], [(shape, F32)], attrs)[0])
 
 
-_ADAPTIVE = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "adaptive": True}
+_ADAPTIVE: dict[str, Attr] = {
+    "kernel": (1, 1),
+    "stride": (1, 1),
+    "padding": (0, 0),
+    "dilation": (1, 1),
+    "adaptive": True,
+}
 
 
 @lowering("adaptive_max_pool2d.default")
-def adaptive_max_pool(rec: Recorder, out: Any, x: torch.Tensor, size: Any) -> None:
+def adaptive_max_pool(rec: Recorder, out: Results, x: torch.Tensor, size: Sizes) -> None:
     shape = _shape4(out[0])
     made = rec.emit("max_pool", [_image(rec, x)], [(shape, F32), (shape, I32)], {**_ADAPTIVE, "shape": shape})
     bind_image(rec, out[0], made[0])
@@ -105,7 +111,9 @@ def adaptive_max_pool_backward(
     bind_image(rec, out, rec.emit("max_pool_grad", inputs, [(shape, F32)], {**_ADAPTIVE, "shape": shape})[0])
 
 
-def _average_window(kernel: Any, stride: Any, padding: Any, count_pad: bool, divisor: Any) -> dict[str, Any]:
+def _average_window(
+    kernel: Sizes, stride: Sizes | None, padding: Sizes, count_pad: bool, divisor: int | None
+) -> dict[str, Attr]:
     return {
         "kernel": _two(kernel),
         "stride": _two(stride, kernel),
@@ -120,12 +128,12 @@ def avg_pool(
     rec: Recorder,
     out: torch.Tensor,
     x: torch.Tensor,
-    kernel: Any,
-    stride: Any = None,
-    padding: Any = 0,
+    kernel: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
     ceil_mode: bool = False,
     count_pad: bool = True,
-    divisor: Any = None,
+    divisor: int | None = None,
 ) -> None:
     shape = _shape4(out)
     attrs = _average_window(kernel, stride, padding, count_pad, divisor) | {"shape": shape}
@@ -138,12 +146,12 @@ def avg_pool_backward(
     out: torch.Tensor,
     g: torch.Tensor,
     x: torch.Tensor,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
+    kernel: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
     ceil_mode: bool,
     count_pad: bool,
-    divisor: Any,
+    divisor: int | None,
 ) -> None:
     shape = _shape4(x)
     attrs = _average_window(kernel, stride, padding, count_pad, divisor) | {"shape": shape}
@@ -163,7 +171,7 @@ def _spatial(rec: Recorder) -> tuple[int, ...]:
 
 
 @lowering("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
-def adaptive_avg_pool(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Any) -> None:
+def adaptive_avg_pool(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Sizes) -> None:
     matrices = [_pooling_matrix(x.shape[d], out.shape[d]) for d in _spatial(rec)]
     bind_image(rec, out, rec.contiguous(along_axes(rec, rec.read(x), matrices)).tensor)
 

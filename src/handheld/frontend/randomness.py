@@ -43,13 +43,15 @@ def native_dropout(
 
 
 @lowering("bernoulli.p")
-def bernoulli_p(rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: Any = None) -> None:
+def bernoulli_p(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: torch.Generator | None = None
+) -> None:
     rec.bind(out, uniform(rec, tuple(x.shape), lambda u: u.lt(float(p)).to(ir_dtype(out.dtype))))
 
 
 @lowering("bernoulli_.float")
 def bernoulli_in_place(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: Any = None
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     # ≥ 1 - p rather than < p: dropout keeps an element where its mask is 1
     view = uniform(rec, tuple(x.shape), lambda u: u.ge(float(1 - p)).to(ir_dtype(x.dtype)))
@@ -61,17 +63,17 @@ def bernoulli_in_place(
 
 
 @lowering("bernoulli.default")
-def bernoulli(rec: Recorder, out: torch.Tensor, x: torch.Tensor, generator: Any = None) -> None:
+def bernoulli(rec: Recorder, out: torch.Tensor, x: torch.Tensor, generator: torch.Generator | None = None) -> None:
     rec.bind(out, uniform(rec, tuple(x.shape), lambda u, p: u.lt(p).to(F32), [x]))
 
 
 @lowering("rand.default", "rand_like.default")
-def rand(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+def rand(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
     rec.bind(out, uniform(rec, tuple(out.shape), lambda u: u))
 
 
 @lowering("randn.default", "randn_like.default")
-def randn(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+def randn(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
     shape = tuple(out.shape)
     first, second = uniform(rec, shape, lambda u: u), uniform(rec, shape, lambda u: u)
 
@@ -83,7 +85,7 @@ def randn(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
 
 
 @lowering("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype")
-def randint(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
+def randint(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
     numbers = [a for a in args if isinstance(a, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
     rec.bind(out, uniform(rec, tuple(out.shape), lambda u: (u * float(high - low)).to(I32) + low))
@@ -91,20 +93,27 @@ def randint(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> Non
 
 @lowering("uniform.default")
 def uniform_between(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, low: float = 0, high: float = 1, generator: Any = None
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    low: float = 0,
+    high: float = 1,
+    generator: torch.Generator | None = None,
 ) -> None:
     width = float(high) - float(low)
     rec.bind(out, uniform(rec, tuple(out.shape), lambda u: u * width + float(low)))
 
 
 @lowering("exponential.default")
-def exponential(rec: Recorder, out: torch.Tensor, x: torch.Tensor, rate: float = 1, generator: Any = None) -> None:
+def exponential(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, rate: float = 1, generator: torch.Generator | None = None
+) -> None:
     scale = -1.0 / float(rate)
     rec.bind(out, uniform(rec, tuple(out.shape), lambda u: (1.0 - u).unary("log") * scale))
 
 
 @lowering("randperm.default")
-def randperm(rec: Recorder, out: torch.Tensor, n: int, **options: Any) -> None:
+def randperm(rec: Recorder, out: torch.Tensor, n: int, **options: object) -> None:
     """The order that sorts random numbers."""
     keys = uniform(rec, (1, n), lambda u: u)
     made = rec.emit("sort", [keys], [((1, n), F32), ((1, n), I32)], {"descending": False})
@@ -115,44 +124,54 @@ def randperm(rec: Recorder, out: torch.Tensor, n: int, **options: Any) -> None:
 
 
 @decomposed("normal_functional.default")
-def normal(x: torch.Tensor, mean: float = 0, std: float = 1, *, generator: Any = None) -> torch.Tensor:
+def normal(
+    x: torch.Tensor, mean: float = 0, std: float = 1, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     return torch.randn_like(x) * std + mean
 
 
 @decomposed("normal.float_float")
-def normal_of_size(mean: float, std: float, size: Sequence[int], **options: Any) -> torch.Tensor:
+def normal_of_size(mean: float, std: float, size: Sequence[int], **options: object) -> torch.Tensor:
     made: torch.Tensor = torch.randn(list(size)) * std + mean
     return made
 
 
 @decomposed("normal.Tensor_float", "normal.Tensor_Tensor")
-def normal_around(mean: torch.Tensor, std: Any = 1, *, generator: Any = None) -> torch.Tensor:
+def normal_around(
+    mean: torch.Tensor, std: torch.Tensor | float = 1, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     made: torch.Tensor = torch.randn_like(mean) * std + mean
     return made
 
 
 @decomposed("normal.float_Tensor")
-def normal_wide(mean: float, std: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+def normal_wide(mean: float, std: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
     return torch.randn_like(std) * std + mean
 
 
 @decomposed("log_normal.default")
-def log_normal(x: torch.Tensor, mean: float = 1, std: float = 2, *, generator: Any = None) -> torch.Tensor:
+def log_normal(
+    x: torch.Tensor, mean: float = 1, std: float = 2, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     return (torch.randn_like(x) * std + mean).exp()
 
 
 @decomposed("cauchy.default")
-def cauchy(x: torch.Tensor, median: float = 0, sigma: float = 1, *, generator: Any = None) -> torch.Tensor:
+def cauchy(
+    x: torch.Tensor, median: float = 0, sigma: float = 1, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     return (math.pi * (torch.rand_like(x) - 0.5)).tan() * sigma + median
 
 
 @decomposed("geometric.default")
-def geometric(x: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
+def geometric(x: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
     return (torch.log1p(-torch.rand_like(x)) / math.log1p(-p)).ceil().clamp(min=1)
 
 
 @decomposed("multinomial.default")
-def multinomial(p: torch.Tensor, count: int, replacement: bool = False, *, generator: Any = None) -> torch.Tensor:
+def multinomial(
+    p: torch.Tensor, count: int, replacement: bool = False, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     """Draws by the cumulative distribution, or without repetition by the largest noisy logits."""
     if replacement:
         edges = p.cumsum(-1)

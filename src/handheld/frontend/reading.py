@@ -138,7 +138,7 @@ def watched(rec: Recorder) -> Iterator[None]:
     originals = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist")}
 
     def watch(name: str) -> Any:
-        def read(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+        def read(tensor: torch.Tensor, *args: object, **options: object) -> Any:
             if isinstance(tensor, FakeTensor) and tensor.constant is None:
                 raise ValueRead(f"{rec.path[-1] if rec.path else 'the closure'} calls {name}() on a tensor")
             if not isinstance(tensor, FakeTensor) and rec.knows(tensor):

@@ -33,7 +33,7 @@ from handheld.frontend.reading import BAKED, READS, Frozen, dependence, user_lin
 from handheld.frontend.registry import ADVICE, DECOMPOSED, IGNORED, LOWERINGS, SHAPES, decompositions, functional_twin
 from handheld.frontend.state import StateBuilder, host_array, ir_dtype, tensor_key
 from handheld.frontend.values import Val
-from handheld.graph.graph import Graph, GraphInput, GraphOutput, SlotWrite, View
+from handheld.graph.graph import Attr, Graph, GraphInput, GraphOutput, SlotWrite, View
 
 Build = Callable[..., Any]
 
@@ -341,10 +341,10 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = out.untyped_storage().nbytes() // out.element_size()
         rest = self.loops((size,), (), [], lambda b: Val(b, b.const(0, dtype), dtype))[0]
         value = self.map(view.shape, [view], lambda x: x.to(dtype))
-        region = {
+        region: dict[str, Attr] = {
             "region_shape": tuple(out.shape),
             "region_strides": tuple(out.stride()),
-            "region_offset": out.storage_offset(),
+            "region_offset": int(out.storage_offset()),
         }
         self.bind_tensor(out, self.emit("assign", [rest, value], [((size,), dtype)], region)[0])
 

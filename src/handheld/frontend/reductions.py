@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from handheld.errors import UnsupportedOp
+from handheld.frontend.aten import Dims, Results
 from handheld.frontend.record import Recorder
 from handheld.frontend.registry import lowering
 from handheld.frontend.state import ir_dtype
@@ -20,7 +21,7 @@ from handheld.graph.dtypes import BOOL, F32, I32
 from handheld.graph.graph import View, contiguous_strides
 
 
-def axes_of(x: torch.Tensor, dim: Any) -> tuple[int, ...]:
+def axes_of(x: torch.Tensor, dim: Dims) -> tuple[int, ...]:
     """Reduced dimensions; none given means all."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(x.dim()))
@@ -48,7 +49,13 @@ def finish(rec: Recorder, out: torch.Tensor, view: View) -> None:
 
 @lowering("sum.default", "sum.dim_IntList")
 def total(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> None:
     kind = ir_dtype(out.dtype)
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(kind).reduce("sum")))
@@ -56,7 +63,13 @@ def total(
 
 @lowering("mean.default", "mean.dim")
 def mean(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> None:
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
@@ -66,32 +79,38 @@ def mean(
 
 @lowering("prod.default", "prod.dim_int")
 def prod(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> None:
     kind = ir_dtype(out.dtype)
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(kind).reduce("prod")))
 
 
 @lowering("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
-def truth(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
+def truth(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Dims = None, keepdim: bool = False) -> None:
     op = "any_of" if ".any." in rec.torch_op else "all_of"
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(BOOL).reduce(op)))
 
 
 @lowering("amax.default", "amin.default", "max.default", "min.default")
-def extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
+def extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Dims = None, keepdim: bool = False) -> None:
     op = "max_of" if "max" in rec.torch_op else "min_of"
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op)))
 
 
 @lowering("argmax.default", "argmin.default")
-def arg_extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> None:
+def arg_extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Dims = None, keepdim: bool = False) -> None:
     op = "arg_max" if "argmax" in rec.torch_op else "arg_min"
     finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op, I32)))
 
 
 @lowering("max.dim", "min.dim")
-def extreme_dim(rec: Recorder, out: Any, x: torch.Tensor, dim: int, keepdim: bool = False) -> None:
+def extreme_dim(rec: Recorder, out: Results, x: torch.Tensor, dim: int, keepdim: bool = False) -> None:
     name = "max" if ".max." in rec.torch_op else "min"
     axes, view = axes_of(x, dim), rec.read(x)
 
@@ -122,7 +141,9 @@ def _correction(args: tuple[Any, ...], options: dict[str, Any]) -> float:
 
 
 @lowering("var.correction", "var.dim", "var.default", "std.correction", "std.dim", "std.default")
-def variance(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None, *args: Any, **options: Any) -> None:
+def variance(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Dims = None, *args: object, **options: object
+) -> None:
     if isinstance(dim, bool):
         dim, args = None, (dim, *args)
     _, view = moments(rec, rec.read(x), axes_of(x, dim), _correction(args[:1], options))
@@ -132,7 +153,7 @@ def variance(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Any = None,
 
 
 @lowering("var_mean.correction", "var_mean.dim", "var_mean.default")
-def var_mean(rec: Recorder, out: Any, x: torch.Tensor, dim: Any = None, *args: Any, **options: Any) -> None:
+def var_mean(rec: Recorder, out: Results, x: torch.Tensor, dim: Dims = None, *args: object, **options: object) -> None:
     average, view = moments(rec, rec.read(x), axes_of(x, dim), _correction(args[:1], options))
     finish(rec, out[0], view)
     finish(rec, out[1], average)
@@ -160,7 +181,7 @@ def histc(rec: Recorder, out: torch.Tensor, x: torch.Tensor, bins: int = 100, mi
 
 
 @lowering("_softmax.default", "_log_softmax.default", "_safe_softmax.default")
-def softmax(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *rest: Any, **options: Any) -> None:
+def softmax(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *rest: object, **options: object) -> None:
     view, axes = rec.read(x), axes_of(x, dim)
     rec.bind(out, softmax_view(rec, view, axes, "_log" in rec.torch_op, "_safe" in rec.torch_op))
 
@@ -182,14 +203,16 @@ def softmax_view(rec: Recorder, x: View, axes: tuple[int, ...], log: bool, safe:
 
 
 @lowering("_softmax_backward_data.default")
-def softmax_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, y: torch.Tensor, dim: int, *_: Any) -> None:
+def softmax_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, y: torch.Tensor, dim: int, *_: object) -> None:
     gv, yv, axes = rec.read(g), rec.read(y), axes_of(y, dim)
     dot = keepdim(fold(rec, gv, axes, lambda a, b: (a * b).reduce("sum"), [yv]), yv.shape, axes)
     rec.bind(out, rec.map(yv.shape, [gv, yv, dot], lambda a, b, d: b * (a - d)))
 
 
 @lowering("_log_softmax_backward_data.default")
-def log_softmax_backward(rec: Recorder, out: torch.Tensor, g: torch.Tensor, y: torch.Tensor, dim: int, *_: Any) -> None:
+def log_softmax_backward(
+    rec: Recorder, out: torch.Tensor, g: torch.Tensor, y: torch.Tensor, dim: int, *_: object
+) -> None:
     gv, yv, axes = rec.read(g), rec.read(y), axes_of(y, dim)
     total = keepdim(fold(rec, gv, axes, lambda a: a.reduce("sum")), yv.shape, axes)
     rec.bind(out, rec.map(yv.shape, [gv, yv, total], lambda a, b, s: a - b.unary("exp") * s))

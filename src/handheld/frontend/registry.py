@@ -40,6 +40,7 @@ ADVICE = {
     "aten.linalg_qr.default": _OUTSIDE,
 }
 
+#: a function with the arguments of a PyTorch op, which differ from op to op
 Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
 
@@ -58,13 +59,13 @@ def lowering(*names: str) -> Callable[[Lowering], Lowering]:
 
 
 #: Decompositions into other PyTorch ops, where PyTorch has none or an unsuitable one.
-DECOMPOSED: dict[str, Callable[..., Any]] = {}
+DECOMPOSED: dict[str, Lowering] = {}
 
 
-def decomposed(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def decomposed(*names: str) -> Callable[[Lowering], Lowering]:
     """Registers a function that computes `aten.<name>` with other PyTorch ops."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Lowering) -> Lowering:
         for name in names:
             full = name if name.startswith(("prims.", "aten.")) else f"aten.{name}"
             assert full not in DECOMPOSED and full not in LOWERINGS, full
@@ -75,13 +76,13 @@ def decomposed(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 #: Shape functions for ops whose own shape function rejects arguments that the kernel accepts.
-SHAPES: dict[str, Callable[..., Any]] = {}
+SHAPES: dict[str, Lowering] = {}
 
 
-def shape_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def shape_of(name: str) -> Callable[[Lowering], Lowering]:
     """Registers a function that returns an empty result of `aten.<name>`."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Lowering) -> Lowering:
         SHAPES[f"aten.{name}"] = function
         return function
 
@@ -105,7 +106,7 @@ def functional_twin(func: Any) -> Any:
 
 
 @cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
+def decompositions() -> dict[Any, Lowering]:
     """Returns PyTorch's own table of decompositions."""
     from torch._decomp import decomposition_table
 

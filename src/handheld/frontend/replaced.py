@@ -89,7 +89,7 @@ def _embedding_bag(original: Callable[..., T]) -> Callable[..., T]:
 def _checkpoint(original: Callable[..., T]) -> Callable[..., T]:
     """Uses non-reentrant checkpoints. Reentrant ones run their own backward pass and hide its parameters."""
 
-    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+    def apply(function: Callable[..., Any], preserve: bool, *args: object) -> Any:
         return checkpoints.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve)
 
     return apply

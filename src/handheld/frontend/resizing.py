@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from handheld.frontend.aten import Sizes
 from handheld.frontend.contractions import along_axes
 from handheld.frontend.pooling import bind_image
 from handheld.frontend.record import Recorder
@@ -80,7 +81,7 @@ def _resize(
     "_upsample_nearest_exact3d.default",
     "upsample_trilinear3d.default",
 )
-def upsample(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Any, *options: Any) -> None:
+def upsample(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Sizes, *options: Any) -> None:
     _resize(rec, out, x, x.shape[2:], out.shape[2:], options, backward=False)
 
 
@@ -99,7 +100,7 @@ def upsample(rec: Recorder, out: torch.Tensor, x: torch.Tensor, size: Any, *opti
     "upsample_trilinear3d_backward.default",
 )
 def upsample_backward(
-    rec: Recorder, out: torch.Tensor, g: torch.Tensor, size: Any, input_size: Any, *options: Any
+    rec: Recorder, out: torch.Tensor, g: torch.Tensor, size: Sizes, input_size: Any, *options: Any
 ) -> None:
     _resize(rec, out, g, tuple(input_size)[2:], g.shape[2:], options, backward=True)
 

@@ -66,7 +66,7 @@ def _by_frequency(rec: Recorder, grad: View, index: View, rows: int, width: int,
 
 @lowering("scatter.src", "scatter.value", "scatter_add.default", "scatter.reduce", "scatter.value_reduce")
 def scatter_op(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, **options: Any
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, **options: object
 ) -> None:
     if options.get("reduce", "add") != "add":
         raise UnsupportedOp(f"scatter with reduce={options['reduce']!r} has no lowering")

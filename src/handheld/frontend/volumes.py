@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from handheld.frontend.aten import MaybeTensor, Results, Sizes
 from handheld.frontend.contractions import conv2d, floats
 from handheld.frontend.joining import padded
 from handheld.frontend.layout import permute
@@ -17,7 +17,7 @@ from handheld.frontend.reductions import fold
 from handheld.frontend.registry import lowering
 from handheld.frontend.values import Val, gather, iota
 from handheld.graph.dtypes import F32, I32
-from handheld.graph.graph import View, contiguous_strides
+from handheld.graph.graph import Attr, View, contiguous_strides
 from handheld.graph.program import Builder
 
 Shape = tuple[int, ...]
@@ -95,7 +95,7 @@ def convolution3d(
     out: torch.Tensor,
     x: torch.Tensor,
     w: torch.Tensor,
-    bias: Any,
+    bias: MaybeTensor,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -141,7 +141,7 @@ def convolution3d(
 
 def convolution3d_backward(
     rec: Recorder,
-    out: Any,
+    out: Results,
     g: torch.Tensor,
     x: torch.Tensor,
     w: torch.Tensor,
@@ -182,8 +182,9 @@ def _three(values: Sequence[int]) -> list[int]:
 # ── pooling ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sizes(values: Any, default: Any = None) -> list[int]:
+def _sizes(values: Sizes | None, default: Sizes | None = None) -> list[int]:
     values = default if values is None or (isinstance(values, (list, tuple)) and not values) else values
+    assert values is not None
     return [values] * 3 if isinstance(values, int) else _three(list(values))
 
 
@@ -199,14 +200,16 @@ def _stages(shape: Shape, windows: Shape) -> tuple[Shape, Shape, Shape, Shape]:
     return (n, c * d, h, w), (n, c * d, q, r), (n, c, d, q * r), (n, c, p, q * r)
 
 
-def _attrs(kernel: Any, stride: Any, padding: Any, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _attrs(
+    kernel: Sizes, stride: Sizes | None, padding: Sizes, **more: Attr
+) -> tuple[dict[str, Attr], dict[str, Attr]]:
     k, s, p = _sizes(kernel), _sizes(stride, kernel), _sizes(padding)
     plane = {"kernel": tuple(k[1:]), "stride": tuple(s[1:]), "padding": tuple(p[1:]), **more}
     depth = {"kernel": (k[0], 1), "stride": (s[0], 1), "padding": (p[0], 0), **more}
     return plane, depth
 
 
-def _average(rec: Recorder, op: str, x: View, shape: Shape, attrs: dict[str, Any]) -> View:
+def _average(rec: Recorder, op: str, x: View, shape: Shape, attrs: dict[str, Attr]) -> View:
     return rec.dense(rec.emit(op, [x], [(shape, F32)], {**attrs, "shape": shape})[0])
 
 
@@ -215,12 +218,12 @@ def avg_pool3d(
     rec: Recorder,
     out: torch.Tensor,
     x: torch.Tensor,
-    kernel: Any,
-    stride: Any = None,
-    padding: Any = 0,
+    kernel: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
     ceil_mode: bool = False,
     count_pad: bool = True,
-    divisor: Any = None,
+    divisor: int | None = None,
 ) -> None:
     plane, depth = _attrs(kernel, stride, padding, count_pad=count_pad, divisor=0)
     if divisor:
@@ -236,12 +239,12 @@ def avg_pool3d_backward(
     out: torch.Tensor,
     g: torch.Tensor,
     x: torch.Tensor,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
+    kernel: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
     ceil_mode: bool,
     count_pad: bool,
-    divisor: Any,
+    divisor: int | None,
 ) -> None:
     plane, depth = _attrs(kernel, stride, padding, count_pad=count_pad, divisor=0)
     if divisor:
@@ -254,12 +257,12 @@ def avg_pool3d_backward(
 @lowering("max_pool3d_with_indices.default")
 def max_pool3d(
     rec: Recorder,
-    out: Any,
+    out: Results,
     x: torch.Tensor,
-    kernel: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> None:
     plane, depth = _attrs(kernel, stride, padding, adaptive=False)
@@ -269,7 +272,7 @@ def max_pool3d(
     windows = _volume(out[0].shape)
     stages = _stages((n, c, d, h, w), windows)
 
-    def pool(view: View, shape: Shape, attrs: dict[str, Any]) -> tuple[View, View]:
+    def pool(view: View, shape: Shape, attrs: dict[str, Attr]) -> tuple[View, View]:
         made = rec.emit("max_pool", [view], [(shape, F32), (shape, I32)], {**attrs, "shape": shape})
         return rec.dense(made[0]), rec.dense(made[1])
 
@@ -293,10 +296,10 @@ def max_pool3d_backward(
     out: torch.Tensor,
     g: torch.Tensor,
     x: torch.Tensor,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    kernel: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    dilation: Sizes,
     ceil_mode: bool,
     index: torch.Tensor,
 ) -> None:

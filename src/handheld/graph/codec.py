@@ -53,10 +53,13 @@ MAX_NODES = 1_000_000
 MAX_TENSORS = 4_000_000
 
 
+#: what `json` writes
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
 # Writing
 
 
-def to_json(graph: Graph) -> dict[str, Any]:
+def to_json(graph: Graph) -> dict[str, Json]:
     """The graph as lists, dictionaries, strings, numbers and booleans."""
     return {
         "name": graph.name,
@@ -71,7 +74,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
     }
 
 
-def slot_to_json(slot: Slot) -> dict[str, Any]:
+def slot_to_json(slot: Slot) -> dict[str, Json]:
     return {
         "name": slot.name,
         "shape": list(slot.shape),
@@ -82,11 +85,11 @@ def slot_to_json(slot: Slot) -> dict[str, Any]:
     }
 
 
-def _write_view(view: View) -> list[Any]:
+def _write_view(view: View) -> list[Json]:
     return [view.tensor, list(view.shape), list(view.strides), view.offset]
 
 
-def _write_node(node: Node) -> dict[str, Any]:
+def _write_node(node: Node) -> dict[str, Json]:
     origin = node.origin
     return {
         "op": node.op,
@@ -99,14 +102,14 @@ def _write_node(node: Node) -> dict[str, Any]:
     }
 
 
-def _write_stores(node: Node) -> list[Any]:
+def _write_stores(node: Node) -> list[Json]:
     """An epilogue stores at every point, so that its stores are written as positions alone."""
     if OPS[node.op].epilogue:
         return [store.position for store in node.stores]
     return [[store.position, store.full] for store in node.stores]
 
 
-def value_to_json(value: Any) -> Any:
+def value_to_json(value: object) -> Json:
     """Anything plain: what `a_value` of decode.py reads back."""
     if value is None or isinstance(value, bool | str):
         return value
@@ -128,7 +131,7 @@ def value_to_json(value: Any) -> Any:
 # Reading
 
 
-def from_json(data: Any) -> Graph:
+def from_json(data: object) -> Graph:
     """The graph that `to_json` wrote, or StepFileError. It still has to pass graph/check.py."""
     keys = ("name", "tensors", "nodes", "inputs", "slots", "writes", "outputs", "notes", "packs")
     name, tensors, nodes, inputs, slots, writes, outputs, notes, packs = fields(data, keys, "graph")
@@ -153,7 +156,7 @@ def from_json(data: Any) -> Graph:
     )
 
 
-def slot_from_json(data: Any) -> Slot:
+def slot_from_json(data: object) -> Slot:
     """The slot that `slot_to_json` wrote, or StepFileError."""
     keys = ("name", "shape", "dtype", "role", "names", "torch_dtype")
     name, shape, dtype, role, names, torch_dtype = fields(data, keys, "slot")
@@ -167,7 +170,7 @@ def slot_from_json(data: Any) -> Slot:
     )
 
 
-def _tensor(data: Any, where: str) -> Tensor:
+def _tensor(data: object, where: str) -> Tensor:
     number, shape, dtype, role, name = row(data, 5, where)
     return Tensor(
         an_int(number, "a tensor's number"),
@@ -178,38 +181,38 @@ def _tensor(data: Any, where: str) -> Tensor:
     )
 
 
-def _view(data: Any, where: str) -> View:
+def _view(data: object, where: str) -> View:
     tensor, shape, strides, offset = row(data, 4, where)
     view = View(an_int(tensor, where), a_shape(shape, where), ints(strides, where), an_int(offset, where))
     need(len(view.shape) == len(view.strides), f"{where}: a view needs as many strides as sizes")
     return view
 
 
-def _pair(data: Any, where: str) -> tuple[str, int]:
+def _pair(data: object, where: str) -> tuple[str, int]:
     name, tensor = row(data, 2, where)
     return text(name, where), an_int(tensor, where)
 
 
-def _slot_write(data: Any, where: str) -> SlotWrite:
+def _slot_write(data: object, where: str) -> SlotWrite:
     return SlotWrite(*_pair(data, where))
 
 
-def _pack(data: Any, where: str) -> tuple[int, tuple[int, ...]]:
+def _pack(data: object, where: str) -> tuple[int, tuple[int, ...]]:
     pack, members = row(data, 2, where)
     return an_int(pack, where), a_list(members, an_int, where)
 
 
-def _input(data: Any, where: str) -> GraphInput:
+def _input(data: object, where: str) -> GraphInput:
     name, tensor, kind = row(data, 3, where)
     return GraphInput(text(name, where), an_int(tensor, where), text(kind, where))
 
 
-def _output(data: Any, where: str) -> GraphOutput:
+def _output(data: object, where: str) -> GraphOutput:
     name, view, kind = row(data, 3, where)
     return GraphOutput(text(name, where), _view(view, where), text(kind, where))
 
 
-def _node(data: Any, where: str) -> Node:
+def _node(data: object, where: str) -> Node:
     op, inputs, outputs, attrs, origin = fields(data, ("op", "inputs", "outputs", "attrs", "origin"), "a node")
     op = word(op, OPS, "a node's op")
     phase, path, torch_op = row(origin, 3, "a node's origin")
@@ -223,11 +226,11 @@ def _node(data: Any, where: str) -> Node:
     )
 
 
-def _attributes(op: str, data: Any) -> Mapping[str, Any]:
+def _attributes(op: str, data: object) -> Mapping[str, Any]:
     names = OPS[op].attrs
     fields(data, names, f"the attributes of a {op}")
     attrs: dict[str, Any] = {}
-    for name, value in data.items():
+    for name, value in an_object(data, f"the attributes of a {op}").items():
         where = f"{name} of a {op}"
         if name == "stores":
             attrs[name] = a_list(value, _store_of_epilogue if OPS[op].epilogue else _store, where)
@@ -245,20 +248,20 @@ def _attributes(op: str, data: Any) -> Mapping[str, Any]:
     return attrs
 
 
-def _store(data: Any, where: str) -> Store:
+def _store(data: object, where: str) -> Store:
     position, full = row(data, 2, where)
     return Store(an_int(position, where), a_bool(full, where))
 
 
-def _store_of_epilogue(data: Any, where: str) -> Store:
+def _store_of_epilogue(data: object, where: str) -> Store:
     return Store(an_int(data, where))
 
 
-def _program(data: Any, where: str) -> Program:
+def _program(data: object, where: str) -> Program:
     return a_list(data, _instr, where)
 
 
-def _instr(data: Any, where: str) -> Instr:
+def _instr(data: object, where: str) -> Instr:
     op, dtype, args, params = row(data, 4, where)
     op = word(op, ARITY, f"an instruction in {where}")
     kinds: tuple[Item[Any], ...] = _PARAMS.get(op, ())
@@ -271,8 +274,8 @@ def _instr(data: Any, where: str) -> Instr:
     )
 
 
-def _guards(data: Any, where: str) -> tuple[tuple[int, int, int], ...]:
-    def guard(entry: Any, where: str) -> tuple[int, int, int]:
+def _guards(data: object, where: str) -> tuple[tuple[int, int, int], ...]:
+    def guard(entry: object, where: str) -> tuple[int, int, int]:
         dim, low, high = (an_int(number, where) for number in row(entry, 3, where))
         return dim, low, high
 

@@ -6,8 +6,8 @@ Sizes are bounded, so that reading costs no more than the data itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from handheld.errors import StepFileError
 
@@ -17,8 +17,11 @@ MAX_LIST = 100_000
 MAX_DEPTH = 16
 _MAX_INT = 2**63
 
+#: what notes may hold: plain data, tuples and lists apart
+Note = None | bool | int | float | str | tuple["Note", ...] | list["Note"] | dict[str, "Note"]
+
 V = TypeVar("V")
-Item = Callable[[Any, str], V]
+Item = Callable[[object, str], V]
 
 
 def need(condition: bool, message: str) -> None:
@@ -26,7 +29,7 @@ def need(condition: bool, message: str) -> None:
         raise StepFileError(f"malformed step file: {message}")
 
 
-def bad(value: Any, where: str, wanted: str) -> StepFileError:
+def bad(value: object, where: str, wanted: str) -> StepFileError:
     shown = f"a {type(value).__name__}"
     if isinstance(value, str):
         shown = repr(value[:40])
@@ -35,7 +38,7 @@ def bad(value: Any, where: str, wanted: str) -> StepFileError:
     return StepFileError(f"malformed step file: {where} should be {wanted}, not {shown}")
 
 
-def an_object(data: Any, where: str) -> dict[str, Any]:
+def an_object(data: object, where: str) -> dict[str, object]:
     if not isinstance(data, dict) or len(data) > MAX_LIST:
         raise bad(data, where, f"an object of at most {MAX_LIST} entries")
     for key in data:
@@ -43,7 +46,7 @@ def an_object(data: Any, where: str) -> dict[str, Any]:
     return data
 
 
-def fields(data: Any, keys: tuple[str, ...], where: str) -> list[Any]:
+def fields(data: object, keys: tuple[str, ...], where: str) -> list[object]:
     if not isinstance(data, dict):
         raise bad(data, where, "an object")
     missing = [key for key in keys if key not in data]
@@ -52,13 +55,13 @@ def fields(data: Any, keys: tuple[str, ...], where: str) -> list[Any]:
     return [data[key] for key in keys]
 
 
-def row(data: Any, size: int, where: str) -> list[Any]:
+def row(data: object, size: int, where: str) -> list[object]:
     if not isinstance(data, list | tuple) or len(data) != size:
         raise bad(data, where, f"a list of {size}")
     return list(data)
 
 
-def a_list(data: Any, item: Item[V], where: str, most: int = MAX_LIST) -> tuple[V, ...]:
+def a_list(data: object, item: Item[V], where: str, most: int = MAX_LIST) -> tuple[V, ...]:
     if not isinstance(data, list | tuple):
         raise bad(data, where, "a list")
     if len(data) > most:
@@ -66,7 +69,7 @@ def a_list(data: Any, item: Item[V], where: str, most: int = MAX_LIST) -> tuple[
     return tuple([item(entry, where) for entry in data])
 
 
-def text(data: Any, where: str) -> str:
+def text(data: object, where: str) -> str:
     if not isinstance(data, str):
         raise bad(data, where, "text")
     if len(data) > MAX_TEXT:
@@ -78,32 +81,32 @@ def text(data: Any, where: str) -> str:
     return data
 
 
-def word(data: Any, known: Any, where: str) -> str:
+def word(data: object, known: Collection[str], where: str) -> str:
     if not isinstance(data, str) or data not in known:
         raise bad(data, where, f"one of {', '.join(known)}")
     return data
 
 
-def an_int(data: Any, where: str) -> int:
+def an_int(data: object, where: str) -> int:
     if type(data) is not int or not -_MAX_INT <= data < _MAX_INT:
         raise bad(data, where, "an integer of 64 bits")
     return data
 
 
-def a_size(data: Any, where: str) -> int:
+def a_size(data: object, where: str) -> int:
     number = an_int(data, where)
     if number < 0:
         raise bad(data, where, "0 or more")
     return number
 
 
-def a_bool(data: Any, where: str) -> bool:
+def a_bool(data: object, where: str) -> bool:
     if not isinstance(data, bool):
         raise bad(data, where, "true or false")
     return data
 
 
-def a_number(data: Any, where: str) -> float:
+def a_number(data: object, where: str) -> float:
     if isinstance(data, dict):
         need(len(data) == 1 and "f" in data, f"{where} is no number")
         return float(word(data["f"], ("inf", "-inf", "nan"), where))
@@ -112,15 +115,15 @@ def a_number(data: Any, where: str) -> float:
     return an_int(data, where)
 
 
-def ints(data: Any, where: str) -> tuple[int, ...]:
+def ints(data: object, where: str) -> tuple[int, ...]:
     return a_list(data, an_int, where, MAX_DIMS)
 
 
-def a_shape(data: Any, where: str) -> tuple[int, ...]:
+def a_shape(data: object, where: str) -> tuple[int, ...]:
     return a_list(data, a_size, where, MAX_DIMS)
 
 
-def a_value(data: Any, where: str, depth: int = 0) -> Any:
+def a_value(data: object, where: str, depth: int = 0) -> Note:
     """Anything that may stand in notes."""
     need(depth <= MAX_DEPTH, f"{where} is nested deeper than {MAX_DEPTH}")
     if data is None or isinstance(data, bool):

@@ -86,6 +86,10 @@ class Origin:
     torch_op: str
 
 
+#: what an attribute of a node may be
+Attr = bool | int | float | str | tuple[int, ...] | Program | tuple[Store, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One operation. `outputs` are ids of dense tensors; `attrs` holds plain data only."""
