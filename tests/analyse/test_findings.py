@@ -236,7 +236,7 @@ def test_a_driver_that_waits(made):
         found = named(run, "driver")
         assert found.ops == [1] and found.evidence["share"] == pytest.approx(0.3, abs=0.01)
         assert found.evidence["most_ms"] == pytest.approx(5, abs=0.01)
-        assert "although the next command is there" in found.text and len(found.steps) == 20
+        assert "although the next command is enqueued" in found.text and len(found.steps) == 20
 
 
 def test_a_driver_that_waits_before_a_step(made):

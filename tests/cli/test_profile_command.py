@@ -112,7 +112,7 @@ def test_a_run_file_is_shown_again(run):
 
 def test_no_folder_to_write_to(run):
     result = run("mine.py:make", "--steps", "3", "--out", "away/one.run")
-    assert result.exit_code == 1 and "cannot be made: there is no folder away" in result.stderr
+    assert result.exit_code == 1 and "cannot be created: there is no folder away" in result.stderr
 
 
 def test_json(run):
@@ -300,7 +300,7 @@ def test_a_disk_that_fills(run, tmp_path):
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     said = " ".join(done.stderr.split())
-    assert "one.run could not be written" in said and "committed before opens" in said, said
+    assert "one.run could not be written" in said and "committed before can still be read" in said, said
     with handheld.open_run("one.run") as found:
         assert found.meta["status"] == "running" and not found.complete
         assert found.summary()["steps"] == len(found.steps())

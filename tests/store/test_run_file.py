@@ -93,7 +93,7 @@ def test_missing(tmp_path):
 def test_not_ours(tmp_path, content):
     path = tmp_path / "other.run"
     path.write_bytes(content)
-    with pytest.raises(RunFileError, match="no run file of Handheld"):
+    with pytest.raises(RunFileError, match="is not a run file of Handheld"):
         handheld.open_run(path)
 
 
@@ -102,7 +102,7 @@ def test_another_database(tmp_path):
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE step (id INTEGER)")
     db.close()
-    with pytest.raises(RunFileError, match="is a database, and no run file of Handheld"):
+    with pytest.raises(RunFileError, match="is an SQLite database, but not a run file of Handheld"):
         handheld.open_run(path)
 
 
@@ -147,7 +147,7 @@ def test_a_name_that_is_taken(whole):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(RunFileError, match="cannot be made"):
+    with pytest.raises(RunFileError, match="cannot be created"):
         RunWriter(tmp_path / "no" / "one.run")
 
 
@@ -202,7 +202,7 @@ except RunFileError as error:
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=env, check=False)
-    assert "300 rows are lost; what was committed before opens" in done.stdout, done.stderr
+    assert "300 rows are lost; rows committed before can still be read" in done.stdout, done.stderr
     with handheld.open_run(path) as run:
         assert len(run.steps()) == 100
 

@@ -1,18 +1,18 @@
-"""Pure functions: a run file -> tables, findings.
+"""Pure functions that turn a run file into tables and findings.
 
-run        Run: what `handheld.open_run` gives; its methods are the tables
+run        Run, the result of `handheld.open_run`; its methods are the tables
 timeline   recorded steps on one clock, and where the time of a step goes
-commands   transfers (latency, bandwidth), launches, the host's time
-memory     planned, allocated, and what the process reports
-stats      distributions, where warm-up ends, which steps are slow
-rails      power and energy over a window, by rail
+commands   transfers (latency, bandwidth), launches, time of the host
+memory     planned and allocated memory, and memory of the process
+stats      distributions, end of warm-up, slow steps
+rails      power and energy over a window, per rail
 energy     energy of ops by two methods
-estimate   energy from watts that the user states, marked as an estimate
-ops        the time of ops: each, and by module, phase and kind
-use        how busy device and cores were
-overhead   what measuring has cost
+estimate   energy estimated from watts that the user states
+ops        time of ops: each, and by module, phase and kind
+use        how busy the device and the cores were
+overhead   cost of the measurement itself
 summary    the run in a few numbers
-finding    a finding: a named cause, the steps and ops it touches
-findings   all findings; those about the step
-machine    findings about the machine: load, clocks, heat
+finding    a finding: a named cause, with the steps and ops it affects
+findings   all findings, and the rules about steps
+machine    the rules about the machine: load, clocks, heat
 """

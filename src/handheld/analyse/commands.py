@@ -1,8 +1,8 @@
-"""Commands of recorded steps: transfers cut into latency and bandwidth, launches, the host's time.
+"""Analyses the commands of recorded steps: transfers (latency and bandwidth), launches, time of the host.
 
-A transfer of b bytes takes latency + b / bandwidth. Where a run has transfers of clearly different
-sizes the two are fitted to them; else they are the device's ceilings, where those were measured;
-else only their sum is known.
+A transfer of b bytes takes latency + b / bandwidth. If a run has transfers of clearly different sizes, both values are
+fitted to them. Otherwise they come from the device's ceilings, if those were measured. Otherwise only the total time is
+known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from handheld.analyse.timeline import TRANSFERS, Timed
 from handheld.store.commands import DOWNLOAD, LAUNCH, UPLOAD
 from handheld.store.record import Record
 
-FIT_RATIO = 16  # the largest transfer over the smallest, for a fit
+FIT_RATIO = 16  # A fit needs a largest transfer of at least this many times the smallest.
 CEILINGS: dict[int, str] = {UPLOAD: "to_device", DOWNLOAD: "to_host"}
 
 
@@ -32,24 +32,24 @@ class Transfer(Record):
     gbytes_s: float | None
     latency_ms: float | None
     bandwidth_gbytes_s: float | None
-    split_from: str  # where latency and bandwidth come from
+    split_from: str  # the origin of latency and bandwidth
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCost(Record):
-    """What a launch costs."""
+    """The cost of a launch."""
 
     per_step: float
-    enqueue_us: float  # of the host
+    enqueue_us: float  # host time
     enqueue_p95_us: float
     enqueue_ms_step: float
-    start_us: float | None  # of commands given to an idle device: from the end of the host's call
-    between_us: float | None  # of commands that were there when the one before them ended
+    start_us: float | None  # idle device: from the end of the host's call to the start of the command
+    between_us: float | None  # busy device: from the end of a command to the start of the next, already enqueued one
 
 
 @dataclass(frozen=True, slots=True)
 class HostTime(Record):
-    """The host's time of a recorded step."""
+    """The host's time per recorded step."""
 
     call_ms: float
     enqueue_ms: float
@@ -59,31 +59,31 @@ class HostTime(Record):
 
 
 def after_another(steps: Iterable[Timed]) -> list[Timed]:
-    """Recorded steps that follow another one: the device was at work when they began."""
-    return [one for before, one in itertools.pairwise(steps) if before.window == one.window]
+    """Recorded steps that follow another recorded step, so that the device was busy when they began."""
+    return [step for before, step in itertools.pairwise(steps) if before.window == step.window]
 
 
 def transfers(steps: list[Timed], ceilings: Mapping[str, float] | None) -> list[Transfer]:
-    """A row a kind and size of transfer, the largest first."""
-    mine = after_another(steps)
-    found: dict[tuple[int, int], list[int]] = {}
-    for one in mine:
-        took = one.commands["ended"] - one.commands["started"]
+    """One row per kind and size of transfer, the largest first within each kind."""
+    chosen = after_another(steps)
+    durations: dict[tuple[int, int], list[int]] = {}
+    for step in chosen:
+        took = step.commands["ended"] - step.commands["started"]
         for kind, nbytes, ns in zip(
-            one.commands["kind"].tolist(), one.commands["bytes"].tolist(), took.tolist(), strict=True
+            step.commands["kind"].tolist(), step.commands["bytes"].tolist(), took.tolist(), strict=True
         ):
             if kind in TRANSFERS:
-                found.setdefault((kind, nbytes), []).append(ns)
+                durations.setdefault((kind, nbytes), []).append(ns)
     rows = []
-    for (kind, nbytes), times in sorted(found.items(), key=lambda item: (item[0][0], -item[0][1])):
-        sizes = {size: float(np.median(ns)) for (k, size), ns in found.items() if k == kind}
+    for (kind, nbytes), times in sorted(durations.items(), key=lambda item: (item[0][0], -item[0][1])):
+        sizes = {size: float(np.median(ns)) for (k, size), ns in durations.items() if k == kind}
         latency, rate, split_from = _split(kind, sizes, ceilings)
         seconds = float(np.median(times)) * 1e-9
         rows.append(
             Transfer(
                 kind=TRANSFERS[kind],
                 bytes=nbytes,
-                per_step=len(times) / len(mine),
+                per_step=len(times) / len(chosen),
                 ms=seconds * 1e3,
                 gbytes_s=nbytes / seconds * 1e-9 if seconds else None,
                 latency_ms=None if latency is None else latency * 1e3,
@@ -97,10 +97,10 @@ def transfers(steps: list[Timed], ceilings: Mapping[str, float] | None) -> list[
 def _split(
     kind: int, sizes: Mapping[int, float], ceilings: Mapping[str, float] | None
 ) -> tuple[float | None, float | None, str]:
-    """Latency in s, bandwidth in B/s, and where they come from."""
+    """Latency in s, bandwidth in B/s, and their origin."""
     small, large = min(sizes), max(sizes)
     if small and large >= FIT_RATIO * small:
-        # relative errors count, so that a transfer of 4 bytes says what the latency is
+        # The fit minimises relative errors, so that a transfer of 4 bytes determines the latency.
         at = np.array(list(sizes), np.float64)
         ns = np.array(list(sizes.values()))
         weight = 1 / np.maximum(ns, 1.0)
@@ -114,24 +114,24 @@ def _split(
 
 
 def launches(steps: list[Timed]) -> LaunchCost | None:
-    """What a launch costs: the host to enqueue it, the device to begin it."""
-    mine = after_another(steps)
+    """The cost of a launch: the host's time to enqueue it, and the device's time to start it."""
+    chosen = after_another(steps)
     enqueue, late, between = [], [], []
-    for one in mine:
-        c = one.commands
+    for step in chosen:
+        c = step.commands
         enqueue.append((c["host_end"] - c["host_begin"])[c["kind"] == LAUNCH])
         start, ready, free = c["started"][1:], c["host_end"][1:], c["ended"][:-1]
         waited = ready > free
         late.append((start - ready)[waited])
         between.append((start - free)[~waited])
-    if not mine or not sum(map(len, enqueue)):
+    if not chosen or not sum(map(len, enqueue)):
         return None
     host = np.concatenate(enqueue) * 1e-3
     return LaunchCost(
-        per_step=len(host) / len(mine),
+        per_step=len(host) / len(chosen),
         enqueue_us=float(np.median(host)),
         enqueue_p95_us=float(np.percentile(host, 95)),
-        enqueue_ms_step=float(host.sum()) * 1e-3 / len(mine),
+        enqueue_ms_step=float(host.sum()) * 1e-3 / len(chosen),
         start_us=_median_us(late),
         between_us=_median_us(between),
     )
@@ -143,19 +143,19 @@ def _median_us(parts: list[np.ndarray]) -> float | None:
 
 
 def host(steps: list[Timed]) -> HostTime | None:
-    """The host's time of a recorded step in ms: enqueueing, waiting for the device (it is at most
-    some steps ahead), the rest of the call, and outside of it."""
+    """The host's time per recorded step in ms: enqueueing, waiting for the device (the host may be only a few steps
+    ahead), the rest of the call, and time outside the call."""
     rows = []
-    for before, one in itertools.pairwise(steps):
-        if before.window != one.window:
+    for before, step in itertools.pairwise(steps):
+        if before.window != step.window:
             continue
-        c = one.commands
+        c = step.commands
         enqueue = int((c["host_end"] - c["host_begin"]).sum())
-        # all waiting is after the last launch or copy, before the loss is asked for
+        # The host waits only after the last launch or copy, before it downloads the loss.
         last = int(np.max(np.flatnonzero(c["kind"] != DOWNLOAD), initial=0))
-        until = int(c["host_begin"][last + 1]) if last + 1 < len(c["kind"]) else one.end
+        until = int(c["host_begin"][last + 1]) if last + 1 < len(c["kind"]) else step.end
         waiting = max(until - int(c["host_end"][last]), 0)
-        rows.append((one.end - one.begin, enqueue, waiting, one.begin - before.end))
+        rows.append((step.end - step.begin, enqueue, waiting, step.begin - before.end))
     if not rows:
         return None
     call, enqueue_ms, waiting_ms, outside = np.mean(rows, axis=0) * 1e-6

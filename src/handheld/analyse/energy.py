@@ -1,10 +1,10 @@
-"""Energy of ops, from windows of equal work (profile/energy.py).
+"""The energy of ops, from windows of repeated equal work (profile/energy.py), by two methods.
 
-    slope   (energy of a step with `extra` more runs - energy of a step as it is) / extra
-    alone   energy of a round of these ops alone
+    slope   (energy of a step with `extra` more runs - energy of a normal step) / extra
+    alone   energy of one round in which only these ops run
 
-Each window gives one value; the interval is that of their mean at 95%. Energy is that of the whole
-rail while the op runs: what the device takes when idle is in it, and shown apart (`idle_joules`).
+Each window gives one value; the interval is the 95% interval of their mean. The energy is that of the whole rail
+while the op runs. It includes the power of the idle device, whose share is also reported separately (`idle_joules`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from handheld.store.record import Record
 from handheld.store.rows import EnergyWindowRow
 
 METHODS = ("slope", "alone")
-#: of Student's distribution, two-sided 95%, for 1, 2, ... degrees of freedom
+#: Quantiles of Student's t distribution, two-sided 95%, for 1, 2, ... degrees of freedom.
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 @dataclass(frozen=True, slots=True)
 class RailEnergy(Record):
-    """Energy of the warm steps on one rail, or an estimate of it."""
+    """Energy of the steps after warm-up on one rail, or an estimate of it."""
 
     rail: str
     covers: tuple[str, ...]
@@ -37,7 +37,7 @@ class RailEnergy(Record):
     watts: float | None
     idle_watts: float | None
     joules_step: float | None
-    ticks: int  # of the sensor, which that rests on
+    ticks: int  # how often the sensor's value changed in this time
     seconds: float
     estimate: bool
 
@@ -46,7 +46,7 @@ class RailEnergy(Record):
 class OpEnergy(Record):
     """Energy of one run of all ops of a signature, by one method on one rail."""
 
-    optional: ClassVar[frozenset[str]] = frozenset({"runs", "seconds"})  # an estimate has neither
+    optional: ClassVar[frozenset[str]] = frozenset({"runs", "seconds"})  # An estimate has neither.
 
     signature: str
     method: str
@@ -64,15 +64,15 @@ class OpEnergy(Record):
     estimate: bool = False
 
     def to_json(self) -> dict[str, object]:
-        found = Record.to_json(self)
+        values = Record.to_json(self)
         if not self.estimate:
-            del found["estimate"]  # what was measured is not marked
-        return found
+            del values["estimate"]  # Only estimates are marked.
+        return values
 
 
 @dataclass(frozen=True, slots=True)
 class StepEnergy(Record):
-    """Energy of a step on one rail, beside the sum over its ops by each method."""
+    """Energy of a step on one rail, and the sums over its ops by each method."""
 
     rail: str
     joules: float
@@ -82,23 +82,23 @@ class StepEnergy(Record):
 
 
 def rail_energy(file: RunFile, channels: list[Series], begin: int, end: int, steps: int) -> list[RailEnergy]:
-    """A row a rail that was read from `begin` to `end`, in which so many steps ran."""
+    """One row per rail that was read from `begin` to `end`; `steps` is the number of steps in this time."""
     seconds = (end - begin) * 1e-9
     rows = []
-    for one in rails(channels):
-        joules = one.joules(begin, end)
+    for rail in rails(channels):
+        joules = rail.joules(begin, end)
         if joules is None:
             continue
         rows.append(
             RailEnergy(
-                rail=one.rail,
-                covers=one.covers,
-                part_of=one.part_of,
+                rail=rail.rail,
+                covers=rail.covers,
+                part_of=rail.part_of,
                 joules=joules,
                 watts=joules / seconds if seconds else None,
-                idle_watts=idle_watts(file, one),
+                idle_watts=idle_watts(file, rail),
                 joules_step=joules / steps if steps else None,
-                ticks=one.ticks(begin, end),
+                ticks=rail.ticks(begin, end),
                 seconds=seconds,
                 estimate=False,
             )
@@ -107,21 +107,21 @@ def rail_energy(file: RunFile, channels: list[Series], begin: int, end: int, ste
 
 
 def op_energy(file: RunFile, channels: list[Series]) -> list[OpEnergy]:
-    """A row a signature, method and rail: joules of one run of all ops of the signature."""
+    """One row per signature, method and rail: the joules of one run of all ops of the signature."""
     windows = file.table(EnergyWindowRow, "ORDER BY begin_ns")
     rows = []
     for rail in rails(channels):
-        still = idle_watts(file, rail)
+        idle = idle_watts(file, rail)
         for signature in dict.fromkeys(w.signature for w in windows if w.signature):
             for method in METHODS:
-                row = _one(windows, rail, signature, method, still)
+                row = _op_energy(windows, rail, signature, method, idle)
                 if row is not None:
                     rows.append(row)
     return rows
 
 
 def idle_watts(file: RunFile, rail: Series) -> float | None:
-    """What the rail took before the first step, with the device open and nothing to do."""
+    """The rail's power before the first step, while the device was open and idle."""
     begin, end = file.meta.get("idle_ns") or (0, 0)
     joules = rail.joules(begin, end) if end > begin else None
     return None if joules is None else float(joules / ((end - begin) * 1e-9))
@@ -132,21 +132,21 @@ def _per_run(window: EnergyWindowRow, rail: Series) -> float | None:
     return None if joules is None or not window.runs else joules / window.runs
 
 
-def _one(
-    windows: list[EnergyWindowRow], rail: Series, signature: str, method: str, still: float | None
+def _op_energy(
+    windows: list[EnergyWindowRow], rail: Series, signature: str, method: str, idle: float | None
 ) -> OpEnergy | None:
-    mine = [w for w in windows if w.signature == signature and w.method == method]
+    chosen = [w for w in windows if w.signature == signature and w.method == method]
     plain = [w for w in windows if not w.signature and _per_run(w, rail) is not None]
     values, seconds = [], []
-    for window in mine:
+    for window in chosen:
         joules, each_s = _per_run(window, rail), _seconds(window)
         if joules is None:
             continue
         if method == "slope":
             if not plain:
                 continue
-            # the two plain windows next to it: a device that warms up takes more as time goes on
-            near = sorted(plain, key=lambda one: abs(one.begin_ns - window.begin_ns))[:2]
+            # Compare with the two nearest plain windows, because a device that warms up draws more with time.
+            near = sorted(plain, key=lambda w: abs(w.begin_ns - window.begin_ns))[:2]
             joules = (joules - _mean(_per_run(w, rail) for w in near)) / window.extra
             each_s = (each_s - _mean(map(_seconds, near))) / window.extra
         values.append(joules)
@@ -163,12 +163,12 @@ def _one(
         low_joules=mean - half,
         high_joules=mean + half,
         windows=len(values),
-        ticks=sum(rail.ticks(w.begin_ns, w.end_ns) for w in mine),
-        runs=sum(w.runs * max(w.extra, 1) for w in mine),
-        seconds=sum(w.end_ns - w.begin_ns for w in mine) * 1e-9,
+        ticks=sum(rail.ticks(w.begin_ns, w.end_ns) for w in chosen),
+        runs=sum(w.runs * max(w.extra, 1) for w in chosen),
+        seconds=sum(w.end_ns - w.begin_ns for w in chosen) * 1e-9,
         run_s=run_s,
-        ops=mine[0].ops,
-        idle_joules=None if still is None else still * run_s,
+        ops=chosen[0].ops,
+        idle_joules=None if idle is None else idle * run_s,
     )
 
 
@@ -181,7 +181,7 @@ def _mean(values: Iterable[float | None]) -> float:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """The mean, and half the width of its 95% interval; infinite for one value."""
+    """The mean and half the width of its 95% interval, which is infinite for a single value."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, math.inf
@@ -190,7 +190,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def step_energy(file: RunFile, channels: list[Series]) -> list[StepEnergy]:
-    """A row a rail: joules of a step as it is, beside the sum over its ops by each method."""
+    """One row per rail: the joules of a normal step, and the sums over its ops by each method."""
     windows = file.table(EnergyWindowRow, "WHERE signature='' ORDER BY begin_ns")
     ops = op_energy(file, channels)
     rows = []

@@ -1,7 +1,7 @@
-"""Estimates of energy from watts that the user states (`Estimate`), marked as such.
+"""Estimates energy from watts that the user states (`Estimate`). The results are marked as estimates.
 
 an op      watts_busy × its time
-a step     watts_busy × the time that the device ran a command + watts_idle × the rest of it
+a step     watts_busy × the time in which the device ran a command + watts_idle × the rest of the step
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ RAIL = "estimate"
 
 @dataclass(frozen=True)
 class Estimate:
-    """Watts while the device runs a command, and while it runs none: said by the user, measured by
-    no one. What follows from it is marked as an estimate wherever it appears."""
+    """The power of the device while it runs a command and while it is idle, as stated by the user and not measured.
+    Everything computed from it is marked as an estimate."""
 
     watts_busy: float
     watts_idle: float = 0.0
 
     def __post_init__(self) -> None:
-        fine = all(math.isfinite(w) and w >= 0 for w in (self.watts_busy, self.watts_idle))
-        if not fine or self.watts_busy < self.watts_idle or not self.watts_busy:
+        valid = all(math.isfinite(w) and w >= 0 for w in (self.watts_busy, self.watts_idle))
+        if not valid or self.watts_busy < self.watts_idle or not self.watts_busy:
             raise HandheldError(
-                f"an estimate needs watts when busy, above 0, and when idle, from "
-                f"0 to those; these are {self.watts_busy:g} and "
-                f"{self.watts_idle:g}"
+                "an estimate needs watts_busy above 0 and watts_idle between 0 and watts_busy; "
+                f"these are {self.watts_busy:g} and {self.watts_idle:g}"
             )
 
 
 def model(run: Run) -> Estimate | None:
-    """What was stated, or None: no estimate was asked for."""
+    """The stated watts, or None if the run was not asked for an estimate."""
     given = run.meta.get("estimate")
     return None if given is None else Estimate(given["watts_busy"], given["watts_idle"])
 
 
 def step_estimate(run: Run) -> list[RailEnergy]:
-    """As Run.energy: one row, or none."""
+    """A row for Run.energy, or no row."""
     stated, parts = model(run), run.parts()
     if stated is None or parts is None:
         return []
@@ -68,7 +67,7 @@ def step_estimate(run: Run) -> list[RailEnergy]:
 
 
 def op_estimate(run: Run) -> list[OpEnergy]:
-    """As Run.op_energy: a row a signature, of one run of all its ops."""
+    """Rows for Run.op_energy: one per signature, for one run of all its ops."""
     stated = model(run)
     if stated is None:
         return []
@@ -77,8 +76,8 @@ def op_estimate(run: Run) -> list[OpEnergy]:
         if row.ms is not None and row.graph == run.graph:
             groups.setdefault(row.signature, []).append(row)
     rows = []
-    for signature, mine in groups.items():
-        seconds = sum(row.ms or 0.0 for row in mine) * 1e-3
+    for signature, ops in groups.items():
+        seconds = sum(row.ms or 0.0 for row in ops) * 1e-3
         rows.append(
             OpEnergy(
                 signature=signature,
@@ -92,7 +91,7 @@ def op_estimate(run: Run) -> list[OpEnergy]:
                 runs=None,
                 seconds=None,
                 run_s=seconds,
-                ops=tuple(row.id for row in mine),
+                ops=tuple(row.id for row in ops),
                 idle_joules=stated.watts_idle * seconds,
                 estimate=True,
             )

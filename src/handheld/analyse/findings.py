@@ -1,7 +1,7 @@
-"""What is worth knowing of a run: named causes, with their evidence, the steps and ops they touch.
+"""Findings: named causes of slow steps, with their evidence and the steps and ops they affect.
 
-Causes in the machine are in machine.py, those in the step here; the thresholds are at the top of each. A slow step
-that nothing explains is said to be unexplained.
+Rules about the machine are in machine.py, rules about the step are here; thresholds are at the top of each file. A slow
+step that no finding explains is reported as unexplained.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from handheld.store.commands import LAUNCH
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
-CALLER_SHARE = 0.05  # of the run's time that the device had nothing to do between calls
-CALLER_STEP = 0.1  # of a step's time: less than that is no wait
-CALLER_MOST = 0.98  # of all that was waited: the steps that it lies in are named
-LAUNCHING_SHARE = 0.2  # of a step's time that the device waits for the host's launches
-DRIVER_SHARE = 0.1  # of a step's time that nothing runs although the next command is there
-DRIFT_SHARE, DRIFT_S = 0.1, 5.0  # longer or shorter steps at the end of a run of at least so long
+# Each share is the least for which a finding is reported.
+CALLER_SHARE = 0.05  # share of the run in which the device was idle between calls
+CALLER_STEP = 0.1  # share of a step's time; shorter waits are ignored
+CALLER_MOST = 0.98  # share of the total wait that the named steps must cover
+LAUNCHING_SHARE = 0.2  # share of a step in which the device waits for the host to launch
+DRIVER_SHARE = 0.1  # share of a step in which nothing runs although the next command is enqueued
+DRIFT_SHARE, DRIFT_S = 0.1, 5.0  # change of the step time from beginning to end; the least length of the run in s
 
 
 def find(run: Run) -> list[Finding]:
-    """All findings; those that touch most steps first, unexplained slow steps last."""
-    found = [
+    """All findings: those that affect most steps first, slow steps last."""
+    findings = [
         *machine.loads(run),
         *machine.clocks(run),
         *machine.heat(run),
@@ -38,13 +39,13 @@ def find(run: Run) -> list[Finding]:
         *_transfers(run),
         *_drift(run),
     ]
-    found.sort(key=lambda one: -len(one.steps))
-    return [*found, *_slow(run, found)]
+    findings.sort(key=lambda item: -len(item.steps))
+    return [*findings, *_slow(run, findings)]
 
 
 def _caller(run: Run) -> list[Finding]:
-    """Time between the calls of two steps (a data loader, the user's own code) in which the device
-    had nothing to do: what a step took longer than the device needs, as far as that was outside."""
+    """Time between the calls of two steps (a data loader, the user's code) in which the device was idle. It is the part
+    of a step's time beyond what the device needs, limited to the time outside the call."""
     begin, _ = run.warm()
     steps = [s for s in run.steps() if s.begin_ns >= begin]
     if len(steps) < 3:
@@ -55,7 +56,7 @@ def _caller(run: Run) -> list[Finding]:
     need = {graph: _needed(run, graph) for graph in run.graphs}
     needed = np.array([need[b.graph] for _, b in pairs])
     lost = np.minimum(outside, np.maximum(whole - needed, 0))
-    # a profiler's own window ends, and opens, with work between steps
+    # The profiler itself works between steps when it opens or closes a window.
     lost[[a.window != b.window for a, b in pairs]] = 0
     long = lost > CALLER_STEP * np.where(needed > 0, needed, np.median(whole))
     share = float(lost[long].sum() / whole.sum()) if long.any() else 0.0
@@ -64,12 +65,12 @@ def _caller(run: Run) -> list[Finding]:
     long &= lost >= _least_of_most(lost[long])
     ids = [b.id for (_, b), hit in zip(pairs, long, strict=True) if hit]
     each = float(np.median(lost[long])) * 1e-6
-    what = "the device waits" if run.periods else "whether the device waits is not known:"
+    what = "the device waits" if run.periods else "it is not known whether the device waits:"
     return [
         finding(
             "caller",
             f"{what} {each:.2f} ms between the end of a step and the beginning "
-            f"of the next in {len(ids)} steps, {share:.0%} of the time: for data, or the "
+            f"of the next in {len(ids)} steps, {share:.0%} of the time, for data or for the "
             "caller's own code",
             ids,
             _first_ops(run),
@@ -80,22 +81,22 @@ def _caller(run: Run) -> list[Finding]:
 
 
 def _least_of_most(values: np.ndarray) -> float:
-    """The smallest of the largest values that make up CALLER_MOST of the sum: of a few long waits
-    and many that are nothing beside them, the long ones are meant."""
+    """The smallest of the largest values that together make up CALLER_MOST of the sum. It separates a few long waits
+    from many negligible ones."""
     falling = np.sort(values)[::-1]
     last = np.searchsorted(np.cumsum(falling), CALLER_MOST * falling.sum())
     return float(falling[min(int(last), len(falling) - 1)])
 
 
 def _needed(run: Run, graph: str) -> float:
-    """ns that the device needs for a step, without waiting for the caller; 0: not known, or it
-    works only while it is called, so that all time outside counts."""
+    """The time in ns that the device needs for a step, without waiting for the caller. 0 if it is not known, or if the
+    device works only during the call, so that all time outside the call counts."""
     parts = None if run.meta.get("device") in ("reference:cpu", "pytorch:cpu") else run.parts(graph)
     return (parts.ms - parts.caller) * 1e6 if parts else 0.0
 
 
 def _first_ops(run: Run) -> list[int]:
-    """The op of each graph that waits for the batch."""
+    """The first op of each graph: it waits for the batch."""
     first: dict[str, int] = {}
     for row in run.op_rows:
         if row.launches:
@@ -120,18 +121,18 @@ def _launching(run: Run) -> list[Finding]:
 
 
 def _driver(run: Run) -> list[Finding]:
-    """Commands that were there and did not begin."""
+    """Time in which an enqueued command did not start."""
     parts = run.parts()
     if parts is None or parts.between < DRIVER_SHARE * parts.ms:
         return []
     share = parts.between / parts.ms
     steps = [p.step for p in run.periods if p.graph == run.graph]
-    waits: dict[tuple[int, int], int] = {}  # before a command, of its kind and op
-    for one, after in itertools.pairwise(run.timed):
-        if one.step not in steps or one.window != after.window:
+    waits: dict[tuple[int, int], int] = {}  # (kind, op) of a command -> total wait before it
+    for step, after in itertools.pairwise(run.timed):
+        if step.step not in steps or step.window != after.window:
             continue
-        gaps, late = timeline.gaps_after(one, after)
-        kinds, ops = (np.append(one.commands[name][1:], after.commands[name][0]).tolist() for name in ("kind", "op"))
+        gaps, late = timeline.gaps_after(step, after)
+        kinds, ops = (np.append(step.commands[name][1:], after.commands[name][0]).tolist() for name in ("kind", "op"))
         for key, ns in zip(zip(kinds, ops, strict=True), (gaps - late).tolist(), strict=True):
             waits[key] = waits.get(key, 0) + ns
     (kind, op), most = max(waits.items(), key=lambda item: item[1])
@@ -141,8 +142,8 @@ def _driver(run: Run) -> list[Finding]:
         finding(
             "driver",
             f"nothing runs for {parts.between:.2f} ms of a step "
-            f"({share:.0%}) although the next command is there: the driver, or the "
-            f"device. {most_ms:.2f} ms of that are before {name}",
+            f"({share:.0%}) although the next command is enqueued: the driver or the "
+            f"device is late. {most_ms:.2f} ms of that are before {name}",
             steps,
             [op] if kind == LAUNCH else [],
             ms=parts.between,
@@ -157,10 +158,10 @@ def _op_names(run: Run) -> dict[int, str]:
 
 
 def _transfers(run: Run) -> list[Finding]:
-    """Transfers with launches before and after them in their step."""
+    """Transfers in the middle of a step, with launches before and after them."""
     hits: dict[tuple[str, int, int], list[tuple[int, int, float]]] = {}
-    for one in run.timed:
-        c = one.commands
+    for step in run.timed:
+        c = step.commands
         launches = np.flatnonzero(c["kind"] == LAUNCH)
         for at in np.flatnonzero(c["kind"] != LAUNCH) if len(launches) else ():
             if not launches[0] < at < launches[-1]:
@@ -169,20 +170,20 @@ def _transfers(run: Run) -> list[Finding]:
             stall = float(c["started"][after] - c["ended"][before]) * 1e-6
             name = timeline.TRANSFERS[int(c["kind"][at])]
             hits.setdefault((name, int(c["op"][before]), int(c["op"][after])), []).append(
-                (one.step, int(c["bytes"][at]), stall)
+                (step.step, int(c["bytes"][at]), stall)
             )
     ops = _op_names(run)
     rows = []
-    for (name, before, after), found in hits.items():
-        stall = float(np.median([ms for _, _, ms in found]))
+    for (name, before, after), transfers in hits.items():
+        stall = float(np.median([ms for _, _, ms in transfers]))
         rows.append(
             finding(
                 "transfer",
-                f"a {name} of {found[0][1]:,} bytes in the middle of the step, after "
+                f"a {name} of {transfers[0][1]:,} bytes in the middle of the step, after "
                 f"{ops.get(before, before)}: the device does no other work for {stall:.2f} ms",
-                sorted({step for step, _, _ in found}),
+                sorted({id_ for id_, _, _ in transfers}),
                 [before, after],
-                bytes=found[0][1],
+                bytes=transfers[0][1],
                 ms=stall,
             )
         )
@@ -198,19 +199,20 @@ def _drift(run: Run) -> list[Finding]:
     return [
         finding(
             "drift",
-            f"steps got {word} throughout: the last ones took {abs(share):.0%} {word} than the first ones",
+            f"steps got {word} during the run: the last ones took {abs(share):.0%} {word} than the first ones",
             [],
             share=share,
         )
     ]
 
 
-def _slow(run: Run, found: list[Finding]) -> list[Finding]:
-    """Steps that took far longer than the others, with what else is known of them."""
+def _slow(run: Run, findings: list[Finding]) -> list[Finding]:
+    """Steps that took far longer than the others, grouped by the findings that affect them."""
     causes: dict[str, list[int]] = {}
-    # a load's edges are known to a bin
-    edge = round(machine.BIN_S * 1e9)
-    known = {one.kind: {*one.steps, *touched(run, [(a - edge, b + edge) for a, b in one.intervals])} for one in found}
+    edge = round(machine.BIN_S * 1e9)  # The edges of a load are known only to one bin.
+    known = {
+        item.kind: {*item.steps, *touched(run, [(a - edge, b + edge) for a, b in item.intervals])} for item in findings
+    }
     for step in sorted(itertools.chain.from_iterable(run.variance(graph).slow_steps for graph in run.graphs)):
         named = sorted(kind for kind, ids in known.items() if step in ids)
         causes.setdefault(", ".join(named) or "unexplained", []).append(step)

@@ -1,4 +1,4 @@
-"""Findings about the machine: load, clocks and heat. The thresholds are at the top."""
+"""Rules for findings about the machine: load, clocks and heat. Thresholds are at the top."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from handheld.analyse.rails import Series
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
-BIN_S = 0.1  # over which loads are averaged
-SMOOTH = 3  # bins: on a full machine a thread's share comes in pieces
-CORES, CORES_S = 0.5, 0.5  # more cores than usual, for so long: work besides the steps
-THREADS = 0.25  # the same of threads that were started: they are not there in other steps
-AT_WORK = 0.3  # a core's clock counts while it is busy for this share of the time
-CLOCK_SHARE, CLOCK_S = 0.85, 0.3  # a clock below that share of what it was, for so long
-WARMER_C = 5.0  # above the start
+BIN_S = 0.1  # Loads are averaged over bins of this length.
+SMOOTH = 3  # Loads are smoothed over this many bins: on a busy machine a thread runs at irregular times.
+CORES, CORES_S = 0.5, 0.5  # A finding needs this many more busy cores than usual, for this time in s.
+THREADS = 0.25  # The same for newly started threads, which do not exist in other steps.
+AT_WORK = 0.3  # The clock of a core counts only while the core is busy for this share of the time.
+CLOCK_SHARE, CLOCK_S = 0.85, 0.3  # A clock has fallen if it is below this share of its usual value, for this time in s.
+WARMER_C = 5.0  # A finding needs this rise in temperature since the start.
 
 
-def _rate(one: Series, at: np.ndarray) -> np.ndarray:
-    """How fast a counter rises in each bin, per second."""
-    rate: np.ndarray = np.diff(np.interp(at, one.t_ns, one.values)) / (np.diff(at) * 1e-9)
+def _rate(counter: Series, at: np.ndarray) -> np.ndarray:
+    """The rise of a counter per second, in each bin."""
+    rate: np.ndarray = np.diff(np.interp(at, counter.t_ns, counter.values)) / (np.diff(at) * 1e-9)
     return rate
 
 
@@ -34,13 +34,13 @@ def _bins(run: Run) -> np.ndarray:
 
 
 def _busy(run: Run, source: str, at: np.ndarray) -> np.ndarray | None:
-    """Cores that a source's counters of time have kept busy, in each bin."""
+    """The number of busy cores in each bin, from the time counters of a source."""
     rates = [_rate(s, at) for s in run.channels if s.source == source and s.quantity == "time" and s.counter]
     return np.sum(rates, axis=0) if rates else None
 
 
 def loads(run: Run) -> list[Finding]:
-    """Cores that something besides the usual work of a step kept busy."""
+    """Cores that were busy with other work than the usual steps."""
     at = _bins(run)
     if len(at) < 3:
         return []
@@ -52,21 +52,21 @@ def loads(run: Run) -> list[Finding]:
             at,
             threads,
             "own load",
-            "threads that this process started kept {:.1f} cores busy besides its steps",
+            "threads that this process started kept {:.1f} cores busy in addition to its steps",
             THREADS,
         )
     if own is not None and not rows:
-        # steps that are faster than others have more of the machine, and nothing besides them
+        # Steps that are faster than others use more cores without any additional work.
         rows += [
-            one
-            for one in _more(
-                run, at, own, "own load", "this process kept {:.1f} cores more busy than in its other steps"
+            item
+            for item in _more(
+                run, at, own, "own load", "this process kept {:.1f} more cores busy than in its other steps"
             )
-            if not _faster(run, one.steps)
+            if not _faster(run, item.steps)
         ]
     if own is not None and cores is not None:
         rows += _more(
-            run, at, cores - own, "other load", "other processes kept {:.1f} cores more busy than at other times"
+            run, at, cores - own, "other load", "other processes kept {:.1f} more cores busy than at other times"
         )
     return rows
 
@@ -94,32 +94,32 @@ def _more(run: Run, at: np.ndarray, load: np.ndarray, kind: str, text: str, core
 
 
 def _faster(run: Run, steps: list[int]) -> bool:
-    """Whether these steps took clearly less than the others."""
+    """Whether these steps took clearly less time than the others."""
     inside = set(steps)
     times: dict[bool, list[int]] = {True: [], False: []}
-    for before, one in itertools.pairwise(run.steps()):
-        times[one.id in inside].append(one.end_ns - before.end_ns)
+    for before, step in itertools.pairwise(run.steps()):
+        times[step.id in inside].append(step.end_ns - before.end_ns)
     return all(times.values()) and bool(np.median(times[True]) < (1 - OP_SHARE) * np.median(times[False]))
 
 
 def clocks(run: Run) -> list[Finding]:
-    """Clocks that fell while steps ran; a core's own only while that core was at work."""
+    """Clocks that fell while steps ran. The clock of a core counts only while the core was busy."""
     rows = []
     begin, end = run.warm()
     for source, group in itertools.groupby((s for s in run.channels if s.quantity == "frequency"), lambda s: s.source):
         fallen = {}
-        for one in group:
-            inside = (one.t_ns >= begin) & (one.t_ns <= end)
-            at, values = np.append(one.t_ns[inside], end), one.values[inside]
-            low = _low(run, one, at, values) if len(values) > 2 else np.zeros(0, bool)
+        for clock in group:
+            inside = (clock.t_ns >= begin) & (clock.t_ns <= end)
+            at, values = np.append(clock.t_ns[inside], end), clock.values[inside]
+            low = _low(run, clock, at, values) if len(values) > 2 else np.zeros(0, bool)
             where = stretches(at, low, CLOCK_S) if low.any() else []
             if where:
                 usual = float(np.percentile(values, 90))
-                fallen[one.name] = (where, usual, float(values[low].mean()))
+                fallen[clock.name] = (where, usual, float(values[low].mean()))
         if not fallen:
             continue
         name, (_, usual, least) = min(fallen.items(), key=lambda item: item[1][2] / item[1][1])
-        where = sorted(one for intervals, _, _ in fallen.values() for one in intervals)
+        where = sorted(interval for intervals, _, _ in fallen.values() for interval in intervals)
         steps = touched(run, where)
         longest = max(seconds_of(intervals) for intervals, _, _ in fallen.values())
         others = f" and {len(fallen) - 1} more" if len(fallen) > 1 else ""
@@ -139,12 +139,12 @@ def clocks(run: Run) -> list[Finding]:
     return rows
 
 
-def _low(run: Run, one: Series, at: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Which of a clock's values are low while there is work."""
+def _low(run: Run, clock: Series, at: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Which values of a clock are low while there is work."""
     low: np.ndarray = values < CLOCK_SHARE * np.percentile(values, 90)
-    core = one.name.partition(" ")[0]
+    core = clock.name.partition(" ")[0]
     work = [s for s in run.channels if s.source == "cpu" and s.name.partition(" ")[0] == core]
-    if one.source == "cpu-clock" and work:
+    if clock.source == "cpu-clock" and work:
         low &= _rate(work[0], at) >= AT_WORK
     return low
 
@@ -152,14 +152,14 @@ def _low(run: Run, one: Series, at: np.ndarray, values: np.ndarray) -> np.ndarra
 def heat(run: Run) -> list[Finding]:
     rows = []
     begin, end = run.warm()
-    for one in run.channels:
-        values = one.within(begin, end) if one.quantity == "temperature" else np.zeros(0)
+    for channel in run.channels:
+        values = channel.within(begin, end) if channel.quantity == "temperature" else np.zeros(0)
         if len(values) > 4 and values[-1] - values[0] > WARMER_C:
-            hot = one.t_ns[(one.t_ns >= begin) & (one.values > values[0] + WARMER_C)]
+            hot = channel.t_ns[(channel.t_ns >= begin) & (channel.values > values[0] + WARMER_C)]
             rows.append(
                 finding(
                     "heat",
-                    f"{one.rail} rose from {values[0]:.0f} to {values[-1]:.0f} °C",
+                    f"{channel.rail} rose from {values[0]:.0f} to {values[-1]:.0f} °C",
                     touched(run, [(int(hot[0]), end)]),
                     from_c=float(values[0]),
                     to_c=float(values[-1]),

@@ -1,4 +1,4 @@
-"""Planned memory beside what was allocated, and what the process and the device report."""
+"""Compares planned and allocated memory with what the process and the device report."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from handheld.analyse.rails import Series
     from handheld.analyse.run import Run
 
-#: sources whose memory is a device's own
+#: Sources that report a device's own memory.
 DEVICE_MEMORY = ("nvidia", "amd-gpu")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveMemory(Record):
-    """Bytes alive while an op runs, and those of each category."""
+    """Bytes alive while an op runs, in total and per category."""
 
     id: int
     op: str
@@ -30,10 +30,10 @@ class LiveMemory(Record):
     live: Mapping[str, int]
 
     def to_json(self) -> dict[str, object]:
-        """The categories are among the rest."""
-        found = Record.to_json(self)
-        del found["live"]
-        return {**found, **self.live}
+        """The categories become keys next to the other fields."""
+        values = Record.to_json(self)
+        del values["live"]
+        return {**values, **self.live}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Growth(Record):
-    """A part of what the process grew by."""
+    """One part of the growth of the process's memory."""
 
     what: str
     bytes: float
@@ -55,8 +55,8 @@ class Growth(Record):
 
 @dataclass(frozen=True, slots=True)
 class MemorySummary(Record):
-    """Bytes; None for what is not known. `explained` is what the process grew by, in parts that add
-    up: each says what it is."""
+    """All values are bytes, or None if not known. `explained` splits the growth of the process into named parts
+    that add up to it."""
 
     optional: ClassVar[frozenset[str]] = frozenset({"process_bytes"})
 
@@ -72,13 +72,13 @@ class MemorySummary(Record):
     process_bytes: float | None
 
     def to_json(self) -> dict[str, object]:
-        owners = [[one.name, one.category, one.bytes] for one in self.owners]
+        owners = [[owner.name, owner.category, owner.bytes] for owner in self.owners]
         return {**Record.to_json(self), "owners": owners}
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """What the process reports: the most it held, and what it grew by."""
+    """Memory of the process: its maximum, its growth, and the parts of the growth."""
 
     bytes: float | None = None
     growth_bytes: float | None = None
@@ -86,7 +86,7 @@ class _Process:
 
 
 def memory_table(run: Run, graph: str) -> list[LiveMemory]:
-    """The ops of a graph in their order; empty: not known."""
+    """One row per op of a graph, in their order. Empty if the memory is not known."""
     return [
         LiveMemory(row.id, row.op, row.path, row.phase, sum(row.live.values()), row.live)
         for row in run.op_rows
@@ -101,7 +101,7 @@ def memory_summary(run: Run) -> MemorySummary:
     return MemorySummary(
         peak_bytes=peak,
         peak_op=planned.get("peak_op"),
-        owners=tuple(Owner(*one) for one in planned.get("owners", [])),
+        owners=tuple(Owner(*owner) for owner in planned.get("owners", [])),
         plan_bytes=run.meta.get("plan_bytes"),
         allocated_bytes=allocated,
         not_alive_bytes=allocated - peak if allocated is not None and peak is not None else None,
@@ -126,25 +126,25 @@ def _process(run: Run, allocated: int | None) -> _Process:
     during = resident[0].within(*run.span()) if resident and started and run.steps() else ()
     if not len(during):
         return _Process()
-    most, one = float(np.max(during)), resident[0]
-    if one.t_ns[0] >= started:
-        return _Process(most)  # sampling began when the plan was running already
-    before = float(one.values[0])
+    most, samples = float(np.max(during)), resident[0]
+    if samples.t_ns[0] >= started:
+        return _Process(most)  # Sampling began after the plan had started, so the growth is not known.
+    before = float(samples.values[0])
     caps = run.meta.get("caps") or {}
     buffers = allocated if caps.get("unified_memory") else None
-    return _Process(most, most - before, _explained(one, started, before, most, buffers))
+    return _Process(most, most - before, _explained(samples, started, before, most, buffers))
 
 
 def _explained(resident: Series, started: int, before: float, most: float, buffers: int | None) -> tuple[Growth, ...]:
     then = float(np.interp(started, resident.t_ns, resident.values))
     rest = then - before - (buffers or 0)
-    own = [Growth("buffers of the plan, which are in the process here", buffers)] if buffers else []
+    planned = [Growth("buffers of the plan, which are in the process on this device", buffers)] if buffers else []
     return (
-        *own,
+        *planned,
         Growth(
-            "starting: programs built, the driver, copies of values on the host; less what "
-            "was free in the process already",
+            "start: compiled programs, the driver, copies of values on the host; minus memory "
+            "that was already free in the process",
             rest,
         ),
-        Growth("while steps ran: first launches, batches, times and samples kept", most - then),
+        Growth("during the steps: first launches, batches, stored times and samples", most - then),
     )

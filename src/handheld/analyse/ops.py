@@ -1,4 +1,4 @@
-"""The time of ops: each by itself, and by module, phase and kind."""
+"""The time of ops: of each op, and by module, phase and kind."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TIMES = frozenset({"p5_ms", "p95_ms", "cv", "recorded", "gflops", "gbytes_s"})
 
 @dataclass(frozen=True, slots=True)
 class OpTime(Record):
-    """An op, its time (median over recorded steps), work and rates. Times are None for ops of
-    graphs that were not recorded."""
+    """An op with its time (median over recorded steps), work and rates. Times are None for ops of graphs that were not
+    recorded."""
 
     id: int
     graph: str
@@ -33,22 +33,22 @@ class OpTime(Record):
     flops: int
     bytes: int
     ms: float | None = None
-    share: float | None = None  # of the time of all ops
+    share: float | None = None  # share of the time of all ops
     p5_ms: float | None = None
     p95_ms: float | None = None
     cv: float | None = None
-    recorded: int | None = None  # how many times the median is of
+    recorded: int | None = None  # the number of recorded times
     gflops: float | None = None
     gbytes_s: float | None = None
 
     @property
     def title(self) -> str:
-        """Module path and op, for people."""
+        """Module path and op, for messages and tables."""
         return f"{self.path or '(model)'} {self.op}"
 
     def to_json(self) -> dict[str, object]:
-        found = Record.to_json(self)
-        return found if self.ms is not None else {k: v for k, v in found.items() if k not in _TIMES}
+        values = Record.to_json(self)
+        return values if self.ms is not None else {k: v for k, v in values.items() if k not in _TIMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class GroupTime(Record):
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime(GroupTime):
-    """Of a module path; a phase in which it has no op is None."""
+    """The total of one module path. The time of a phase is None if the module has no op in it."""
 
     optional: ClassVar[frozenset[str]] = frozenset({"forward_ms", "backward_ms", "update_ms"})
 
@@ -77,26 +77,26 @@ class ModuleTime(GroupTime):
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime(GroupTime):
-    """Of a phase: forward, backward or update."""
+    """The total of one phase: forward, backward or update."""
 
     phase: str
 
 
 @dataclass(frozen=True, slots=True)
 class KindTime(GroupTime):
-    """Of a kind of op."""
+    """The total of one kind of op."""
 
     op: str
 
 
 def op_table(rows: Sequence[OpRow], times: Mapping[int, np.ndarray]) -> list[OpTime]:
-    """All ops, the longest first. `times` has the ns of each op, one value a recorded step."""
+    """All ops, the longest first. `times` maps the id of an op to its times in ns, one per recorded step."""
     total = sum(float(np.median(t)) for t in times.values()) or 1.0
-    return sorted((_op_time(row, times.get(row.id), total) for row in rows), key=lambda one: -(one.ms or 0.0))
+    return sorted((_op_time(row, times.get(row.id), total) for row in rows), key=lambda op: -(op.ms or 0.0))
 
 
 def _op_time(row: OpRow, ns: np.ndarray | None, total: float) -> OpTime:
-    one = OpTime(
+    op = OpTime(
         id=row.id,
         graph=row.graph,
         position=row.position,
@@ -111,11 +111,11 @@ def _op_time(row: OpRow, ns: np.ndarray | None, total: float) -> OpTime:
         bytes=row.bytes,
     )
     if ns is None:
-        return one
+        return op
     spread = stats.distribution(ns * 1e-6)
     seconds = spread.median * 1e-3
     return replace(
-        one,
+        op,
         ms=spread.median,
         share=float(np.median(ns)) / total,
         p5_ms=spread.p5,
@@ -128,48 +128,48 @@ def _op_time(row: OpRow, ns: np.ndarray | None, total: float) -> OpTime:
 
 
 def by_module(ops: Sequence[OpTime], depth: int | None) -> list[ModuleTime]:
-    """By the first `depth` names of the module path; None: by all of it."""
+    """Totals by the first `depth` names of the module path, or by the whole path if `depth` is None."""
 
     def key(row: OpTime) -> str:
         return ".".join((row.path.split(".") if row.path else ["(model)"])[:depth])
 
-    def in_phase(mine: list[OpTime], phase: str) -> float | None:
-        times = [row.ms or 0.0 for row in mine if row.phase == phase]
+    def in_phase(group: list[OpTime], phase: str) -> float | None:
+        times = [row.ms or 0.0 for row in group if row.phase == phase]
         return sum(times) if times else None
 
-    made = []
-    for path, mine in _groups(ops, key):
-        one = _total(mine)
-        made.append(
+    rows = []
+    for path, group in _groups(ops, key):
+        total = _total(group)
+        rows.append(
             ModuleTime(
-                *(one.ms, one.share, one.ops, one.launches, one.flops, one.bytes),
+                *(total.ms, total.share, total.ops, total.launches, total.flops, total.bytes),
                 path=path,
-                forward_ms=in_phase(mine, "forward"),
-                backward_ms=in_phase(mine, "backward"),
-                update_ms=in_phase(mine, "update"),
+                forward_ms=in_phase(group, "forward"),
+                backward_ms=in_phase(group, "backward"),
+                update_ms=in_phase(group, "update"),
             )
         )
-    return sorted(made, key=lambda one: -one.ms)
+    return sorted(rows, key=lambda row: -row.ms)
 
 
 def by_phase(ops: Sequence[OpTime]) -> list[PhaseTime]:
-    made = []
-    for phase, mine in _groups(ops, lambda row: row.phase):
-        one = _total(mine)
-        made.append(PhaseTime(one.ms, one.share, one.ops, one.launches, one.flops, one.bytes, phase))
-    return sorted(made, key=lambda one: -one.ms)
+    rows = []
+    for phase, group in _groups(ops, lambda row: row.phase):
+        total = _total(group)
+        rows.append(PhaseTime(total.ms, total.share, total.ops, total.launches, total.flops, total.bytes, phase))
+    return sorted(rows, key=lambda row: -row.ms)
 
 
 def by_kind(ops: Sequence[OpTime]) -> list[KindTime]:
-    made = []
-    for kind, mine in _groups(ops, lambda row: row.op):
-        one = _total(mine)
-        made.append(KindTime(one.ms, one.share, one.ops, one.launches, one.flops, one.bytes, kind))
-    return sorted(made, key=lambda one: -one.ms)
+    rows = []
+    for kind, group in _groups(ops, lambda row: row.op):
+        total = _total(group)
+        rows.append(KindTime(total.ms, total.share, total.ops, total.launches, total.flops, total.bytes, kind))
+    return sorted(rows, key=lambda row: -row.ms)
 
 
 def _groups(ops: Sequence[OpTime], key: Callable[[OpTime], str]) -> list[tuple[str, list[OpTime]]]:
-    """Ops that were timed, by their key."""
+    """The ops that were timed, grouped by their key."""
     groups: dict[str, list[OpTime]] = {}
     for row in ops:
         if row.ms is not None:

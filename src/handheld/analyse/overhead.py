@@ -1,4 +1,4 @@
-"""What measuring has cost the run that was measured."""
+"""The cost of the measurement itself."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceCost(Record):
-    """What reading one source has cost."""
+    """The cost of reading one source."""
 
     period_s: float
     readings: int
     missed: int
-    mean_s: float  # that one reading takes
-    cpu_share: float  # of a core
+    mean_s: float  # mean duration of a reading
+    cpu_share: float  # share of one core
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerCost(Record):
-    """What the sampler has cost, as a share of a core, in all and by source."""
+    """The cost of the sampler as a share of one core, in total and per source."""
 
-    optional: ClassVar[frozenset[str]] = frozenset({"stretch"})  # known at the end of a run
+    optional: ClassVar[frozenset[str]] = frozenset({"stretch"})  # It is known only at the end of a run.
 
     elapsed_s: float
     lost: int | None
@@ -38,8 +38,8 @@ class SamplerCost(Record):
 
 @dataclass(frozen=True, slots=True)
 class Overhead(Record):
-    """`recording_share` of the run's time went into timing ops; recorded steps took
-    `recorded_over_others` times what the others took. None: not known."""
+    """`recording_share` is the share of the run's time that was spent on timing ops. `recorded_over_others` is the time
+    of a recorded step divided by that of the others. None if not known."""
 
     recording_share: float | None
     recorded_over_others: float | None
@@ -47,7 +47,7 @@ class Overhead(Record):
 
 
 def overhead(run: Run) -> Overhead:
-    """A run that was killed says what it had noted until then."""
+    """For a run that was killed, the values until its end."""
     parts, usual = run.parts(), run.variance().times
     noted = run.meta.get("sampler")
     return Overhead(
@@ -66,16 +66,16 @@ def _recording(run: Run) -> float | None:
 
 
 def _noted(given: dict[str, Any]) -> SamplerCost:
-    """What the sampler said when it ended (profile/sampling.py)."""
+    """The summary that the sampler gave when it ended (profile/sampling.py)."""
     sources = {
-        name: SourceCost(one["period_s"], one["readings"], one["missed"], one["mean_s"], one["cpu_share"])
-        for name, one in given["sources"].items()
+        name: SourceCost(row["period_s"], row["readings"], row["missed"], row["mean_s"], row["cpu_share"])
+        for name, row in given["sources"].items()
     }
     return SamplerCost(given["elapsed_s"], given["lost"], given["cpu_share"], sources, given.get("stretch"))
 
 
 def _sampler(run: Run) -> SamplerCost | None:
-    """From what its threads had noted: without what the process itself takes besides."""
+    """The cost that the sampler's threads have written, without the rest of its process."""
     costs = {row.source: row for row in run.file.table(CostRow)}
     lengths = dict(run.file.rows("SELECT source, max(t_ns) - min(t_ns) FROM reading GROUP BY source"))
     seconds: list[float] = []
@@ -95,5 +95,5 @@ def _sampler(run: Run) -> SamplerCost | None:
     if not sources:
         return None
     return SamplerCost(
-        elapsed_s=max(seconds), lost=None, cpu_share=sum(one.cpu_share for one in sources.values()), sources=sources
+        elapsed_s=max(seconds), lost=None, cpu_share=sum(cost.cpu_share for cost in sources.values()), sources=sources
     )

@@ -1,4 +1,4 @@
-"""Power and energy over a window, by rail. A rail is a channel of power or of an energy counter."""
+"""Power and energy over a window, per rail. A rail is a channel of power or an energy counter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from handheld.store.rows import ChannelRow, SourceRow
 
 @dataclass(frozen=True)
 class Series:
-    """One channel: times in ns and values; of a counter they only rise."""
+    """The readings of one channel: times in ns, and values. The values of a counter only rise."""
 
     source: str
     name: str
@@ -30,7 +30,7 @@ class Series:
         return f"{self.source}/{self.name}"
 
     def within(self, begin: int, end: int) -> np.ndarray:
-        """Values read in the window."""
+        """The values read in the window."""
         return self.values[(self.t_ns >= begin) & (self.t_ns <= end)]
 
     def ticks(self, begin: int, end: int) -> int:
@@ -39,8 +39,8 @@ class Series:
         return int((np.diff(values) != 0).sum())
 
     def joules(self, begin: int, end: int) -> float | None:
-        """Energy of the window: a counter's difference, or power times time; None where the
-        readings do not reach around it."""
+        """The energy of the window: the difference of a counter, or power times time. None if the readings do not cover
+        the window."""
         if len(self.t_ns) < 2 or self.t_ns[0] > begin or self.t_ns[-1] < end:
             return None
         if self.counter:
@@ -68,16 +68,16 @@ class ChannelSamples(Record):
     max: float | None
 
 
-def channel_samples(one: Series, begin: int, end: int) -> ChannelSamples:
-    """Of the readings from `begin` to `end`."""
-    values = one.within(begin, end)
+def channel_samples(channel: Series, begin: int, end: int) -> ChannelSamples:
+    """Number and range of the readings from `begin` to `end`."""
+    values = channel.within(begin, end)
     return ChannelSamples(
-        source=one.source,
-        channel=one.name,
-        quantity=one.quantity,
-        unit=one.unit,
-        counter=one.counter,
-        covers=one.covers,
+        source=channel.source,
+        channel=channel.name,
+        quantity=channel.quantity,
+        unit=channel.unit,
+        counter=channel.counter,
+        covers=channel.covers,
         n=len(values),
         mean=float(values.mean()) if len(values) else None,
         min=float(values.min()) if len(values) else None,
@@ -86,34 +86,34 @@ def channel_samples(one: Series, begin: int, end: int) -> ChannelSamples:
 
 
 def series(file: RunFile) -> list[Series]:
-    """Every channel with at least one value."""
-    found = []
+    """All channels with at least one value."""
+    result = []
     for source in file.table(SourceRow, "ORDER BY id"):
         channels = file.table(ChannelRow, "WHERE source=? ORDER BY position", source.id)
         read = file.readings(source.id, len(channels))
-        for one in channels:
-            values = read.values[:, one.position]
-            here = ~np.isnan(values)
-            if here.any():
-                found.append(
+        for channel in channels:
+            values = read.values[:, channel.position]
+            valid = ~np.isnan(values)
+            if valid.any():
+                result.append(
                     Series(
                         source.name,
-                        one.name,
-                        one.quantity,
-                        one.unit,
-                        one.counter,
-                        one.covers,
-                        one.part_of,
-                        read.t_ns[here],
-                        values[here],
+                        channel.name,
+                        channel.quantity,
+                        channel.unit,
+                        channel.counter,
+                        channel.covers,
+                        channel.part_of,
+                        read.t_ns[valid],
+                        values[valid],
                     )
                 )
-    return found
+    return result
 
 
 def rails(channels: list[Series]) -> list[Series]:
-    """The channels that say something about energy; where a source has a counter of what it also
-    reports as power, the counter."""
+    """The channels that measure energy. If a source has both an energy counter and the power of the same parts,
+    only the counter is taken."""
     counted = {(s.source, s.covers) for s in channels if s.quantity == "energy"}
     return [
         s for s in channels if s.quantity == "energy" or (s.quantity == "power" and (s.source, s.covers) not in counted)

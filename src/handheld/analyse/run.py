@@ -1,4 +1,4 @@
-"""A run, opened: its methods are tables of records.
+"""An opened run file. The methods of Run return tables of records.
 
 run = handheld.open_run("mobilenet_v2.run")
 for row in run.ops()[:10]:
@@ -24,22 +24,22 @@ from handheld.analyse.use import Utilisation, utilisation
 from handheld.store.reader import RunFile
 from handheld.store.rows import GapRow, NoteRow, OpRow, SourceRow, StepRow
 
-FEW = 3  # steps whose median counts
+FEW = 3  # A median needs at least this many steps.
 
 
 def open_run(path: str | Path) -> Run:
-    """Opens a run file; RunFileError if it is not one, is damaged, or of a newer version."""
+    """Open a run file. Raises RunFileError if it is not a run file, is damaged, or has a newer version."""
     return Run(RunFile(path))
 
 
 class Run:
-    """What was measured. Times are in ms where a name says so, else in s; energy in J."""
+    """All measurements of a run. Units are part of the names; energy is in J."""
 
     def __init__(self, file: RunFile) -> None:
         self.file, self.path, self.meta = file, file.path, file.meta
         self._variances: dict[str, stats.Variance] = {}
 
-    # ── what everything rests on ──────────────────────────────────────────────────────────────
+    # ── data that the tables are computed from ────────────────────────────────────────────────
 
     @cached_property
     def timed(self) -> list[timeline.Timed]:
@@ -59,7 +59,7 @@ class Run:
 
     @cached_property
     def op_rows(self) -> list[OpRow]:
-        """The ops as the file has them, in their order; `ops()` has their times."""
+        """The ops as stored in the file, in their order. `ops()` adds their times."""
         return self.file.table(OpRow, "ORDER BY id")
 
     @cached_property
@@ -68,132 +68,130 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run ended normally."""
         return bool(self.meta.get("status") == "complete")
 
     # ── tables ────────────────────────────────────────────────────────────────────────────────
 
     def steps(self) -> list[StepRow]:
-        """A row a step: when it began and ended on the host, and whether it was recorded."""
+        """One row per step: when it began and ended on the host, and whether it was recorded."""
         return list(self._steps)
 
     def ops(self) -> list[OpTime]:
-        """A row an op, the longest first: its time (median over recorded steps), share of all ops,
-        spread, work and rates. Times are None for ops of graphs that were not recorded."""
+        """One row per op, the longest first: its time (median over recorded steps), share of all ops, spread, work and
+        rates. Times are None for ops of graphs that were not recorded."""
         return op_table(self.op_rows, timeline.op_times(self.timed))
 
     def modules(self, depth: int | None = None) -> list[ModuleTime]:
-        """Time by module path (the first `depth` names of it), forward, backward and update."""
+        """Time per module path (its first `depth` names), and in forward, backward and update."""
         return by_module(self.ops(), depth)
 
     def phases(self, graph: str | None = None) -> list[PhaseTime]:
-        """Time by phase: forward, backward, update; of one graph, or of all."""
+        """Time per phase (forward, backward, update), of one graph or of all graphs."""
         return by_phase([row for row in self.ops() if graph in (None, row.graph)])
 
     def kinds(self) -> list[KindTime]:
-        """Time by kind of op."""
+        """Time per kind of op."""
         return by_kind(self.ops())
 
     def parts(self, graph: str | None = None) -> timeline.StepParts | None:
-        """Where the time of a step goes (analyse/timeline.py says what the parts are; the ops by
-        phase), in ms: the means over recorded steps of a graph, which add up. None if no step was
-        recorded whole."""
+        """Where the time of a step goes, in ms: means over the recorded steps of a graph. The parts add up to the step;
+        analyse/timeline.py defines them. None if no step was recorded completely."""
         periods = [p for p in self.periods if p.graph == (graph or self.graph)]
         return timeline.step_parts(periods, {row.id: row.phase for row in self.op_rows})
 
     def transfers(self) -> list[commands.Transfer]:
-        """A row a kind and size of transfer: its time, and latency and bandwidth apart, with where
-        those come from."""
+        """One row per kind and size of transfer: its time, its latency and bandwidth, and the origin of these two."""
         return commands.transfers(self.timed, self.meta.get("ceilings"))
 
     def launches(self) -> commands.LaunchCost | None:
-        """What a launch costs: the host to enqueue it, an idle device to begin it, and a busy one
-        between two. None if no step was recorded."""
+        """The cost of a launch: the host's time to enqueue it, the time of an idle device to start it, and the gap
+        between two launches on a busy device. None if no step was recorded."""
         return commands.launches(self.timed)
 
     def host(self) -> commands.HostTime | None:
-        """The host's time of a recorded step in ms: enqueueing, waiting for the device, the rest of
-        the call, and outside of it."""
+        """The host's time per recorded step in ms: enqueueing, waiting for the device, the rest of the call, and time
+        outside the call."""
         return commands.host(self.timed)
 
     def memory(self, graph: str | None = None) -> list[LiveMemory]:
-        """Bytes alive while each op runs, by category, in the order of ops; empty: not known."""
+        """Bytes alive while each op runs, per category, in the order of ops. Empty if not known."""
         return memory_table(self, graph or self.graph)
 
     def memory_summary(self) -> MemorySummary:
-        """Planned peak, what was allocated, what the process grew by, and what explains it."""
+        """The planned peak, the allocated memory, the growth of the process, and the parts of this growth."""
         return memory_summary(self)
 
     @cached_property
     def graphs(self) -> list[str]:
-        """The graphs that were run, the one that was run most first."""
+        """The graphs that were run, the most frequent first."""
         names = [step.graph for step in self._steps]
         return sorted(dict.fromkeys(names), key=lambda name: -names.count(name))
 
     @property
     def graph(self) -> str:
-        """The graph that was run most."""
+        """The graph that was run most often."""
         return next(iter(self.graphs), next((row.graph for row in self.op_rows), ""))
 
     def samples(self) -> list[ChannelSamples]:
-        """A row a sensor channel: how many readings, and their range over the steps."""
-        return [channel_samples(one, *self.span()) for one in self.channels]
+        """One row per sensor channel: the number of readings during the steps, and their range."""
+        return [channel_samples(channel, *self.span()) for channel in self.channels]
 
     def span(self) -> tuple[int, int]:
-        """From the first step's beginning to the last one's end, in ns."""
+        """From the beginning of the first step to the end of the last step, in ns."""
         return (self._steps[0].begin_ns, self._steps[-1].end_ns) if self._steps else (0, 0)
 
     def warm(self) -> tuple[int, int]:
-        """The span without what was found to be warm-up."""
+        """The span without warm-up."""
         first = self.variance().warm_up
         steps = [s for s in self._steps if s.id >= first]
         return (steps[0].begin_ns, steps[-1].end_ns) if steps else self.span()
 
     def energy(self) -> list[RailEnergy]:
-        """A row a rail over the warm steps: joules, watts, the idle watts before the run, joules a
-        step, and how many ticks of the sensor that rests on; and, only if one was asked for, an
-        estimate, marked as one. Empty: not measured."""
+        """One row per rail over the steps after warm-up: joules, watts, idle watts before the run, joules per step, and
+        how often the sensor's value changed. An estimate is added, and marked, only if one was requested. Empty if
+        nothing was measured."""
         begin, end = self.warm()
         steps = sum(s.begin_ns >= begin and s.graph == self.graph for s in self._steps)
         return rail_energy(self.file, self.channels, begin, end, steps) + step_estimate(self)
 
     def op_energy(self) -> list[OpEnergy]:
-        """Energy of each op signature by each method, rail by rail, and estimates, marked, if they
-        were asked for; empty: not measured."""
+        """The energy of each op signature, by each method and on each rail. Estimates are added, and marked, only if
+        they were requested. Empty if nothing was measured."""
         return op_energy(self.file, self.channels) + op_estimate(self)
 
     def step_energy(self) -> list[StepEnergy]:
-        """A row a rail: joules of a step, beside the sum over its ops by each method."""
+        """One row per rail: the joules of a step, and the sums over its ops by each method."""
         return step_energy(self.file, self.channels)
 
     def variance(self, graph: str | None = None) -> stats.Variance:
-        """The distribution of a graph's step times in ms, where warm-up ended, and drift. A step
-        counts as the mean of those around it, for 50 ms: stats.steady says why."""
+        """The distribution of a graph's step times in ms, the end of warm-up, and drift. Each step counts as the
+        mean of the steps around it, over 50 ms; stats.steady says why."""
         graph = graph or self.graph
         if graph not in self._variances:
             self._variances[graph] = stats.variance(self._steps, graph)
         return self._variances[graph]
 
     def step_ms(self, graph: str | None = None, few: int = FEW) -> tuple[float | None, str]:
-        """A step of a graph as it is without being recorded, and "steps"; if fewer than `few` were
-        not recorded, the mean of those that were, and "recorded steps"."""
+        """The median time of a graph's steps that were not recorded, and "steps". If there are fewer than `few` of
+        them, the mean of the recorded steps, and "recorded steps"."""
         times, parts = self.variance(graph).times, self.parts(graph)
         if times is not None and (times.n >= few or parts is None):
             return times.median, "steps"
         return (parts.ms, "recorded steps") if parts else (None, "")
 
     def utilisation(self) -> Utilisation:
-        """Shares of the time: the device's busy share in recorded steps, each core's and for how
-        much of the time it did nothing at all, the cores that other processes kept busy, what the
-        hardware itself counts, and the bandwidth that ops needed at least."""
+        """How busy the machine was: the device's busy share in recorded steps, the busy share of each core and the
+        share in which it did nothing at all, the cores used by other processes, the hardware's own counters, and
+        the least bandwidth that the ops needed."""
         return utilisation(self)
 
     def findings(self) -> list[Finding]:
-        """What is worth knowing, each with its evidence and the steps and ops it touches."""
+        """Named causes of slow steps, each with its evidence and the steps and ops it affects."""
         return find(self)
 
     def notes(self) -> list[NoteRow]:
-        """What happened besides: sensors that went, times that could not be had."""
+        """Other events of the run: lost sensors, gaps in the readings, missing op times."""
         names = {source.id: source.name for source in self.file.table(SourceRow)}
         return [
             *self.file.table(NoteRow, "ORDER BY t_ns"),
@@ -206,7 +204,7 @@ class Run:
                 NoteRow(
                     when,
                     "clock",
-                    f"the device's clock was set by {moved * 1e-9:+.6f} s: steps around that have no op times",
+                    f"the device's clock was changed by {moved * 1e-9:+.6f} s: steps at that time have no op times",
                 )
                 for when, moved in self.clock.stepped
             ),

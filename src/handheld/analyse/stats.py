@@ -1,4 +1,4 @@
-"""Distributions, where warm-up ends, which steps are slow."""
+"""Statistics of step times: distributions, end of warm-up, slow steps, drift."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from handheld.store.record import Record
 from handheld.store.rows import StepRow
 
-LIKE_THE_REST = 0.1  # of the usual time: a step that is no further off belongs to the rest
-IN_A_ROW = 3  # steps that are alike
-FOLLOWING, MOST_FOLLOWING = 10, 200  # steps that they are compared with
-AHEAD = 3  # steps that the host may be ahead of the device, and one more
-OTHERS = 0.1  # of the cores, busy for others: worth saying
-BLOCK_NS = 50_000_000  # steps that the host's calls are averaged over
-SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # beyond the median: in usual deviations, and of the median
+LIKE_THE_REST = 0.1  # A step is normal if its time differs from the usual time by at most this share.
+IN_A_ROW = 3  # Warm-up ends with this many normal steps in sequence.
+FOLLOWING, MOST_FOLLOWING = 10, 200  # the least and the most steps that they are compared with
+AHEAD = 3  # how many steps the host may be ahead of the device, plus one
+OTHERS = 0.1  # Other processes are reported if they use more than this share of the cores.
+BLOCK_NS = 50_000_000  # Step times are averaged over blocks of this length.
+SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # A slow step exceeds the median by so many deviations and by this share of it.
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution(Record):
-    """Of at least one value, in its unit."""
+    """The distribution of at least one value. All fields except `n` and `cv` have the unit of the values."""
 
     n: int
     median: float
@@ -42,12 +42,12 @@ class Variance(Record):
 
     warm_up: int  # the first step after warm-up
     times: Distribution | None = None
-    drift: float | None = None  # how much longer the last steps are than the first, as a share
+    drift: float | None = None  # by which share the last steps are longer than the first
     slow_steps: tuple[int, ...] = ()
 
     @property
     def n(self) -> int:
-        """How many steps that is."""
+        """The number of steps in `times`."""
         return self.times.n if self.times else 0
 
     def to_json(self) -> dict[str, object]:
@@ -62,7 +62,7 @@ class Variance(Record):
 
 
 def distribution(values: np.ndarray) -> Distribution:
-    """Of at least one value, in its unit."""
+    """The distribution of at least one value."""
     low, quarter, middle, high, top = np.percentile(values, (5, 25, 50, 75, 95))
     mean = float(values.mean())
     return Distribution(
@@ -80,14 +80,14 @@ def distribution(values: np.ndarray) -> Distribution:
 
 
 def variance(steps: Sequence[StepRow], graph: str) -> Variance:
-    """The distribution of a graph's step times, where warm-up ended, and drift."""
+    """The distribution of a graph's step times, the end of warm-up, slow steps and drift."""
     ids, times, stretches = step_times(steps, graph)
     if not len(times):
         return Variance(0)
     warm = warm_up_end(times)
     late = times[warm:]
     usual = steady(late, stretches[warm:])
-    # windows open once the schedule's own warm-up is over; their steps are not among the times
+    # Recorded steps are not among the times, but they come after the schedule's warm-up, so they count as warm.
     first = int(ids[warm - 1]) + 1 if warm else min([int(ids[0]), *(s.id for s in steps if s.recorded)])
     return Variance(
         warm_up=first,
@@ -98,23 +98,27 @@ def variance(steps: Sequence[StepRow], graph: str) -> Variance:
 
 
 def step_times(steps: Sequence[StepRow], graph: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(step, ns, stretch) of a graph's steps that were not recorded: from the end of the one before
-    to its own end; steps of a stretch have no recorded one between them.
-    After a window the device is empty, and the host runs ahead for AHEAD steps: these say nothing
-    about the device, and are left out."""
-    found, since, stretch = [], AHEAD, 0
-    for before, one in itertools.pairwise(steps):
-        since, stretch = (0, stretch + 1) if one.recorded else (since + 1, stretch)
-        if since > AHEAD and one.graph == graph:
-            found.append((one.id, one.end_ns - before.end_ns, stretch))
-    ids, times, stretches = zip(*found, strict=True) if found else ((), (), ())
+    """(step, ns, stretch) of a graph's steps that were not recorded. A time is from the end of the previous step to the
+    end of the step. Steps of one stretch have no recorded step between them.
+
+    After a window the device's queue is empty and the host runs ahead for AHEAD steps. These steps say nothing
+    about the device and are left out.
+    """
+    rows, since, stretch = [], AHEAD, 0
+    for before, step in itertools.pairwise(steps):
+        since, stretch = (0, stretch + 1) if step.recorded else (since + 1, stretch)
+        if since > AHEAD and step.graph == graph:
+            rows.append((step.id, step.end_ns - before.end_ns, stretch))
+    ids, times, stretches = zip(*rows, strict=True) if rows else ((), (), ())
     return np.array(ids, np.int64), np.array(times, np.int64), np.array(stretches, np.int64)
 
 
 def steady(times: np.ndarray, stretches: np.ndarray) -> np.ndarray:
-    """Each step's time as the mean of steps around it that take BLOCK_NS together. A host that runs
-    ahead of its device returns from some calls at once and waits long in others: single ones say
-    when it waited, and their median may be less than the device needs."""
+    """Each step's time as the mean of the steps around it that together take BLOCK_NS.
+
+    A host that runs ahead of its device returns from some calls at once and waits long in others. Single times only
+    show when it waited, and their median may be less than the device needs.
+    """
     _, stretch = np.unique(stretches, return_inverse=True)
     totals = np.maximum(np.bincount(stretch, times), 1.0)
     blocks = np.maximum(totals // BLOCK_NS, 1).astype(np.int64)
@@ -127,9 +131,12 @@ def steady(times: np.ndarray, stretches: np.ndarray) -> np.ndarray:
 
 
 def warm_up_end(times: np.ndarray) -> int:
-    """How many steps are not like those after them: up to the first IN_A_ROW that are near the
-    median of what follows, by a tenth of it or what is usual there. What follows is at most a
-    quarter of the run: steps that get slower throughout do not make the rest of them warm-up."""
+    """The number of warm-up steps: those before the first IN_A_ROW steps whose times are near the median of the steps
+    that follow (within LIKE_THE_REST, or within their usual deviation).
+
+    Only a quarter of the run (at most MOST_FOLLOWING steps) is compared, so that steps that get slower during the whole
+    run are not taken for warm-up.
+    """
     if len(times) < 2 * IN_A_ROW:
         return 0
     ahead = min(max(FOLLOWING, len(times) // 4), MOST_FOLLOWING)
@@ -144,7 +151,7 @@ def warm_up_end(times: np.ndarray) -> int:
 
 
 def slow(times: np.ndarray, usually: np.ndarray | None = None) -> np.ndarray:
-    """Positions of values far above the others, or above what is given as usual."""
+    """Positions of values far above the median of all values, or of `usually` if given."""
     if len(times) < 5:
         return np.zeros(0, np.int64)
     usual = np.median(times if usually is None else usually)
@@ -153,19 +160,22 @@ def slow(times: np.ndarray, usually: np.ndarray | None = None) -> np.ndarray:
 
 
 def others(cores: list[float], count: int) -> str:
-    """What other processes took of a machine's cores, a value a run, if that is worth saying."""
-    many = [one for one in cores if one > OTHERS * count]
+    """A warning if other processes used many of the machine's `count` cores, else an empty text. `cores` has one value
+    per run."""
+    many = [busy for busy in cores if busy > OTHERS * count]
     if not many:
         return ""
     return (
         f"other processes kept {np.median(many):.1f} of {count} cores busy during {len(many)} "
-        f"of {len(cores)} runs: times, loads and predictions are disturbed by them"
+        f"of {len(cores)} runs: they disturb times, loads and predictions"
     )
 
 
 def drift(times: np.ndarray) -> float | None:
-    """How much longer the last fifth's median is than the first fifth's, as a share, if the fifths
-    rise or fall one after the other, and by more than their steps differ; 0 if not; None: too few.
+    """By which share the median of the last fifth is longer than that of the first fifth.
+
+    0 if the medians of the fifths do not rise or fall steadily, or change less than single steps vary. None if
+    there are too few steps.
     """
     fifth = len(times) // 5
     if fifth < 5:

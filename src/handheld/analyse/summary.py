@@ -17,7 +17,7 @@ from handheld.store.record import Record
 
 @dataclass(frozen=True, slots=True)
 class GraphSummary(Record):
-    """One of the graphs that a step runs."""
+    """The numbers of one graph."""
 
     steps: int
     variance: Variance
@@ -26,7 +26,7 @@ class GraphSummary(Record):
 
 @dataclass(frozen=True, slots=True)
 class Summary(Record):
-    """The run in a few numbers; each is a table of Run, or a fact of the run file."""
+    """The run in a few numbers. Each is a table of Run or a value of the run file."""
 
     path: str
     status: str

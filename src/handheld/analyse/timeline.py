@@ -1,14 +1,14 @@
 """Recorded steps on one clock, and where the time of a step goes.
 
-A step's period is from its first command to the first command of the step after it, both in one
-window: no moment is counted twice or left out. On the device's own timeline it is cut into
+The period of a step runs from its first command to the first command of the next step, both in one window. So no moment
+is counted twice or left out. On the device's timeline it is divided into
 
     ops          the launches of each op
     upload, download, copy
-    launching    nothing to do: the host was still enqueueing this command
-    caller       nothing to do: the host was outside of the step (data, the user's code)
-    between      nothing running although the next command was there: the driver and the device
-    unexplained  what is left over, by the error of the two clocks
+    launching    the device was idle: the host was still enqueueing this command
+    caller       the device was idle: the host was outside the step (data, the user's code)
+    between      nothing ran although the next command was enqueued: driver and device
+    unexplained  the rest, caused by the error of the two clocks
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from handheld.store.record import Record
 from handheld.store.rows import ClockRow, StepRow
 
 TRANSFERS: dict[int, str] = {UPLOAD: "upload", DOWNLOAD: "download", COPY: "copy"}
-MOST_DRIFT = 1e-3  # of two clocks that run on: beyond it one of them was set
-UNNOTICED_NS = 20_000  # and a little more
+MOST_DRIFT = 1e-3  # If two clocks drift apart faster than this, one of them was changed.
+UNNOTICED_NS = 20_000  # an additional tolerance
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The host's time of a device's time: straight lines between the marks of a stretch. A new
-    stretch begins where the device's clock was set: its offset moved by more than it can drift."""
+    """Converts device times to host times by linear interpolation between the marks of a stretch. A new stretch begins
+    where the device's clock was changed, that is, where its offset moved by more than it can drift."""
 
     device: np.ndarray
-    at: np.ndarray  # the host's time of each mark; they are in its order
+    at: np.ndarray  # the host's time of each mark, in rising order
     stretch: np.ndarray
     error_ns: int
     drift_ppm: float
@@ -61,29 +61,29 @@ class Clock:
 
     @property
     def stepped(self) -> list[tuple[int, int]]:
-        """(when, by how much) in ns the device's clock was set."""
+        """When the device's clock was changed, and by how much: (host time, change), both in ns."""
         where = np.flatnonzero(np.diff(self.stretch))
         moved = np.diff(self.device - self.at)
         return [(int(self.at[i + 1]), int(moved[i])) for i in where]
 
     def host(self, device_ns: np.ndarray, begin: int, end: int) -> np.ndarray | None:
-        """Of times in a step that the host saw from `begin` to `end`; None if the clock was set
-        between the marks around it."""
+        """The host's times of device times within a step that ran from `begin` to `end` by the host's clock. None
+        if the device's clock was changed between the marks around the step."""
         last = len(self.at) - 1
         before = max(int(np.searchsorted(self.at, begin, "right")) - 1, 0)
         after = min(int(np.searchsorted(self.at, end)), last)
         if self.stretch[before] != self.stretch[after]:
             return None
-        mine = np.flatnonzero(self.stretch == self.stretch[before])
-        mine = mine[np.argsort(self.device[mine], kind="stable")]
-        shift = np.interp(device_ns, self.device[mine], (self.at[mine] - self.device[mine]).astype(np.float64))
-        placed: np.ndarray = device_ns + np.rint(shift).astype(np.int64)
-        return placed
+        marks = np.flatnonzero(self.stretch == self.stretch[before])
+        marks = marks[np.argsort(self.device[marks], kind="stable")]
+        shift = np.interp(device_ns, self.device[marks], (self.at[marks] - self.device[marks]).astype(np.float64))
+        host_ns: np.ndarray = device_ns + np.rint(shift).astype(np.int64)
+        return host_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A step's period in ns, cut into parts that add up."""
+    """The parts of a step's period in ns. They add up to the period."""
 
     ops: int
     upload: int
@@ -97,8 +97,8 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class StepParts(Record):
-    """Where the time of a step goes: means over recorded steps in ms. All but `ms`, which is their
-    sum, and `steps`, over how many that is, are parts."""
+    """Where the time of a step goes: means over recorded steps in ms. `ms` is the sum of the parts; `steps` is the
+    number of recorded steps."""
 
     ms: float
     forward: float
@@ -115,17 +115,17 @@ class StepParts(Record):
 
     @property
     def busy_ms(self) -> float:
-        """In which the device ran a command."""
+        """The time in which the device ran a command."""
         return self.forward + self.backward + self.update + self.upload + self.download + self.copy
 
     def by_name(self) -> dict[str, float]:
         """The parts, which add up to `ms`."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("ms", "steps")}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("ms", "steps")}
 
 
 @dataclass(frozen=True)
 class Period:
-    """A recorded step in which everything before it was as in any other: times in ns."""
+    """The period of a recorded step that has a recorded step before and after it. Times are in ns."""
 
     step: int
     graph: str
@@ -141,19 +141,20 @@ class Period:
 
 @dataclass(frozen=True)
 class Timed:
-    """A recorded step, its commands on the host's clock."""
+    """A recorded step with the times of its commands by the host's clock."""
 
     step: int
     graph: str
     window: int
-    begin: int  # the call
+    begin: int  # begin and end of the call
     end: int
     commands: Commands
 
 
 def timed_steps(file: RunFile) -> list[Timed]:
+    """All recorded steps whose device times can be converted to host times."""
     clock = Clock.of(file)
-    found = []
+    steps = []
     for step in file.table(StepRow, "WHERE window IS NOT NULL ORDER BY id"):
         commands = file.commands(step.id)
         if commands is None or step.window is None or not len(commands):
@@ -161,25 +162,25 @@ def timed_steps(file: RunFile) -> list[Timed]:
         started, ended = (clock.host(commands[name], step.begin_ns, step.end_ns) for name in ("started", "ended"))
         if started is not None and ended is not None:
             commands["started"], commands["ended"] = started, ended
-            found.append(Timed(step.id, step.graph, step.window, step.begin_ns, step.end_ns, commands))
-    return found
+            steps.append(Timed(step.id, step.graph, step.window, step.begin_ns, step.end_ns, commands))
+    return steps
 
 
 def op_times(steps: list[Timed]) -> dict[int, np.ndarray]:
-    """Nanoseconds that each op ran, one value a recorded step; the first of a window aside."""
-    found: dict[int, list[int]] = {}
-    for before, one in itertools.pairwise(steps):
-        if before.window != one.window:
+    """The time of each op in ns: one value per recorded step, without the first step of each window."""
+    times: dict[int, list[int]] = {}
+    for before, step in itertools.pairwise(steps):
+        if before.window != step.window:
             continue
-        for op, ns in _by_op(one).items():
-            found.setdefault(op, []).append(ns)
-    return {op: np.array(values) for op, values in found.items()}
+        for op, ns in _by_op(step).items():
+            times.setdefault(op, []).append(ns)
+    return {op: np.array(values) for op, values in times.items()}
 
 
-def _by_op(one: Timed) -> dict[int, int]:
-    launches = one.commands["kind"] == LAUNCH
-    ops = one.commands["op"][launches]
-    spent = (one.commands["ended"] - one.commands["started"])[launches]
+def _by_op(step: Timed) -> dict[int, int]:
+    launches = step.commands["kind"] == LAUNCH
+    ops = step.commands["op"][launches]
+    spent = (step.commands["ended"] - step.commands["started"])[launches]
     sums: dict[int, int] = {}
     for op, ns in zip(ops.tolist(), spent.tolist(), strict=True):
         sums[op] = sums.get(op, 0) + ns
@@ -187,41 +188,41 @@ def _by_op(one: Timed) -> dict[int, int]:
 
 
 def periods(steps: list[Timed]) -> list[Period]:
-    """Steps with a recorded one before and after them."""
-    found = []
-    for before, one, after in zip(steps, steps[1:], steps[2:], strict=False):
-        if before.window == one.window == after.window:
-            found.append(_period(before, one, after))
-    return found
+    """The periods of all steps that have a recorded step before and after them in their window."""
+    result = []
+    for before, step, after in zip(steps, steps[1:], steps[2:], strict=False):
+        if before.window == step.window == after.window:
+            result.append(_period(step, after))
+    return result
 
 
-def gaps_after(one: Timed, after: Timed) -> tuple[np.ndarray, np.ndarray]:
-    """After each command of a step, up to the next step's first: how long nothing ran, and how
-    much of that because the command that follows was not there yet."""
-    ended = one.commands["ended"]
-    started, there = (np.append(one.commands[name][1:], after.commands[name][0]) for name in ("started", "host_end"))
+def gaps_after(step: Timed, after: Timed) -> tuple[np.ndarray, np.ndarray]:
+    """After each command of a step, until the next command: how long nothing ran, and how much of that because the next
+    command was not enqueued yet. The next command of the last one is the first of the step `after`."""
+    ended = step.commands["ended"]
+    started, ready = (np.append(step.commands[name][1:], after.commands[name][0]) for name in ("started", "host_end"))
     gaps = np.maximum(started - ended, 0)
-    return gaps, np.clip(there - ended, 0, gaps)
+    return gaps, np.clip(ready - ended, 0, gaps)
 
 
-def _period(before: Timed, one: Timed, after: Timed) -> Period:
-    commands = one.commands
+def _period(step: Timed, after: Timed) -> Period:
+    commands = step.commands
     begin, end = int(commands["started"][0]), int(after.commands["started"][0])
-    ops = _by_op(one)
+    ops = _by_op(step)
     busy = sum(ops.values())
     took = commands["ended"] - commands["started"]
     upload, download, copy = (int(took[commands["kind"] == kind].sum()) for kind in (UPLOAD, DOWNLOAD, COPY))
-    gaps, late = gaps_after(one, after)
-    outside = max(min(after.begin, end) - max(one.end, int(commands["ended"][-1])), 0)
+    gaps, late = gaps_after(step, after)
+    outside = max(min(after.begin, end) - max(step.end, int(commands["ended"][-1])), 0)
     caller = min(outside, int(late[-1]))
     launching, between = int(late.sum()) - caller, int((gaps - late).sum())
     known = busy + upload + download + copy + launching + caller + between
     parts = Parts(busy, upload, download, copy, launching, caller, between, end - begin - known)
-    return Period(one.step, one.graph, begin, end, ops, parts)
+    return Period(step.step, step.graph, begin, end, ops, parts)
 
 
 def step_parts(periods: Sequence[Period], phases: Mapping[int, str]) -> StepParts | None:
-    """The mean over periods; `phases` says the phase of each op. None without a period."""
+    """The mean over the periods, or None if there is none. `phases` maps each op to its phase."""
     if not periods:
         return None
     ops = dict.fromkeys(PHASES, 0.0)
@@ -232,7 +233,7 @@ def step_parts(periods: Sequence[Period], phases: Mapping[int, str]) -> StepPart
     def mean(values: list[int]) -> float:
         return float(np.mean(values)) * 1e-6
 
-    parts = [one.parts for one in periods]
+    parts = [period.parts for period in periods]
     upload, download = mean([p.upload for p in parts]), mean([p.download for p in parts])
     copy, launching = mean([p.copy for p in parts]), mean([p.launching for p in parts])
     caller, between = mean([p.caller for p in parts]), mean([p.between for p in parts])

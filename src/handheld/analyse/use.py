@@ -13,32 +13,32 @@ from handheld.store.record import Record
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
-BIN_NS, NOTHING_S = 100_000_000, 1e-3  # a core that worked for less in such a time was idle
-OTHERS_NS = 500_000_000  # over which other processes can be told apart
+BIN_NS, NOTHING_S = 100_000_000, 1e-3  # A core was idle in a bin if it was busy for less than NOTHING_S.
+OTHERS_NS = 500_000_000  # the shortest time over which the load of other processes can be measured
 
 
 @dataclass(frozen=True, slots=True)
 class Utilisation(Record):
-    """Shares of the time, and rates, by what was measured; the rest is None or empty."""
+    """Shares of the time, and rates. Values that were not measured are None or empty."""
 
-    device_busy: float | None = None  # in recorded steps, as all of the device
+    device_busy: float | None = None  # share of recorded steps in which the device ran ops or copies
     device_idle: float | None = None
-    gbytes_s: float | None = None  # that ops needed at least
+    gbytes_s: float | None = None  # the least that the ops needed
     gflops: float | None = None
-    bandwidth_share: float | None = None  # of the device's ceilings
+    bandwidth_share: float | None = None  # share of the device's ceiling
     flops_share: float | None = None
-    cores: dict[str, float] = field(default_factory=dict)  # busy
-    cores_idle: dict[str, float] = field(default_factory=dict)  # in which they did nothing at all
-    others_cores: float | None = None  # that other processes kept busy
-    sensors: dict[str, float] = field(default_factory=dict)  # by rail: what the hardware counts
+    cores: dict[str, float] = field(default_factory=dict)  # busy share per core
+    cores_idle: dict[str, float] = field(default_factory=dict)  # share in which the core did nothing at all
+    others_cores: float | None = None  # cores that other processes kept busy
+    sensors: dict[str, float] = field(default_factory=dict)  # per channel: the load that the hardware reports
 
     def to_json(self) -> dict[str, object]:
-        """What is known; the sensors' rails are among the rest."""
-        found = {name: value for name, value in Record.to_json(self).items() if value is not None}
-        del found["sensors"]
+        """Only known values; the sensors become keys next to the other fields."""
+        values = {name: value for name, value in Record.to_json(self).items() if value is not None}
+        del values["sensors"]
         if not self.cores:
-            del found["cores"], found["cores_idle"]
-        return {**found, **self.sensors}
+            del values["cores"], values["cores_idle"]
+        return {**values, **self.sensors}
 
 
 def utilisation(run: Run) -> Utilisation:
@@ -47,21 +47,21 @@ def utilisation(run: Run) -> Utilisation:
     idle: dict[str, float] = {}
     sensors: dict[str, float] = {}
     bins = np.arange(begin, end, BIN_NS)
-    for one in run.channels:
-        if one.quantity == "time" and one.counter and one.source == "cpu" and end > begin:
-            low, high = np.interp((begin, end), one.t_ns, one.values)
-            cores[one.name] = float((high - low) / ((end - begin) * 1e-9))
+    for channel in run.channels:
+        if channel.quantity == "time" and channel.counter and channel.source == "cpu" and end > begin:
+            low, high = np.interp((begin, end), channel.t_ns, channel.values)
+            cores[channel.name] = float((high - low) / ((end - begin) * 1e-9))
             if len(bins) > 1:
-                rises = np.diff(np.interp(bins, one.t_ns, one.values))
-                idle[one.name] = float((rises < NOTHING_S).mean())
-        elif one.quantity == "utilisation" and len(one.within(begin, end)):
-            sensors[one.rail] = float(one.within(begin, end).mean()) / 100
+                rises = np.diff(np.interp(bins, channel.t_ns, channel.values))
+                idle[channel.name] = float((rises < NOTHING_S).mean())
+        elif channel.quantity == "utilisation" and len(channel.within(begin, end)):
+            sensors[channel.rail] = float(channel.within(begin, end).mean()) / 100
     others = _others(run, list(cores.values()), begin, end)
     return replace(_device(run), cores=cores, cores_idle=idle, others_cores=others, sensors=sensors)
 
 
 def _device(run: Run) -> Utilisation:
-    """Of the device alone."""
+    """The values of the device, without cores and sensors."""
     if not run.periods:
         return Utilisation()
     length = sum(p.length for p in run.periods)
@@ -82,7 +82,7 @@ def _device(run: Run) -> Utilisation:
 
 
 def _others(run: Run, cores: Sequence[float], begin: int, end: int) -> float | None:
-    """Cores that other processes kept busy; None: not known."""
+    """The number of cores that other processes kept busy, or None if not known."""
     own = next((s for s in run.channels if (s.source, s.name) == ("process", "cpu time")), None)
     if not cores or own is None or end - begin < OTHERS_NS:
         return None

@@ -1,4 +1,4 @@
-"""CSV: a folder with one file per table, for spreadsheets, pandas and polars.
+"""Writes CSV: a folder with one file per table, for spreadsheets, pandas and polars.
 
     ops.csv       one row per op: where it is in the model, its time, work and rates
     steps.csv     one row per step
@@ -26,7 +26,7 @@ from handheld.store.rows import StepRow
 
 
 def write(run: Run, out: Path) -> list[Path]:
-    """Writes every table of the run into the folder `out`."""
+    """Write every table of the run into the folder `out`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         return [
@@ -40,12 +40,12 @@ def write(run: Run, out: Path) -> list[Path]:
 
 
 def _names(record: type[Record]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(record))
+    return tuple(field.name for field in fields(record))
 
 
 def _rows(records: Iterable[Record]) -> Iterator[tuple[object, ...]]:
     for record in records:
-        yield tuple(_cell(getattr(record, one.name)) for one in fields(record))
+        yield tuple(_cell(getattr(record, field.name)) for field in fields(record))
 
 
 def _samples(run: Run) -> Iterator[tuple[object, ...]]:
@@ -55,13 +55,14 @@ def _samples(run: Run) -> Iterator[tuple[object, ...]]:
 
 
 def _cell(value: object) -> object:
-    """What has parts of its own is written as JSON."""
+    """The value of a cell. Lists and dictionaries are written as JSON."""
     flat = plain(value)
     return json.dumps(flat) if isinstance(flat, (dict, list)) else flat
 
 
 def _table(path: Path, names: Sequence[str], rows: Iterable[tuple[object, ...]]) -> Path:
-    """Written beside its target and renamed, so that a failure leaves what was there before."""
+    """Write one file. It is written under a temporary name and renamed, so that a failure leaves the old file
+    intact."""
     partial = path.with_name(f".{path.name}.part")
     try:
         with partial.open("w", encoding="utf-8", newline="") as file:

@@ -1,9 +1,9 @@
-"""The run file: everything that was measured, and what it was measured on.
+"""The run file: all measurements of a run, and the device and settings they belong to.
 
-schema.sql   its tables, version by version
-commands     what a device was told and when it did it: the records of recorded steps
-writer       writes it as things happen: what a killed process had committed still opens
-reader       reads it: rows as records
-rows         the records: one per table
-record       what all records have in common, and how they become JSON
+schema.sql   the tables
+commands     the device commands of recorded steps, with their times
+writer       writes the file during the run; after a crash, everything committed can still be read
+reader       reads the file and returns rows as records
+rows         the records: one class per table
+record       the base class of all records, and their JSON form
 """

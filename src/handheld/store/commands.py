@@ -1,6 +1,6 @@
-"""What a device was told and when it did it: one record per command.
+"""Device commands and their times: one record per command.
 
-A recording of a session and a step in a run file have the same records. `Commands` is a NumPy array of them, in the
+Recordings of a session and steps in a run file use the same records. `Commands` is a NumPy array of them, in the
 order in which they were enqueued; `commands["started"]` is a column.
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 class CommandKind(IntEnum):
-    """The numbers are those of the run file."""
+    """What a command does. Run files store these numbers."""
 
     LAUNCH = 0
     UPLOAD = 1
@@ -25,13 +25,13 @@ class CommandKind(IntEnum):
 
 LAUNCH, UPLOAD, DOWNLOAD, COPY = CommandKind
 
-#: Times are ns: the host's by CLOCK_MONOTONIC, the others by the device's clock.
+#: All times are in ns. Host times are by CLOCK_MONOTONIC, the others by the device's clock.
 COMMAND = np.dtype(
     [
         ("kind", "<i8"),
-        ("op", "<i8"),  # the launch's node; in a run file the id of its op; -1 for transfers
-        ("bytes", "<i8"),  # of transfers
-        ("host_begin", "<i8"),  # the host began to enqueue it
+        ("op", "<i8"),  # the node of a launch; in a run file the id of its op; -1 for transfers
+        ("bytes", "<i8"),  # the size of a transfer
+        ("host_begin", "<i8"),  # when the host began to enqueue it
         ("host_end", "<i8"),
         ("queued", "<i8"),
         ("submitted", "<i8"),
@@ -44,21 +44,21 @@ Commands: TypeAlias = npt.NDArray[np.void]
 
 
 def commands(rows: Sequence[tuple[int, ...]]) -> Commands:
-    """An array of rows that have a value per column."""
+    """An array from rows that have one value per column of COMMAND."""
     return np.array(rows, COMMAND)
 
 
-def to_bytes(some: Commands) -> bytes:
-    """As a run file has them: one column after the other."""
-    return b"".join(np.ascontiguousarray(some[name]).tobytes() for name in some.dtype.names or ())
+def to_bytes(array: Commands) -> bytes:
+    """The format of a run file: one column after the other."""
+    return b"".join(np.ascontiguousarray(array[name]).tobytes() for name in array.dtype.names or ())
 
 
 def from_bytes(count: int, data: bytes) -> Commands | None:
-    """None if that is not the length of so many commands."""
+    """The inverse of `to_bytes`. None if the data does not have the length of `count` commands."""
     columns = COMMAND.names or ()
     if len(data) != COMMAND.itemsize * count:
         return None
-    found: Commands = np.empty(count, COMMAND)
+    array: Commands = np.empty(count, COMMAND)
     for name, column in zip(columns, np.frombuffer(data, "<i8").reshape(len(columns), count), strict=True):
-        found[name] = column
-    return found
+        array[name] = column
+    return array

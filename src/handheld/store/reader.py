@@ -1,4 +1,4 @@
-"""Reads a run file: its rows as records. What they mean is said in analyse/."""
+"""Reads a run file and returns its rows as records. The folder analyse/ interprets them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Readings:
 
 
 class RunFile:
-    """A run file, open for reading; it may still be written to."""
+    """A run file, open for reading. Another process may still be writing to it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -40,13 +40,13 @@ class RunFile:
             raise RunFileError(f"there is no run file {self.path}")
         with self.path.open("rb") as file:
             if file.read(len(_HEADER)) != _HEADER:
-                raise RunFileError(f"{self.path} is no run file of Handheld")
+                raise RunFileError(f"{self.path} is not a run file of Handheld")
         try:
             self.db, application, version = self._open()
         except sqlite3.Error as error:
             raise self._damaged(error) from None
         if application != APPLICATION:
-            raise RunFileError(f"{self.path} is a database, and no run file of Handheld")
+            raise RunFileError(f"{self.path} is an SQLite database, but not a run file of Handheld")
         if version > VERSION:
             raise RunFileError(
                 f"{self.path} was written by a newer Handheld (version {version}; "
@@ -55,15 +55,15 @@ class RunFile:
         self.meta = _today({k: json.loads(v) for k, v in self.rows("SELECT key, value FROM meta")})
 
     def _open(self) -> tuple[sqlite3.Connection, int, int]:
-        """The database, whose it is and its version."""
-        # not read-only: what a killed process left in the journal is taken in first
+        """The database, its application id and its version."""
+        # Not opened read-only, so that SQLite can apply the journal of a killed process.
         db = sqlite3.connect(self.path, timeout=10.0)
         try:
             return db, _pragma(db, "application_id"), _pragma(db, "user_version")
         except sqlite3.OperationalError:
             if os.access(self.path.parent, os.W_OK):
                 raise
-            # a folder that cannot be written to: nobody writes to the file either
+            # The folder is read-only, so nobody writes to the file either.
             db.close()
             db = sqlite3.connect(f"{self.path.absolute().as_uri()}?immutable=1", uri=True)
             return db, _pragma(db, "application_id"), _pragma(db, "user_version")
@@ -81,36 +81,36 @@ class RunFile:
             raise self._damaged(error) from None
 
     def table(self, kind: type[R], where: str = "", *args: object) -> list[R]:
-        """The rows of a table as records; `where` is the rest of the query. A column that an older
-        version did not write has its record's default."""
-        there = {column[1] for column in self.rows(f"PRAGMA table_info({kind.table})")}
-        missing = [one.name for one in fields(kind) if one.name not in there and _needed(one)]
+        """The rows of a table as records; `where` is the rest of the query. Columns that an older version did not
+        write get the default of the record's field."""
+        present = {column[1] for column in self.rows(f"PRAGMA table_info({kind.table})")}
+        missing = [field.name for field in fields(kind) if field.name not in present and _needed(field)]
         if missing:
             raise self._damaged(f"its table {kind.table} has no column {missing[0]}")
-        columns = [one for one in fields(kind) if one.name in there]
-        names, codings = [one.name for one in columns], [coding(one) for one in columns]
-        made = []
+        columns = [field for field in fields(kind) if field.name in present]
+        names, codings = [field.name for field in columns], [coding(field) for field in columns]
+        records = []
         for row in self.rows(f"SELECT {', '.join(names)} FROM {kind.table} {where}", *args):
             try:
                 values = (v if coded is None else coded.read(v) for v, coded in zip(row, codings, strict=True))
-                made.append(kind(**dict(zip(names, values, strict=True))))
+                records.append(kind(**dict(zip(names, values, strict=True))))
             except (ValueError, TypeError) as error:
                 raise self._damaged(f"a row of its table {kind.table} cannot be read: {error}") from None
-        return made
+        return records
 
     def readings(self, source: int, channels: int) -> Readings:
-        """Everything that was read from a source with so many channels."""
-        found = self.rows("SELECT t_ns, data FROM reading WHERE source=? ORDER BY t_ns", source)
-        whole = [(t_ns, data) for t_ns, data in found if len(data) == 8 * channels]
-        values = np.frombuffer(b"".join(data for _, data in whole), "<f8").reshape(len(whole), channels)
-        return Readings(np.array([t_ns for t_ns, _ in whole], np.int64), values)
+        """All readings of a source that has `channels` channels. Incomplete rows are left out."""
+        rows = self.rows("SELECT t_ns, data FROM reading WHERE source=? ORDER BY t_ns", source)
+        complete = [(t_ns, data) for t_ns, data in rows if len(data) == 8 * channels]
+        values = np.frombuffer(b"".join(data for _, data in complete), "<f8").reshape(len(complete), channels)
+        return Readings(np.array([t_ns for t_ns, _ in complete], np.int64), values)
 
     def commands(self, step: int) -> Commands | None:
-        """The commands of a recorded step."""
-        found = self.rows("SELECT count, data FROM command WHERE step=?", step)
-        if not found:
+        """The commands of a step, or None if it was not recorded."""
+        rows = self.rows("SELECT count, data FROM command WHERE step=?", step)
+        if not rows:
             return None
-        count, data = found[0]
+        count, data = rows[0]
         commands = from_bytes(count, data)
         if commands is None:
             raise self._damaged(f"the commands of step {step} are {len(data)} bytes long")
@@ -121,8 +121,8 @@ class RunFile:
 
 
 def _today(meta: dict[str, Any]) -> dict[str, Any]:
-    """With the names that devices have today. Before they were renamed, `torch:cpu` also stood for plain PyTorch under
-    `watch`, which is `pytorch:cpu`."""
+    """The meta data with current device names. Older files also use `torch:cpu` for plain PyTorch under `watch`; its
+    name is now `pytorch:cpu`."""
     settings, caps = meta.get("settings"), meta.get("caps")
     watched = isinstance(settings, dict) and bool(settings.get("watch"))
 
@@ -136,9 +136,9 @@ def _today(meta: dict[str, Any]) -> dict[str, Any]:
     return meta
 
 
-def _needed(one: Field[Any]) -> bool:
+def _needed(field: Field[Any]) -> bool:
     """Whether every version of the file has this column."""
-    return one.default is MISSING and one.default_factory is MISSING
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:

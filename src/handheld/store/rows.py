@@ -1,8 +1,8 @@
 """The rows of a run file: one record per table of schema.sql, one field per column.
 
-A field may be None where its column may be NULL. A field with a default may be missing in files of
-older versions, which then have that default. Two tables hold bulk data and are read as arrays:
-`command` and `reading` (reader.py).
+A field may be None if its column may be NULL. Files of older versions may lack the column of a field that has a
+default; the field then has its default. The tables `command` and `reading` hold bulk data and are read as arrays
+(reader.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from handheld.store.record import Record
 
 @dataclass(frozen=True)
 class Coding:
-    """How a column whose SQL type is not the field's type is read and written."""
+    """How to read and write a column whose SQL type differs from the field's type."""
 
     read: Callable[[Any], object]
     write: Callable[[Any], object]
@@ -27,13 +27,13 @@ class Coding:
 _JSON = Coding(json.loads, json.dumps)
 _LIST = Coding(lambda text: tuple(json.loads(text)), json.dumps)
 _FLAG = Coding(bool, int)
-_TEXT = Coding(lambda text: text or "", str)  # NULL is the empty text
+_TEXT = Coding(lambda text: text or "", str)  # NULL becomes the empty text.
 
 
-def coding(one: Field[Any]) -> Coding | None:
-    """The coding of a dataclass field; None: its value is as SQLite has it."""
-    found: Coding | None = one.metadata.get("coding")
-    return found
+def coding(column: Field[Any]) -> Coding | None:
+    """The coding of a dataclass field, or None if the value is stored unchanged."""
+    result: Coding | None = column.metadata.get("coding")
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Row(Record):
     table: ClassVar[str] = ""
 
     def values(self) -> tuple[object, ...]:
-        """What the writer puts into the columns."""
-        found = []
-        for one in fields_of(self):
-            value, coded = getattr(self, one.name), coding(one)
-            found.append(value if coded is None else coded.write(value))
-        return tuple(found)
+        """The values of the columns, as they are written."""
+        values = []
+        for column in fields_of(self):
+            value, coded = getattr(self, column.name), coding(column)
+            values.append(value if coded is None else coded.write(value))
+        return tuple(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class OpRow(Row):
     launches: int
     flops: int
     bytes: int
-    live: Mapping[str, int] = field(default_factory=dict, metadata={"coding": _JSON})  # bytes by category
+    live: Mapping[str, int] = field(default_factory=dict, metadata={"coding": _JSON})  # live bytes per category
 
     @property
     def title(self) -> str:
-        """Module path and op, for people."""
+        """Module path and op, for messages and tables."""
         return f"{self.path or '(model)'} {self.op}"
 
 
@@ -93,7 +93,7 @@ class StepRow(Row):
 
     @property
     def recorded(self) -> bool:
-        """Whether its commands were timed."""
+        """Whether the commands of this step were timed."""
         return self.window is not None
 
     def to_json(self) -> dict[str, object]:
@@ -102,7 +102,7 @@ class StepRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class ClockRow(Row):
-    """A moment on the device's clock and on the host's, which is right to ± error_ns."""
+    """One moment by the device's clock and by the host's clock; host_ns is correct to ± error_ns."""
 
     table: ClassVar[str] = "clock"
 
@@ -113,7 +113,7 @@ class ClockRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class EnergyWindowRow(Row):
-    """A stretch of equal work."""
+    """A window of repeated equal work, for the energy of ops."""
 
     table: ClassVar[str] = "energy_window"
 
@@ -143,7 +143,7 @@ class NoteRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class SourceRow(Row):
-    """A source of readings: a sensor, or a family of them."""
+    """A source of readings: one sensor of sensors/."""
 
     table: ClassVar[str] = "source"
 
@@ -155,7 +155,7 @@ class SourceRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class ChannelRow(Row):
-    """One value of a source's readings."""
+    """One channel of a source."""
 
     table: ClassVar[str] = "channel"
 
@@ -172,7 +172,7 @@ class ChannelRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class GapRow(Row):
-    """A time without readings: of one channel, or (channel None) of the whole source."""
+    """A time without readings of one channel, or of the whole source if `channel` is None."""
 
     table: ClassVar[str] = "gap"
 
@@ -186,7 +186,7 @@ class GapRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class CostRow(Row):
-    """What sampling a source has cost so far."""
+    """The cost of sampling a source so far."""
 
     table: ClassVar[str] = "cost"
 

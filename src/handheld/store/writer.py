@@ -1,8 +1,8 @@
-"""Writes a run file as things happen.
+"""Writes a run file during the run.
 
-Rows are kept in memory for a quarter of a second, then committed by a thread of their own: a
-process that is killed loses about that much, and the file opens. A disk that fills is said
-once; what cannot be written is kept until it can, or the run ends.
+A separate thread commits the rows every quarter of a second. A process that is killed loses about that much, and the
+file can still be opened. If the disk is full, this is reported once; rows that cannot be written are kept in memory
+until they can be written or the run ends.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from handheld.store.rows import NoteRow, Row
 APPLICATION = 0x4848726E  # "HHrn"
 VERSION = 1
 COMMIT_S = 0.25
-MOST_ROWS = 100_000  # kept in memory while the disk refuses them
+MOST_ROWS = 100_000  # rows kept in memory while writing fails
 
 
 class RunWriter:
-    """A new run file. `put` rows from any thread; `close` commits what is left."""
+    """A new run file. Any thread may `put` rows; `close` commits the rest."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -46,17 +46,17 @@ class RunWriter:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
         except (sqlite3.Error, OSError) as error:
-            why = error if self.path.parent.is_dir() else f"there is no folder {self.path.parent}"
-            raise RunFileError(f"{self.path} cannot be made: {why}") from None
+            reason = error if self.path.parent.is_dir() else f"there is no folder {self.path.parent}"
+            raise RunFileError(f"{self.path} cannot be created: {reason}") from None
         self._thread = threading.Thread(target=self._work, name="run file", daemon=True)
         self._thread.start()
 
     def add(self, row: Row) -> None:
-        """Writes a record into its table."""
+        """Write a record into its table."""
         self.put(row.table, *row.values())
 
     def put(self, table: str, *row: object) -> None:
-        """Writes the columns of a table in their order."""
+        """Write one row: the values of a table's columns, in order."""
         with self._lock:
             self._rows.append((table, row))
 
@@ -79,7 +79,7 @@ class RunWriter:
                 return
             try:
                 self._db.execute("BEGIN IMMEDIATE")
-                for (table, width), group in itertools.groupby(rows, lambda one: (one[0], len(one[1]))):
+                for (table, width), group in itertools.groupby(rows, lambda row: (row[0], len(row[1]))):
                     places = ", ".join("?" * width)
                     self._db.executemany(f"REPLACE INTO {table} VALUES ({places})", [row for _, row in group])
                 self._db.execute("COMMIT")
@@ -98,40 +98,40 @@ class RunWriter:
             self.commit()
 
     def close(self) -> None:
-        """Commits what is left; RunFileError if that cannot be done."""
+        """Commit the rest and close the file. Raises RunFileError if rows could not be written."""
         self._stop.set()
         self._thread.join()
         self.commit()
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             if not self.problem:
-                self._db.execute("PRAGMA journal_mode=DELETE")  # one plain file, if no one reads it
+                self._db.execute("PRAGMA journal_mode=DELETE")  # Leaves a single file, unless someone is reading it.
         self._db.close()
         if self.problem:
             raise RunFileError(
-                f"{self.problem}. {len(self._rows) + self.lost} rows are lost; what was committed before opens"
+                f"{self.problem}. {len(self._rows) + self.lost} rows are lost; rows committed before can still be read"
             )
 
 
 def _make(path: Path) -> None:
-    """A file with empty tables, which is there whole or not at all: a process that is killed just
-    then leaves nothing under this name."""
-    made = path.with_name(f".{path.name}.{os.getpid()}")
+    """Create a file with empty tables. It is renamed when complete, so a killed process leaves no incomplete file under
+    this name."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as db:
+        with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as db:
             db.execute("BEGIN")
             for statement in statements():
                 db.execute(statement)
             db.execute(f"PRAGMA application_id={APPLICATION}")
             db.execute(f"PRAGMA user_version={VERSION}")
             db.execute("COMMIT")
-        made.rename(path)
+        partial.rename(path)
     finally:
-        made.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def statements() -> list[str]:
-    """The schema, statement by statement."""
+    """The SQL statements of the schema, one by one."""
     text = resources.files("handheld.store").joinpath("schema.sql").read_text()
     lines = [line.partition("--")[0] for line in text.splitlines()]
-    return [s for s in (one.strip() for one in ("\n".join(lines) + SENSOR_SCHEMA).split(";")) if s]
+    return [s for s in (part.strip() for part in ("\n".join(lines) + SENSOR_SCHEMA).split(";")) if s]
