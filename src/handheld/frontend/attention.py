@@ -134,6 +134,7 @@ def _emit(
     scale: float,
     dropout: float,
 ) -> None:
+    """Adds an attention node, and binds its results: the output and the log of the row sums."""
     b, h, length, _ = q.shape
     attrs = _attributes(mask, causal, scale, dropout, rec.random_key() if dropout else 0)
     outputs = rec.emit(
@@ -160,6 +161,7 @@ def _emit_grad(
     scale: float,
     dropout: float,
 ) -> None:
+    """Adds the gradient of an attention node, and binds its results: the gradients of q, k and v."""
     rows, key = rec.contiguous(rec.read(lse)), 0
     if dropout:  # Use the same random numbers as in the forward pass.
         key = next(n for n in reversed(rec.nodes) if rows.tensor in n.outputs).attrs["key"]
@@ -323,6 +325,8 @@ def whole_attention_grad(
 
 
 class _Whole(torch.autograd.Function):
+    """Connects the op and its gradient for autograd."""
+
     @staticmethod
     def forward(ctx: Any, q: T, k: T, v: T, mask: T | None, causal: bool, scale: float, dropout: float) -> T:
         y: T

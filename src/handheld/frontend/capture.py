@@ -144,6 +144,7 @@ class Capture:
     def _record_once(
         self, name: str, fn: Callable[[Any], Any], batch: Any, optimizer: Optimizer | None, fake: bool, **options: Any
     ) -> None:
+        """Runs the closure once under the recorder, on fake or real tensors, and keeps the graph as `name`."""
         mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
         rec = Recorder(self.state, mode)
         leaves, spec = pytree.tree_flatten(batch)
@@ -205,6 +206,7 @@ class Capture:
         accumulate: int,
         last: bool,
     ) -> dict[str, int]:
+        """Records gradients, clipping and update. Returns the new tensor of each slot that the step writes."""
         parameters = [p for p, _ in optimizer.parameters]
         if not parameters:
             raise CaptureError("the optimizer has no parameter with requires_grad=True, so there is nothing to train")

@@ -129,6 +129,7 @@ def parts(x: Any) -> tuple[Any, Any]:
 
 
 def join(real: T, imaginary: T) -> T:
+    """Returns the complex tensor with these parts."""
     return torch.view_as_complex(torch.stack(torch.broadcast_tensors(real, imaginary), -1))  # type: ignore[no-untyped-call]
 
 

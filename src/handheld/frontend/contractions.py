@@ -31,6 +31,7 @@ def matmul(rec: Recorder, a: View, b: View) -> View:
 
 
 def transpose(view: View) -> View:
+    """Swaps the last two dimensions."""
     order = [*range(len(view.shape) - 2), len(view.shape) - 1, len(view.shape) - 2]
     return permute(view, order)
 
@@ -234,6 +235,7 @@ def conv2d(
 
 
 def bind_dense(rec: Recorder, out: torch.Tensor, view: View) -> None:
+    """Binds a dense view to `out`, which has the same elements in its own shape."""
     shape = tuple(out.shape)
     rec.bind(out, View(view.tensor, shape, contiguous_strides(shape), 0))
 

@@ -41,6 +41,7 @@ class Emitter:
         return self.slots[name]
 
     def new_tensor(self, shape: Sequence[int], dtype: str, role: str = "", name: str = "") -> int:
+        """Adds a tensor and returns its number. Without `role` it is an activation or a gradient, by phase."""
         number = len(self.tensors)
         if not role:
             role = "gradient" if self._phase() == "backward" else "activation"
@@ -51,6 +52,7 @@ class Emitter:
         return self.tensors[view.tensor].dtype
 
     def dense(self, tensor: int) -> View:
+        """Returns a view of a whole tensor."""
         shape = self.tensors[tensor].shape
         return View(tensor, shape, contiguous_strides(shape))
 
@@ -62,6 +64,7 @@ class Emitter:
     def emit(
         self, op: str, inputs: Sequence[View], outputs: Sequence[tuple[Sequence[int], str]], attrs: Mapping[str, Attr]
     ) -> list[int]:
+        """Adds a node. `outputs` lists shape and type of each result. Returns the numbers of the new tensors."""
         numbers = [self.new_tensor(shape, dtype) for shape, dtype in outputs]
         origin = Origin(self._phase(), self._module(), self.torch_op)
         self.nodes.append(Node(op, tuple(inputs), tuple(numbers), dict(attrs), origin))
@@ -100,6 +103,7 @@ class Emitter:
         return [self.dense(t) for t in numbers]
 
     def map(self, shape: Sequence[int], inputs: Sequence[View], build: Build, gathered: Sequence[View] = ()) -> View:
+        """Adds a map over `shape`. Inputs are broadcast to it; see `loops` for `build` and `gathered`."""
         views = [expand(v, tuple(shape)) for v in inputs]
         return self.loops(shape, (), views, build, gathered=gathered)[0]
 

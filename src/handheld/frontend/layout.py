@@ -31,6 +31,7 @@ def physical_order(tensor: torch.Tensor) -> list[int]:
 
 
 def permute(view: View, order: Sequence[int]) -> View:
+    """Returns the view with its dimensions in another order."""
     return View(view.tensor, tuple(view.shape[d] for d in order), tuple(view.strides[d] for d in order), view.offset)
 
 

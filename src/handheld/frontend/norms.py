@@ -66,6 +66,7 @@ def batch_norm(
 
 
 def _update_running(rec: Recorder, running: torch.Tensor | None, new: View, momentum: float, scale: float) -> None:
+    """Writes the running statistic: (1 - momentum) * old + momentum * scale * new."""
     if running is None:
         return
     old = rec.read(running)

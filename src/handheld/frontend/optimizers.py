@@ -1,9 +1,10 @@
-"""torch.optim's update rules as map nodes over (parameter, gradient, state, control).
+"""The update rules of torch.optim, as map nodes over parameter, gradient, state and control values.
 
-State that PyTorch makes at the first step starts as zeros here; where that would differ (SGD with
-dampening) the first step is told apart by the counter. Rates are slots, so that a schedule changes
-them without a new plan. What PyTorch computes in double on the host (bias corrections) is computed
-here from exact constants with expm1, so that nothing cancels.
+- State that PyTorch creates at the first step starts as zeros here. Where that would give another result (SGD with
+  dampening), the rule checks the step counter.
+- Learning rates are slots, so a schedule can change them without a new plan.
+- PyTorch computes bias corrections in double precision on the host. Here they are computed with expm1 from exact
+  constants, so that no precision is lost by cancellation.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ Rule = Callable[["Update"], None]
 
 
 class Optimizer:
-    """A torch.optim optimizer as slots: its rates, its counter and its state."""
+    """The slots of a torch.optim optimizer: its learning rates, its step counter and its state."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, state: StateBuilder, name: str) -> None:
         kind = type(optimizer).__name__
         if kind not in RULES or type(optimizer).__module__.split(".")[0] != "torch":
-            raise CaptureError(f"optimizer {kind} is not supported; there are {', '.join(RULES)}")
+            raise CaptureError(f"optimizer {kind} is not supported. Try: one of {', '.join(RULES)} from torch.optim")
         self.rule, self.kind, self.name, self.state = RULES[kind], kind.lower(), name, state
         self.optimizer = optimizer
         self.step = f"{name}.step"
@@ -52,17 +53,17 @@ class Optimizer:
         return max(steps, default=0)
 
     def slot(self, parameter: torch.Tensor, field: str) -> str:
-        """The slot of one state tensor of a parameter."""
+        """Returns the slot of one state tensor of a parameter."""
         owner = self.state.find(parameter)
         name = f"{self.name}.{owner}.{field}"
         if name not in self.state.slots:
-            held = self.optimizer.state.get(parameter, {}).get(field)
-            value = host_array(held) if held is not None else np.zeros(tuple(parameter.shape), np.float32)
+            saved = self.optimizer.state.get(parameter, {}).get(field)
+            value = host_array(saved) if saved is not None else np.zeros(tuple(parameter.shape), np.float32)
             self.state.add_value(name, value, "optimizer")
         return name
 
     def emit(self, rec: Recorder, gradients: dict[int, View]) -> dict[str, int]:
-        """The update of every parameter that has a gradient; returns what becomes of the slots."""
+        """Adds the update of every parameter that has a gradient. Returns the new tensor of each slot it writes."""
         writes: dict[str, int] = {}
         done = rec.slot_view(self.step)
         rec.phase, rec.torch_op = "update", f"optim.{self.kind}"
@@ -85,7 +86,7 @@ class Optimizer:
 
 
 class Update:
-    """One parameter's update under construction."""
+    """Builds the update of one parameter."""
 
     def __init__(
         self,
@@ -105,22 +106,22 @@ class Update:
             self.gradient = rec.map(self.shape, [gradient], lambda g: -g)
 
     def apply(self, fields: list[str], scalars: list[View], build: Callable[..., list[Val]]) -> None:
-        """One map: build(p, g, *states, *scalars) -> [new p, *new states]."""
+        """Adds one map: build(p, g, *states, *scalars) returns [new p, *new states]."""
         slots = [self.slot, *(self.owner.slot(self.parameter, f) for f in fields)]
         p, *states = (self.rec.slot_view(s) for s in slots)
         shape = p.shape
         views = [p, self.gradient, *states, *(View(s.tensor, shape, (0,) * len(shape), 0) for s in scalars)]
-        made = self.rec.loops(shape, (), views, build)
-        self.writes.update({s: v.tensor for s, v in zip(slots, made, strict=True)})
+        results = self.rec.loops(shape, (), views, build)
+        self.writes.update({s: v.tensor for s, v in zip(slots, results, strict=True)})
 
     def scalar(self, key: str, inputs: list[View], build: Callable[..., Val]) -> View:
-        """A number computed once a step for all parameters of the group."""
+        """Returns a number that is computed once per step for all parameters of the group."""
         if key not in self.rates:
             self.rates[key] = self.rec.map((), inputs, build)
         return self.rates[key]
 
     def correction(self, beta: float) -> View:
-        """1 - beta**t, t counted from 1."""
+        """Returns 1 - beta**t, where t counts steps from 1."""
         log = math.log(beta) if beta > 0 else -math.inf
         if beta == 0:
             return self.scalar("one", [self.rates["done"]], lambda t: t.to(F32) * 0.0 + 1.0)
@@ -211,7 +212,7 @@ RULES: dict[str, Rule] = {
 
 
 def clip_norm(rec: Recorder, gradients: dict[int, View], limit: float) -> dict[int, View]:
-    """Scales all gradients so that their joint norm is at most `limit`, as clip_grad_norm_ does."""
+    """Scales all gradients so that their joint norm is at most `limit`, like clip_grad_norm_."""
     from handheld.frontend.reductions import fold
 
     rec.torch_op = "clip_grad_norm"
@@ -233,6 +234,7 @@ def _add_all(rec: Recorder, views: list[View]) -> View:
 
 
 def clip_value(rec: Recorder, gradients: dict[int, View], limit: float) -> dict[int, View]:
+    """Limits every element of every gradient to [-limit, limit], like clip_grad_value_."""
     rec.torch_op = "clip_grad_value"
     return {
         k: rec.map(g.shape, [g], lambda a: a.binary("max", -limit).binary("min", limit)) for k, g in gradients.items()

@@ -1,4 +1,4 @@
-"""Scans and sorts."""
+"""Lowerings of cumulative ops, sorts and top-k."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ def scan(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *, dtype: 
     dim = dim % x.dim()
     shape = tuple(x.shape)
     dense = rec.map(shape, [view], lambda a: a.to(kind)) if rec.dtype_of(view) != kind else rec.contiguous(view)
-    three = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
-    made = rec.emit(
+    flat_shape = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
+    outputs = rec.emit(
         "scan",
-        [View(dense.tensor, three, contiguous_strides(three), 0)],
+        [View(dense.tensor, flat_shape, contiguous_strides(flat_shape), 0)],
         [(shape, kind)],
         {"mode": mode, "reverse": False},
     )
-    rec.bind(out, rec.dense(made[0]))
+    rec.bind(out, rec.dense(outputs[0]))
 
 
 @lowering("cummax.default", "cummin.default")
 def running_extreme(rec: Recorder, out: Results, x: torch.Tensor, dim: int) -> None:
-    """Values by a scan; positions by a second one over the places where a new extreme stands."""
+    """One scan computes the values. A second scan computes the positions, from the places of new extremes."""
     view, kind = rec.read(x), ir_dtype(x.dtype)
     if x.dim() == 0:
         rec.bind(out[0], rec.map((), [view], lambda a: a))
         rec.bind(out[1], rec.map((), [view], lambda a: a.const(0, I32)))
         return
     dim, shape = dim % x.dim(), tuple(x.shape)
-    three = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
+    flat_shape = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
     mode = "max" if "cummax" in rec.torch_op else "min"
 
-    def along(view: View, how: str, dtype: str) -> View:
-        flat = View(rec.contiguous(view).tensor, three, contiguous_strides(three), 0)
-        return rec.dense(rec.emit("scan", [flat], [(shape, dtype)], {"mode": how, "reverse": False})[0])
+    def along(view: View, op: str, dtype: str) -> View:
+        flat = View(rec.contiguous(view).tensor, flat_shape, contiguous_strides(flat_shape), 0)
+        return rec.dense(rec.emit("scan", [flat], [(shape, dtype)], {"mode": op, "reverse": False})[0])
 
     best = along(view if kind != BOOL else rec.map(shape, [view], lambda a: a.to(I32)), mode, kind)
-    here = rec.map(shape, [view, best], lambda a, b: a.eq(b).where(iota(a.builder, dim), 0))
+    position = rec.map(shape, [view, best], lambda a, b: a.eq(b).where(iota(a.builder, dim), 0))
     rec.bind(out[0], best)
-    rec.bind(out[1], along(here, "max", I32))
+    rec.bind(out[1], along(position, "max", I32))
 
 
 def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple[View, View]:
-    """Values and positions along `dim`, as views of x's shape."""
+    """Sorts along `dim`. Returns values and positions as views in the shape of x."""
     view, rank = rec.read(x), x.dim()
     dim = dim % max(rank, 1)
     order = [d for d in range(rank) if d != dim] + ([dim] if rank else [])
@@ -67,7 +67,7 @@ def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple
     dense = rec.contiguous(moved)
     length = moved.shape[-1] if rank else 1
     rows = moved.size // max(length, 1)
-    made = rec.emit(
+    outputs = rec.emit(
         "sort",
         [View(dense.tensor, (rows, length), (length, 1), 0)],
         [(moved.shape, rec.dtype_of(view)), (moved.shape, I32)],
@@ -75,7 +75,7 @@ def _sorted(rec: Recorder, x: torch.Tensor, dim: int, descending: bool) -> tuple
     )
     strides = contiguous_strides(moved.shape)
     back = tuple(strides[order.index(d)] for d in range(rank))
-    return View(made[0], tuple(x.shape), back, 0), View(made[1], tuple(x.shape), back, 0)
+    return View(outputs[0], tuple(x.shape), back, 0), View(outputs[1], tuple(x.shape), back, 0)
 
 
 @lowering("sort.default", "sort.stable")

@@ -1,4 +1,4 @@
-"""Pointwise ops: arithmetic, comparisons, selection, casts and copies."""
+"""Lowerings of pointwise ops: arithmetic, comparisons, selection, casts and copies."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ Operand = torch.Tensor | float | int | bool
 def elementwise(
     rec: Recorder, out: torch.Tensor, operands: Sequence[Any], build: Callable[..., Val], compute: str | None = None
 ) -> None:
-    """A map over `out`, in the order of its memory. Numbers among `operands` become constants;
-    `compute` is the type that everything is cast to first."""
+    """Adds a map over `out`, in the order of its memory, and binds `out` to it.
+
+    Numbers among `operands` become constants. With `compute`, all operands are cast to that type first.
+    """
     order = physical_order(out) if is_dense(out) else list(range(out.dim()))
     tensors = [o for o in operands if isinstance(o, torch.Tensor)]
     views = [permute(expand(rec.read(t), tuple(out.shape)), order) for t in tensors]
@@ -42,14 +44,15 @@ def elementwise(
         return build(*given).to(target)
 
     shape = tuple(out.shape[d] for d in order)
-    made = rec.map(shape, views, program)
+    result = rec.map(shape, views, program)
     if is_dense(out):
-        rec.bind_tensor(out, made.tensor)
+        rec.bind_tensor(out, result.tensor)
     else:
-        rec.bind(out, made)
+        rec.bind(out, result)
 
 
 def fit(value: Any, kind: str) -> Any:
+    """Converts a Python number to the type `kind`. Integers are clipped to 32 bits."""
     if kind == F32:
         return float(value)
     if kind == BOOL:
@@ -58,7 +61,7 @@ def fit(value: Any, kind: str) -> Any:
 
 
 def result_kind(*operands: Any) -> str:
-    """The type PyTorch computes in for these operands."""
+    """Returns the type in which PyTorch computes with these operands."""
     dtype = None
     for a in operands:
         other: Any = a
@@ -70,7 +73,7 @@ def result_kind(*operands: Any) -> str:
             else torch.result_type(torch.empty((), dtype=dtype), other)
         )
         if isinstance(dtype, torch.dtype):
-            # a tensor of one element stands for the type met so far
+            # A tensor of one element represents the type found so far.
             dtype = (
                 torch.empty((1,), dtype=dtype)
                 if isinstance(a, torch.Tensor) and a.dim()

@@ -1,4 +1,4 @@
-"""Pooling: windows, and adaptive averages as matrix products."""
+"""Lowerings of pooling. Adaptive averages are matrix products; all others are windows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _two(values: Sizes | None, default: Sizes | None = None) -> tuple[int, int]:
 
 
 def _image(rec: Recorder, x: torch.Tensor) -> View:
-    """[c, h, w] as [1, c, h, w]."""
+    """Reads [c, h, w] as [1, c, h, w]."""
     view = rec.read(x)
     if len(view.shape) == 4:
         return view
@@ -31,6 +31,7 @@ def _image(rec: Recorder, x: torch.Tensor) -> View:
 
 
 def bind_image(rec: Recorder, out: torch.Tensor, tensor: int) -> None:
+    """Binds a whole tensor to `out`, which has the same elements in its own shape."""
     shape = tuple(out.shape)
     rec.bind(out, View(tensor, shape, contiguous_strides(shape), 0))
 
@@ -62,9 +63,9 @@ def max_pool(
 ) -> None:
     shape = _shape4(out[0])
     attrs = _max_window(kernel, stride, padding, dilation) | {"shape": shape}
-    made = rec.emit("max_pool", [_image(rec, x)], [(shape, F32), (shape, I32)], attrs)
-    bind_image(rec, out[0], made[0])
-    bind_image(rec, out[1], made[1])
+    outputs = rec.emit("max_pool", [_image(rec, x)], [(shape, F32), (shape, I32)], attrs)
+    bind_image(rec, out[0], outputs[0])
+    bind_image(rec, out[1], outputs[1])
 
 
 @lowering("max_pool2d_with_indices_backward.default")
@@ -97,9 +98,9 @@ _ADAPTIVE: dict[str, Attr] = {
 @lowering("adaptive_max_pool2d.default")
 def adaptive_max_pool(rec: Recorder, out: Results, x: torch.Tensor, size: Sizes) -> None:
     shape = _shape4(out[0])
-    made = rec.emit("max_pool", [_image(rec, x)], [(shape, F32), (shape, I32)], {**_ADAPTIVE, "shape": shape})
-    bind_image(rec, out[0], made[0])
-    bind_image(rec, out[1], made[1])
+    outputs = rec.emit("max_pool", [_image(rec, x)], [(shape, F32), (shape, I32)], {**_ADAPTIVE, "shape": shape})
+    bind_image(rec, out[0], outputs[0])
+    bind_image(rec, out[1], outputs[1])
 
 
 @lowering("adaptive_max_pool2d_backward.default")
@@ -159,6 +160,7 @@ def avg_pool_backward(
 
 
 def _pooling_matrix(size: int, out: int) -> np.ndarray:
+    """Returns the [out, size] matrix that averages the adaptive windows of one axis."""
     matrix = np.zeros((out, size))
     for i in range(out):
         low, high = i * size // out, -(-(i + 1) * size // out)

@@ -1,4 +1,8 @@
-"""Random ops: Philox of (seed, key, step, index), so that layout and fusion cannot change them."""
+"""Lowerings of random ops.
+
+Every number is Philox of (seed, key, step, index), where `key` belongs to the op and `index` to the element.
+Layout and fusion therefore cannot change the numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from handheld.graph.graph import View
 def uniform(
     rec: Recorder, shape: tuple[int, ...], build: Callable[..., Val], inputs: Sequence[torch.Tensor] = ()
 ) -> Any:
-    """A map that also gets a uniform number in [0, 1) for each point."""
+    """Adds a map whose `build` gets a uniform random number in [0, 1) for each element, then the inputs."""
     seed, step = rec.slot_view("handheld.seed"), rec.slot_view("handheld.step")
     key = rec.random_key()
 
@@ -53,7 +57,7 @@ def bernoulli_p(
 def bernoulli_in_place(
     rec: Recorder, out: torch.Tensor, x: torch.Tensor, p: float = 0.5, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    # ≥ 1 - p rather than < p: dropout keeps an element where its mask is 1
+    # The test is u >= 1 - p, not u < p, so that dropout keeps the same elements as native_dropout.
     view = uniform(rec, tuple(x.shape), lambda u: u.ge(float(1 - p)).to(ir_dtype(x.dtype)))
     with torch.utils._python_dispatch._disable_current_modes():
         value = torch.empty(x.shape, dtype=x.dtype, device="meta")
@@ -78,7 +82,7 @@ def randn(rec: Recorder, out: torch.Tensor, *args: object, **options: object) ->
     first, second = uniform(rec, shape, lambda u: u), uniform(rec, shape, lambda u: u)
 
     def box_muller(a: Val, b: Val) -> Val:
-        radius = ((1.0 - a).unary("log") * -2.0).unary("sqrt")  # 1 - u is never 0
+        radius = ((1.0 - a).unary("log") * -2.0).unary("sqrt")  # The argument is never 0, because u < 1.
         return radius * (b * (2 * math.pi)).unary("cos")
 
     rec.bind(out, rec.map(shape, [first, second], box_muller))
@@ -114,10 +118,10 @@ def exponential(
 
 @lowering("randperm.default")
 def randperm(rec: Recorder, out: torch.Tensor, n: int, **options: object) -> None:
-    """The order that sorts random numbers."""
+    """Sorts random numbers; their order is the permutation."""
     keys = uniform(rec, (1, n), lambda u: u)
-    made = rec.emit("sort", [keys], [((1, n), F32), ((1, n), I32)], {"descending": False})
-    rec.bind(out, View(made[1], (n,), (1,)))
+    outputs = rec.emit("sort", [keys], [((1, n), F32), ((1, n), I32)], {"descending": False})
+    rec.bind(out, View(outputs[1], (n,), (1,)))
 
 
 # ── random numbers from other random numbers ─────────────────────────────────────────────────────
@@ -132,16 +136,16 @@ def normal(
 
 @decomposed("normal.float_float")
 def normal_of_size(mean: float, std: float, size: Sequence[int], **options: object) -> torch.Tensor:
-    made: torch.Tensor = torch.randn(list(size)) * std + mean
-    return made
+    values: torch.Tensor = torch.randn(list(size)) * std + mean
+    return values
 
 
 @decomposed("normal.Tensor_float", "normal.Tensor_Tensor")
 def normal_around(
     mean: torch.Tensor, std: torch.Tensor | float = 1, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    made: torch.Tensor = torch.randn_like(mean) * std + mean
-    return made
+    values: torch.Tensor = torch.randn_like(mean) * std + mean
+    return values
 
 
 @decomposed("normal.float_Tensor")
@@ -172,7 +176,7 @@ def geometric(x: torch.Tensor, p: float, *, generator: torch.Generator | None = 
 def multinomial(
     p: torch.Tensor, count: int, replacement: bool = False, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """Draws by the cumulative distribution, or without repetition by the largest noisy logits."""
+    """Draws from the cumulative distribution or, without replacement, takes the largest noisy logits."""
     if replacement:
         edges = p.cumsum(-1)
         points = torch.rand([*p.shape[:-1], count]) * edges[..., -1:]

@@ -70,6 +70,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Records one op. A lowering comes first, then our decompositions, then PyTorch's own."""
         kwargs = kwargs or {}
         name = str(func)
         if name in IGNORED:
@@ -167,8 +168,8 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Returns the value of a tensor that PyTorch knows even while tensors are fake, or None."""
         if len(args) != 1 or not isinstance(args[0], FakeTensor) or args[0].constant is None:
             return None
-        held = self._storages[self._stand_in(args[0]).untyped_storage()._cdata].tensor
-        return args[0].constant if self.tensors[held].role == "constant" else None
+        number = self._storages[self._stand_in(args[0]).untyped_storage()._cdata].tensor
+        return args[0].constant if self.tensors[number].role == "constant" else None
 
     def _read_value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns a number that Python reads from a tensor. If it can change between steps, it is noted as frozen."""
@@ -229,8 +230,8 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Records an in-place or out= op: computes its functional form, then writes the results into the targets."""
         if torch.Tag.inplace_view in func.tags:  # It changes only the shape.
             return self._execute(func, args, kwargs)
-        twin = functional_twin(func)
-        if twin is None:
+        functional = functional_twin(func)
+        if functional is None:
             raise UnsupportedOp(
                 f"in-place op {func} has no lowering (in {self._module()}). Try: replace it in the model"
             )
@@ -238,7 +239,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         targets = [kwargs[name] for name in results] if results else [args[0]]
         rest = {k: v for k, v in kwargs.items() if k not in results}
         with self:
-            value = twin(*args, **rest)
+            value = functional(*args, **rest)
         values = value if isinstance(value, (tuple, list)) else [value]
         for target, new in zip(targets, values, strict=True):
             if target.shape != new.shape:

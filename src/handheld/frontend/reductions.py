@@ -1,6 +1,6 @@
-"""Reductions and softmax.
+"""Lowerings of reductions and softmax.
 
-Each is written as plain reduce and map nodes; the fusion pass joins them into one kernel.
+Each op becomes plain reduce and map nodes. The fusion pass joins them into one kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from handheld.graph.graph import View, contiguous_strides
 
 
 def axes_of(x: torch.Tensor, dim: Dims) -> tuple[int, ...]:
-    """Reduced dimensions; none given means all."""
+    """Returns the reduced dimensions in ascending order. No `dim` means all of them."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(x.dim()))
     dims = [dim] if isinstance(dim, int) else dim
@@ -30,7 +30,7 @@ def axes_of(x: torch.Tensor, dim: Dims) -> tuple[int, ...]:
 
 
 def keepdim(view: View, shape: Sequence[int], axes: Sequence[int]) -> View:
-    """A reduced result as an operand over `shape`: stride 0 along the reduced axes."""
+    """Views a reduced result over `shape`, with stride 0 along the reduced axes."""
     strides = iter(view.strides)
     return View(
         view.tensor, tuple(shape), tuple(0 if d in set(axes) else next(strides) for d in range(len(shape))), view.offset
@@ -38,11 +38,12 @@ def keepdim(view: View, shape: Sequence[int], axes: Sequence[int]) -> View:
 
 
 def fold(rec: Recorder, x: View, axes: Sequence[int], build: Callable[..., Val], more: Sequence[View] = ()) -> View:
+    """Adds a reduction of x over `axes`. `build` gets x and then `more`."""
     return rec.reduce(x.shape, axes, [x, *more], build)
 
 
 def finish(rec: Recorder, out: torch.Tensor, view: View) -> None:
-    """Binds a reduced view; keepdim changes the shape only."""
+    """Binds a reduced view to `out`, which may have the reduced dimensions with size 1."""
     shape = tuple(out.shape)
     rec.bind(out, View(view.tensor, shape, contiguous_strides(shape), 0))
 
@@ -123,7 +124,7 @@ def extreme_dim(rec: Recorder, out: Results, x: torch.Tensor, dim: int, keepdim:
 
 
 def moments(rec: Recorder, x: View, axes: Sequence[int], correction: float) -> tuple[View, View]:
-    """Mean and variance over `axes`, in two passes: exact for data far from zero."""
+    """Returns mean and variance over `axes`. Two passes keep the variance exact for data far from zero."""
     count = math.prod(x.shape[a] for a in axes)
     average = fold(rec, x, axes, lambda a: a.reduce("sum") * (1.0 / count if count else math.nan))
     rest = count - correction
@@ -161,9 +162,9 @@ def var_mean(rec: Recorder, out: Results, x: torch.Tensor, dim: Dims = None, *ar
 
 @lowering("histc.default")
 def histc(rec: Recorder, out: torch.Tensor, x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> None:
-    """Counts in `bins` equal parts of [min, max]; what is outside is not counted."""
+    """Counts the elements in `bins` equal parts of [min, max]. Elements outside are not counted."""
     if not min < max:
-        raise UnsupportedOp("histc without a range (min < max) has no lowering")
+        raise UnsupportedOp("histc without a range has no lowering. Try: give it min and max, with min < max")
     view = rec.read(x)
     values = View(view.tensor, (bins, *view.shape), (0, *view.strides), view.offset)
     low, high = float(min), float(max)
@@ -187,6 +188,7 @@ def softmax(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, *rest: 
 
 
 def softmax_view(rec: Recorder, x: View, axes: tuple[int, ...], log: bool, safe: bool = False) -> View:
+    """Adds a softmax, or its logarithm. With `safe`, a row of -inf gives zeros."""
     if not axes:
         return rec.map(x.shape, [x], lambda a: a - a if log else a - a + 1.0)
     top = keepdim(fold(rec, x, axes, lambda a: a.to(F32).reduce("max_of")), x.shape, axes)
@@ -196,7 +198,6 @@ def softmax_view(rec: Recorder, x: View, axes: tuple[int, ...], log: bool, safe:
         if log:
             return (a.to(F32) - m) - s.unary("log")
         soft = (a.to(F32) - m).unary("exp") / s
-        # a row that is masked everywhere gives zeros, not NaN
         return m.eq(-math.inf).where(0.0, soft) if safe else soft
 
     return rec.map(x.shape, [x, top, norm], build)

@@ -94,13 +94,13 @@ def functional_twin(func: Any) -> Any:
     """Returns the functional overload that computes what an in-place or out= op writes, or None."""
     schema = func._schema
     space, _, name = schema.name.partition("::")
-    wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+    expected = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
     for base in (name.removesuffix("_"), f"{name}functional"):
         packet = getattr(getattr(torch.ops, space), base, None)
         for overload in packet.overloads() if packet is not None else ():
             twin = getattr(packet, overload)
             given = [(a.name, str(a.type)) for a in twin._schema.arguments]
-            if not twin._schema.is_mutable and given == wanted:
+            if not twin._schema.is_mutable and given == expected:
                 return twin
     return None
 

@@ -1,4 +1,4 @@
-"""Interpolation: a matrix product along each axis, with weights taken from PyTorch itself."""
+"""Lowerings of interpolation: one matrix product per axis, with weights taken from PyTorch itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from handheld.frontend.registry import lowering
 
 
 def _resize_matrix(mode: str, size: int, out: int, align: bool, scale: float | None) -> np.ndarray:
-    """The weights of each output position, found by resizing an identity in PyTorch."""
+    """Returns the weights of each output position. PyTorch computes them by resizing an identity matrix."""
     with torch.utils._python_dispatch._disable_current_modes():
         unit = torch.eye(size, dtype=torch.float64)[:, None, :]
         if mode == "nearest":
@@ -111,7 +111,7 @@ def upsample_backward(
 def replication_pad_backward(
     rec: Recorder, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor, padding: Sequence[int]
 ) -> None:
-    """The gradient of every copy of an edge goes to the edge: zeros and ones along each axis."""
+    """Adds the gradients of all copies of an edge to the edge, with a matrix of zeros and ones per axis."""
     matrices = []
     for k in reversed(range(len(padding) // 2)):
         size, before, after = x.shape[x.dim() - 1 - k], padding[2 * k], padding[2 * k + 1]

@@ -1,4 +1,4 @@
-"""Scattering: the gradients of lookups, and writes at computed places."""
+"""Lowerings of scatter ops: gradients of lookups, and writes at computed positions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from handheld.graph.program import Builder
 
 
 def scatter(rec: Recorder, shape: tuple[int, int, int], index: View, src: View, mode: str, base: View | None) -> View:
-    """index, src over [o, k, i]; result (and base) over [o, v, i]."""
+    """Adds a scatter node. `index` and `src` have the shape [o, k, i]; the result and `base` have [o, v, i]."""
     inputs = [index, src]
     if base is not None:
         inputs.append(View(rec.contiguous(base).tensor, shape, contiguous_strides(shape)))
     kind = rec.dtype_of(src)
-    made = rec.emit("scatter", inputs, [(shape, kind)], {"mode": mode, "base": base is not None, "shape": shape})
-    return rec.dense(made[0])
+    outputs = rec.emit("scatter", inputs, [(shape, kind)], {"mode": mode, "base": base is not None, "shape": shape})
+    return rec.dense(outputs[0])
 
 
 @lowering("embedding_dense_backward.default")
@@ -51,16 +51,16 @@ def embedding_backward(
 
 
 def _by_frequency(rec: Recorder, grad: View, index: View, rows: int, width: int, count: int) -> View:
-    """The gradient of each lookup divided by how often its row is looked up."""
+    """Divides the gradient of each lookup by the number of lookups of its row."""
     line = View(index.tensor, (1, count, 1), (0, 1, 0), 0)
-    one = rec.map((1, count, 1), [], lambda b: constant(b, 1.0, F32))
-    often = scatter(rec, (1, rows, 1), line, one, "add", None)
+    ones = rec.map((1, count, 1), [], lambda b: constant(b, 1.0, F32))
+    counts = scatter(rec, (1, rows, 1), line, ones, "add", None)
     at = View(index.tensor, (count, width), (1, 0), 0)
     return rec.map(
         (count, width),
         [at, View(grad.tensor, (count, width), (width, 1), 0)],
         lambda b, i, a: a / gather(b, 2, F32, i),
-        gathered=[rec.dense(often.tensor)],
+        gathered=[rec.dense(counts.tensor)],
     )
 
 
@@ -69,7 +69,7 @@ def scatter_op(
     rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, **options: object
 ) -> None:
     if options.get("reduce", "add") != "add":
-        raise UnsupportedOp(f"scatter with reduce={options['reduce']!r} has no lowering")
+        raise UnsupportedOp(f"scatter with reduce={options['reduce']!r} has no lowering. Try: scatter_reduce")
     mode = "add" if "add" in rec.torch_op or "reduce" in options else "set"
     _scatter_along(rec, out, x, dim, index, src, mode)
 
@@ -91,13 +91,13 @@ def index_add(
     outer, inner, count = math.prod(shape[:dim]), math.prod(shape[dim + 1 :]), index.numel()
     if alpha != 1 or rec.dtype_of(source) != kind:
         source = rec.map(source.shape, [source], lambda a: (a * alpha if alpha != 1 else a).to(kind))
-    three = (outer, count, inner)
+    flat_shape = (outer, count, inner)
     step = view.strides[0] if view.strides else 0
     result = scatter(
         rec,
         (outer, shape[dim], inner),
-        View(view.tensor, three, (0, step, 0), view.offset),
-        View(rec.contiguous(source).tensor, three, contiguous_strides(three)),
+        View(view.tensor, flat_shape, (0, step, 0), view.offset),
+        View(rec.contiguous(source).tensor, flat_shape, contiguous_strides(flat_shape)),
         mode,
         rec.read(x),
     )
@@ -110,22 +110,22 @@ def _scatter_along(
     iv, kind = rec.read(index), ir_dtype(out.dtype)
     if isinstance(src, torch.Tensor):
         sv = rec.read(src)
-        sv = View(sv.tensor, iv.shape, sv.strides, sv.offset)  # src may be larger than index
+        sv = View(sv.tensor, iv.shape, sv.strides, sv.offset)  # src may be larger than index.
     else:
         sv = rec.map(iv.shape, [], lambda b: constant(b, float(src) if kind == F32 else int(src), kind))
     _scatter_views(rec, out, rec.read(x), dim % max(x.dim(), 1), iv, sv, mode)
 
 
 def _scatter_views(rec: Recorder, out: torch.Tensor, x: View, dim: int, index: View, src: View, mode: str) -> None:
-    """Scatter along one dimension; the index may cover only part of the other dimensions."""
+    """Scatters along one dimension. The index may cover only a part of the other dimensions."""
     shape, part = x.shape or (1,), index.shape or (1,)
     if not x.shape:
         index, src = (View(v.tensor, part, v.strides or (0,), v.offset) for v in (index, src))
-    wanted = tuple(part[d] if d == dim else n for d, n in enumerate(shape))
+    padded_shape = tuple(part[d] if d == dim else n for d, n in enumerate(shape))
     outer, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
-    three = (outer, part[dim], inner)
+    flat_shape = (outer, part[dim], inner)
     where, values = (
-        View(_padded(rec, v, wanted, kind, fill).tensor, three, contiguous_strides(three))
+        View(_padded(rec, v, padded_shape, kind, fill).tensor, flat_shape, contiguous_strides(flat_shape))
         for v, kind, fill in ((index, I32, -1), (src, ir_dtype(out.dtype), 0))
     )
     result = scatter(rec, (outer, shape[dim], inner), where, values, mode, x)
@@ -133,10 +133,10 @@ def _scatter_views(rec: Recorder, out: torch.Tensor, x: View, dim: int, index: V
 
 
 def _padded(rec: Recorder, view: View, shape: tuple[int, ...], kind: str, fill: int) -> View:
-    """The view grown to `shape`, `fill` outside; dense."""
+    """Returns the view as a dense tensor of type `kind`, extended to `shape` with `fill`."""
     if view.shape == shape and rec.dtype_of(view) == kind:
         return rec.contiguous(view)
-    guards = tuple((d, 0, n) for d, (n, want) in enumerate(zip(view.shape, shape, strict=True)) if n != want)
+    guards = tuple((d, 0, n) for d, (n, target) in enumerate(zip(view.shape, shape, strict=True)) if n != target)
 
     def program(b: Builder) -> Val:
         source = rec.dtype_of(view)

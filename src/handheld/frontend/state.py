@@ -64,6 +64,7 @@ Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 
 def tensor_key(tensor: torch.Tensor) -> Key:
+    """Returns what identifies a tensor: its storage, offset, shape and strides."""
     storage, offset = tensor.untyped_storage()._cdata, int(tensor.storage_offset())
     return storage, offset, tuple(tensor.shape), tuple(tensor.stride())
 

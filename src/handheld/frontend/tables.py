@@ -1,4 +1,4 @@
-"""Importing this fills the table of lowerings."""
+"""Imports every module with lowerings, which fills the table LOWERINGS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versions of PyTorch that capture was tested with."""
+"""The versions of PyTorch that capture was tested with, and a warning for other versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-#: the oldest (major, minor) version that the package supports, and the newest that the tests passed with
+#: The oldest (major, minor) version that the package supports, and the newest that passed the tests.
 TESTED = ((2, 9), (2, 15))
 
 

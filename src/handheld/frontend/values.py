@@ -1,4 +1,4 @@
-"""Writing programs as Python expressions: `0.5 * x * (1 + erf(x * r))` builds instructions."""
+"""Lets lowerings write programs as Python expressions, such as `0.5 * x * (1.0 + (x * r).unary("erf"))`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Number = float | int | bool
 
 
 class Val:
-    """One value of a program under construction. Python numbers take the other side's type."""
+    """One value of a program under construction. A Python number gets the type of the other operand."""
 
     __slots__ = ("builder", "dtype", "index")
 
@@ -22,7 +22,7 @@ class Val:
         if isinstance(other, Val):
             return other
         if self.dtype != F32 and isinstance(other, float):
-            raise TypeError("a float constant meets an integer value")
+            raise TypeError(f"a float constant cannot be combined with a value of type {self.dtype}")
         return Val(self.builder, self.builder.const(other, self.dtype), self.dtype)
 
     def const(self, value: Number, dtype: str) -> Val:
@@ -41,7 +41,7 @@ class Val:
         return self if dtype == self.dtype else self.unary("cast", dtype)
 
     def reduce(self, op: str, dtype: str | None = None) -> Val:
-        """A reduction over the node's axes; over none it is the value itself."""
+        """Reduces over the axes of the node. Without axes it returns the value itself (position 0 for arg_ ops)."""
         if self.builder.reducing:
             return self.unary(op, dtype)
         return self.const(0, I32) if op.startswith("arg_") else self
@@ -95,7 +95,7 @@ class Val:
         return self.binary("and", o, BOOL)
 
     def where(self, a: Val | Number, b: Val | Number) -> Val:
-        """self ? a : b"""
+        """Returns a where this value is true, otherwise b."""
         if not isinstance(a, Val):
             assert isinstance(b, Val)
             a = b._wrap(a)
@@ -104,15 +104,17 @@ class Val:
 
 
 def iota(builder: Builder, dim: int) -> Val:
+    """Returns the coordinate of the point along one dimension."""
     return Val(builder, builder.op("iota", I32, params=(dim,)), I32)
 
 
 def gather(builder: Builder, operand: int, dtype: str, index: Val) -> Val:
+    """Loads an operand at a computed position."""
     return Val(builder, builder.add(Instr("gather", dtype, (index.index,), (operand,))), dtype)
 
 
 def linear_index(builder: Builder) -> Val:
-    """Row-major position of the point."""
+    """Returns the row-major position of the point."""
     return Val(builder, builder.op("index", I32), I32)
 
 

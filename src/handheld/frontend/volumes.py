@@ -1,4 +1,7 @@
-"""Three spatial dimensions in terms of two: depth becomes channels, pooling goes by axes."""
+"""Lowerings of convolution and pooling over three spatial dimensions, in terms of two.
+
+A convolution treats the slices of a depth window as channels. Pooling first pools every slice, then the depth.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ Shape = tuple[int, ...]
 
 
 def _dense(view: View, shape: Sequence[int]) -> View:
-    """A dense tensor under another shape."""
+    """Views a dense tensor in another shape."""
     return View(view.tensor, tuple(shape), contiguous_strides(tuple(shape)))
 
 
 class Depth:
-    """How a convolution walks the depth: the first of its three strides, paddings and dilations."""
+    """How a convolution moves along the depth: the first of its three strides, paddings and dilations."""
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class Depth:
         self.kernel, self.image, self.windows = kernel, image, windows
 
     def unfold(self, rec: Recorder, x: View) -> View:
-        """[n, c, d, h, w] as [n * windows, c * kernel, h, w], each window's slices as channels."""
+        """Copies [n, c, d, h, w] to [n * windows, c * kernel, h, w]: the slices of a window become channels."""
         if self.padding:
             x = padded(rec, x, 2, self.padding, self.padding)
         n, c, _, h, w = x.shape
@@ -54,37 +57,37 @@ class Depth:
         return _dense(rec.map(shape, [walk], lambda a: a), (n * self.windows, c * self.kernel, h, w))
 
     def fold(self, rec: Recorder, y: View) -> View:
-        """The adjoint: every slice gets the sum of its appearances."""
+        """The adjoint of unfold: every slice gets the sum over all windows that contain it."""
         n, c, _, h, w = self.image
-        held = contiguous_strides((n, self.windows, c, self.kernel, h, w))
+        strides = contiguous_strides((n, self.windows, c, self.kernel, h, w))
 
         def build(b: Builder) -> Val:
             at = iota(b, 2) + self.padding - iota(b, 5) * self.dilation
             window = at.binary("floordiv", self.stride)
             inside = at.ge(0).both(window.lt(self.windows)).both((window * self.stride).eq(at))
-            place = iota(b, 5) * held[3]
+            place = iota(b, 5) * strides[3]
             for dim, value in ((0, iota(b, 0)), (1, window), (2, iota(b, 1)), (4, iota(b, 3)), (5, iota(b, 4))):
-                place = place + value * held[dim]
+                place = place + value * strides[dim]
             return inside.where(gather(b, 0, F32, place), 0.0).reduce("sum")
 
         return rec.reduce((*self.image, self.kernel), (5,), [], build, gathered=[rec.dense(y.tensor)])
 
 
 def _flat(rec: Recorder, g: View) -> View:
-    """[n, k, d, h, w] as [n * d, k, h, w]."""
+    """Returns [n, k, d, h, w] as [n * d, k, h, w]."""
     moved = rec.contiguous(permute(g, (0, 2, 1, 3, 4)))
     n, d, *rest = moved.shape
     return _dense(moved, (n * d, *rest))
 
 
 def _tall(y: View, shape: Sequence[int]) -> View:
-    """The other way around: [n * d, k, h, w] as [n, k, d, h, w]."""
+    """The inverse of _flat: views [n * d, k, h, w] as [n, k, d, h, w]."""
     n, k, d, h, w = shape
     return permute(_dense(y, (n, d, k, h, w)), (0, 2, 1, 3, 4))
 
 
 def _weights(rec: Recorder, w: View) -> View:
-    """[k, c, d, r, s] as [k, c * d, r, s]."""
+    """Returns [k, c, d, r, s] as [k, c * d, r, s]."""
     whole = rec.contiguous(w)
     k, c, d, r, s = whole.shape
     return _dense(whole, (k, c * d, r, s))
@@ -154,7 +157,7 @@ def convolution3d_backward(
 ) -> None:
     stride, padding, dilation = (_three(v) for v in (stride, padding, dilation))
     gv, xv, wv = floats(rec, g, x, w)
-    # of a transposed convolution, the large image is the gradient
+    # In a transposed convolution, the large image is the gradient.
     large, small = (g, x) if transposed else (x, g)
     depth = Depth(stride, padding, dilation, w.shape[2], tuple(large.shape), small.shape[2])
     flat = (stride[1:], padding[1:], dilation[1:], groups)
@@ -169,8 +172,8 @@ def convolution3d_backward(
             rec.bind(out[0], depth.fold(rec, conv2d(rec, "conv_input", _flat(rec, gv), weights, shape, *flat)))
     if mask[1]:
         first, second = (xv, gv) if transposed else (gv, xv)
-        made = conv2d(rec, "conv_weight", _flat(rec, first), depth.unfold(rec, second), weights.shape, *flat)
-        rec.bind(out[1], _dense(made, w.shape))
+        gradient = conv2d(rec, "conv_weight", _flat(rec, first), depth.unfold(rec, second), weights.shape, *flat)
+        rec.bind(out[1], _dense(gradient, w.shape))
     if mask[2]:
         rec.bind(out[2], fold(rec, gv, (0, 2, 3, 4), lambda a: a.reduce("sum")))
 
@@ -189,12 +192,12 @@ def _sizes(values: Sizes | None, default: Sizes | None = None) -> list[int]:
 
 
 def _volume(shape: Sequence[int]) -> Shape:
-    """[c, d, h, w] as [1, c, d, h, w]."""
+    """Returns the shape [c, d, h, w] as [1, c, d, h, w]."""
     return (1, *shape) if len(shape) == 4 else tuple(shape)
 
 
 def _stages(shape: Shape, windows: Shape) -> tuple[Shape, Shape, Shape, Shape]:
-    """In and out of pooling every slice, then in and out of pooling the depth."""
+    """Returns four shapes: input and output of pooling the slices, then input and output of pooling the depth."""
     n, c, d, h, w = shape
     _, _, p, q, r = windows
     return (n, c * d, h, w), (n, c * d, q, r), (n, c, d, q * r), (n, c, p, q * r)
@@ -273,15 +276,15 @@ def max_pool3d(
     stages = _stages((n, c, d, h, w), windows)
 
     def pool(view: View, shape: Shape, attrs: dict[str, Attr]) -> tuple[View, View]:
-        made = rec.emit("max_pool", [view], [(shape, F32), (shape, I32)], {**attrs, "shape": shape})
-        return rec.dense(made[0]), rec.dense(made[1])
+        outputs = rec.emit("max_pool", [view], [(shape, F32), (shape, I32)], {**attrs, "shape": shape})
+        return rec.dense(outputs[0]), rec.dense(outputs[1])
 
     best, inside = pool(_dense(rec.contiguous(rec.read(x)), stages[0]), stages[1], plane)
     value, which = pool(_dense(best, stages[2]), stages[3], depth)
     area = stages[3][3]
 
     def position(b: Builder, i: Val) -> Val:
-        """Slice and position in it -> position in the volume."""
+        """Converts a slice and a position in it to a position in the volume."""
         row = iota(b, 0) * c + iota(b, 1)
         at = gather(b, 1, I32, row * (d * area) + i)
         return i.binary("floordiv", area) * (h * w) + at
@@ -307,5 +310,5 @@ def max_pool3d_backward(
     count, size = g.numel() // max(n * c, 1), math.prod(image)
     inputs = [View(rec.contiguous(rec.read(t)).tensor, (n * c, count, 1), (count, 1, 0)) for t in (index, g)]
     shape = (n * c, size, 1)
-    made = rec.emit("scatter", inputs, [(shape, F32)], {"mode": "add", "base": False, "shape": shape})
-    bind_image(rec, out, made[0])
+    outputs = rec.emit("scatter", inputs, [(shape, F32)], {"mode": "add", "base": False, "shape": shape})
+    bind_image(rec, out, outputs[0])
