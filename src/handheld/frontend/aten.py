@@ -1,4 +1,4 @@
-"""The types of what PyTorch passes to an op: the vocabulary of the lowerings' signatures."""
+"""The types of the arguments and results of PyTorch ops, for the signatures of lowerings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-#: one number for all dimensions, or one for each: `IntArrayRef` of PyTorch
+#: One number for all dimensions, or one per dimension (PyTorch's `IntArrayRef`).
 Sizes = int | Sequence[int]
-#: the dimensions that an op reduces; none means all
+#: The dimensions that an op reduces. None means all of them.
 Dims = int | Sequence[int] | None
-#: a tensor that may be absent: a bias, a mask
+#: A tensor that may be absent, such as a bias or a mask.
 MaybeTensor = torch.Tensor | None
-#: the results of an op that has several
+#: The results of an op that has more than one.
 Results = Sequence[torch.Tensor]

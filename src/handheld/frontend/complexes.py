@@ -293,7 +293,7 @@ def fourier_of_real(x: T, dims: Sequence[int], norm: int, onesided: bool) -> T:
 
 @_of_complex("_fft_c2r.default")
 def fourier_to_real(x: T, dims: Sequence[int], norm: int, last: int) -> T:
-    """Terms past the middle are conjugates of the ones before it, so the ones before it count twice."""
+    """Terms past the middle are conjugates of earlier ones, so all but the first and the middle count twice."""
     a, b = parts(x)
     for dim in dims[:-1]:
         a, b = _turned(a, b, dim, a.shape[dim], 1)

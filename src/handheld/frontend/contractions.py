@@ -37,7 +37,7 @@ def transpose(view: View) -> View:
 
 
 def floats(rec: Recorder, *tensors: torch.Tensor) -> list[View]:
-    """Reads tensors of floating point. Raises UnsupportedOp for others."""
+    """Reads floating-point tensors. Raises UnsupportedOp for others."""
     views = []
     for tensor in tensors:
         if not tensor.dtype.is_floating_point:
@@ -101,7 +101,7 @@ def _group_of(rec: Recorder, ends: torch.Tensor, count: int) -> View:
 @shape_of("_grouped_mm.default")
 def grouped_mm_shape(a: torch.Tensor, b: torch.Tensor, offs: MaybeTensor = None, *_: object) -> torch.Tensor:
     if a.dim() == b.dim() == 2:
-        assert offs is not None  # only groups make two matrices more than a product
+        assert offs is not None  # Two matrices without groups would be a plain product.
         return a.new_empty((offs.shape[0], a.shape[0], b.shape[1]))
     lead = a.shape[:1] if a.dim() == b.dim() == 3 else ()
     return a.new_empty((*lead, a.shape[-2], b.shape[-1]))

@@ -70,7 +70,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Records one op. A lowering comes first, then our decompositions, then PyTorch's own."""
+        """Records one op: by its lowering, else by a decomposition of registry.py, else by PyTorch's own."""
         kwargs = kwargs or {}
         name = str(func)
         if name in IGNORED:
@@ -385,7 +385,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _composite(func: Any) -> bool:
-    """Says whether PyTorch itself always decomposes the op. (`reshape`, for example, is a view or a copy.)"""
+    """Says whether PyTorch itself always decomposes the op, such as reshape into a view or a copy."""
     return bool(
         func._can_decompose() and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     )

@@ -40,7 +40,7 @@ ADVICE = {
     "aten.linalg_qr.default": _OUTSIDE,
 }
 
-#: a function with the arguments of a PyTorch op, which differ from op to op
+#: A function that takes the arguments of a PyTorch op. They differ from op to op.
 Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
 

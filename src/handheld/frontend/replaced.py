@@ -1,7 +1,8 @@
 """Replaces some PyTorch functions during a capture by ones that can be recorded.
 
-PyTorch gives these functions special gradient kernels. The replacements are built from other functions, so that
-autograd differentiates those instead. They are active only while a step is being captured.
+The replacements of grid_sampler and embedding_bag are built from simpler functions, which autograd differentiates
+instead of using special gradient kernels. Attention becomes one custom op (attention.py). Reentrant checkpoints
+become non-reentrant ones.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _embedding_bag(original: Callable[..., T]) -> Callable[..., T]:
 
 
 def _checkpoint(original: Callable[..., T]) -> Callable[..., T]:
-    """Uses non-reentrant checkpoints. Reentrant ones run their own backward pass and hide its parameters."""
+    """Uses non-reentrant checkpoints. Reentrant ones run their own backward pass, which hides their parameters."""
 
     def apply(function: Callable[..., Any], preserve: bool, *args: object) -> Any:
         return checkpoints.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve)
