@@ -1,1 +1,4 @@
-"""The training step as data: typed tensors and a small closed set of ops. Imports nothing else."""
+"""A training step as data: typed tensors and a small, closed set of ops.
+
+This folder imports no other folder of the package.
+"""

@@ -1,9 +1,10 @@
-"""What a legal graph is. Every pass, and every file that is read, is followed by `check`.
+"""Defines what a legal graph is. `check` runs after every pass and after reading a file.
 
-A legal graph cannot make a kernel read or write outside its buffers: every view stays inside its
-tensor, every shape and type fits its op, every number fits the 32-bit integers of a kernel. What
-depends on values is left to the kernels: a gather reads the nearest element, a scatter ignores what
-is out of range. The rules of each op are in check_ops.py, those of programs in check_program.py.
+A legal graph cannot make a kernel read or write outside its buffers: every view stays inside its tensor, every
+shape and type fits its op, and every number fits the 32-bit integers of a kernel. Kernels handle indices that
+depend on data: a gather out of range reads the nearest element, a scatter out of range is ignored.
+
+check_ops.py has the rules of each op, check_program.py those of programs.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from handheld.graph.dtypes import DTYPES, F16, TORCH_DTYPES
 from handheld.graph.graph import PHASES, ROLES, SLOT_ROLES, Graph, Node, Slot, Tensor, pack_offsets
 from handheld.graph.ops import OPS
 
-#: what a node may make
+#: The roles of tensors that a node may write.
 MADE = frozenset({"activation", "gradient", "workspace"})
 
 
 def check(graph: Graph, slots: Mapping[str, Slot] | None = None) -> Graph:
-    """Returns the graph, or raises GraphError with the node at fault. With `slots`, the graph's
-    idea of the state is held against the state."""
+    """Returns the graph if it is legal; otherwise raises GraphError that names the wrong node.
+
+    If `slots` is given, the slots of the graph must agree with it in shape and type.
+    """
     try:
         for key, tensor in graph.tensors.items():
             _check_tensor(key, tensor)
@@ -52,7 +55,7 @@ def check(graph: Graph, slots: Mapping[str, Slot] | None = None) -> Graph:
 
 
 class _Known:
-    """The tensors that exist so far: a pack when all its members do, and they when it does."""
+    """The tensors that exist so far. A pack exists once all its members exist, and the other way round."""
 
     def __init__(self, graph: Graph) -> None:
         self.tensors: set[int] = set()
@@ -83,7 +86,7 @@ def _check_tensor(key: int, tensor: Tensor) -> None:
 
 
 def _check_ends(graph: Graph) -> None:
-    """Where values come in: batch tensors and slots, each a tensor of its own."""
+    """Checks the inputs and slots. Each must have its own tensor."""
     _unique("input", [given.name for given in graph.inputs])
     _unique("output", [shown.name for shown in graph.outputs])
     _unique("input or slot tensor", [given.tensor for given in graph.inputs] + list(graph.slots.values()))
@@ -99,13 +102,13 @@ def _check_ends(graph: Graph) -> None:
 
 
 def _check_packs(graph: Graph) -> None:
-    """A pack is as long as its members end to end, and nothing is in two packs."""
+    """Checks that a pack is as long as its members end to end, and that no tensor is in two packs."""
     _unique("member of a pack", [m for members in graph.packs.values() for m in members])
     ends = {given.tensor for given in graph.inputs}
     for pack, members in graph.packs.items():
         need(
             pack in graph.tensors and bool(members) and set(members) <= set(graph.tensors),
-            f"pack {pack} or a member of it is not there",
+            f"pack {pack} or one of its members does not exist",
         )
         need(
             not ends & set(members) and pack not in ends | set(graph.slots.values()),
@@ -121,12 +124,12 @@ def _check_packs(graph: Graph) -> None:
 
 
 def _check_notes(graph: Graph) -> None:
-    """The notes that more than people read."""
+    """Checks the notes that the program itself reads."""
     for key in ("no_gradient", "frozen"):
         texts = graph.notes.get(key, ())
         need(
             isinstance(texts, tuple) and all(isinstance(t, str) for t in texts),
-            f"the note {key!r} is not a tuple of texts",
+            f"the note {key!r} is not a tuple of strings",
         )
     count = graph.notes.get("accumulate", 1)
     need(type(count) is int and 0 < count <= LIMIT, f"the note 'accumulate' is {count!r:.40}")
@@ -139,7 +142,7 @@ def _check_notes(graph: Graph) -> None:
 
 
 def _is_range(entry: object, names: set[str]) -> bool:
-    """(input, lowest index, one past the highest, the index that is ignored or None)"""
+    """Whether `entry` is (input, lowest index, highest index + 1, the index to ignore or None)."""
     if not isinstance(entry, tuple) or len(entry) != 4 or type(entry[0]) is not str:
         return False
     _, low, high, ignored = entry
@@ -149,7 +152,7 @@ def _is_range(entry: object, names: set[str]) -> bool:
 def _unique(what: str, names: Iterable[object]) -> None:
     seen: set[object] = set()
     for name in names:
-        need(name not in seen, f"the {what} {name!r} is there twice")
+        need(name not in seen, f"the {what} {name!r} appears twice")
         seen.add(name)
 
 
@@ -161,33 +164,33 @@ def _check_state(graph: Graph, slots: Mapping[str, Slot]) -> None:
             (tensor.shape, tensor.dtype) == (slot.shape, slot.dtype),
             f"slot {name!r} is {slot.dtype}{slot.shape} in the state and {tensor.dtype}{tensor.shape} in the graph",
         )
-        need(slot.dtype != F16, f"slot {name!r} is kept as f16, and state is not")
+        need(slot.dtype != F16, f"slot {name!r} is f16, but state is never f16")
     ends = {given.name: given.tensor for given in graph.inputs}
     ends |= {shown.name: shown.view.tensor for shown in graph.outputs}
     for name, tensor_id in ends.items():
         need(
             tensor_id not in graph.tensors or graph.tensors[tensor_id].dtype != F16,
-            f"{name!r} is f16, and what comes in or goes out is not",
+            f"{name!r} is f16, but inputs and outputs are never f16",
         )
 
 
 def _check_results(graph: Graph, known: set[int]) -> None:
-    """Where values go out: what the caller reads, and the next values of slots."""
+    """Checks the outputs and the new values of slots."""
     for shown in graph.outputs:
         kind = shown.torch_dtype
-        need(shown.view.tensor in known, f"output {shown.name!r} is made by no node")
+        need(shown.view.tensor in known, f"no node writes output {shown.name!r}")
         need(kind in TORCH_DTYPES, f"output {shown.name!r} has the unknown PyTorch type {kind!r}")
         check_view(graph, shown.view)
     _unique("written slot", [write.slot for write in graph.writes])
     for write in graph.writes:
         slot = write.slot
         need(slot in graph.slots, f"an unknown slot {slot!r} is written")
-        need(write.tensor in known, f"the new value of slot {slot!r} is made by no node")
+        need(write.tensor in known, f"no node writes the new value of slot {slot!r}")
         old, new = graph.tensors[graph.slots[slot]], graph.tensors[write.tensor]
-        need(old.role != "constant", f"slot {slot!r} is a constant and is written")
+        need(old.role != "constant", f"slot {slot!r} is a constant but is written")
         need(
             (old.size, old.dtype) == (new.size, new.dtype),
-            f"slot {slot!r} is {old.dtype}{old.shape} and becomes {new.dtype}{new.shape}",
+            f"slot {slot!r} is {old.dtype}{old.shape} but its new value is {new.dtype}{new.shape}",
         )
 
 
@@ -197,21 +200,21 @@ def _check_node(graph: Graph, node: Node, known: set[int]) -> None:
     need(node.origin.phase in PHASES, f"unknown phase {node.origin.phase!r}")
     need(set(node.attrs) == set(op.attrs), f"has attributes {sorted(node.attrs)}, not {op.attrs}")
     for view in node.inputs:
-        need(view.tensor in known, f"reads tensor {view.tensor} before it is made")
-    need(bool(node.outputs), "makes nothing")
+        need(view.tensor in known, f"reads tensor {view.tensor} before it is written")
+    need(bool(node.outputs), "has no outputs")
     _unique("output", node.outputs)
     for out in node.outputs:
         need(
             out in graph.tensors and known.isdisjoint((out, *graph.packs.get(out, ()))),
-            f"output {out} is missing or made twice",
+            f"output {out} is missing or written twice",
         )
         role = graph.tensors[out].role
-        need(role in MADE, f"output {out} has the role {role}, which no node can make")
+        need(role in MADE, f"output {out} has the role {role}, which no node can write")
     if op.inputs is not None:
         right = len(node.inputs) == op.inputs or (op.epilogue and len(node.inputs) > op.inputs)
-        need(right, f"has {len(node.inputs)} inputs and needs {op.inputs}")
+        need(right, f"has {len(node.inputs)} inputs but needs {op.inputs}")
     if op.outputs is not None:
-        need(len(node.outputs) == op.outputs, f"has {len(node.outputs)} outputs and needs {op.outputs}")
+        need(len(node.outputs) == op.outputs, f"has {len(node.outputs)} outputs but needs {op.outputs}")
     for view in node.inputs[: op.inputs] if "program" not in node.attrs or op.epilogue else ():
         check_view(graph, view)
     if node.op in RULES:

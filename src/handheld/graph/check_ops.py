@@ -1,4 +1,4 @@
-"""The rules of the ops with a fixed meaning: shapes, types, density and ranges of attributes."""
+"""The rules of each op except map and reduce: shapes, types, density and ranges of attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from handheld.errors import GraphError
 from handheld.graph.dtypes import BOOL, DTYPES, F16, F32, I32
 from handheld.graph.graph import Graph, Node, View
 
-LIMIT = 2**31 - 1  # kernels index with 32-bit integers
+LIMIT = 2**31 - 1  # Kernels use 32-bit integers as indices.
 
 Rule = Callable[[Graph, Node], None]
 
@@ -21,7 +21,7 @@ def need(condition: bool, message: str) -> None:
 
 
 def check_view(graph: Graph, view: View) -> None:
-    """The view stays inside its tensor."""
+    """Checks that a view stays inside its tensor."""
     need(view.tensor in graph.tensors, f"reads tensor {view.tensor}, which does not exist")
     well_formed(view)
     if math.prod(view.shape) == 0:
@@ -34,7 +34,7 @@ def check_view(graph: Graph, view: View) -> None:
 
 
 def well_formed(view: View) -> None:
-    """As many strides as sizes, and every number one that a kernel can hold."""
+    """Checks that a view has as many strides as sizes and that a kernel can hold every number."""
     need(len(view.shape) == len(view.strides), f"malformed view {view.shape}, {view.strides}")
     need(
         all(0 <= n <= LIMIT for n in view.shape) and math.prod(view.shape) <= LIMIT,
@@ -47,14 +47,16 @@ def well_formed(view: View) -> None:
 
 
 def _types(graph: Graph, node: Node, inputs: str, outputs: str) -> None:
-    """Types of the op's own inputs and of its outputs, space-separated; `?` is any,
-    `float` f32 or f16."""
+    """Checks the types of the op's own inputs and of its outputs.
+
+    The expected types are separated by spaces; `?` is any type, `float` is f32 or f16.
+    """
     tensors = [view.tensor for view in node.inputs], node.outputs
-    for what, found, wanted in zip(("input", "output"), tensors, (inputs, outputs), strict=False):
-        for i, (tensor, want) in enumerate(zip(found, wanted.split(), strict=False)):
+    for what, actual, expected in zip(("input", "output"), tensors, (inputs, outputs), strict=False):
+        for i, (tensor, kind) in enumerate(zip(actual, expected.split(), strict=False)):
             dtype = graph.tensors[tensor].dtype
-            right = DTYPES[dtype].is_float if want == "float" else want in ("?", dtype)
-            need(right, f"{what} {i} is {dtype}, not {want.replace('float', F32)}")
+            right = DTYPES[dtype].is_float if kind == "float" else kind in ("?", dtype)
+            need(right, f"{what} {i} is {dtype}, not {kind.replace('float', F32)}")
 
 
 def _dense(node: Node) -> None:
@@ -64,8 +66,8 @@ def _dense(node: Node) -> None:
 
 def _sizes(graph: Graph, node: Node, size: int) -> None:
     for out in node.outputs:
-        found = graph.tensors[out].size
-        need(found == size, f"output {out} has {found} elements, not {size}")
+        actual = graph.tensors[out].size
+        need(actual == size, f"output {out} has {actual} elements, not {size}")
 
 
 def _shape(node: Node, rank: int) -> tuple[int, ...]:
@@ -76,7 +78,7 @@ def _shape(node: Node, rank: int) -> tuple[int, ...]:
 
 
 def _pairs(node: Node, **least: int) -> None:
-    """Attributes of two numbers, each at least what is given."""
+    """Checks that each named attribute is two numbers of at least the given value."""
     for key, low in least.items():
         values = tuple(node.attrs[key])
         need(
@@ -128,7 +130,7 @@ def _pool(graph: Graph, node: Node) -> None:
     attrs, shape = node.attrs, _shape(node, 4)
     given = node.inputs[0].shape
     for view in node.inputs:
-        need(len(view.shape) == 4 and view.shape == given, "inputs must be alike and of rank 4")
+        need(len(view.shape) == 4 and view.shape == given, "inputs must have equal shapes of rank 4")
     x, y = (given, shape) if forward else (shape, given)
     need(x[:2] == y[:2], f"images {x} and windows {y} differ in number")
     if not largest:
@@ -140,7 +142,7 @@ def _pool(graph: Graph, node: Node) -> None:
 
 
 def _windows(node: Node, image: tuple[int, ...], windows: tuple[int, ...]) -> None:
-    """Windows may hang over the end of the padded image, but must begin in it."""
+    """Checks that every window begins inside the padded image. It may end outside."""
     for i in (0, 1):
         kernel, stride, pad = (node.attrs[k][i] for k in ("kernel", "stride", "padding"))
         dilation = node.attrs["dilation"][i] if "dilation" in node.attrs else 1
@@ -151,7 +153,7 @@ def _windows(node: Node, image: tuple[int, ...], windows: tuple[int, ...]) -> No
 def _scatter(graph: Graph, node: Node) -> None:
     _mode(node, "add", "set")
     count = 3 if node.attrs["base"] else 2
-    need(len(node.inputs) == count, f"has {len(node.inputs)} inputs and needs {count}")
+    need(len(node.inputs) == count, f"has {len(node.inputs)} inputs but needs {count}")
     dtype = graph.tensors[node.outputs[0]].dtype
     need(dtype != F16, "a scatter of f16 is not defined")
     _types(graph, node, f"i32 {dtype} {dtype}", dtype)
@@ -179,7 +181,7 @@ def _assign(graph: Graph, node: Node) -> None:
 
 
 def _apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether each dimension steps over all smaller ones, as in every slice of a dense tensor."""
+    """Whether each stride exceeds the reach of all smaller ones, as in every slice of a dense tensor."""
     dims = sorted((abs(s), n) for n, s in zip(shape, strides, strict=False) if n > 1)
     reach = 0
     for stride, size in dims:
@@ -190,7 +192,7 @@ def _apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _ordered(graph: Graph, node: Node) -> None:
-    """scan and sort: one dense input, compared as numbers."""
+    """Checks scan and sort: one dense input of numbers."""
     (x,) = node.inputs
     dtype = graph.tensors[x.tensor].dtype
     need(dtype in (F32, I32), f"{node.op} of {dtype} is not defined")
@@ -203,7 +205,8 @@ def _ordered(graph: Graph, node: Node) -> None:
         _mode(node, "add", "mul", "max", "min")
 
 
-#: shapes of inputs and outputs; G are the gates, S what gru saves, last of all inputs is "bh"
+#: Op -> shapes of inputs, shapes of outputs, number of gates. Letters are sizes: t steps, b batch, h hidden, G all
+#: gates, S what gru saves. The last input always has the shape "bh".
 _RECURRENT: Mapping[str, tuple[str, str, int]] = MappingProxyType(
     {
         "lstm": ("tbG Gh bh bh", "tbh tbh tbG", 4),
@@ -222,10 +225,10 @@ def _recurrent(graph: Graph, node: Node) -> None:
     sizes = {"t": first[0], "b": batch, "h": hidden, "G": gates * hidden, "S": 4 * hidden}
     _dense(node)
     _types(graph, node, "f32 " * len(node.inputs), "f32 " * len(node.outputs))
-    found = [view.shape for view in node.inputs] + [graph.tensors[t].shape for t in node.outputs]
-    for shape, letters in zip(found, (*inputs.split(), *outputs.split()), strict=False):
-        want = tuple(sizes[letter] for letter in letters)
-        need(shape == want, f"an operand is {shape} where [{', '.join(letters)}] is {want}")
+    shapes = [view.shape for view in node.inputs] + [graph.tensors[t].shape for t in node.outputs]
+    for shape, letters in zip(shapes, (*inputs.split(), *outputs.split()), strict=False):
+        expected = tuple(sizes[letter] for letter in letters)
+        need(shape == expected, f"an operand is {shape} where [{', '.join(letters)}] is {expected}")
 
 
 def _attention(graph: Graph, node: Node) -> None:
@@ -233,10 +236,10 @@ def _attention(graph: Graph, node: Node) -> None:
     drops, masked = attrs["dropout"] > 0, bool(attrs["masked"])
     need(math.isfinite(attrs["scale"]), f"scale {attrs['scale']} is not finite")
     need(0 <= attrs["dropout"] <= 1, f"dropout {attrs['dropout']} is not in [0, 1]")
-    need(0 <= attrs["key"] <= LIMIT, f"random key {attrs['key']} needs over 31 bits")
+    need(0 <= attrs["key"] <= LIMIT, f"random key {attrs['key']} needs more than 31 bits")
     own = 6 if grad else 3
     count = own + masked + 2 * drops
-    need(len(node.inputs) == count, f"has {len(node.inputs)} inputs and needs {count}")
+    need(len(node.inputs) == count, f"has {len(node.inputs)} inputs but needs {count}")
     views = [view.shape for view in node.inputs]
     q, k, v = views[1:4] if grad else views[:3]
     need(len(q) == len(k) == len(v) == 4, "queries, keys and values must have four dimensions")
@@ -247,14 +250,15 @@ def _attention(graph: Graph, node: Node) -> None:
     )
     need(min(s, d, e) > 0, f"there are no keys in {k} or values in {v}")
     need(b * h * n * s <= LIMIT or not drops, f"{b * h * n * s} probabilities need more than 32-bit indices")
-    want = [(b, h, n, e), q, k, v, (b, h, n, e), (b, h, n)] if grad else [q, k, v]
-    want += [(b, h, n, s)] * masked + [()] * (2 * drops)
-    made = [(b, n, h, d), (b, s, g, d), (b, s, g, e)] if grad else [(b, n, h, e), (b, h, n)]
-    for found, size in zip([*views, *(graph.tensors[t].shape for t in node.outputs)], [*want, *made], strict=False):
-        need(found == size, f"an operand is {found} and not {size}")
+    expected = [(b, h, n, e), q, k, v, (b, h, n, e), (b, h, n)] if grad else [q, k, v]
+    expected += [(b, h, n, s)] * masked + [()] * (2 * drops)
+    expected += [(b, n, h, d), (b, s, g, d), (b, s, g, e)] if grad else [(b, n, h, e), (b, h, n)]
+    actual = [*views, *(graph.tensors[t].shape for t in node.outputs)]
+    for shape, right in zip(actual, expected, strict=False):
+        need(shape == right, f"an operand is {shape}, not {right}")
     kind = graph.tensors[node.inputs[own].tensor].dtype if masked else ""
     need(kind in ("", F32, BOOL), f"the mask is {kind}, not f32 or bool")
-    stored = graph.tensors[node.inputs[0].tensor].dtype  # all of them or none are halves
+    stored = graph.tensors[node.inputs[0].tensor].dtype  # Either all of them are f16 or none is.
     need(DTYPES[stored].is_float, f"input 0 is {stored}, not f32")
     _types(
         graph,

@@ -1,4 +1,4 @@
-"""The rules of scalar programs: arguments, types, what is read, what is stored."""
+"""The rules of scalar programs: arguments, types, reads and stores."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from handheld.graph.program import ARITY, FLOAT_UNARY, REDUCTIONS, Guard, Instr,
 
 _FLOAT = frozenset({*FLOAT_UNARY, "div", "atan2"})
 _COMPARE = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "not"})
-#: instructions that are not defined for a type
+#: The instructions that are not defined for a type.
 _NOT: dict[str, frozenset[str]] = {
     F32: frozenset({"and", "or", "xor", "shl", "shr", "bitnot", "any_of", "all_of"}),
     I32: _FLOAT | {"any_of", "all_of"},
     BOOL: _FLOAT | {"sum", "prod"},
 }
-#: instructions whose result has one type, whatever their arguments have
+#: The instructions whose result type does not depend on their arguments.
 _RESULT = {
     **dict.fromkeys(_COMPARE, BOOL),
     "arg_max": I32,
@@ -32,7 +32,7 @@ _RESULT = {
 
 
 def check_program(graph: Graph, node: Node) -> None:
-    """The program of a map, a reduce or an epilogue, with its operands and stores."""
+    """Checks the program of a map, a reduce or an epilogue, with its operands and stores."""
     shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs.get("axes", ()))
     program: Program = node.program
     need(min(shape, default=0) >= 0 and math.prod(shape) <= LIMIT, f"{shape} needs more than 32-bit indices")
@@ -40,9 +40,9 @@ def check_program(graph: Graph, node: Node) -> None:
     need(node.op == "reduce" or not axes, f"a {node.op} has no axes")
     for view in node.inputs:
         well_formed(view)
-    varies: list[bool] = []  # along axes
+    varies: list[bool] = []  # per instruction: whether its value differs along `axes`
     for i, instr in enumerate(program):
-        # no text is made unless it is needed: this runs for every instruction of a step
+        # This runs for every instruction of a step, so messages are only built for errors.
         if instr.op not in ARITY or instr.dtype not in _NOT:
             raise GraphError(f"unknown instruction {instr}")
         if len(instr.args) != ARITY[instr.op] or not all(0 <= a < i for a in instr.args):
@@ -58,7 +58,7 @@ def check_program(graph: Graph, node: Node) -> None:
 
 
 def _fits(instr: Instr, kinds: list[str]) -> bool:
-    """Arithmetic happens in one type; what changes it is a cast, a comparison, a position."""
+    """Whether the types of the arguments fit. Only casts, comparisons and positions change the type."""
     op, dtype = instr.op, instr.dtype
     if dtype != _RESULT.get(op, dtype) or op in _NOT[dtype]:
         return False
@@ -77,11 +77,11 @@ def _check_params(graph: Graph, node: Node, i: int, instr: Instr) -> None:
     elif op in REDUCTIONS:
         need(node.op == "reduce", "a reduction outside a reduce")
     elif op == "iota":
-        need(0 <= instr.params[0] < rank, "iota of a dimension that is not there")
+        need(0 <= instr.params[0] < rank, "iota of a dimension that does not exist")
     elif op == "const":
         _check_constant(instr.params[0], instr.dtype)
     elif op == "random":
-        need(abs(instr.params[0]) <= LIMIT, f"random key {instr.params[0]} needs over 32 bits")
+        need(abs(instr.params[0]) <= LIMIT, f"random key {instr.params[0]} needs more than 32 bits")
     elif op in ("load", "gather"):
         _check_read(graph, node, i, instr)
 
@@ -100,26 +100,27 @@ def _check_read(graph: Graph, node: Node, i: int, instr: Instr) -> None:
     need(DTYPES[tensor.dtype].value == instr.dtype, f"instruction {i} reads {tensor.dtype} as {instr.dtype}")
     if instr.op == "gather":
         need(view.is_contiguous and view.size == tensor.size, "gather from part of a tensor")
-        some = any(graph.tensors[out].size for out in node.outputs)
-        need(tensor.size > 0 or not some, "gather from a tensor without elements")
+        has_output = any(graph.tensors[out].size for out in node.outputs)
+        need(tensor.size > 0 or not has_output, "gather from a tensor without elements")
         return
     need(view.shape == shape, f"operand {operand} has shape {view.shape}, not {shape}")
     _, guards, fill = instr.params
     if guards:
         _check_constant(fill, instr.dtype)
     axes = tuple(node.attrs.get("axes", ()))
-    if not _varies(node, instr, axes, []):  # read once a row, even where rows are empty
+    if not _varies(node, instr, axes, []):
+        # The load happens once per row, even if the row is empty.
         sizes = tuple(1 if d in axes else n for d, n in enumerate(shape))
         view = View(view.tensor, sizes, view.strides, view.offset)
     _check_guarded(graph, view, guards)
 
 
 def _check_guarded(graph: Graph, view: View, guards: tuple[Guard, ...]) -> None:
-    """A guarded load reads only the part of its view that all guards let through."""
+    """Checks the part of a view that a guarded load reads: where all guards hold."""
     low, high = [0] * len(view.shape), list(view.shape)
     for dim, start, stop in guards:
-        need(0 <= dim < len(view.shape), f"a guard of dimension {dim}, which is not there")
-        need(max(abs(start), abs(stop)) <= LIMIT, f"the guard {start}..{stop} needs over 32 bits")
+        need(0 <= dim < len(view.shape), f"a guard of dimension {dim}, which does not exist")
+        need(max(abs(start), abs(stop)) <= LIMIT, f"the guard {start}..{stop} needs more than 32 bits")
         low[dim], high[dim] = max(low[dim], start), min(high[dim], stop)
     part = tuple(max(h - a, 0) for a, h in zip(low, high, strict=True))
     if 0 not in part:
@@ -128,7 +129,7 @@ def _check_guarded(graph: Graph, view: View, guards: tuple[Guard, ...]) -> None:
 
 
 def _varies(node: Node, instr: Instr, axes: tuple[int, ...], args: list[bool]) -> bool:
-    """Whether the value differs along the reduced dimensions, so that a row has no one value."""
+    """Whether the value differs along the reduced dimensions, so that there is no single value per row."""
     if instr.op in REDUCTIONS:
         return False
     if instr.op == "iota":
@@ -150,8 +151,11 @@ def _check_stores(graph: Graph, node: Node, varies: list[bool]) -> None:
     for store, out in zip(stores, node.outputs, strict=True):
         position, full = store.position, store.full
         tensor = graph.tensors[out]
-        need(0 <= position < len(program), "stores an instruction that is not there")
-        need(full or node.op == "reduce", "a map stores every point")
-        need(full or not varies[position], f"stores instruction {position} once a row, but it differs along the row")
-        need(tensor.size == math.prod(shape if full else outer), f"output {out} has a wrong size")
-        need(DTYPES[tensor.dtype].value == program[position].dtype, f"output {out} has a wrong type")
+        need(0 <= position < len(program), "stores an instruction that does not exist")
+        need(full or node.op == "reduce", "a map must store every point")
+        need(
+            full or not varies[position],
+            f"stores instruction {position} once per row, but its value differs along the row",
+        )
+        need(tensor.size == math.prod(shape if full else outer), f"output {out} has the wrong size")
+        need(DTYPES[tensor.dtype].value == program[position].dtype, f"output {out} has the wrong type")

@@ -1,11 +1,11 @@
-"""Graphs and slots as plain JSON data, and back.
+"""Converts graphs and slots to plain JSON data, and back.
 
-Writing is the short half. Reading trusts nothing: every value is checked against what it should be
-before it is used, and anything else is a StepFileError that says where. What a graph means is not
-judged here but by graph/check.py, which may rely on every field having its right type.
+Reading trusts nothing: every value is checked before it is used, and a wrong one raises a StepFileError that
+says where it is. This module checks only that every field has the right type. graph/check.py then checks that
+the graph is legal.
 
-Tuples are JSON lists. Floats that JSON lacks are {"f": "inf"}; in notes, where values are free,
-lists are {"l": [...]} and dictionaries {"d": {...}}.
+A tuple is a JSON list. A float that JSON cannot express is {"f": "inf"}. Notes may hold any plain value; there a
+list is {"l": [...]} and a dictionary is {"d": {...}}.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 def to_json(graph: Graph) -> dict[str, Json]:
-    """The graph as lists, dictionaries, strings, numbers and booleans."""
+    """Returns the graph as lists, dictionaries, strings, numbers and booleans."""
     return {
         "name": graph.name,
         "tensors": [[t.id, list(t.shape), t.dtype, t.role, t.name] for t in graph.tensors.values()],
@@ -103,14 +103,14 @@ def _write_node(node: Node) -> dict[str, Json]:
 
 
 def _write_stores(node: Node) -> list[Json]:
-    """An epilogue stores at every point, so that its stores are written as positions alone."""
+    """Writes the stores of a node. Those of an epilogue are always full, so only their positions are written."""
     if OPS[node.op].epilogue:
         return [store.position for store in node.stores]
     return [[store.position, store.full] for store in node.stores]
 
 
 def value_to_json(value: object) -> Json:
-    """Anything plain: what `a_value` of decode.py reads back."""
+    """Writes any plain value in the form that `a_value` in decode.py reads."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -125,24 +125,24 @@ def value_to_json(value: object) -> Json:
         return {"l": [value_to_json(item) for item in value]}
     if isinstance(value, dict):
         return {"d": {str(key): value_to_json(item) for key, item in value.items()}}
-    raise GraphError(f"a {type(value).__name__} cannot be written to a step file: {value!r:.80}")
+    raise GraphError(f"a value of type {type(value).__name__} cannot be written to a step file: {value!r:.80}")
 
 
 # Reading
 
 
 def from_json(data: object) -> Graph:
-    """The graph that `to_json` wrote, or StepFileError. It still has to pass graph/check.py."""
+    """Reads what `to_json` wrote, or raises StepFileError. The caller must still run graph/check.py."""
     keys = ("name", "tensors", "nodes", "inputs", "slots", "writes", "outputs", "notes", "packs")
     name, tensors, nodes, inputs, slots, writes, outputs, notes, packs = fields(data, keys, "graph")
     by_id: dict[int, Tensor] = {}
     for tensor in a_list(tensors, _tensor, "tensors", MAX_TENSORS):
-        need(tensor.id not in by_id, f"tensor {tensor.id} is there twice")
+        need(tensor.id not in by_id, f"tensor {tensor.id} appears twice")
         by_id[tensor.id] = tensor
     slot_pairs = a_list(slots, _pair, "slots", MAX_TENSORS)
-    need(len({slot for slot, _ in slot_pairs}) == len(slot_pairs), "a slot is there twice")
+    need(len({slot for slot, _ in slot_pairs}) == len(slot_pairs), "a slot appears twice")
     pack_pairs = a_list(packs, _pack, "packs")
-    need(len({pack for pack, _ in pack_pairs}) == len(pack_pairs), "a pack is there twice")
+    need(len({pack for pack, _ in pack_pairs}) == len(pack_pairs), "a pack appears twice")
     return Graph(
         name=text(name, "name"),
         tensors=by_id,
@@ -157,7 +157,7 @@ def from_json(data: object) -> Graph:
 
 
 def slot_from_json(data: object) -> Slot:
-    """The slot that `slot_to_json` wrote, or StepFileError."""
+    """Reads what `slot_to_json` wrote, or raises StepFileError."""
     keys = ("name", "shape", "dtype", "role", "names", "torch_dtype")
     name, shape, dtype, role, names, torch_dtype = fields(data, keys, "slot")
     return Slot(
@@ -243,7 +243,7 @@ def _attributes(op: str, data: object) -> Mapping[str, Any]:
         if instr.op == "load":
             need(
                 all(0 <= dim < rank for dim, _, _ in instr.params[1]),
-                f"a load of a {op} guards a dimension that is not there",
+                f"a load of a {op} guards a dimension that does not exist",
             )
     return attrs
 
@@ -290,7 +290,7 @@ _PARAMS: dict[str, tuple[Item[Any], ...]] = {
     "random": (an_int,),
 }
 
-#: how each attribute of graph/ops.py is read, but for `stores`, which depends on the op
+#: The reader of each attribute in graph/ops.py. `stores` is missing because its form depends on the op.
 ATTRIBUTES: dict[str, Item[Any]] = {
     "shape": a_shape,
     "axes": ints,

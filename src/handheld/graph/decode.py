@@ -1,7 +1,7 @@
-"""Readers of single values out of JSON data that nobody vouches for.
+"""Readers of single values from untrusted JSON data.
 
-Each takes the data and a name for it, and gives back a value of its type or raises StepFileError.
-Sizes are bounded, so that reading costs no more than the data itself.
+Each reader takes the data and a name for error messages. It returns a value of its type or raises StepFileError.
+Sizes have limits, so that the cost of reading is bounded by the size of the data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_LIST = 100_000
 MAX_DEPTH = 16
 _MAX_INT = 2**63
 
-#: what notes may hold: plain data, tuples and lists apart
+#: The values that notes may hold. Tuples and lists are kept apart.
 Note = None | bool | int | float | str | tuple["Note", ...] | list["Note"] | dict[str, "Note"]
 
 V = TypeVar("V")
@@ -51,7 +51,7 @@ def fields(data: object, keys: tuple[str, ...], where: str) -> list[object]:
         raise bad(data, where, "an object")
     missing = [key for key in keys if key not in data]
     need(not missing, f"{where} has no {', '.join(missing)}")
-    need(len(data) == len(keys), f"{where} has unknown entries; is the file newer than this?")
+    need(len(data) == len(keys), f"{where} has unknown entries; is the file newer than this version of Handheld?")
     return [data[key] for key in keys]
 
 
@@ -108,7 +108,7 @@ def a_bool(data: object, where: str) -> bool:
 
 def a_number(data: object, where: str) -> float:
     if isinstance(data, dict):
-        need(len(data) == 1 and "f" in data, f"{where} is no number")
+        need(len(data) == 1 and "f" in data, f"{where} is not a number")
         return float(word(data["f"], ("inf", "-inf", "nan"), where))
     if isinstance(data, bool) or type(data) is float:
         return data
@@ -124,7 +124,7 @@ def a_shape(data: object, where: str) -> tuple[int, ...]:
 
 
 def a_value(data: object, where: str, depth: int = 0) -> Note:
-    """Anything that may stand in notes."""
+    """Reads any value that notes may hold."""
     need(depth <= MAX_DEPTH, f"{where} is nested deeper than {MAX_DEPTH}")
     if data is None or isinstance(data, bool):
         return data

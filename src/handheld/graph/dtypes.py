@@ -1,8 +1,8 @@
-"""The element types of a graph, in one table: what each is called in NumPy, OpenCL C and PyTorch.
+"""The table of element types of a graph, with their names in NumPy, OpenCL C and PyTorch.
 
-A tensor's `dtype` is a name of this table. A new element type is a new row here.
+A tensor's `dtype` is a name in this table. To add an element type, add a row.
 
-f16 is how a tensor is stored, never how something is computed: loads widen it, stores round.
+f16 is only a storage type: loads widen it to f32 and stores round to it. Nothing is computed in f16.
 PyTorch's int64 is i32 here; values are checked when data arrives.
 """
 
@@ -24,24 +24,24 @@ class DType:
     name: str
     nbytes: int
     numpy: type[np.generic]
-    #: its type in the memory of a device; HALF is a macro of half.cl
+    #: The C type in device memory. HALF is a macro in half.cl.
     c_memory: str
-    #: the type of a value of it in a register
+    #: The C type of a loaded value.
     c_register: str
-    #: the element type of a value once it is loaded
+    #: The element type of a loaded value.
     value: str
-    #: the PyTorch type with the same elements
+    #: The PyTorch type with the same elements.
     torch: str
-    #: the PyTorch types that a batch, an output or a slot of this type may have
+    #: The PyTorch types that a batch, an output or a slot of this type may have.
     torch_kept: tuple[str, ...] = ()
-    #: the PyTorch types that a model may cast to on the way, and that are computed as this one
+    #: Further PyTorch types that a model may cast to. They are computed as this type.
     torch_passing: tuple[str, ...] = ()
-    #: the kinds (`numpy.dtype.kind`) of arrays that are accepted as data of this type
+    #: The kinds of NumPy arrays (`numpy.dtype.kind`) that are accepted as data of this type.
     numpy_kinds: str = ""
 
     @property
     def is_float(self) -> bool:
-        """Whether a value of it is computed in floating point."""
+        """Whether values of this type are computed in floating point."""
         return self.value == F32
 
 
@@ -83,11 +83,11 @@ _ROWS = (
     DType(F16, nbytes=2, numpy=np.float16, c_memory="HALF", c_register="float", value=F32, torch="float16"),
 )
 
-#: every element type by its name
+#: Every element type by its name.
 DTYPES: Mapping[str, DType] = MappingProxyType({row.name: row for row in _ROWS})
 
-#: the types that programs compute in and slots are kept in: f16 is only how a plan stores what is between
+#: The types that programs compute in and that slots have. f16 is missing: a plan stores only intermediates in it.
 VALUE_DTYPES = tuple(dict.fromkeys(row.value for row in _ROWS))
 
-#: what a batch tensor, an output or a slot may be in PyTorch
+#: The PyTorch types that a batch tensor, an output or a slot may have.
 TORCH_DTYPES = frozenset(name for row in _ROWS for name in row.torch_kept)

@@ -1,7 +1,7 @@
-"""Computes map and reduce nodes with NumPy, for constant folding where PyTorch is not installed.
+"""Computes map and reduce nodes with NumPy, for constant folding without PyTorch.
 
-Each f32 instruction is computed in float64 and rounded, so that a folded value is what a careful
-float32 kernel gives, and an index computed through floats is the one that PyTorch computes.
+Each f32 instruction is computed in float64 and rounded. A folded value is therefore as exact as that of an
+accurate float32 kernel, and an index that was computed with floats equals PyTorch's.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Array = npt.NDArray[Any]
 
 
 def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Array]:
-    """The outputs of a map or reduce node whose inputs are `values`, by tensor."""
+    """Returns the outputs of a map or reduce node. `values` holds its inputs by tensor."""
     if node.op not in ("map", "reduce"):
-        raise GraphError(f"only map and reduce are evaluated, not {node.op}")
+        raise GraphError(f"only map and reduce can be evaluated, not {node.op}")
     attrs = node.attrs
     with np.errstate(all="ignore"):
         arrays = _NumpyArrays(
@@ -50,13 +50,8 @@ class _NumpyArrays(interpret.Arrays):
         if 0 in shape or buffer.size == 0:
             return np.zeros(shape, buffer.dtype)
         step = buffer.itemsize
-        return np.ndarray(
-            tuple(shape),
-            buffer.dtype,
-            buffer,
-            offset * step,  # checks the bounds
-            tuple(s * step for s in strides),
-        )
+        # Unlike as_strided, this constructor checks the bounds.
+        return np.ndarray(tuple(shape), buffer.dtype, buffer, offset * step, tuple(s * step for s in strides))
 
     def flat(self, tensor: int) -> Array:
         return self.buffers[tensor]
@@ -95,7 +90,7 @@ class _NumpyArrays(interpret.Arrays):
 
 
 def _pow(a: Array, b: Array) -> Array:
-    """Integers to integer powers; a negative power truncates."""
+    """Raises integers to integer powers. The result of a negative power is truncated."""
     inverse = np.where(abs(a) == 1, a ** (b % 2), 0)
     return np.where(b < 0, inverse, a ** np.maximum(b, 0))
 
@@ -159,7 +154,7 @@ _TABLE: dict[str, Callable[..., Any]] = {
     "floordiv": np.floor_divide,
     "mod": np.remainder,
     "fmod": np.fmod,
-    # the quotient is rounded first, as in float32 arithmetic
+    # The quotient is rounded first, as in float32 arithmetic.
     "truncdiv": lambda a, b: np.trunc((a / b).astype(np.float32)),
     "pow": np.power,
     "atan2": np.arctan2,

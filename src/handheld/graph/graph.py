@@ -1,11 +1,11 @@
-"""The frozen data that a training step is: tensors, views, nodes, graphs, slots.
+"""The immutable records that describe a training step: tensors, views, nodes, graphs, slots.
 
-Every tensor is a dense, row-major buffer. What PyTorch calls a view is no node here: an op reads
-its inputs through a `View` (shape, strides and offset in elements), so that transposition,
-slicing, expansion and flattening cost nothing and need no pass to remove them.
+Every tensor is a dense, row-major buffer. A PyTorch view is not a node here: an op reads its inputs through a
+`View` (shape, strides and offset in elements). Transposition, slicing, expansion and flattening therefore cost
+nothing, and no pass has to remove them.
 
-State lives in slots. A graph is pure: it reads a slot through the tensor bound to it and names, in
-`writes`, the tensor that becomes the slot's next value when the step is over.
+State lives in slots. A graph is pure: it reads a slot through the tensor bound to it. `writes` names the tensor
+that becomes the next value of the slot after the step.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.program import Program, Store
 
-#: what a tensor is for; memory reports are grouped by it
+#: The purpose of a tensor. Memory reports group tensors by role.
 ROLES = ("input", "parameter", "buffer", "optimizer", "control", "constant", "activation", "gradient", "workspace")
 
-#: roles of tensors that outlive a step
+#: The roles of tensors that outlive a step.
 SLOT_ROLES = frozenset({"parameter", "buffer", "optimizer", "control", "constant"})
 
 PHASES = ("forward", "backward", "update")
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides, in elements."""
+    """Returns the row-major strides of a shape, in elements."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -38,7 +38,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A dense buffer with a type and a purpose."""
+    """A dense buffer with an element type and a role."""
 
     id: int
     shape: tuple[int, ...]
@@ -70,16 +70,19 @@ class View:
 
     @property
     def is_contiguous(self) -> bool:
-        """Row-major from the start of the buffer, whatever the strides of dimensions of size 1."""
+        """Whether the view is row-major from the start of the buffer.
+
+        Strides of dimensions of size 1 do not matter.
+        """
         if self.offset:
             return False
-        want = contiguous_strides(self.shape)
-        return self.size == 0 or all(n == 1 or s == w for n, s, w in zip(self.shape, self.strides, want, strict=True))
+        dense = contiguous_strides(self.shape)
+        return self.size == 0 or all(n == 1 or s == d for n, s, d in zip(self.shape, self.strides, dense, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a node comes from; what reports say about layers and phases rests on this."""
+    """Where a node comes from. Reports take layers and phases from it."""
 
     phase: str
     path: str
@@ -92,7 +95,7 @@ Attr = bool | int | float | str | tuple[int, ...] | Program | tuple[Store, ...]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation. `outputs` are ids of dense tensors; `attrs` holds plain data only."""
+    """One operation. `outputs` are ids of dense tensors. `attrs` holds plain data only."""
 
     op: str
     inputs: tuple[View, ...]
@@ -102,33 +105,36 @@ class Node:
 
     @property
     def program(self) -> Program:
-        """What a map, a reduce or an epilogue computes at each point."""
+        """The program that a map, a reduce or an epilogue runs at each point."""
         program: Program = self.attrs["program"]
         return program
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Which instruction of the program each output gets."""
+        """For each output, the instruction whose value it gets."""
         stores: tuple[Store, ...] = self.attrs["stores"]
         return stores
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A piece of state that outlives the step. `names`: its PyTorch names, tied ones together."""
+    """A piece of state that outlives the step.
+
+    `names` are its PyTorch names; tied weights are one slot with several names.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     role: str
     names: tuple[str, ...] = ()
-    #: the type it has in PyTorch, given back by Trainer.state()
+    #: Its type in PyTorch. `Trainer.state()` returns the values in this type.
     torch_dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """A tensor of the batch, as the caller names it and as PyTorch types it."""
+    """A tensor of the batch, with the caller's name and the PyTorch type."""
 
     name: str
     tensor: int
@@ -137,7 +143,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class GraphOutput:
-    """What the caller may read after a step, with the type that PyTorch gives it."""
+    """A value that the caller may read after a step, with its PyTorch type."""
 
     name: str
     view: View
@@ -146,7 +152,7 @@ class GraphOutput:
 
 @dataclass(frozen=True, slots=True)
 class SlotWrite:
-    """The tensor that is a slot's value after the step."""
+    """Says that `tensor` is the value of `slot` after the step."""
 
     slot: str
     tensor: int
@@ -154,37 +160,37 @@ class SlotWrite:
 
 @dataclass(frozen=True)
 class Graph:
-    """A step as data: `nodes` in an order that respects their dependencies."""
+    """One part of a step as data. The order of `nodes` respects their dependencies."""
 
     name: str
     tensors: Mapping[int, Tensor]
     nodes: tuple[Node, ...]
-    #: batch tensors in the order the caller gives them
+    #: The tensors of the batch, in the order in which the caller passes them.
     inputs: tuple[GraphInput, ...]
-    #: slot name -> the tensor that holds its value at the start of the step
+    #: Slot name -> the tensor that holds its value at the start of the step.
     slots: Mapping[str, int]
-    #: the slots that have another value after the step
+    #: The slots that have a new value after the step.
     writes: tuple[SlotWrite, ...]
-    #: what the caller may read
+    #: The values that the caller may read.
     outputs: tuple[GraphOutput, ...]
-    #: facts for people: batch size, parameters without gradient, values frozen in
+    #: Facts for people: batch size, parameters without gradient, frozen values.
     notes: Mapping[str, Any] = field(default_factory=dict)
-    #: pack -> its members: tensors laid end to end (see `pack_offsets`), so that one launch can
-    #: update many parameters. A pack exists when all its members do; making it makes them.
+    #: Pack -> its members. The members lie end to end in memory (see `pack_offsets`), so that one launch can
+    #: update many parameters. A pack exists once all its members exist; a node that writes the pack writes them.
     packs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def kept(self) -> frozenset[int]:
-        """The tensors that are needed when all nodes have run: outputs and new values of slots."""
+        """The tensors that are needed after all nodes have run: outputs and new values of slots."""
         return frozenset(shown.view.tensor for shown in self.outputs) | {write.tensor for write in self.writes}
 
     def view(self, tensor: int) -> View:
-        """The whole of a tensor."""
+        """Returns the view of a whole tensor."""
         shape = self.tensors[tensor].shape
         return View(tensor, shape, contiguous_strides(shape))
 
     def with_nodes(self, nodes: list[Node] | tuple[Node, ...]) -> Graph:
-        """The same graph with other nodes, and only the tensors that are still mentioned."""
+        """Returns the graph with other nodes, without the tensors that are no longer used."""
         used = {given.tensor for given in self.inputs} | set(self.slots.values()) | self.kept
         for node in nodes:
             used.update(view.tensor for view in node.inputs)
@@ -195,11 +201,12 @@ class Graph:
         return replace(self, nodes=tuple(nodes), tensors=tensors, packs=packs)
 
 
-PACK_ALIGN = 128  # elements: the base alignment of every device we know, or a multiple of it
+#: Members of a pack start at multiples of this many elements. It is at least the base alignment of every known device.
+PACK_ALIGN = 128
 
 
 def pack_offsets(tensors: Mapping[int, Tensor], members: tuple[int, ...]) -> tuple[list[int], int]:
-    """Where each member of a pack starts, in elements, and the size of the pack."""
+    """Returns where each member of a pack starts and the size of the pack, both in elements."""
     offsets, end = [], 0
     for member in members:
         offsets.append(end)
@@ -208,12 +215,12 @@ def pack_offsets(tensors: Mapping[int, Tensor], members: tuple[int, ...]) -> tup
 
 
 def producers(graph: Graph) -> dict[int, int]:
-    """tensor -> index of the node that makes it."""
+    """Returns tensor -> index of the node that writes it."""
     return {t: i for i, node in enumerate(graph.nodes) for t in node.outputs}
 
 
 def consumers(graph: Graph) -> dict[int, list[int]]:
-    """tensor -> indices of the nodes that read it, each once, in order."""
+    """Returns tensor -> indices of the nodes that read it, in order and without duplicates."""
     readers: dict[int, list[int]] = {}
     for i, node in enumerate(graph.nodes):
         for tensor in {view.tensor for view in node.inputs}:

@@ -1,11 +1,11 @@
-"""Runs a scalar program over whole arrays: one array operation an instruction.
+"""Runs a scalar program over whole arrays: one array operation per instruction.
 
-The array library is a parameter: NumPy where constants are folded (evaluate.py), PyTorch where the
-reference result of a node is computed (backends/reference/programs.py). Every value has the rank of the
-iteration space; a dimension along which it does not change may have size 1 and broadcasts.
+The array library is a parameter: NumPy for constant folding (evaluate.py), PyTorch for the reference result of a
+node (backends/reference/programs.py). Every value has the rank of the iteration space. A dimension along which
+it does not change may have size 1 and is broadcast.
 
-What a kernel leaves open is fixed here: an integer division by zero is 0, a gather outside its
-buffer reads the nearest element, and the position of the largest of no elements is 0.
+This module also defines the corner cases: an integer division by zero is 0, a gather outside its buffer reads
+the nearest element, and the position of the largest of no elements is 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEED_FACTOR = 0x85EBCA6B
 _WORD = 0xFFFFFFFF
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 
-#: instructions that look at the type of their arguments; the rest convert them to their own
+#: The instructions that take arguments of any type. The others convert them to their own type.
 _KEEP = frozenset(
     {
         "eq",
@@ -47,56 +47,56 @@ _KEEP = frozenset(
 
 
 class Arrays(ABC):
-    """What the interpreter needs from an array library. Arrays are indexed as in NumPy."""
+    """The functions that the interpreter needs from an array library. Arrays are indexed as in NumPy."""
 
     @abstractmethod
     def strided(self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-        """Elements of a tensor's buffer; may share memory with it. `shape` may hold zeros."""
+        """Returns elements of a tensor's buffer. They may share memory with it. `shape` may contain zeros."""
 
     @abstractmethod
     def flat(self, tensor: int) -> Any:
-        """A tensor's buffer in one dimension."""
+        """Returns a tensor's buffer as one dimension."""
 
     @abstractmethod
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Any: ...
 
     @abstractmethod
     def arange(self, size: int) -> Any:
-        """0, 1, ... as i32."""
+        """Returns 0, 1, ... `size` - 1 as i32."""
 
     @abstractmethod
     def cast(self, x: Any, dtype: str) -> Any: ...
 
     @abstractmethod
     def long(self, x: Any) -> Any:
-        """As 64-bit integers."""
+        """Converts to 64-bit integers."""
 
     @abstractmethod
     def expand(self, x: Any, shape: Sequence[int]) -> Any: ...
 
     @abstractmethod
     def apply(self, op: str, dtype: str, args: Sequence[Any]) -> Any:
-        """Arithmetic; arguments are of type `dtype` except where the op compares or selects."""
+        """Computes an arithmetic op. Arguments have the type `dtype` unless the op compares or selects."""
 
     @abstractmethod
     def reduce(self, op: str, x: Any, axes: Sequence[int]) -> Any:
-        """Reduces one or more elements over one or more axes, which are kept with size 1."""
+        """Reduces over one or more axes, none of them empty. The axes stay, with size 1."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """Where a program runs: at every point of `shape`, reducing over `axes`, reading `inputs`."""
+    """The space that a program runs over: every point of `shape`. It reduces over `axes` and reads `inputs`."""
 
     shape: Sequence[int]
     axes: Sequence[int]
     inputs: Sequence[View]
     arrays: Arrays
-    #: in an epilogue, what the op computed
+    #: In an epilogue: the result of the op.
     acc: Any = None
 
 
 def run(program: Program, stores: Sequence[Store], space: Space) -> list[Any]:
-    """The stored values: over `shape` where full, else over the dimensions not in `axes`."""
+    """Returns the stored values: over `shape` for a full store, else over the dimensions not in `axes`."""
     last = {a: i for i, instr in enumerate(program) for a in instr.args}
     kept = {store.position for store in stores}
     values: dict[int, Any] = {}
@@ -150,12 +150,12 @@ def _random(key: int, args: list[Any], arrays: Arrays) -> Any:
 
 
 def random_key(seed: Any, key: int) -> Any:
-    """One word that tells the draws of a step apart, and the same draw under another seed."""
+    """Returns the Philox key: one word per pair of seed and random op of the step."""
     return ((seed * SEED_FACTOR) & _WORD) ^ (key & _WORD)
 
 
 def _load(view: View, guards: Sequence[Guard], fill: float, dtype: str, arrays: Arrays) -> Any:
-    """Reads only what the guards let through; the rest is `fill`."""
+    """Reads the elements where all guards hold. The others are `fill`."""
     low, high = [0] * len(view.shape), list(view.shape)
     for dim, start, stop in guards:
         low[dim], high[dim] = max(low[dim], start), min(high[dim], stop)
@@ -192,13 +192,13 @@ def _reduce(op: str, x: Any, dtype: str, space: Space) -> Any:
 
 
 def neutral(op: str, dtype: str) -> float:
-    """What a reduction over no elements gives."""
+    """Returns the result of a reduction over no elements."""
     low, high = {F32: (-math.inf, math.inf), I32: (_INT_MIN, _INT_MAX), BOOL: (False, True)}[dtype]
     return {"prod": 1, "all_of": 1, "max_of": low, "min_of": high}.get(op, 0)
 
 
 def _outer(x: Any, dtype: str, space: Space) -> Any:
-    """A value that does not change along `axes`, without them."""
+    """Drops `axes` from a value that does not change along them."""
     outer = [n for d, n in enumerate(space.shape) if d not in space.axes]
     if any(x.shape[d] == 0 for d in space.axes):
         return space.arrays.full(outer, 0, dtype)
@@ -209,7 +209,7 @@ def _outer(x: Any, dtype: str, space: Space) -> Any:
 def philox(counter: tuple[Any, Any], key: Any) -> tuple[Any, Any]:
     """Philox2x32-10 (Salmon et al., 2011) on arrays of 64-bit integers that hold 32-bit words.
 
-    The products need all 64 bits and may wrap to negative; only their two words are used.
+    A product needs all 64 bits and may become negative. Only its two 32-bit words are used.
     """
     c0, c1 = counter
     for _ in range(10):

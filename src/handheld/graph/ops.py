@@ -1,9 +1,11 @@
-"""The vocabulary: twenty ops, each with its exact meaning. What is not here does not exist.
+"""The vocabulary of a graph: twenty ops, each with its exact meaning. There are no other ops.
 
-Shapes are in the order written; `x[n, c, h, w]` is a view of any strides unless said otherwise.
-`program`, `stores` are explained in program.py. An op with an epilogue computes `acc` at each
-point of its output and then runs `program` there (its operands are the inputs after the op's own,
-as views over the output's shape); `stores` names the instruction that each output gets.
+`x[n, c, h, w]` is a view with these dimensions in this order. It may have any strides, unless the text says
+"dense". program.py explains `program` and `stores`.
+
+An op with an epilogue computes `acc` at each point of its output and then runs `program` there. The operands of
+the program are the inputs after the op's own, as views over the shape of the output. `stores` names the
+instruction whose value each output gets.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """`inputs`: number of the op's own inputs (more may follow only with an epilogue)."""
+    """An op: how many inputs and outputs it has (None: any number), its attributes and its meaning.
+
+    `inputs` counts the op's own inputs. More inputs may follow only if the op has an epilogue.
+    """
 
     name: str
     inputs: int | None
@@ -35,17 +40,17 @@ _OPS = (
         None,
         None,
         ("shape", "axes", "program", "stores"),
-        "Pointwise: `program` at every point of `shape`; `axes` is (); every output is dense over "
-        "`shape`; every store is full.",
+        "Pointwise: runs `program` at every point of `shape`. `axes` is (). Every output is dense over "
+        "`shape`, and every store is full.",
     ),
     Op(
         "reduce",
         None,
         None,
         ("shape", "axes", "program", "stores"),
-        "As map, with reductions over the dimensions `axes`. A store marked True is dense over "
-        "`shape`; one marked False is dense over the dimensions that are not in `axes`. A "
-        "reduction over no elements is its neutral element.",
+        "Like map, with reductions over the dimensions `axes`. The output of a full store is dense over "
+        "`shape`; that of any other store is dense over the dimensions that are not in `axes`. A "
+        "reduction over no elements gives its neutral element.",
     ),
     Op(
         "matmul",
@@ -62,7 +67,7 @@ _OPS = (
         None,
         (*_CONV, "shape", *_EPILOGUE),
         "x[n, c, h, w], w[k, c/groups, r, s]: acc[n, k, p, q] = sum over c, r, s of "
-        "x[n, c, p*stride - padding + r*dilation, ...] * w[k, c, r, s]; outside x is 0.",
+        "x[n, c, p*stride - padding + r*dilation, ...] * w[k, c, r, s]; x is 0 outside its bounds.",
         epilogue=True,
     ),
     Op(
@@ -87,7 +92,7 @@ _OPS = (
         2,
         ("kernel", "stride", "padding", "dilation", "adaptive", "shape"),
         "x[n, c, h, w] -> the largest value of each window and its position h*W + w in the plane "
-        "(i32; the first of equals, a NaN before all). `adaptive`: window i of H -> O is "
+        "(i32; the first of equal values; a NaN counts as the largest). `adaptive`: window i of H -> O is "
         "[floor(i*H/O), ceil((i+1)*H/O)) and kernel, stride, padding, dilation are unused.",
     ),
     Op(
@@ -96,7 +101,7 @@ _OPS = (
         1,
         ("kernel", "stride", "padding", "dilation", "adaptive", "shape"),
         "dy[n, c, p, q], index[n, c, p, q] -> dx of `shape` [n, c, h, w]: the sum of dy over the "
-        "windows that chose the pixel.",
+        "windows whose largest value is this pixel.",
     ),
     Op(
         "avg_pool",
@@ -121,21 +126,22 @@ _OPS = (
         "index[o, k, i] (i32), src[o, k, i], and if `base` a third input base[o, v, i]. The output "
         "is base (or zeros) of `shape` [o, v, i] with, for each k in order, "
         "out[o, index[o, k, i], i] += src (`mode` add) or = src (`mode` set). A view of stride 0 "
-        "makes one index serve a whole row. Negative indices are ignored.",
+        "applies one index to a whole row. Negative indices are ignored.",
     ),
     Op(
         "assign",
         2,
         1,
         ("region_shape", "region_strides", "region_offset"),
-        "base (dense), value: base with the region (a view of it that overlaps nowhere) replaced.",
+        "base (dense), value -> base with one region replaced by value. The region is a view of base that "
+        "does not overlap itself.",
     ),
     Op(
         "scan",
         1,
         1,
         ("mode", "reverse"),
-        "x[o, n, i] (dense) -> inclusive running `mode` (add, mul, max, min) over n; `reverse` from the end.",
+        "x[o, n, i] (dense) -> inclusive running `mode` (add, mul, max, min) over n; `reverse` starts at the end.",
     ),
     Op("sort", 1, 2, ("descending",), "x[o, n] (dense) -> values and positions (i32), stable; NaN is the largest."),
     Op(
@@ -178,13 +184,13 @@ _OPS = (
         2,
         _ATTENTION,
         "q[b, h, l, d], k[b, g, s, d], v[b, g, s, e], h a multiple of g: head i of q reads head "
-        "i*g/h of k and v. If `masked` then mask[b, h, l, s]: f32, added; or bool, true where a "
-        "key may be seen. If `dropout` > 0 then seed[], step[] (i32). "
+        "i*g/h of k and v. If `masked`, mask[b, h, l, s] follows: f32 is added, bool is true where a "
+        "query may see a key. If `dropout` > 0, seed[] and step[] (i32) follow. "
         "t = `scale` * sum over d of q*k, plus the mask, with `causal` only where s <= l; "
         "lse[b, h, l] = log of the sum over s of exp(t); out[b, l, h, e] = sum over s of "
         "exp(t - lse) * v, each term dropped, or divided by 1 - `dropout`, by random number `key` "
-        "at the row-major position in [b, h, l, s]. A row that may see nothing has out 0, and as "
-        "lse the largest float. No matrix [l, s] is written to memory.",
+        "at the row-major position in [b, h, l, s]. A row that may see no key has out 0 and "
+        "the largest float as lse. No matrix [l, s] is written to memory.",
     ),
     Op(
         "attention_grad",

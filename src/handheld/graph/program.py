@@ -1,21 +1,21 @@
 """Scalar programs: what a pointwise, reducing or epilogue kernel computes at one point.
 
 A program runs once at each point of an iteration space `shape`. An instruction is
-`(op, dtype, args, params)`: `args` are positions of earlier instructions, `params` plain data.
+`(op, dtype, args, params)`: `args` are positions of earlier instructions, `params` is plain data.
 
     load    (operand, guards, fill)  the operand's element at this point; outside a guard
                                      (dimension, low, high) nothing is read and `fill` is the value
     gather  (operand,)  args: index  the element at a computed position of the whole buffer
-    iota    (dimension,)             the coordinate
-    index   ()                       row-major position of the point in `shape`
-    const   (value,)
-    acc     ()                       in an epilogue: what the matmul or convolution computed here
+    iota    (dimension,)             the coordinate of the point in this dimension
+    index   ()                       the row-major position of the point in `shape`
+    const   (value,)                 a constant
+    acc     ()                       in an epilogue: the result of the matmul or convolution at this point
     random  (key,)  args: index, seed, step
                                      uniform in [0, 1): Philox of (seed, key, step, index)
     sum, prod, max_of, min_of, any_of, all_of, arg_max, arg_min   args: value
                                      reduction over the dimensions `axes` of the kernel
 
-The rest is arithmetic and listed in `ARITHMETIC` with its number of arguments.
+All other instructions are arithmetic. `ARITHMETIC` lists them with their number of arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-#: functions of one float: they are not defined for other types
+#: Functions of one float. They are not defined for other types.
 FLOAT_UNARY = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos",
     "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid",
@@ -39,7 +39,7 @@ BINARY = (
 ARITHMETIC: dict[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "where": 3}
 REDUCTIONS = ("sum", "prod", "max_of", "min_of", "any_of", "all_of", "arg_max", "arg_min")
 LEAVES = ("load", "iota", "index", "const", "acc")
-#: every instruction and how many arguments it takes
+#: Every instruction and how many arguments it takes.
 ARITY: dict[str, int] = {
     **ARITHMETIC,
     **dict.fromkeys(REDUCTIONS, 1),
@@ -71,10 +71,14 @@ class Store:
 
 
 class Builder:
-    """Builds a program; the same instruction written twice is one."""
+    """Builds a program. Adding an instruction that is already there returns its position.
+
+    `reducing` is for the builder's user: False means that there are no axes, so that a reduction is the value
+    itself.
+    """
 
     def __init__(self, program: Iterable[Instr] = (), reducing: bool = True) -> None:
-        self.reducing = reducing  # over no axes, a reduction is the value itself
+        self.reducing = reducing
         self.instrs: list[Instr] = []
         self._seen: dict[Instr, int] = {}
         for instr in program:
@@ -96,7 +100,10 @@ class Builder:
         return self.add(Instr("load", dtype, (), (operand, guards, fill)))
 
     def append(self, program: Program, replace: dict[int, int]) -> dict[int, int]:
-        """Adds another program; `replace` maps positions in it to positions here. Returns all."""
+        """Adds another program and returns where each of its instructions is now.
+
+        `replace` maps instructions of that program, by position, to instructions that are already here.
+        """
         where = dict(replace)
         for i, instr in enumerate(program):
             if i not in where:
@@ -110,7 +117,7 @@ class Builder:
 
 
 def prune(program: Program, keep: Iterable[int]) -> tuple[Program, dict[int, int]]:
-    """The instructions that `keep` needs, and where each went."""
+    """Returns the instructions that `keep` needs, and the new position of each."""
     needed, stack = set(), list(keep)
     while stack:
         i = stack.pop()
@@ -127,12 +134,12 @@ def prune(program: Program, keep: Iterable[int]) -> tuple[Program, dict[int, int
 
 
 def operands(program: Program) -> list[int]:
-    """The operands that a program reads, ascending."""
+    """Returns the operands that a program reads, in ascending order."""
     return sorted({i.params[0] for i in program if i.op in ("load", "gather")})
 
 
 def renumber(program: Program, where: dict[int, int]) -> Program:
-    """The same program with its operands renamed."""
+    """Returns the same program with its operands renumbered."""
     return tuple(
         Instr(i.op, i.dtype, i.args, (where[i.params[0]], *i.params[1:])) if i.op in ("load", "gather") else i
         for i in program

@@ -1,11 +1,13 @@
-"""Graphs as text for people: one line a node, programs as formulas.
+"""Writes graphs as text for people: one line per node, programs as formulas.
+
+A line looks like this (wrapped here):
 
     %12 f32[32,6,24,24] = conv($x f32[32,1,28,28], @conv1.weight f32[6,1,5,5]) stride=1,1
         { max(acc + x2, 0) } | forward conv1 aten.convolution
 
-(on one line). `%7` is tensor 7, `$x` an input, `@conv1.weight` a slot. A view that is not the whole
-tensor in order shows its strides and offset: `%7 f32[10,32; 1,10; +5]`. In a formula `x2` is the
-node's input 2 at this point, `i0` the coordinate in dimension 0, and `t3` a value used twice.
+`%7` is tensor 7, `$x` an input and `@conv1.weight` a slot. A view that is not the whole tensor in row-major
+order shows its strides and offset: `%7 f32[10,32; 1,10; +5]`. In a formula, `x2` is input 2 of the node at this
+point, `i0` is the coordinate in dimension 0, and `t3` is a value that is used more than once.
 """
 
 from __future__ import annotations
@@ -40,11 +42,12 @@ _INFIX = {
 }
 _PREFIX = {"neg": "-", "not": "!", "bitnot": "~"}
 _COMPARE, _UNARY, _ATOM = 4, 8, 10
-_SPELLED = ("program", "stores", "shape", "axes")  # attributes that are shown elsewhere in the line
+#: Attributes that have their own place in the line.
+_SPELLED = ("program", "stores", "shape", "axes")
 
 
 def show(graph: Graph) -> str:
-    """The whole graph."""
+    """Returns the whole graph as text."""
     names = _names(graph)
     lines = [f"graph {graph.name}"]
     lines += [f"  {key}: {value}" for key, value in graph.notes.items()]
@@ -65,12 +68,12 @@ def show(graph: Graph) -> str:
 
 
 def show_node(node: Node, graph: Graph) -> str:
-    """One node, on one line."""
+    """Returns one node as one line."""
     return _line(node, graph, _names(graph))
 
 
 def summary(graph: Graph) -> str:
-    """How many nodes of each op and phase, how many tensors and bytes of each role."""
+    """Returns the number of nodes per op and phase, and of tensors and bytes per role, as text."""
     ops = Counter(node.op for node in graph.nodes)
     phases = Counter(node.origin.phase for node in graph.nodes)
     lines = [
@@ -88,7 +91,7 @@ def summary(graph: Graph) -> str:
 
 
 def formula(program: Program, stores: Sequence[int]) -> str:
-    """A program as assignments of what it uses more than once, then what it stores."""
+    """Writes a program as a formula: assignments of values that are used more than once, then the stored values."""
     uses = Counter(a for instr in program for a in instr.args)
     uses.update(stores)
     shared: dict[int, str] = {}
@@ -105,9 +108,9 @@ def formula(program: Program, stores: Sequence[int]) -> str:
 
 
 def _expression(instr: Instr, args: list[tuple[str, int]]) -> tuple[str, int]:
-    """Text and how tightly it binds."""
+    """Returns the text of an instruction and its binding strength."""
     op, plain = instr.op, [text for text, _ in args]
-    if len(args) != ARITY.get(op):  # an illegal graph is shown too
+    if len(args) != ARITY.get(op):  # Illegal graphs are shown too.
         return f"{op}({', '.join(plain)})", 9
     if op == "load":
         operand, guards, fill = instr.params
@@ -123,7 +126,7 @@ def _expression(instr: Instr, args: list[tuple[str, int]]) -> tuple[str, int]:
         return op, _ATOM
     if op in _INFIX:
         sign, level = _INFIX[op]
-        left = level + (op == "pow" or level == _COMPARE)  # a - b - c, but (a ** b) ** c
+        left = level + (op == "pow" or level == _COMPARE)  # This gives a - b - c, but (a ** b) ** c.
         return f"{_inside(args[0], left)} {sign} {_inside(args[1], level + 1)}", level
     if op in _PREFIX:
         return _PREFIX[op] + _inside(args[0], _UNARY + 1), _UNARY
@@ -153,8 +156,8 @@ def _join(numbers: Iterable[int]) -> str:
 
 
 def _typed(graph: Graph, tensor: int) -> str:
-    found = graph.tensors.get(tensor)
-    return f"{found.dtype}[{_join(found.shape)}]" if found else "?"
+    record = graph.tensors.get(tensor)
+    return f"{record.dtype}[{_join(record.shape)}]" if record else "?"
 
 
 def _view(view: View, graph: Graph, names: dict[int, str]) -> str:

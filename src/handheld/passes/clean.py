@@ -1,4 +1,4 @@
-"""Dead code and common subexpressions."""
+"""Removes dead code and common subexpressions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from handheld.graph.program import operands, prune, renumber
 
 
 def remove_dead(graph: Graph) -> Graph:
-    """Drops nodes, stores and operands that nothing needs."""
+    """Removes nodes, stores and operands that nothing needs."""
     needed = set(graph.kept)
     for pack, members in graph.packs.items():
         if pack in needed or needed & set(members):
@@ -31,7 +31,7 @@ def remove_dead(graph: Graph) -> Graph:
 
 
 def trim(node: Node, keep: set[int]) -> Node:
-    """The node with only some of its outputs, and only what they need."""
+    """Returns the node with only the outputs in `keep`, and only the instructions and inputs that they need."""
     epilogue = "axes" not in node.attrs
     first = 2 if epilogue else 0
     stores = [store for i, store in enumerate(node.stores) if i in keep]
@@ -48,7 +48,7 @@ def trim(node: Node, keep: set[int]) -> Node:
 
 
 def merge_equal(graph: Graph) -> Graph:
-    """Computes what is written twice once. Random ops never are: each has a key of its own."""
+    """Merges equal nodes. Random ops are never equal, because each has its own key."""
     given = graph.kept
     alias: dict[int, int] = {}
     seen: dict[object, Node] = {}

@@ -1,4 +1,4 @@
-"""Constants: a value that depends on nothing is written into the programs that read it."""
+"""Constant propagation: writes constant values into the programs that read them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from handheld.passes.clean import trim
 
 
 def inline_constants(graph: Graph) -> Graph:
-    """Replaces loads of one-valued tensors (zeros, ones, full) by the value itself."""
+    """Replaces loads of tensors with a single value (zeros, ones, full) by that value."""
     values: dict[int, tuple[Node, int]] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -27,7 +27,7 @@ def inline_constants(graph: Graph) -> Graph:
 
 
 def _substitute(node: Node, values: dict[int, tuple[Node, int]]) -> Node:
-    """The node with constant operands computed in place."""
+    """Returns the node with the instructions of constant operands in its own program."""
     first = 2 if "axes" not in node.attrs else 0
     builder, where = Builder(), {}
     for i, instr in enumerate(node.program):

@@ -1,7 +1,7 @@
-"""A graph that can be changed in place: the workbench of the passes.
+"""`Editor`: a graph that passes can change in place.
 
-Nodes are kept in a dependency order at all times. Joining two nodes may need others to move; the
-only question is whether a third node stands between them, and `reaches` answers it.
+The nodes are always in an order that respects dependencies. Two nodes can be joined unless a path leads from one
+to the other through a third node; `reaches` finds such a path. Joining may move other nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from handheld.graph.graph import Graph, Node
 
 
 class Editor:
-    """Nodes by number; who makes and who reads each tensor."""
+    """Nodes by number; for each tensor, the node that writes it (`maker`) and the nodes that read it (`readers`)."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -42,11 +42,11 @@ class Editor:
                 del self.maker[out]
 
     def needed(self, tensor: int, without: Iterable[int] = ()) -> bool:
-        """Whether anything but `without` reads the tensor, or the step gives it out."""
+        """Whether a node that is not in `without` reads the tensor, or it is needed after the step."""
         return tensor in self.kept or bool(self.readers.get(tensor, set()) - set(without))
 
     def replace(self, old: Iterable[int], new: Node, rank: float) -> int:
-        """Puts one node in the place of several."""
+        """Replaces several nodes by one and returns its number."""
         for i in old:
             self._unlink(i)
         number = self._next
@@ -72,14 +72,14 @@ class Editor:
             for after in self.successors(here):
                 if after == goal:
                     return True
-                # ranks respect dependencies, so nothing behind the goal leads back to it
+                # Ranks respect dependencies, so no node with a higher rank than the goal leads to it.
                 if after not in seen and self.rank[after] <= limit:
                     seen.add(after)
                     stack.append(after)
         return False
 
     def reorder(self) -> None:
-        """Ranks that respect dependencies again, changing the old order as little as possible."""
+        """Computes ranks that respect dependencies and change the old order as little as possible."""
         waiting = {i: 0 for i in self.nodes}
         for i, node in self.nodes.items():
             waiting[i] = len({self.maker[v.tensor] for v in node.inputs if v.tensor in self.maker} - {i})

@@ -1,4 +1,4 @@
-"""Joins maps to the matrix product or convolution they follow: bias, activation, residual, mask."""
+"""Joins a map to the matrix product or convolution that it follows: bias, activation, residual, mask."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fuse_epilogues(graph: Graph) -> Graph:
 
 
 def _absorb(edit: Editor, host: int) -> int | None:
-    """Joins one map that reads the host's results."""
+    """Joins one map that reads the results of the host. Returns the number of the new node, or None if none fits."""
     for reader in sorted(edit.successors(host), key=lambda r: edit.rank[r]):
         node = edit.nodes[reader]
         same_phase = node.origin.phase == edit.nodes[host].origin.phase

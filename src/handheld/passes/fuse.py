@@ -1,9 +1,11 @@
-"""Joins maps and reductions over one space into single kernels.
+"""Fuses maps and reductions over the same space into single nodes.
 
-A map joins the map or reduction that reads it; a reduction joins what reads its rows (batch norm,
-layer norm, softmax and their gradients become one node each); two reductions over the same data
-join side by side. What is still needed elsewhere is stored as a further output, never computed
-twice.
+    map ──► map or reduce        the map joins its reader
+    reduce ──► map or reduce     the reduction joins a reader of its rows: batch norm, layer norm,
+                                 softmax and their gradients become one node each
+    reduce, reduce               two reductions over the same data join side by side
+
+If other nodes still need an inner value, it becomes another output. Nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ from handheld.passes.clean import trim
 from handheld.passes.edit import Editor
 from handheld.passes.spaces import lift, respace, same_walk, store_strides
 
-MAX_BUFFERS = 20  # pointers and sizes of a kernel must fit 1 KiB of arguments, and registers
+#: Pointers and sizes must fit into 1 KiB of kernel arguments, and into registers.
+MAX_BUFFERS = 20
 MAX_INSTRUCTIONS = 160
-MIN_ROWS = 4  # a kernel that also writes whole rows needs some rows to run in parallel
+#: A reduction that also writes whole rows runs rows in parallel, so it needs at least this many rows ...
+MIN_ROWS = 4
+#: ... unless it has at most this many elements.
 SMALL = 4096
 
 
 def fuse_loops(graph: Graph) -> Graph:
-    """Joins until nothing more can be joined."""
+    """Joins nodes until no more can be joined."""
     edit = Editor(graph)
     for i in edit.ordered():
         while i in edit.nodes:
@@ -42,14 +47,14 @@ def _is_loop(node: Node) -> bool:
 
 
 def _join_into(edit: Editor, consumer: int) -> int | None:
-    """Joins one producer into the consumer; the new node's number, or None."""
+    """Joins one producer into the consumer. Returns the number of the new node, or None if none fits."""
     node = edit.nodes[consumer]
     if not _is_loop(node):
         return None
     makers = {edit.maker[v.tensor] for v in node.inputs if v.tensor in edit.maker}
     for producer in sorted(makers, key=lambda p: -edit.rank[p]):
         earlier = edit.nodes[producer]
-        # a kernel belongs to one phase: what a report says of backward must be backward
+        # Reports give times per phase, so a node belongs to exactly one phase.
         if not _is_loop(earlier) or earlier.origin.phase != node.origin.phase:
             continue
         both = join(earlier, node)
@@ -65,7 +70,7 @@ def _join_into(edit: Editor, consumer: int) -> int | None:
 
 
 def _repair(edit: Editor, number: int) -> None:
-    """The joined node sits where the consumer was; readers of the producer may sit before it."""
+    """Restores the order. The joined node has the rank of the consumer; readers of the producer may come before it."""
     here = edit.rank[number]
     if any(edit.rank[r] <= here for r in edit.successors(number)):
         edit.reorder()
@@ -90,7 +95,7 @@ def _worth_it(node: Node) -> bool:
 
 
 def join(producer: Node, consumer: Node) -> Node | None:
-    """One node that does both, or None if their spaces do not fit."""
+    """Returns one node that does the work of both, or None if their spaces do not fit."""
     pair = _common_space(producer, consumer)
     if pair is None:
         return None
@@ -107,7 +112,7 @@ def join(producer: Node, consumer: Node) -> Node | None:
 
 
 def _common_space(p: Node, c: Node) -> tuple[Node, Node] | None:
-    """Both nodes over one shape and one set of reduced axes."""
+    """Returns both nodes over one shape and one set of reduced axes, or None."""
     p_shape, c_shape = tuple(p.attrs["shape"]), tuple(c.attrs["shape"])
     p_axes, c_axes = tuple(p.attrs["axes"]), tuple(c.attrs["axes"])
     if p_axes and c_axes:
@@ -126,7 +131,7 @@ def _common_space(p: Node, c: Node) -> tuple[Node, Node] | None:
 
 
 def _fit(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | None:
-    """A map as part of a reduction: at every element, or once a row."""
+    """Turns a map into a part of a reduction that runs per element or once per row; None if neither fits."""
     size = math.prod(node.attrs["shape"])
     if size == math.prod(shape):
         moved = respace(node, shape)
@@ -138,7 +143,10 @@ def _fit(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | No
 
 
 def _combine(first: Node, second: Node, made: dict[int, Store]) -> Node:
-    """The program of the second after that of the first, loads of its results replaced."""
+    """Appends the program of the second node to that of the first.
+
+    Loads of tensors in `made` are replaced by the values that the first program computes.
+    """
     builder = Builder(first.program)
     start = {i: builder.add(instr) for i, instr in enumerate(first.program)}
     inputs = list(first.inputs)
@@ -167,7 +175,7 @@ def _combine(first: Node, second: Node, made: dict[int, Store]) -> Node:
         "stores": tuple(stores),
     }
     op = "reduce" if reducing or first.attrs["axes"] else "map"
-    # the kernel is named after the heavier of the two
+    # Reports name the kernel after the heavier of the two nodes.
     origin = max((second, first), key=_weight).origin
     return Node(op, tuple(inputs), (*first.outputs, *second.outputs), attrs, origin)
 
@@ -178,7 +186,7 @@ def _weight(node: Node) -> tuple[int, int]:
 
 
 def _side_by_side(edit: Editor) -> None:
-    """Joins reductions over the same space that share an operand and do not need each other."""
+    """Joins reductions over the same space that share an operand and do not depend on each other."""
     groups: dict[object, list[int]] = {}
     for i in edit.ordered():
         node = edit.nodes[i]

@@ -1,11 +1,11 @@
-"""Large intermediate tensors are stored in halves; everything is still computed in float32.
+"""Stores large intermediate tensors as 16-bit floats (halves); everything is still computed in float32.
 
-What lives between two nodes (activations, their gradients, and those of parameters) is rounded to
-16 bits when it is stored and widened when it is loaded. What stays float32:
+Tensors between two nodes (activations, their gradients, gradients of parameters) are rounded to 16 bits when
+they are stored and widened when they are loaded. These stay float32:
 
     parameters, optimizer state, running statistics, inputs and outputs
     the forward pass of the loss, and results of reductions (means, variances, norms)
-    whatever an op makes or reads that has no kernel for halves
+    inputs and outputs of ops that have no kernel for halves
     small tensors, which would save nothing
 """
 
@@ -17,10 +17,10 @@ from dataclasses import replace
 from handheld.graph.dtypes import DTYPES, F16, F32
 from handheld.graph.graph import PACK_ALIGN, Graph, Node, View
 
-#: elements below which a tensor stays as it is
+#: A tensor with fewer elements stays float32.
 LEAST = 1024
 
-#: ops whose kernels read their own inputs in halves; programs read any operand so
+#: The ops whose kernels can read their own inputs as halves. Programs can read any operand as halves.
 _OPS = frozenset(
     {
         "map",
@@ -36,13 +36,16 @@ _OPS = frozenset(
     }
 )
 
-#: and ops that have all their tensors in halves or none: the inputs and outputs that count
+#: The ops whose tensors must be all halves or all floats: the number of inputs and outputs that this concerns.
 _ALIKE = {"attention": (3, 1), "attention_grad": (5, 3)}
 
 
 def store_halves(graph: Graph, align_bytes: int = 1) -> Graph:
-    """`align_bytes`: where a tensor may start on the device. The gradients of many parameters lie
-    end to end; they are halves only if each of them still starts where it may."""
+    """Returns the graph with the type f16 for tensors that may be rounded.
+
+    `align_bytes` is the alignment of tensors on the device. A pack of gradients becomes halves only if each of
+    its members is still aligned.
+    """
     kept = graph.kept
     kept |= {view.tensor for node in graph.nodes for view in _whole(node)}
     pack_of = {m: pack for pack, members in graph.packs.items() for m in members}
@@ -68,14 +71,14 @@ def store_halves(graph: Graph, align_bytes: int = 1) -> Graph:
 
 
 def _whole(node: Node) -> tuple[View, ...]:
-    """The inputs that a node's kernels read as floats."""
+    """Returns the inputs that the kernels of a node can only read as floats."""
     if node.op in _OPS:
         return ()
     return node.inputs[_ALIKE.get(node.op, (0, 0))[0] :]
 
 
 def _agreed(graph: Graph, may: set[int]) -> set[int]:
-    """Without the tensors of ops that would have some of them in halves and some not."""
+    """Removes the tensors of ops that would otherwise have some of their tensors as halves and some as floats."""
     groups = [
         {*(view.tensor for view in node.inputs[:own]), *node.outputs[:made]}
         for node in graph.nodes
@@ -88,14 +91,14 @@ def _agreed(graph: Graph, may: set[int]) -> set[int]:
 
 
 def _storable(graph: Graph, node: Node, read: set[int], pack_of: dict[int, int]) -> Iterator[int]:
-    """The results of a node that may be rounded. `read`: what is read by more than updates."""
+    """Yields the results of a node that may be rounded. `read` holds the tensors that nodes before the updates read."""
     loss = node.origin.phase == "forward" and node.origin.path == "loss"
     if node.origin.phase == "update" or loss or node.op not in (*_OPS, *_ALIKE):
         return
     made = _ALIKE[node.op][1] if node.op in _ALIKE else len(node.outputs)
     for i, out in enumerate(node.outputs[:made]):
         tensor = graph.tensors[out]
-        # a result for each row is a statistic, unless it is the gradient of a parameter
+        # A result with one value per row is a statistic, unless it is the gradient of a parameter.
         whole = node.op != "reduce" or node.stores[i].full or out not in read
         if tensor.dtype == F32 and whole and (tensor.size >= LEAST or out in pack_of):
             yield out

@@ -1,8 +1,8 @@
-"""Many small updates as one: parameters, gradients and state laid end to end, one launch a bucket.
+"""Joins many small updates into few: parameters, gradients and state lie end to end, with one launch per bucket.
 
-Candidates are maps that only make new values of slots (optimizer updates, step counters) and run
-the same program. A bucket holds at most about a quarter of all of them, so that gradients need not
-wait for the end of the step before their memory is free again.
+Candidates are maps that only write new values of slots (optimizer updates, step counters) and run the same
+program. A bucket holds at most about a quarter of their elements, so that the memory of some gradients is free
+again before the end of the step.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ from dataclasses import replace
 from handheld.graph.graph import Graph, Node, Tensor, View, pack_offsets
 
 BUCKETS = 4
-MIN_BUCKET = 1 << 18  # elements; below this splitting buys no memory
+#: Elements. Smaller buckets would not save memory.
+MIN_BUCKET = 1 << 18
 
 
 Layout = dict[str, tuple[str, ...]]
 
 
 def pack_updates(graph: Graph, layout: Layout) -> Graph:
-    """Packs what can be packed. `layout` says which slots lie side by side already: all graphs of a
-    step share one state, so what one graph packed together no other may pack differently."""
+    """Packs the updates that can be packed.
+
+    `layout` maps each slot to the group of slots that it already lies in, and is updated. All graphs of a step
+    share one state, so they must all use the same groups.
+    """
     written = {write.tensor for write in graph.writes}
     groups: dict[object, list[int]] = {}
     for i, node in enumerate(graph.nodes):
@@ -44,7 +48,7 @@ def pack_updates(graph: Graph, layout: Layout) -> Graph:
 
 
 def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
-    """What nodes of one pack must share; None for nodes that cannot be packed."""
+    """Returns what nodes of one pack must have in common, or None if the node cannot be packed."""
     if node.op != "map" or not node.outputs or not set(node.outputs) <= written:
         return None
     size = graph.tensors[node.outputs[0]].size
@@ -60,16 +64,20 @@ def _key(graph: Graph, node: Node, written: set[int]) -> object | None:
         if own and view.is_contiguous and view.size == tensor.size:
             kinds.append(tensor.dtype)
         elif tensor.size == 1:
-            kinds.append(view.tensor)  # a scalar that all members read
+            kinds.append(view.tensor)  # All members must read the same scalar.
         else:
             return None
     return (node.program, node.stores, tuple(kinds), node.origin.phase)
 
 
 def _with_own_gradients(graph: Graph, members: list[int], read: set[int]) -> list[int]:
-    """A gradient that two updates read (of two biases whose layers are added up) lies in one pack:
-    the second update stays alone. `read` are those of updates before, also of other groups."""
-    found = []
+    """Returns the updates that do not share a gradient with an earlier update.
+
+    Two updates may read one gradient, for example for two biases whose layers are added. A tensor can lie in only
+    one pack, so the second update is not packed. `read` holds the gradients of earlier updates, also of other
+    groups, and is updated.
+    """
+    packable = []
     for i in members:
         size = graph.tensors[graph.nodes[i].outputs[0]].size
         own = {
@@ -78,9 +86,9 @@ def _with_own_gradients(graph: Graph, members: list[int], read: set[int]) -> lis
             if graph.tensors[v.tensor].role == "gradient" and graph.tensors[v.tensor].size == size
         }
         if not own & read:
-            found.append(i)
+            packable.append(i)
         read |= own
-    return found
+    return packable
 
 
 def _buckets(graph: Graph, members: list[int]) -> list[list[int]]:
@@ -144,7 +152,7 @@ def _pack(
 
 
 def _lay_out(graph: Graph, columns: list[tuple[int, ...]], layout: Layout) -> bool:
-    """Whether the slots of each column lie, or can be laid, side by side; remembers it."""
+    """Whether the slots of each column can lie side by side. If so, adds them to `layout`."""
     slot_of = {t: s for s, t in graph.slots.items()} | {write.tensor: write.slot for write in graph.writes}
     groups = [tuple(slot_of[t] for t in column) for column in columns if all(t in slot_of for t in column)]
     for group in groups:
@@ -156,7 +164,7 @@ def _lay_out(graph: Graph, columns: list[tuple[int, ...]], layout: Layout) -> bo
 
 
 def _joined_path(paths: list[str]) -> str:
-    """The module that holds all of them, or "model"."""
+    """Returns the path of the innermost module that contains all paths, or "model"."""
     parts = [p.split(".") for p in paths]
     shared: list[str] = []
     for level in zip(*parts, strict=False):
@@ -167,8 +175,10 @@ def _joined_path(paths: list[str]) -> str:
 
 
 def schedule_updates(graph: Graph) -> Graph:
-    """Moves each update to the first place where its inputs exist and the old values are not
-    needed any more, so that gradients die early. Counters that other updates read come last."""
+    """Moves each update to the first place where its inputs exist and the old values are no longer needed.
+
+    The memory of gradients is then free early. Counters that other updates read come last.
+    """
     packs = graph.packs
     old_of = {write.tensor: graph.slots[write.slot] for write in graph.writes}
     updates = [n for n in graph.nodes if n.origin.phase == "update"]
@@ -202,5 +212,5 @@ def schedule_updates(graph: Graph) -> Graph:
 
 
 def _parts(tensors: Iterable[int], packs: Mapping[int, tuple[int, ...]]) -> list[int]:
-    """The tensors and, for packs, their members."""
+    """Returns the tensors and the members of packs among them."""
     return [t for tensor in tensors for t in (tensor, *packs.get(tensor, ()))]

@@ -1,4 +1,7 @@
-"""The passes, in order. Each is followed by the legality check, and named if it breaks a graph."""
+"""The list of passes, in order, and `optimize`, which runs them.
+
+The graph is checked after every pass. If a pass makes an illegal graph, the error names the pass.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def optimize(graph: Graph, state: Any = None) -> Graph:
-    """The graph after all passes."""
+    """Runs all passes on a graph and returns the result."""
     slots = state.slots if state is not None else None
     layout = state.layout if state is not None else {}
     done: list[str] = []

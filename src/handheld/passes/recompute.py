@@ -1,9 +1,9 @@
-"""Computes again in the backward pass what is cheaper to compute than to keep.
+"""Recomputes values in the backward pass if that is cheaper than to keep them.
 
-A value that the forward pass stores only for the backward pass, and that follows pointwise from
-values which are there anyway (the input of a batch norm and its statistics, a seed), is not
-stored: its readers get the few instructions that make it. Activations before a ReLU6 or SiLU and
-the masks of dropout disappear from memory this way.
+This concerns values that the forward pass stores only for the backward pass, and that follow pointwise from
+values that are in memory anyway (the input of a batch norm and its statistics, a seed). Such a value is not
+stored; its readers get the few instructions that compute it. Activations before a ReLU6 or SiLU and the masks of
+dropout need no memory then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALWAYS = ("parameter", "buffer", "optimizer", "control", "constant", "input")
 
 @dataclass
 class Recipe:
-    """How to make a value: instructions over views of the producer's space."""
+    """How to compute a value: instructions over views of the producer's space."""
 
     program: Program
     result: int
@@ -83,8 +83,11 @@ def _can_take(user: Node, producer: Node, tensor: int) -> bool:
 def recipe_of(
     graph: Graph, node: Node, tensor: int, readers: dict[int, list[int]], users: list[int], same_space: bool = False
 ) -> Recipe | None:
-    """Instructions from what is there anyway, until the last of `users`, to the value; None if
-    there are too many. In the `same_space` as its producer's a value may depend on its place."""
+    """Returns instructions that compute a value from tensors that live until the last of `users` anyway.
+
+    Returns None if there is no such program, or if it is too long. With `same_space` the users run over the space
+    of the producer, so that the value may depend on coordinates.
+    """
     shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs["axes"])
     program = node.program
     stored = {
@@ -138,7 +141,7 @@ def recipe_of(
 
 
 def _insert(user: Node, tensor: int, recipe: Recipe) -> Node | None:
-    """The user with loads of the tensor replaced by the recipe."""
+    """Returns the user with loads of the tensor replaced by the recipe."""
     shape = tuple(user.attrs["shape"])
     views = [reshape_view(v, shape) for v in recipe.views]
     if any(v is None for v in views):

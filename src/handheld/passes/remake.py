@@ -1,9 +1,9 @@
-"""Large activations are made again in the backward pass rather than kept from the forward pass.
+"""Recomputes large activations in the backward pass instead of keeping them from the forward pass.
 
-What a convolution read (the rectified, normalised output of the one before) is needed again for its
-weights' gradient. It follows pointwise from the output of that convolution and a few statistics,
-which the backward pass of the normalisation reads anyway: so it is dropped after the forward pass
-and made again, by a launch of its own, before its first reader in the backward pass.
+The gradient of a convolution's weights needs the input of the convolution again: the normalised, rectified
+output of the convolution before it. That input follows pointwise from the earlier convolution's output and a
+few statistics, and the backward pass of the normalisation reads those anyway. So the input is dropped after the
+forward pass. A separate launch computes it again before its first reader in the backward pass.
 
          forward                                     backward
     x ──► conv ──► y ──► norm, relu ──► z ──► conv ·····  z' ──► gradients ──► norm's gradient
@@ -18,8 +18,10 @@ from handheld.graph.graph import Graph, Node, Tensor, View
 from handheld.graph.program import Store
 from handheld.passes.recompute import recipe_of
 
-LARGE = 1 << 20  # bytes: smaller tensors do not pay for the launch
-FAR = 16  # nodes between the last reader in the forward pass and the first in the backward pass
+#: Bytes. For a smaller tensor the extra launch costs more than the memory is worth.
+LARGE = 1 << 20
+#: The least number of nodes between the last reader in the forward pass and the first in the backward pass.
+FAR = 16
 
 
 def remake(graph: Graph) -> Graph:
@@ -29,7 +31,7 @@ def remake(graph: Graph) -> Graph:
             readers.setdefault(tensor, []).append(i)
     kept = graph.kept
     tensors, nodes = dict(graph.tensors), list(graph.nodes)
-    made: dict[int, list[Node]] = {}  # nodes to insert, by the node they come before
+    inserted: dict[int, list[Node]] = {}  # node -> the new nodes before it
     for node in graph.nodes:
         if node.op not in ("map", "reduce") or node.origin.phase != "forward":
             continue
@@ -54,13 +56,13 @@ def remake(graph: Graph) -> Graph:
             }
             origin = replace(node.origin, phase=nodes[min(later)].origin.phase)
             again = Node("map", tuple(recipe.views), (new.id,), attrs, origin)
-            made.setdefault(min(later), []).append(again)
+            inserted.setdefault(min(later), []).append(again)
             for view in recipe.views:
                 readers.setdefault(view.tensor, []).append(min(later))
             for r in later:
                 nodes[r] = _reading(nodes[r], tensor, new.id)
             readers[tensor], readers[new.id] = before, later
-    ordered = [n for i, node in enumerate(nodes) for n in (*made.get(i, ()), node)]
+    ordered = [n for i, node in enumerate(nodes) for n in (*inserted.get(i, ()), node)]
     return replace(graph, tensors=tensors).with_nodes(ordered)
 
 

@@ -1,17 +1,17 @@
-"""Loss scaling: the backward pass of a step in halves starts from a large number.
+"""Loss scaling: with halves, the backward pass starts from a large number instead of 1.
 
-Halves end at 2^-24, and many gradients are smaller. Every captured training graph therefore
-multiplies the gradient of its loss by the slot SCALE. `without_scale` takes that out again, for
-plans in float32; `with_scale` adds the rest, all of it on the device:
+The smallest half is 2^-24, and many gradients are smaller. Every captured training graph therefore multiplies
+the gradient of its loss by the slot SCALE. `without_scale` removes this for plans in float32. `with_scale` adds
+the rest, all of it on the device:
 
     gradients ──► finite? ──► control ──► inverse scale ──► each update: g * inverse
     (parameters')    │           │
                      └─ bad ─────┴──► where(bad, old, new) for all that an update writes
 
-A step whose gradients are not all finite changes no parameter, no optimizer state and no counter,
-and halves the scale; after `growth` good steps in a row the scale doubles. What the forward pass
-writes (running statistics) it has written, as in PyTorch. Sums of accumulated gradients are kept
-unscaled, so that the scale may change between two batches, and start again in any case.
+If some gradients are not finite, the step changes no parameter, no optimizer state and no counter, and divides
+the scale by two. After `growth` good steps in a row the scale doubles. Running statistics that the forward pass
+writes change even in a skipped step, as in PyTorch. Accumulated gradients are stored without the scale, so that
+the scale may change between two batches. Their sums restart after every update, also after a skipped one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ from handheld.passes.clean import trim
 
 SCALE, GOOD, SKIPPED = "handheld.scale", "handheld.good_steps", "handheld.skipped_steps"
 START = 2.0**16
-GROWTH = 2000  # good steps after which the scale doubles
+GROWTH = 2000  # The scale doubles after this many good steps in a row.
 SMALLEST, LARGEST = 2.0**-24, 2.0**24
 
-#: slots with the sums of gradients that were not applied yet begin with this
+#: The prefix of slots that hold sums of gradients which were not applied yet.
 ACCUMULATED = "accumulated."
-#: random numbers depend on this; every graph that trains counts it, also one that only accumulates
+#: The step counter that random numbers depend on. Graphs that only accumulate gradients count it too.
 _COUNTER = "handheld.step"
 _ORIGIN = Origin("update", "handheld", "loss scale")
-ROW = 128  # gradients that are looked at together
-_SHORT = 4096  # and below which all are
-MOST = 8  # tensors that a launch looks at
+#: Elements that one row of a check covers. A tensor with at most _SHORT elements is one row.
+ROW = 128
+_SHORT = 4096
+#: The most tensors that one launch checks.
+MOST = 8
 
 Tables = dict[str, np.ndarray]
 
@@ -48,7 +50,7 @@ Tables = dict[str, np.ndarray]
 
 
 def without_scale(graph: Graph) -> Graph:
-    """The graph as if the gradient of the loss were 1."""
+    """Returns the graph with 1 as the gradient of the loss."""
     scale = graph.slots.get(SCALE)
     if scale is None:
         return graph
@@ -72,7 +74,7 @@ def _without(node: Node, scale: int, ones: int) -> Node:
 
 
 def _folded(node: Node, scale: int) -> Node:
-    """Plain loads of the scale become 1, and products with it the other factor."""
+    """Replaces loads of the scale by 1, and products with it by the other factor."""
     out = Builder()
     where: dict[int, int] = {}
     for i, instr in enumerate(node.program):
@@ -80,9 +82,9 @@ def _folded(node: Node, scale: int) -> Node:
         if instr.op == "load" and node.inputs[instr.params[0]].tensor == scale and not instr.params[1]:
             where[i] = out.const(1.0, F32)
             continue
-        one = [a for a in args if out.instrs[a] == Instr("const", F32, (), (1.0,))]
-        if instr.op == "mul" and one:
-            where[i] = args[1] if args[0] == one[0] else args[0]
+        ones = [a for a in args if out.instrs[a] == Instr("const", F32, (), (1.0,))]
+        if instr.op == "mul" and ones:
+            where[i] = args[1] if args[0] == ones[0] else args[0]
             continue
         where[i] = out.add(Instr(instr.op, instr.dtype, args, instr.params))
     stores = tuple(replace(store, position=where[store.position]) for store in node.stores)
@@ -94,26 +96,26 @@ def _folded(node: Node, scale: int) -> Node:
 
 
 def with_scale(graph: Graph, growth: int = GROWTH) -> tuple[Graph, Tables]:
-    """The graph with unscaled and skipped updates, and constants that it needs."""
+    """Returns the graph with updates that unscale gradients and skip bad steps, and the constants that it needs."""
     updates = [n for n in graph.nodes if n.origin.phase == "update"]
     written = {t for n in updates for t in _parts(graph, n.outputs)}
     if not any(write.tensor in written and write.slot != _COUNTER for write in graph.writes):
         return graph, {}
     if SCALE not in graph.slots:
         raise PlanError(
-            f"graph {graph.name!r} was captured without a scale for its loss, by an "
-            "earlier Handheld. Try: capture it again, or precision='float32'"
+            f"graph {graph.name!r} was captured by an earlier version of Handheld, without a scale for its loss. "
+            "Try: capture it again, or precision='float32'"
         )
     return _Scaling(graph, updates, written, growth).done()
 
 
 def _parts(graph: Graph, tensors: Iterable[int]) -> list[int]:
-    """The tensors and, for packs, their members."""
+    """Returns the tensors and the members of packs among them."""
     return [t for tensor in tensors for t in (tensor, *graph.packs.get(tensor, ()))]
 
 
 class _Scaling:
-    """One graph under reconstruction."""
+    """Rewrites one graph. `done` returns the result."""
 
     def __init__(self, graph: Graph, updates: list[Node], written: set[int], growth: int) -> None:
         self.graph, self.updates, self.written, self.growth = graph, updates, written, growth
@@ -123,7 +125,7 @@ class _Scaling:
         self.old = {write.tensor: write.slot for write in graph.writes}
         slot_of = {t: s for s, t in graph.slots.items()}
         read = dict.fromkeys(v.tensor for n in updates for v in n.inputs)
-        #: what an update reads: gradients, times the scale; and sums of them
+        #: The tensors that updates read: gradients times the scale, and accumulated sums.
         self.gradients = [
             t
             for t in read
@@ -132,7 +134,7 @@ class _Scaling:
         self.sums = [
             t for t in read if all(slot_of.get(m, "").startswith(ACCUMULATED) for m in graph.packs.get(t, (t,)))
         ]
-        #: whether parameters change, rather than sums only
+        #: Whether the graph changes parameters. If not, it only accumulates gradients.
         self.applies = any(
             write.tensor in written and write.slot != _COUNTER and not write.slot.startswith(ACCUMULATED)
             for write in graph.writes
@@ -164,7 +166,7 @@ class _Scaling:
     # ── whether all gradients are finite ──────────────────────────────────────────────────────
 
     def _groups(self) -> list[list[int]]:
-        """Gradients and sums of them that one launch can look at: a pack, or some of one size."""
+        """Groups gradients and sums so that one launch can check each group: a pack, or tensors of one size."""
         groups: list[list[int]] = []
         last: dict[int, list[int]] = {}
         for tensor in (*self.gradients, *self.sums):
@@ -181,7 +183,7 @@ class _Scaling:
         return groups
 
     def _finite(self, tensors: list[int]) -> list[Node]:
-        """Nodes that find a number that is none, joined to what was found before."""
+        """Returns nodes that look for NaN and infinity. The result also includes that of earlier checks."""
         size, members = self.graph.tensors[tensors[0]].size, self.graph.packs.get(tensors[0])
         row = ROW if members else _row(size)
         if not members and row == size:
@@ -195,8 +197,10 @@ class _Scaling:
         return [first, self._reduce(shape[:1], [flags], BOOL, last=True)]
 
     def _filled(self, pack: int, members: tuple[int, ...]) -> int:
-        """How many of each ROW elements of a pack are a member's; the rest is a gap, in which
-        anything may be."""
+        """Returns a slot that says how many elements of each row of a pack belong to a member.
+
+        The others are a gap between members and may have any value.
+        """
         assert PACK_ALIGN % ROW == 0
         counts = []
         for member in members:
@@ -210,11 +214,13 @@ class _Scaling:
     def _reduce(
         self, shape: tuple[int, ...], views: list[View], dtype: str, last: bool, filled: View | None = None
     ) -> Node:
-        """Whether any element of a row (of the last dimension) is bad; of a pack only the first
-        `filled` of a row count."""
+        """Returns a node that finds out whether any element of a row (the last dimension) is NaN or infinite.
+
+        For a pack, only the first `filled` elements of each row count.
+        """
         b = Builder()
         each = [b.load(k, dtype) for k in range(len(views))]
-        if dtype == F32:  # x - x is 0 unless x is NaN or an infinity
+        if dtype == F32:  # x - x is 0 unless x is NaN or infinite.
             zero = b.const(0.0, F32)
             each = [b.op("ne", BOOL, b.op("sub", F32, x, x), zero) for x in each]
         bad = each[0]
@@ -224,14 +230,19 @@ class _Scaling:
             views = [*views, filled]
             inside = b.op("lt", BOOL, b.op("iota", I32, params=(1,)), b.load(len(views) - 1, I32))
             bad = b.op("and", BOOL, bad, inside)
-        found = b.op("any_of", BOOL, bad)
+        any_bad = b.op("any_of", BOOL, bad)
         if last and self.bad is not None:
             views = [*views, View(self.bad, shape, (0,) * len(shape))]
-            found = b.op("or", BOOL, found, b.load(len(views) - 1, BOOL))
+            any_bad = b.op("or", BOOL, any_bad, b.load(len(views) - 1, BOOL))
         out = self._tensor(shape[:-1], BOOL)
         if last:
             self.bad = out
-        attrs = {"shape": shape, "axes": (len(shape) - 1,), "program": b.program, "stores": (Store(found, full=False),)}
+        attrs = {
+            "shape": shape,
+            "axes": (len(shape) - 1,),
+            "program": b.program,
+            "stores": (Store(any_bad, full=False),),
+        }
         return Node("reduce", tuple(views), (out,), attrs, _ORIGIN)
 
     # ── the scale and the counters ────────────────────────────────────────────────────────────
@@ -267,15 +278,15 @@ class _Scaling:
     # ── updates ───────────────────────────────────────────────────────────────────────────────
 
     def _update(self, node: Node) -> Node:
-        """The node with its gradients unscaled, and its results only if they are to be kept."""
+        """Returns the node with unscaled gradients. In a bad step its results are the old values."""
         scaled = [k for k, v in enumerate(node.inputs) if v.tensor in self.gradients]
         kept = [self._old(out) for out in node.outputs]
         if not scaled and not any(old is not None for old in kept):
             return node
         if node.op not in ("map", "reduce"):
             raise PlanError(
-                f"{node.op} of {node.origin.path} is part of an update, and losses are "
-                "not scaled through it. Try: precision='float32'"
+                f"{node.op} of {node.origin.path} is part of an update, and loss scaling does not "
+                "support that op there. Try: precision='float32'"
             )
         shape = tuple(node.attrs["shape"])
         inputs, out = list(node.inputs), Builder()
@@ -307,8 +318,10 @@ class _Scaling:
         return replace(node, inputs=tuple(inputs), attrs=attrs)
 
     def _old(self, out: int) -> int | None:
-        """What a result replaces, if a bad step must leave that: a slot's tensor, or the pack of
-        the slots whose pack the result is."""
+        """Returns the old value that a bad step must keep: the tensor of a slot, or a pack of slots if `out` is a pack.
+
+        Returns None if the result may change in a bad step.
+        """
         members = self.graph.packs.get(out, (out,))
         names = [self.old.get(m, "") for m in members]
         if not self.applies or not all(names) or names[0].startswith(ACCUMULATED):
@@ -316,16 +329,16 @@ class _Scaling:
         olds = tuple(self.graph.slots[n] for n in names)
         if out not in self.graph.packs:
             return olds[0]
-        found = next((p for p, parts in self.packs.items() if parts == olds), None)
-        if found is None:
+        pack = next((p for p, parts in self.packs.items() if parts == olds), None)
+        if pack is None:
             like = self.tensors[out]
-            found = self._tensor(like.shape, like.dtype, self.tensors[olds[0]].role, "pack")
-            self.packs[found] = olds
-        return found
+            pack = self._tensor(like.shape, like.dtype, self.tensors[olds[0]].role, "pack")
+            self.packs[pack] = olds
+        return pack
 
 
 def _like(tensor: Tensor, node: Node, full: bool) -> View:
-    """The old value at the points where the new one is stored."""
+    """Returns a view of the old value at the points where the new one is stored."""
     shape, axes = tuple(node.attrs["shape"]), tuple(node.attrs["axes"])
     strides, step = [0] * len(shape), 1
     for d in reversed(range(len(shape))):
@@ -336,7 +349,7 @@ def _like(tensor: Tensor, node: Node, full: bool) -> View:
 
 
 def _row(size: int) -> int:
-    """A length of rows that divides a tensor, so that many can be looked at at once."""
+    """Returns a row length that divides the size of a tensor, so that rows can be checked in parallel."""
     if size <= _SHORT:
         return size
     return next((row for row in range(2 * ROW, 15, -1) if size % row == 0), size)

@@ -1,4 +1,4 @@
-"""Changing the space a map runs over without changing what it computes."""
+"""Changes the space that a map runs over without changing what it computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from handheld.graph.graph import Node, View, contiguous_strides
 
 
 def reshape_view(view: View, shape: tuple[int, ...]) -> View | None:
-    """The same elements in row-major order under another shape, if strides can say so."""
+    """Returns a view of the same elements in row-major order with another shape; None if no strides describe it."""
     if view.shape == shape:
         return view
     if math.prod(shape) != view.size:
@@ -17,7 +17,7 @@ def reshape_view(view: View, shape: tuple[int, ...]) -> View | None:
     if view.size == 0:
         return View(view.tensor, shape, contiguous_strides(shape), 0)
     old = [(n, s) for n, s in zip(view.shape, view.strides, strict=True) if n != 1]
-    # join dimensions that are walked in one stride
+    # Adjacent dimensions that one stride covers are joined first.
     runs: list[list[int]] = []
     for n, s in old:
         if runs and runs[-1][1] == n * s:
@@ -43,12 +43,12 @@ def reshape_view(view: View, shape: tuple[int, ...]) -> View | None:
 
 
 def names_dimensions(node: Node) -> bool:
-    """Whether the program speaks of coordinates, which another shape would change."""
+    """Whether the program uses coordinates, so that another shape would change its result."""
     return any(i.op == "iota" or (i.op == "load" and i.params[1]) for i in node.program)
 
 
 def _gathers_apart(node: Node) -> Node:
-    """An operand that is both loaded and gathered from becomes two: one of them has a shape."""
+    """Splits an operand that is both loaded and gathered from into two, because only the loaded one is reshaped."""
     program = node.program
     loaded = {i.params[0] for i in program if i.op == "load"}
     both = sorted(loaded & {i.params[0] for i in program if i.op == "gather"})
@@ -64,7 +64,7 @@ def _gathers_apart(node: Node) -> Node:
 
 
 def respace(node: Node, shape: tuple[int, ...], first: int = 0) -> Node | None:
-    """A map over another shape of the same size."""
+    """Returns the map over another shape of the same size, or None if that is not possible."""
     if tuple(node.attrs["shape"]) == shape:
         return node
     if names_dimensions(node):
@@ -81,7 +81,7 @@ def respace(node: Node, shape: tuple[int, ...], first: int = 0) -> Node | None:
 
 
 def lift(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | None:
-    """A map over the rows of a reduction, as a part of it: it runs once a row."""
+    """Turns a map over the rows of a reduction into a part of it that runs once per row; None if not possible."""
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
     node = _gathers_apart(node)
     small = respace(node, outer)
@@ -110,7 +110,7 @@ def lift(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | No
 
 
 def store_strides(shape: tuple[int, ...], axes: tuple[int, ...], full: bool) -> tuple[int, ...]:
-    """How an operand over `shape` reads what a store wrote."""
+    """Returns the strides with which an operand over `shape` reads what a store wrote."""
     if full:
         return contiguous_strides(shape)
     packed = iter(contiguous_strides(tuple(n for d, n in enumerate(shape) if d not in axes)))
