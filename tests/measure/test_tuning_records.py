@@ -205,4 +205,4 @@ def test_a_record_of_a_later_version_says_so(two_families):
     record.write(record.path())
     record.path().write_text(record.path().read_text().replace('"version": 3', '"version": 4'))
     (message,) = load_tuning(caps).ignored
-    assert "of version 4, and this Handheld reads 3. Try: tune again" in message
+    assert "of version 4, but this version of Handheld reads 3. Try: tune again" in message

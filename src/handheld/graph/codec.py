@@ -53,7 +53,7 @@ MAX_NODES = 1_000_000
 MAX_TENSORS = 4_000_000
 
 
-#: what `json` writes
+#: The values that `json` can write.
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 # Writing

@@ -89,7 +89,7 @@ class Origin:
     torch_op: str
 
 
-#: what an attribute of a node may be
+#: The values that an attribute of a node may have.
 Attr = bool | int | float | str | tuple[int, ...] | Program | tuple[Store, ...]
 
 

@@ -1,4 +1,4 @@
-"""Plans as JSON: the third file that outlives a process. Program texts are written once."""
+"""Converts plans to JSON data, and back. Each program text is written once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS: dict[str, Callable[[int], Arg]] = {"buffer": Buffer, "start": Start, "wo
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """The plan without its graphs: those are in the step file."""
+    """Returns the plan as plain data, without its graphs: those are in the step file."""
     texts: dict[str, int] = {}
     graphs = {name: _graph_to_json(g, texts) for name, g in plan.graphs.items()}
     return {
@@ -86,11 +86,11 @@ def _arg_to_json(arg: Arg) -> list[Any]:
 
 
 def from_json(data: dict[str, Any], step: Step) -> Plan:
-    """A plan for the same step; it is verified like a new one."""
+    """Reads a plan for the same step and verifies it like a new one. Raises PlanError if it is not valid."""
     if not isinstance(data, dict) or data.get("handheld") != "plan":
         raise PlanError("this is not a plan")
     if data.get("version") != VERSION:
-        raise PlanError(f"a plan of version {data.get('version')!r}; this Handheld reads {VERSION}")
+        raise PlanError(f"the plan has version {data.get('version')!r}, but this version of Handheld reads {VERSION}")
     try:
         texts = [str(s) for s in data["sources"]]
         state = {str(k): Place(*map(int, p)) for k, p in data["state"].items()}
@@ -118,12 +118,12 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
         )
         for name, graph in graphs.items():
             if len(graph.lowered) != len(graph.graph.nodes):
-                raise PlanError(f"the plan of graph {name!r} has a wrong number of nodes")
+                raise PlanError(f"the plan of graph {name!r} has the wrong number of nodes")
         verify(plan)
     except HandheldError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise PlanError("a malformed plan: a part of it is missing or of another type") from error
+        raise PlanError("malformed plan: a part is missing or has the wrong type") from error
     return plan
 
 

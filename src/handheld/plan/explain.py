@@ -1,4 +1,4 @@
-"""A plan in words: the schedule, the memory, each kernel and why it was chosen."""
+"""Describes a plan as text: the schedule, the memory, each kernel and why it was chosen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def explain(plan: Plan, only: str | None = None, width: int = 80) -> str:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """At most `width` columns; what follows is further in than where the line began."""
+    """Wraps a line at `width` columns. Continuation lines are indented further than the first."""
     if len(line) <= width:
         return [line]
     start = len(line) - len(line.lstrip())

@@ -1,4 +1,4 @@
-"""From which node to which node each tensor of a graph is needed."""
+"""Computes the lifetime of each tensor: the node that writes it and the last node that needs it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from handheld.graph.graph import Graph
 class Lifetimes:
     """Positions in `graph.nodes`, by tensor. A pack counts as its members.
 
-    `born` has the node that makes a tensor: inputs and slots are not in it. `last` has the last node that makes or
-    reads it, and the number of nodes for an output, which the caller reads after the last one.
+    `born` has the node that writes a tensor; it does not contain inputs and slots. `last` has the last node that
+    writes or reads it. For an output this is the number of nodes, because the caller reads it after the last node.
     """
 
     born: dict[int, int] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Which kernel family runs which op, and which variants of it there are.
+"""Turns a node into launches: which kernel family runs which op, and with which variant.
 
-A family that has variants offers them by `candidates(node, graph, caps)`, its own choice first, and
-takes one as the fourth argument of its lowering.
+A family with variants has a function `candidates(node, graph, caps)`, which lists them with its default first.
+Its lowering takes one of them as the fourth argument.
 """
 
 from __future__ import annotations
@@ -43,16 +43,18 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
 )
 
 
-#: in the place of the families above, for comparison: plan_step(..., naive=True) of run/planning.py
+#: Baselines that replace the families above with plan_step(..., naive=True) in run/planning.py, for comparison.
 NAIVE: Mapping[str, Lower] = MappingProxyType({"matmul": naive.lower_matmul})
 
-#: parameters of a variant
+#: The parameters of a variant.
 Choice = Mapping[str, int]
 
 
 def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None, naive: bool = False) -> Lowered:
-    """A node as launches, or an error that says where in the model it stands. Without a `choice`
-    the family makes its own. `naive`: as a published baseline, where there is one of the op."""
+    """Returns the launches of a node. Raises PlanError that names the place of the node in the model.
+
+    Without a `choice` the family uses its default. With `naive`, ops that have a published baseline use it.
+    """
     family: Callable[..., Lowered] = FAMILIES[node.op]
     if naive and node.op in NAIVE:
         family, choice = NAIVE[node.op], None
@@ -64,14 +66,16 @@ def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = No
 
 
 def candidates(node: Node, graph: Graph, caps: DeviceCaps) -> tuple[Choice, ...]:
-    """All variants of a node that are legal and worth a try, the family's own choice first; none
-    where the family has no variants."""
+    """Returns the legal variants of a node that are worth trying, with the default of the family first.
+
+    The result is empty if the family has no variants.
+    """
     offer = getattr(_family(node.op), "candidates", None)
     return tuple(offer(node, graph, caps)) if offer else ()
 
 
 def tuned_choice(node: Node, graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice]) -> Choice | None:
-    """What the tuning record says of a node, if its family offers that."""
+    """Returns the choice of the tuning record for a node; None if there is none or its family does not offer it."""
     if not choices or not hasattr(_family(node.op), "candidates"):
         return None
     choice = choices.get(signature(node, graph))
@@ -79,7 +83,7 @@ def tuned_choice(node: Node, graph: Graph, caps: DeviceCaps, choices: Mapping[st
 
 
 def family(op: str) -> str:
-    """The name of the kernel family that runs an op; empty for an op that there is not."""
+    """Returns the name of the kernel family that runs an op, or "" for an unknown op."""
     return FAMILIES[op].__module__.rpartition(".")[2] if op in FAMILIES else ""
 
 

@@ -1,4 +1,4 @@
-"""Makes plans: kernels for every node, places for every tensor, proved by the verifier."""
+"""Makes plans: chooses kernels for every node and a place for every tensor, and verifies the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _told: set[str] = set()
 
 
 def _tell(tuning: Tuning) -> None:
-    """Once a process: which records are not used, if that leaves a device without any."""
+    """Warns about ignored tuning records if no record is used for the device; once per process and message."""
     for message in tuning.ignored if not tuning.used else ():
         if message not in _told:
             _told.add(message)
@@ -35,13 +35,12 @@ def _tell(tuning: Tuning) -> None:
 
 @paused()
 def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]) -> Plan:
-    """A plan of some graphs of a step for a described device; run/planning.py says which options there are."""
+    """Makes a plan of the named graphs of a step for a described device. run/planning.py lists the options."""
     chosen, tables = prepare(step, names, options["precision"], options["growth_steps"], caps.base_align_bytes)
     limit, isolate, naive = (options[k] for k in ("memory_limit_bytes", "isolate", "naive"))
-    found = load_tuning(caps, options["tuning"])
-    _tell(found)
-    choices = found.choices
-    tuned = [_choose_all(graph, caps, choices, naive) for graph in chosen]
+    tuning = load_tuning(caps, options["tuning"])
+    _tell(tuning)
+    tuned = [_choose_all(graph, caps, tuning.choices, naive) for graph in chosen]
     lowered = [_lower_all(graph, caps, picked, naive) for graph, picked in zip(chosen, tuned, strict=True)]
     segments = Segments(min(caps.max_alloc_bytes, 2**40), caps.base_align_bytes, isolate)
     state = place_state({**step.slots, **table_slots(tables)}, chosen, segments)
@@ -60,13 +59,13 @@ def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], o
 
 
 def _choose_all(graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], naive: bool) -> dict[int, Choice]:
-    """Node -> its tuned variant, for the nodes that have one."""
-    found = {
+    """Returns node -> tuned variant, for the nodes that have one."""
+    choice_of = {
         i: tuned_choice(node, graph, caps, choices)
         for i, node in enumerate(graph.nodes)
         if not (naive and node.op in NAIVE)
     }
-    return {i: choice for i, choice in found.items() if choice is not None}
+    return {i: choice for i, choice in choice_of.items() if choice is not None}
 
 
 def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice], naive: bool) -> list[Lowered]:
@@ -85,9 +84,9 @@ def _check_memory(plan: Plan, limit: int | None) -> None:
         f"{t.role} {list(t.shape)} {t.nbytes / 2**20:.1f} MiB" + (f" ({t.name})" if t.name else "") for t in largest
     )
     raise OutOfMemory(
-        f"the plan needs {plan.bytes / 2**20:.1f} MiB on {plan.device} and "
+        f"the plan needs {plan.bytes / 2**20:.1f} MiB on {plan.device}, but only "
         f"{available / 2**20:.1f} MiB are available. Largest tensors of graph "
-        f"{graph.name!r}: {rows}. Try a smaller batch",
+        f"{graph.name!r}: {rows}. Try: a smaller batch",
         plan.bytes,
         available,
     )

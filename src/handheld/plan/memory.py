@@ -1,10 +1,10 @@
-"""Where every tensor lives: reuse in place, and offsets in segments.
+"""Gives every tensor a place in memory: offsets in segments, and reuse of memory.
 
-    state   slots, for as long as the plan lives; members of a pack side by side
+    state   slots, for as long as the plan lives; members of a pack lie side by side
     io      inputs and outputs, which the caller writes and reads between steps
-    arena   everything else, each tensor from the node that makes it to its last reader
+    arena   everything else, each tensor from the node that writes it to its last reader
 
-A segment is one allocation, no larger than the device allows; a plan has as many as it needs.
+A segment is one allocation, no larger than the device allows. A plan has as many segments as it needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from handheld.plan.lifetimes import lifetimes
 
 
 class SlotCopy(NamedTuple):
-    """A value that could not be made in its slot's memory, and is copied there last. Both are tensors of the graph."""
+    """A value that could not be computed in the memory of its slot, and is copied there after the last launch.
+
+    Both fields are tensors of the graph.
+    """
 
     value: int
     slot: int
@@ -30,7 +33,7 @@ class SlotCopy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes [offset, offset + nbytes) of a segment."""
+    """The bytes [offset, offset + nbytes) of a segment."""
 
     segment: int
     offset: int
@@ -39,15 +42,16 @@ class Place:
 
 @dataclass
 class Segments:
-    """Allocations under construction."""
+    """The allocations of a plan, while it is made. `sizes` has the bytes of each."""
 
     limit: int
     align: int
-    isolate: bool = False  # a segment for every piece
+    #: Whether every piece of memory gets its own segment.
+    isolate: bool = False
     sizes: list[int] = field(default_factory=list)
 
     def append(self, nbytes: int, first: int, what: str) -> Place:
-        """Room at the end of a segment numbered `first` or later."""
+        """Reserves bytes at the end of a segment with number `first` or higher."""
         self._fits(nbytes, what)
         for number in range(first, 0 if self.isolate else len(self.sizes)):
             start = round_up(self.sizes[number], self.align)
@@ -61,13 +65,13 @@ class Segments:
         if nbytes > self.limit:
             raise OutOfMemory(
                 f"{what} needs {nbytes:,} bytes in one piece; the device allocates at most "
-                f"{self.limit:,}. Try a smaller batch"
+                f"{self.limit:,}. Try: a smaller batch"
             )
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class WorkspaceKey:
-    """A scratch buffer: the `index`-th of a node."""
+    """Names a scratch buffer: the `index`-th of a node."""
 
     node: int
     index: int
@@ -75,7 +79,7 @@ class WorkspaceKey:
 
 @dataclass
 class Item:
-    """One piece of memory: of tensors that share it, one after the other, or of a workspace."""
+    """One piece of memory. It holds a workspace, or tensors that use it one after the other."""
 
     nbytes: int
     start: int
@@ -85,7 +89,7 @@ class Item:
 
 
 def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Segments) -> dict[str, Place]:
-    """A place for every slot; slots that some graph packs lie side by side."""
+    """Returns a place for every slot. Slots that a graph packs lie side by side."""
     groups: list[tuple[str, ...]] = []
     grouped: set[str] = set()
     for graph in graphs:
@@ -111,7 +115,7 @@ def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Se
 
 
 class GraphMemory:
-    """Places of one graph's tensors and workspaces."""
+    """Finds places for the tensors and workspaces of one graph."""
 
     def __init__(
         self, graph: Graph, lowered: Sequence[Lowered], state: Mapping[str, Place], segments: Segments, isolate: bool
@@ -136,12 +140,12 @@ class GraphMemory:
         i = self.born.get(tensor)
         return None if i is None else self.graph.nodes[i]
 
-    # ── values made directly in their slot ────────────────────────────────────────────────────
+    # ── values computed directly in their slot ────────────────────────────────────────────────
 
     def _place_slot_writes(self) -> None:
         shown = {shown.view.tensor for shown in self.graph.outputs}
         target = {write.tensor: write.slot for write in self.graph.writes}
-        packs: dict[int, bool] = {}  # a pack is made in place as a whole or not at all
+        packs: dict[int, bool] = {}  # pack -> whether all of it can be written in place
         for write in self.graph.writes:
             new = write.tensor
             pack = self.pack_of.get(new)
@@ -181,11 +185,11 @@ class GraphMemory:
         )
 
     def _place_packs_of_slots(self) -> None:
-        """A pack whose members all sit side by side is there already."""
+        """Gives a place to each pack whose members already lie side by side."""
         for pack, members in self.graph.packs.items():
             if all(m in self.places for m in members):
                 if not self._side_by_side([self.places[m] for m in members], members):
-                    raise OutOfMemory("two graphs of the step pack the same slots differently")
+                    raise OutOfMemory("two graphs of the step pack the same slots in different ways")
                 first = self.places[members[0]]
                 self.places[pack] = Place(first.segment, first.offset, self.graph.tensors[pack].nbytes)
 
@@ -222,7 +226,10 @@ class GraphMemory:
         return items
 
     def _reusable(self, node: Node, i: int, j: int, out: Tensor, owner: Mapping[int, Item]) -> Item | None:
-        """The memory of an input that dies here and is read exactly where the output is written."""
+        """Returns the memory of an input that output j may use again, or None.
+
+        No later node may need the input, and each point must read only the element that it writes.
+        """
         for view in node.inputs:
             item = owner.get(view.tensor)
             if (
@@ -246,7 +253,7 @@ class GraphMemory:
                 self.places[tensor.id] = segments.append(max(tensor.nbytes, 4), 0, "an output")
 
     def place_arena(self, segments: Segments, first: int) -> None:
-        """Offsets for all items: largest first, each at the lowest address free in its lifetime."""
+        """Gives each item an offset: the largest first, at the lowest address that is free during its lifetime."""
         done: list[list[tuple[int, int, Item]]] = []
         for item in sorted(self.items, key=lambda it: (-it.nbytes, it.start)):
             place = self._lowest(item, done, segments, first)
@@ -294,7 +301,7 @@ class GraphMemory:
 
 
 def in_place(node: Node, k: int, j: int) -> bool:
-    """Whether input k may share its memory with output j: each point reads only what it writes."""
+    """Whether input k may share memory with output j: each point reads only the element that it writes."""
     view = node.inputs[k]
     if node.op in ("assign", "scan"):
         return k == 0

@@ -1,4 +1,7 @@
-"""A plan: nothing left to decide. Launches and transfers in order, and where every tensor lives."""
+"""`Plan`: a step on a device with nothing left to decide.
+
+It holds the launches and transfers in order, and the place of every tensor in memory.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ class GraphPlan:
     """One graph of the step, ready to run."""
 
     graph: Graph
-    #: launches of each node, in the order of graph.nodes
+    #: The launches of each node, in the order of graph.nodes.
     lowered: tuple[Lowered, ...]
     places: Mapping[int, Place]
     workspace: Mapping[WorkspaceKey, Place]
-    #: values copied into their slots after the last launch
+    #: The values that are copied into their slots after the last launch.
     copies: tuple[SlotCopy, ...]
-    #: node -> the variant that its tuning record says, for the nodes that have one
+    #: Node -> the variant from its tuning record, for the nodes that have one.
     tuned: Mapping[int, Choice] = field(default_factory=dict)
 
     @property
@@ -45,7 +48,7 @@ class GraphPlan:
 
     @property
     def tensor_bytes(self) -> int:
-        """What all tensors of the step would need without reuse, slots and packs aside."""
+        """The bytes that all tensors would need without reuse. Slots are not counted; packs count once."""
         slots = set(self.graph.slots.values())
         inside = {m for members in self.graph.packs.values() for m in members}
         return sum(t.nbytes for i, t in self.graph.tensors.items() if i not in slots and i not in inside)
@@ -53,7 +56,7 @@ class GraphPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A step on a device. `segments` are the bytes of each allocation."""
+    """A step on a device. `segments` holds the size of each allocation in bytes."""
 
     step: Step
     device: str
@@ -61,25 +64,25 @@ class Plan:
     graphs: Mapping[str, GraphPlan]
     state: Mapping[str, Place]
     segments: tuple[int, ...]
-    #: the first segment that holds no slots, inputs or outputs
+    #: The first segment of the arena. Earlier segments hold slots, inputs and outputs.
     arena: int
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: constants that planning made, by slot
+    #: Constants that planning added, by slot.
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def slots(self) -> dict[str, Slot]:
-        """The step's slots and those of `tables`."""
+        """The slots of the step and those of `tables`."""
         return {**self.step.slots, **table_slots(self.tables)}
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """What the slots hold at the start."""
+        """The values of the slots at the start."""
         return {**self.step.values, **self.tables}
 
     @property
     def bytes(self) -> int:
-        """Everything the plan allocates on the device."""
+        """The bytes that the plan allocates on the device."""
         return sum(self.segments)
 
     @property
@@ -87,33 +90,35 @@ class Plan:
         return sum(self.segments[self.arena :])
 
     def again(self, device: str | None = None, **changed: Any) -> Plan:
-        """Another plan with the same options but those that are `changed`, perhaps elsewhere."""
+        """Makes a plan with the same options except those in `changed`; on another device if one is given."""
         from handheld.run.planning import plan_again
 
         return plan_again(self, device, **changed)
 
     def start(self, **options: Any) -> Trainer:
-        """Opens the device, builds the kernels and uploads the state. Where the driver rejects a
-        kernel, the plan is made again with other variants (those that were not tuned, then those
-        of a GPU on a CPU and the other way round) and a warning says so."""
+        """Opens the device, builds the kernels and uploads the state.
+
+        If the driver rejects a kernel, the plan is made again with other variants, and a warning says so: first
+        without tuning, then with the variants of a GPU on a CPU or the other way round.
+        """
         from handheld.run.planning import start_plan
 
         return start_plan(self, **options)
 
     def profile(self, batches: Any, path: Any, **options: Any) -> Run:
-        """Runs steps and measures them; see handheld.profile.run.profile."""
+        """Runs steps and measures them. See `handheld.profile.run.profile`."""
         from handheld.profile.run import profile
 
         return profile(self, batches, path, **options)
 
     def explain(self, graph: str | None = None, width: int = 80) -> str:
-        """The schedule, the memory, each kernel and why it was chosen, of one graph or of all."""
+        """Describes the schedule, the memory, each kernel and why it was chosen, for one graph or all."""
         from handheld.plan.explain import explain
 
         return explain(self, graph, width)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain data."""
+        """Returns the plan as plain data."""
         from handheld.plan.codec import to_json
 
         return to_json(self)

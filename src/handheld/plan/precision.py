@@ -1,4 +1,4 @@
-"""What a plan's precision does to the graphs of a step."""
+"""Prepares the graphs of a step for the precision of a plan."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PRECISIONS = ("float32", "half")
 def prepare(
     step: Step, names: Sequence[str], precision: str = "float32", growth: int = GROWTH, align_bytes: int = 1
 ) -> tuple[list[Graph], Tables]:
-    """The graphs as they are planned, and the constants they need beside the step's values."""
+    """Returns the graphs to plan, and the constants that they need in addition to the values of the step."""
     if precision not in PRECISIONS:
-        raise PlanError(f"no precision is called {precision!r}; there are {', '.join(PRECISIONS)}")
+        raise PlanError(f"unknown precision {precision!r}. Try: {' or '.join(PRECISIONS)}")
     if type(growth) is not int or not 1 <= growth < 2**31:
-        raise PlanError(f"growth_steps={growth!r:.60} should be a number of steps, 1 or more")
+        raise PlanError(f"growth_steps={growth!r:.60} must be a number of steps, 1 or more")
     graphs: list[Graph] = []
     tables: Tables = {}
     for name in names:
@@ -35,9 +35,9 @@ def prepare(
         if precision == "float32":
             graphs.append(check(without_scale(graph), step.slots))
             continue
-        graph, found = with_scale(graph, growth)
-        graphs.append(check(store_halves(graph, align_bytes), {**step.slots, **table_slots(found)}))
-        tables |= found
+        graph, constants = with_scale(graph, growth)
+        graphs.append(check(store_halves(graph, align_bytes), {**step.slots, **table_slots(constants)}))
+        tables |= constants
     return graphs, tables
 
 

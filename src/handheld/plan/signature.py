@@ -1,12 +1,18 @@
-"""What decides how fast a node runs, as a short text: the key of tuning records.
+"""The signature of a node: everything that decides how fast it runs, as a short text. Tuning records use it as key.
 
     conv 32x64x8x8 64x64x3x3 > 32x64x8x8 padding=1x1 e2
     matmul 128x1024/1x128 1024x784 > 128x784 e0
 
-The op, its own inputs (`/` and the strides where one is not dense, `+` where its start is not
-aligned), its output, attributes that are not their default, and the size of the epilogue as a power
-of two; `:f16` after what is read in halves, and `f16` if something is made in them. Nodes that
-differ only in names, tensors or constants have the same signature.
+A signature has, in this order:
+
+    the op
+    its own inputs: sizes; `/` and the strides if one is not dense; `+` if its start is not aligned;
+                    `:` and the type if it is not f32
+    `>` and the size of the output; `f16` if an output is stored in halves
+    the attributes that differ from their default
+    `e` and the length of the epilogue as a power of two, or `p` and a checksum of the program
+
+Nodes that differ only in names, tensors or constants have the same signature.
 """
 
 from __future__ import annotations
@@ -20,7 +26,8 @@ from handheld.graph.dtypes import F16, F32
 from handheld.graph.graph import Graph, Node, View
 from handheld.graph.ops import OPS
 
-ALIGNED = 16  # elements: a vector of the widest registers
+#: Elements in a vector of the widest registers.
+ALIGNED = 16
 
 _DEFAULTS: dict[str, Any] = {
     "stride": (1, 1),
@@ -32,7 +39,7 @@ _DEFAULTS: dict[str, Any] = {
     "masked": False,
     "dropout": 0.0,
 }
-#: what other words say, or what no kernel is faster or slower for
+#: Attributes that other words already describe, or that do not change the speed.
 _LEFT_OUT = ("shape", "program", "stores", "scale", "key")
 
 
@@ -58,7 +65,7 @@ def _view(view: View, graph: Graph) -> str:
     dtype = graph.tensors[view.tensor].dtype
     text = _sizes(view.shape)
     if not replace(view, offset=0).is_contiguous:
-        # the stride of a dimension of size 1 is never taken
+        # The stride of a dimension of size 1 is never used.
         text += "/" + _sizes([s if n > 1 else 0 for n, s in zip(view.shape, view.strides, strict=True)])
     return text + "+" * (view.offset % ALIGNED != 0) + (f":{dtype}" if dtype != F32 else "")
 

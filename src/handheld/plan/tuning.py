@@ -1,14 +1,15 @@
-"""Tuning records: which variant of a kernel is fastest for which shape, as measured.
+"""Tuning records: the variant of a kernel that was measured as the fastest, per signature.
 
-A record is a JSON file for one device and driver: numbers measured with another of the two say
-nothing, so such a record is ignored, and a message says so. It also states the version of each
-kernel family (kernels/versions.py); entries of a family that has changed since are ignored, with a
-message, and the others stay. Records ship in plan/tuned/; those that `handheld tune` writes into
-the user's cache folder come after them and win.
+A record is a JSON file for one device and driver. A record for another device or driver is ignored with a
+message, because its times do not apply. A record also states the version of each kernel family
+(kernels/versions.py). Entries of a family that has changed since are ignored with a message; the others are used.
 
-A shipped record of one CPU also holds for others with the same driver and vectors of the same
-width: their variants are the same, and far better than a guess. An entry that says nothing about a
-node, or a choice that its family would not offer today, leaves the family's own choice.
+Records ship in plan/tuned/. `handheld tune` writes records into the user's cache folder; they override the
+shipped ones.
+
+A shipped record of one CPU is also used for other CPUs with the same driver and vector width. They have the same
+variants, and the record is much better than a guess. A node without an entry, or whose choice its family no
+longer offers, uses the default of its family.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ from handheld.plan.lowering import Choice, family
 
 VERSION = 3
 
-#: Records of version 2 hold a hash of the source text of all kernels instead of versions. These two hashes, per
-#: kind of device, are of kernels that make the same launches as version 1 of every family.
+#: Records of version 2 have a hash of the source text of all kernels instead of versions per family. The kernels
+#: with these hashes (kind of device -> hash) make the same launches as version 1 of every family.
 VERSION_1_HASHES: Mapping[str, str] = MappingProxyType({"cpu": "0e9eb7bd7bdcd3c6", "gpu": "a16d816cb820c643"})
 SHIPPED = Path(__file__).parent / "tuned"
 
 
 @dataclass
 class Entry:
-    """What is known of one signature. `choice` None: the family's own is the best."""
+    """The measurements for one signature. `choice` is None if the default of the family is the fastest."""
 
     choice: Choice | None = None
     default_ms: float | None = None
     best_ms: float | None = None
-    #: candidates there are, and whether all of them have been tried
+    #: The number of candidates, and whether all of them were tried.
     candidates: int = 0
     done: bool = False
-    #: until it is done: what has been timed, so that a tuner that was stopped goes on
+    #: The times so far, until all candidates were tried. An interrupted tuner continues from here.
     timed: list[tuple[Choice, float]] = field(default_factory=list)
-    #: never tried again, never chosen: (choice, why); None is the family's own
+    #: (choice, why): choices that failed. They are not tried again. None is the default of the family.
     failed: list[tuple[Choice | None, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -94,11 +95,11 @@ def _ms(value: Any) -> float | None:
 
 @dataclass
 class TuningRecord:
-    """One file. Devices and drivers are compared as texts."""
+    """One file. Devices and drivers are compared by name."""
 
     device: str
     driver: str
-    #: the version of each kernel family that was measured; empty if that is not known
+    #: The version of each kernel family that was measured; empty if unknown.
     families: dict[str, int]
     kind: str = ""
     vector_width: int = 0
@@ -110,11 +111,11 @@ class TuningRecord:
         return TuningRecord(caps.name, caps.driver, current(caps.kind), caps.kind, caps.vector_width)
 
     def path(self) -> Path:
-        """Its place in the user's cache."""
+        """Returns the path of the record in the user's cache."""
         return self._path(self.device, self.driver, str(self.vector_width))
 
     def earlier_path(self) -> Path:
-        """Where a record of version 2 with the same kernels is kept."""
+        """Returns the path of a record of version 2 with the same kernels."""
         return self._path(self.device, self.driver, VERSION_1_HASHES.get(self.kind, ""), str(self.vector_width))
 
     def _path(self, *known: str) -> Path:
@@ -123,8 +124,7 @@ class TuningRecord:
         return cache.folder() / "tuning" / name
 
     def drop_stale(self) -> str:
-        """Removes the entries of families whose kernels have changed since, and says which; empty if there are
-        none."""
+        """Removes entries of families whose kernels have changed. Returns a text that names them, or ""."""
         now = current(self.kind)
         stale: set[str] = set()
         for key in list(self.entries):
@@ -140,17 +140,17 @@ class TuningRecord:
         return " and ".join(reasons)
 
     def mismatch(self, caps: DeviceCaps) -> str:
-        """Empty if the record is for this device as it is now."""
+        """Returns why the record does not apply to this device, or "" if it does."""
         if self.device != caps.name and not self.like(caps):
-            return f"it is for {self.device}, and this is {caps.name}"
+            return f"it is for {self.device}, but this is {caps.name}"
         if self.vector_width != caps.vector_width:
             return f"it is for vectors of {self.vector_width} floats, not {caps.vector_width}"
         if self.driver != caps.driver:
-            return f"it is for the driver {self.driver}, and this is {caps.driver}"
+            return f"it is for the driver {self.driver}, but this is {caps.driver}"
         return ""
 
     def like(self, caps: DeviceCaps) -> bool:
-        """Whether it is of another CPU that runs the same code."""
+        """Whether the record is from a CPU that runs the same kernels."""
         return self.kind == caps.kind == "cpu" and self.driver == caps.driver and self.vector_width == caps.vector_width
 
     def write(self, path: Path) -> None:
@@ -171,7 +171,7 @@ class TuningRecord:
 
     @staticmethod
     def read(path: Path) -> TuningRecord:
-        """Raises PlanError for a file that is no record."""
+        """Reads a record. Raises PlanError if the file is not a record."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             if data["handheld"] != "tuning":
@@ -179,7 +179,7 @@ class TuningRecord:
             if data["version"] not in (2, VERSION):
                 raise PlanError(
                     f"{path} is a tuning record of version {data['version']!r:.20}, "
-                    f"and this Handheld reads {VERSION}. Try: tune again"
+                    f"but this version of Handheld reads {VERSION}. Try: tune again"
                 )
             return TuningRecord(
                 str(data["device"]),
@@ -193,11 +193,11 @@ class TuningRecord:
         except OSError as error:
             raise PlanError(f"{path} cannot be read: {error.strerror}") from None
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-            raise PlanError(f"{path} is not a tuning record, or damaged. Try: delete it and tune again") from None
+            raise PlanError(f"{path} is not a tuning record, or it is damaged. Try: delete it and tune again") from None
 
 
 def _families(data: dict[str, Any]) -> dict[str, int]:
-    """The versions that a record states; of version 2, those that its hash is known to mean."""
+    """Returns the versions of the families in a record. For a record of version 2 its hash decides."""
     if data["version"] == 2:
         known = data["kernels"] == VERSION_1_HASHES.get(data["kind"])
         return dict.fromkeys(current(data["kind"]), 1) if known else {}
@@ -206,10 +206,10 @@ def _families(data: dict[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The records that hold for a device, merged."""
+    """The merged records for a device."""
 
     entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
-    #: files that are used, and a message for each that is not
+    #: The files that are used, and a message for each that is not.
     used: tuple[Path, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -219,7 +219,10 @@ class Tuning:
 
 
 def load_tuning(caps: DeviceCaps, tuning: bool | str | Path = True) -> Tuning:
-    """What is known of a device: shipped, then the user's own; or one file; or nothing."""
+    """Loads the tuning of a device.
+
+    `tuning` True: the shipped records, then the user's; a path: only this file; False: none.
+    """
     if tuning is False or caps.kind in ("reference", "null"):
         return Tuning()
     entries: dict[str, Entry] = {}
@@ -241,7 +244,7 @@ def load_tuning(caps: DeviceCaps, tuning: bool | str | Path = True) -> Tuning:
         stale = record.drop_stale()
         if stale and named:
             ignored.append(
-                f"of the tuning record {path.name} {stale} are ignored: the kernels have changed since. "
+                f"the tuning record {path.name}: {stale} are ignored, because the kernels have changed since. "
                 "Try: handheld tune MODEL"
             )
         if record.entries or not stale:
@@ -251,9 +254,12 @@ def load_tuning(caps: DeviceCaps, tuning: bool | str | Path = True) -> Tuning:
 
 
 def _files(caps: DeviceCaps) -> list[Path]:
-    """Records that may be for this device: shipped ones first, those of like devices before; last the one that
-    `handheld tune` writes now, after those it left under names of earlier versions."""
-    mine = f"{cache.slug(caps.name)}-*.json"
-    shipped = sorted(SHIPPED.glob("*.json"), key=lambda path: (path.match(mine), path.name))
+    """Returns the records that may be for this device. Later ones override earlier ones.
+
+    The order: shipped records of other devices, shipped records of this device, the user's records under names of
+    earlier versions, and the record that `handheld tune` writes now.
+    """
+    pattern = f"{cache.slug(caps.name)}-*.json"
+    shipped = sorted(SHIPPED.glob("*.json"), key=lambda path: (path.match(pattern), path.name))
     own = TuningRecord.of(caps).path()
-    return [*shipped, *sorted(own.parent.glob(mine), key=lambda path: (path == own, path.name))]
+    return [*shipped, *sorted(own.parent.glob(pattern), key=lambda path: (path == own, path.name))]

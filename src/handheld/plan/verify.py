@@ -1,8 +1,8 @@
-"""Proves a plan again, without looking at how it was made.
+"""Verifies a plan, independently of the code that made it.
 
-Walks the launches in order and remembers which tensor owns each byte. A read must find the tensor
-it asks for whole; a write takes the bytes over. At the end every slot must hold the value that the
-graph says it has.
+The verifier walks the launches in order and remembers which tensor owns each byte. A node may read a tensor only
+if the tensor still owns all its bytes. A write takes bytes over. At the end every slot must hold the value that
+the graph gives it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from handheld.kernels.base import Buffer, Start, Texture
 from handheld.plan.memory import Place, WorkspaceKey
 from handheld.plan.plan import GraphPlan, Plan
 
-#: who may own bytes: a tensor, or a workspace
+#: The owner of bytes: a tensor or a workspace.
 Owner = int | WorkspaceKey
 
 
 class _Bytes:
-    """Who owns which bytes of one segment: disjoint, sorted intervals."""
+    """The owners of the bytes of one segment, as disjoint, sorted intervals."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []
@@ -62,12 +62,12 @@ class _Bytes:
 
 
 def verify(plan: Plan) -> None:
-    """Raises PlanError if a launch would read what is not there, or a slot would end up wrong."""
+    """Raises PlanError if a launch would read overwritten memory, or a slot would end with a wrong value."""
     for name, graph_plan in plan.graphs.items():
         try:
             _verify_graph(plan, graph_plan)
         except PlanError as error:
-            raise PlanError(f"plan of graph {name!r} is wrong: {error}") from None
+            raise PlanError(f"the plan of graph {name!r} is wrong: {error}") from None
 
 
 def _members(graph: Graph, tensor: int) -> tuple[int, ...]:
@@ -83,13 +83,13 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
     for pack, members in graph.packs.items():
         offsets, _ = pack_offsets(graph.tensors, members)
         for m, o in zip(members, offsets, strict=True):
-            want = places[pack].offset + o * DTYPES[graph.tensors[m].dtype].nbytes
-            if (places[m].segment, places[m].offset) != (places[pack].segment, want):
-                raise PlanError(f"member {m} of pack {pack} is not in its place")
+            offset = places[pack].offset + o * DTYPES[graph.tensors[m].dtype].nbytes
+            if (places[m].segment, places[m].offset) != (places[pack].segment, offset):
+                raise PlanError(f"member {m} of pack {pack} is in the wrong place")
 
     def own(tensors: Iterable[int]) -> None:
         for t in tensors:
-            if t in graph.packs:  # the gaps between members are written too
+            if t in graph.packs:  # A launch also writes the gaps between members.
                 p = places[t]
                 memory[p.segment].claim(p.offset, p.offset + p.nbytes, t)
             for m in _members(graph, t):
@@ -100,7 +100,7 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
         for m in _members(graph, tensor):
             p = places[m]
             if not memory[p.segment].owned(p.offset, p.offset + graph.tensors[m].nbytes, m):
-                raise PlanError(f"{what} reads tensor {m} after its memory was given away")
+                raise PlanError(f"{what} reads tensor {m} after its memory was overwritten")
 
     own(graph.slots.values())
     own(given.tensor for given in graph.inputs)
@@ -109,12 +109,14 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
         for launch in lowered.launches:
             for arg in launch.args:
                 if isinstance(arg, Buffer | Texture | Start) and arg.tensor not in allowed:
-                    raise PlanError(f"node {i} ({node.op}) binds tensor {arg.tensor}, which is not its own")
+                    raise PlanError(
+                        f"node {i} ({node.op}) binds tensor {arg.tensor}, which is neither its input nor its output"
+                    )
         for view in node.inputs:
             need(view.tensor, f"node {i} ({node.op} of {node.origin.path})")
         _claim_workspaces(plan, graph_plan, i, memory)
         for view in node.inputs:
-            # scratch memory must not lie over what the node still reads
+            # Scratch memory must not overlap the inputs of the node.
             need(view.tensor, f"workspace of node {i} ({node.op})") if lowered.workspace else None
         own(node.outputs)
         for out in node.outputs:
@@ -129,11 +131,10 @@ def _verify_graph(plan: Plan, graph_plan: GraphPlan) -> None:
 
 
 def _claim_workspaces(plan: Plan, graph_plan: GraphPlan, node: int, memory: list[_Bytes]) -> None:
-    """The scratch memory of a node: each piece in its segment, as large as the kernels want, and apart from the
-    node's other pieces."""
-    wanted = graph_plan.lowered[node].workspace
-    keys = [WorkspaceKey(node, n) for n in range(len(wanted))]
-    for key, nbytes in zip(keys, wanted, strict=True):
+    """Checks the workspaces of a node: inside their segments, large enough, and without overlap."""
+    sizes = graph_plan.lowered[node].workspace
+    keys = [WorkspaceKey(node, n) for n in range(len(sizes))]
+    for key, nbytes in zip(keys, sizes, strict=True):
         place = graph_plan.workspace.get(key)
         if place is None or place.nbytes < nbytes:
             raise PlanError(f"workspace {key.index} of node {node} has no place of {nbytes} bytes")
@@ -164,9 +165,9 @@ def _check_place(plan: Plan, place: Place, what: str) -> None:
     if place.offset % plan.caps.base_align_bytes:
         raise PlanError(f"{what} is not aligned to {plan.caps.base_align_bytes} bytes")
     if plan.segments[place.segment] > plan.caps.max_alloc_bytes:
-        raise PlanError(f"segment {place.segment} is larger than the device allocates")
+        raise PlanError(f"segment {place.segment} is larger than the device can allocate")
 
 
 def _check_size(graph: Graph, tensor: int, place: Place) -> None:
     if place.nbytes < graph.tensors[tensor].nbytes:
-        raise PlanError(f"tensor {tensor} does not fit its place")
+        raise PlanError(f"tensor {tensor} is larger than its place")
