@@ -1,7 +1,11 @@
-"""Programs as OpenCL C: declarations, one statement an instruction, stores.
+"""Translates the instructions of a program into OpenCL C.
 
-Everything that differs between layers of the same structure (sizes, strides, offsets, most
-constants) becomes a kernel argument, so that one program text serves many nodes.
+    mul(load x, const 3)   ──►   const float v0 = t0[x0];
+                                 const float v1 = c2;
+                                 const float v2 = v0 * v1;
+
+There is one statement per instruction. Sizes, strides, offsets and most constants become kernel arguments, so that
+one program text serves all nodes of the same structure.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ from handheld.graph.graph import Graph, Node, Tensor, contiguous_strides
 from handheld.graph.program import Instr
 from handheld.kernels.base import Arg, Buffer, Float, Int, read_cl
 
-#: constants that are written into the text; all others are arguments
+#: Constants that are written into the text. All others are arguments.
 _INLINE = {0.0, 1.0, -1.0, 2.0, 0.5, math.inf, -math.inf}
 
-#: asks for the position of the point itself rather than of an operand
+#: In place of an operand's number: the position of the point in the node's shape.
 INDEX = -1
 
 HELPERS = (
@@ -51,7 +55,7 @@ inline int i_pow(int a, int b) {
 """
 )
 
-#: ten rounds written out, and 64-bit products: so that compilers make vector code of it
+#: A random number in [0, 1). The ten rounds are unrolled and use 64-bit products, so that compilers make vector code.
 PHILOX = (
     """
 #if defined(__EMBEDDED_PROFILE__) && !defined(cles_khr_int64)
@@ -66,7 +70,7 @@ inline float philox(uint index, uint seed, uint step, uint key) {
     + "  return (float)(int)(c0 >> 8) * 5.9604644775390625e-08f;\n}\n"
 )
 
-#: functions of math.cl
+#: Functions of math.cl, with the prefix f_.
 _OWN = {"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid"}
 _F32_CALLS = {
     "exp2",
@@ -115,7 +119,7 @@ _INFIX = {
 
 
 def expression(instr: Instr, args: list[str], kinds: list[str]) -> str:
-    """One arithmetic instruction; `kinds` are the types of its arguments."""
+    """The expression of one arithmetic instruction. `kinds` are the dtypes of its arguments."""
     op, is_float = instr.op, bool(kinds) and kinds[0] == F32
     if op == "cast":
         return _cast(args[0], kinds[0], instr.dtype)
@@ -186,7 +190,7 @@ def _cast(value: str, dtype: str, target: str) -> str:
 
 @dataclass
 class Code:
-    """Collects the parameters of one kernel while its body is being written."""
+    """Collects the parameters and arguments of one kernel while its body is written."""
 
     graph: Graph
     params: list[str] = field(default_factory=list)
@@ -196,6 +200,7 @@ class Code:
     uses_half: bool = False
 
     def pointer(self, tensor: Tensor, written: bool = False) -> str:
+        """The name of the pointer to a tensor. The first call adds its parameter."""
         self.uses_half |= tensor.dtype == F16
         if tensor.id not in self.pointers:
             name = f"t{len(self.pointers)}"
@@ -206,7 +211,7 @@ class Code:
         return self.pointers[tensor.id]
 
     def element(self, tensor: Tensor, index: str) -> str:
-        """An element as it is in a register."""
+        """The expression that loads an element, converted to its type in registers."""
         pointer = self.pointer(tensor)
         return f"GET_HALF({pointer}, {index})" if tensor.dtype == F16 else f"{pointer}[{index}]"
 
@@ -218,13 +223,14 @@ class Code:
         return f"{pointer}[{index}] = {'(uchar)' if tensor.dtype == BOOL else ''}{value};"
 
     def integer(self, value: int) -> str:
-        """A hoisted integer argument."""
+        """The name of a new integer parameter with this value."""
         name = f"n{len(self.args)}"
         self.params.append(f"const int {name}")
         self.args.append(Int(value))
         return name
 
     def constant(self, value: float | int | bool, dtype: str) -> str:
+        """A constant: a literal if it is common, otherwise a new parameter."""
         if dtype != F32:
             if abs(int(value)) <= 2:
                 return str(int(value))
@@ -242,7 +248,8 @@ class Code:
         return name
 
     def index(self, strides: tuple[int, ...], offset: int, coords: list[str]) -> str:
-        """offset + sum of coordinate * stride, with strides 0 and 1 known to the compiler."""
+        """offset + the sum of coordinate * stride. Strides 0, 1 and -1 are written out, so that the compiler knows
+        them."""
         terms = [self.integer(offset)] if offset else []
         for stride, coord in zip(strides, coords, strict=True):
             if stride == 1:
@@ -269,7 +276,7 @@ def statement(
     coord: Callable[[int], str],
     node: Node,
 ) -> str:
-    """The right-hand side of one non-reducing instruction."""
+    """The right-hand side of the statement of one instruction that is not a reduction."""
     args = [name(a) for a in instr.args]
     if instr.op == "const":
         return code.constant(instr.params[0], instr.dtype)
@@ -287,7 +294,7 @@ def statement(
         tensor = code.graph.tensors[node.inputs[instr.params[0]].tensor]
         code.pointer(tensor)
         if instr.op == "gather":
-            # positions are data: whatever they are, nothing outside the buffer is read
+            # Positions are data and may have any value. The clamp keeps the load inside the buffer.
             last = code.integer(max(tensor.size - 1, 0))
             return code.element(tensor, f"clamp({args[0]}, 0, {last})")
         return guarded(code, instr, code.element(tensor, index_of(instr.params[0])), coord)
@@ -295,6 +302,7 @@ def statement(
 
 
 def guarded(code: Code, instr: Instr, load: str, coord: Callable[[int], str]) -> str:
+    """A load that gives a fill value outside its guards (ranges of coordinates)."""
     _, guards, fill = instr.params
     if not guards:
         return load
@@ -307,7 +315,7 @@ def guarded(code: Code, instr: Instr, load: str, coord: Callable[[int], str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What a contraction kernel does with each result; see `epilogue`."""
+    """The code that a contraction kernel runs for each result; see `epilogue`."""
 
     params: str
     args: tuple[Arg, ...]
@@ -316,7 +324,8 @@ class Epilogue:
 
 
 def epilogue(node: Node, graph: Graph, first: int) -> Epilogue:
-    """Statements that store all outputs, given `float acc` and coordinates `int d0, d1, ...`."""
+    """The statements that compute and store all outputs of a node from `float acc`, the result of the contraction, and
+    its coordinates `int d0, d1, ..`."""
     code = Code(graph)
     shape = tuple(node.attrs["shape"])
     program = node.program

@@ -1,14 +1,14 @@
-// Halves: 16 bits in memory, a float as soon as they are loaded; stores round to the nearest, ties
-// to even, and what is too large becomes an infinity.
+// Halves: 16 bits in memory, converted to a float by every load. Stores round to the nearest value, ties to even;
+// values that are too large become infinities.
 //
-//     sign 1, exponent 5, fraction 10      largest 65504, smallest 2^-24, spacing 2^-11 of the value
+//     bit  15     14 .. 10   9 .. 0
+//          sign   exponent   fraction      largest 65504, smallest 2^-24, relative spacing 2^-11
 //
-// vload_half and vstore_half do this in every OpenCL. CPUs behind PoCL have the same in integer
-// arithmetic instead: its own are calls that no loop turns into vector code (PoCL 3.0), up to
-// twenty times slower.
+// vload_half and vstore_half do this in every OpenCL. On CPUs integer arithmetic is used instead: the functions of
+// PoCL 3.0 are calls that prevent vector code, and up to twenty times slower.
 
 #ifndef HALF
-#ifndef HALF_BITS  // 1: in integer arithmetic
+#ifndef HALF_BITS  // 1: use integer arithmetic
 #if defined(__x86_64__) || defined(__aarch64__) || defined(__arm__) || defined(__riscv)
 #define HALF_BITS 1
 #else
@@ -16,16 +16,16 @@
 #endif
 #endif
 
-// The exponent counts from 127 instead of 15: 2^112 times what the shifted bits are. That is right
-// for the smallest ones too; infinities and NaN get the largest exponent.
+// A float's exponent has the bias 127 instead of 15, so the shifted bits are multiplied by 2^112. This is right for
+// subnormal halves too. Infinities and NaN get the largest exponent.
 inline float half_value(ushort bits) {
   const uint size = ((uint)bits & 0x7fffu) << 13;
   const uint value = as_uint(as_float(size) * 0x1p112f) | (size >= 0x0f800000u ? 0x7f800000u : 0u);
   return as_float(value | ((uint)bits & 0x8000u) << 16);
 }
 
-// Below 2^-14 the sum with 0.5 puts the fraction where it belongs and rounds it; above, half of
-// what is cut off is added, less one where the bit that stays is even.
+// Below 2^-14, adding 0.5 moves the fraction to its place and rounds it. Above, half of the last kept bit is added
+// before the shift, less one if the last kept bit is even.
 inline ushort half_bits(float value) {
   const uint all = as_uint(value), size = all & 0x7fffffffu;
   const uint small = as_uint(as_float(size) + 0.5f) - 0x3f000000u;

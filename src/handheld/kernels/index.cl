@@ -3,22 +3,24 @@
 // SCATTER  index[o, k, i], src[o, k, i], base[o, v, i] -> out[o, v, i]
 //   out = base or 0; for each k in order: out[o, index[o, k, i], i] += src (ADD) or = src
 //
-//   No atomics: a work-item owns what it writes, looks for the k that come to it, in order, and
-//   writes once. An index that is no row of out finds no owner.
+//   There are no atomics. A work-item owns the elements that it writes. It takes the k whose index names them, in
+//   order. An index that is not a row of out has no owner and is ignored.
 //
-//   scatter_scan     item (o, v, i) reads all k indices: for small k.
-//   scatter_starts   item (r, v): where the k of v start in the sorted indices of row r.
-//   scatter_sorted   item (o, v, i) reads the k of v only: places[starts[v]] ...
-//                    places[starts[v + 1] - 1]. Rows of sorted indices: one for each o if one index
-//                    serves all i (the gradient of an embedding), else for each (o, i).
-//   scatter_owned    for CPUs, where one index serves all i: an item owns every OWNERS-th row v (a
-//                    power of two) and some columns i, starts them, then reads all k and adds in
-//                    place, whole vectors at a time.
+//   scatter_scan     Work-item (o, v, i) reads all K indices. For small K.
+//   scatter_starts   Work-item (r, v) finds where the k of row v start in the sorted indices of row r.
+//   scatter_sorted   Work-item (o, v, i) reads only the k of v: places[starts[v]] .. places[starts[v + 1] - 1]. The
+//                    indices are sorted per o if one index serves all i (the gradient of an embedding), else
+//                    per (o, i).
+//   scatter_owned    CPUs, if one index serves all i. A work-item owns every `owners`-th row v (a power of two) and
+//                    some columns i. It initialises them, then reads all K indices and adds in place, in vectors.
+//
+//        rows v of out:   0   1   2   3   4   5   6   7        owners = 4
+//        owner:           0   1   2   3   0   1   2   3
 //
 // ASSIGN  out = base, but out[region] = value
-//   assign_copy      item: four elements of base; harmless if out is base.
-//   assign_region    item: a run of elements along dimension 0 of the region, which has RANK
-//                    dimensions (size n, stride r in out, stride v in value), the innermost first.
+//   assign_copy      A work-item copies four elements of base. This is harmless if out is base.
+//   assign_region    A work-item writes a run of elements along dimension 0 of the region. The region has RANK
+//                    dimensions, the innermost first, each with a size n, a stride r in out and a stride v in value.
 //
 // Parameters:
 
@@ -28,18 +30,18 @@
 #ifndef ADD     // scatter: 1 adds, 0 replaces
 #define ADD 1
 #endif
-#ifndef CHUNK   // terms that are added up before they join the total
+#ifndef CHUNK   // terms of the first level of a sum
 #define CHUNK 256
 #endif
 #ifndef RANK    // assign: dimensions of the region, 2, 4 or 8
 #define RANK 4
 #endif
 
-// An element while it is being made.
+// An element of the output while its terms are collected.
 typedef struct {
-    ELEM sum;   // what is final
-    ELEM part;  // ADD: the terms since the last CHUNK
-    int terms;
+    ELEM sum;   // the total of all complete chunks
+    ELEM part;  // ADD: the sum of the current chunk
+    int terms;  // ADD: the number of terms in `part`
 } Element;
 
 void element_take(Element *own, ELEM value) {
@@ -69,7 +71,7 @@ __kernel void scatter_scan(__global const int *index, __global const ELEM *src,
     out[id] = own.sum + own.part;
 }
 
-// keys[r, k] ascending -> starts[r, v] for v = 0 ... V: how many keys are below v
+// keys[r, k], ascending -> starts[r, v] for v = 0 .. V: the number of keys below v.
 __kernel void scatter_starts(__global const int *keys, __global int *starts, int total, int V,
                              int K) {
     int id = get_global_id(0);
@@ -97,7 +99,7 @@ __kernel void scatter_sorted(__global const int *starts, __global const int *pla
     int begin = starts[row * (V + 1) + v], end = starts[row * (V + 1) + v + 1];
     Element own = {has_base ? base[b0 + o * bo + v * bv + i * bi] : 0, 0, 0};
 #if !ADD
-    begin = max(begin, end - 1);  // only the last one counts
+    begin = max(begin, end - 1);  // Only the last value counts.
 #endif
     for (int at = begin; at < end; at++)
         element_take(&own, src[s0 + o * so + places[row * K + at] * sk + i * si]);
@@ -141,7 +143,7 @@ __kernel void assign_copy(__global const ELEM *base, __global ELEM *out, int tot
     }
 }
 
-// takes the coordinate of a dimension out of id
+// Splits the coordinate of one dimension off id and adds it to the two offsets.
 #define PLACE(n, r, v)           \
     left = id / n;               \
     to += (id - left * n) * r;   \
@@ -171,7 +173,7 @@ __kernel void assign_region(__global const ELEM *value, __global ELEM *out, int 
 #endif
     out += to + start * r0;
     value += from + start * v0;
-    if (r0 == 1 && v0 == 1) {  // neighbours on both sides: vector loads and stores
+    if (r0 == 1 && v0 == 1) {  // Both sides are contiguous: use vector loads and stores.
         int j = 0;
         for (; j + 8 <= count; j += 8) vstore8(vload8(0, value + j), 0, out + j);
         for (; j < count; j++) out[j] = value[j];

@@ -1,4 +1,10 @@
-"""Writing by index: scatter, which is the gradient of reading by index, and assign."""
+"""Writing by index: turns scatter (the gradient of reading by index) and assign into launches of index.cl.
+
+scatter   few indices            scatter_scan
+          many indices           sort the indices ──► scatter_starts ──► scatter_sorted
+          whole rows on a CPU    scatter_owned
+assign    assign_copy ──► assign_region
+"""
 
 from __future__ import annotations
 
@@ -10,14 +16,14 @@ from handheld.kernels.args import ints, line, strided
 from handheld.kernels.base import Arg, Buffer, Int, Launch, Lowered, Workspace, read_cl, with_defines
 from handheld.kernels.order import sort_rows
 
-#: up to this many indices every destination reads them all; more are sorted first
+#: Up to this many indices, every destination reads all of them. More indices are sorted first.
 _FEW = 32
-#: for each compute unit of a CPU, work-items that share the rows of a scatter
+#: CPU: work-items per compute unit that share the rows of a scatter, and the least columns of one of them.
 _OWNERS = 4
-_COLUMNS = 64  # at least, where there are so many
-#: indices of a row on average, and in all, that may be added one by one: more would cost accuracy
+_COLUMNS = 64
+#: CPU: the most indices, per row on average and in total, that are added one by one. More would cost accuracy.
 _HITS, _MOST = 64, 65536
-#: elements of a region that a work-item of a CPU writes
+#: CPU: elements of a region per work-item.
 _RUN = 256
 
 
@@ -42,7 +48,7 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         return Lowered(
             (line("scatter_scan", text, args, items, caps),), why=f"{k} indices: each of {v} rows reads them all"
         )
-    # One order of the indices for each o where they serve whole rows, else for each (o, i).
+    # If one index serves a whole row, the indices are sorted per o, otherwise per (o, i).
     rows = 1 if one_row else inner
     keys = View(index.tensor, (outer, k, rows), index.strides, index.offset)
     done = sort_rows(keys, I32, caps)
@@ -59,7 +65,7 @@ def lower_scatter(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
 
 
 def _owned(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
-    """For a CPU: every owner reads all indices, which costs little beside the rows it adds."""
+    """CPU: every owner reads all indices. This costs little compared with the rows that it adds."""
     index, src = node.inputs[:2]
     outer, v, inner = node.attrs["shape"]
     elem, add = DTYPES[graph.tensors[node.outputs[0]].dtype].c_memory, node.attrs["mode"] == "add"
@@ -81,7 +87,7 @@ def _owned(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
 
 
 def _buffers(node: Node, index: View, src: View) -> list[Arg]:
-    """index, src, base, out; the output stands in for what is not there or has no elements."""
+    """The arguments index, src, base and out. The output stands in for an input that is absent or has no elements."""
     out = node.outputs[0]
     base = node.inputs[2].tensor if node.attrs["base"] else out
     some = index.size > 0
@@ -101,15 +107,15 @@ def lower_assign(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     dims = _merged(tuple(node.attrs["region_shape"]), tuple(node.attrs["region_strides"]), value.strides)
     if len(dims) > 8:
         raise PlanError(
-            f"assign to a region of {len(dims)} dimensions that cannot be merged; "
-            "kernels handle 8. Try: flatten the tensor before writing into it"
+            f"an assignment to a region has {len(dims)} dimensions that cannot be merged; kernels take at most 8. "
+            "Try: flatten the tensor before writing into it"
         )
     rank = next(r for r in (2, 4, 8) if len(dims) <= r)
     elem = DTYPES[graph.tensors[out].dtype].c_memory
     text = with_defines({"ELEM": elem, "RANK": rank}, read_cl("index.cl"))
     launches: list[Launch] = []
     region = value.size
-    if region < total:  # a region overlaps nowhere: with as many elements it is everything
+    if region < total:  # A region has no overlaps, so with as many elements as the tensor it covers everything.
         args: tuple[Arg, ...] = (Buffer(base.tensor), Buffer(out), *ints(total))
         launches.append(line("assign_copy", text, args, -(-total // 4), caps))
     if region:
@@ -124,8 +130,8 @@ def lower_assign(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
 
 
 def _merged(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """(size, stride, stride, ...) from the last dimension on, with neighbours made one where every
-    operand walks them as one."""
+    """(size, stride, stride, ..) per dimension, the last first. Neighbouring dimensions are merged if every operand
+    walks both with one stride."""
     dims: list[tuple[int, ...]] = []
     for size, *steps in reversed(list(zip(shape, *strides, strict=True))):
         if size == 1:

@@ -1,11 +1,15 @@
-"""map: generated kernels, two ways to walk a space.
+"""map: generates kernels that compute each point of a space independently.
 
-    blocks   (on a CPU)   a work-item takes a run of the last dimension, a plain loop that the
-                          compiler turns into vector code
-    points   (on a GPU)   a work-item takes one point or, of many, four that are a group's size
-                          apart: their loads are on their way together
+There are two ways to share the points among work-items:
 
-`Body` writes the statements of a program; the reductions in rows.py use it too.
+    blocks (CPU)   A work-item takes up to 2,048 points along the last dimension, in a plain loop that the
+                   compiler turns into vector code.
+    points (GPU)   A work-item takes one point. In large tensors it takes four (two in long programs), whose
+                   distance is the size of a work-group, so that their loads overlap:
+
+        work-group of 4:   | 0 1 2 3 | 0 1 2 3 | 0 1 2 3 | 0 1 2 3 |     (work-item of each point)
+
+`Body` writes the statements of a program. The reductions (rows*.py) use it too.
 """
 
 from __future__ import annotations
@@ -21,14 +25,14 @@ from handheld.kernels.base import Launch, Lowered, round_up
 from handheld.kernels.expr import INDEX, Code, statement
 from handheld.kernels.space import Space, collapse
 
-BLOCK = 2048
-GROUP = 128  # work-items of a group on a GPU
-POINTS = 4  # of an item,
-LONG = 24  # half as many if a point takes more instructions than that
-FULL = 4096  # points for each compute unit from which on there are many
+BLOCK = 2048  # CPU: points per work-item.
+GROUP = 128  # GPU: work-items per work-group.
+POINTS = 4  # GPU: points per work-item in large tensors.
+LONG = 24  # GPU: programs with more instructions take half as many points per work-item.
+FULL = 4096  # GPU: a tensor is large if it has this many points per compute unit.
 _VECTORIZE = "#ifdef __clang__\n#pragma clang loop vectorize(assume_safety)\n#endif"
-#: ways to make vector code of a loop: iterations at once, and the time of each. What is left over
-#: is done one by one. Several vectors at once suit polynomials, which are chains of steps that wait
+#: Ways to vectorize a loop: iterations at once -> (relative time of an iteration, pragma). The rest of the loop runs
+#: one by one (_SINGLE). Two vectors at once help with polynomials, in which each step waits for the one before.
 _STEPS = {
     8: (1.0, _VECTORIZE),
     16: (0.65, _VECTORIZE.replace("safety)", "safety) vectorize_width(16)")),
@@ -38,7 +42,7 @@ _SINGLE = 8.0
 
 
 class Body:
-    """Writes the statements of a program with the coordinate names of one walk."""
+    """Writes the statements of a program. The coordinates of a point are the variables x0, x1, .."""
 
     def __init__(self, node: Node, graph: Graph, space: Space) -> None:
         self.node, self.space = node, space
@@ -49,7 +53,7 @@ class Body:
         self.sizes = [self.code.integer(n) for n in space.sizes]
         self._indices: dict[int, str] = {}
         self._values: dict[int, str] = {}
-        self.array: set[int] = set()  # values kept per lane
+        self.array: set[int] = set()  # Instructions whose values are arrays with one element per lane `l`.
 
     def name(self, i: int) -> str:
         return f"v{i}[l]" if i in self.array else f"v{i}"
@@ -83,7 +87,7 @@ class Body:
         ]
 
     def place(self, n: int) -> str:
-        """The element of output n, a float, that belongs to the point."""
+        """The element of output n, a float, that belongs to the current point."""
         return f"{self.code.pointer(self._output(n), written=True)}[{self._output_index(n)}]"
 
     def _output(self, n: int) -> Tensor:
@@ -92,7 +96,7 @@ class Body:
     def _output_index(self, n: int) -> str:
         key = -2 - n
         if key not in self._indices:
-            self.code.pointer(self._output(n), written=True)  # its parameter comes first
+            self.code.pointer(self._output(n), written=True)  # Its parameter comes before those of the index.
             self._indices[key] = self.code.index(self.space.outputs[n], 0, self.coords)
         return self._indices[key]
 
@@ -103,7 +107,7 @@ class Body:
         return f"{self.code.helpers}\n{head} {name}({params}) {{\n{text}\n}}\n"
 
     def split(self, linear: str, dims: list[int]) -> list[str]:
-        """Coordinates of `dims` from a linear index, the last dimension fastest."""
+        """Statements that compute the coordinates of `dims` from a linear index; the last dimension is the fastest."""
         lines, rest = [], linear
         for n, d in enumerate(reversed(dims)):
             if n == len(dims) - 1:
@@ -149,9 +153,12 @@ def lower_map(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
 
 
 def _run(body: Body, inner: list[str], size: int) -> list[str]:
-    """The points [begin, end) of a row. Where a table is read side by side, as an embedding is, and
-    all of the row is inside, positions are not held inside one by one, and the loop becomes vector
-    code."""
+    """CPU: the loop over the points [begin, end) of a row.
+
+    A gather clamps each position, which prevents vector code. If neighbouring points read neighbouring elements of
+    the table (as in an embedding), the positions of the whole run are checked once. If all are inside the table, a
+    loop without clamps runs; it becomes vector code.
+    """
     x, slopes, tests = f"x{len(body.space.sizes) - 1}", _slopes(body), []
     free = {i: body.declare(i) for i, slope in enumerate(slopes) if slope != 0}
     for i, instr in enumerate(body.program):
@@ -188,7 +195,7 @@ def _run(body: Body, inner: list[str], size: int) -> list[str]:
 
 
 def _slopes(body: Body) -> list[int | None]:
-    """How much each value grows from one point of a row to the next; None: not evenly."""
+    """By how much each value grows from one point of a row to the next; None if that is not constant."""
     space, slopes = body.space, list[int | None]()
     last = len(space.sizes) - 1
     for instr in body.program:
@@ -209,8 +216,8 @@ def _slopes(body: Body) -> list[int | None]:
 
 
 def _several(body: Body, split: list[str], bound: str, count: int, local: int) -> list[str]:
-    """All loads of an item, then all its stores, which a compiler cannot tell to be apart from the
-    loads after them."""
+    """GPU: `count` points per work-item. All loads come first and then all stores: a compiler could not move a load
+    before a store that might write the same memory."""
     values = [body.declare(i) for i in range(len(body.program))]
     stored = sorted({store.position for store in body.node.stores})
     kinds = {i: DTYPES[body.kinds[i]].c_register for i in stored}
@@ -240,12 +247,12 @@ def _several(body: Body, split: list[str], bound: str, count: int, local: int) -
 
 
 def cpu_group(work: int, caps: DeviceCaps) -> int:
-    """Two sizes only: PoCL compiles a kernel again for every size of its groups."""
+    """The size of a work-group on a CPU: 16 or 1. PoCL compiles a kernel again for every size of a work-group."""
     return 16 if work >= 64 * 16 and caps.max_work_group >= 16 else 1
 
 
 def loop(variable: str, begin: str, end: str, inner: list[str], size: int) -> list[str]:
-    """A loop of at most `size` iterations that touch only their own elements, whatever the pointers
+    """A vectorized loop of at most `size` iterations. Each iteration may touch only its own elements, even if pointers
     alias."""
     step = min(_STEPS, key=lambda n: size // n * n * _STEPS[n][0] + size % n * _SINGLE)
     return [

@@ -1,6 +1,7 @@
-// Functions of one float that a compiler can turn into vector code: no calls, no branches, no
-// tables. PoCL's own are scalar calls, ten times slower in a loop (in PoCL 3.0 even fabs, copysign
-// and clamp). Errors are within 2 ulp.
+// Functions of a float that a compiler can turn into vector code: no calls, no branches, no tables.
+//
+// The functions of PoCL are scalar calls, ten times slower in a loop (in PoCL 3.0 even fabs, copysign and clamp).
+// Errors are within 2 ulp. Most functions reduce their argument to a small range and evaluate a polynomial there.
 
 inline float f_max(float a, float b) { return (a >= b || a != a) ? a : b; }
 inline float f_min(float a, float b) { return (a <= b || a != a) ? a : b; }
@@ -13,10 +14,10 @@ inline float f_within(float a, float low, float high) {
 }
 inline float f_sign(float a) { return (float)((a > 0.0f) - (a < 0.0f)); }
 
-// 2^n for n in [-126, 127]
+// 2^n for n in [-126, 127].
 inline float f_two_to(int n) { return as_float((n + 127) << 23); }
 
-// e^x = 2^n * e^r, |r| <= ln(2) / 2; ln(2) in two parts, of which n times the first is exact
+// e^x = 2^n * e^r with |r| <= ln(2) / 2. ln(2) has two parts, so that n times the first part is exact.
 inline float f_exp(float x) {
   const float y = f_within(x, -104.0f, 89.0f);
   const float n = (y * 1.44269502f + 12582912.0f) - 12582912.0f;
@@ -28,12 +29,13 @@ inline float f_exp(float x) {
   p = p * r + 0.166665182f;
   p = p * r + 0.5f;
   p = p * (r * r) + r + 1.0f;
-  // in two factors: the first or last power may be out of range
+  // 2^n is multiplied in two factors, because 2^n itself may be out of range.
   const int whole = (int)n, half_ = whole >> 1;
   p = p * f_two_to(half_) * f_two_to(whole - half_);
   return x != x ? x : p;
 }
 
+// e^x - 1: a polynomial near 0, where the subtraction would lose all digits.
 inline float f_expm1(float x) {
   const float r = f_within(x, -0.5f, 0.5f);
   float p = 0.000199904738f;
@@ -46,9 +48,9 @@ inline float f_expm1(float x) {
   return f_abs(x) < 0.5f ? p : f_exp(x) - 1.0f;
 }
 
-// log(2^e * m) = e * ln(2) + log(m), m in [sqrt(1/2), sqrt(2))
+// log(2^e * m) = e * ln(2) + log(m), with m in [sqrt(1/2), sqrt(2)).
 inline float f_log(float x) {
-  const int small = x < 1.17549435e-38f;  // subnormal: shift it up
+  const int small = x < 1.17549435e-38f;  // A subnormal number is scaled up first.
   const int bits = as_int(small ? x * 8388608.0f : x);
   const int shifted = bits - 0x3f3504f3;
   const float e = (float)((shifted >> 23) - (small ? 23 : 0));
@@ -70,7 +72,7 @@ inline float f_log(float x) {
   return (x != x || x == INFINITY) ? x : p;
 }
 
-// log(1 + x): what 1 + x rounded away is put back
+// log(1 + x). The second term corrects the rounding error of 1 + x.
 inline float f_log1p(float x) {
   const float u = 1.0f + x;
   const float p = f_log(u) + (x - (u - 1.0f)) / u;
@@ -79,6 +81,7 @@ inline float f_log1p(float x) {
 
 inline float f_sigmoid(float x) { return 1.0f / (1.0f + f_exp(-x)); }
 
+// A polynomial near 0; otherwise 1 - 2 / (e^(2|x|) + 1).
 inline float f_tanh(float x) {
   const float a = f_abs(x), t = f_min(a * a, 0.36f);
   float p = 0.00223105261f;
@@ -92,7 +95,7 @@ inline float f_tanh(float x) {
   return f_with_sign(a < 0.6f ? p : far, x);
 }
 
-// near 0 a polynomial; further out 1 - e^Q(|x|)
+// A polynomial for |x| < 1; otherwise 1 - e^Q(|x|) with a polynomial Q.
 inline float f_erf(float x) {
   const float a = f_abs(x), t = f_min(a * a, 1.0f), b = a > 4.0f ? 4.0f : a;
   float p = -9.68012591e-06f;

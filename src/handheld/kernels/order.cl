@@ -1,39 +1,42 @@
-// Order along a dimension: sorting and running sums, products, extremes.
+// Sorting along a dimension, and scans: running sums, products, maxima and minima.
 //
-// SORT  rows of n elements -> positions in ascending order of key, equals in their old order.
-//   The key of an element is an integer that orders as the element does: for floats the bits, with
-//   those of negative numbers turned round, both zeros equal and NaN above all. `flip` = -1
-//   complements it, which makes the order descending and leaves equals in their old order.
+// SORT  rows of n elements -> positions in ascending order of their keys; equal elements keep their order.
+//   The key is an integer with the same order as the element. For floats it is the bits, negated for negative
+//   numbers; both zeros have the same key, and NaN has the largest. `flip` = -1 complements the key, which makes the
+//   order descending and still keeps the order of equal elements.
 //
-//   sort_blocks   a row is cut into blocks; an element's place in its sorted block is the number of
-//                 elements before it (smaller keys, and equal keys to its left). Item: one element.
-//   sort_merge    pairs of sorted runs of `width` become runs of 2*width. An element's new place is
-//                 its place in its own run plus the number in the other run that go before it,
-//                 found by bisection. Item: one element. Launched with width, 2*width, 4*width, ...
+//   sort_blocks   A row is cut into blocks. The place of an element in its sorted block is the number of elements
+//                 before it: smaller keys, and equal keys to its left. One work-item per element.
+//   sort_merge    Merges pairs of sorted runs of `width` into runs of 2*width. The new place of an element is its
+//                 place in its own run, plus the number of elements of the other run that come before it (found
+//                 by bisection). One work-item per element. Launched with width, 2*width, 4*width, ..
 //
 //        |3 1|0 2|  --blocks-->  |1 3|0 2|  --merge-->  |0 1 2 3|
 //                                   ^ place 1, plus 2 smaller in the other run -> place 3
 //
 //   sort_take     values[row, j] = x[row, position[row, j]]
 //
-// SCAN  x[o, n, i] -> out[o, n, i], dense; out[j] = x[0] (+) ... (+) x[j], or from the end.
-//   scan_lines    item (o, i) walks all of n: for many lines, or short ones.
-//   scan_totals   item (o, c, i): the total of a piece of CHUNK elements;
-//   scan_carry    item (o, i): the running total of the pieces, each without itself;
-//   scan_pieces   item (o, c, i): walks its piece, starting from what came before.
+// SCAN  x[o, n, i] -> out[o, n, i], dense; out[j] = x[0] (+) .. (+) x[j], or from the end.
+//   scan_lines    Work-item (o, i) walks along all of n. For many lines, or short ones.
 //
-//        n: [....CHUNK....][....CHUNK....][..rest..]     lines of few items but great length
-//            totals, carry:  0, a, a+b                   keep a GPU busy this way
+//   Few long lines would leave a GPU idle. They are cut into pieces of CHUNK elements:
+//   scan_totals   Work-item (o, c, i) computes the total of piece c.
+//   scan_carry    Work-item (o, i) replaces the total of each piece by the sum of the totals before it.
+//   scan_pieces   Work-item (o, c, i) walks along its piece, starting from that sum.
+//
+//        n:       [....CHUNK....][....CHUNK....][..rest..]
+//        totals:        a              b            c
+//        carry:         0              a           a+b
 //
 // Parameters:
 
 #ifndef FLOAT   // 1: elements are float, 0: int
 #define FLOAT 1
 #endif
-#ifndef MODE    // of scan: 0 add, 1 mul, 2 max, 3 min
+#ifndef MODE    // scan: 0 add, 1 mul, 2 max, 3 min
 #define MODE 0
 #endif
-#ifndef CHUNK   // terms that are added up before they join the total, and the length of a piece
+#ifndef CHUNK   // terms of the first level of a sum, and the length of a piece
 #define CHUNK 256
 #endif
 
@@ -53,13 +56,13 @@ int key_of(int bits) {
 #if FLOAT
     int magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return INT_MAX;  // NaN
-    return bits < 0 ? -magnitude : magnitude;    // both zeros become 0
+    return bits < 0 ? -magnitude : magnitude;    // Both zeros become 0.
 #else
     return bits;
 #endif
 }
 
-// x is read as bits through a view [outer, n, inner]; row = outer*inner_size + inner
+// x is read as bits through a view [outer, n, inner]; the row number is outer*inner_size + inner.
 __kernel void sort_blocks(__global const int *x, __global int *keys, __global int *places,
                           int total, int n, int block, int flip, int inner_size,
                           int offset, int s_outer, int s_n, int s_inner) {
@@ -83,10 +86,10 @@ __kernel void sort_merge(__global const int *keys, __global const int *places,
     int row = id / n, j = id % n;
     __global const int *line = keys + row * n;
     int begin = j / width / 2 * width * 2;
-    int middle = n - begin > width ? begin + width : n;   // sums that cannot pass n
+    int middle = n - begin > width ? begin + width : n;   // Written so that no sum overflows.
     int end = n - middle > width ? middle + width : n;
     int left = j < middle, key = line[j];
-    // bisect the other run: elements of the left run go before equals of the right one
+    // Bisect the other run. Elements of the left run come before equal ones of the right run.
     int low = left ? middle : begin, high = left ? end : middle, first = low;
     while (low < high) {
         int at = low + (high - low) / 2, other = line[at];
@@ -113,7 +116,7 @@ ELEM join(ELEM a, ELEM b) { return a + b; }
 ELEM join(ELEM a, ELEM b) { return a * b; }
 #elif MODE == 2
 #define NEUTRAL LOWEST
-ELEM join(ELEM a, ELEM b) { return b > a || IS_NAN(b) ? b : a; }  // a NaN stays
+ELEM join(ELEM a, ELEM b) { return b > a || IS_NAN(b) ? b : a; }  // A NaN stays.
 #else
 #define NEUTRAL HIGHEST
 ELEM join(ELEM a, ELEM b) { return b < a || IS_NAN(b) ? b : a; }
@@ -127,7 +130,7 @@ __kernel void scan_lines(__global const ELEM *x, __global ELEM *out, int total, 
     int step = reverse ? -inner : inner;
     ELEM sum = NEUTRAL, part = NEUTRAL;
     for (int j = 0; j < n; j++, at += step) {
-#if MODE != 1  // a product in pieces could overflow where the whole does not
+#if MODE != 1  // The product of a piece could overflow even if the whole product does not.
         if (j % CHUNK == 0) {
             sum = join(sum, part);
             part = NEUTRAL;

@@ -1,4 +1,10 @@
-"""Sorting and scans. `sort_rows` is also what a long scatter brings its indices in order with."""
+"""Sorting and scans: turns sort and scan nodes into launches of order.cl.
+
+    sort   sort_blocks ──► sort_merge ──► sort_merge ──► .. ──► sort_take
+    scan   scan_lines, or scan_totals ──► scan_carry ──► scan_pieces if there are few long lines
+
+index.py also uses `sort_rows`, to sort the indices of a long scatter.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +17,17 @@ from handheld.kernels.args import ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_cl, with_defines
 
 _MODES = {"add": 0, "mul": 1, "max": 2, "min": 3}
-#: as CHUNK in order.cl
+#: The same as CHUNK in order.cl.
 _CHUNK = 256
-#: rows up to this are ranked at once; longer ones in small blocks, then merged
+#: Rows of up to _ONE_BLOCK elements are ranked as one block; longer rows in blocks of _BLOCK, which are then merged.
 _ONE_BLOCK, _BLOCK = 256, 64
-#: with fewer lines than this a scan is cut into pieces
+#: With fewer lines than this, a scan is cut into pieces.
 _FEW_LINES = 1024
 
 
 @dataclass(frozen=True)
 class SortedRows:
-    """The launches that sort, and where they leave keys and places, each dense [rows, n]."""
+    """The launches of a sort, and the arguments that then hold the sorted keys and places, each dense [rows, n]."""
 
     launches: tuple[Launch, ...]
     workspace: tuple[int, ...]
@@ -32,14 +38,14 @@ class SortedRows:
 def sort_rows(
     x: View, dtype: str, caps: DeviceCaps, *, descending: bool = False, places: Arg | None = None
 ) -> SortedRows:
-    """Sorts x[outer, n, inner] over n; row = outer*inner_size + inner. `places` is where the places
-    should end up, if not in a workspace of their own."""
+    """Sorts x[outer, n, inner] along n; the row number is outer*inner_size + inner. `places` receives the places; if it
+    is None, they go to a workspace."""
     outer, n, inner = x.shape
     total = outer * n * inner
     block = n if n <= _ONE_BLOCK else _BLOCK
     merges = max(0, (-(-n // block) - 1).bit_length())
     text = with_defines({"FLOAT": int(dtype == F32)}, read_cl("order.cl"))
-    # two pairs (keys, places) take turns; the last to be written is the result
+    # Two pairs (keys, places) take turns as input and output. The pair that is written last is the result.
     pairs: list[tuple[Arg, Arg]] = [(Workspace(0), Workspace(1)), (Workspace(2), Workspace(3))]
     if places is not None:
         pairs[merges % 2] = (pairs[merges % 2][0], places)
@@ -76,7 +82,7 @@ def lower_scan(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     lines = outer * inner
     if mode == "mul" or n <= _CHUNK or lines >= _FEW_LINES:
         args: tuple[Arg, ...] = (Buffer(x.tensor), Buffer(out), *ints(lines, n, inner, reverse))
-        return Lowered((line("scan_lines", text, args, lines, caps),), why="one work-item a line")
+        return Lowered((line("scan_lines", text, args, lines, caps),), why="one work-item per line")
     pieces = -(-n // _CHUNK)
     total, totals = lines * pieces, Workspace(0)
     shape = ints(n, inner, pieces, reverse)

@@ -1,15 +1,15 @@
 // Pooling over the two last dimensions of x[n, c, h, w], with its gradients.
 //
 //   max_pool        y[n, c, p, q]  = max over r, s of x[n, c, p*st - pad + r*dil, ...]
-//                   index          = where in the plane, h*W + w
+//                   index          = position of the maximum in its plane, h*W + w
 //   max_pool_grad   dx[n, c, h, w] = sum of dy over the windows whose index is h*W + w
 //   avg_pool        y[n, c, p, q]  = (sum of the window) / divisor(p, q)
-//   avg_pool_grad   dx[n, c, h, w] = sum over the windows with (h, w) inside of dy / divisor
+//   avg_pool_grad   dx[n, c, h, w] = sum of dy / divisor over the windows that contain (h, w)
 //
-// Layout: inputs are views (an offset and four strides), outputs are dense. Both directions gather:
-// a work-item owns `run` output elements side by side and nobody else writes them, so that sums
-// have one order. A run is a whole row for a CPU, which finds its place once a row; 1 for a GPU,
-// where (GRID) the item's ids are column, row and plane: no division finds them.
+// Layout: inputs are views (an offset and four strides), outputs are dense. Both directions gather: a work-item owns
+// `run` contiguous output elements, and no other work-item writes them, so that sums always have the same order. On
+// a CPU a run is a whole row, so that the position is computed once per row. On a GPU a run is one element; with
+// GRID the ids of the work-item are column, row and plane, which needs no division.
 //
 //      forward: element (p, q)          backward: element (h, w)
 //      x +-----------------+            dy +---------------+
@@ -18,18 +18,20 @@
 //        |   +-----+       |               |  +---+        |    ceil((h+pad-(k-1)*dil)/st) <= p
 //        +-----------------+               +---------------+                <= floor((h+pad)/st)
 //
-// Windows may run past the padded image (ceil_mode): everything is clipped.
+// Windows may reach past the padded image (ceil_mode), so everything is clipped.
 //
-// A CPU has its own max pooling: forward, 16 windows at a time; backward, a work-item owns a plane
-// of dx and scatters. Its average pooling goes by rows: rows are added up first, side by side, into
-// one row of sums, and its columns then.
-// `size` is how many elements the tensor has that x is a view of.
+// CPUs have their own kernels. max_pool_rows computes 16 windows at a time. In max_pool_grad_planes a work-item owns a
+// plane of dx and scatters into it. avg_pool_rows and avg_pool_grad_rows first add up the rows of the windows into
+// one row of sums, and then the columns of that row.
+//
+// `size` is the number of elements of the tensor that x is a view of.
+//
 // Parameters:
 
 #ifndef ADAPTIVE   // 1: window i of size -> count is [floor(i*size/count), ceil((i+1)*size/count))
 #define ADAPTIVE 0
 #endif
-#ifndef GRID       // 1: ids are column, row and plane of an element; 0: the first is that of a run
+#ifndef GRID       // 1: the ids are column, row and plane of an element; 0: the first id is the number of a run
 #define GRID 0
 #endif
 #ifndef KH         // the window: kernel, stride and padding
@@ -44,18 +46,18 @@
 #define DH 1
 #define DW 1
 #endif
-#ifndef DIVISOR    // avg_pool: what to divide by; 0: the size of the window, perhaps with padding
+#ifndef DIVISOR    // avg_pool: the divisor; 0: the size of the window, with padding if COUNT_PAD is 1
 #define DIVISOR 0
 #define COUNT_PAD 0
 #endif
-#ifndef CHUNK      // terms that are added up before they join the total: keeps long fp32 sums exact
+#ifndef CHUNK      // terms of the first level of a sum; two levels keep the error of long sums small
 #define CHUNK 256
 #endif
 
-#ifndef IN_HALF    // 1: what is pooled, or its gradient, is stored in halves (half.cl comes first)
+#ifndef IN_HALF    // 1: the first input (x or dy) is stored in halves, and half.cl comes before this file
 #define IN_HALF 0
 #endif
-#ifndef OUT_HALF   // 1: so is the result
+#ifndef OUT_HALF   // 1: the output (y or dx) is stored in halves
 #define OUT_HALF 0
 #endif
 #if IN_HALF
@@ -73,7 +75,7 @@
 #define PUT(value, i, p) (p)[i] = (value)
 #endif
 
-// The first window that may hold pixel `at`, and the one after the last.
+// The first window that may contain pixel `at`, and below it the end of these windows.
 int first_window(int at, int size, int count, int kernel_, int stride, int pad, int dilation) {
 #if ADAPTIVE
     return at * count / size;
@@ -91,10 +93,10 @@ int end_window(int at, int size, int count, int stride, int pad) {
 #endif
 }
 
-// The first element of a work-item in an image of `high` rows of `wide`, and where its run ends.
+// The run of a work-item in an image of `high` rows of `wide` elements: columns [col, end) of one row.
 typedef struct {
     int n, c, row, col, end;
-    int at;  // of the first element in the dense output
+    int at;  // index of the first element in the dense output
 } Run;
 
 Run run_of(int id, int run, int C, int high, int wide) {
@@ -109,6 +111,7 @@ Run run_of(int id, int run, int C, int high, int wide) {
     return own;
 }
 
+// OWN declares `own`, the run of this work-item, and returns from the kernel if there is none.
 #if GRID
 #define OWN(high, wide) \
     const int col_ = get_global_id(0), row_ = get_global_id(1), plane_ = get_global_id(2); \
@@ -131,7 +134,7 @@ __kernel void max_pool(__global const IN *x, __global OUT *y, __global int *inde
     int h0 = p * H / P, h1 = ((p + 1) * H + P - 1) / P;
 #else
     int h0 = p * SH - PH, h1 = min(h0 + (KH - 1) * DH + 1, H);
-    if (h0 < 0) h0 += (-h0 + DH - 1) / DH * DH;  // the first tap inside the image
+    if (h0 < 0) h0 += (-h0 + DH - 1) / DH * DH;  // Start at the first tap inside the image.
 #endif
     for (int q = own.col; q < own.end; q++, own.at++) {
 #if ADAPTIVE
@@ -141,12 +144,13 @@ __kernel void max_pool(__global const IN *x, __global OUT *y, __global int *inde
         if (w0 < 0) w0 += (-w0 + DW - 1) / DW * DW;
 #endif
         float best = -INFINITY;
-        int where = h0 < h1 && w0 < w1 ? h0 * W + w0 : -1;  // a window of -inf still has a place
+        int where = h0 < h1 && w0 < w1 ? h0 * W + w0 : -1;  // A window full of -inf still needs a position.
         for (int h = h0; h < h1; h += DH)
             for (int w = w0; w < w1; w += DW) {
                 float value = GET(plane, h * xh + w * xw);
-                int better = (value > best) | (value != value);  // as PyTorch: the last NaN stays
-                best = better ? value : best;  // selects: which pixel wins no branch can predict
+                // The last NaN wins, as in PyTorch. These are selects, because a branch could not be predicted.
+                int better = (value > best) | (value != value);
+                best = better ? value : best;
                 where = better ? h * W + w : where;
             }
         PUT(best, own.at, y);
@@ -154,7 +158,8 @@ __kernel void max_pool(__global const IN *x, __global OUT *y, __global int *inde
     }
 }
 
-#ifdef STEP  // pixels from one window to the next, 1 or 2
+#ifdef STEP  // distance in pixels from one window to the next, 1 or 2
+// The pixels of one tap in 16 neighbouring windows, from column w.
 inline float16 pixels(__global const IN *line, int w) {
 #if STEP == 1
     return load16(line, IN_HALF, w);
@@ -171,15 +176,15 @@ __kernel void max_pool_rows(__global const IN *x, __global OUT *y, __global int 
                             int C, int H, int W, int P, int Q, int size) {
     OWN(P, Q)
     int top = own.row * SH - PH, plane = offset + own.n * xn + own.c * xc;
-    int first = top >= 0 ? 0 : (-top + DH - 1) / DH;  // the taps [first, end) are in the image
+    int first = top >= 0 ? 0 : (-top + DH - 1) / DH;  // The taps [first, end) are inside the image.
     int end = top >= H ? 0 : min(KH, (H - top + DH - 1) / DH);
     int furthest = plane + max((top + first * DH) * xh, (top + (end - 1) * DH) * xh);
     for (int next = 0; next < Q; next += 16) {
-        int start = Q < 16 ? 0 : min(next, Q - 16), count = min(Q, 16);  // the last two may overlap
+        int start = Q < 16 ? 0 : min(next, Q - 16), count = min(Q, 16);  // The last two blocks may overlap.
         float16 best = (float16)(-INFINITY);
         int16 where = (int16)(-1);
         int left = start * STEP - PW;
-        // all windows inside a row, and what is read beyond it exists
+        // Whether all windows are inside the row and all loads, which may go past it, stay inside the buffer.
         int whole = first < end && left >= 0 && left + (count - 1) * STEP + (KW - 1) * DW < W
             && furthest + left + (KW - 1) * DW + 16 * STEP <= size;
         if (whole) where = (top + first * DH) * W + left + LANES16 * STEP;
@@ -198,10 +203,10 @@ __kernel void max_pool_rows(__global const IN *x, __global OUT *y, __global int 
                 continue;
             }
             for (int s = 0; s < KW; s++) {
-                int w = left + s * DW;  // the pixel of the first window
+                int w = left + s * DW;  // column of this tap in the first window
                 float16 value;
                 int16 inside = (int16)(-1);
-                if (w >= 0 && begin + w + 16 * STEP <= size) {  // what is read exists
+                if (w >= 0 && begin + w + 16 * STEP <= size) {  // The load stays inside the buffer.
                     if (w + 16 * STEP > W) inside = w + LANES16 * STEP < W;
                     value = pixels(line, w);
                 } else {
@@ -234,7 +239,7 @@ __kernel void max_pool_rows(__global const IN *x, __global OUT *y, __global int 
 }
 #endif
 
-#if !OUT_HALF  // sums are kept in dx itself
+#if !OUT_HALF  // The sums are accumulated in dx itself, which must hold floats.
 __kernel void max_pool_grad_planes(__global const IN *dy, __global const int *index,
                                    __global float *dx, int total, int run,
                                    int y0, int yn, int yc, int yp, int yq,
@@ -248,7 +253,7 @@ __kernel void max_pool_grad_planes(__global const IN *dy, __global const int *in
     for (int i = 0; i < H * W; i++) plane[i] = 0.0f;
     for (int p = 0; p < P; p++)
         for (int q = 0; q < Q; q++) {
-            int at = index[i0 + p * ip + q * iq];  // data: whatever it is, the plane is not left
+            int at = index[i0 + p * ip + q * iq];  // This is data and may have any value, so it is checked.
             if (at >= 0 && at < H * W) plane[at] += GET(dy, y0 + p * yp + q * yq);
         }
 }
@@ -270,7 +275,8 @@ __kernel void max_pool_grad(__global const IN *dy, __global const int *index, __
             for (int start = q0; start < q1; start += CHUNK) {
                 float part = 0;
                 for (int q = start; q < min(start + CHUNK, q1); q++) {
-                    float term = GET(dy, y0 + p * yp + q * yq);  // read always: a select, no branch
+                    // Reading the term always makes this a select instead of a branch.
+                    float term = GET(dy, y0 + p * yp + q * yq);
                     part += index[i0 + p * ip + q * iq] == h * W + w ? term : 0;
                 }
                 sum += part;
@@ -279,7 +285,7 @@ __kernel void max_pool_grad(__global const IN *dy, __global const int *index, __
     }
 }
 
-// One side of window i: where it starts and ends in the image, and the length it is divided by.
+// One side of window i: its start and end in the image. Returns the length that counts for the divisor.
 int side(int i, int size, int kernel_, int stride, int pad, int count_pad, int *start, int *end) {
     int low = i * stride - pad, high = min(low + kernel_, size + pad);
     *start = max(low, 0);
@@ -303,7 +309,7 @@ __kernel void avg_pool(__global const IN *x, __global OUT *y, int total, int run
                     part += GET(plane, h * xh + w * xw);
                 sum += part;
             }
-        // a window that lies wholly outside the image is 0, whatever it would be divided by
+        // A window entirely outside the image gives 0, whatever its divisor is.
         PUT(h0 < h1 && w0 < w1 ? sum / (DIVISOR ? DIVISOR : high * wide) : 0, own.at, y);
     }
 }
@@ -334,7 +340,7 @@ __kernel void avg_pool_grad(__global const IN *dy, __global OUT *dx, int total, 
     }
 }
 
-#ifdef WIDE  // room for a row of x and of dy
+#ifdef WIDE  // the longest row of x and of dy
 __kernel void avg_pool_rows(__global const IN *x, __global OUT *y, int total, int run,
                             int offset, int xn, int xc, int xh, int xw,
                             int C, int H, int W, int P, int Q) {
@@ -346,7 +352,7 @@ __kernel void avg_pool_rows(__global const IN *x, __global OUT *y, int total, in
     for (int w = 0; w < W; w++) sums[w] = 0.0f;
     for (int h = h0; h < h1; h++)
         for (int w = 0; w < W; w++) sums[w] += GET(plane, h * xh + w);
-    // windows that lie inside the row are all alike
+    // The windows [first, last) lie inside the row, so that they all have KW columns.
     int first = min((PW + SW - 1) / SW, Q), last = W + PW < KW ? 0 : (W + PW - KW) / SW + 1;
     last = max(min(last, Q), first);
     float whole = DIVISOR ? DIVISOR : high * KW;
@@ -387,7 +393,7 @@ __kernel void avg_pool_grad_rows(__global const IN *dy, __global OUT *dx, int to
     int first = min((PW + SW - 1) / SW, Q), last = W + PW < KW ? 0 : (W + PW - KW) / SW + 1;
     last = max(min(last, Q), first);
 #if SW == 1
-    for (int s = 0; s < KW; s++)  // each tap goes along the row
+    for (int s = 0; s < KW; s++)  // The inner loop goes along the row, so that it becomes vector code.
         for (int q = first; q < last; q++) line[q - PW + s] += sums[q];
 #else
     for (int q = first; q < last; q++)

@@ -1,5 +1,7 @@
-"""Pooling: max_pool, avg_pool and their gradients. One work-item makes an element, a row or
-a plane of the output."""
+"""Pooling: turns max_pool, avg_pool and their gradients into launches of pool.cl.
+
+A work-item computes one element of the output (GPU), or one row or plane of it (CPU).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints, line, strided
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, read_cl, round_up, with_defines
 
-MOST_PLANES = 32768  # work-groups along the third dimension that every GPU can run
-MOST_WIDE, MOST_TAPS = 2048, 64  # of a row and a window that a CPU averages by rows
+MOST_PLANES = 32768  # Every GPU can run this many work-groups along the third dimension.
+# CPU: average pooling goes by rows up to this many elements per row and taps per side of the window.
+MOST_WIDE, MOST_TAPS = 2048, 64
 
 
 def lower_max_pool(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -60,7 +63,7 @@ def _pool(
     if total == 0:
         return Lowered(())
     _check_range(node.attrs, image[2:], windows[2:])
-    # An input without elements is read by no work-item; an output stands in for its buffer.
+    # No work-item reads an input without elements, so the output can stand in for its buffer.
     tensors = [v.tensor if v.size else node.outputs[0] for v in node.inputs]
     wide = (windows if node.op in ("max_pool", "avg_pool") else image)[3]
     kernel, run = node.op, wide if caps.kind == "cpu" else 1
@@ -90,7 +93,7 @@ def _pool(
     planes = image[0] * image[1]
     if caps.kind == "gpu" and planes <= MOST_PLANES:
         defines["GRID"] = 1
-    why = f"{kernel}: one work-item {'an element' if run == 1 else 'a row or plane'}"
+    why = f"{kernel}: one work-item per {'element' if run == 1 else 'row or plane'}"
     text = read_cl("pool.cl")
     if "STEP" in defines:
         text = read_cl("wide.cl") + text
@@ -106,7 +109,7 @@ def _pool(
 
 
 def _grid(wide: int, items: int) -> tuple[int, int, int]:
-    """A group of neighbouring pixels: long along a row, but not much longer than the row."""
+    """The size of a work-group of neighbouring pixels: long along a row, but not much longer than the row."""
     across = 1
     while across < min(wide, 32, items):
         across *= 2
@@ -114,7 +117,7 @@ def _grid(wide: int, items: int) -> tuple[int, int, int]:
 
 
 def _sides(attrs: Mapping[str, Any]) -> dict[str, int]:
-    """The names that pool.cl has for them."""
+    """Kernel, stride, padding and dilation as defines of pool.cl: KH, KW, SH, SW and so on."""
     keys = {"K": "kernel", "S": "stride", "P": "padding", "D": "dilation"}
     return {letter + side: attrs[key][n] for letter, key in keys.items() if key in attrs for n, side in enumerate("HW")}
 
@@ -125,7 +128,8 @@ def _max_window(attrs: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _avg_window(attrs: Mapping[str, Any], image: tuple[int, ...], windows: tuple[int, ...]) -> dict[str, int]:
-    """Where every window has the same size, that is the divisor: one division an output."""
+    """The defines of average pooling. If all windows have the same size, that size is the divisor, and one division
+    per output is enough."""
     kernel, stride, pad = (attrs[key] for key in ("kernel", "stride", "padding"))
     even = all(
         (attrs["count_pad"] or pad[i] == 0)
@@ -137,7 +141,7 @@ def _avg_window(attrs: Mapping[str, Any], image: tuple[int, ...], windows: tuple
 
 
 def _check_range(attrs: Mapping[str, Any], image: tuple[int, ...], windows: tuple[int, ...]) -> None:
-    """The positions that the kernels compute on the way fit in 32 bits too."""
+    """Raises PlanError if a position that the kernels compute in between does not fit in 32 bits."""
     for side in (0, 1):
         if attrs.get("adaptive", False):
             ints((image[side] + 1) * (windows[side] + 1))

@@ -1,56 +1,61 @@
-// LSTM and GRU over a sequence, one launch a time step, and their gradients.
+// LSTM and GRU over a sequence, and their gradients. There is one launch per time step.
 //
 //   lstm   i, f, g, o = sigmoid, sigmoid, tanh, sigmoid of gx[t] + w h         (gx has the biases)
 //          c' = f*c + i*g            h' = o*tanh(c')
 //   gru    r, z = sigmoid of gx[t] + w h + bias       hn = w_n h + bias_n
 //          n = tanh(gx_n + r*hn)     h' = (1 - z)*n + z*h
 //
-//   gradients, from the last step taken to the first, with d. the gradient of what is before the
-//   activations:   dh = dh[t] + (what the later step hands back: d. w, and for gru dh*z)
+//   The gradients go from the last step to the first. d is the gradient before the activations:
+//          dh = dh[t] + (from the later step: d w, and for gru also dh*z)
 //
-// Layout, dense: gx[t, b, G, H], h[t, b, H], w[G, H, H], G = 4 gates (lstm) or 3 (gru). A launch
-// gets its step as the row `at` = t*B of these tensors, and its neighbour in time as `near`.
-// The weights are packed once a sequence, so that a step reads them from one end to the other:
+// Layout, dense: gx[t, b, G, H], h[t, b, H], w[G, H, H], with G = 4 gates (lstm) or 3 (gru). A launch gets its step as
+// the row `at` = t*B of these tensors, and the neighbouring step as the row `near`.
 //
-//   packed[panel j / P][k][gate][j % P]           P = `panel` columns, H rounded up with zeros
-//   forward   sum over k    of h[b, k]        * w[gate, j, k]      a sum for each gate
-//   backward  sum over g, k of d[b, g*H + k]  * w[g, k, j]         a sum for each gate, then added
+// The weights are packed once per sequence, so that a step reads them in order:
 //
+//   packed[panel j / P][k][gate][j % P]           P = `panel` columns; H is rounded up with zeros
+//   forward   sum over k    of h[b, k]        * w[gate, j, k]      one sum per gate
+//   backward  sum over g, k of d[b, g*H + k]  * w[g, k, j]         one sum per gate, then added up
+//
+// CPU:
 //            j: |LANES|LANES|LANES|
-//      b  ROWS  |item |     |     |      A work-item makes ROWS x LANES of h (or dh), all gates:
-//         ROWS  |     |     |     |      each packed weight it loads serves ROWS rows of the batch.
+//      b  ROWS  |item |     |     |      A work-item computes ROWS x LANES of h (or dh), all gates. Each packed
+//         ROWS  |     |     |     |      weight that it loads serves ROWS rows of the batch.
 //
-// Work-items are (row block, lane block); groups of row blocks share a panel of LANES columns in
-// the cache. That is the CPU's way. A GPU (UNITS is defined) needs many work-items with little to
-// do each, so a work-group takes a tile and splits the sum over k between its items:
+//   get_global_id: block of rows, block of lanes. A work-group of several row blocks shares a panel in the cache.
 //
-//            j: |UNITS of each gate| ...       item = (COLUMNS columns, slice of k):
-//      b  TILE  |      group       |              slice s takes quads s, s + SLICES, ... of four k
-//         TILE  |                  |           the rows of h (or d) wait in local memory; the
-//                                              slices are added up there, in order, at the end
+// GPU (UNITS is defined): it needs many work-items with little work each. So a work-group takes a tile, and its
+// work-items ("items") share the sum over k:
 //
-//   packed[tile of units][quad of k][gate][unit][k % 4]       backward: one column a unit, k over
-//                                                             all gates; `panel` counts the quads
-// Items read neighbouring float4 of the weights, and one item makes one element of h (or dh): LANES
-// and ROWS are 1.
+//            j: |UNITS of each gate| ...       item = (COLUMNS columns, slice of k);
+//      b  TILE  |      group       |              slice s takes the quads s, s + SLICES, .. (four k each).
+//         TILE  |                  |           Rows of h (or d) are in local memory; at the end the slices
+//                                              are added up there, in order.
+//
+//   packed[tile of units][quad of k][gate][unit][k % 4]       backward: one column per unit, and k runs over
+//                                                             all gates; `panel` is the number of quads
+//
+//   Neighbouring items read neighbouring float4s of the weights. At the end one item computes one element of h (or
+//   dh), so that LANES and ROWS are 1.
+//
 // Parameters:
 
-#ifndef LANES  // columns of a work-item: 1, 4, 8 or 16
+#ifndef LANES  // columns per work-item: 1, 4, 8 or 16
 #define LANES 16
 #endif
-#ifndef ROWS   // rows of the batch of a work-item
+#ifndef ROWS   // rows of the batch per work-item
 #define ROWS 2
 #endif
-#ifndef CHUNK  // terms that are added up before they join the total
+#ifndef CHUNK  // terms of the first level of a sum
 #define CHUNK 256
 #endif
-#ifdef UNITS   // units of a group's tile; with it come
-//      TILE      rows of the batch of a tile; TILE * UNITS <= the items of a group
-//      GATES     columns of a unit: 4 or 3 forward, 1 backward
-//      COLUMNS   columns of an item, divides GATES * UNITS
-//      SLICES    of k, between as many items; divides the quads of the packed weights
-//      QUADS     that an item takes between two barriers
-//      WHOLE     1 if rows of h (or d) start at multiples of four floats
+#ifdef UNITS   // hidden units of a tile. These are defined with it:
+//      TILE      rows of the batch of a tile; TILE * UNITS is at most the items of a work-group
+//      GATES     columns per unit: 4 or 3 forward, 1 backward
+//      COLUMNS   columns per item, a divisor of GATES * UNITS
+//      SLICES    parts of k, each with its own items; a divisor of the quads of the packed weights
+//      QUADS     quads that an item takes between two barriers
+//      WHOLE     1 if all rows of h (or d) start at multiples of four floats
 #define WIDTH (GATES * UNITS)
 #define ITEMS (SLICES * WIDTH / COLUMNS)
 #define BLOCK (SLICES * QUADS)  // quads of a row in local memory
@@ -63,7 +68,7 @@
 #define POOL_ARG
 #endif
 
-#define UNROLL _Pragma("unroll")  // arrays of an item are registers only if no index is left
+#define UNROLL _Pragma("unroll")  // Arrays stay in registers only if all their indices are constants.
 
 #define GLUE_(a, b) a##b
 #define GLUE(a, b) GLUE_(a, b)
@@ -72,14 +77,14 @@ typedef float lanes;
 #else
 typedef GLUE(float, LANES) lanes;
 #endif
-// through pointers, not vload: PoCL 3.0's keeps what it loads in memory
+// Loads and stores go through pointers. With vload, PoCL 3.0 keeps the loaded values in memory.
 typedef lanes __attribute__((aligned(4))) loose;
 #define LOAD(p) (*(__global const loose *)(p))
 #define STORE(v, p) (*(__global loose *)(p) = (v))
 #define OWN_LOAD(p) (*(const loose *)(p))
 #define OWN_STORE(v, p) (*(loose *)(p) = (v))
 
-// The first `count` lanes at p; rows of H elements may end inside a vector.
+// The first `count` lanes at p, and zeros. A row of H elements may end inside a vector.
 lanes load_some(__global const float *p, int count) {
     if (count >= LANES) return LOAD(p);
     float part[LANES];
@@ -101,7 +106,7 @@ void store_some(lanes v, __global float *p, int count) {
 #ifdef UNITS
 float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 float tanh_(float x) { return tanh(x); }
-#else  // from math.cl, which comes first: OpenCL's own may be calls, one for each lane
+#else  // math.cl comes before this file. The functions of OpenCL may be one call per lane.
 #ifdef __clang__
 #define VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -119,10 +124,10 @@ DEFINE_LANES(sigmoid, f_sigmoid)
 DEFINE_LANES(tanh_, f_tanh)
 #endif
 
-// Which rows and columns a work-item makes.
+// The rows and columns that a work-item computes.
 typedef struct {
-    int row, rows;      // the first row of the batch, and how many (0: none, a rounded-up item)
-    int col, cols;      // the first column, and how many of LANES
+    int row, rows;      // the first row of the batch and their number; 0 for a work-item past the end
+    int col, cols;      // the first column, and how many of the LANES columns exist
 } Tile;
 
 #ifdef UNITS
@@ -136,7 +141,7 @@ Tile tile_of(int B, int H) {
     return own;
 }
 
-// Four k of row `row`, zeros where there are none.
+// Four terms of row `row` from term k, with zeros past the end.
 float4 quad_of(__global const float *a, int row, int B, int stride, int k, int K) {
     if (row >= B || k >= K) return 0;
     a += row * stride + k;
@@ -147,8 +152,8 @@ float4 quad_of(__global const float *a, int row, int B, int stride, int k, int K
 #endif
 }
 
-// All items of the group call this. sum[0] = what the item's own row and unit get, gate by gate
-// (backward: all in the first), with a[row][K] and `quads` quads of packed weights a column.
+// All items of the work-group must call this. sum[g] is the sum for the item's own row and unit, per gate (backward:
+// all gates are in sum[0]). The rows are a[row][K]; a column of the packed weights has `quads` quads.
 void tile_dot(float sum[GATES], __global const float *a, int B, int stride, int K,
               __global const float *packed, int quads, __local float4 *pool) {
     const int id = get_local_id(1), first = id % (WIDTH / COLUMNS) * COLUMNS;
@@ -161,7 +166,7 @@ void tile_dot(float sum[GATES], __global const float *a, int B, int stride, int 
         UNROLL
         for (int c = 0; c < COLUMNS; c++) total[r][c] = 0;
     for (int start = 0; start < quads; start += BLOCK) {
-        float4 w[QUADS][COLUMNS];  // on their way while the rows are
+        float4 w[QUADS][COLUMNS];  // These loads overlap with those of the rows.
         UNROLL
         for (int q = 0; q < QUADS; q++)
             UNROLL
@@ -193,7 +198,7 @@ void tile_dot(float sum[GATES], __global const float *a, int B, int stride, int 
             for (int c = 0; c < COLUMNS; c++) total[r][c] += part[c];
         }
     }
-    // part[slice][row][column], the slices added up by one item an element
+    // part[slice][row][column]: one item per element adds up the slices.
     __local float *part = (__local float *)pool;
     barrier(CLK_LOCAL_MEM_FENCE);
     UNROLL
@@ -214,7 +219,7 @@ void tile_dot(float sum[GATES], __global const float *a, int B, int stride, int 
             sum[g] = part[id / UNITS * WIDTH + g * UNITS + id % UNITS];
 }
 
-// sum[0][g] as below; backward the gates are in one sum, and the other sums are zero
+// sum[0][g], like DEFINE_DOT for CPUs below. Backward, one sum holds all gates and the other sums are 0.
 #define DEFINE_DOT(NAME, G)                                                                        \
     void NAME(lanes sum[ROWS][G], __global const float *a, int B, int stride, int spread,          \
               __global const float *packed, int H, int panel, Tile own, __local float4 *pool) {    \
@@ -223,7 +228,7 @@ void tile_dot(float sum[GATES], __global const float *a, int B, int stride, int 
         for (int g = 0; g < G; g++) sum[0][g] = g < GATES ? found[min(g, GATES - 1)] : 0;          \
     }
 
-// packed[tile][quad][gate][unit][k % 4] from w, (gate, unit, k) at gate*H*H + unit*su + k*sk
+// Makes packed[tile][quad][gate][unit][k % 4] from w, whose element (gate, unit, k) is at gate*H*H + unit*su + k*sk.
 __kernel void pack_tiles(__global const float *w, __global float *packed, int total, int H, int K,
                          int quads, int su, int sk) {
     int id = get_global_id(0);
@@ -245,8 +250,8 @@ Tile tile_at(int row, int col, int B, int H) {
 }
 #define tile_of(B, H) tile_at(get_global_id(0), get_global_id(1), B, H)
 
-// sum[r][g] = sum over k of a[row r][g*spread + k] * packed[k][g]; rows of a are `stride` long.
-// Rows past the end of the batch repeat the last one: same speed, and nothing to guard.
+// sum[r][g] = sum over k of a[row r][g*spread + k] * packed[k][g]; rows of a are `stride` elements apart. Rows past the
+// end of the batch repeat the last row, so that the loop needs no test.
 #define DEFINE_DOT(NAME, G)                                                                        \
     void NAME(lanes sum[ROWS][G], __global const float *a, int B, int stride, int spread,          \
               __global const float *packed, int H, int panel, Tile own) {                          \
@@ -285,7 +290,7 @@ Tile tile_at(int row, int col, int B, int H) {
 DEFINE_DOT(dot4, 4)
 DEFINE_DOT(dot3, 3)
 
-// packed[panel][k][g][lane] from w, element (g, j, k) of which is at g*H*H + j*sj + k*sk
+// Makes packed[panel][k][g][lane] from w, whose element (g, j, k) is at g*H*H + j*sj + k*sk.
 __kernel void pack(__global const float *w, __global float *packed, int total, int G, int H,
                    int panel, int sj, int sk) {
     int id = get_global_id(0);
@@ -300,7 +305,7 @@ __kernel void keep(__global const float *from, __global float *to, int total) {
     if (id < total) to[id] = from[id];
 }
 
-// near_h, near_c: state before this step, starting at row `near`
+// One step. near_h, near_c: the state before this step, from row `near`.
 __kernel void lstm(__global const float *gx, __global const float *packed,
                    __global const float *near_h, __global const float *near_c, __global float *h,
                    __global float *c, __global float *gates, int at, int near, int B, int H,
@@ -353,9 +358,9 @@ __kernel void gru(__global const float *gx, __global const float *packed,
     }
 }
 
-// The gradient of one step. `later` is the row in dgx of the step after this one, or -1 for the
-// last step, where dh_last takes its place. before_c: c before this step, from row `near`. carry:
-// what the later step left for c (dc_last at first), replaced in dc0 by what this one leaves.
+// The gradient of one step. `later` is the row in dgx of the step after this one; it is -1 for the last step, which
+// uses dh_last instead. before_c: c before this step, from row `near`. carry: the gradient of c from the later step
+// (dc_last for the last step). This step writes its own into dc0.
 __kernel void lstm_grad(__global const float *dh, __global const float *dh_last,
                         __global const float *carry, __global const float *packed,
                         __global const float *c, __global const float *gates,
@@ -385,7 +390,7 @@ __kernel void lstm_grad(__global const float *dh, __global const float *dh_last,
     }
 }
 
-// As lstm_grad; carry is the part dh*z that goes round the gates (dh_last at first).
+// Like lstm_grad. carry is the part dh*z that bypasses the gates (dh_last for the last step).
 __kernel void gru_grad(__global const float *dh, __global const float *carry,
                        __global const float *packed, __global const float *before_h,
                        __global const float *saved, __global float *dgx, __global float *dgh,
@@ -417,7 +422,7 @@ __kernel void gru_grad(__global const float *dh, __global const float *carry,
     }
 }
 
-// What the first step hands back to the state before it.
+// The gradient of the initial state, from the first step.
 __kernel void lstm_begin(__global const float *dgx, __global const float *packed,
                          __global float *dh0, int later, int B, int H, int panel) {
     SHARED

@@ -1,4 +1,10 @@
-"""LSTM and GRU: a launch a time step, all of one program, after one that packs the weights."""
+"""LSTM, GRU and their gradients: turns nodes into launches of recurrent.cl.
+
+    forward     pack ──► lstm (t = 0) ──► lstm (t = 1) ──► ..
+    backward    pack ──► lstm_grad (last t) ──► .. ──► lstm_grad (t = 0) ──► lstm_begin
+
+There is one launch per time step. All launches of a node share one program. The first one packs the weights.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +15,15 @@ from handheld.graph.graph import Graph, Node
 from handheld.kernels.args import group, ints, line
 from handheld.kernels.base import Arg, Buffer, Launch, Lowered, Workspace, read_cl, round_up, with_defines
 
-#: on a GPU: rows of the batch and units of a work-group's tile, and its work-items
+#: GPU, per work-group: rows of the batch and hidden units of its tile, and its work-items.
 TILE, UNITS, ITEMS = 8, 8, 256
-#: columns of a work-item, and the quads of k that it takes between two barriers
+#: GPU, per work-item: columns, and quads of k (four terms each) between two barriers.
 COLUMNS, QUADS = 2, 4
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """One node: its sizes, the program, the grid of a step and the packed weights."""
+    """One node on one device: its sizes, its program, the sizes of a launch, and the size of the packed weights."""
 
     caps: DeviceCaps
     text: str
@@ -35,7 +41,7 @@ class _Cell:
         ints(steps * batch * gates * hidden)
         if caps.kind == "gpu":
             return _tiles(caps, steps, batch, hidden, gates, backward)
-        # lanes * rows * gates sums stay in registers, of which there are twice as many of 16 floats
+        # lanes * rows * gates sums stay in registers. A CPU with vectors of 16 floats has twice as many registers.
         lanes, rows = 8, 4 if caps.vector_width >= 16 else 2
         row_blocks, lane_blocks = -(-batch // rows), -(-hidden // lanes)
         local = (min(group(caps, 16), _power(row_blocks)), 1)
@@ -59,7 +65,8 @@ class _Cell:
         return ints(self.batch, self.hidden, self.panel)
 
     def pack(self, weights: int, *, transposed: bool) -> Launch:
-        """The weights in the order that a step reads them; forward steps want them transposed."""
+        """The launch that packs the weights in the order in which a step reads them. Forward steps need them
+        transposed."""
         strides = (self.hidden, 1) if transposed else (1, self.hidden)
         kernel, sizes = "pack", ints(self.packed_size, self.gates, self.hidden, self.panel)
         if self.caps.kind == "gpu":
@@ -69,7 +76,7 @@ class _Cell:
         return line(kernel, self.text, args, self.packed_size, self.caps)
 
     def keep(self, value: int, target: int) -> Launch:
-        """A plain copy: what a sequence of no steps does to its state."""
+        """A launch that copies a state: the gradient of a sequence without steps."""
         total = self.batch * self.hidden
         args: tuple[Arg, ...] = (Buffer(value), Buffer(target), *ints(total))
         return line("keep", self.text, args, total, self.caps)
@@ -81,18 +88,20 @@ class _Cell:
         return Lowered(
             tuple(launches),
             (4 * self.packed_size,),
-            f"{self.steps} steps of one launch, {self.why}, weights packed once",
+            f"one launch per step, {self.steps} steps, {self.why}, weights packed once",
         )
 
 
 def _power(value: int) -> int:
-    """The smallest power of two that is not less."""
+    """The smallest power of two that is at least `value`."""
     return 1 << (value - 1).bit_length()
 
 
 def _shape(caps: DeviceCaps, batch: int, hidden: int, per_unit: int, terms: int) -> dict[str, int]:
-    """The tile of a work-group and how its items share it: the parameters of recurrent.cl. All but
-    GATES and QUADS are powers of two, but for an item that takes the three columns of a unit."""
+    """GPU: the tile of a work-group and how its work-items share it, as defines of recurrent.cl.
+
+    All but GATES and QUADS are powers of two; COLUMNS may also be 3, if a work-item takes all columns of a GRU unit.
+    """
     items, room = group(caps, ITEMS), caps.local_mem_bytes * 3 // 4
     tile = min(TILE, _power(batch), items)
     while True:
@@ -102,7 +111,7 @@ def _shape(caps: DeviceCaps, batch: int, hidden: int, per_unit: int, terms: int)
         if width // columns > items:
             columns = per_unit
         slices, quads = min(items * columns // width, _power(-(-terms // 4))), QUADS
-        least = -(-tile * units * columns // width)  # an item for each element of the tile
+        least = -(-tile * units * columns // width)  # There is at least one work-item per element of the tile.
         slices = max(slices, least)
         while 4 * tile * slices * max(width, 4 * quads) > room and (quads > 1 or slices > least):
             quads, slices = (quads - 1, slices) if quads > 1 else (quads, slices // 2)
@@ -119,7 +128,7 @@ def _shape(caps: DeviceCaps, batch: int, hidden: int, per_unit: int, terms: int)
 
 
 def _tiles(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, backward: bool) -> _Cell:
-    """A GPU's cell: a work-group a tile, k in slices between the items of each."""
+    """GPU: one work-group per tile. Its work-items share the sum over k in slices."""
     per_unit, terms = (1, gates * hidden) if backward else (gates, hidden)
     shape = _shape(caps, batch, hidden, per_unit, terms)
     units, slices, width = shape["UNITS"], shape["SLICES"], shape["UNITS"] * per_unit
@@ -143,6 +152,7 @@ def _tiles(caps: DeviceCaps, steps: int, batch: int, hidden: int, gates: int, ba
 
 
 def _order(steps: int, reverse: bool) -> list[int]:
+    """The time steps in the order in which the forward pass takes them."""
     return list(range(steps - 1, -1, -1) if reverse else range(steps))
 
 
@@ -200,8 +210,8 @@ def lower_gru(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
 
 
 def _backwards(steps: int, batch: int, reverse: bool) -> list[tuple[int, int, int]]:
-    """For each step of the gradient: its row, that of the step before it in time (-1: the initial
-    state) and that of the step after it (-1: the end)."""
+    """For each step of the gradient: its first row, the first row of the step before it (-1: the initial state) and
+    that of the step after it (-1: the end). The last step comes first."""
     rows = [t * batch for t in _order(steps, reverse)]
     return list(zip(rows, [-1, *rows[:-1]], [*rows[1:], -1], strict=False))[::-1]
 

@@ -1,5 +1,7 @@
-// Vectors of 16 floats for CPUs, loaded and stored through pointers: the built-in vload16, vstore16,
-// select and fma of 16 floats do not survive PoCL 3.0's compiler on a CPU with AVX-512.
+// Vectors of 16 floats for CPUs: loads, stores and a 16 x 16 transposition.
+//
+// They are loaded and stored through pointers, because the compiler of PoCL 3.0 fails on vload16, vstore16, select
+// and fma of 16 floats on a CPU with AVX-512.
 
 typedef float16 __attribute__((aligned(4))) loose16;
 typedef int16 __attribute__((aligned(4))) loose_int16;
@@ -7,7 +9,7 @@ typedef int16 __attribute__((aligned(4))) loose_int16;
 #define PLOAD(i, p) (*(const loose16 *)((p) + 16 * (i)))
 #define PSTORE(v, i, p) (*(loose16 *)((p) + 16 * (i)) = (v))
 #ifdef HALF
-// 16 halves, see half.cl
+// 16 halves; half.cl explains the arithmetic.
 typedef ushort16 __attribute__((aligned(2))) loose_half16;
 inline float16 half_values(ushort16 bits) {
   const uint16 all = convert_uint16(bits), size = (all & 0x7fffu) << 13;
@@ -17,7 +19,7 @@ inline float16 half_values(ushort16 bits) {
 #define HLOAD(i, p) half_values(*(const __global loose_half16 *)((p) + 16 * (i)))
 #endif
 
-// b[at] and b[at .. at + 15], whether b holds floats or halves; which, the compiler knows.
+// b[at] and b[at .. at + 15], where b holds floats or halves. `halves` is a constant at every call.
 inline float load1(const __global void *b, int halves, int at) {
 #ifdef HALF
   if (halves) return GET_HALF((const __global HALF *)b, at);
@@ -34,7 +36,7 @@ inline float16 load16(const __global void *b, int halves, int at) {
 
 #define LANES16 ((int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 
-// row[i][j] = square[j][i], a square of 16; four times, interleave row i with row i + 8.
+// Transposes a square of 16 x 16: row[i][j] = square[j][i]. Four times, row i is interleaved with row i + 8.
 inline void turned(const float *square, float16 *row) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) row[i] = PLOAD(i, square);
