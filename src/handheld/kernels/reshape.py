@@ -1,8 +1,13 @@
-"""Contractions in a simpler shape that compute the same: fewer batch dimensions, longer rows.
+"""Rewrites contractions into simpler shapes that compute the same: fewer batch dimensions, longer rows.
 
-Outputs are dense, so merging neighbouring dimensions of the output, or exchanging two of which one
-has size 1, changes no address. It is legal when every view that is read over the output's shape
-allows it and the epilogue names no coordinate.
+    matmul     [8, 12, 64, 64]         ──►  [96, 64, 64]
+    1x1 conv   [n, c, height, width]   ──►  [n, c, 1, height*width]
+
+Outputs are dense, so merging two neighbouring dimensions of the output changes no address. The same holds for
+exchanging two dimensions if one has size 1. A rewrite is legal if every view that is read over the output's shape
+allows it, and if the epilogue uses no coordinate.
+
+This file also has the checks that all indices fit in 32 bits.
 """
 
 from __future__ import annotations
@@ -15,8 +20,8 @@ from handheld.errors import PlanError
 from handheld.graph.dtypes import F16
 from handheld.graph.graph import Graph, Node, View
 
-OWN = 2  # inputs of a contraction; those after them are operands of its epilogue
-LIMIT = 2**31 - 1  # kernels index with 32-bit integers
+OWN = 2  # A contraction has two inputs of its own. Those after them are operands of its epilogue.
+LIMIT = 2**31 - 1  # Kernels index with 32-bit integers.
 Change = Callable[[View], View | None]
 
 
@@ -33,8 +38,10 @@ def few_batches(node: Node) -> Node:
 
 
 def long_rows(node: Node) -> Node:
-    """A convolution with its pixels in long rows: images of width 1 are turned on their side, and
-    for a 1x1 kernel that takes every pixel an image is a single row."""
+    """A convolution whose pixels lie in long rows.
+
+    Images of width 1 are transposed. With a 1x1 kernel that takes every pixel, an image becomes a single row.
+    """
     n, c, height, width = node.attrs["shape"]
     if width == 1 and all(view.shape[3] == 1 for view in node.inputs[:OWN]):
         turned = _changed(node, _turned, (0, 1), (n, c, width, height))
@@ -50,13 +57,14 @@ def long_rows(node: Node) -> Node:
     images, shape = ((0, 1), (n, c, 1, 1)) if weight else ((0,), (n, c, 1, height * width))
     node = _changed(node, _flat, images, shape) or node
     if weight and all(view.shape[2:] == (1, 1) for view in node.inputs):
-        # single pixels: the sum runs over the images, so they are the row
+        # Images of a single pixel: the sum runs over the images, so the images become the row.
         node = _changed(node, _images_as_row, images, shape) or node
     return node
 
 
 def _changed(node: Node, change: Change, own: tuple[int, ...], shape: tuple[int, ...]) -> Node | None:
-    """The node with its inputs `own`, and all operands read over its shape, changed."""
+    """The node with `change` applied to its inputs `own` and to all operands that are read over its shape. None if one
+    of them does not allow it, or if the epilogue uses a coordinate."""
     program = node.attrs.get("program", ())
     if any(i.op == "iota" or (i.op == "load" and i.params[1]) for i in program):
         return None
@@ -69,7 +77,7 @@ def _changed(node: Node, change: Change, own: tuple[int, ...], shape: tuple[int,
 
 
 def _merged(view: View, d: int) -> View | None:
-    """Dimensions d and d+1 as one, if one stride walks both."""
+    """The view with dimensions d and d+1 merged; None if one stride cannot walk both."""
     (n, m), (s, t) = view.shape[d : d + 2], view.strides[d : d + 2]
     if n != 1 and m != 1 and s != t * m:
         return None
@@ -103,23 +111,23 @@ def _images_as_row(view: View) -> View:
 
 
 def unit(view: View) -> View:
-    """Strides of dimensions of size 1 are arbitrary: 0 keeps every partial index small."""
+    """The view with stride 0 in dimensions of size 1. Their strides are arbitrary, and 0 keeps indices small."""
     strides = tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True))
     return View(view.tensor, view.shape, strides, view.offset)
 
 
 def half_output(node: Node, graph: Graph) -> dict[str, int]:
-    """The define of an output that is stored in halves, for an op without an epilogue."""
+    """The define for an output that is stored in halves, if the op has no epilogue."""
     half = "program" not in node.attrs and graph.tensors[node.outputs[0]].dtype == F16
     return {"OUT_HALF": 1} if half else {}
 
 
 def within(node: Node, value: int, what: str) -> None:
-    """Raises PlanError if a kernel would have to count beyond 32 bits."""
+    """Raises PlanError if `value` does not fit in the 32-bit integers of the kernels. `what` says what is counted."""
     if value > LIMIT:
         raise PlanError(
-            f"{node.op} at {node.origin.path or 'the top level'} has {value} {what}, and kernels "
-            f"count to {LIMIT}. Try: a smaller batch"
+            f"{node.op} at {node.origin.path or 'the top level'} has {value} {what}, but kernels "
+            f"count only to {LIMIT}. Try: a smaller batch"
         )
 
 
@@ -132,7 +140,8 @@ def within_reach(
     tap: tuple[int, ...],
     off: tuple[int, ...],
 ) -> None:
-    """The furthest pixel that an output and a tap speak of, inside or not, must have an index."""
+    """Raises PlanError if the index of a pixel that some output and some tap address does not fit in 32 bits. Pixels
+    in the padding count too."""
     far = [abs(o) + n * s + t * abs(e) for o, n, s, t, e in zip(off, rows, step, taps, tap, strict=True)]
     sizes = (*image.shape[:2], *(max(n, f) for n, f in zip(image.shape[2:], far, strict=True)))
     total = abs(image.offset) + sum(n * abs(s) for n, s in zip(sizes, image.strides, strict=True))

@@ -1,11 +1,19 @@
-"""reduce: generated kernels, and three ways to walk the rows of a space on a CPU.
+"""reduce: generates kernels that reduce the rows of a space. This file selects the kernel, and has one for CPUs.
 
-    lanes      a work-item takes one row; 16 or 32 partial results run along it (rows_lanes.py)
-    columns    a work-item takes 16 or 128 neighbouring rows, so that memory is read in order where
-               rows, not elements, are adjacent
-    chunks     a work-item takes a part of all rows, where those are long (rows_chunks.py)
+On a CPU there are three ways to walk along the rows:
 
-What a GPU does is in rows_gpu.py, and what all share in stages.py.
+    lanes      Elements of a row are adjacent in memory. A work-item takes one row and keeps 16 or 32 partial
+               results along it (rows_lanes.py).
+    columns    Rows are adjacent in memory. A work-item takes 16 or 128 neighbouring rows, so that it reads memory
+               in order (this file).
+    chunks     As columns, but with few long rows. A work-item takes a part of all rows (rows_chunks.py).
+
+        lanes:  row 0  x x x x x x ──►         columns:  row 0  row 1  row 2
+                row 1  x x x x x x ──►                     x      x      x
+                                                           x      x      x
+                                                           ▼      ▼      ▼
+
+rows_gpu.py has the kernels for GPUs, and stages.py what all of them share.
 """
 
 from __future__ import annotations
@@ -45,7 +53,7 @@ def lower_reduce(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
 def _columns(body: Body, stages: Stages, outer: list[int], rows: int, caps: DeviceCaps) -> Lowered:
     inner = [d for d, i in enumerate(body.space.inner) if i]
     column, size = outer[-1], body.space.sizes[outer[-1]]
-    # long runs suit the memory so much better that it pays to leave some of the units idle
+    # Long contiguous reads are so much faster that it pays to leave some compute units idle.
     wide = 8 * LANES
     width = wide if size >= wide // 2 and 4 * rows >= wide * caps.compute_units else LANES
     tiles = -(-size // width)

@@ -1,12 +1,12 @@
-"""reduce on a CPU, long sums of adjacent rows: two launches.
+"""reduce on a CPU, for few long rows that are adjacent in memory (columns): two launches.
 
     x [n, columns]      chunk 0 ──► part 0 [columns]
                         chunk 1 ──► part 1 [columns]     ──► result [columns]
                         ...
 
-A work-item of the first walks the whole width of a few hundred elements of every row, in the order
-of memory; one that had some columns of all of them would come to another page with every element.
-The second folds the parts. For programs of one walk, whose full outputs it can write too.
+A work-item of the first launch takes a few hundred elements of every row and walks over them in the order of
+memory. If it took some columns over their whole length instead, every element would be on another page. The second
+launch joins the parts. This works for programs with one walk only; the walk can also write full outputs.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from handheld.kernels.loops import Body, cpu_group, loop
 from handheld.kernels.space import Space
 from handheld.kernels.stages import Stages, closure, fold_of, is_arg, nest, reductions_of, start_of, update
 
-LEAST = 64 << 10  # elements
-TERMS = 256  # of a chunk at most: more added up one by one would cost accuracy
-CHUNKS = 4  # for each compute unit at least, if they get TERMS_LEAST
+LEAST = 64 << 10  # Smaller spaces, in elements, are not cut into chunks.
+TERMS = 256  # The most terms of a chunk. They are added up one by one, and more would cost accuracy.
+CHUNKS = 4  # The least chunks per compute unit, as long as each gets TERMS_LEAST terms.
 TERMS_LEAST = 32
-TILE = 8192  # columns whose parts stay in a near cache
-JOIN = 256  # columns of a work-item that folds
+TILE = 8192  # The partial results of this many columns stay in a near cache.
+JOIN = 256  # Second launch: columns per work-item.
 
 
 def chunks_of(body: Body, stages: Stages, outer: list[int], caps: DeviceCaps) -> int:
-    """How many chunks the first reduced dimension is cut into; 0: this is for others."""
+    """The number of chunks that the first reduced dimension is cut into; 0 if another kernel should run the node."""
     space = body.space
     inner = [d for d, is_inner in enumerate(space.inner) if is_inner]
     if len(outer) != 1 or not inner or stages.last != 1 or math.prod(space.sizes) < LEAST:
@@ -123,7 +123,7 @@ def _join(node: Node, graph: Graph, space: Space, caps: DeviceCaps, chunks: int)
 
 
 def _part(body: Body, k: int, i: int) -> str:
-    """The element of workspace k that belongs to chunk g and the column."""
+    """The element of workspace k that belongs to chunk g and the current column. Adds the workspace as a parameter."""
     column = body.space.inner.index(False)
     body.code.params.append(f"__global {start_of(body, i)[0]} *w{i}")
     body.code.args.append(Workspace(k))

@@ -1,20 +1,27 @@
-"""reduce on a GPU: a work-group takes some rows, and its items fold in local memory.
+"""reduce on a GPU: a work-group takes some rows, and its work-items ("items") join their results in local memory.
 
-    group      `slots` rows of a group, `lanes` items along each; elements are adjacent
-    columns    32 neighbouring rows a group, items next to each other on neighbouring rows, `lanes`
-               items along each: for rows, not elements, that are adjacent
+    group      Elements of a row are adjacent in memory. A work-group takes `slots` rows, with `lanes` items each.
+    columns    Rows are adjacent in memory. A work-group takes 32 neighbouring rows (more if they are short), also
+               with `lanes` items each. Neighbouring items are on neighbouring rows.
 
-Along a row, x is its last dimension and j all others; `lanes_x` items run along x and the rest
-along j, in plain loops with no division an element. The longer loop is inside.
+        group, 2 slots, 4 lanes           columns, 4 slots, 2 lanes
+        row 0:  0 1 2 3 0 1 2 3 ..        row:   0 1 2 3
+        row 1:  4 5 6 7 4 5 6 7 ..               -------
+                                                 0 1 2 3
+        (the number of the item that             4 5 6 7
+        takes each element)                      0 1 2 3 ..
 
-Where rows are few and long a work-group takes a chunk of a row, and a stage ends with its partial
-results in a workspace. The next launch folds them first, in order, each of its groups for itself:
+Along a row, x is the last dimension and j stands for all others. `lanes_x` items run along x and the other lanes
+along j, in plain loops without divisions per element. The longer loop is the inner one.
 
-    walk 1 ─► parts ─► fold, walk 2 ─► parts ─► fold, last walk: stores
+If rows are few and long, a work-group takes a chunk of a row, and a stage leaves its partial results in a
+workspace. Each work-group of the next launch first joins these parts, in order:
 
-Full outputs that depend on no reduction are stored by the first walk, if there is no second. In a
-last walk of many groups a row, the values of the row are read from the workspace: one group may
-already have stored results of the row where an operand was (plan/memory.py: in_place).
+    walk 1 ─► parts ─► join, walk 2 ─► parts ─► join, last walk: stores
+
+If there is one stage only, the first walk stores full outputs that do not depend on a reduction. If several
+work-groups share a row in the last walk, they read the values of the row from the workspace: another work-group may
+already have overwritten the operand with results (plan/memory.py: in_place).
 """
 
 from __future__ import annotations
@@ -30,8 +37,8 @@ from handheld.kernels.rows_shape import Shape, joining, shape_of
 from handheld.kernels.space import Space
 from handheld.kernels.stages import RUN, Stages, closure, fold_of, is_arg, reductions_of, start_of, update
 
-UNROLL = 4  # elements whose loads are on their way together when a walk stores
-UNROLL_SIZE = 24  # instructions an element; larger programs go two by two
+UNROLL = 4  # Elements whose loads overlap.
+UNROLL_SIZE = 24  # Programs with more statements per element take half as many elements when they store.
 
 
 def lower_groups(node: Node, graph: Graph, space: Space, caps: DeviceCaps) -> Lowered:
@@ -42,7 +49,7 @@ def lower_groups(node: Node, graph: Graph, space: Space, caps: DeviceCaps) -> Lo
     size = "x".join(map(str, space.sizes)) or "1"
     if shape.chunks == 1:
         kernel = Kernel(node, graph, space, shape, 1)
-        return Lowered((kernel.whole(name),), (), f"{name} over {size}, {shape.lanes} items a row")
+        return Lowered((kernel.whole(name),), (), f"{name} over {size}, {shape.lanes} work-items per row")
     stages = Stages(Body(node, graph, space))
     early = stages.early
     last = joining(shape) if early else shape
@@ -53,19 +60,23 @@ def lower_groups(node: Node, graph: Graph, space: Space, caps: DeviceCaps) -> Lo
         launches.append(kernel.part(f"{name}_part", stage, early, saved if stage == 1 else []))
     kernel = Kernel(node, graph, space, last, shape.chunks)
     launches.append(kernel.join(f"{name}_join", not early, saved))
-    why = f"{name} over {size}, {shape.chunks} chunks a row"
+    why = f"{name} over {size}, {shape.chunks} chunks per row"
     return Lowered(tuple(launches), (4 * kernel.words(len(saved)),), why)
 
 
 def _row_loads(stages: Stages, node: Node) -> list[int]:
-    """Operands that are read once a row and that stores need."""
+    """The loads that run once per row and that the stores need."""
     program = node.program
     roots = [store.position for store in node.stores]
     return [i for i in closure(program, roots) if program[i].op == "load" and not stages.inner[i]]
 
 
 class Kernel:
-    """One kernel under construction."""
+    """One kernel while it is written. In the generated text:
+
+    s_ and row_ are the slot and the row of an item, l_ its lane (lx_ along x, lj_ along j), live_ is 0 for rows past
+    the end. p and q are the partial results of a reduction, and v its result.
+    """
 
     def __init__(self, node: Node, graph: Graph, space: Space, shape: Shape, parts: int) -> None:
         self.node, self.shape, self.parts = node, shape, parts
@@ -77,10 +88,10 @@ class Kernel:
         self.x = f"x{self.inner[-1]}" if self.inner else "x_"
         self.lines: list[str] = []
         self.declared: set[int] = set()
-        self.folded = 0  # reductions folded at once, at most
-        self.places = 0
-        self.trees = 0
-        #: where in the workspace the parts of a reduction lie, and the places of its extremes
+        self.folded = 0  # The most reductions that one tree joins.
+        self.places = 0  # The most arg_max and arg_min that one tree joins.
+        self.trees = 0  # The number of trees so far.
+        #: The index of a reduction's parts in the workspace. Positions of arg_max and arg_min use the next index.
         self.slot: dict[int, int] = {}
         self.count = 0
         for i, instr in enumerate(self.program):
@@ -90,12 +101,13 @@ class Kernel:
         self._begin()
 
     def words(self, saved: int) -> int:
+        """The 4-byte words of the workspace, with `saved` values per row."""
         return self.shape.rows * (self.count * self.parts + saved)
 
     # ── the three kinds of kernel ─────────────────────────────────────────────────────────────
 
     def whole(self, name: str) -> Launch:
-        """All stages and stores."""
+        """The kernel that runs all stages and stores."""
         every = list(range(len(self.program)))
         full = self._full()
         early = self.stages.last == 1 and all(self.stages.stage[p] == 0 for p in full)
@@ -111,7 +123,7 @@ class Kernel:
         return self._launch(name)
 
     def part(self, name: str, stage: int, store: bool, saved: list[int]) -> Launch:
-        """One stage over a chunk; its results go to the workspace."""
+        """The kernel that runs one stage over a chunk. Its results go to the workspace."""
         todo = reductions_of(self.stages, self.program, stage)
         full = self._full() if store else []
         roots = [a for i in todo for a in self.program[i].args]
@@ -123,7 +135,7 @@ class Kernel:
         return self._launch(name)
 
     def join(self, name: str, store: bool, saved: list[int]) -> Launch:
-        """Folds what is left, and stores."""
+        """The kernel that joins the parts of the last stage and stores the outputs."""
         full = self._full() if store else []
         rows = [store.position for store in self.node.stores if not store.full]
         self._prepare([*full, *rows], {i: self._saved(n, i) for n, i in enumerate(saved)})
@@ -196,7 +208,7 @@ class Kernel:
     # ── values of a row ───────────────────────────────────────────────────────────────────────
 
     def _declare(self, wanted: list[int], stage: int) -> None:
-        """Values of the row that are complete after `stage`."""
+        """Declares the outer values among `wanted` that can be computed after `stage`."""
         for i in wanted:
             if (
                 i not in self.declared
@@ -208,7 +220,8 @@ class Kernel:
                 self.lines.append(self.body.declare(i))
 
     def _prepare(self, roots: list[int], saved: dict[int, str]) -> None:
-        """What `roots` need of earlier launches and of the row."""
+        """Loads and declares what `roots` need: results of earlier launches and outer values. `saved` tells which
+        outer values to read from the workspace."""
         wanted = closure(self.program, roots)
         for i in sorted(set(wanted) & set(saved)):
             self.declared.add(i)
@@ -226,7 +239,7 @@ class Kernel:
         self._declare(wanted, self.stages.last)
 
     def _part(self, i: int, chunk: str) -> tuple[str, str]:
-        """Where a chunk's result of reduction i lies, and its place in the row."""
+        """Where the workspace holds a chunk's result of reduction i, and the position of that result in the row."""
         kind, _ = start_of(self.body, i)
         at = f"row_ * {self.chunks} + {chunk}"
         if self.shape.columns:
@@ -239,7 +252,7 @@ class Kernel:
         return value(self.slot[i], kind), value(self.slot[i] + 1, "int")
 
     def _saved(self, n: int, i: int) -> str:
-        """Where the n-th saved value of the row lies."""
+        """Where the workspace holds the n-th saved value of the row."""
         kind = DTYPES[self.body.kinds[i]].c_register
         text = f"({self.count} * {self.chunks} + {n}) * {self.rows} + g_"
         return f"((__global {kind} *)parts_)[{text}]"
@@ -259,7 +272,7 @@ class Kernel:
                 self.lines.append(f"int p{i}w = INT_MAX;")
 
     def _walk(self, todo: list[int], full: list[int]) -> None:
-        """Runs along the item's elements; reduces `todo` and stores `full`."""
+        """Walks along the item's elements. Reduces `todo` and stores `full`."""
         body, program = self.body, self.program
         self._start(todo)
         updates, flush = [], []
@@ -275,7 +288,7 @@ class Kernel:
             updates.append(update(program[i], kind, into, value, f"p{i}w", at))
         roots = [a for i in todo for a in program[i].args] + full
         text = [body.declare(i) for i in self.stages.needed(program, roots)] + updates
-        # one of x and j outside, the longer one inside, some elements of it at a time
+        # One of x and j is the outer loop. The longer one is the inner loop, cut into runs of RUN elements.
         split = [f"  {t}" for t in body.split("j_", self.inner[:-1])]
         inside, count, first, end = self.x, self.lanes_x, "xb_ + lx_", "xe_"
         outside = [f"for (int j_ = jb_ + lj_; j_ < je_; j_ += {self.lanes_j}) {{", *split]
@@ -309,8 +322,8 @@ class Kernel:
         ]
 
     def _storing(self, inside: str, count: str, text: list[str], full: list[int], split: list[str]) -> list[str]:
-        """Elements some at a time: all loads, then all stores, which a compiler cannot tell to be
-        apart from the loads after them."""
+        """The inner loop of a walk that stores, several elements at a time. All loads come first and then all stores: a
+        compiler could not move a load before a store that might write the same memory."""
         inner = sorted({i for i in full if self.stages.inner[i]})
         kinds = {i: DTYPES[self.body.kinds[i]].c_register for i in inner}
         times = UNROLL if len(text) <= UNROLL_SIZE else UNROLL // 2
@@ -339,10 +352,10 @@ class Kernel:
     # ── the end of a stage ────────────────────────────────────────────────────────────────────
 
     def _tree(self, todo: list[int], parts: bool = False) -> None:
-        """Folds the lanes of each row; every item gets the results, or the workspace does."""
+        """Joins the lanes of each row in a tree. Every item gets the results; with `parts`, the workspace gets them."""
         barrier = "barrier(CLK_LOCAL_MEM_FENCE);"
         if self.trees:
-            self.lines.append(barrier)  # someone may still read the results before these
+            self.lines.append(barrier)  # Other items may still read the results of the tree before.
         self.trees += 1
         folds, ends, places = [], [], 0
         for n, i in enumerate(todo):

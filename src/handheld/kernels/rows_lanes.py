@@ -1,4 +1,10 @@
-"""reduce on a CPU, rows whose elements are adjacent: a work-item takes a row."""
+"""reduce on a CPU, for rows whose elements are adjacent in memory: a work-item takes one row.
+
+    row:   |x x .. x|x x .. x|x x ..     blocks of 16 or 32 elements
+    p, q:  |+ + .. +|                    one partial result per lane of the block
+
+The lanes are joined at the end of the row.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +28,7 @@ from handheld.kernels.stages import (
 )
 
 LANES = 16
-#: instructions that cost more than to write a float and read it again
+#: Instructions that cost more than writing a float and reading it again.
 DEAR = {"exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "pow"}
 
 
@@ -53,7 +59,7 @@ def lower_lanes(body: Body, stages: Stages, outer: list[int], rows: int, caps: D
 
 
 def _last_walk(body: Body, stages: Stages, inner: list[int], kept: Kept | None) -> list[str]:
-    """Writes the full outputs."""
+    """The walk that writes the full outputs."""
     roots = stages.full_roots
     if kept is None:
         text = [body.declare(i) for i in stages.needed(body.program, roots)]
@@ -71,39 +77,42 @@ def _last_walk(body: Body, stages: Stages, inner: list[int], kept: Kept | None) 
 
 @dataclass(frozen=True)
 class Kept:
-    """A value that the last walk with reductions leaves in an output for the one that writes, as it
-    is dear to compute again: the exponentials of a softmax."""
+    """An expensive value, such as the exponentials of a softmax. The last walk with reductions stores it in an output,
+    and the writing walk reads it there instead of computing it again."""
 
-    value: int  # the instruction
-    place: str  # the element of the output
+    value: int  # The instruction.
+    place: str  # The element of the output.
 
 
 def _kept(body: Body, stages: Stages) -> Kept | None:
-    """The writing walk may then read nothing else: the output may have an input's memory."""
+    """The value to keep, or None. The writing walk may then read nothing else, because the output may share the memory
+    of an input."""
     program, stores = body.program, body.node.stores
     outputs = [
         n for n, store in enumerate(stores) if store.full and body.code.graph.tensors[body.node.outputs[n]].dtype == F32
     ]
     roots = stages.full_roots
-    dear = [i for i in stages.needed(program, roots) if program[i].op in DEAR]
+    costly = [i for i in stages.needed(program, roots) if program[i].op in DEAR]
     before = [a for i in reductions_of(stages, program, stages.last) for a in program[i].args]
-    if stages.early or not outputs or len(dear) != 1:
+    if stages.early or not outputs or len(costly) != 1:
         return None
-    reads = [i for i in stages.needed(program, roots, dear) if program[i].op in ("load", "gather")]
-    if reads or dear[0] not in stages.needed(program, before):
+    reads = [i for i in stages.needed(program, roots, costly) if program[i].op in ("load", "gather")]
+    if reads or costly[0] not in stages.needed(program, before):
         return None
-    return Kept(dear[0], body.place(outputs[0]))
+    return Kept(costly[0], body.place(outputs[0]))
 
 
 class LaneWalk:
-    """The text of one walk along rows that ends in reductions. Blocks of LANES (long rows: twice
-    as many) elements go into vectors (float) or arrays. The last block of a row is moved back so
-    that it ends with the row, and what it has of the one before does not count; a row that is
-    shorter than a block is walked element by element.
+    """The text of one walk along a row that ends in reductions.
 
-    Vectors are filled through u, or straight from memory where nothing is computed: an array that
-    is added to would live in memory, and each step wait for the store of the one before. Sums of a
-    run (q) join the total (p). `writes` are statements for each element."""
+    A block has LANES elements, or twice as many in long rows. Its partial results are vectors (floats) or arrays (other
+    types). The last block of a row is moved back so that it ends with the row; elements that the block before it
+    has taken do not count again. A row that is shorter than a block is walked element by element.
+
+    Vectors are filled from the array u, or directly from memory if nothing is computed. (Adding to an array would
+    keep it in memory, and each step would wait for the store of the step before.) p are the totals; q are the sums
+    of the current run, which are added to p. `writes` are statements that run for each element.
+    """
 
     def __init__(
         self, body: Body, stages: Stages, todo: list[int], inner: list[int], writes: list[str], width: int
@@ -136,13 +145,13 @@ class LaneWalk:
         return i in self.vectors and self.body.program[i].op == "sum"
 
     def _text(self, reductions: list[int]) -> list[str]:
-        """What is computed of an element for these."""
+        """The statements per element that these reductions need."""
         roots = [a for i in reductions for a in self.body.program[i].args]
         roots += self.stages.full_roots if self.stages.early else []
         return [self.body.declare(i) for i in self.stages.needed(self.body.program, roots)]
 
     def _parts(self, name: str, i: int) -> list[str]:
-        """The vectors that hold p or q of a block."""
+        """The names of the vectors that hold p or q of a block."""
         return [f"{name}{i}_{k}" for k in range(self.block // self.width)]
 
     def _start(self, i: int) -> list[str]:
@@ -191,7 +200,7 @@ class LaneWalk:
         ]
         flush = [f"p{i} += q{i}; q{i} = 0.0f;" for i in runs]
         walk = nest(self.body, self.inner[-1:], text)
-        if runs and self.inner:  # a short row, perhaps of one element, is not a run
+        if runs and self.inner:  # The innermost loop may be short, so a run spans several of them.
             n = self.body.sizes[self.inner[-1]]
             walk += [f"if ((run_ += {n}) >= {RUN}) {{", "run_ = 0;", *flush, "}"]
             start.append("int run_ = 0;")
@@ -216,7 +225,7 @@ class LaneWalk:
         return nest(self.body, self.inner[:-1], walk)
 
     def _one(self, begin: str, counts: str) -> list[str]:
-        """One block; only elements for which `counts` is true are new."""
+        """One block from element `begin`. If `counts` is given, only elements for which it is true count."""
         x = f"x{self.inner[-1]}"
         straight = {} if counts or self.writes else {i: place for i in self.vectors if (place := self._straight(i))}
         through = [i for i in self.todo if i not in straight]
@@ -245,7 +254,7 @@ class LaneWalk:
         return lines
 
     def _straight(self, i: int) -> str:
-        """Where the elements that i reduces lie, side by side, or ""."""
+        """The address of the elements that i reduces, if they are plain contiguous floats; otherwise ""."""
         load = self.body.program[self.body.program[i].args[0]]
         if load.op != "load" or load.params[1]:
             return ""
@@ -257,7 +266,7 @@ class LaneWalk:
 
 
 def _wide(op: str, into: str, value: str, width: int) -> str:
-    """A step of a reduction of so many floats; a NaN stays, as in f_max."""
+    """One step of a reduction, for `width` floats at once. A NaN stays, as in f_max."""
     if op in ("sum", "prod"):
         return f"{into} {'+' if op == 'sum' else '*'}= {value};"
     sign = ">=" if op == "max_of" else "<="

@@ -1,4 +1,7 @@
-"""How the work-items of a GPU share the rows of a reduction: sizes to tune, and the choice."""
+"""How the work-items of a GPU share the rows of a reduction (rows_gpu.py): the limits, and the shape they give.
+
+A work-group has slots * lanes work-items ("items"): `slots` rows, and `lanes` items along each row.
+"""
 
 from __future__ import annotations
 
@@ -9,37 +12,37 @@ from handheld.device import DeviceCaps
 from handheld.kernels.args import group
 from handheld.kernels.space import Space
 
-GROUP = 128  # work-items of a group whose rows are short
-LONG_GROUP = 512  # and of one with a long row, where rows are few
-MANY_GROUP = 256  # and where they are many
-LEAST_LANES = 16  # along a row that has as many elements
-TERMS = 4  # elements of a row that an item should have at least, before it gets company
-MANY_TERMS = 16  # and where there are so many for each compute unit, that items are never too few:
+GROUP = 128  # Items of a work-group if rows are short.
+LONG_GROUP = 512  # The most items of a work-group if rows are long and few.
+MANY_GROUP = 256  # The most items of a work-group if rows are long and many.
+LEAST_LANES = 16  # The least lanes of a row, if it has as many elements.
+TERMS = 4  # The least elements per item; with fewer, a row gets fewer lanes.
+MANY_TERMS = 16  # The same if there are MANY elements per compute unit, so that there are always enough items.
 MANY = 8192
-COLUMNS = 32  # neighbouring rows of a group
-COLUMN_TERMS = 8
-BUSY = 2  # groups for each compute unit from which on rows are many
-LOCAL_BYTES = 16 << 10
+COLUMNS = 32  # Adjacent rows: the slots of a work-group.
+COLUMN_TERMS = 8  # Adjacent rows: the least elements per item.
+BUSY = 2  # Rows are many if they give this many work-groups per compute unit.
+LOCAL_BYTES = 16 << 10  # The most local memory of a work-group.
 
-SPLIT_WORK = 256 << 10  # elements, and
-SPLIT_CHAIN = 64  # elements of an item, from which on a row is split between groups
-SPLIT_TERMS = 8  # elements that a split leaves to an item at least
-SPLIT_GROUPS = 4  # groups for each compute unit that a split asks for
-SPLIT_MOST = 512  # chunks of a row
+SPLIT_WORK = 256 << 10  # A row is split into chunks if the node has at least this many elements
+SPLIT_CHAIN = 64  # and an item would have at least this many elements.
+SPLIT_TERMS = 8  # The least elements per item after the split.
+SPLIT_GROUPS = 4  # The work-groups per compute unit that a split aims at.
+SPLIT_MOST = 512  # The most chunks of a row.
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How work-items share the rows."""
+    """How the items of a GPU share the rows. Along a row, x is the last dimension and j stands for all others."""
 
-    columns: bool
+    columns: bool  # Whether rows, and not the elements of a row, are adjacent in memory.
     rows: int
     size_j: int
     size_x: int
-    slots: int
-    lanes: int  # a power of two, of which lanes_x run along x
-    lanes_x: int = 1
-    chunk_j: int = 0  # extent of a chunk
+    slots: int  # Rows of a work-group.
+    lanes: int  # Items per row, a power of two.
+    lanes_x: int = 1  # How many of the lanes run along x.
+    chunk_j: int = 0  # The extent of a chunk along j and along x.
     chunk_x: int = 0
 
     @property
@@ -52,7 +55,7 @@ class Shape:
 
     @property
     def along_j(self) -> bool:
-        """Whether an item's innermost loop is over j: that is where it has more to do."""
+        """Whether the inner loop of an item is over j, because it has more elements along j than along x."""
         return -(-self.chunk_j * self.lanes_x // self.lanes) > -(-self.chunk_x // self.lanes_x)
 
     @property
@@ -65,12 +68,12 @@ class Shape:
 
 
 def _power(value: int) -> int:
-    """The smallest power of two that is not less."""
+    """The smallest power of two that is at least `value`."""
     return 1 << max(value - 1, 0).bit_length()
 
 
 def shape_of(space: Space, reductions: int, caps: DeviceCaps) -> Shape:
-    """The shape for a node of so many results, split where rows are few and long."""
+    """The shape for a node with this number of results. Few long rows are split into chunks."""
     outer = [n for n, inner in zip(space.sizes, space.inner, strict=True) if not inner]
     inside = [n for n, inner in zip(space.sizes, space.inner, strict=True) if inner]
     rows, length = math.prod(outer), math.prod(inside)
@@ -103,7 +106,8 @@ def shape_of(space: Space, reductions: int, caps: DeviceCaps) -> Shape:
 
 
 def adjacent_rows(space: Space) -> bool:
-    """Whether more is read along the last outer dimension than along the row."""
+    """Whether rows are adjacent in memory: more elements are contiguous along the last outer dimension than along the
+    row."""
     outer = [d for d, inner in enumerate(space.inner) if not inner]
     inside = [d for d, inner in enumerate(space.inner) if inner]
     if not outer or space.sizes[outer[-1]] < 8:
@@ -118,7 +122,7 @@ def adjacent_rows(space: Space) -> bool:
 
 
 def _chunks(shape: Shape, count: int) -> Shape:
-    """About `count` chunks of a row: along j if that is long enough, else along x too."""
+    """The shape with about `count` chunks per row: along j if j is long enough, otherwise also along x."""
     if count < 2:
         return shape
     if shape.size_j >= count:
@@ -128,7 +132,7 @@ def _chunks(shape: Shape, count: int) -> Shape:
 
 
 def _lanes_x(lanes: int, size_j: int, size_x: int) -> int:
-    """Of the lanes of a row, how many run along x: many, but few that find nothing to do."""
+    """How many lanes of a row run along x: many, but with few lanes that have nothing to do."""
     high = min(lanes, _power(size_x))
     low = max(min(LEAST_LANES, high), lanes // _power(size_j))
     choices = [1 << n for n in range(low.bit_length() - 1, max(high, low).bit_length())]
@@ -141,7 +145,7 @@ def _lanes_x(lanes: int, size_j: int, size_x: int) -> int:
 
 
 def joining(shape: Shape) -> Shape:
-    """For a launch that only folds parts: one group for many rows."""
+    """The shape of a launch that only joins parts: a work-group takes many rows."""
     lanes = min(_power(shape.chunks), shape.items)
     slots = max(min(GROUP, shape.items) // lanes, 1)
     return replace(shape, slots=slots, lanes=lanes, lanes_x=lanes, chunk_j=shape.size_j, chunk_x=shape.size_x)

@@ -1,7 +1,9 @@
-"""Iteration spaces: merging dimensions that every operand walks in one stride.
+"""Iteration spaces of map and reduce: merges dimensions that every operand walks with one stride.
 
-A kernel over [32, 16, 112, 112] whose operands are all dense is a kernel over one dimension; a
-batch norm over the same shape with axes (0, 2, 3) is one over rows of 16 and inner [32, 12544].
+    map     [32, 16, 112, 112], all operands dense        ──►  [6422528]
+    reduce  [32, 16, 112, 112] over the axes (0, 2, 3)    ──►  16 rows, reduced over [32, 12544]
+
+Fewer dimensions mean less index arithmetic, and one program text serves more nodes.
 """
 
 from __future__ import annotations
@@ -13,20 +15,21 @@ from handheld.graph.graph import Graph, Node, contiguous_strides
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """`sizes` in order, `inner[d]` tells whether dimension d is reduced; `keep` maps a dimension of
-    the node's shape that the program names (iota, guard) to its place here."""
+    """The dimensions that a kernel loops over, and the strides of each operand and output along them."""
 
     sizes: tuple[int, ...]
+    #: Whether each dimension is reduced.
     inner: tuple[bool, ...]
     operands: tuple[tuple[int, ...], ...]
     outputs: tuple[tuple[int, ...], ...]
-    #: how the row-major position in the node's shape is walked, if the program asks for it
+    #: The strides of the row-major position in the node's shape; zeros if the program does not use it.
     linear: tuple[int, ...]
+    #: For each dimension of the node's shape that the program names (iota, guard), its dimension here.
     keep: dict[int, int]
 
 
 def collapse(node: Node, graph: Graph) -> Space:
-    """The smallest space with the same walk."""
+    """The space with the fewest dimensions that visits the same elements in the same order."""
     shape = tuple(node.attrs["shape"])
     axes = set(node.attrs["axes"])
     named = {i.params[0] for i in node.program if i.op == "iota"}
@@ -47,7 +50,7 @@ def collapse(node: Node, graph: Graph) -> Space:
     inner: list[bool] = []
     strides: list[list[int]] = [[] for _ in walks]
     keep: dict[int, int] = {}
-    closed = True  # nothing may be merged into the last dimension
+    closed = True  # Whether nothing may be merged into the last dimension.
     for d in range(rank):
         if shape[d] == 1 and d not in named:
             continue

@@ -1,12 +1,16 @@
-"""What the walks of a reduction share: which instruction runs where, and how results are joined.
+"""What all reduce kernels share: which instruction runs where, and how partial results are joined.
 
-A kernel runs in stages: each stage walks the row once and ends in reductions; what later stages
-need of a row is computed again rather than stored. The last walk writes the full outputs:
+A kernel runs in stages. Each stage walks along the row once and ends in reductions. Values of an element that a
+later stage needs are computed again instead of stored. The last walk writes the full outputs:
 
     x ──► stage 1: sum(x) ──► stage 2: sum((x - mean)^2) ──► walk: y = (x - mean) * rstd
 
-Sums are kept in two levels (a run of at most RUN terms, then the total), so that a sum of a
-million terms errs like one of a thousand.
+Words used here and in rows*.py: a *row* holds the elements that one result is reduced from. An *inner* value
+differs between the elements of a row; an *outer* value is the same for the whole row. A *full* output has the
+shape of the input, and not one element per row.
+
+Sums have two levels: runs of at most RUN terms, then the total. So the error of a sum of a million terms is about
+that of a thousand.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from handheld.graph.dtypes import BOOL, DTYPES, F32, I32
 from handheld.graph.program import REDUCTIONS, Instr, Program
 from handheld.kernels.loops import Body
 
-RUN = 64  # terms added up before they join a larger sum
+RUN = 64  # Terms of the first level of a sum.
+#: The start value of each reduction, by dtype.
 NEUTRAL = {
     "sum": {F32: "0.0f", I32: "0"},
     "prod": {F32: "1.0f", I32: "1"},
@@ -31,12 +36,12 @@ NEUTRAL = {
 
 
 class Stages:
-    """Which instruction runs where: per row or per element, and in which stage."""
+    """For each instruction, whether it runs per row or per element, and in which stage."""
 
     def __init__(self, body: Body) -> None:
         program, space, node = body.program, body.space, body.node
         self.inner: list[bool] = []
-        self.stage: list[int] = []  # the stage whose end makes the value available
+        self.stage: list[int] = []  # The stage after which the value is available.
         for instr in program:
             stage = max((self.stage[a] for a in instr.args), default=0)
             inner = any(self.inner[a] for a in instr.args)
@@ -55,41 +60,45 @@ class Stages:
         self.last = max(self.stage, default=0)
         self.full_roots = [store.position for store in node.stores if store.full]
         self.has_full = bool(self.full_roots)
-        #: whether one walk does it all: no full output depends on a reduction, so it writes them
+        #: Whether one walk is enough: no full output depends on a reduction, so the only stage can write them.
         self.early = self.last == 1 and all(self.stage[p] == 0 for p in self.full_roots)
 
     def needed(self, program: Program, roots: list[int], known: Collection[int] = ()) -> list[int]:
-        """Inner instructions that `roots` need, in order; what `known` ones need is not looked
-        for."""
-        found: set[int] = set()
+        """The inner instructions that `roots` need, in order. The search stops at instructions in `known`."""
+        needed: set[int] = set()
         stack = list(roots)
         while stack:
             i = stack.pop()
-            if i not in found and self.inner[i]:
-                found.add(i)
+            if i not in needed and self.inner[i]:
+                needed.add(i)
                 stack.extend(() if i in known else program[i].args)
-        return sorted(found)
+        return sorted(needed)
 
 
 def closure(program: Program, roots: list[int]) -> list[int]:
-    """What `roots` need, in order, as far as the reductions before them."""
-    found: set[int] = set()
+    """The instructions that `roots` need, in order. The search stops at reductions, which are included."""
+    needed: set[int] = set()
     stack = list(roots)
     while stack:
         i = stack.pop()
-        if i not in found:
-            found.add(i)
+        if i not in needed:
+            needed.add(i)
             if program[i].op not in REDUCTIONS:
                 stack.extend(program[i].args)
-    return sorted(found)
+    return sorted(needed)
 
 
 def reductions_of(stages: Stages, program: Program, stage: int) -> list[int]:
+    """The reductions at the end of a stage."""
     return [i for i, n in enumerate(program) if n.op in REDUCTIONS and stages.stage[i] == stage]
 
 
 def update(instr: Instr, kind: str, into: str, value: str, where: str, at: str) -> str:
-    """One step of a reduction."""
+    """The statement that takes `value` into the partial result `into`.
+
+    For arg_max and arg_min, `where` is the variable that holds the position of the result, and `at` is the position
+    of `value`. Of equal elements, the first wins.
+    """
     if instr.op in ("sum", "prod"):
         return f"{into} {'+' if instr.op == 'sum' else '*'}= {value};"
     if instr.op in ("any_of", "all_of"):
@@ -97,7 +106,7 @@ def update(instr: Instr, kind: str, into: str, value: str, where: str, at: str) 
     largest = instr.op in ("max_of", "arg_max")
     if instr.op in ("arg_max", "arg_min"):
         better = _better(largest, kind, value, into)
-        # `where` starts at INT_MAX, so that a row of neutral elements still names its first one
+        # `where` starts at INT_MAX, so that a row of neutral elements still gets the position of its first one.
         equal = f"{value} == {into}"
         if kind == F32:
             equal = f"({equal} || (isnan({value}) && isnan({into})))"
@@ -115,13 +124,13 @@ def _better(largest: bool, kind: str, value: str, into: str) -> str:
 
 
 def fold_of(body: Body, i: int, a: str, b: str, wa: str, wb: str) -> str:
-    """Joins partial result b into a."""
+    """The statement that joins the partial result b into a; wa and wb hold their positions."""
     instr = body.program[i]
     return update(instr, body.kinds[instr.args[0]], a, b, wa, wb)
 
 
 def start_of(body: Body, i: int) -> tuple[str, str]:
-    """C type and start value of reduction i."""
+    """The C type and the start value of reduction i."""
     kind = body.kinds[body.program[i].args[0]]
     return DTYPES[kind].c_register, NEUTRAL[body.program[i].op][kind]
 
@@ -131,7 +140,7 @@ def is_arg(instr: Instr) -> bool:
 
 
 def available(body: Body, stages: Stages, stage: int, done: set[int]) -> list[int]:
-    """Outer, non-reducing instructions whose inputs are complete after `stage`."""
+    """The outer instructions, except reductions, that can be computed after `stage`. Adds them to `done`."""
     ready = [
         i
         for i, instr in enumerate(body.program)
@@ -142,7 +151,7 @@ def available(body: Body, stages: Stages, stage: int, done: set[int]) -> list[in
 
 
 def linear(body: Body) -> str:
-    """Position in the row: the reduced dimensions, row-major."""
+    """The position in the row: the row-major index over the reduced dimensions."""
     inner = [d for d, i in enumerate(body.space.inner) if i]
     text = "0"
     for d in inner:

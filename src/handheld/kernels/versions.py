@@ -1,9 +1,9 @@
 """The version of each kernel family that has variants, per kind of device.
 
-A tuning record states the versions it was measured with. Raise a number when a change may alter how fast the
-variants of that family are on that kind of device: entries measured before it are then ignored, and those of
-other families stay. tests/plan/test_kernel_versions.py compares the launches of each family with a golden file
-and says when a number must be raised; comments and formatting never matter.
+A tuning record states the versions that it was measured with. Raise a number when a change may alter the speed of
+the variants of that family on that kind of device. Entries that were measured before are then ignored; those of
+other families stay valid. tests/plan/test_kernel_versions.py compares the launches of each family with a golden
+file and tells when a number must be raised. Comments and formatting never matter.
 """
 
 from __future__ import annotations
