@@ -13,7 +13,7 @@
 // `u` is the step in pixels of the digits of n, and `e` that of the digits of k. The offset `off` is added to each
 // pixel; in conv it is minus the padding.
 //
-// The set g is the group of a convolution, or the batch of a matmul: a number with the digits (gz, gy, gx).
+// The set g is the phase and the group of a convolution, or the batch of a matmul with the digits (gz, gy, gx).
 //
 // Phases. The gradient of a convolution with stride t, with respect to its input, is t*t convolutions with
 // stride 1: one per residue ("phase") of the input pixel modulo t. A tap r reaches a phase only if

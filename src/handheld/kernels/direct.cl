@@ -13,12 +13,12 @@
 // `region` is a small copy of the image that contains the padding as zeros: a few rows of a few channels. It is
 // copied once for all taps and all output channels; unfolding would copy it for every tap.
 //
-//        image                     region
-//     +---------+               +-----------+
-//     | a b c d |               | 0 0 0 0 0 |      a 3x3 tap (r, s) of pixel (y, x) is at
-//     | e f g h |  ------->     | 0 a b c d |      pixel offset (y, x) + tap offset (r, s)
-//     | i j k l |               | 0 e f g h |
-//     +---------+               +-----------+
+//        image             region (3x3 taps, padding 1)
+//     +---------+          +-------------+
+//     | a b c d |          | 0 0 0 0 0 0 |      tap (r, s) of pixel (y, x) is at
+//     | e f g h |  ----->  | 0 a b c d 0 |      offset of (y, x) + offset of (r, s)
+//     | i j k l |          | 0 e f g h 0 |
+//     +---------+          +-------------+
 //
 // `panel` holds the other operand as [set][panel][k][NT], with zeros past M. The launch before, `panels`, makes it.
 //

@@ -70,9 +70,9 @@ def _owned(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
     outer, v, inner = node.attrs["shape"]
     elem, add = DTYPES[graph.tensors[node.outputs[0]].dtype].c_memory, node.attrs["mode"] == "add"
     text = with_defines({"ELEM": elem, "ADD": int(add)}, read_cl("index.cl"))
-    want = _OWNERS * caps.compute_units
-    owners = 1 << min(want.bit_length() - 1, (v - 1).bit_length())
-    runs = min(-(-want // (outer * owners)), -(-inner // _COLUMNS))
+    work_items = _OWNERS * caps.compute_units
+    owners = 1 << min(work_items.bit_length() - 1, (v - 1).bit_length())
+    runs = min(-(-work_items // (outer * owners)), -(-inner // _COLUMNS))
     columns = -(-inner // runs)
     items = outer * owners * runs
     args = (
@@ -90,8 +90,13 @@ def _buffers(node: Node, index: View, src: View) -> list[Arg]:
     """The arguments index, src, base and out. The output stands in for an input that is absent or has no elements."""
     out = node.outputs[0]
     base = node.inputs[2].tensor if node.attrs["base"] else out
-    some = index.size > 0
-    return [Buffer(index.tensor if some else out), Buffer(src.tensor if some else out), Buffer(base), Buffer(out)]
+    nonempty = index.size > 0
+    return [
+        Buffer(index.tensor if nonempty else out),
+        Buffer(src.tensor if nonempty else out),
+        Buffer(base),
+        Buffer(out),
+    ]
 
 
 def _base(node: Node) -> tuple[Int, ...]:

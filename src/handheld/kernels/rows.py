@@ -6,7 +6,7 @@ On a CPU there are three ways to walk along the rows:
                results along it (rows_lanes.py).
     columns    Rows are adjacent in memory. A work-item takes 16 or 128 neighbouring rows, so that it reads memory
                in order (this file).
-    chunks     As columns, but with few long rows. A work-item takes a part of all rows (rows_chunks.py).
+    chunks     Rows are adjacent in memory and long. A work-item takes a part of all rows (rows_chunks.py).
 
         lanes:  row 0  x x x x x x ──►         columns:  row 0  row 1  row 2
                 row 1  x x x x x x ──►                     x      x      x

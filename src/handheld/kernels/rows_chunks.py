@@ -1,4 +1,4 @@
-"""reduce on a CPU, for few long rows that are adjacent in memory (columns): two launches.
+"""reduce on a CPU, for long rows that are adjacent in memory (columns): two launches.
 
     x [n, columns]      chunk 0 ──► part 0 [columns]
                         chunk 1 ──► part 1 [columns]     ──► result [columns]

@@ -100,8 +100,8 @@ def shape_of(space: Space, reductions: int, caps: DeviceCaps) -> Shape:
     whole = Shape(columns, rows, size_j, size_x, slots, lanes, 1, size_j, size_x)
     chain = -(-length // lanes)
     if rows * length >= SPLIT_WORK and chain >= SPLIT_CHAIN and whole.groups < many:
-        want = -(-SPLIT_GROUPS * caps.compute_units // whole.groups)
-        whole = _chunks(whole, min(want, chain // SPLIT_TERMS, SPLIT_MOST))
+        chunks = -(-SPLIT_GROUPS * caps.compute_units // whole.groups)
+        whole = _chunks(whole, min(chunks, chain // SPLIT_TERMS, SPLIT_MOST))
     return replace(whole, lanes_x=_lanes_x(lanes, whole.chunk_j, whole.chunk_x))
 
 
