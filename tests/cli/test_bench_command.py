@@ -77,7 +77,7 @@ def test_what_is_said(run):
         (["--resume", "nowhere"], "nothing to resume"),
         (["--compare", "a"], "no results folder"),
         (["--merge"], "two results folders or more"),
-        (["--compare", "--merge"], "two commands"),
+        (["--compare", "--merge"], "cannot be combined"),
     ],
 )
 def test_what_makes_no_sense(run, tmp_path, words, text):

@@ -132,7 +132,7 @@ def test_places_that_cannot_be_written(run, work, monkeypatch):
 def test_one_is_not_many(run):
     assert [output.count(n, "launch") for n in (1, 28)] == ["1 launch", "28 launches"]
     result = run("train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--batch", "320")
-    assert any(line.rstrip().endswith("a step, 1 step") for line in result.stdout.splitlines())
+    assert any(line.rstrip().endswith("per step, 1 step") for line in result.stdout.splitlines())
 
 
 def test_no_opencl_device(run, monkeypatch):

@@ -42,7 +42,7 @@ def test_a_signal_in_the_middle_of_training(work, number, word):
     out, err = child.communicate(timeout=60)
     assert child.returncode == 128 + number and "Traceback" not in err
     assert f"stopped: {word} in epoch" in err
-    assert f"To go on from {kept.name}: the same command with --resume" in err
+    assert f"To continue from {kept.name}, add --resume to the same command" in err
     assert json.loads(out)["error"]["type"] == "Interrupted"
     assert kept.stat().st_mtime_ns > written
     state, meta = load_state(kept)
@@ -82,7 +82,7 @@ def test_ctrl_c_again_and_again(work):
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130 and "Traceback" not in err
     assert err.startswith("stopped: interrupted") and err.count("\n") == 1
-    assert "Nothing was kept; --checkpoint FILE keeps it the next time" in err
+    assert "Nothing was saved. Try: --checkpoint FILE next time" in err
 
 
 def test_without_torch_a_step_file_trains(work):

@@ -83,7 +83,7 @@ def test_what_is_said(run):
     assert result.exit_code == 0, result.output
     for words in (
         "device",
-        "ms a step",
+        "ms per step",
         "alive at the peak",
         "allocated",
         "overhead",
@@ -143,8 +143,8 @@ def test_a_file_that_exists_is_not_touched(run):
 def test_bad_requests(run):
     for words, said in (
         (("mine.py:make", "--graph", "tain"), "there is no graph 'tain'"),
-        (("mine.py:make", "--estimate-energy"), "give --watts-busy"),
-        (("mine.py:make", "--watts-busy", "5"), "are for --estimate-energy"),
+        (("mine.py:make", "--estimate-energy"), "Try: --watts-busy"),
+        (("mine.py:make", "--watts-busy", "5"), "need --estimate-energy"),
         (("nothing",), "nothing"),
     ):
         result = run(*words, "--steps", "2")
@@ -164,7 +164,7 @@ def test_an_estimate_says_that_it_is_one(run):
     words = ("mine.py:make", "--steps", "30", "--estimate-energy", "--watts-busy", "5", "--watts-idle", "1")
     result = run(*words)
     assert "estimate, not measured" in result.stdout.replace("\n               ", "")
-    assert "energy of ops: an estimate" in result.stdout and "estimate mJ" in result.stdout
+    assert "energy of ops (an estimate)" in result.stdout and "estimate mJ" in result.stdout
     found = json.loads(run(*words, "--json").stdout)
     assert [row["estimate"] for row in found["energy"]][-1] is True
     assert all(row["method"] == "estimate" for row in found["op_energy"])

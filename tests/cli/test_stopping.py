@@ -25,4 +25,4 @@ time.sleep({seconds})
 def test_who_waits_is_told_why(signal, seconds, patience, said):
     text = BUSY.format(signal=signal, seconds=seconds, patience=patience)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=60)
-    assert (done.stderr.count("what has begun is finished first"), done.stdout) == (said, "")
+    assert (done.stderr.count("stopping after the work in progress"), done.stdout) == (said, "")

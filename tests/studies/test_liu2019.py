@@ -182,8 +182,8 @@ def test_the_command_draws_again_without_measuring(measured, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--batch", "4,x"], "from 1 on with commas"),
-        (["--batch", "0"], "from 1 on with commas"),
+        (["--batch", "4,x"], "of at least 1, separated by commas"),
+        (["--batch", "0"], "of at least 1, separated by commas"),
         (["--cool", "x"], "or auto"),
         (["--workloads", "resnet51"], "resnet50"),
         (["--workloads", ","], "names none"),

@@ -1,4 +1,4 @@
-"""The command line: one file a command. `entry` is what the `handheld` script calls."""
+"""The command line, one file per command. The `handheld` script calls `entry`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def entry() -> None:
-    """Imports take seconds on a small device: Ctrl-C there leaves no traceback either."""
+    """Run the command line. Ctrl-C during the imports, which take seconds on a small device, shows no traceback."""
     try:
         from handheld.cli.main import main
     except KeyboardInterrupt:

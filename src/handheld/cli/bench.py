@@ -1,4 +1,4 @@
-"""`handheld bench`: what a device can train, how fast, in how much memory, for how much energy."""
+"""`handheld bench`: measures what a device can train, how fast, and with how much memory and energy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from handheld.errors import HandheldError
 
 ON = ",".join(DEVICES)
 OUT = Path("bench-results")
-SAY_S = 0.25  # between two looks at how far it is
+SAY_S = 0.25  # Seconds between two updates of the progress line.
 UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -32,8 +32,8 @@ Names = Annotated[
         metavar="NAMES",
         show_default=False,
         help=(
-            "Workloads (lenet5), groups of them (text, liu2019), file.py:factory or step files; all "
-            "workloads if none is named. With --compare and --merge: results folders."
+            "Workloads (lenet5), groups (text, liu2019), file.py:factory or step files. Default: all "
+            "workloads. With --compare and --merge: results folders."
         ),
     ),
 ]
@@ -43,8 +43,8 @@ On = Annotated[
         "--on",
         metavar="DEVICES",
         help=(
-            "Devices, with commas between: opencl, opencl:NAME, reference:cpu, reference:cuda; and PyTorch "
-            "itself, for comparison, as pytorch:cpu, pytorch:cuda."
+            "Devices, separated by commas: opencl, opencl:NAME, reference:cpu, reference:cuda. For comparison, "
+            "plain PyTorch is pytorch:cpu or pytorch:cuda."
         ),
     ),
 ]
@@ -54,44 +54,41 @@ Batch = Annotated[
         "--batch",
         metavar="N,N",
         show_default=False,
-        help=("Batch sizes, with commas between; each workload's own if not given."),
+        help=("Batch sizes, separated by commas. Default: each workload's own."),
     ),
 ]
 Size = Annotated[
-    str,
-    typer.Option("--size", metavar="SIZE", help=("small, or paper: images of 224x224 and published configurations.")),
+    str, typer.Option("--size", metavar="SIZE", help=("small, or paper: 224x224 images and published configurations."))
 ]
 Seconds = Annotated[
     float,
     typer.Option(
-        "--seconds", metavar="S", help=("How long each run trains after its first step; five steps at least.")
+        "--seconds", metavar="S", help=("How long each run trains after its first step; at least five steps.")
     ),
 ]
 Steps = Annotated[
-    int | None, typer.Option("--steps", min=1, metavar="N", show_default=False, help="Train for so many steps instead.")
+    int | None, typer.Option("--steps", min=1, metavar="N", show_default=False, help="Train N steps instead.")
 ]
-Out = Annotated[
-    Path,
-    typer.Option("--out", metavar="FOLDER", help=("The results folder; one that is there goes on where it stopped.")),
-]
+Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help=("Results folder. An existing one is continued."))]
 Resume = Annotated[
-    Path | None, typer.Option("--resume", metavar="FOLDER", help=("Go on with what this folder was begun with."))
+    Path | None,
+    typer.Option("--resume", metavar="FOLDER", help=("Continue this folder with its own workloads and settings.")),
 ]
-Retry = Annotated[bool, typer.Option("--retry", help=("Run again what did not train."))]
+Retry = Annotated[bool, typer.Option("--retry", help=("Repeat the runs that did not train."))]
 LimitMemory = Annotated[
     str | None,
     typer.Option(
         "--limit-memory",
         metavar="SIZE",
         help=(
-            "The most a run may take, as planned on the device and as held by its process: 2GiB. "
-            "If not given nearly all that is free."
+            "Most memory per run, both planned on the device and held by the process, such as 2GiB. "
+            "Default: nearly all free memory."
         ),
     ),
 ]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", min=1, metavar="S", help=("How long a run may say nothing before it counts as hung.")),
+    typer.Option("--timeout", min=1, metavar="S", help=("A run that reports nothing for so long counts as hung.")),
 ]
 Cool = Annotated[
     str,
@@ -99,14 +96,14 @@ Cool = Annotated[
         "--cool",
         metavar="S|auto",
         help=(
-            "Seconds between runs; auto: until sensors say what they said at the start, at most "
-            "half a minute, and a second where there are none."
+            "Seconds between runs. auto waits until the temperature is back at its first value, at most "
+            "half a minute, or one second without a sensor."
         ),
     ),
 ]
 Compare = Annotated[bool, typer.Option("--compare", help=("Compare two results folders, row by row."))]
-Merge = Annotated[bool, typer.Option("--merge", help=("Make one results folder, --out, of several."))]
-Listed = Annotated[bool, typer.Option("--list", help=("Say which workloads there are, and run nothing."))]
+Merge = Annotated[bool, typer.Option("--merge", help=("Merge results folders into the folder --out."))]
+Listed = Annotated[bool, typer.Option("--list", help=("List the workloads and run nothing."))]
 
 
 def bench(
@@ -128,13 +125,12 @@ def bench(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Train workloads on devices at batch sizes, and say what this machine can train.
+    """Train workloads on devices and show what this machine can train.
 
-    Each run is a process of its own: one that fails, hangs or takes too much memory is a row that
-    says so, with what it needed. Runs come in a drawn order in which devices take turns, and the
-    machine cools between them. Everything lies in one folder: results.jsonl, a line a run;
-    bench.json, what it was measured on; runs/, the run files. After Ctrl-C or a kill the same
-    command goes on where it stopped.
+    Each run is a separate process. A run that fails, hangs or needs too much memory becomes a row
+    that says so. Runs are in random order, devices take turns, and the machine cools between runs.
+    One folder holds everything: results.jsonl (one line per run), bench.json (the machine) and runs/
+    (the run files). After Ctrl-C or a kill, the same command continues.
 
     \b
     Examples:
@@ -156,7 +152,7 @@ def bench(
     if resume is not None:
         if names:
             raise HandheldError(
-                "--resume goes on with what the folder was begun with, and takes "
+                "--resume continues with the workloads of the folder and takes "
                 f"no names. Try: handheld bench {' '.join(names)} --out {resume}"
             )
         matrix, folder = None, resume
@@ -177,9 +173,9 @@ def _run(matrix: runner.Matrix | None, folder: Path, settings: Settings, retry: 
             output.warn(note)
         if before.rows and not json:
             failed = sum(row["status"] != "trained" for row in before.rows)
-            again = f"; --retry runs the {failed} again that did not train" if failed else ""
+            again = f"; --retry repeats the {failed} that did not train" if failed else ""
             output.out.print(
-                f"{folder} holds {output.count(len(before.rows), 'row')} already{'' if retry else again}",
+                f"{folder} already holds {output.count(len(before.rows), 'row')}{'' if retry else again}",
                 soft_wrap=True,
             )
         with contextlib.closing(rows) as rows, _kept(folder):  # type: ignore[type-var]
@@ -192,7 +188,7 @@ def _run(matrix: runner.Matrix | None, folder: Path, settings: Settings, retry: 
 
 
 def _as_begun(folder: Path, settings: Settings) -> Settings:
-    """Those settings that rows share are the folder's, unless something else was asked for."""
+    """The settings with which the folder was begun, wherever the command line does not set another value."""
     before = runner.open_results(folder).info["settings"] if folder.exists() else {}
     return replace(
         settings,
@@ -226,36 +222,36 @@ def _end(results: Results, count: int, seconds: float, json: bool) -> None:
 
 def _folders(names: list[str], compare: bool, merge: bool, out: Path, json: bool) -> None:
     if compare and merge:
-        raise HandheldError("--compare and --merge are two commands. Try: one of them")
+        raise HandheldError("--compare and --merge cannot be combined. Try: one of them")
     opened = [runner.open_results(name) for name in names]
     if compare:
         if len(opened) != 2:
             raise HandheldError(f"--compare takes two results folders, not {len(opened)}")
-        found = runner.compare(*opened)
-        output.print_json(found) if json else bench_tables.present_compared(found)
+        comparison = runner.compare(*opened)
+        output.print_json(comparison) if json else bench_tables.present_compared(comparison)
         return
-    made = runner.merge(opened, out)
+    merged = runner.merge(opened, out)
     if json:
-        output.print_json({"folder": str(made.folder), "rows": made.rows})
+        output.print_json({"folder": str(merged.folder), "rows": merged.rows})
     else:
         output.out.print(
-            f"{output.count(len(made.rows), 'row')} of {len(opened)} folders are in {made.folder}", soft_wrap=True
+            f"{merged.folder} holds {output.count(len(merged.rows), 'row')} from {len(opened)} folders", soft_wrap=True
         )
 
 
 @contextlib.contextmanager
 def _kept(folder: Path) -> Iterator[None]:
-    """Ctrl-C says what is there and how to go on."""
+    """After Ctrl-C, say what the folder holds and how to continue."""
     try:
         yield
     except KeyboardInterrupt:
         done = output.count(len(runner.open_results(folder).rows), "row")
-        raise KeyboardInterrupt(f"interrupted; {folder} holds {done}. The same command goes on from there") from None
+        raise KeyboardInterrupt(f"interrupted; {folder} holds {done}. Run the same command to continue") from None
 
 
 @contextlib.contextmanager
 def shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """On a terminal: a line that says where it is, and how long it takes still."""
+    """On a terminal, show the current run and the time that is left."""
     if quiet or not output.err.is_terminal:
         yield None
         return
@@ -289,13 +285,13 @@ def batches(text: str | None) -> tuple[int, ...]:
     wrong = [word for word in words if not word.isdigit() or int(word) < 1]
     if wrong or (text is not None and not words):
         raise HandheldError(
-            f"--batch {text!r} should be batch sizes from 1 on with commas between. Try: --batch 1,4,16"
+            f"--batch {text!r} must be batch sizes of at least 1, separated by commas. Try: --batch 1,4,16"
         )
     return tuple(int(word) for word in words)
 
 
 def _bytes(text: str | None) -> int | None:
-    """`512MiB`, `2g`, `1000000`"""
+    """Bytes from a text such as `512MiB`, `2g` or `1000000`."""
     if text is None:
         return None
     word = text.strip().lower().removesuffix("b").removesuffix("i")
@@ -305,7 +301,7 @@ def _bytes(text: str | None) -> int | None:
     except ValueError:
         number = 0.0
     if not 1 <= number < 2**63:
-        raise HandheldError(f"--limit-memory {text!r} should be a size, such as 512MiB or 2GiB")
+        raise HandheldError(f"--limit-memory {text!r} must be a size. Try: 512MiB or 2GiB")
     return int(number)
 
 
@@ -317,5 +313,5 @@ def cooling(text: str) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 86_400:
-        raise HandheldError(f"--cool {text!r} should be seconds, or auto")
+        raise HandheldError(f"--cool {text!r} must be a number of seconds, or auto")
     return seconds

@@ -1,4 +1,4 @@
-"""What `bench` prints: a line a run, the report card, two folders side by side. 80 columns."""
+"""Prints what `bench` reports in 80 columns: one line per run, the report card, a comparison of two folders."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from handheld.bench.folder import statuses
 from handheld.bench.shapes import Comparison, Line, Side, Untrained
 from handheld.cli import output
 
-_HEAD = f"{'':>4} {'workload':<19} {'on':<14} {'batch':>5} {'samples/s':>10} {'ms a step':>10} {'memory':>10}"
+_HEAD = f"{'':>4} {'workload':<19} {'on':<14} {'batch':>5} {'samples/s':>10} {'ms/step':>10} {'memory':>10}"
 NOT_MEASURED = "not measured"
 
 
 def say_row(row: Row, number: int) -> None:
-    """A run that is done."""
+    """Print the line of a finished run."""
     if number == 1:
         output.out.print(Text(_HEAD, style="dim"))
     batch = "own" if row["batch"] is None else str(row["batch"])
@@ -31,7 +31,7 @@ def say_row(row: Row, number: int) -> None:
 
 
 def _say_why(start: str, row: Row | Line) -> None:
-    """On the line if there is room, else below it, whole."""
+    """Print the reason on the same line if it fits, else below it."""
     text, room = why(row), 80 - len(start)
     if len(text) <= room:
         output.out.print(Text.assemble(start, (text, "yellow")))
@@ -42,10 +42,10 @@ def _say_why(start: str, row: Row | Line) -> None:
 
 
 def why(row: Row | Line | Untrained) -> str:
-    """Why a row did not train, with what it needed where that is known."""
+    """Why a row did not train, with the memory it needed if that is known."""
     needed, available = row.get("planned_bytes"), row.get("available_bytes")
     if row["status"] == "does not fit" and needed and isinstance(available, int):
-        return f"does not fit, needs {output.size(needed)}, there is {output.size(available)}"
+        return f"does not fit, needs {output.size(needed)}, available {output.size(available)}"
     more = f" (planned {output.size(needed)})" if needed and row["status"] == "out of memory" else ""
     return f"{row['status']}{more}: {row['reason']}".replace("\n", " ")
 
@@ -83,19 +83,19 @@ def joules(value: float | None) -> str:
 
 
 def present(results: Results, lines: list[Line], ran: int, seconds: float) -> None:
-    """The report card."""
+    """Print the report card."""
     out = output.out
     out.print()
     out.print(Text("what trains here", style="bold"))
     out.print(
-        Text(f"{'workload':<18} {'best on':<14} {'batch':>5} {'samples/s':>9} {'J a sample':>12} others", style="dim")
+        Text(f"{'workload':<18} {'best on':<14} {'batch':>5} {'samples/s':>9} {'J/sample':>12} others", style="dim")
     )
     for line in lines:
         name = f"{output.middle(line['workload'], 18):<18} "
         if not line["trains"]:
             _say_why(name, line)
             continue
-        beside = ", ".join(f"{one['device']} {_times(one['ratio'])}" for one in line["others"])
+        beside = ", ".join(f"{other['device']} {_times(other['ratio'])}" for other in line["others"])
         out.print(
             Text.assemble(
                 name,
@@ -109,8 +109,8 @@ def present(results: Results, lines: list[Line], ran: int, seconds: float) -> No
 
 
 def present_workloads(names: Iterable[str], json: bool) -> None:
-    """What can be named: workloads, and the domains and studies that stand for groups of them."""
-    found = [suite.get(name) for name in names]
+    """Print the names that `bench` takes: workloads, and the domains and studies that name groups of them."""
+    workloads = [suite.get(name) for name in names]
     if json:
         output.print_json(
             {
@@ -122,15 +122,17 @@ def present_workloads(names: Iterable[str], json: bool) -> None:
                         "batch": w.default_batch,
                         "about": w.about,
                     }
-                    for w in found
+                    for w in workloads
                 ]
             }
         )
         return
     output.out.print(Text(f"{'workload':<19} {'domain':<8} {'from':<16} {'batch':>5} ", style="dim"))
-    for one in found:
-        start = f"{one.name:<19} {one.domain:<8} {', '.join(one.used_in):<16} {one.default_batch:>5} "
-        lines = textwrap.wrap(one.about, 80 - len(start)) or [""]
+    for workload in workloads:
+        start = (
+            f"{workload.name:<19} {workload.domain:<8} {', '.join(workload.used_in):<16} {workload.default_batch:>5} "
+        )
+        lines = textwrap.wrap(workload.about, 80 - len(start)) or [""]
         for number, line in enumerate(lines):
             output.out.print(Text.assemble(start if not number else " " * len(start), (line, "dim")))
 
@@ -150,16 +152,16 @@ def _facts(results: Results, lines: list[Line], ran: int, seconds: float) -> lis
         )
     )
     for line in lines:
-        for one in line.get("not_trained", []):
-            where = f"{one['device']}, batch {one['batch'] or 'own'}"
-            facts.append((output.middle(line["workload"], 13), f"{where}: {output.middle(why(one), 200)}"))
+        for failure in line.get("not_trained", []):
+            where = f"{failure['device']}, batch {failure['batch'] or 'own'}"
+            facts.append((output.middle(line["workload"], 13), f"{where}: {output.middle(why(failure), 200)}"))
     rails = sorted({rail for row in rows if (rail := row.get("rail"))})
     facts.append(
         (
             "energy",
-            f"of {', '.join(rails)}"
+            f"from {', '.join(rails)}"
             if rails
-            else "not measured: no sensor of power is here (handheld doctor says why)",
+            else "not measured: there is no power sensor here (handheld doctor says why)",
         )
     )
     facts.append(("heat", _heat(rows)))
@@ -175,7 +177,7 @@ def _facts(results: Results, lines: list[Line], ran: int, seconds: float) -> lis
             else "synthetic, or random",
         )
     )
-    facts.append(("time", f"{output.duration(seconds)} for {output.count(ran, 'run')} now, {len(rows)} in all"))
+    facts.append(("time", f"{output.duration(seconds)} for {output.count(ran, 'run')} now; {len(rows)} in all"))
     facts.append(("results", output.path(results.folder)))
     return facts
 
@@ -183,17 +185,17 @@ def _facts(results: Results, lines: list[Line], ran: int, seconds: float) -> lis
 def _heat(rows: list[Row]) -> str:
     known = [warmer for row in rows if (warmer := row.get("warmer_by")) is not None]
     if not known:
-        return "no sensor of temperature is here: a pause between runs, and a drawn order"
+        return "there is no temperature sensor here: runs paused between each other, in random order"
     return (
-        f"runs began at most {max(known):.0f} °C warmer than the first "
+        f"runs started at most {max(known):.0f} °C warmer than the first "
         f"(the hottest at {max(celsius for row in rows if (celsius := row.get('celsius'))):.0f} °C)"
     )
 
 
-def present_compared(found: Comparison) -> None:
-    """Two folders: b's numbers over a's."""
+def present_compared(comparison: Comparison) -> None:
+    """Print the comparison of two folders; ratios are b divided by a."""
     out = output.out
-    out.print(output.grid([("a", found["a"]), ("b", found["b"])]))
+    out.print(output.grid([("a", comparison["a"]), ("b", comparison["b"])]))
     out.print(
         Text(
             f"{'workload':<19} {'on':<14} {'batch':>5} {'a: samples/s':>12} "
@@ -201,7 +203,7 @@ def present_compared(found: Comparison) -> None:
             style="dim",
         )
     )
-    for line in found["rows"]:
+    for line in comparison["rows"]:
         a, b, ratios = line["a"], line["b"], line["ratios"]
         batch = "own" if line["batch"] is None else str(line["batch"])
         start = (
@@ -209,20 +211,20 @@ def present_compared(found: Comparison) -> None:
             f"{batch:>5} {_side(a):>12} {_side(b):>12} "
         )
         out.print(Text(start + f"{_ratio(ratios.get('samples_s')):>6} {_ratio(ratios.get('planned_bytes')):>7}"))
-    means = found["means"]
+    means = comparison["means"]
     out.print()
     facts: list[tuple[str, str | Text]] = []
-    for name, text in (("samples_s", "samples/s"), ("planned_bytes", "memory"), ("joules_sample", "J a sample")):
+    for name, text in (("samples_s", "samples/s"), ("planned_bytes", "memory"), ("joules_sample", "J/sample")):
         mean = means.get(name)
         facts.append(
             (
                 text,
                 f"{mean['ratio']:.3f}x, the geometric mean of {output.count(mean['rows'], 'row')}"
                 if mean
-                else "no row that both have measured",
+                else "no row was measured in both",
             )
         )
-    facts += [("differs", text) for text in found["differences"]]
+    facts += [("differs", text) for text in comparison["differences"]]
     out.print(output.grid(facts))
 
 

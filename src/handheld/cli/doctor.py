@@ -1,4 +1,4 @@
-"""`handheld doctor`: devices, versions, what is missing and what to do about it."""
+"""`handheld doctor`: lists devices, versions and sensors, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "torch", "scikit-l
 
 def doctor(
     measure: Annotated[
-        bool, typer.Option("--ceilings", help=("Measure what each device can do at most, and keep it."))
+        bool, typer.Option("--ceilings", help=("Measure the peak rates of each device and store them."))
     ] = False,
     on: Annotated[str | None, typer.Option("--on", metavar="DEVICE", help=("Only this device."))] = None,
     json: Json = False,
 ) -> None:
-    """What this machine can do: each device computes something small.
+    """Show what this machine can do: each device computes something small.
 
-    Devices have stable names: what is printed here works as --on everywhere. Memory is what the
-    system has free now, not the driver's total. The exit code is 1 if no device passes.
+    Device names are stable: use a name printed here for --on in any command. Memory is what is free
+    now, not the driver's total. The exit code is 1 if no device passes.
 
-    Sensors come last: each with what it reads now, how often it is worth reading and what that
-    costs, or why it is not here.
+    Sensors come last. Each shows its reading, how often to read it and the cost of a reading, or why
+    it is missing.
 
-    With --ceilings also: arithmetic, bandwidth by working set, transfers and launches, as medians
-    with the range between quartiles. That takes seconds, and doctor shows it from then on.
+    --ceilings measures arithmetic, bandwidth by working set, transfers and launches. It shows medians
+    with the range between quartiles, takes some seconds, and stores the result for later calls.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def doctor(
 
 
 def examine(measure: bool = False, on: str | None = None) -> dict[str, Any]:
-    """Everything doctor knows, as plain data."""
+    """Everything that doctor reports, as plain data."""
     devices, notes = _devices(measure, on)
     battery, heat = guards.battery(), guards.temperature()
     return {
@@ -82,15 +82,15 @@ def examine(measure: bool = False, on: str | None = None) -> dict[str, Any]:
 
 def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[str]]:
     try:
-        found = opencl_devices.devices() if on is None else [opencl_devices.find(on)]
+        devices = opencl_devices.devices() if on is None else [opencl_devices.find(on)]
     except DeviceError as error:
         if on is not None:
             raise
         return [], [str(error)]
     rows = []
-    for device in found:
+    for device in devices:
         name = f"opencl:{device.name}"
-        with output.err.status(f"{name} computes something small …"):
+        with output.err.status(f"{name} computes …"):
             problem = probe.run_in_child(name)
         if measure and not problem:
             problem = _measure(name)
@@ -109,7 +109,7 @@ def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[
         []
         if rows
         else [
-            "no OpenCL device. Try: pip install pocl-binary-distribution (x86-64 "
+            "there is no OpenCL device. Try: pip install pocl-binary-distribution (x86-64 "
             "Linux), or install the GPU vendor's OpenCL driver"
         ]
     )
@@ -117,29 +117,29 @@ def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[
 
 
 def _measure(name: str) -> str:
-    """Empty, or why the ceilings could not be measured."""
+    """Measure the ceilings. Returns "" or why that failed."""
     with output.err.status("") as status:
         try:
             ceilings.measure(name, lambda what, part: status.update(f"{name}: {what} … ({part:.0%})"))
-        except Exception as error:  # drivers have errors of their own: any is an answer
+        except Exception as error:  # Drivers raise their own types of errors; the reason is shown.
             return f"the ceilings could not be measured: {type(error).__name__}: {error}"
     return ""
 
 
 def _tuning(caps: DeviceCaps) -> dict[str, Any]:
-    """What the tuning records say of a device, and which of them are not used."""
-    found = load_tuning(caps)
+    """What the tuning records hold for a device, and which records are not used and why."""
+    tuning = load_tuning(caps)
     failed = {
-        why: sum(why == w for e in found.entries.values() for _, w in e.failed)
-        for e in found.entries.values()
+        why: sum(why == w for e in tuning.entries.values() for _, w in e.failed)
+        for e in tuning.entries.values()
         for _, why in e.failed
     }
     return {
-        "shapes": len(found.entries),
-        "changed": len(found.choices),
+        "shapes": len(tuning.entries),
+        "changed": len(tuning.choices),
         "failed": failed,
-        "records": [str(path) for path in found.used],
-        "ignored": list(found.ignored),
+        "records": [str(path) for path in tuning.used],
+        "ignored": list(tuning.ignored),
     }
 
 
@@ -161,16 +161,16 @@ def _missing() -> list[str]:
     notes = []
     if _version("torch") is None:
         notes.append(
-            "PyTorch is not installed: step files train here, and capturing a model needs "
-            "pip install 'handheld[capture]'"
+            "PyTorch is not installed: step files train here, but capturing a model needs PyTorch. "
+            "Try: pip install 'handheld[capture]'"
         )
     if _version("scikit-learn") is None or _version("pillow") is None:
-        notes.append("--data digits and image folders need pip install 'handheld[data]'")
+        notes.append("--data digits and image folders need two more packages. Try: pip install 'handheld[data]'")
     return notes
 
 
 def present(report: dict[str, Any]) -> None:
-    """The same for people."""
+    """Print the report."""
     free, total = report["memory_available_bytes"], report["memory_bytes"]
     heat, charge = report["temperature_celsius"], report["battery_percent"]
     output.out.print(
@@ -204,8 +204,8 @@ def _device(device: dict[str, Any]) -> Table:
     caps = device["caps"]
     extras = [name.replace("_", " ") for name in ("fp16", "fp64", "images", "unified_memory") if caps[name]]
     if caps["kind"] == "cpu":
-        asked = " (AVX-512, asked for by name)" if caps["features"] else ""
-        extras.append(f"vectors of {caps['vector_width']} floats{asked}")
+        wide = " (AVX-512, requested by name)" if caps["features"] else ""
+        extras.append(f"vectors of {caps['vector_width']} floats{wide}")
     return output.grid(
         [
             ("device", Text(device["name"], style="bold")),
@@ -229,7 +229,7 @@ def _tuning_words(tuning: dict[str, Any]) -> str:
     lines = list(tuning["ignored"])
     if tuning["shapes"]:
         lines.insert(
-            0, f"{output.count(tuning['shapes'], 'shape')} tuned, {tuning['changed']} of them to other than the default"
+            0, f"{output.count(tuning['shapes'], 'shape')} tuned, {tuning['changed']} of them differ from the default"
         )
     lines += [f"left out {output.count(n, 'variant')}: {why}" for why, n in tuning["failed"].items()]
     return "\n".join(lines) or "none. Try: handheld tune MODEL"
@@ -238,39 +238,39 @@ def _tuning_words(tuning: dict[str, Any]) -> str:
 def _ceilings_rows(data: dict[str, Any] | None) -> list[tuple[str, str]]:
     if data is None:
         return [("ceilings", "not measured. Try: handheld doctor --ceilings")]
-    found = ceilings.Ceilings.from_json(data)
-    half = f", fp16 {_rate(found.fp16, 'FLOP/s')}" if found.fp16 else ""
+    known = ceilings.Ceilings.from_json(data)
+    half = f", fp16 {_rate(known.fp16, 'FLOP/s')}" if known.fp16 else ""
     rows = [
-        ("ceilings", f"of {found.date}, medians (± half the range between quartiles)"),
-        *([("", found.disturbed)] if found.disturbed else []),
-        ("  arithmetic", f"fp32 {_rate(found.fp32, 'FLOP/s')} {_kind(found)}{half}"),
+        ("ceilings", f"measured {known.date}, medians (± half the range between quartiles)"),
+        *([("", known.disturbed)] if known.disturbed else []),
+        ("  arithmetic", f"fp32 {_rate(known.fp32, 'FLOP/s')} {_kind(known)}{half}"),
     ]
     rows += [
         (f"  {output.size(m.working_set_bytes)}", f"read {_rate(m.read, 'B/s')}, copy {_rate(m.copy, 'B/s')}")
-        for m in found.memory
+        for m in known.memory
     ]
     return [
         *rows,
-        ("  to device", f"{_rate(found.to_device, 'B/s')}, latency {_micro(found.to_device_latency_s)}"),
-        ("  to host", f"{_rate(found.to_host, 'B/s')}, latency {_micro(found.to_host_latency_s)}"),
+        ("  to device", f"{_rate(known.to_device, 'B/s')}, latency {_micro(known.to_device_latency_s)}"),
+        ("  to host", f"{_rate(known.to_host, 'B/s')}, latency {_micro(known.to_host_latency_s)}"),
         (
             "  launch",
-            f"{_micro(found.launch_enqueue_s)} to enqueue, "
-            f"{_micro(found.launch_device_s)} one after another, "
-            f"{_micro(found.launch_round_trip_s)} to wait for",
+            f"{_micro(known.launch_enqueue_s)} to enqueue, "
+            f"{_micro(known.launch_device_s)} one after another, "
+            f"{_micro(known.launch_round_trip_s)} to wait for",
         ),
     ]
 
 
-def _kind(found: ceilings.Ceilings) -> str:
-    """What it was measured with; OpenCL's float16 would read as halves."""
-    width = found.fp32_type.removeprefix("float")
+def _kind(known: ceilings.Ceilings) -> str:
+    """The vector type of the measurement. OpenCL's own name float16 would look like half precision."""
+    width = known.fp32_type.removeprefix("float")
     return f"in vectors of {width}" if width else "without vectors"
 
 
-def _rate(found: Measured, unit: str) -> str:
-    return f"{found.median / 1e9:,.1f} G{unit} (±{found.spread / 2:.0%})"
+def _rate(measured: Measured, unit: str) -> str:
+    return f"{measured.median / 1e9:,.1f} G{unit} (±{measured.spread / 2:.0%})"
 
 
-def _micro(found: Measured) -> str:
-    return f"{found.median * 1e6:.1f} µs (±{found.spread / 2:.0%})"
+def _micro(measured: Measured) -> str:
+    return f"{measured.median * 1e6:.1f} µs (±{measured.spread / 2:.0%})"

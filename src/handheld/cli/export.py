@@ -1,4 +1,4 @@
-"""`handheld export`: a run file in another format."""
+"""`handheld export`: writes a run file in another format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def export(
         str, typer.Option("--format", metavar="FORMAT", help=f"One of: {', '.join(exporters.FORMATS)}.")
     ] = "csv",
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="PATH", help="Where to write. Default: beside the run file.")
+        Path | None,
+        typer.Option("--out", metavar="PATH", help="File or folder to write. Default: next to the run file."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`handheld study liu2019`: what training does to this device, and whether ten findings hold."""
+"""`handheld study liu2019`: measures what training does to this device, and tests ten published findings."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Workloads = Annotated[
     typer.Option(
         "--workloads",
         metavar="NAMES",
-        help=("trained: the ten that trained on the paper's device; all: its sixteen; or names with commas between."),
+        help=("trained: the ten that trained on the paper's device; all: its sixteen; or names, separated by commas."),
     ),
 ]
-Batch = Annotated[str, typer.Option("--batch", metavar="N,N", help=("Batch sizes."))]
+Batch = Annotated[str, typer.Option("--batch", metavar="N,N", help=("Batch sizes, separated by commas."))]
 Size = Annotated[str, typer.Option("--size", metavar="SIZE", help=("small, or paper: the published shapes."))]
 Seconds = Annotated[
     float,
-    typer.Option("--seconds", min=0.1, metavar="S", help=("Of steps in each run; sensors of power want 4 or more.")),
+    typer.Option("--seconds", min=0.1, metavar="S", help=("How long each run trains. Power sensors need 4 or more.")),
 ]
 Quick = Annotated[
-    bool, typer.Option("--quick", help=("A first look: four workloads, batches 4 and 64, 2 seconds a run."))
+    bool, typer.Option("--quick", help=("A first look: four workloads, batches 4 and 64, 2 seconds per run."))
 ]
 Out = Annotated[
     Path | None,
@@ -45,7 +45,7 @@ Out = Annotated[
         "--out",
         metavar="FOLDER",
         show_default=False,
-        help=("Where runs, result and page go; what is there is not run again. ./liu2019 if not given."),
+        help=("Folder for runs, result and page. Existing runs are not repeated. Default: ./liu2019."),
     ),
 ]
 Page = Annotated[
@@ -53,14 +53,18 @@ Page = Annotated[
     typer.Option(
         "--page",
         metavar="RESULT",
-        help=("Measure nothing: draw the page of a result, or of a folder of runs, again, beside it or into --out."),
+        help=("Measure nothing; draw the page of a result or of a folder of runs again, next to it or in --out."),
     ),
 ]
 Cool = Annotated[
     str,
-    typer.Option("--cool", metavar="S|auto", help=("Seconds between runs; auto: as sensors say, at most a minute.")),
+    typer.Option(
+        "--cool",
+        metavar="S|auto",
+        help=("Seconds between runs. auto waits until the device has cooled, at most a minute."),
+    ),
 ]
-Retry = Annotated[bool, typer.Option("--retry", help=("Also run again what did not train."))]
+Retry = Annotated[bool, typer.Option("--retry", help=("Also repeat the runs that did not train."))]
 
 
 def study_liu2019(
@@ -77,11 +81,11 @@ def study_liu2019(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Repeat the 2019 study on this device: utilisation, memory, power and speed over batch sizes.
+    """Repeat the 2019 study by Liu et al.: load, memory, power and speed by batch size.
 
-    Each of its ten findings is answered: holds, does not hold, or cannot be measured here and why,
-    with the figure beside the paper's. Writes a page (liu2019.html) and a result (liu2019.json)
-    beside the run files. Stopped, it keeps what was measured; the same command goes on.
+    Each of its ten findings gets an answer (holds, does not hold, or cannot be measured here and why)
+    and a figure next to the paper's. Writes a page (liu2019.html) and a result (liu2019.json) next to
+    the run files. After Ctrl-C the results so far are kept, and the same command continues.
 
     \b
     Examples:
@@ -101,7 +105,7 @@ def study_liu2019(
         rows = liu2019.study(names, on, sizes, out, size=size, settings=settings, retry=retry, tell=tell)
         kept = len(bench.open_results(out).rows)
         if kept and not json:
-            output.out.print(f"{out} holds {output.count(kept, 'run')} already", soft_wrap=True)
+            output.out.print(f"{out} already holds {output.count(kept, 'run')}", soft_wrap=True)
         try:
             with contextlib.closing(rows) as rows:  # type: ignore[type-var]
                 for count, row in enumerate(rows, 1):
@@ -109,25 +113,25 @@ def study_liu2019(
                         bench_tables.say_row(row, count)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_kept(out, on)) from None
-    made = liu2019.result(out, on)
-    result = liu2019.save(out, made)
+    study = liu2019.result(out, on)
+    result = liu2019.save(out, study)
     target = out / liu2019.PAGE
-    _write_page(target, made)
-    _present(made, result, target, json)
+    _write_page(target, study)
+    _present(study, result, target, json)
 
 
 def _again(page: Path, out: Path | None, json: bool) -> None:
-    """The page of what was measured: of a result as it is, of a folder read anew."""
-    made, result, target = liu2019.load(page), page, page.with_suffix(".html")
+    """Draw the page of a saved result, or of a folder, whose runs are read again."""
+    study, result, target = liu2019.load(page), page, page.with_suffix(".html")
     if page.is_dir() or out is not None:
         folder = out_folder(out or page)
-        result, target = liu2019.save(folder, made), folder / liu2019.PAGE
-    _write_page(target, made)
-    _present(made, result, target, json)
+        result, target = liu2019.save(folder, study), folder / liu2019.PAGE
+    _write_page(target, study)
+    _present(study, result, target, json)
 
 
 def _names(text: str) -> str | list[str]:
-    """A set's name as it is, names as a list."""
+    """The name of a set as text, several workload names as a list."""
     if text in ("trained", "all", "quick"):
         return text
     if not split(text):
@@ -136,66 +140,66 @@ def _names(text: str) -> str | list[str]:
 
 
 def _kept(out: Path, device: str) -> str:
-    """Result and page of what there is so far; what to say about it."""
+    """Write the result and the page of the finished runs. Returns what to tell the user."""
     try:
-        made = liu2019.result(out, device)
-    except HandheldError:  # nothing has ended yet
-        return f"interrupted before the first run had ended; {out} has nothing yet"
-    liu2019.save(out, made)
-    _write_page(out / liu2019.PAGE, made)
+        study = liu2019.result(out, device)
+    except HandheldError:  # No run has ended yet.
+        return f"interrupted before the first run ended; {out} is still empty"
+    liu2019.save(out, study)
+    _write_page(out / liu2019.PAGE, study)
     return (
-        f"interrupted; {len(made['rows'])} of {made['runs']} runs are kept, and "
-        f"{out / liu2019.PAGE} shows them. The same command goes on"
+        f"interrupted; {len(study['rows'])} of {study['runs']} runs are kept, and "
+        f"{out / liu2019.PAGE} shows them. Run the same command to continue"
     )
 
 
-def _write_page(path: Path, made: dict[str, Any]) -> None:
+def _write_page(path: Path, study: dict[str, Any]) -> None:
     try:
-        path.write_text(page2019.draw(made), encoding="utf-8")
+        path.write_text(page2019.draw(study), encoding="utf-8")
     except OSError as error:
         raise StudyError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _present(made: dict[str, Any], result: Path, target: Path, json: bool) -> None:
+def _present(study: dict[str, Any], result: Path, target: Path, json: bool) -> None:
     if json:
         output.print_json(
             {
                 "result": str(result),
                 "page": str(target),
-                "device": made["device"],
-                "runs": made["runs"],
-                "measured": _measured(made),
-                "disturbed": made["disturbed"],
-                "answers": made["answers"],
+                "device": study["device"],
+                "runs": study["runs"],
+                "measured": _measured(study),
+                "disturbed": study["disturbed"],
+                "answers": study["answers"],
             }
         )
         return
     table = Table(box=None, padding=(0, 1), show_header=False, pad_edge=False)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    for one in made["answers"]:
+    for answer in study["answers"]:
         table.add_row(
-            f"{one['number']}",
+            f"{answer['number']}",
             Text.assemble(
-                f"{one['claim']}: ",
-                (one["answer"], f"bold {COLOURS.get(one['answer'], 'yellow')}"),
-                f" ({one['extent']})" if one["extent"] else "",
+                f"{answer['claim']}: ",
+                (answer["answer"], f"bold {COLOURS.get(answer['answer'], 'yellow')}"),
+                f" ({answer['extent']})" if answer["extent"] else "",
             ),
         )
-        if one["here"]:
-            table.add_row("", f"here   {one['here']}")
-        if one["paper"]:
-            table.add_row("", f"paper  {one['paper']}", style="dim")
-        if one["why"]:
-            table.add_row("", f"why    {one['why']}", style="dim")
+        if answer["here"]:
+            table.add_row("", f"here   {answer['here']}")
+        if answer["paper"]:
+            table.add_row("", f"paper  {answer['paper']}", style="dim")
+        if answer["why"]:
+            table.add_row("", f"why    {answer['why']}", style="dim")
     output.out.print()
     output.out.print(table)
-    if made["disturbed"]:
-        output.warn(made["disturbed"])
+    if study["disturbed"]:
+        output.warn(study["disturbed"])
     output.out.print(
         output.grid(
             [
-                ("runs", f"{_measured(made)} of {made['runs']} measured on {made['device']}"),
+                ("runs", f"{_measured(study)} of {study['runs']} measured on {study['device']}"),
                 ("result", output.path(result)),
                 ("page", output.path(target)),
             ]
@@ -203,5 +207,5 @@ def _present(made: dict[str, Any], result: Path, target: Path, json: bool) -> No
     )
 
 
-def _measured(made: dict[str, Any]) -> int:
-    return sum(row["status"] == "measured" for row in made["rows"])
+def _measured(study: dict[str, Any]) -> int:
+    return sum(row["status"] == "measured" for row in study["rows"])

@@ -1,7 +1,7 @@
-"""A run file shown while it is written, from a process of its own: the run is not held up.
+"""Shows a run file while it is written, from a separate process so that the run is not slowed down.
 
-`python -m handheld.cli.live FILE.run`, started by `handheld profile --live`; ends when its standard
-input does, and leaves nothing on the screen.
+`handheld profile --live` starts it as `python -m handheld.cli.live FILE.run`. It ends when its
+standard input is closed, and leaves nothing on the screen.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from handheld.cli import output, run_tables
 from handheld.errors import RunFileError
 
 EVERY_S = 1.0
-BUSY = 0.1  # of a core, at most, on average: a large file is looked at less often
+BUSY = 0.1  # Largest average share of a core: a large file is read less often.
 OPS = 8
 
 
 @contextlib.contextmanager
 def watching(path: Path) -> Iterator[None]:
-    """Shows the file until the block ends."""
+    """Show the file until the block ends."""
     process = subprocess.Popen(
         (sys.executable, "-W", "ignore", "-m", "handheld.cli.live", str(path)),
         stdin=subprocess.PIPE,
@@ -51,14 +51,14 @@ def watching(path: Path) -> Iterator[None]:
 
 
 def so_far(path: Path) -> Group:
-    """What the file says already."""
+    """What the file holds so far."""
     try:
         with open_run(path) as run:
             if not run.steps():
-                return Group(Text("getting ready", style="bold"))
+                return Group(Text("preparing", style="bold"))
             return Group(_how_far(run), *run_tables.live(run, OPS))
-    except RunFileError:  # not there yet
-        return Group(Text("getting ready", style="bold"))
+    except RunFileError:  # The file does not exist yet.
+        return Group(Text("preparing", style="bold"))
 
 
 def _how_far(run: Run) -> Text:
@@ -76,7 +76,7 @@ def _how_far(run: Run) -> Text:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run: it will say
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The profile command handles Ctrl-C.
     with contextlib.suppress(OSError):
         os.nice(10)
     path = Path(sys.argv[1])

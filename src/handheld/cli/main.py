@@ -1,4 +1,4 @@
-"""The command line, assembled: `handheld doctor`, `train`, `profile`, `package`, ...."""
+"""Assembles the commands (`doctor`, `train`, `profile`, ...) and turns their errors into exit codes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _DEBUG = "--debug"
 
 
 class _Commands(TyperGroup):
-    """Turns errors made on purpose into one line and an exit code. With --json stdout holds one
-    document whatever happens: `{"error": {"type", "message"}}` if nothing better can be said."""
+    """Prints a known error as one line and sets the exit code.
+
+    With --json, stdout always holds one document. After an error it is `{"error": {"type", "message"}}`.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         as_json = "--json" in ctx.args
@@ -36,7 +38,7 @@ class _Commands(TyperGroup):
                 _stopped(stop, as_json)
         except typer.Exit:
             raise
-        except KeyboardInterrupt as again:  # fell into the end of the first one
+        except KeyboardInterrupt as again:  # a second Ctrl-C arrived while the first was handled
             _stopped(again, as_json)
         except Exception as error:
             if as_json:
@@ -50,18 +52,20 @@ class _Commands(TyperGroup):
 
 
 def _stopped(stop: KeyboardInterrupt, as_json: bool) -> NoReturn:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
-    found = _cause(stop)
-    text = str(found) or "interrupted"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The command is ending, so a further Ctrl-C has no work to stop.
+    cause = _cause(stop)
+    text = str(cause) or "interrupted"
     if as_json:
         output.print_error("Interrupted", text)
     output.stopped(text)
-    raise typer.Exit(128 + getattr(found, "signal", signal.SIGINT)) from None
+    raise typer.Exit(128 + getattr(cause, "signal", signal.SIGINT)) from None
 
 
 class _Interrupts:
-    """Raises KeyboardInterrupt for Ctrl-C, but not for those within `QUIET_S` after one, which
-    would fall into the end of the command."""
+    """Raises KeyboardInterrupt for Ctrl-C, unless another one came less than `QUIET_S` before.
+
+    A quick second Ctrl-C would interrupt the clean-up that the first one started.
+    """
 
     QUIET_S = 2.0
 
@@ -76,21 +80,21 @@ class _Interrupts:
 
 
 def _cause(stop: BaseException) -> BaseException:
-    """What the first Ctrl-C led to, also where a second one fell into its end."""
-    found: BaseException | None = stop
-    while found is not None and not isinstance(found, Interrupted):
-        found = found.__context__
-    return found or stop
+    """The `Interrupted` that the first Ctrl-C led to, even if a second Ctrl-C hid it; else `stop`."""
+    error: BaseException | None = stop
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__context__
+    return error or stop
 
 
 def _expected(error: Exception) -> bool:
-    """Errors made on purpose, missing packages, and what an OpenCL driver says."""
+    """Whether to show one line, without a traceback: own errors, missing packages and OpenCL driver errors."""
     from_driver = type(error).__module__.partition(".")[0] == "pyopencl"
     return isinstance(error, (HandheldError, ImportError)) or from_driver
 
 
 def _text(error: Exception) -> str:
-    if hasattr(error, "format_message"):  # of the command line itself: an unknown option
+    if hasattr(error, "format_message"):  # an error of the command line itself, such as an unknown option
         return str(error.format_message())
     if not isinstance(error, ImportError):
         name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
@@ -137,21 +141,21 @@ def handheld_command(
     ] = False,
     debug: Annotated[bool, typer.Option(_DEBUG, help="Show tracebacks of errors.")] = False,
 ) -> None:
-    """Train PyTorch models on phone-class hardware through OpenCL.
+    """Train PyTorch models on phone-class hardware and measure every op.
 
     \b
     Start here:
-    handheld doctor                       what this machine can do
-    handheld train lenet5 --data digits   train something real
+    handheld doctor                       show what this machine can do
+    handheld train lenet5 --data digits   train a first model
     """
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The entry point. `--debug` is understood anywhere on the line."""
+    """Runs the command line. `--debug` may stand anywhere in `argv`."""
     given = list(sys.argv[1:] if argv is None else argv)
     if _DEBUG in given:
         given = [_DEBUG, *(word for word in given if word != _DEBUG)]
-    # drivers chatter while they build kernels; what matters becomes a BuildError
+    # Drivers print messages while they build kernels. A failed build is reported as a BuildError.
     warnings.filterwarnings("ignore", message="Non-empty compiler output")
     warnings.showwarning = lambda message, *_, **__: output.warn(str(message))
     own = threading.current_thread() is threading.main_thread()

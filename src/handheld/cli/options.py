@@ -1,4 +1,4 @@
-"""Options that several commands have, said once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 from handheld.errors import HandheldError
 
 SPEC_HELP = (
-    "A workload (lenet5), a step file, or file.py:factory: a function that returns "
-    "(model, loss, optimizer) or, with an example batch or a function of its size, "
-    "(model, loss, optimizer, batch)."
+    "A workload (lenet5), a step file, or file.py:factory. The factory is a function that returns "
+    "(model, loss, optimizer) or (model, loss, optimizer, batch); batch is an example batch, or a "
+    "function that makes one for a batch size."
 )
 
 Spec = Annotated[str, typer.Argument(metavar="WHAT", help=SPEC_HELP, show_default=False)]
@@ -22,36 +22,40 @@ Size = Annotated[
         "--size",
         metavar="SIZE",
         show_default=False,
-        help=("Of a workload: small (images of 32x32), paper (as published, 224x224), or pixels."),
+        help=("Size of a workload: small (32x32 images), paper (as published, 224x224), or a number of pixels."),
     ),
 ]
 On = Annotated[
     str,
     typer.Option(
-        "--on", metavar="DEVICE", help=("opencl, opencl:NAME as doctor prints it, reference:cpu, reference:cuda.")
+        "--on",
+        metavar="DEVICE",
+        help=("opencl, opencl:NAME (names: handheld doctor), reference:cpu or reference:cuda."),
     ),
 ]
 Precision = Annotated[
-    str, typer.Option("--precision", metavar="NAME", help=("float32, or half: 16 bits in memory, and a scaled loss."))
+    str, typer.Option("--precision", metavar="NAME", help=("float32, or half: 16 bits in memory and a scaled loss."))
 ]
 Json = Annotated[bool, typer.Option("--json", help=('Print one JSON document: the result, or {"error": ...}.'))]
 AcceptFrozen = Annotated[
-    bool, typer.Option("--accept-frozen", help=("Go on although Python code read values while the step was captured."))
+    bool, typer.Option("--accept-frozen", help=("Continue although Python code read values during the capture."))
 ]
-Force = Annotated[bool, typer.Option("--force", help=("Replace a step file that is there already."))]
+Force = Annotated[bool, typer.Option("--force", help=("Replace an existing step file."))]
 Data = Annotated[
     str | None,
     typer.Option(
-        "--data", metavar="DATA", show_default=False, help=("Data to take example batches from, as in train.")
+        "--data", metavar="DATA", show_default=False, help=("Take example batches from this data, as in train.")
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help=("Same seed, device and tuning: same bits."))]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", help=("Random seed. Same seed, device and tuning: same bits."))
+]
 
 
 def out_folder(folder: Path) -> Path:
-    """The folder of --out, there before anything is measured."""
+    """Make the folder of --out before anything is measured, and return it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise HandheldError(f"--out {folder} cannot be made: {error.strerror}") from None
+        raise HandheldError(f"--out {folder} cannot be created: {error.strerror}") from None
     return folder

@@ -1,4 +1,4 @@
-"""What commands share to talk to people: two consoles, numbers with units, JSON."""
+"""Shared output of the commands: two consoles, numbers with units, JSON."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-#: results go to stdout, everything said about them to stderr
+#: Results go to stdout; progress, notes and errors go to stderr.
 out = Console(highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on stdout, whole and uncoloured; NaN and infinities become null."""
+    """Print one JSON document to stdout, without colour; NaN and infinities become null."""
     print(json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_error(kind: str, message: str) -> None:
-    """In the place of a result: which error, and the text that a person gets on stderr."""
+    """Print the error instead of a result, with the text that stderr gets."""
     print_json({"error": {"type": kind, "message": message}})
 
 
@@ -37,7 +37,7 @@ def finite(data: Any) -> Any:
 
 
 def fail(message: str) -> None:
-    """The one red line of a command that could not do what it was asked."""
+    """Print the single red line of a command that failed."""
     err.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
 
 
@@ -50,7 +50,7 @@ def warn(message: str) -> None:
 
 
 def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Names and values in two columns, the same ones in every table of a command."""
+    """Names and values in two columns. The name column has the same width in every table of a command."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=13)
     table.add_column(overflow="fold")
@@ -60,7 +60,7 @@ def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
 
 
 def middle(text: str, width: int) -> str:
-    """The text in so many columns: what is too much is left out of its middle."""
+    """The text, cut in its middle if it is longer than `width`."""
     if len(text) <= width:
         return text
     head = width // 2
@@ -68,7 +68,7 @@ def middle(text: str, width: int) -> str:
 
 
 def path(where: Path) -> str:
-    """A path in the value column of a grid: whole in --json, here what fits."""
+    """A path for the value column of a grid, cut to fit. (--json prints the whole path.)"""
     text = str(where)
     with contextlib.suppress(ValueError, RuntimeError):
         text = f"~/{where.relative_to(Path.home())}"
@@ -85,7 +85,7 @@ def size(nbytes: float) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """`1 step`, `28 launches`"""
+    """The number and the noun in singular or plural: `1 step`, `28 launches`."""
     ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
     return f"{number:,} {what}{ending}"
 
@@ -99,5 +99,5 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """A loss: four decimals, or an exponent where those would break a table."""
+    """A loss with four decimals, or with an exponent if it would not fit into a table."""
     return f"{value:.2e}" if abs(value) >= 1e4 else f"{value:.4f}"

@@ -1,4 +1,4 @@
-"""`handheld package`: capture to a step file, for devices without PyTorch."""
+"""`handheld package`: captures a model to a step file, for devices without PyTorch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ from handheld.resolve import StepFile, open_model
 from handheld.step import Step
 
 Batch = Annotated[
-    str | None,
-    typer.Option("--batch", metavar="N,N,...", help=("Batch sizes to package; the model's own if not given.")),
+    str | None, typer.Option("--batch", metavar="N,N,...", help=("Batch sizes to package. Default: the model's own."))
 ]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE.step", help=("Where to write; NAME.step if not given."))
-]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.step", help=("File to write. Default: NAME.step."))]
 
 
 def package(
@@ -38,8 +35,8 @@ def package(
 ) -> None:
     """Capture a model to a step file.
 
-    The file holds one state, and graphs for each batch size: data only, never code. It trains
-    where PyTorch is not installed: handheld train FILE.step
+    The file holds the model's state and one set of graphs per batch size. It contains data only, no
+    code, and trains where PyTorch is not installed: handheld train FILE.step
 
     \b
     Examples:
@@ -49,7 +46,7 @@ def package(
     started = time.perf_counter()
     spec = open_model(what, size)
     if isinstance(spec, StepFile):
-        raise HandheldError(f"{what} is a step file already")
+        raise HandheldError(f"{what} is already a step file")
     path = out or Path(f"{spec.name}.step")
     check_new(path, force)
     check_writable(path)

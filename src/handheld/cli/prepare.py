@@ -1,4 +1,4 @@
-"""Between what was typed and a plan: data that fits the model, the captured step, the rates."""
+"""Prepares what a command was given: loads data that fits the model, captures the step, sets the rates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from handheld.step import check_frozen as refuse_frozen
 
 
 def load(data: str, size: int, seed: int, spec: ModelSpec) -> DataSet:
-    """The data in the shape that the model takes."""
+    """Load the data in the shape that the model takes."""
     shape, options = spec.shape(), dict[str, Any]()
     if len(shape) == 4:
         options = {"size": shape[2], "gray": shape[1] == 1}
@@ -31,70 +31,71 @@ def load(data: str, size: int, seed: int, spec: ModelSpec) -> DataSet:
     return load_data(data, size, seed=seed, **options)
 
 
-def capture(spec: ModelSpec, size: int, seed: int, found: DataSet) -> Step:
+def capture(spec: ModelSpec, size: int, seed: int, dataset: DataSet) -> Step:
     if isinstance(spec, StepFile):
         step = spec.step([size], seed)
     else:
-        step = _capture(spec, [size], seed, found, _examples(found, 1)[0])
+        step = _capture(spec, [size], seed, dataset, _examples(dataset, 1)[0])
     if "train" not in step.graphs and not batch_sizes(step.graphs, "train"):
         raise HandheldError(
             f"{spec.name} has the graphs {', '.join(step.graphs)} and no single "
-            "training step: updates take turns as only your code can say. "
-            "Train it from Python; docs/api.md has a GAN as an example, "
-            "docs/suite.md DQN"
+            "training step, so only your own code can say in which order they run. "
+            "Try: train it from Python, as the GAN in docs/api.md "
+            "or DQN in docs/suite.md"
         )
     return step
 
 
 def capture_example(spec: ModelSpec, sizes: list[int], seed: int, data: str | None) -> tuple[Step, list[Any]]:
-    """The step from the model's own example or, with `data`, from its first batch; and the first
-    few batches of the data."""
+    """Capture the step from the model's own example or, with `data`, from the first batch of the data.
+
+    Returns the step and the first few batches of the data (none without `data`).
+    """
     if data is None:
         return spec.step(sizes, seed), []
-    found = load(data, max(sizes), seed, spec)
-    batches = _examples(found, 4)
-    return _capture(spec, sizes, seed, found, batches[0]), batches
+    dataset = load(data, max(sizes), seed, spec)
+    batches = _examples(dataset, 4)
+    return _capture(spec, sizes, seed, dataset, batches[0]), batches
 
 
-def _capture(spec: ModelSpec, sizes: list[int], seed: int, found: DataSet, batch: Any) -> Step:
+def _capture(spec: ModelSpec, sizes: list[int], seed: int, dataset: DataSet, batch: Any) -> Step:
     try:
-        return spec.step(sizes, seed, batch, len(found.classes) or None)
+        return spec.step(sizes, seed, batch, len(dataset.classes) or None)
     except BatchError as error:
-        raise DataError(f"{found.name} does not fit {spec.name}: {error}") from None
+        raise DataError(f"{dataset.name} does not fit {spec.name}: {error}") from None
 
 
-def _examples(found: DataSet, count: int) -> list[Any]:
-    """The first batches, as PyTorch's tensors."""
+def _examples(dataset: DataSet, count: int) -> list[Any]:
+    """The first batches, as PyTorch tensors."""
     import torch
 
     return [
         tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
-        for batch in itertools.islice(found.train.epoch(0), count)
+        for batch in itertools.islice(dataset.train.epoch(0), count)
     ]
 
 
-def check_fit(graph: Graph, found: DataSet, model: str) -> None:
-    """Shapes, types, and labels or tokens that the model has no place for, before a device is
-    opened."""
+def check_fit(graph: Graph, dataset: DataSet, model: str) -> None:
+    """Check shapes, types, and the range of labels or tokens before a device is opened."""
     limits = {name: rest for name, *rest in graph.notes.get("ranges", ())}
-    for data in filter(None, (found.train, found.test)):
+    for data in filter(None, (dataset.train, dataset.test)):
         try:
             check_batch(graph, next(iter(data.epoch(0))))
         except BatchError as error:
-            raise DataError(f"{found.name} does not fit {model}: {error}") from None
+            raise DataError(f"{dataset.name} does not fit {model}: {error}") from None
         for given, array in zip(graph.inputs, _held(data), strict=True):
             if given.name in limits and array is not None:
                 low, high, ignore = limits[given.name]
                 bad = array[((array < low) | (array >= high)) & (array != ignore)]
                 if bad.size:
                     raise DataError(
-                        f"{found.name} holds {int(bad.flat[0])} where {model} takes "
+                        f"{dataset.name} contains the value {int(bad.flat[0])}; {model} takes "
                         f"classes or tokens from {low} to {high - 1}"
                     )
 
 
 def _held(data: Data) -> tuple[Any, ...]:
-    """What data holds in memory for each input: all of it, or its labels."""
+    """The arrays that the data keeps in memory, one per input; None for an input that is read from files."""
     if isinstance(data, TextData):
         return data.tokens, data.tokens
     if isinstance(data, ImageData):
@@ -103,16 +104,16 @@ def _held(data: Data) -> tuple[Any, ...]:
 
 
 def check_new(path: Path, force: bool) -> None:
-    """A step file that is there already is replaced only if that was asked for."""
+    """Raise an error if the step file exists, unless --force was given."""
     if path.exists() and not path.is_dir() and not force:
         raise HandheldError(f"{path} exists. Add --force to replace it, or choose another name")
 
 
 def check_writable(path: Path) -> None:
-    """A place that cannot be written is known before the work, not after."""
+    """Raise an error before any work is done if the file cannot be written."""
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise HandheldError(f"{path} cannot be written: there is no folder {path.parent}")
+        raise HandheldError(f"{path} cannot be written: the folder {path.parent} does not exist")
     if path.is_dir():
         raise HandheldError(f"{path} cannot be written: it is a folder")
     try:
@@ -120,13 +121,15 @@ def check_writable(path: Path) -> None:
             pass
     except OSError as error:
         raise HandheldError(
-            f"{path} cannot be written: nothing can be made in {path.parent} ({error.strerror})"
+            f"{path} cannot be written: no file can be created in {path.parent} ({error.strerror})"
         ) from error
 
 
 def check_frozen(step: Step, spec: ModelSpec, accept: bool) -> str:
-    """An error if Python code decided something once, unless that was accepted (of a step file:
-    when it was packaged); then what to say about it."""
+    """Refuse a step in which Python code decided something from values, unless that is accepted.
+
+    For a step file, it was accepted when the file was packaged. Returns a note for the user, or "".
+    """
     if not step.frozen():
         return ""
     if not accept and not isinstance(spec, StepFile):
@@ -135,7 +138,7 @@ def check_frozen(step: Step, spec: ModelSpec, accept: bool) -> str:
 
 
 def graphs_for(step: Step, size: int) -> list[str]:
-    """Of a step packaged for several batch sizes, those that this run needs."""
+    """The graphs of this batch size, from a step packaged for several."""
     sizes = batch_sizes(step.graphs, "train")
     if not sizes:
         graph = step.graphs["train"]
@@ -147,19 +150,19 @@ def graphs_for(step: Step, size: int) -> list[str]:
             )
         return list(step.graphs)
     if size not in sizes:
-        raise HandheldError(f"batch {size} is not packaged; there are {', '.join(map(str, sizes))}")
+        raise HandheldError(f"batch {size} is not in the step file; it has  {', '.join(map(str, sizes))}")
     return [name for name in step.graphs if name.partition("@")[2].partition(".")[0] == str(size)]
 
 
 def check_rates(schedule: str, lr: float | None) -> None:
     if schedule not in ("cosine", "constant"):
-        raise HandheldError(f"no schedule is called {schedule!r}. Try: cosine or constant")
+        raise HandheldError(f"there is no schedule {schedule!r}. Try: cosine or constant")
     if lr is not None and not 0 <= lr <= float(np.finfo(np.float32).max):
-        raise HandheldError(f"--lr {lr:g} makes no sense: a learning rate is a finite number, 0 or more")
+        raise HandheldError(f"--lr {lr:g}: a learning rate must be a finite number, 0 or more")
 
 
 def schedule_of(name: str, lr: float | None, own: Sequence[float], epochs: int) -> Schedule:
-    """Rates over the epochs, from the optimizer's own or the one that was asked for."""
+    """Learning rates over the epochs, starting from `lr` or, if it is None, from the optimizer's own rates."""
     base = list(own) if lr is None else [lr] * len(own)
 
     def rates(epoch: float) -> list[float]:

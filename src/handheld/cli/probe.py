@@ -1,4 +1,4 @@
-"""One device computes something tiny. Run in a child process: a driver may crash or hang."""
+"""Lets one device compute something small, in a child process because a driver may crash or hang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT = 60.0
 
 
 def probe_step(n: int = 64) -> Step:
-    """y = 2x + 1 and z = y y, by hand: no PyTorch needed."""
+    """A step that computes y = 2x + 1 and z = y @ y, built by hand so that PyTorch is not needed."""
     tensors = {i: Tensor(i, (n, n), F32, role) for i, role in enumerate(("input", "activation", "activation"))}
     whole = [View(i, (n, n), (n, 1)) for i in tensors]
     line = (
@@ -49,24 +49,24 @@ def probe_step(n: int = 64) -> Step:
 
 
 def run(device: str) -> str:
-    """Empty if the device computes what it should, else why not."""
+    """Compute the probe step on the device. Returns "" if the result is right, else what is wrong."""
     x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     try:
         with probe_step().plan(device).start() as trainer:
             trainer.run("probe", x)
-            got = trainer.outputs()
+            outputs = trainer.outputs()
     except HandheldError as error:
         return str(error)
     y = 2 * x.astype(np.float64) + 1
-    for name, want in (("y", y), ("z", y @ y)):
-        error_size = np.linalg.norm(got[name] - want) / np.linalg.norm(want)
+    for name, expected in (("y", y), ("z", y @ y)):
+        error_size = np.linalg.norm(outputs[name] - expected) / np.linalg.norm(expected)
         if not error_size < 1e-5:
             return f"wrong result: {name} is off by {error_size:.1e}"
     return ""
 
 
 def run_in_child(device: str) -> str:
-    """As `run`, and whatever the driver does to the process is an answer too."""
+    """As `run`, in a child process: a crash or a hang of the driver is also returned as text."""
     answer = None
     with Child(python_module("handheld.cli.probe")) as child:
         child.send({"device": device})
@@ -83,10 +83,10 @@ def run_in_child(device: str) -> str:
 
 def _main() -> None:
     parent = Parent()
-    if (asked := parent.receive()) is not None:
+    if (request := parent.receive()) is not None:
         try:
-            problem = run(asked["device"])
-        except Exception as error:  # drivers have errors of their own: any is an answer
+            problem = run(request["device"])
+        except Exception as error:  # Drivers raise their own types of errors; each one means that the probe failed.
             problem = f"{type(error).__name__}: {error}"
         parent.send({"problem": problem})
 

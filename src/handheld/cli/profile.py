@@ -27,11 +27,11 @@ from handheld.profile.sampling import sources
 from handheld.resolve import ModelSpec, open_model
 from handheld.step import Step
 
-SAY_S = 0.25  # between two looks at how far it is
+SAY_S = 0.25  # Seconds between two updates of the progress line.
 
 
 Batch = Annotated[
-    int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; the model's own if not given."))
+    int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size. Default: the model's own."))
 ]
 Steps = Annotated[int, typer.Option("--steps", min=1, metavar="N", help=("Steps to run."))]
 Graph = Annotated[
@@ -39,22 +39,19 @@ Graph = Annotated[
     typer.Option(
         "--graph",
         metavar="NAME",
-        help=("The graph to run; if not given the one that trains, or several updates in turn."),
+        help=("The graph to run. Default: the graph that trains; if there are several, they take turns."),
     ),
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE.run", help=("Where to write the run; NAME-N.run if not given."))
+    Path | None, typer.Option("--out", metavar="FILE.run", help=("Run file to write. Default: NAME-N.run."))
 ]
 Energy = Annotated[
-    bool, typer.Option("--energy", help=("Measure the energy of each op, too: takes minutes, and a sensor of power."))
+    bool, typer.Option("--energy", help=("Also measure the energy of each op. Takes minutes and needs a power sensor."))
 ]
 EnergySeconds = Annotated[
     float | None,
     typer.Option(
-        "--energy-seconds",
-        min=1,
-        metavar="S",
-        help=("How long that may take, about; fewer ops are told apart in less time."),
+        "--energy-seconds", min=1, metavar="S", help=("About how long --energy may take. Less time resolves fewer ops.")
     ),
 ]
 EstimateEnergy = Annotated[
@@ -62,19 +59,18 @@ EstimateEnergy = Annotated[
     typer.Option(
         "--estimate-energy",
         help=(
-            "Estimate energy as --watts-busy times busy time and --watts-idle times the rest; marked "
+            "Estimate energy as --watts-busy times busy time plus --watts-idle times idle time. Marked "
             "as an estimate wherever it appears."
         ),
     ),
 ]
 WattsBusy = Annotated[
-    float | None,
-    typer.Option("--watts-busy", metavar="W", help=("For the estimate: what the device takes while it works.")),
+    float | None, typer.Option("--watts-busy", metavar="W", help=("For the estimate: power of the busy device."))
 ]
 WattsIdle = Annotated[
-    float, typer.Option("--watts-idle", metavar="W", help=("For the estimate: what it takes while it does not."))
+    float, typer.Option("--watts-idle", metavar="W", help=("For the estimate: power of the idle device."))
 ]
-LiveOption = Annotated[bool, typer.Option("--live", help=("Show the run in the terminal while it goes on."))]
+LiveOption = Annotated[bool, typer.Option("--live", help=("Show tables in the terminal during the run."))]
 
 
 def profile(
@@ -96,11 +92,11 @@ def profile(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Run a training step many times and say where its time, memory and energy go.
+    """Run a training step many times and show where its time, memory and energy go.
 
-    Everything is written to a run file as it happens: a run that is stopped or killed still opens
-    (`handheld show FILE.run`, or handheld.open_run in Python). Sensors that are here are sampled
-    beside it; those that are not are in the file with the reason.
+    The run file is written continuously, so a stopped or killed run still opens (handheld show
+    FILE.run, or handheld.open_run in Python). Available sensors are sampled during the run; for each
+    missing sensor, the file holds the reason.
 
     \b
     Examples:
@@ -111,12 +107,12 @@ def profile(
     """
     estimate = _estimate(estimate_energy, watts_busy, watts_idle)
     if energy:
-        sources().need_power()  # before anything is captured
+        sources().need_power()  # A missing power sensor is reported before the capture.
     spec = open_model(what, size)
     batch_size = batch or spec.default_batch
     step, runs = _captured(spec, batch_size, seed, data)
-    given = _inputs(step, runs, graph, seed)
-    names = list(given)
+    inputs = _inputs(step, runs, graph, seed)
+    names = list(inputs)
     used = "random" if runs.get(names[0]) is None else data or "example"
     about: dict[str, Any] = {"what": spec.name, "batch": batch_size, "seed": seed, "data": used}
     path = out or _free(spec.name)
@@ -124,7 +120,7 @@ def profile(
     with _kept(path), _shown(path, live and not json, json) as progress:
         run = measure(
             plan,
-            given[names[0]] if len(names) == 1 else given,
+            inputs[names[0]] if len(names) == 1 else inputs,
             path,
             steps=steps,
             graph=names,
@@ -140,9 +136,9 @@ def profile(
 
 
 def _captured(spec: ModelSpec, batch_size: int, seed: int, data: str | None) -> tuple[Step, dict[str, Any]]:
-    """The step, and by graph that trains the batch that it gets."""
+    """The captured step, and the batch for each graph that trains."""
     step, batches = capture_example(spec, [batch_size], seed, data)
-    frozen = check_frozen(step, spec, accept=True)  # where time goes does not depend on it
+    frozen = check_frozen(step, spec, accept=True)  # The costs do not depend on the frozen values.
     if frozen:
         output.warn(frozen)
     example = batches[0] if batches else spec.example(batch_size)
@@ -150,17 +146,17 @@ def _captured(spec: ModelSpec, batch_size: int, seed: int, data: str | None) -> 
 
 
 def _inputs(step: Step, runs: dict[str, Any], graph: str | None, seed: int) -> dict[str, Any]:
-    """By graph that is run: what it is given in every step."""
+    """The inputs of each graph that will run. They are the same in every step."""
     names = [graph] if graph else list(runs)
     if names[0] not in step.graphs:
-        raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
-    # a graph that no training step runs may want other shapes than the example's
+        raise HandheldError(f"there is no graph {graph!r}; the step has {', '.join(step.graphs)}")
+    # A graph that is not part of training may take other shapes than the example.
     return {name: inputs_for(runs.get(name), step.graphs[name], seed) for name in names}
 
 
 @contextlib.contextmanager
 def _kept(path: Path) -> Iterator[None]:
-    """Ctrl-C says what is left of the run."""
+    """After Ctrl-C, say how much of the run is in the file."""
     try:
         yield
     except KeyboardInterrupt:
@@ -168,30 +164,30 @@ def _kept(path: Path) -> Iterator[None]:
             raise
         with open_run(path) as run:
             done = output.count(len(run.steps()), "step")
-        raise KeyboardInterrupt(f"interrupted; {done} of it are in {path}. Try: handheld show {path}") from None
+        raise KeyboardInterrupt(f"interrupted; {path} holds {done}. Try: handheld show {path}") from None
 
 
 def _estimate(wanted: bool, busy: float | None, idle: float) -> Estimate | None:
     if not wanted:
         if busy is not None or idle:
-            raise HandheldError("--watts-busy and --watts-idle are for --estimate-energy")
+            raise HandheldError("--watts-busy and --watts-idle need --estimate-energy")
         return None
     if busy is None:
         raise HandheldError(
-            "an estimate needs to know what the device takes: give --watts-busy W, and --watts-idle W if you know it"
+            "an estimate needs the power of the device. Try: --watts-busy W, and --watts-idle W if you know it"
         )
     return Estimate(busy, idle)
 
 
 def _free(name: str) -> Path:
-    """NAME-1.run, or the next number that is not taken."""
+    """NAME-1.run, or the first number whose file does not exist."""
     stem = Path(name).stem.replace(":", "-") or "run"
     return next(path for n in range(1, 1_000_000) if not (path := Path(f"{stem}-{n}.run")).exists())
 
 
 @contextlib.contextmanager
 def _shown(path: Path, live: bool, quiet: bool) -> Iterator[Progress | None]:
-    """On a terminal: a line that says how far it is, or, if asked for, the run itself."""
+    """On a terminal, show a progress line or, with --live, the tables of the run."""
     if quiet or not output.err.is_terminal:
         yield None
         return

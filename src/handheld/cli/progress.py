@@ -1,4 +1,4 @@
-"""What a training run looks like while it runs: a line an epoch, a bar below them."""
+"""Shows a training run while it runs: one line per epoch, and a progress bar below."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEAD = f"{'epoch':>6} {'loss':>9} {'test loss':>10} {'accuracy':>9} {'rate':>10
 
 
 class Bar:
-    """A callback of the training loop. Without a terminal only the epochs' lines appear."""
+    """A callback of the training loop. Without a terminal, only the lines of the epochs are printed."""
 
     def __init__(self, data: Data, epochs: int, quiet: bool) -> None:
         self.quiet = quiet
@@ -52,7 +52,7 @@ class Bar:
     def on_step(self, now: StepProgress) -> None:
         clock = time.monotonic()
         self._times.append((clock, now.samples))
-        if self.bar.disable or clock - self._shown < 0.1:  # a terminal is no oscilloscope
+        if self.bar.disable or clock - self._shown < 0.1:  # Ten updates per second are enough for a reader.
             return
         self._shown = clock
         done = (now.epoch - 1) * (now.batches or 0) + now.position

@@ -1,4 +1,4 @@
-"""What a run looks like in a terminal: tables of 80 columns."""
+"""Prints a run as tables of 80 columns."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from handheld.analyse.summary import GraphSummary
 from handheld.cli import output
 from handheld.measure.ceilings import disturbed
 
-SHOWN = 12  # rows of a table
-LEAST_SHARE = 0.0005  # of a step: parts below it are not shown
+SHOWN = 12  # Rows per table.
+LEAST_SHARE = 0.0005  # Parts below this share of a step are not shown.
 
 
 def present(run: Run, json: bool = False) -> None:
-    """All of it, as `handheld profile` ends and `handheld show` prints it."""
+    """Print everything: what `handheld profile` shows at its end and `handheld show` always."""
     if json:
         output.print_json(
             {
@@ -43,36 +43,36 @@ def present(run: Run, json: bool = False) -> None:
     rows = run.op_energy()
     for rail in dict.fromkeys(row.rail for row in rows):
         output.out.print(joules(run, [row for row in rows if row.rail == rail], rail))
-    for one in run.findings():
-        output.out.print(Text.assemble((f"{one.kind}: ", "bold"), one.text), soft_wrap=False)
+    for finding in run.findings():
+        output.out.print(Text.assemble((f"{finding.kind}: ", "bold"), finding.text), soft_wrap=False)
     for note in run.notes():
         output.warn(note.text)
     output.out.print(Text.assemble(("run file ", "dim"), str(run.path)), soft_wrap=True)
 
 
 def live(run: Run, count: int) -> Iterable[RenderableType]:
-    """While it goes on."""
+    """The tables that are shown during a run."""
     yield head(run)
     if run.periods:
         yield ops(run, count)
 
 
 def head(run: Run) -> Table:
-    one = run.summary()
+    summary = run.summary()
     rows: list[tuple[str, str | Text]] = [
-        ("device", f"{one.device} ({one.name})"),
+        ("device", f"{summary.device} ({summary.name})"),
         (
             "step",
             " and ".join(run.graphs)
-            + (f", batch {one.batch}" if one.batch else "")
-            + (", in halves" if one.precision == "half" else "")
-            + f"; {output.count(one.steps, 'step')}, {one.recorded} with op times",
+            + (f", batch {summary.batch}" if summary.batch else "")
+            + (", half precision" if summary.precision == "half" else "")
+            + f"; {output.count(summary.steps, 'step')}, {summary.recorded} with op times",
         ),
     ]
     rows += [
-        ("time" if len(run.graphs) == 1 else f"time of {name}", _time(graph)) for name, graph in one.graphs.items()
+        ("time" if len(run.graphs) == 1 else f"time of {name}", _time(graph)) for name, graph in summary.graphs.items()
     ]
-    use = one.utilisation
+    use = summary.utilisation
     if use.device_busy is not None:
         rows.append(
             (
@@ -85,23 +85,23 @@ def head(run: Run) -> Table:
     low = disturbed((run.meta.get("ceilings") or {}).get("others"))
     if low:
         rows.append(("", f"the ceilings are {low}"))
-    if one.launches:
-        rows.append(("launches", _launches(one.launches)))
-    rows += _memory(one.memory)
-    rows.append(("energy", _energy(one.energy)))
-    rows.append(("overhead", _overhead(one.overhead)))
-    if one.status not in ("complete", "running"):
-        rows.append(("ended", one.status))
+    if summary.launches:
+        rows.append(("launches", _launches(summary.launches)))
+    rows += _memory(summary.memory)
+    rows.append(("energy", _energy(summary.energy)))
+    rows.append(("overhead", _overhead(summary.overhead)))
+    if summary.status not in ("complete", "running"):
+        rows.append(("ended", summary.status))
     return output.grid(rows)
 
 
 def _time(graph: GraphSummary) -> str:
-    times, found = graph.variance.times, graph.parts
+    times, parts = graph.variance.times, graph.parts
     if times is None or times.n < FEW:
-        return f"{found.ms:.3f} ms a step, of recorded ones alone: too few others" if found else "too few steps to say"
+        return f"{parts.ms:.3f} ms per step, from recorded steps only (too few others)" if parts else "too few steps"
     count = graph.variance.warm_up
-    warm = f"; {output.count(count, 'step')} of warm-up" if count else ""
-    return f"{times.median:.3f} ms a step in the median (5% {times.p5:.3f}, 95% {times.p95:.3f}){warm}"
+    warm = f"; {output.count(count, 'step')} to warm up" if count else ""
+    return f"{times.median:.3f} ms per step in the median (5% {times.p5:.3f}, 95% {times.p95:.3f}){warm}"
 
 
 def _share(share: float | None) -> str:
@@ -116,8 +116,8 @@ def _cores(cores: dict[str, float]) -> str:
 
 def _launches(launch: LaunchCost) -> str:
     late = launch.start_us
-    return f"{launch.per_step:.0f} a step, {launch.enqueue_us:.1f} µs of the host each" + (
-        "" if late is None else f"; an idle device begins {max(late, 0.0):.0f} µs later"
+    return f"{launch.per_step:.0f} per step, {launch.enqueue_us:.1f} µs of host time each" + (
+        "" if late is None else f"; an idle device starts after {max(late, 0.0):.0f} µs"
     )
 
 
@@ -139,39 +139,39 @@ def _memory(memory: MemorySummary) -> list[tuple[str, str | Text]]:
 def _energy(rows: list[RailEnergy]) -> str:
     measured = [row for row in rows if not row.estimate]
     text = "; ".join(
-        f"{row.rail} {row.joules_step:.4g} J a step, {row.watts:.1f} W"
+        f"{row.rail} {row.joules_step:.4g} J per step, {row.watts:.1f} W"
         + (f" (idle {row.idle_watts:.1f} W)" if row.idle_watts is not None else "")
         for row in measured
     )
-    text = text or "not measured: no sensor of power is here (handheld doctor says why)"
+    text = text or "not measured: there is no power sensor here (handheld doctor says why)"
     for row in rows:
         if row.estimate:
-            text += f"; estimate, not measured: {row.joules_step:.4g} J a step, if the device takes what was stated"
+            text += f"; estimate, not measured: {row.joules_step:.4g} J per step at the stated power"
     return text
 
 
 def _overhead(overhead: Overhead) -> str:
     sampler, share = overhead.sampler, overhead.recording_share
     ratio = overhead.recorded_over_others
-    said = [f"recording {share:.1%} of the run" if share is not None else "recording: no window of steps was timed yet"]
+    texts = [f"recording {share:.1%} of the run" if share is not None else "recording: not timed yet"]
     if ratio is not None:
-        said.append(f"recorded steps take {ratio:.2f} of others")
-    said.append(f"sensors {sampler.cpu_share:.1%} of a core" if sampler else "no sensors")
-    return ", ".join(said)
+        texts.append(f"a recorded step takes {ratio:.2f}x the time of others")
+    texts.append(f"sensors {sampler.cpu_share:.1%} of a core" if sampler else "no sensors")
+    return ", ".join(texts)
 
 
 def parts(run: Run, graph: str) -> Table:
-    """Where the time of a step goes, of those with op times."""
-    found = run.parts(graph)
-    assert found is not None
+    """Where the time of a step goes, as the mean of the steps with op times."""
+    parts = run.parts(graph)
+    assert parts is not None
     title = "where a recorded step goes"
     if len(run.graphs) > 1:
         title = f"a recorded step of {graph}"
     table = _table(title, "mean ms", "share")
-    for name, ms in found.by_name().items():
-        if abs(ms) > LEAST_SHARE * found.ms:
-            table.add_row(name, f"{ms:.3f}", f"{ms / found.ms:.1%}")
-    table.add_row("all", f"{found.ms:.3f}", "100%", style="bold")
+    for name, ms in parts.by_name().items():
+        if abs(ms) > LEAST_SHARE * parts.ms:
+            table.add_row(name, f"{ms:.3f}", f"{ms / parts.ms:.1%}")
+    table.add_row("all", f"{parts.ms:.3f}", "100%", style="bold")
     return table
 
 
@@ -184,7 +184,7 @@ def _table(first: str, *others: str) -> Table:
 
 
 def ops(run: Run, count: int) -> Table:
-    """The longest ops."""
+    """The ops that take the longest."""
     table = _table("op", "phase", "ms", "share", "spread", "GFLOP/s", "GB/s")
     rows = [row for row in run.ops() if row.ms is not None]
     for row in rows[:count]:
@@ -216,32 +216,32 @@ def _millijoules(joules: float | None) -> str:
 
 
 def joules(run: Run, rows: list[OpEnergy], rail: str) -> Table:
-    """Energy of op signatures on one rail, by each method."""
+    """Energy per op signature on one rail, one column per method."""
     methods = list(dict.fromkeys(row.method for row in rows))
-    title = "energy of ops: an estimate" if "estimate" in methods else f"energy of ops, {rail}"
+    title = "energy of ops (an estimate)" if "estimate" in methods else f"energy of ops, {rail}"
     heads = [word for m in methods for word in ((f"{m} mJ",) if m == "estimate" else (f"{m} mJ", "±"))]
     table = _table(title, *heads)
-    mine = {(row.signature, row.method): row for row in rows}
+    by_key = {(row.signature, row.method): row for row in rows}
     most: dict[str, float] = {}
     for row in rows:
         most[row.signature] = max(row.joules, most.get(row.signature, row.joules))
     for key in sorted(most, key=lambda key: -most[key])[:SHOWN]:
         cells = []
         for method in methods:
-            one = mine.get((key, method))
-            cells.append(f"{one.joules * 1e3:.3f}" if one else "")
+            energy = by_key.get((key, method))
+            cells.append(f"{energy.joules * 1e3:.3f}" if energy else "")
             if method != "estimate":
-                high = one.high_joules if one else None
-                cells.append("" if one is None or high is None else f"{(high - one.joules) * 1e3:.3f}")
+                high = energy.high_joules if energy else None
+                cells.append("" if energy is None or high is None else f"{(high - energy.joules) * 1e3:.3f}")
         table.add_row(key, *cells)
     if "estimate" in methods:
         return table
     for step in run.step_energy():
         if step.rail == rail:
-            found = {"slope": step.slope, "alone": step.alone}
-            sums = [cell for m in methods for cell in (_millijoules(found[m]), "")]
+            totals = {"slope": step.slope, "alone": step.alone}
+            sums = [cell for m in methods for cell in (_millijoules(totals[m]), "")]
             table.add_row("sum over ops", *sums, style="bold")
             table.add_row(
-                "a step, measured", f"{step.joules * 1e3:.3f}", f"{step.half_width * 1e3:.3f}", "", "", style="bold"
+                "one step, measured", f"{step.joules * 1e3:.3f}", f"{step.half_width * 1e3:.3f}", "", "", style="bold"
             )
     return table

@@ -1,4 +1,4 @@
-"""What `doctor` says of sensors: each with a live reading, or the reason that there is none."""
+"""The sensors in `handheld doctor`: a live reading of each, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -13,32 +13,37 @@ from handheld.sensors import Channel, ProbedSource, SensorLost, Where, find
 from handheld.sensors.base import Value
 from handheld.sensors.counters import rate
 
-APART_S = 0.25  # between two readings of a counter
-_EACH = 4  # channels of a kind that are shown one by one
+APART_S = 0.25  # Seconds between the two readings of a counter.
+_EACH = 4  # Up to this many channels of one kind are shown one by one.
 
 
 def examine(where: Where | None = None) -> list[dict[str, Any]]:
-    """Every source as plain data. A counter has a rate: W for J, a share of the time for s."""
-    found = find(where)
+    """Every sensor source as plain data. A counter gets a rate: W for J, a share of the time for s."""
+    sources = find(where)
     time.sleep(APART_S)
-    return [_examined(one) for one in found]
+    return [_examined(source) for source in sources]
 
 
-def _examined(one: ProbedSource) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": one.name, "about": one.about, "available": not one.reason, "reason": one.reason}
-    if one.sensor is None:
+def _examined(source: ProbedSource) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "name": source.name,
+        "about": source.about,
+        "available": not source.reason,
+        "reason": source.reason,
+    }
+    if source.sensor is None:
         return data
     try:
-        now, last = time.monotonic(), tuple(one.sensor.read())
+        now, last = time.monotonic(), tuple(source.sensor.read())
     except (SensorLost, OSError) as error:
         return {**data, "available": False, "reason": str(error)}
     finally:
-        one.sensor.close()
+        source.sensor.close()
     channels = [
-        _channel(channel, (one.t_s, before), (now, after))
-        for channel, before, after in zip(one.sensor.channels, one.first, last, strict=True)
+        _channel(channel, (source.t_s, before), (now, after))
+        for channel, before, after in zip(source.sensor.channels, source.first, last, strict=True)
     ]
-    return {**data, "period_s": one.sensor.period_s, "cost_s": one.cost_s, "channels": channels}
+    return {**data, "period_s": source.sensor.period_s, "cost_s": source.cost_s, "channels": channels}
 
 
 def _channel(channel: Channel, before: tuple[float, Value], after: tuple[float, Value]) -> dict[str, Any]:
@@ -61,15 +66,15 @@ def _channel(channel: Channel, before: tuple[float, Value], after: tuple[float, 
 
 
 def rows(sensors: list[dict[str, Any]]) -> list[tuple[str, str | Text]]:
-    """The same for people: names and a line or two each."""
-    made: list[tuple[str, str | Text]] = []
-    for one in sensors:
-        if not one["available"]:
-            made.append((one["name"], Text(f"no: {one['reason']}", style="dim")))
+    """The same as names and text for the terminal."""
+    rows: list[tuple[str, str | Text]] = []
+    for sensor in sensors:
+        if not sensor["available"]:
+            rows.append((sensor["name"], Text(f"no: {sensor['reason']}", style="dim")))
             continue
-        often = f"every {_seconds(one['period_s'])}, {_seconds(one['cost_s'])} a reading"
-        made.append((one["name"], Text.assemble(_reading(one["channels"]), (f" ({often})", "dim"))))
-    return made
+        often = f"every {_seconds(sensor['period_s'])}, {_seconds(sensor['cost_s'])} per reading"
+        rows.append((sensor["name"], Text.assemble(_reading(sensor["channels"]), (f" ({often})", "dim"))))
+    return rows
 
 
 def _reading(channels: list[dict[str, Any]]) -> str:
@@ -87,14 +92,14 @@ def _reading(channels: list[dict[str, Any]]) -> str:
 
 
 def _number(channel: dict[str, Any]) -> float | None:
-    found: float | None = channel["rate"] if channel["counter"] else channel["value"]
-    return found
+    number: float | None = channel["rate"] if channel["counter"] else channel["value"]
+    return number
 
 
 def _value(channel: dict[str, Any]) -> str:
     number = _number(channel)
     if number is None:
-        return f"not read: {channel['reason'] or 'the counter did not run on'}"
+        return f"not read: {channel['reason'] or 'the counter did not advance'}"
     return _WORDS[channel["quantity"], channel["counter"]](number)
 
 
@@ -102,7 +107,7 @@ _WORDS: dict[tuple[str, bool], Callable[[float], str]] = {
     ("power", False): lambda w: f"{w:.3g} W" if w < 1000 else f"{w:,.0f} W",
     ("energy", True): lambda w: f"{w:.3g} W" if w < 1000 else f"{w:,.0f} W",
     ("energy", False): lambda j: f"{j / 3600:.3g} Wh",
-    ("time", True): lambda share: f"{min(share, 1):.0%}",  # ticks are coarse: 101%
+    ("time", True): lambda share: f"{min(share, 1):.0%}",  # Coarse ticks may give 101%.
     ("time", False): lambda s: f"{s:.3g} s",
     ("utilisation", False): lambda percent: f"{percent:.0f}%",
     ("frequency", False): lambda hz: f"{hz / 1e9:.2f} GHz" if hz >= 1e9 else f"{hz / 1e6:.0f} MHz",

@@ -1,4 +1,4 @@
-"""`handheld show`: what a run file holds."""
+"""`handheld show`: prints the tables of a run file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from handheld.cli.run_tables import present
 
 
 def show(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE.run", help=("A run file, also one that is still being written."))
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE.run", help=("A run file; it may still be in progress."))],
     json: Json = False,
 ) -> None:
-    """Print what a run file holds, as `handheld profile` does when it ends.
+    """Print the tables of a run file, as `handheld profile` does at its end.
 
     \b
     Examples:

@@ -1,5 +1,4 @@
-"""An answer to Ctrl-C while a driver cannot be interrupted: it builds, or the device finishes what
-it was given."""
+"""Answers Ctrl-C while the main thread is inside a driver call that cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -14,8 +13,11 @@ PATIENCE_S = 1.0
 
 
 def answer() -> None:
-    """From now on the first Ctrl-C that has not ended the process after a moment is answered on
-    stderr, also while the main thread is inside of a driver and runs no handler."""
+    """Start to watch for Ctrl-C: if the process still runs a moment later, print a note to stderr.
+
+    A thread prints it, because the main thread runs no signal handler while it is inside a driver
+    (for example during a build, or while the device finishes its queue).
+    """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -26,4 +28,4 @@ def _watch(reading: int) -> None:
     while os.read(reading, 1)[0] not in (signal.SIGINT, signal.SIGTERM):
         pass
     time.sleep(PATIENCE_S)
-    output.warn("stopping; what has begun is finished first")
+    output.warn("stopping after the work in progress")

@@ -1,4 +1,4 @@
-"""`handheld study`: the two papers, repeated on the device at hand."""
+"""`handheld study`: repeats two published studies on this device."""
 
 from __future__ import annotations
 
@@ -34,23 +34,22 @@ MODELS, WIDTHS = ",".join(das.MODELS), ",".join(map(str, das.WIDTHS))
 LEAST_WIDTH, MOST_WIDTH = 1, 1 << 15
 
 
-On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME as doctor prints it."))]
+On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME (names: handheld doctor)."))]
 Steps = Annotated[
-    int,
-    typer.Option("--steps", min=1, metavar="N", help=("Steps of each model and way, at most: slow ones make fewer.")),
+    int, typer.Option("--steps", min=1, metavar="N", help=("Most steps per model and variant; slow ones run fewer."))
 ]
 Models = Annotated[str, typer.Option("--models", metavar="M,M,...", help=("Which of the four models."))]
 Widths = Annotated[str, typer.Option("--widths", metavar="W,W,...", help=("Layer widths of the sweep."))]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FOLDER", help=("Where the result and its page go; ./das2022 if not given.")),
+    typer.Option("--out", metavar="FOLDER", help=("Folder for the result and its page. Default: ./das2022.")),
 ]
 Page = Annotated[
     Path | None,
     typer.Option(
         "--page",
         metavar="RESULT.json",
-        help=("Measure nothing: draw the page of this result again, beside it or into --out."),
+        help=("Measure nothing; draw the page of this result again, next to it or in --out."),
     ),
 ]
 
@@ -65,13 +64,14 @@ def das2022(
     page: Page = None,
     json: Json = False,
 ) -> None:
-    """Is training on this device's GPU worth it? Das et al., PerCom Workshops 2022.
+    """Find out whether training on this device's GPU pays off (Das et al. 2022).
 
-    Four perceptrons on the CPU and through OpenCL: with the plain kernels of a published baseline
-    and with Handheld's, with every op's tensors crossing between host and device as in the paper
-    and with all of them on the device. Then a sweep of layer widths, and transfers of many sizes.
-    Prints the paper's figures beside those of this device, and writes FOLDER/das2022.json and
-    FOLDER/das2022.html. Ctrl-C keeps what was measured. Needs PyTorch, and some minutes.
+    Trains four perceptrons on the CPU and through OpenCL: with the plain kernels of a published
+    baseline and with Handheld's kernels; with tensors moved between host and device around every op,
+    as in the paper, and with all tensors resident on the device. Then sweeps layer widths and
+    transfer sizes. Prints the paper's figures next to those of this device, and writes
+    FOLDER/das2022.json and FOLDER/das2022.html. Ctrl-C keeps the results so far. Takes some minutes
+    and needs PyTorch. (The paper: PerCom Workshops 2022.)
 
     \b
     Examples:
@@ -94,9 +94,9 @@ def das2022(
                 raise
             stopped = True
         except Exception as error:
-            if result["transfers"]:  # what there is can be looked at
+            if result["transfers"]:  # There are results to show.
                 result["notes"].append(f"the study ended with an error: {error}")
-                output.warn(f"what was measured is on {output.path(_draw(result, folder))}")
+                output.warn(f"the page shows the results so far: {output.path(_draw(result, folder))}")
             raise
     where = _draw(result, folder)
     if json:
@@ -107,24 +107,24 @@ def das2022(
             output.grid([("result", output.path(page or folder / das.RESULT)), ("page", output.path(where))])
         )
     if stopped:
-        output.stopped("what was measured is kept in the result and on the page")
+        output.stopped("the result file and the page hold what was measured")
         raise typer.Exit(130)
 
 
-def _models(given: str) -> tuple[str, ...]:
-    words = [word.strip().lower() for word in given.split(",") if word.strip()]
+def _models(text: str) -> tuple[str, ...]:
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
     wrong = [word for word in words if word not in das.MODELS]
     if wrong:
-        raise StudyError(f"--models {given}: the study has {', '.join(das.MODELS)}, and no {wrong[0]!r}")
+        raise StudyError(f"--models {text}: there is no model {wrong[0]!r}. Try: {', '.join(das.MODELS)}")
     return tuple(name for name in das.MODELS if name in words)
 
 
-def _widths(given: str) -> tuple[int, ...]:
-    words = [word.strip() for word in given.split(",") if word.strip()]
+def _widths(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
     wrong = [word for word in words if not word.isdigit() or not LEAST_WIDTH <= int(word) <= MOST_WIDTH]
     if wrong:
         raise StudyError(
-            f"--widths {given}: {wrong[0]!r} is no width from {LEAST_WIDTH} to "
+            f"--widths {text}: {wrong[0]!r} is not a width from {LEAST_WIDTH} to "
             f"{MOST_WIDTH:,}. Try: --widths 16,256,1024"
         )
     return tuple(sorted({int(word) for word in words}))
@@ -135,7 +135,7 @@ def _draw(result: dict[str, Any], folder: Path) -> Path:
     try:
         path.write_text(page2022.draw(result), encoding="utf-8")
     except (KeyError, TypeError, IndexError, AttributeError):
-        raise StudyError(f"the result is damaged, and {das.PAGE} cannot be drawn. Try: measure again") from None
+        raise StudyError(f"the result is damaged, so {das.PAGE} cannot be drawn. Try: measure again") from None
     except OSError as error:
         raise StudyError(f"{path} cannot be written: {error.strerror}") from None
     return path
@@ -143,7 +143,7 @@ def _draw(result: dict[str, Any], folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """On a terminal: what is measured now, and which part of all is done."""
+    """On a terminal, show what is being measured and how much is done."""
     bar = Progress(
         BarColumn(bar_width=30),
         TextColumn("{task.percentage:>3.0f}%"),
@@ -158,11 +158,11 @@ def _bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         yield lambda what, part: bar.update(task, completed=part, description=what)
 
 
-# ── what it looks like ────────────────────────────────────────────────────────────────────────
+# ── printed output ────────────────────────────────────────────────────────────────────────────
 
 
 def present(result: dict[str, Any]) -> None:
-    """The paper's tables beside the measured ones, and the answers."""
+    """Print the paper's tables next to the measured ones, and the answers."""
     output.out.print(
         output.grid(
             [
@@ -177,9 +177,9 @@ def present(result: dict[str, Any]) -> None:
         if table.row_count:
             output.out.print()
             output.out.print(table)
-    for one in answers.answers(result):
+    for answer in answers.answers(result):
         output.out.print()
-        output.out.print(Text.assemble((one["question"], "bold"), "\n", one["answer"]))
+        output.out.print(Text.assemble((answer["question"], "bold"), "\n", answer["answer"]))
     for note in result["notes"]:
         output.warn(note)
     output.out.print()
@@ -228,8 +228,8 @@ def _parts(result: dict[str, Any]) -> Table:
     table = _table(
         "Where a step goes, µs: per-op, and resident",
         "model",
-        "latency of transfers",
-        "their bytes",
+        "transfer latency",
+        "transfer bytes",
         "launch latency",
         "kernels",
         "resident step",
@@ -283,22 +283,22 @@ def _percent(share: float | None, word: str = "") -> str:
 
 def _speeds(result: dict[str, Any]) -> Table:
     table = _table("Matrix products, GFLOP/s", "", "paper (Nord / OP 6 / OP 8)", "here", "at width")
-    found = derived.peaks(result)
+    peaks = derived.peaks(result)
     theirs = {
         way: " / ".join(f"{rates[n]:.0f}" for n in (2, 0, 1))
         for way, rates in ((NAIVE, paper2022.GFLOPS[paper2022.STOCK]), (OPTIMISED, paper2022.GFLOPS[paper2022.GPU]))
     }
     theirs[REFERENCE] = "–".join(f"{rate:.0f}" for rate in paper2022.CPU_GFLOPS)
     for way, name in ((NAIVE, "naive"), (OPTIMISED, "optimised"), (REFERENCE, "CPU")):
-        if way in found:
-            rate, width = found[way]
+        if way in peaks:
+            rate, width = peaks[way]
             table.add_row(name, theirs[way], number(rate), f"{width:,}")
     return table
 
 
 def _sweep(result: dict[str, Any]) -> Table:
     table = _table(
-        "Step of two layers, µs, by their width",
+        "Step of two layers, µs, by layer width",
         "width",
         "PyTorch",
         "reference:cpu",
@@ -309,11 +309,11 @@ def _sweep(result: dict[str, Any]) -> Table:
     )
     for row in result["sweep"]:
         ways = row["ways"]
-        cpu, mine = derived.best_cpu(ways), derived.seconds(ways.get(OPTIMISED), "step")
+        cpu, optimised = derived.best_cpu(ways), derived.seconds(ways.get(OPTIMISED), "step")
         table.add_row(
             f"{row['width']:,}",
             *(_us(ways.get(way), "step") for way in (PYTORCH, REFERENCE, NAIVE, OPTIMISED, APART[1])),
-            f"{cpu[1] / mine:.2f}x" if cpu and mine else "–",
+            f"{cpu[1] / optimised:.2f}x" if cpu and optimised else "–",
         )
     return table
 

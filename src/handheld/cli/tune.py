@@ -1,4 +1,4 @@
-"""`handheld tune`: the fastest variant of each kernel of a step, on this device."""
+"""`handheld tune`: finds the fastest variant of each kernel of a step on this device."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ from handheld.resolve import ModelSpec, open_model
 from handheld.run.batch import batch_sizes
 from handheld.step import Step
 
-SHOWN = 20  # signatures in the table
+SHOWN = 20  # Signatures in the table.
 
 
-On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME as doctor prints it."))]
+On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME (names: handheld doctor)."))]
 Batch = Annotated[
-    int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; the model's own if not given."))
+    int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size. Default: the model's own."))
 ]
 Budget = Annotated[
-    float, typer.Option("--budget", min=1, metavar="SECONDS", help=("Time to spend; the next run goes on from there."))
+    float,
+    typer.Option("--budget", min=1, metavar="SECONDS", help=("Time to spend. The next run continues from there.")),
 ]
 Graph = Annotated[
-    str | None, typer.Option("--graph", metavar="NAME", help=("Only this graph; those that train if not given."))
+    str | None, typer.Option("--graph", metavar="NAME", help=("Only this graph. Default: the graphs that train."))
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help=("Forget what is known of these shapes and start again."))]
+Fresh = Annotated[bool, typer.Option("--fresh", help=("Discard the results for these shapes and start again."))]
 
 
 def tune(
@@ -59,10 +60,10 @@ def tune(
 ) -> None:
     """Find the fastest variant of each kernel for the shapes of a model.
 
-    Every candidate's result is checked before its time counts. Candidates run in a process of
-    their own: one that hangs or crashes the driver is remembered and left out. What is found is
-    written as it is found, and every plan for this device uses it. Ctrl-C stops; the next run goes
-    on. Variants add in another order: results before and after differ in their last bits.
+    The result of every candidate is checked before its time counts. Candidates run in a separate
+    process: one that hangs or crashes the driver is recorded and not tried again. Results are saved
+    at once, and every plan for this device uses them. After Ctrl-C, the same command continues.
+    Variants sum in different orders, so results may change in their last bits after tuning.
 
     \b
     Examples:
@@ -79,7 +80,7 @@ def tune(
     names = _training(step, spec, graph, batch_size)
     jobs = find_jobs(prepare(step, names, precision, align_bytes=caps.base_align_bytes)[0], caps)
     record, path, notes = _record(TuningRecord.of(caps), [job.signature for job in jobs] if fresh else [])
-    frozen = check_frozen(step, spec, accept=True)  # speed does not depend on it
+    frozen = check_frozen(step, spec, accept=True)  # Speed does not depend on the frozen values.
     notes = [*notes, *load_tuning(caps).ignored, *([frozen] if frozen else [])]
     for note in notes if not json else ():
         output.warn(note)
@@ -98,30 +99,30 @@ def tune(
         for note in tuner.notes:
             output.warn(note)
     if stopped:
-        output.stopped("what was found so far is kept; the same command goes on")
+        output.stopped("results so far are saved; run the same command to continue")
         raise typer.Exit(130)
 
 
 def _training(step: Step, spec: ModelSpec, graph: str | None, batch_size: int) -> list[str]:
-    """The graphs that change the state, of the batch size that was asked for."""
+    """The graphs that change the state, for this batch size; with `graph`, the graph of that name."""
     names = [n for n in step.graphs if step.graphs[n].writes]
     if graph is not None:
         names = [n for n in step.graphs if graph in (n, n.partition("@")[0])]
         if not names:
-            raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
+            raise HandheldError(f"there is no graph {graph!r}; the step has {', '.join(step.graphs)}")
     sizes = batch_sizes(step.graphs, "train")
     if sizes and batch_size not in sizes:
-        raise HandheldError(f"batch {batch_size} is not packaged; there are {', '.join(map(str, sizes))}")
-    found = [n for n in names if not sizes or n.partition("@")[2].partition(".")[0] == str(batch_size)]
-    if not found:
+        raise HandheldError(f"batch {batch_size} is not in the step file; it has {', '.join(map(str, sizes))}")
+    chosen = [n for n in names if not sizes or n.partition("@")[2].partition(".")[0] == str(batch_size)]
+    if not chosen:
         raise HandheldError(
-            f"{spec.name} has the graphs {', '.join(step.graphs)}, and none of them trains. Try: --graph NAME"
+            f"{spec.name} has the graphs {', '.join(step.graphs)}; none of them trains. Try: --graph NAME"
         )
-    return found
+    return chosen
 
 
 def _record(new: TuningRecord, forget: list[str]) -> tuple[TuningRecord, Path, list[str]]:
-    """What is known of the device already, without what is to be forgotten."""
+    """The record of the device so far, without the signatures in `forget`."""
     record, path, notes = known_record(new)
     for key in forget:
         record.entries.pop(key, None)
@@ -130,7 +131,7 @@ def _record(new: TuningRecord, forget: list[str]) -> tuple[TuningRecord, Path, l
 
 @contextlib.contextmanager
 def _bar(tuner: Tuner, budget: float, quiet: bool) -> Iterator[None]:
-    """On a terminal: what is tried now, and the time that is left."""
+    """On a terminal, show what is being tried and the time that is left."""
     bar = Progress(
         TextColumn("{task.fields[place]}"),
         BarColumn(bar_width=20),
@@ -174,13 +175,13 @@ def _as_json(tuner: Tuner, notes: list[str], seconds: float, stopped: bool) -> d
 
 
 def _totals(rows: list[Row]) -> tuple[float, float]:
-    """Milliseconds a step in all tuned nodes, with the defaults and with the best."""
+    """Milliseconds per step in all tuned nodes: with the default variants, and with the best."""
     after = sum(row.count * (row.entry.best_ms or 0.0) for row in rows if row.entry)
     return after + sum(row.saved_ms for row in rows), after
 
 
 def present(tuner: Tuner, seconds: float) -> None:
-    """A table of what was found, and what it is worth for a step."""
+    """Print the best variants, and what they save per step."""
     rows = tuner.rows()
     if not rows:
         output.out.print("nothing to tune: no kernel of this step has variants")
@@ -188,20 +189,23 @@ def present(tuner: Tuner, seconds: float) -> None:
     known = [row for row in rows if row.entry is not None and row.entry.best_ms is not None]
     output.out.print(_table(sorted(known, key=lambda row: -row.saved_ms)[:SHOWN]))
     if len(known) > SHOWN:
-        output.out.print(f"and {len(known) - SHOWN} more, in the record", style="dim")
+        output.out.print(f"and {len(known) - SHOWN} more in the record", style="dim")
     before, after = _totals(rows)
     done = sum(row.entry is not None and row.entry.done for row in rows)
     failed = sum(len(row.entry.failed) for row in rows if row.entry)
     output.out.print(
         output.grid(
             [
-                ("step", f"about {before - after:.2f} ms less: these ops took {before:.2f} ms and take {after:.2f} ms"),
+                (
+                    "step",
+                    f"saves about {before - after:.2f} ms: {before:.2f} ms before, {after:.2f} ms now (tuned ops)",
+                ),
                 (
                     "tuned",
                     f"{done} of {output.count(len(rows), 'shape')} in {output.duration(seconds)}"
-                    + ("" if done == len(rows) else "; run it again to go on"),
+                    + ("" if done == len(rows) else "; run the same command to continue"),
                 ),
-                ("left out", f"{output.count(failed, 'variant')} that failed, crashed or gave wrong results"),
+                ("left out", f"{output.count(failed, 'variant')} failed, crashed or gave wrong results"),
                 ("record", output.path(tuner.path)),
             ]
         )
@@ -209,12 +213,12 @@ def present(tuner: Tuner, seconds: float) -> None:
 
 
 def _table(rows: list[Row]) -> Table:
-    """A line a signature, and one below it for a choice that is not the default."""
+    """One line per signature, and one below it for a choice that is not the default."""
     table = Table(box=None, padding=(0, 1), header_style="dim")
     table.add_column("signature", no_wrap=True)
-    for name in ("a step", "default ms", "best ms", "gain"):
+    for name in ("per step", "default ms", "best ms", "gain"):
         table.add_column(name, justify="right", no_wrap=True)
-    width = output.out.width - 42  # what the numbers leave
+    width = output.out.width - 44  # The columns of numbers take the rest.
     for row in rows:
         entry = row.entry
         assert entry is not None and entry.best_ms is not None

@@ -1,4 +1,4 @@
-"""`handheld verify`: every op of a step against PyTorch, on a device."""
+"""`handheld verify`: compares every op of a step on a device with PyTorch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from handheld.run.batch import batch_sizes
 from handheld.run.verify import TOLERANCE, Row, Verification, verify_plan
 from handheld.step import Step
 
-SHOWN = 10  # ops that differ, unless all are asked for
+SHOWN = 10  # Ops listed without --all.
 
 
 def verify(
@@ -31,7 +31,7 @@ def verify(
     on: On = "opencl",
     precision: Precision = "float32",
     batch: Annotated[
-        int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size; a small one if not given."))
+        int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size. Default: at most 4."))
     ] = None,
     graph: Annotated[
         str | None, typer.Option("--graph", metavar="NAME", help=("Only this graph: train, evaluate, predict."))
@@ -47,21 +47,21 @@ def verify(
 ) -> None:
     """Compare every op with PyTorch and name the first that differs.
 
-    PyTorch computes in float64, and both sides get the same inputs for each op: an error is
-    charged to the op that makes it. What is stored in halves may differ by 2^-11. Needs PyTorch.
+    PyTorch computes in float64. Both sides get the same inputs for each op, so an error is charged to
+    the op that makes it. Values stored in half precision may differ by 2^-11. Needs PyTorch.
 
-    A step cannot repeat what Python code decides from values (if x.sum() > 0): it is frozen as it
-    was in the example batch. Such lines are named, and run again on other batches to see whether
-    they decide otherwise.
+    A step cannot repeat what Python code decides from values (if x.sum() > 0): the decision of the
+    example batch is frozen. Such lines are listed, and run again on other batches to see whether they
+    decide differently.
 
-    The exit code is 1 if an op differs, or if something is frozen and that is not accepted.
+    The exit code is 1 if an op differs, or if a decision is frozen and --accept-frozen is not given.
 
     \b
     Examples:
     handheld verify lenet5
     handheld verify mine.py:make --on opencl:0 --all
     """
-    import torch  # noqa: F401  the reference: say early that it is missing
+    import torch  # noqa: F401  PyTorch is the reference; if it is missing, the command fails early.
 
     spec = open_model(what, size)
     batch_size = batch or min(spec.default_batch, 4)
@@ -90,42 +90,45 @@ def _chosen(step: Step, graph: str | None, batch: int | None) -> list[str]:
     if sizes:
         batch_size = batch or min(sizes)
         if batch_size not in sizes:
-            raise HandheldError(f"batch {batch_size} is not packaged; there are {', '.join(map(str, sizes))}")
+            raise HandheldError(f"batch {batch_size} is not in the step file; it has {', '.join(map(str, sizes))}")
         names = [n for n in names if n.partition("@")[2].partition(".")[0] == str(batch_size)]
     if graph is not None:
         names = [n for n in names if graph in (n, n.partition("@")[0])]
         if not names:
-            raise HandheldError(f"there is no graph {graph!r}; there are {', '.join(step.graphs)}")
+            raise HandheldError(f"there is no graph {graph!r}; the step has {', '.join(step.graphs)}")
     return names
 
 
 def _inputs(batches: list[Any], graph: Graph, seed: int) -> tuple[Any, ...]:
-    """The example where there is one and it fits the graph, else random values of its shapes."""
-    wanted = [graph.tensors[given.tensor].shape for given in graph.inputs]
+    """The example if there is one that fits the graph, else random values of the graph's shapes."""
+    shapes = [graph.tensors[given.tensor].shape for given in graph.inputs]
     example = batches[0] if batches else None
     if isinstance(example, Mapping):
         return (example,)
     if isinstance(example, Sequence):
-        for given in (tuple(example), tuple(example[: len(wanted)]), tuple(example[-len(wanted) :])):
-            if [tuple(np.shape(value)) for value in given] == wanted:
-                return given
+        for values in (tuple(example), tuple(example[: len(shapes)]), tuple(example[-len(shapes) :])):
+            if [tuple(np.shape(value)) for value in values] == shapes:
+                return values
     random = np.random.default_rng(seed)
     return tuple(_random(random, graph, given.tensor) for given in graph.inputs)
 
 
 def _random(random: np.random.Generator, graph: Graph, tensor: int) -> np.ndarray:
-    made = graph.tensors[tensor]
-    if DTYPES[made.dtype].is_float:
-        return random.standard_normal(made.shape).astype(np.float32)
-    # a label or token of 0 or 1 exists in any model
-    drawn = random.integers(0, 2, made.shape)
-    return drawn.astype(DTYPES[made.dtype].numpy)
+    spec = graph.tensors[tensor]
+    if DTYPES[spec.dtype].is_float:
+        return random.standard_normal(spec.shape).astype(np.float32)
+    # 0 and 1 are valid labels and tokens in every model.
+    drawn = random.integers(0, 2, spec.shape)
+    return drawn.astype(DTYPES[spec.dtype].numpy)
 
 
 @dataclasses.dataclass(frozen=True)
 class Frozen:
-    """A value that Python code read once. `changed`: what it is in another batch; `tried`: how many
-    others there were, none for a step file."""
+    """A value that Python code read during the capture.
+
+    `changed` describes a different value in another batch. `tried` is the number of other batches that
+    were run; it is 0 for a step file, which holds no code.
+    """
 
     what: str
     graphs: tuple[str, ...]
@@ -134,18 +137,18 @@ class Frozen:
 
 
 def _frozen(step: Step, spec: ModelSpec, batches: list[Any], seed: int, graphs: list[str]) -> list[Frozen]:
-    found = {what: names for what, names in step.frozen().items() if set(names) & set(graphs)}
-    tried = {d.text: d for d in spec.decisions(batches, seed)} if found and batches else {}
+    values = {what: names for what, names in step.frozen().items() if set(names) & set(graphs)}
+    tried = {d.text: d for d in spec.decisions(batches, seed)} if values and batches else {}
     return [
         Frozen(
             what, tuple(names), tried[what].changed if what in tried else "", tried[what].tried if what in tried else 0
         )
-        for what, names in found.items()
+        for what, names in values.items()
     ]
 
 
 def _doubtful(result: Verification, frozen: list[Frozen], accepted: bool) -> bool:
-    return not accepted and any(result.graph in one.graphs for one in frozen)
+    return not accepted and any(result.graph in value.graphs for value in frozen)
 
 
 def _present_frozen(frozen: list[Frozen], accepted: bool) -> None:
@@ -153,18 +156,18 @@ def _present_frozen(frozen: list[Frozen], accepted: bool) -> None:
         return
     lines = "1 line of Python code" if len(frozen) == 1 else f"{len(frozen)} lines of Python code"
     output.out.print(f"\n{lines} read values while the step was captured:")
-    for one in frozen:
-        output.out.print(Text(f"  {one.what} ({', '.join(one.graphs)})"))
-        if one.changed:
-            output.out.print(Text(f"    decides otherwise: {one.changed}", style="red"))
+    for value in frozen:
+        output.out.print(Text(f"  {value.what} ({', '.join(value.graphs)})"))
+        if value.changed:
+            output.out.print(Text(f"    decides differently: {value.changed}", style="red"))
         else:
             output.out.print(
-                f"    the same in {output.count(one.tried, 'other batch')}"
-                if one.tried
-                else "    not tried on other batches: there is no code to run"
+                f"    decides the same in {output.count(value.tried, 'other batch')}"
+                if value.tried
+                else "    not tried on other batches: a step file holds no code"
             )
     output.out.print(
-        "  Every step goes the way it went then. Try: torch.where in the place of if"
+        "  Every step repeats that decision. Try: torch.where instead of if"
         + ("" if accepted else ", or --accept-frozen")
     )
 
@@ -184,12 +187,12 @@ def _as_json(result: Verification, frozen: list[Frozen], accepted: bool) -> dict
 
 def _row_as_json(row: Row) -> dict[str, Any]:
     fields = dataclasses.asdict(row)
-    fields["source"] = fields.pop("torch_op")  # the key that readers of this document know
+    fields["source"] = fields.pop("torch_op")  # The JSON document keeps its old key.
     return fields
 
 
 def present(result: Verification, everything: bool, frozen: bool = False) -> None:
-    """A verdict, and the ops that differ (or all of them)."""
+    """Print the verdict and the ops that differ, or all ops."""
     rows = [row for row in result.rows if everything or not row.passed]
     verdict = "[bold red]FAIL[/]" if not result.passed else "[bold red]FROZEN[/]" if frozen else "[bold green]PASS[/]"
     output.out.print(f"{verdict}  {result}")
