@@ -108,7 +108,7 @@ def test_compare_and_merge(run, tmp_path):
         assert text in result.stdout, text
     found = json.loads(run("--compare", "a", "b", "--json").stdout)
     assert found["means"]["samples_s"]["rows"] == 1
-    assert "3 rows of 2 folders" in run("--merge", "a", "b", "--out", "c").stdout
+    assert "3 rows from 2 folders" in run("--merge", "a", "b", "--out", "c").stdout
     assert run("--compare", "a", "c").exit_code == 0
 
 
@@ -145,7 +145,7 @@ def test_rows_that_did_not_train(capsys, monkeypatch):
     assert " ".join(said.split()).endswith(reason) and max(map(len, said.splitlines())) <= 80
 
     text = bench_tables.why(row(status="does not fit", planned_bytes=9 << 30, available_bytes=8 << 30))
-    assert text == "does not fit, needs 9.0 GiB, there is 8.0 GiB"
+    assert text == "does not fit, needs 9.0 GiB, available 8.0 GiB"
     assert bench_tables.why(row(status="out of memory", reason="held", planned_bytes=2048)) == (
         "out of memory (planned 2.0 KiB): held"
     )

@@ -45,7 +45,7 @@ def test_errors_are_one_line(run, work):
     fails(run("train", "mine.py:make", *data, "--export", "no/where.step"), "no folder")
     fails(run("train", "mine.py:make", *data, "--resume"), "--checkpoint FILE")
     fails(run("train", "mine.py:make", *data, "--every", "5"), "--checkpoint FILE")
-    fails(run("train", "mine.py:make", *data, "--resume", "--checkpoint", "a"), "there is no a")
+    fails(run("train", "mine.py:make", *data, "--resume", "--checkpoint", "a"), "there is no file a")
     fails(run("package", "mine.py:make"), "example batch")
     fails(run("package", "mine.py:with_batch", "--batch", "4,x"), "1,4,16")
     (work / "noise.step").write_bytes(b"\x10\0\0\0\0\0\0\0 not a step file")

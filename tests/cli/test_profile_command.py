@@ -262,7 +262,7 @@ def test_ctrl_c(run, tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert re.search(
-        r"stopped: interrupted; [\d,]+ steps of it are in one\.run\. "
+        r"stopped: interrupted; one\.run holds [\d,]+ steps\. "
         r"Try: handheld show one\.run",
         said,
     ), said

@@ -78,7 +78,7 @@ def test_verify_names_a_frozen_decision_and_the_batch_that_decides_otherwise(run
     result = run("verify", "mine.py:branch", "--graph", "train", "--on", "reference:cpu")
     assert result.exit_code == 1 and result.stdout.startswith("FROZEN  train on reference:cpu: ")
     assert "`if x.mean() > 0:` read True, from input 0" in " ".join(result.stdout.split())
-    assert "decides otherwise: it is False in " in " ".join(result.stdout.split())
+    assert "decides differently: it is False in " in " ".join(result.stdout.split())
     assert max(map(len, result.stdout.splitlines())) <= 80
     words = ("verify", "mine.py:branch", "--graph", "train", "--on", "reference:cpu", "--json")
     (train,) = json.loads(run(*words).stdout)
@@ -100,7 +100,7 @@ def test_a_frozen_decision_is_accepted_or_an_error(run, work):
     result = run("train", *file)
     assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
     result = run("verify", "branch.step", "--graph", "train", "--on", "reference:cpu")
-    assert result.exit_code == 1 and "there is no code to run" in result.stdout
+    assert result.exit_code == 1 and "a step file holds no code" in result.stdout
 
 
 def test_checkpoint_and_resume(run, work):
@@ -150,7 +150,7 @@ def test_example_batches_come_from_data_too(run, work):
     assert set(json.loads(made.stdout)["graphs"]) >= {"train@2", "train@4"}
     assert run("train", "data.step", "--data", "data.npz", "--epochs", "1", "--on", "reference:cpu").exit_code == 0
     result = run("verify", "mine.py:branch", "--data", "data.npz", "--on", "reference:cpu")
-    assert "decides otherwise: it is" in result.stdout and "of the data" in result.stdout
+    assert "decides differently: it is" in result.stdout and "of the data" in result.stdout
 
 
 def test_a_factory_that_is_not_there_or_cannot_be_imported(run, work):
@@ -213,4 +213,4 @@ def test_a_finished_run_has_nothing_to_go_on_with(run, work):
     assert run(*words).exit_code == 0
     result = run(*words, "--resume")
     assert result.exit_code == 0 and "test accuracy" in result.stdout
-    assert "note: done.ck is of 1 epoch, and --epochs 1 asks for no more" in result.stderr
+    assert "note: done.ck already has 1 epoch; --epochs 1 adds none" in result.stderr

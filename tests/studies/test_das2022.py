@@ -104,9 +104,9 @@ def test_a_device_that_fails_leaves_what_was_measured(tmp_path, monkeypatch):
     ("words", "said"),
     [
         (["--on", "reference:cpu"], "no OpenCL device"),
-        (["--widths", "16,x"], "'x' is no width"),
-        (["--widths", "0"], "'0' is no width"),
-        (["--models", "m5"], "no 'm5'"),
+        (["--widths", "16,x"], "'x' is not a width"),
+        (["--widths", "0"], "'0' is not a width"),
+        (["--models", "m5"], "no model 'm5'"),
         (["--page", "missing.json"], "cannot be read"),
     ],
 )

@@ -35,9 +35,9 @@ def doctor(
     on: Annotated[str | None, typer.Option("--on", metavar="DEVICE", help=("Only this device."))] = None,
     json: Json = False,
 ) -> None:
-    """Show what this machine can do: each device computes something small.
+    """Show what this machine can do and what is missing.
 
-    Device names are stable: use a name printed here for --on in any command. Memory is what is free
+    Each device computes something small as a test. Device names are stable: use a name printed here for --on in any command. Memory is what is free
     now, not the driver's total. The exit code is 1 if no device passes.
 
     Sensors come last. Each shows its reading, how often to read it and the cost of a reading, or why

@@ -90,7 +90,7 @@ def study_liu2019(
     \b
     Examples:
     handheld study liu2019 --quick
-    handheld study liu2019 --on opencl --workloads resnet50,char_cnn,dqn --batch 4,64
+    handheld study liu2019 --workloads resnet50,char_cnn,dqn --batch 4,64
     handheld study liu2019 --page liu2019/liu2019.json
     """
     if page is not None:

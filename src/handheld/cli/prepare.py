@@ -89,7 +89,7 @@ def check_fit(graph: Graph, dataset: DataSet, model: str) -> None:
                 bad = array[((array < low) | (array >= high)) & (array != ignore)]
                 if bad.size:
                     raise DataError(
-                        f"{dataset.name} contains the value {int(bad.flat[0])}; {model} takes "
+                        f"{dataset.name} holds {int(bad.flat[0])}; {model} takes "
                         f"classes or tokens from {low} to {high - 1}"
                     )
 
@@ -113,7 +113,7 @@ def check_writable(path: Path) -> None:
     """Raise an error before any work is done if the file cannot be written."""
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise HandheldError(f"{path} cannot be written: the folder {path.parent} does not exist")
+        raise HandheldError(f"{path} cannot be written: there is no folder {path.parent}")
     if path.is_dir():
         raise HandheldError(f"{path} cannot be written: it is a folder")
     try:
@@ -150,7 +150,7 @@ def graphs_for(step: Step, size: int) -> list[str]:
             )
         return list(step.graphs)
     if size not in sizes:
-        raise HandheldError(f"batch {size} is not in the step file; it has  {', '.join(map(str, sizes))}")
+        raise HandheldError(f"batch {size} is not in the step file; it has {', '.join(map(str, sizes))}")
     return [name for name in step.graphs if name.partition("@")[2].partition(".")[0] == str(size)]
 
 

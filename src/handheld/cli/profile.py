@@ -92,9 +92,9 @@ def profile(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Run a training step many times and show where its time, memory and energy go.
+    """Measure the time, memory and energy of a training step, op by op.
 
-    The run file is written continuously, so a stopped or killed run still opens (handheld show
+    The step runs many times. The run file is written continuously, so a stopped or killed run still opens (handheld show
     FILE.run, or handheld.open_run in Python). Available sensors are sampled during the run; for each
     missing sensor, the file holds the reason.
 

@@ -16,7 +16,9 @@ def show(
     file: Annotated[Path, typer.Argument(metavar="FILE.run", help=("A run file; it may still be in progress."))],
     json: Json = False,
 ) -> None:
-    """Print the tables of a run file, as `handheld profile` does at its end.
+    """Print the tables of a run file.
+
+    They are the tables that `handheld profile` prints at its end.
 
     \b
     Examples:

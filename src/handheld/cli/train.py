@@ -225,7 +225,7 @@ def _check_paths(checkpoint: Path | None, every: int | None, resume: bool, expor
     if every is not None and checkpoint is None:
         raise CheckpointError("--every needs a checkpoint to write. Try: --checkpoint FILE")
     if resume and (checkpoint is None or not checkpoint.exists()):
-        missing = f"{checkpoint} does not exist" if checkpoint else "add --checkpoint FILE"
+        missing = f"there is no file {checkpoint}" if checkpoint else "add --checkpoint FILE"
         raise CheckpointError(f"--resume needs a checkpoint to continue from: {missing}")
     if export is not None:
         check_new(export, force)

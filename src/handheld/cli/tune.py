@@ -58,7 +58,7 @@ def tune(
     fresh: Fresh = False,
     json: Json = False,
 ) -> None:
-    """Find the fastest variant of each kernel for the shapes of a model.
+    """Find the fastest variant of each kernel of a model.
 
     The result of every candidate is checked before its time counts. Candidates run in a separate
     process: one that hangs or crashes the driver is recorded and not tried again. Results are saved
