@@ -37,8 +37,9 @@ def doctor(
 ) -> None:
     """Show what this machine can do and what is missing.
 
-    Each device computes something small as a test. Device names are stable: use a name printed here for --on in any command. Memory is what is free
-    now, not the driver's total. The exit code is 1 if no device passes.
+    Each device computes something small as a test; the exit code is 1 if none passes. Device names
+    are stable: use a name printed here for --on in any command. Memory is what is free now, not the
+    driver's total.
 
     Sensors come last. Each shows its reading, how often to read it and the cost of a reading, or why
     it is missing.

@@ -94,9 +94,9 @@ def profile(
 ) -> None:
     """Measure the time, memory and energy of a training step, op by op.
 
-    The step runs many times. The run file is written continuously, so a stopped or killed run still opens (handheld show
-    FILE.run, or handheld.open_run in Python). Available sensors are sampled during the run; for each
-    missing sensor, the file holds the reason.
+    The step runs many times. The run file is written continuously, so a stopped or killed run still
+    opens (handheld show FILE.run, or handheld.open_run in Python). Available sensors are sampled
+    during the run; for each missing sensor, the file holds the reason.
 
     \b
     Examples:
