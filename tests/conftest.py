@@ -15,7 +15,7 @@ os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
 # PyTorch's idle threads sleep instead of spinning: with a process per core, spinning takes most of the time
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # the filter of pyproject.toml, for the processes that tests start
-os.environ["PYTHONWARNINGS"] = "error:programs built apart"
+os.environ["PYTHONWARNINGS"] = "error:programs built separately"
 
 
 # a shell's job in the background ignores Ctrl-C, and so would all that tests start

@@ -235,7 +235,7 @@ def test_merged_or_apart_is_the_same(monkeypatch: pytest.MonkeyPatch, capfd: pyt
     want, builds = losses(step, batch)
     assert builds < step.plan("opencl").graphs["train"].programs
     monkeypatch.setattr(programs, "merge", lambda texts: "this is no program;")
-    with pytest.warns(UserWarning, match="programs built apart"):
+    with pytest.warns(UserWarning, match="programs built separately"):
         found, apart = losses(step, batch)
     assert found == want and apart == step.plan("opencl").graphs["train"].programs
     assert "generated" not in capfd.readouterr().err

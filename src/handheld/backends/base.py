@@ -1,11 +1,13 @@
-"""What runs a plan. A backend opens a session for a plan; the session holds the device's memory.
+"""`Session`: the contract between a backend and the code that runs plans.
 
-opencl           any OpenCL device: `opencl` (a GPU before a CPU), `opencl:0`, `opencl:<name>`
-reference:cpu    PyTorch, op by op: the reference
-reference:cuda   the same on an NVIDIA GPU
-null             nothing is computed: plans, counters and command lines without a device
+A backend opens a session for a plan. The session holds the memory on the device. Devices by name:
 
-Whoever runs plans uses `Session` and nothing else of a backend. `table.py` lists the backends.
+    opencl           any OpenCL device: `opencl` (a GPU before a CPU), `opencl:0`, `opencl:<name>`
+    reference:cpu    PyTorch, op by op: the reference for all other devices
+    reference:cuda   the same on an NVIDIA GPU
+    null             computes nothing; for plans, counters and commands without a device
+
+Code that runs plans uses only `Session`. `table.py` lists the backends.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counters:
-    """What a session did since it was opened; `per_step` of the trainer is their difference."""
+    """What a session did since it was opened. The trainer computes `per_step` from differences."""
 
     steps: int = 0
     launches: int = 0
@@ -48,69 +50,74 @@ class Counters:
     builds: int = 0
 
     def __sub__(self, other: Counters) -> Counters:
-        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
-        return Counters(**{k: mine[k] - theirs[k] for k in mine})
+        now, before = dataclasses.asdict(self), dataclasses.asdict(other)
+        return Counters(**{k: now[k] - before[k] for k in now})
 
 
 class Recording(Protocol):
-    """A stretch of commands whose times the device keeps."""
+    """Commands with the times that the device kept."""
 
     def read(self) -> Commands:
-        """What was recorded since the last read. It waits for the end, and takes a while."""
+        """Returns the commands since the last read. Waits until they are done; this is slow."""
 
     def clear(self) -> None:
-        """Forgets what was recorded and not yet read."""
+        """Forgets the commands that were not read yet."""
 
     def __len__(self) -> int:
-        """Commands recorded and not yet read."""
+        """Returns the number of commands that were not read yet."""
 
 
 class Pending(Protocol):
-    """A download on its way."""
+    """A download that was started."""
 
-    def read(self) -> np.ndarray: ...
+    def read(self) -> np.ndarray:
+        """Waits for the download and returns its data."""
+        ...
 
 
 class Session(ABC):
-    """One plan on one device: the whole contract between a backend and everyone who runs plans.
+    """One plan on one opened device.
 
-    A graph is named as in the plan, and a tensor and a node by their numbers in that graph. What a backend cannot do
-    raises DeviceError and says so."""
+    Methods take the name of a graph in the plan, and tensors and nodes by their numbers in that graph. A method
+    that a backend does not support raises DeviceError.
+    """
 
-    #: what was asked of the device for the plan; None: not known
+    #: The bytes that were allocated on the device for the plan; None if unknown.
     allocated_bytes: int | None = None
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.counters = Counters()
-        #: seconds that opening took, by what they went into
+        #: How long the parts of opening took, in seconds.
         self.timings: dict[str, float] = {}
 
     @property
     def device_name(self) -> str:
-        """The device under a name that does not depend on which others there are."""
+        """The name of the device. It does not depend on which other devices exist."""
         return self.plan.device
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def upload(self, graph: str, tensor: int, array: np.ndarray) -> None:
-        """Gives an input its value. The array may change as soon as this returns."""
+        """Sets the value of an input. The caller may change the array as soon as this returns."""
 
     @abstractmethod
     def run(self, graph: str) -> None:
-        """One step: every node in order, and the new values into the slots. It may return before the device is done."""
+        """Runs one step: every node in order, then updates the slots. It may return before the device is done."""
 
     def run_repeated(self, graph: str, repeats: Mapping[int, int]) -> None:
-        """A step in which some nodes run more than once (node -> how often) or, with 0, not at all; slots that are
-        not updated in place keep their values."""
+        """Runs a step in which some nodes run several times or, with 0, not at all (node -> how often).
+
+        Slots that are not updated in place keep their values.
+        """
         raise DeviceError(
-            f"{self.plan.device} runs every op of a step once; OpenCL devices can repeat them. Try: --on opencl"
+            f"{self.plan.device} runs every op of a step once; only OpenCL devices can repeat ops. Try: --on opencl"
         )
 
     @abstractmethod
     def download(self, graph: str, tensor: int) -> Pending:
-        """Starts to read a tensor, without waiting."""
+        """Starts to read a tensor and returns without waiting."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -118,53 +125,53 @@ class Session(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the device's memory; the session is of no use afterwards."""
+        """Frees the memory on the device. The session cannot be used afterwards."""
 
     # ── state ─────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def read_slot(self, name: str) -> np.ndarray:
-        """A copy of the slot's value, after everything that was started before."""
+        """Returns a copy of the slot's value, after all work that was started before is done."""
 
     @abstractmethod
     def write_slot(self, name: str, array: np.ndarray) -> None:
-        """Gives a slot its value. The array may change as soon as this returns."""
+        """Sets the value of a slot. The caller may change the array as soon as this returns."""
 
     # ── node by node ──────────────────────────────────────────────────────────────────────────
 
     def begin_nodes(self, graph: str) -> None:  # noqa: B027 - most backends have nothing to prepare
-        """Called once before the nodes of a step are run one by one."""
+        """Must be called once before the nodes of a step are run one by one."""
 
     @abstractmethod
     def run_node(self, graph: str, index: int) -> None:
-        """One node. It may return before the device is done."""
+        """Runs one node. It may return before the device is done."""
 
     @abstractmethod
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
-        """A copy of a tensor's value, as soon as it is there."""
+        """Waits for the value of a tensor and returns a copy."""
 
     @abstractmethod
     def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
-        """Gives any tensor a value: an input, or what a node would have computed."""
+        """Sets the value of any tensor: an input or the result of a node."""
 
     # ── times ─────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def record(self) -> AbstractContextManager[Recording]:
-        """Has the device keep the times of the commands that are started inside."""
+        """Makes the device keep the times of the commands that are started inside the `with` block."""
 
     @abstractmethod
     def clock_mark(self) -> tuple[int, int, int]:
-        """One moment on both clocks: the device's ns, the host's ns, and how far off that may be."""
+        """Returns one moment on both clocks: device time, host time (`time.monotonic_ns`) and possible error, in ns."""
 
 
 def available_memory() -> int:
-    """Free memory as the system has it."""
+    """Returns the free memory of the system in bytes."""
     return int(psutil.virtual_memory().available)
 
 
 def host_caps(name: str, kind: str) -> DeviceCaps:
-    """A device that allocates from the host's memory."""
+    """Returns the description of a device that allocates from host memory."""
     return DeviceCaps(
         name=name,
         vendor=name,
@@ -181,13 +188,13 @@ def host_caps(name: str, kind: str) -> DeviceCaps:
 
 
 def describe(device: str) -> DeviceCaps:
-    """The description of a device by its name; `device.py` has the names that devices had before."""
+    """Returns the description of a device by its name. Old names work too (`device.canonical`)."""
     device = canonical(device)
     return backend(device).describe(device)
 
 
 def open_session(plan: Plan, **options: object) -> Session:
-    """Opens the plan's device."""
+    """Opens a session on the device of the plan. Raises DeviceError for an unknown option."""
     open_plan = backend(plan.device, planned=True).open_plan
     known = list(inspect.signature(open_plan).parameters)[1:]
     unknown = [name for name in options if name not in known]

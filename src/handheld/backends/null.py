@@ -1,4 +1,4 @@
-"""The null backend: a session that computes nothing. What it gives back is NaN, never a number."""
+"""The null backend: a session that computes nothing. Floats that it returns are NaN, so that nobody uses them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Nothing:
 
 
 class NullSession(Session):
-    """Counts what would happen; keeps the slots as they were."""
+    """Counts what would happen. Slots keep their values."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -56,10 +56,10 @@ class NullSession(Session):
         self.counters.launches += 1
 
     def download(self, graph: str, tensor: int) -> _Nothing:
-        made = self.plan.graphs[graph].graph.tensors[tensor]
+        record = self.plan.graphs[graph].graph.tensors[tensor]
         self.counters.downloads += 1
-        self.counters.download_bytes += made.nbytes
-        return _Nothing(made.shape, made.dtype)
+        self.counters.download_bytes += record.nbytes
+        return _Nothing(record.shape, record.dtype)
 
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
         return self.download(graph, tensor).read()
@@ -74,10 +74,10 @@ class NullSession(Session):
         self._slots[name] = array.copy()
 
     def record(self) -> AbstractContextManager[Recording]:
-        raise DeviceError("null computes nothing: there are no times to record")
+        raise DeviceError("null computes nothing, so there are no times to record. Try: another device")
 
     def clock_mark(self) -> tuple[int, int, int]:
-        raise DeviceError("null computes nothing: there is no clock to compare")
+        raise DeviceError("null computes nothing and has no clock. Try: another device")
 
     def finish(self) -> None:
         self.counters.finishes += 1

@@ -1,6 +1,6 @@
-"""The backends there are. A new one is one module and one row here.
+"""The table of backends. A new backend needs a module and a row here.
 
-The module has two functions, and is imported when a device of the backend is first named:
+The module is imported when a device of the backend is first used. It has two functions:
 
     describe(device: str) -> DeviceCaps      of `kind` or `kind:which`; DeviceError if there is no such device
     open_plan(plan: Plan, ...) -> Session    its other parameters are the options of `plan.start(...)`
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """What a backend's module has."""
+    """The functions that the module of a backend has."""
 
     describe: Callable[[str], DeviceCaps]
     open_plan: Callable[..., Session]
@@ -30,14 +30,16 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """Where a backend is."""
+    """One backend."""
 
     module: str
-    names: tuple[str, ...]  # of its devices, as messages give them
-    needs: str = ""  # what to install if the module cannot be imported
+    #: The names of its devices, for messages.
+    names: tuple[str, ...]
+    #: What to install if the module cannot be imported.
+    needs: str = ""
 
 
-#: what stands before the colon in a device's name -> its backend
+#: The part of a device name before the colon -> its backend.
 BACKENDS: dict[str, Row] = {
     "opencl": Row("handheld.backends.opencl.session", ("opencl[:name]",)),
     "reference": Row(
@@ -50,11 +52,13 @@ BACKENDS: dict[str, Row] = {
 
 
 def backend(device: str, planned: bool = False) -> Backend:
-    """The module of a device's backend. `planned`: a plan names the device, and may be for one that is only
-    described."""
+    """Returns the module of a device's backend. Raises DeviceError if there is none.
+
+    `planned` means that the name comes from a plan. A plan may be for a device that is only described.
+    """
     row = BACKENDS.get(device.partition(":")[0])
     if row is None and planned:
-        raise DeviceError(f"a plan for {device!r} is a description only: nothing here can run it")
+        raise DeviceError(f"the plan is for {device!r}, which is only a description of a device: it cannot run here")
     if row is None:
         raise unknown(device)
     try:
@@ -66,6 +70,6 @@ def backend(device: str, planned: bool = False) -> Backend:
 
 
 def unknown(device: str) -> DeviceError:
-    """The error for a device that no backend has."""
+    """Returns the error for an unknown device."""
     *names, last = (name for row in BACKENDS.values() for name in row.names)
     return DeviceError(f"unknown device {device!r}; there are {', '.join(names)} and {last}")

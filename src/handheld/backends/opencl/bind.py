@@ -1,5 +1,8 @@
-"""The arguments of kernels. What a launch names (a tensor, a workspace, a number) becomes what OpenCL is given; where
-tensors are is for a `Places` to say."""
+"""Binds the arguments of kernels.
+
+The arguments of a launch name tensors, workspaces and numbers. `bind` translates them to OpenCL buffers, images and
+scalars. A `Places` object knows where the tensors are.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class Places(Protocol):
-    """Where the tensors and the workspaces of a node are."""
+    """The memory of the tensors and workspaces of a node."""
 
     def buffer(self, tensor: int) -> cl.Buffer: ...
 
     def workspace(self, index: int) -> cl.Buffer: ...
 
     def texture(self, tensor: int, floats: int) -> cl.Image:
-        """The memory that the tensor is in, as texels of so many elements."""
+        """Returns the memory that contains the tensor as a texture, with `floats` elements per texel."""
 
     def start(self, tensor: int) -> int:
-        """The elements before the tensor in its texture."""
+        """Returns the number of elements before the tensor in its texture."""
 
 
 def bind(kernel: cl.Kernel, launch: Launch, places: Places) -> None:
-    """Gives a kernel the arguments of a launch."""
+    """Sets the arguments of a kernel for a launch."""
     kernel.set_args(*(_argument(arg, places) for arg in launch.args))
 
 
@@ -52,7 +55,7 @@ def _argument(arg: Arg, places: Places) -> Argument:
 
 
 class OwnBuffers:
-    """A place for each tensor of its own, for those who run one node alone. What it makes lives as long as it."""
+    """A separate buffer per tensor, for code that runs a single node. It keeps the textures that it creates."""
 
     def __init__(
         self, context: cl.Context, graph: Graph, buffers: Mapping[int, cl.Buffer], scratch: Sequence[cl.Buffer]
@@ -77,17 +80,17 @@ class OwnBuffers:
         return 0
 
     def release(self) -> None:
-        """Of the textures; the buffers are the caller's to release, and after them."""
+        """Releases the textures. The caller must release the buffers afterwards."""
         while self._textures:
             self._textures.popitem()[1].release()
 
 
 def texture(context: cl.Context, buffer: cl.Buffer, floats: int, kind: str = F32) -> cl.Image:
-    """A buffer as an image1d_buffer_t of texels of 1 or 4 floats or halves."""
+    """Returns a buffer as an image1d_buffer_t. A texel has 1 or 4 floats or halves."""
     api = opencl()
     channel = api.channel_type.HALF_FLOAT if kind == F16 else api.channel_type.FLOAT
     order = api.channel_order.RGBA if floats == 4 else api.channel_order.R
-    make = getattr(api, "create_image", api.Image)  # pyopencl before 2024.3 has no create_image
+    make = getattr(api, "create_image", api.Image)  # pyopencl before 2024.3 has no create_image.
     image: cl.Image = make(
         context,
         api.mem_flags.READ_ONLY,

@@ -1,4 +1,4 @@
-"""OpenCL devices: which there are, their stable names, and what is known of each."""
+"""Finds OpenCL devices, gives them stable names and describes them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 
 
 def opencl() -> Any:
-    """The module pyopencl."""
+    """Returns the module pyopencl, or raises DeviceError if it cannot be imported."""
     try:
         import pyopencl
-    except ImportError as error:  # a broken loader is a missing device, not a crash
+    except ImportError as error:  # A broken OpenCL loader also ends here.
         raise DeviceError(f"pyopencl cannot be imported ({error}). Try: pip install pyopencl") from None
     return pyopencl
 
 
-_vectors: dict[Path, tuple[int, str]] = {}  # that this process knows
+#: The results of `_vectors_of` in this process.
+_vectors: dict[Path, tuple[int, str]] = {}
 
-#: a kernel that is never run: its work-group size is the answer
+#: A kernel that is never run. Its work-group size tells the vector width that the compiler uses.
 _WIDTH = """
 #if defined(__AVX512F__)
 #define WIDTH 16
@@ -50,9 +51,9 @@ __kernel __attribute__((reqd_work_group_size(WIDTH, 1, 1))) void width(__global 
 """
 
 
-#: of processors whose vectors hold 16 floats, all but the first ones
+#: The features of processors with vectors of 16 floats, except the very first of them.
 _FEATURES = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
-#: item i: the sum of the 16 floats of x, as they are and as whole numbers, times i + 1
+#: Item i computes (i + 1) times the sum of the 16 floats of x, once as floats and once converted to integers.
 _TRY = """
 typedef float16 __attribute__((aligned(4))) loose16;
 __kernel void attempt(const __global float *x, __global float *y) {
@@ -78,7 +79,7 @@ class OpenCLDevice:
 
 
 def devices() -> list[OpenCLDevice]:
-    """All OpenCL devices, GPUs first, named after platform and device rather than by position."""
+    """Returns all OpenCL devices, GPUs first. Their names come from platform and device, not from their position."""
     api = opencl()
     try:
         platforms = api.get_platforms()
@@ -129,22 +130,26 @@ def caps_of(device: cl.Device) -> DeviceCaps:
 
 
 def _vectors_of(device: cl.Device, kind: str) -> tuple[int, str]:
-    """Floats in a vector, and the features that texts must ask for to have them. A driver may name
-    the CPU's own vectors and compile for less: an older PoCL does on processors that its compiler
-    does not know. What it says is compared with what it compiles for, once a driver."""
-    said = max(int(device.native_vector_width_float), 1)
-    if kind != "cpu" or said < 16:
-        return said, ""
+    """Returns the floats in a vector, and the features that program texts must ask for to use such vectors.
+
+    A driver may report the vectors of the CPU but compile for smaller ones. An older PoCL does so on processors
+    that its compiler does not know. The reported width is therefore compared with the compiled one, once per driver.
+    """
+    reported = max(int(device.native_vector_width_float), 1)
+    if kind != "cpu" or reported < 16:
+        return reported, ""
     key = hashlib.sha256(f"{device.name}\n{device.platform.version}\n{device.driver_version}".encode()).hexdigest()[:12]
     path = cache.folder() / "devices" / f"{cache.slug(device.name)}-{key}.json"
     if path not in _vectors:
-        _vectors[path] = _kept_vectors(path) or _ask_vectors(device, said, path)
+        _vectors[path] = _kept_vectors(path) or _ask_vectors(device, reported, path)
     return _vectors[path]
 
 
 def _kept_vectors(path: Path) -> tuple[int, str] | None:
-    """None also for what was never written, and for features that the processor does not have:
-    folders may be shared."""
+    """Returns the cached result, or None if there is none.
+
+    A result with features that this processor does not have is ignored, because machines may share a cache folder.
+    """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(path.read_text(encoding="utf-8"))
         width, features = kept["vector_width"], kept["features"]
@@ -153,17 +158,17 @@ def _kept_vectors(path: Path) -> tuple[int, str] | None:
     return None
 
 
-def _ask_vectors(device: cl.Device, said: int, path: Path) -> tuple[int, str]:
-    width, features = min(_compiled_width(device) or said, said), ""
-    if width < said and _processor_has(_FEATURES) and _works(device, _FEATURES):
-        width, features = said, _FEATURES
-    with contextlib.suppress(HandheldError):  # the next process asks again
+def _ask_vectors(device: cl.Device, reported: int, path: Path) -> tuple[int, str]:
+    width, features = min(_compiled_width(device) or reported, reported), ""
+    if width < reported and _processor_has(_FEATURES) and _works(device, _FEATURES):
+        width, features = reported, _FEATURES
+    with contextlib.suppress(HandheldError):  # Without the file the next process asks again.
         cache.write_json(path, {"vector_width": width, "features": features})
     return width, features
 
 
 def _compiled_width(device: cl.Device) -> int:
-    """By the names that the compiler defines; 0 if it defines none of them."""
+    """Returns the vector width according to the macros that the compiler defines; 0 if it defines none of them."""
     api = opencl()
     try:
         program = api.Program(api.Context([device]), _WIDTH).build()
@@ -185,7 +190,7 @@ def _processor_has(features: str) -> bool:
 
 
 def _works(device: cl.Device, features: str) -> bool:
-    """Whether a text that asks for them gives what it should."""
+    """Whether a program that asks for these features builds and computes the right result."""
     api = opencl()
     launch = Launch("attempt", _TRY, (Buffer(0), Buffer(1)), (4,), (1,))
     x, y = np.arange(16, dtype=np.float32), np.zeros(4, np.float32)
@@ -205,7 +210,7 @@ def _works(device: cl.Device, features: str) -> bool:
 
 
 def find(spec: str) -> OpenCLDevice:
-    """`opencl`, `opencl:0` or `opencl:<part of a name>`."""
+    """Returns the device for `opencl`, `opencl:0` or `opencl:<part of a name>`, or raises DeviceError."""
     wanted = spec.partition(":")[2]
     found = devices()
     if not found:

@@ -1,4 +1,4 @@
-"""The device's memory of one plan: segments, the regions of tensors in them, and segments seen as textures."""
+"""The memory of one plan on a device: segments, regions of tensors inside them, and textures over segments."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     from handheld.plan.memory import Place
     from handheld.plan.plan import GraphPlan, Plan
 
-FILL = 1 << 30  # bytes zeroed by one command: NVIDIA's driver counts them in 32 bits
+#: Bytes that one command sets to zero. NVIDIA's driver counts them in 32 bits.
+FILL = 1 << 30
 
 
 class User(Protocol):
-    """Who keeps kernels, which keep the memory of their arguments."""
+    """An object that keeps kernels. Kernels keep the memory of their arguments alive."""
 
     def clear(self) -> None: ...
 
 
 class Memory:
-    """Every tensor's place, one sub-buffer each. The memory is freed by `release`, when it is dropped, or at exit."""
+    """The allocations of a plan, with one sub-buffer per tensor.
+
+    The memory is freed by `release`, when this object is garbage-collected, or at exit.
+    """
 
     def __init__(self, plan: Plan, context: cl.Context, queue: cl.CommandQueue) -> None:
         self._plan, self._context = plan, context
@@ -42,7 +46,7 @@ class Memory:
         self.release = weakref.finalize(self, _free, self._users, self._textures, self._regions, self._segments)
 
     def used_by(self, *users: User) -> None:
-        """They are cleared before the memory is freed."""
+        """Registers objects that are cleared before the memory is freed."""
         self._users += users
 
     def _allocate(self, queue: cl.CommandQueue) -> None:
@@ -53,20 +57,20 @@ class Memory:
         try:
             self._segments += [api.Buffer(self._context, flags, max(n, 4)) for n in plan.segments]
             for buffer, size in zip(self._segments, plan.segments, strict=True):
-                # packs are read with their gaps: start from zeros, so that nothing is undefined
+                # Kernels also read the gaps in packs, so all memory starts as zeros.
                 whole = max(size, 4) // 4 * 4
                 api.enqueue_fill_buffer(queue, buffer, np.uint8(0), 0, min(FILL, whole))
-                for start in range(FILL, whole, FILL):  # from what is zero already
+                for start in range(FILL, whole, FILL):  # The rest is copied from the zeroed part.
                     count = min(FILL, whole - start)
                     api.enqueue_copy(queue, buffer, buffer, src_offset=0, dst_offset=start, byte_count=count)
         except api.Error as error:
             raise OutOfMemory(
                 f"{plan.device} refused {sum(plan.segments):,} bytes in {len(plan.segments)} pieces: {error}. "
-                "Try a smaller batch"
+                "Try: a smaller batch"
             ) from None
 
     def __len__(self) -> int:
-        """Allocations."""
+        """Returns the number of allocations."""
         return len(self._segments)
 
     def region(self, place: Place) -> cl.Buffer:
@@ -83,13 +87,13 @@ class Memory:
                 self._textures[key] = texture(self._context, self._segments[segment], floats, kind)
             except opencl().Error as error:
                 raise BuildError(
-                    f"{self._plan.device} makes no texture of {self._plan.segments[segment]:,} bytes: {error}"
+                    f"{self._plan.device} cannot create a texture of {self._plan.segments[segment]:,} bytes: {error}"
                 ) from None
         return self._textures[key]
 
 
 class NodePlaces:
-    """Where a node of a plan finds its tensors (bind.py)."""
+    """The memory of the tensors and workspaces of one node of a plan (`Places` in bind.py)."""
 
     def __init__(self, memory: Memory, graph: GraphPlan, node: int) -> None:
         self._memory, self._graph, self._node = memory, graph, node
@@ -115,7 +119,7 @@ def _free(
     regions: dict[tuple[int, int, int], cl.Buffer],
     segments: list[cl.Buffer],
 ) -> None:
-    """Newest first: NVIDIA's driver crashes when sub-buffers are released in another order."""
+    """Frees everything, newest first: NVIDIA's driver crashes if sub-buffers are released in another order."""
     for user in users:
         user.clear()
     textures.clear()

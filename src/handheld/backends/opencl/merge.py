@@ -1,11 +1,10 @@
-"""Several program texts as one.
+"""Merges several program texts into one.
 
-Some compilers take their time for a program, however small. PoCL reads the whole OpenCL header for
-each: 110 ms where it is new, and 25 ms to find out that it is in its cache.
+Some compilers need a long time per program, even for a small one. PoCL reads the whole OpenCL header for each
+program: a new one takes 110 ms, and finding one in its cache takes 25 ms.
 
-Each text is its own name space: the names of its functions, types, constants and macros may be in others
-too. So what the i-th text declares gets the ending _i, through one macro per name, and all macros
-end with the text.
+Different texts may use the same names for functions, types, constants and macros. One macro per name therefore
+adds the suffix _i to everything that the i-th text declares. All macros are undefined at the end of the text.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ _MACRO = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)(.*)", re.DOTALL)
 _TOKEN = re.compile(rf"(?P<directive>{_LINE})|\w+|\S", re.MULTILINE)
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
-#: tokens of a declaration: what is in brackets is one list
+#: A token of a declaration. A pair of brackets and its content is a list.
 Token = str | list["Token"]
 
 
 def merge(texts: Sequence[str]) -> str:
-    """One text with the kernels of all, each under the name that `renamed` gives it."""
+    """Returns one text with the kernels of all texts. `renamed` gives their new names."""
     return "".join(_part(text, i) for i, text in enumerate(texts))
 
 
 def renamed(name: str, i: int) -> str:
-    """What a name of the i-th text is called in the whole."""
+    """Returns the name in the merged text of a name in the i-th text."""
     return f"{name}_{i}"
 
 
@@ -43,14 +42,14 @@ def _part(text: str, i: int) -> str:
 
 
 def names(text: str) -> tuple[list[str], list[str]]:
-    """The macros of a text, and what it declares outside of functions. All branches of an #if count."""
+    """Returns the macros of a text and the names that it declares outside functions, in all branches of each #if."""
     bare = _NO_CODE.sub(" ", text)
     macros: dict[str, str] = {}
     for directive in _DIRECTIVE.findall(bare):
         defined = _MACRO.fullmatch(directive)
         if defined:
             macros[defined[1]] = macros.get(defined[1], "") + defined[2]
-    makers = {name for name, body in macros.items() if "{" in body}  # DEFINE_DOT(dot4, 4)
+    makers = {name for name, body in macros.items() if "{" in body}  # such as DEFINE_DOT(dot4, 4)
     own: dict[str, None] = {}
     for declaration in _declarations(_nested(bare), makers):
         own.update(dict.fromkeys(_declared(declaration, makers)))
@@ -58,13 +57,15 @@ def names(text: str) -> tuple[list[str], list[str]]:
 
 
 def _nested(text: str) -> list[Token]:
-    """The tokens of a text. Each pair of brackets is a list that begins with the opening one. Every branch
-    of an #if begins as deep in brackets as the first one, whatever the others leave open."""
+    """Returns the tokens of a text. Each pair of brackets is a list that begins with the opening bracket.
+
+    Every branch of an #if begins at the same depth as the first one, even if another branch leaves brackets open.
+    """
     whole: list[Token] = []
     open_lists, branches = [whole], list[list[list[Token]]]()
-    for found in _TOKEN.finditer(text):
-        token = found[0]
-        if found["directive"]:
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if match["directive"]:
             kind = token.lstrip("# \t")
             if kind.startswith("if"):
                 branches.append(open_lists.copy())
@@ -85,27 +86,27 @@ def _nested(text: str) -> list[Token]:
 
 
 def _declarations(tokens: Sequence[Token], makers: set[str]) -> Iterator[list[Token]]:
-    """Each up to its semicolon, or to the body of its function; attributes are left out."""
-    found: list[Token] = []
+    """Yields the declarations: each ends at a semicolon or after the body of a function. Attributes are left out."""
+    declaration: list[Token] = []
     skip = False
     for token in tokens:
-        if skip:  # an attribute's arguments
+        if skip:  # These are the arguments of an attribute.
             skip = False
             continue
         skip = token == "__attribute__"
         if skip:
             continue
         if token != ";":
-            found.append(token)
-        made = len(found) == 2 and found[0] in makers
-        body = _bracket(token) == "{" and len(found) > 1 and _bracket(found[-2]) == "("
-        if token == ";" or made or body:
-            yield found
-            found = []
+            declaration.append(token)
+        by_macro = len(declaration) == 2 and declaration[0] in makers
+        body = _bracket(token) == "{" and len(declaration) > 1 and _bracket(declaration[-2]) == "("
+        if token == ";" or by_macro or body:
+            yield declaration
+            declaration = []
 
 
 def _declared(tokens: list[Token], makers: set[str]) -> Iterator[str]:
-    """The names that a declaration declares."""
+    """Yields the names that a declaration declares."""
     if not tokens:
         return
     if tokens[0] in makers:
@@ -120,13 +121,13 @@ def _declared(tokens: list[Token], makers: set[str]) -> Iterator[str]:
     calls = [str(a) for a, b in pairwise(tokens) if isinstance(a, str) and _bracket(b) == "("]
     ends = tokens[-1] if _bracket(tokens[-1]) != "{" else tokens[-2]
     if calls and _bracket(ends) == "(" and "=" not in tokens:
-        yield calls[-1]  # an earlier one may be a type that a macro makes
+        yield calls[-1]  # An earlier one may be a macro that gives a type.
         return
     yield from _variables(tokens)
 
 
 def _variables(tokens: list[Token]) -> Iterator[str]:
-    """int a, b[2] = {1, 2}: each name stands last before [, =, a comma or the end."""
+    """Yields the names of variables, as in `int a, b[2] = {1, 2}`: the last word before [, =, a comma or the end."""
     name, value = "", False
     for token in (*tokens, ","):
         if token == ",":

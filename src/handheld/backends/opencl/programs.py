@@ -1,5 +1,8 @@
-"""The programs of a plan: each distinct text is built once, several at a time; on a CPU the texts of a family are one
-program (merge.py), with the vectors of the processor (widen.py)."""
+"""Builds the programs of a plan.
+
+Each distinct text is built once, several at the same time. On a CPU the texts of a family are merged into one
+program (merge.py) and use all vectors of the processor (widen.py).
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ if TYPE_CHECKING:
 
 
 def build(context: cl.Context, text: str) -> cl.Program:
-    """A program as drivers build it for us: their warnings are not the user's."""
+    """Builds a program without the compiler's warnings, which do not help the user."""
     program: cl.Program = opencl().Program(context, text).build(options=["-w"])
     return program
 
 
 class Kept:
-    """A context and what was built in it, for those who start many plans that share programs."""
+    """A context and the programs built in it, for code that starts many plans with the same programs."""
 
     def __init__(self, device: str) -> None:
         self.context: cl.Context = opencl().Context([find(device).device])
@@ -39,48 +42,48 @@ class Kept:
 
 
 class _Built(NamedTuple):
-    """The program that a text is in, and its number there if it is not alone."""
+    """The program that contains a text, and the number of the text in it; None if it is the only one."""
 
     program: cl.Program
     number: int | None
 
 
 class Programs:
-    """The programs of a plan, being built. `merged`: those of a family are one."""
+    """The programs of a plan, built in the background."""
 
     def __init__(self, plan: Plan, context: cl.Context, kept: Kept | None) -> None:
         self._device, self._context, self._kept = plan.device, context, kept
-        merged = plan.caps.kind == "cpu" and kept is None  # compilers for CPUs take longer for many
-        #: family -> text -> the first launch that has it
+        merged = plan.caps.kind == "cpu" and kept is None  # Compilers for CPUs are slow with many programs.
+        #: Family -> text -> the first launch with this text. Without merging, each text is its own family.
         self._families: dict[str, dict[str, Launch]] = {}
         launches = []
         for graph in plan.graphs.values():
             for node, lowered in zip(graph.graph.nodes, graph.lowered, strict=True):
                 for launch in lowered.launches:
                     launches.append(launch)
-                    whose = family(node.op) if merged else launch.text
-                    self._families.setdefault(whose, {}).setdefault(launch.text, launch)
+                    group = family(node.op) if merged else launch.text
+                    self._families.setdefault(group, {}).setdefault(launch.text, launch)
         self._texts = texts_of(launches, plan.caps)
         self._building: dict[str, Future[dict[str, _Built]]] = {}
         self._turns: dict[str, int] = {}
 
     @contextlib.contextmanager
     def building(self, threads: int | None) -> Iterator[None]:
-        """Builds in the background; kernels are made inside, each as soon as its program is there."""
+        """Builds programs in the background. Inside the `with` block, `kernel` waits for a single program."""
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
             for texts in self._families.values():
                 self._building.update(dict.fromkeys(texts, pool.submit(self._build_family, texts)))
             self._turns = {text: n for n, text in enumerate(self._building)}
-            if threads == 1:  # nothing at the same time: Oclgrind falls over
+            if threads == 1:  # Then nothing may run at the same time: Oclgrind would crash.
                 wait(self._building.values())
             yield
 
     def turn(self, launch: Launch) -> int:
-        """Launches with a smaller one have their program sooner."""
+        """Returns the position of a launch's program in the build order."""
         return self._turns[launch.text]
 
     def kernel(self, launch: Launch) -> cl.Kernel:
-        """Waits for the launch's program."""
+        """Waits for the program of a launch and returns its kernel."""
         program, number = self._building[launch.text].result()[launch.text]
         name = launch.kernel if number is None else renamed(launch.kernel, number)
         api = opencl()
@@ -89,28 +92,28 @@ class Programs:
         except api.Error as error:
             raise BuildError(
                 f"{self._device} built a program without kernel {name}: {error}. "
-                "A damaged cache of the driver can do that; try emptying it"
+                "The driver's cache may be damaged. Try: empty that cache"
             ) from None
         return kernel
 
     def __len__(self) -> int:
-        """Programs that were built."""
+        """Returns the number of programs that were built."""
         return len({id(future.result()[text].program) for text, future in self._building.items()})
 
     def _build_family(self, first: Mapping[str, Launch]) -> dict[str, _Built]:
-        texts = sorted(first)  # whatever the order of launches, the program is the same
+        texts = sorted(first)  # The program must not depend on the order of launches.
         if len(texts) == 1:
             return {texts[0]: _Built(self._build_one(first[texts[0]]), None)}
         try:
             with without_counts():
                 whole = self._program(merge([self._texts[text] for text in texts]))
             return {text: _Built(whole, i) for i, text in enumerate(texts)}
-        except opencl().Error as error:  # is it one of them, or their being together?
+        except opencl().Error as error:  # Building them separately shows whether a single text is at fault.
             problem = str(error)[:1000]
         built = {text: _Built(self._build_one(first[text]), None) for text in texts}
         warnings.warn(
-            f"programs built apart: {self._device} did not build {len(texts)} programs as one, which takes "
-            f"longer and changes no result: {problem}",
+            f"programs built separately: {self._device} could not build {len(texts)} programs as one. This takes "
+            f"longer but does not change results: {problem}",
             stacklevel=2,
         )
         return built

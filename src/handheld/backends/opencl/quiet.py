@@ -1,7 +1,7 @@
-"""Compilers that count their errors on the standard error output of the whole process.
+"""Hides the error counts that compilers write to the standard error output of the process.
 
-PoCL's compiler writes "1 error generated." there, beside the log that it gives to the caller. When a merged
-program does not build, the programs are built apart and the user has nothing to do about that line.
+PoCL's compiler writes "1 error generated." there, in addition to the log that it returns. If a merged program does
+not build, the programs are built separately, and that line would only alarm the user.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from typing import BinaryIO
 _COUNT = re.compile(rb"^\d+ (?:warnings? and \d+ )?(?:errors?|warnings?) generated\.\r?\n", re.MULTILINE)
 _lock = threading.Lock()
 _depth = 0
-_held: tuple[int, BinaryIO] | None = None  # the true output, and what was written meanwhile
+#: The real standard error output, and the file that collects what is written meanwhile.
+_held: tuple[int, BinaryIO] | None = None
 
 
 @contextlib.contextmanager
 def without_counts() -> Iterator[None]:
-    """What is written to the standard error output appears afterwards, without such lines. Any number of threads
-    may be inside; the first one begins it and the last one ends it."""
+    """Holds back the standard error output and writes it afterwards without such lines.
+
+    Several threads may be inside at the same time. The first one starts the redirection and the last one ends it.
+    """
     global _depth  # noqa: PLW0603 - the process has one standard error output
     with _lock:
         if not _depth:
@@ -40,7 +43,7 @@ def without_counts() -> Iterator[None]:
 
 def _begin() -> None:
     global _held  # noqa: PLW0603
-    with contextlib.suppress(OSError):  # a process without this output, or without a folder for the file
+    with contextlib.suppress(OSError):  # The process may have no such output, or no folder for the file.
         file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by _end
         try:
             _held = os.dup(2), file

@@ -1,13 +1,13 @@
-"""The OpenCL backend: the contract of `Session` over the parts of this folder.
+"""The OpenCL backend: implements `Session` with the modules of this folder.
 
-devices    finds devices and names them
-memory     the plan's memory on the device; staging: batches on their way there
-programs   builds kernels (merge, widen, quiet)
-bind       gives kernels their arguments, once
-submit     gives launches to the device
+    devices    finds devices and names them
+    memory     the memory of the plan on the device (staging: host memory for uploads)
+    programs   builds kernels (merge, widen, quiet)
+    bind       gives kernels their arguments, once
+    submit     gives launches to the device
 
-One in-order queue, one kernel object per launch with its arguments bound once. A step is its uploads, one enqueue per
-launch, and a download of the loss that nobody waits for until the loss is looked at.
+There is one in-order queue, and one kernel object per launch whose arguments are bound once. A step consists of its
+uploads, one enqueue per launch, and a download of the loss. The host waits for the loss only when it is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from handheld.plan.plan import GraphPlan, Plan
 
 CLOCK_TRIES = 16
-SMALL = 4096  # bytes of a slot that is written without waiting
+#: A slot of at most this many bytes is written without waiting.
+SMALL = 4096
 
 
 def describe(device: str) -> DeviceCaps:
@@ -63,9 +64,9 @@ class _Download:
 class OpenCLSession(Session):
     """Buffers, programs and bound kernels of one plan.
 
-    profiling       every command has times, also outside of a recording
-    build_threads   programs built at the same time; as many as there are processors
-    kept            a context and its programs that plans share
+    profiling       the device keeps the times of every command, also outside a recording
+    build_threads   how many programs are built at the same time; default: the number of processors
+    kept            a context and programs that several plans share
     submitter       how launches reach the device (submit.py)
     """
 
@@ -84,7 +85,7 @@ class OpenCLSession(Session):
         self._check_device()
         self._submitter = submitter or Enqueuer()
         self._flight = Flight()
-        self._timed: cl.CommandQueue | None = None  # its events have times; made when something is recorded
+        self._timed: cl.CommandQueue | None = None  # keeps times; created for the first recording
         self._mark: cl.Buffer | None = None
         self._notes: Notes | None = None
         self.context: cl.Context = kept.context if kept else api.Context([self._found.device])
@@ -96,7 +97,7 @@ class OpenCLSession(Session):
         self.counters.allocations += len(self._memory)
         self.allocated_bytes = self._memory.nbytes
         self.timings["allocate"] = time.perf_counter() - started
-        # the device takes in the state while the host builds
+        # The device receives the state while the host builds the kernels.
         writes = [self._write(name, value, False) for name, value in plan.values.items()]
         self.queue.flush()
         started = time.perf_counter()
@@ -110,9 +111,9 @@ class OpenCLSession(Session):
                 event.wait()
 
     def _check_device(self) -> None:
-        have, want = self._found.caps, self.plan.caps
-        if have.name != want.name:
-            raise DeviceError(f"the plan was made for {want.name} and {self.plan.device} is {have.name}")
+        actual, planned = self._found.caps, self.plan.caps
+        if actual.name != planned.name:
+            raise DeviceError(f"the plan was made for {planned.name}, but {self.plan.device} is {actual.name}")
 
     @property
     def device_name(self) -> str:
@@ -121,7 +122,7 @@ class OpenCLSession(Session):
     # ── launches ──────────────────────────────────────────────────────────────────────────────
 
     def _bind_all(self, programs: Programs, threads: int | None) -> None:
-        """Every launch as soon as its program is there."""
+        """Binds every launch as soon as its program is built."""
         plans = self.plan.graphs
         for name, graph in plans.items():
             self._nodes[name] = [Work(f"{name}/{i}", ()) for i in range(len(graph.lowered))]
@@ -138,16 +139,16 @@ class OpenCLSession(Session):
         self.counters.builds += len(programs)
 
     def _bound(self, programs: Programs, graph: GraphPlan, node: int) -> tuple[Bound, ...]:
-        places, made = NodePlaces(self._memory, graph, node), []
+        places, bound = NodePlaces(self._memory, graph, node), []
         for launch in graph.lowered[node].launches:
             kernel = programs.kernel(launch)
             bind(kernel, launch, places)
-            made.append(Bound(node, kernel, launch.global_size, launch.local_size))
-        self.counters.bindings += len(made)
-        return tuple(made)
+            bound.append(Bound(node, kernel, launch.global_size, launch.local_size))
+        self.counters.bindings += len(bound)
+        return tuple(bound)
 
     def launches(self, graph: str, node: int) -> tuple[Bound, ...]:
-        """Those of a node, for those who measure kernels one by one."""
+        """Returns the launches of a node, for code that measures single kernels."""
         return self._nodes[graph][node].launches
 
     def _submit(self, work: Work) -> cl.Event | None:
@@ -210,7 +211,7 @@ class OpenCLSession(Session):
             event = self._api.enqueue_copy(self.queue, host, region, is_blocking=False)
             self._note(DOWNLOAD, made.nbytes, begin, event)
             self.queue.flush()
-            # a copy's event waits when it is dropped: keep it until the device is past it
+            # Dropping the event of a copy waits for it, so it is kept until the device is done.
             self._flight.hold(event, host)
         self.counters.downloads += 1
         self.counters.download_bytes += made.nbytes
@@ -226,7 +227,7 @@ class OpenCLSession(Session):
         return host
 
     def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
-        """Waits until the value is there."""
+        """Sets the value of a tensor and waits until it is on the device."""
         made = self.plan.graphs[graph].graph.tensors[tensor]
         data: np.ndarray = np.ascontiguousarray(array, DTYPES[made.dtype].numpy)
         if data.size:
@@ -250,14 +251,14 @@ class OpenCLSession(Session):
         return host
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
-        # a learning rate changes between steps without emptying the queue
+        # A learning rate can change between steps while the queue stays busy.
         small = array.nbytes <= SMALL
         event, data = self._write(name, np.array(array) if small else array, not small)
         if small and event is not None:
             self._flight.hold(event, data)
 
     def _write(self, name: str, array: np.ndarray, wait: bool) -> tuple[cl.Event | None, np.ndarray]:
-        """The copy's event, and what it reads until it is over."""
+        """Returns the event of the copy and the array that it reads. The array must live until the copy is done."""
         slot = self._slots[name]
         data: np.ndarray = np.ascontiguousarray(array, DTYPES[slot.dtype].numpy).reshape(slot.shape)
         if not data.size:
@@ -273,8 +274,10 @@ class OpenCLSession(Session):
 
     @contextlib.contextmanager
     def record(self) -> Iterator[Notes]:
-        """What is enqueued inside goes through a queue that keeps times. What was enqueued before
-        is waited for: other steps pay nothing for it."""
+        """Sends the commands inside the `with` block through a queue that keeps times.
+
+        It first waits for earlier commands. Steps outside the block use the plain queue and cost nothing extra.
+        """
         timed, _ = self._open_timed()
         self.queue.finish()
         plain, self.queue = self.queue, timed
@@ -286,20 +289,20 @@ class OpenCLSession(Session):
             timed.finish()
 
     def _open_timed(self) -> tuple[cl.CommandQueue, cl.Buffer]:
-        """The queue that keeps times, and a few bytes for marks."""
+        """Returns the queue that keeps times and a small buffer for clock marks; creates them if needed."""
         if self._timed is None or self._mark is None:
             api = self._api
             try:
                 self._timed = api.CommandQueue(self.context, properties=api.command_queue_properties.PROFILING_ENABLE)
             except api.Error as error:
                 raise DeviceError(
-                    f"{self.plan.device} has no queue that keeps times: {error}. Only whole steps can be timed"
+                    f"{self.plan.device} has no command queue that keeps times: {error}. Only whole steps can be timed"
                 ) from None
             self._mark = api.Buffer(self.context, api.mem_flags.READ_WRITE, 64)
         return self._timed, self._mark
 
     def clock_mark(self) -> tuple[int, int, int]:
-        """The best of a few tries."""
+        """Returns the mark with the smallest error of a few tries."""
         timed, mark = self._open_timed()
         best = (0, 0, 1 << 62)
         for _ in range(CLOCK_TRIES):

@@ -1,9 +1,11 @@
-"""Batches on their way to a device.
+"""Staging memory for uploads: host memory that a batch is copied into before the device reads it.
 
-A batch is copied once, into memory that is kept: the caller may change its own at once, and the
-device reads while the host goes on with the step's launches. A device with memory of its own reads
-large batches from memory that its driver has pinned: from other pages, which the system may move, a
-driver copies piece by piece, at a fraction of what the bus can do, and the host waits in the call.
+Each batch is copied once, into memory that the session keeps. The caller may therefore change its array at once,
+and the device reads the copy while the host goes on with the launches of the step.
+
+For large batches and devices with separate memory, the staging memory is pinned by the driver. The system may
+move other pages, so a driver copies from those piece by piece: the transfer reaches only a fraction of the
+speed of the bus, and the host waits in the call.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ import numpy as np
 if TYPE_CHECKING:
     import pyopencl as cl
 
-#: below this pinned memory gains nothing
+#: For smaller batches pinned memory is not faster.
 LEAST_BYTES = 256 << 10
-IN_FLIGHT = 2  # steps the host may be ahead of the device
-PIECES = IN_FLIGHT  # of an input; the host waits for the oldest
+#: How many steps the host may be ahead of the device.
+IN_FLIGHT = 2
+#: The pieces of memory per input. If all are in use, the host waits for the oldest.
+PIECES = IN_FLIGHT
 
 
 class Staging:
-    """Host memory for the inputs of one queue, made when an input is first there."""
+    """Host memory for the inputs of one queue, allocated when an input is first uploaded."""
 
     def __init__(self, api: Any, context: cl.Context, queue: cl.CommandQueue, pinned: bool) -> None:
         self._api, self._context, self._queue, self._pinned = api, context, queue, pinned
@@ -33,7 +37,7 @@ class Staging:
         self._mapped_buffers: list[cl.Buffer] = []
 
     def hold(self, key: Hashable, array: np.ndarray) -> Piece:
-        """The array's values in a piece of memory that what it held before has left."""
+        """Copies the array into a free piece of memory and returns it. Waits if no piece is free."""
         pieces = self._pieces.setdefault(key, [])
         if len(pieces) < PIECES:
             piece = Piece(self._memory(array))
@@ -50,10 +54,10 @@ class Staging:
             try:
                 return self._mapped(like)
             except (self._api.Error, MemoryError) as error:
-                self._pinned = False  # the other way is slower, and no less right
+                self._pinned = False  # Other memory is slower but works too.
                 warnings.warn(
                     f"no pinned memory of {like.nbytes:,} bytes for batches ({error}): "
-                    "they go to the device by the slower way",
+                    "uploads to the device are slower",
                     stacklevel=2,
                 )
         return np.empty(like.shape, like.dtype)
@@ -69,7 +73,7 @@ class Staging:
         return host
 
     def release(self) -> None:
-        """When the queue has finished."""
+        """Frees the memory. The queue must have finished."""
         for piece in (piece for pieces in self._pieces.values() for piece in pieces):
             if isinstance(piece.host.base, self._api.MemoryMap):
                 piece.host.base.release(self._queue)
@@ -78,7 +82,7 @@ class Staging:
 
 
 class Piece:
-    """Memory for one batch of one input, and the copy that reads it."""
+    """Memory for one batch of one input, and the event of the copy that reads it."""
 
     def __init__(self, host: np.ndarray) -> None:
         self.host = host
@@ -86,18 +90,21 @@ class Piece:
 
 
 class Flight:
-    """What the device may still be at: copies with the host memory that they use, and the ends of steps."""
+    """Work that the device may not have finished: copies with the host memory that they use, and ends of steps."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[cl.Event | None, np.ndarray | None]] = deque()
-        self._steps = 0  # of them
+        self._steps = 0  # the number of steps in `_events`
 
     def hold(self, event: cl.Event, host: np.ndarray) -> None:
-        """A copy that uses this memory."""
+        """Keeps the host memory of a copy alive until the step of the copy is over."""
         self._events.append((event, host))
 
     def step(self, end: cl.Event | None) -> None:
-        """The host may be IN_FLIGHT steps ahead: beyond it waits for the oldest, without emptying the queue."""
+        """Adds the end of a step. If the host is more than IN_FLIGHT steps ahead, waits for the oldest step.
+
+        The queue does not run empty meanwhile.
+        """
         self._events.append((end, None))
         self._steps += 1
         while self._steps > IN_FLIGHT:
@@ -108,6 +115,6 @@ class Flight:
                     event.wait()
 
     def clear(self) -> None:
-        """When the queue has finished."""
+        """Forgets everything. The queue must have finished."""
         self._events.clear()
         self._steps = 0

@@ -1,8 +1,8 @@
-"""The one place that gives launches to a device.
+"""Gives launches to a device. This is the only place that enqueues the kernels of a session.
 
-A session binds its kernels once and hands `Work` to a submitter: a whole step, one node, or a step in which some
-nodes are repeated. `Enqueuer` enqueues them one by one. Another way to run them (a recording that the device
-replays, another machine) is another `Submitter`, given to the session by `plan.start(submitter=...)`.
+A session binds its kernels once and passes `Work` to a submitter: a whole step, one node, or a step in which some
+nodes are repeated. `Enqueuer` enqueues the launches one by one. To run them in another way (a recording that the
+device replays, another machine), write another `Submitter` and pass it as `plan.start(submitter=...)`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from handheld.store.commands import LAUNCH, CommandKind, Commands, commands
 if TYPE_CHECKING:
     import pyopencl as cl
 
-FLUSH_EVERY = 48  # launches after which the device may begin
+#: After this many launches the queue is flushed, so that the device can begin.
+FLUSH_EVERY = 48
 
 
 class Bound(NamedTuple):
-    """A launch whose kernel has its arguments."""
+    """A launch whose kernel has its arguments. `node` is the number of the node in its graph."""
 
-    node: int  # of the graph
+    node: int
     kernel: cl.Kernel
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
@@ -32,32 +33,35 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Launches in their order. Works with the same `key` have the same launches, so that a submitter may keep what it
-    made of them; without a key they are for this once."""
+    """Launches in order.
+
+    Works with the same `key` have the same launches, so a submitter may cache what it makes of them. Work without
+    a key is submitted only once.
+    """
 
     key: str | None
     launches: tuple[Bound, ...]
 
 
 class Note(NamedTuple):
-    """A command of a recording; the event has the device's times."""
+    """A command of a recording. Host times are in ns; the event has the times of the device."""
 
     kind: CommandKind
     node: int  # -1 for transfers
     nbytes: int
-    host_begin: int  # ns
+    host_begin: int
     host_end: int
     event: cl.Event
 
 
 @dataclass
 class Notes:
-    """A recording: commands with their events, which are read when someone asks."""
+    """A recording: commands with their events. `read` gets the times from the events."""
 
     entries: list[Note] = field(default_factory=list)
 
     def add(self, kind: CommandKind, nbytes: int, begin: int, event: cl.Event) -> None:
-        """A transfer that the host began to enqueue at `begin`."""
+        """Adds a transfer that the host began to enqueue at `begin` (ns)."""
         self.entries.append(Note(kind, -1, nbytes, begin, time.monotonic_ns(), event))
 
     def read(self) -> Commands:
@@ -80,16 +84,18 @@ class Submitter(ABC):
 
     @abstractmethod
     def submit(self, queue: cl.CommandQueue, work: Work, notes: Notes | None) -> cl.Event | None:
-        """Starts the launches, in order and after everything that the queue has, without waiting for them. The event
-        is that of the last one; None: there is nothing to wait for. With `notes`, the queue keeps times, and each
-        launch is noted."""
+        """Starts the launches in order, after everything in the queue, and returns without waiting.
+
+        Returns the event of the last launch, or None if there is nothing to wait for. If `notes` is given, the
+        queue keeps times, and the submitter must add a note per launch.
+        """
 
     def clear(self) -> None:  # noqa: B027 - most keep nothing
-        """Lets go of everything that was made of a work: the session's memory is about to be freed."""
+        """Drops everything that was cached. The session calls it before it frees its memory."""
 
 
 class Enqueuer(Submitter):
-    """One enqueue per launch."""
+    """Enqueues launches one by one."""
 
     def __init__(self) -> None:
         self._enqueue = opencl().enqueue_nd_range_kernel

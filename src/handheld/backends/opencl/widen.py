@@ -1,13 +1,15 @@
-"""Program texts for a compiler that knows less of the CPU than there is.
+"""Rewrites program texts for a compiler that does not know all vectors of the CPU.
 
-PoCL 3.0 takes a processor that is newer than its LLVM for the newest that it knows, and so leaves
-out the vectors of 512 bits which the processor has. A function may ask for them by name, in an
-attribute; a kernel may not, since PoCL copies it into a function of its own, which does not ask. So
-each kernel becomes a function that asks, and a kernel that only calls it: functions that ask for
-more than their caller are never copied into it. What a function could not find out when it is not
-copied, its place in the grid, it is given. Nor can it call what takes or gives vectors of 16 and
-does not ask, as OpenCL's own functions do: for the one that kernels for CPUs use, the compiler has
-an operation.
+If a processor is newer than its LLVM, PoCL 3.0 treats it as the newest processor that it knows, and does not use
+the processor's vectors of 512 bits. A function can ask for them with an attribute. A kernel cannot, because PoCL
+inlines it into its own function, which does not ask.
+
+Each kernel therefore becomes two parts: a function that asks, and a kernel that only calls it. A compiler never
+inlines a function into a caller with fewer features. This has two consequences:
+
+- The function cannot query its position in the grid, so the kernel passes it.
+- The function cannot call functions that take or return vectors of 16 without asking for the feature, such as
+  OpenCL's own. Kernels for CPUs use only one of those (`convert_uint16`), and the compiler has a builtin for it.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ _PLACE = ", ".join(f"get_global_{what}({d})" for what in ("id", "size") for d in
 
 
 def texts_of(launches: Iterable[Launch], caps: DeviceCaps) -> dict[str, str]:
-    """The text of each launch -> the text that the device's compiler is to have for it."""
+    """Returns the text of each launch -> the text to compile."""
     sharing: dict[str, list[Launch]] = {}
     for launch in launches:
         sharing.setdefault(launch.text, []).append(launch)
-    wide = caps.features and caps.kind == "cpu"  # whose kernels have no local memory
+    wide = caps.features and caps.kind == "cpu"  # Kernels for CPUs have no local memory; only a kernel may declare it.
     return {text: widened(launches, caps.features) if wide else text for text, launches in sharing.items()}
 
 
 def widened(launches: Iterable[Launch], features: str) -> str:
-    """The text of launches that all have the same, with these features of the processor."""
+    """Rewrites a text for these features of the processor. All launches must have this text."""
     kernels = {launch.kernel: launch for launch in launches}
     text = next(iter(kernels.values())).text
     ends = "\n".join(_kernel(kernels[name]) for name in sorted(kernels))

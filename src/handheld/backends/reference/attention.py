@@ -1,4 +1,4 @@
-"""Attention and its gradient on PyTorch tensors, with the matrix of probabilities written out."""
+"""Attention and its gradient on PyTorch tensors. Unlike the kernels, it stores the matrix of probabilities."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = torch.Tensor
 Attrs = Mapping[str, Any]
 
 _WORD = 0xFFFFFFFF
-_MOST = torch.finfo(torch.float32).max  # of a row that may see nothing
+_MOST = torch.finfo(torch.float32).max  # the lse of a row that may see no key
 
 
 def _heads(x: T, like: T) -> T:
-    """Keys or values, one head for each of the queries'."""
+    """Repeats the heads of keys or values, so that there is one per head of the queries."""
     return x.repeat_interleave(like.shape[1] // max(x.shape[1], 1), 1)
 
 
@@ -31,12 +31,12 @@ def _scores(attrs: Attrs, q: T, k: T, rest: Sequence[T]) -> T:
     if attrs["causal"]:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
-    made: T = scores
-    return made
+    result: T = scores
+    return result
 
 
 def _kept(attrs: Attrs, like: T, rest: Sequence[T]) -> T | None:
-    """What each probability is multiplied by: 0 where it is dropped."""
+    """Returns the factor of each probability: 0 if it is dropped, else 1 / (1 - p); None without dropout."""
     p: float = attrs["dropout"]
     if not p:
         return None
@@ -49,7 +49,7 @@ def _kept(attrs: Attrs, like: T, rest: Sequence[T]) -> T | None:
 
 
 def attention(attrs: Attrs, q: T, k: T, v: T, *rest: T) -> tuple[T, T]:
-    """out[b, l, h, e] and lse[b, h, l]."""
+    """Returns out[b, l, h, e] and lse[b, h, l]."""
     scores = _scores(attrs, q, k, rest)
     lse = scores.logsumexp(-1)
     lse = torch.where(lse == -math.inf, _MOST, lse)
@@ -60,7 +60,7 @@ def attention(attrs: Attrs, q: T, k: T, v: T, *rest: T) -> tuple[T, T]:
 
 
 def attention_grad(attrs: Attrs, g: T, q: T, k: T, v: T, y: T, lse: T, *rest: T) -> tuple[T, T, T]:
-    """dq[b, l, h, d], dk[b, s, g, d], dv[b, s, g, e]."""
+    """Returns dq[b, l, h, d], dk[b, s, g, d] and dv[b, s, g, e]."""
     p = (_scores(attrs, q, k, rest) - lse.unsqueeze(-1)).exp()
     dp = g @ _heads(v, q).transpose(-1, -2)
     kept = _kept(attrs, p, rest)

@@ -1,4 +1,4 @@
-"""The reference: every op of graph/ops.py in plain PyTorch, in float32 or float64."""
+"""Computes every op of graph/ops.py in plain PyTorch, in float32 or float64."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def run_node(
     float_dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, ...]:
-    """The node's outputs, dense, in memory of their own.
+    """Returns the outputs of a node. They are dense and share no memory with other tensors.
 
-    `values` holds each input tensor, dense and of the graph tensor's shape (f32 as `float_dtype`).
+    `values` holds each input tensor, dense and with its shape in the graph (f32 as `float_dtype`).
     """
     arrays, attrs = TorchArrays(values, float_dtype, device), node.attrs
     if node.op in ("map", "reduce"):
@@ -65,7 +65,7 @@ def _matmul(attrs: Attrs, a: T, b: T) -> tuple[T]:
 
 
 def _exact(x: T) -> AbstractContextManager[None]:
-    """Full float32 products and a fixed order of sums where cuDNN would choose otherwise."""
+    """Makes cuDNN compute full float32 products, with a fixed order of sums."""
     if x.device.type != "cuda":
         return nullcontext()
     return torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
@@ -116,12 +116,12 @@ def _conv_backward(attrs: Attrs, dy: T, x: T, w: T, which: int) -> T:
 
 
 def _grow(dy: T, size: Sequence[int]) -> T:
-    """Zeros where a convolution or pooling has outputs that the graph left out."""
+    """Pads with zeros for the outputs of a convolution or pooling that the graph leaves out."""
     return F.pad(dy, (0, size[1] - dy.shape[3], 0, size[0] - dy.shape[2]))
 
 
 def _pooled(attrs: Attrs, image: Sequence[int], ceil: bool) -> list[int]:
-    """Output height and width that PyTorch gives a pooling of this image."""
+    """Returns the output height and width of PyTorch's pooling of this image."""
     sizes = []
     for i in (0, 1):
         k, s, p = attrs["kernel"][i], attrs["stride"][i], attrs["padding"][i]
@@ -198,7 +198,7 @@ def _avg_pool_grad(attrs: Attrs, dy: T) -> tuple[T]:
 def _scatter(attrs: Attrs, index: T, src: T, base: T | None = None) -> tuple[T]:
     o, v, i = attrs["shape"]
     start = src.new_zeros(o, v, i) if base is None else base
-    where = torch.where(index < 0, v, index).long()  # row v collects what is ignored
+    where = torch.where(index < 0, v, index).long()  # Row v collects the ignored elements.
     room = torch.cat((start, start.new_zeros(o, 1, i)), dim=1)
     if attrs["mode"] == "add":
         return (room.scatter_add(1, where, src)[:, :v],)
@@ -206,7 +206,8 @@ def _scatter(attrs: Attrs, index: T, src: T, base: T | None = None) -> tuple[T]:
         return (start,)
     order = torch.arange(src.shape[1], device=src.device)[None, :, None].expand_as(where)
     none = torch.full_like(room, -1, dtype=torch.int64)
-    winner = none.scatter_reduce(1, where, order, "amax")[:, :v]  # of equal targets the last
+    # If several elements have the same target, the last one wins.
+    winner = none.scatter_reduce(1, where, order, "amax")[:, :v]
     return (torch.where(winner >= 0, src.gather(1, winner.clamp(min=0)), start),)
 
 
@@ -241,7 +242,7 @@ def _rnn(run: Callable[..., tuple[T, ...]]) -> Callable[..., tuple[T, ...]]:
     return lambda attrs, *inputs: run(inputs, attrs["reverse"])
 
 
-#: every op but map and reduce; one with an epilogue gives `acc`
+#: Every op except map and reduce. An op with an epilogue returns `acc`.
 _OPS: dict[str, Callable[..., tuple[T, ...]]] = {
     "matmul": _matmul,
     "conv": _conv,

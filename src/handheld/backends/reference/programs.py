@@ -1,4 +1,4 @@
-"""Scalar programs on PyTorch tensors: one PyTorch op an instruction, on any device."""
+"""Runs scalar programs on PyTorch tensors: one PyTorch op per instruction, on any device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from handheld.graph.graph import View
 
 
 class TorchArrays(interpret.Arrays):
-    """The tensors of a graph, with f32 computed in `float_dtype`."""
+    """The tensors of a graph. f32 is computed in `float_dtype`."""
 
     def __init__(
         self, values: Mapping[int, torch.Tensor], float_dtype: torch.dtype, device: torch.device | str
@@ -22,9 +22,9 @@ class TorchArrays(interpret.Arrays):
         self.dtypes = {name: getattr(torch, row.torch) for name, row in DTYPES.items()} | {F32: float_dtype}
 
     def view(self, view: View) -> torch.Tensor:
-        """The elements that a view names; may share memory with its tensor."""
-        found = self.strided(view.tensor, view.shape, view.strides, view.offset)
-        return self.cast(found, F32) if found.dtype is torch.float16 else found
+        """Returns the elements of a view. They may share memory with its tensor."""
+        elements = self.strided(view.tensor, view.shape, view.strides, view.offset)
+        return self.cast(elements, F32) if elements.dtype is torch.float16 else elements
 
     def strided(self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
         flat = self.flat(tensor)
@@ -68,7 +68,7 @@ class TorchArrays(interpret.Arrays):
 
 
 def strided(flat: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
-    """as_strided within `flat` that also knows negative strides (by a copy)."""
+    """Like `as_strided` within `flat`, but negative strides work too (with a copy)."""
     back = [d for d, s in enumerate(strides) if s < 0]
     offset += sum((shape[d] - 1) * strides[d] for d in back)
     out = flat.as_strided(tuple(shape), tuple(abs(s) for s in strides), flat.storage_offset() + offset)
@@ -77,7 +77,7 @@ def strided(flat: torch.Tensor, shape: Sequence[int], strides: Sequence[int], of
 
 def _divide(mode: str) -> Callable[..., torch.Tensor]:
     def divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        safe = torch.where(b == 0, 1, b).long()  # and no INT_MIN / -1 in 32 bits
+        safe = torch.where(b == 0, 1, b).long()  # INT_MIN / -1 would overflow in 32 bits.
         return torch.where(b == 0, 0, torch.div(a.long(), safe, rounding_mode=mode))
 
     return divide
@@ -91,7 +91,7 @@ def _modulo(op: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def _pow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Integers to integer powers; a negative power truncates."""
+    """Raises integers to integer powers. The result of a negative power is truncated."""
     inverse = torch.where(a.abs() == 1, torch.where((b & 1) == 1, a, 1), 0)
     return torch.where(b < 0, inverse, torch.pow(a, b.clamp(min=0)))
 
@@ -168,7 +168,7 @@ _TABLE: dict[str, Callable[..., torch.Tensor]] = {
     "ge": torch.ge,
     "and": torch.bitwise_and,
     "or": torch.bitwise_or,
-    "xor": torch.bitwise_xor,  # of bools: logical
+    "xor": torch.bitwise_xor,  # For bools this is the logical xor.
     "shl": torch.bitwise_left_shift,
     "shr": torch.bitwise_right_shift,
     "where": torch.where,

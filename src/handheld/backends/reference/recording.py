@@ -1,4 +1,4 @@
-"""Times of PyTorch's ops: by the host's clock on a CPU, by events on a GPU."""
+"""Times of PyTorch ops: from the host's clock on a CPU, from events on a GPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from handheld.store.commands import CommandKind, Commands, commands
 
 
 def cuda_event() -> torch.cuda.Event:
-    """An event, recorded now."""
+    """Records and returns an event."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 
 
 class CudaMark(NamedTuple):
-    """An event of a GPU that has nothing to do, its host time, and how far off that may be."""
+    """An event on an idle GPU, its host time and the possible error of that time."""
 
     event: torch.cuda.Event
     host_ns: int
@@ -35,7 +35,7 @@ def cuda_mark() -> CudaMark:
 
 
 class Begun(NamedTuple):
-    """The beginning of an op or a transfer; on a GPU with an event."""
+    """A moment: the beginning or end of an op or a transfer. On a GPU it has an event."""
 
     host_ns: int
     event: torch.cuda.Event | None
@@ -50,7 +50,7 @@ class _Note(NamedTuple):
 
 
 class TorchRecording:
-    """Ops with their times."""
+    """A recording of ops and transfers."""
 
     def __init__(self, where: str) -> None:
         self._notes: list[_Note] = []
@@ -74,7 +74,7 @@ class TorchRecording:
         return commands(rows)
 
     def _device_ns(self, at: Begun) -> int:
-        """A GPU's events are told relative to the mark, whose host time is known."""
+        """Returns the time of a moment. A GPU gives times relative to the mark, whose host time is known."""
         if self._mark is None or at.event is None:
             return at.host_ns
         elapsed_ms: float = self._mark.event.elapsed_time(at.event)
@@ -84,5 +84,5 @@ class TorchRecording:
         self._notes.clear()
 
     def __len__(self) -> int:
-        """Ops and transfers so far."""
+        """Returns the number of ops and transfers so far."""
         return len(self._notes)

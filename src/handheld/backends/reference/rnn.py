@@ -1,4 +1,4 @@
-"""LSTM and GRU layers and their gradients on PyTorch tensors, one step after the other."""
+"""LSTM and GRU layers and their gradients on PyTorch tensors, one time step after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _order(length: int, reverse: bool) -> list[int]:
 
 
 def lstm(inputs: Sequence[T], reverse: bool) -> tuple[T, T, T]:
-    """h, c and activated gates i, f, g, o of every step."""
+    """Returns h, c and the activated gates i, f, g, o of every time step."""
     gx, w, h0, c0 = inputs
     hs, cs = gx.new_empty(gx.shape[0], *h0.shape), gx.new_empty(gx.shape[0], *h0.shape)
     gates = torch.empty_like(gx)
@@ -29,10 +29,10 @@ def lstm(inputs: Sequence[T], reverse: bool) -> tuple[T, T, T]:
 
 
 def lstm_grad(inputs: Sequence[T], reverse: bool) -> tuple[T, T, T]:
-    """Gradients of gx, h0 and c0."""
+    """Returns the gradients of gx, h0 and c0."""
     dh, dh_last, dc_last, w, c, gates, c0 = inputs
     order = _order(dh.shape[0], reverse)
-    before = dict(zip(order[1:], order, strict=False))  # step -> the one that ran before it
+    before = dict(zip(order[1:], order, strict=False))  # time step -> the one before it
     dgx, dh_next, dc_next = torch.empty_like(gates), dh_last, dc_last
     for t in reversed(order):
         i, f, g, o = gates[t].chunk(4, dim=-1)
@@ -48,7 +48,7 @@ def lstm_grad(inputs: Sequence[T], reverse: bool) -> tuple[T, T, T]:
 
 
 def gru(inputs: Sequence[T], reverse: bool) -> tuple[T, T]:
-    """h of every step, and r, z, n and the hidden part of n."""
+    """Returns h of every time step, and r, z, n and the hidden part of n."""
     gx, w, bias, h0 = inputs
     hs = gx.new_empty(gx.shape[0], *h0.shape)
     saved = gx.new_empty(gx.shape[0], h0.shape[0], 4 * h0.shape[1])
@@ -64,7 +64,7 @@ def gru(inputs: Sequence[T], reverse: bool) -> tuple[T, T]:
 
 
 def gru_grad(inputs: Sequence[T], reverse: bool) -> tuple[T, T, T]:
-    """Gradients of gx, of w h + bias, and of h0."""
+    """Returns the gradients of gx, of w h + bias and of h0."""
     dh, dh_last, w, h, saved, h0 = inputs
     order = _order(dh.shape[0], reverse)
     before = dict(zip(order[1:], order, strict=False))

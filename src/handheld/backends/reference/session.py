@@ -1,4 +1,4 @@
-"""The reference backend: the same graph, op by op, in PyTorch. The reference for every other device."""
+"""The reference backend: runs a graph op by op in PyTorch. Other devices are compared with it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Value:
 
 
 class ReferenceSession(Session):
-    """Values by tensor number; a fresh PyTorch tensor for every result."""
+    """Keeps values by tensor number. Every result is a new PyTorch tensor."""
 
     def __init__(self, plan: Plan, float64: bool = False) -> None:
         super().__init__(plan)
@@ -114,7 +114,7 @@ class ReferenceSession(Session):
         self._slots.update({write.slot: values[write.tensor] for write in plan.writes})
 
     def begin_nodes(self, graph: str) -> None:
-        """Before single nodes are run: the slots' values."""
+        """Loads the values of the slots."""
         self._begin(graph)
 
     def run_node(self, graph: str, index: int) -> None:
@@ -145,7 +145,7 @@ class ReferenceSession(Session):
             values[m] = whole[o : o + tensor.size].reshape(tensor.shape)
 
     def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
-        """Puts a value in the place of a result: verification feeds both sides the same inputs."""
+        """Replaces a value. `verify` uses this to give both devices the same inputs."""
         shape = self.plan.graphs[graph].graph.tensors[tensor].shape
         self._values[graph][tensor] = self._to(array).reshape(shape)
 
@@ -167,7 +167,7 @@ class ReferenceSession(Session):
 
     @contextlib.contextmanager
     def record(self) -> Iterator[TorchRecording]:
-        """Notes of each op: the host's clock on a CPU, events on a GPU."""
+        """Records each op: with the host's clock on a CPU, with events on a GPU."""
         self._recording = TorchRecording(self.where)
         try:
             yield self._recording
@@ -175,8 +175,11 @@ class ReferenceSession(Session):
             self._recording = None
 
     def clock_mark(self) -> tuple[int, int, int]:
-        """On a CPU there is one clock. A GPU's events are told relative to the first of a
-        recording, whose host time is known as well as that of a mark now."""
+        """Returns the host's clock as both clocks.
+
+        On a CPU there is only one clock. A recording on a GPU already converts the times of its events to host
+        time, with an error like that of a mark now.
+        """
         if self.where == "cuda":
             _, now, error = cuda_mark()
             return now, now, error
