@@ -16,6 +16,7 @@ _HOSTS = ("matmul", "conv", "conv_input")
 
 
 def fuse_epilogues(graph: Graph) -> Graph:
+    """Joins maps to their products and convolutions until no more can be joined."""
     edit = Editor(graph)
     for i in edit.ordered():
         while i in edit.nodes and edit.nodes[i].op in _HOSTS:
@@ -52,7 +53,7 @@ def _join(host: Node, after: Node) -> Node | None:
     if moved is None:
         return None
     dense = contiguous_strides(shape)
-    made = {out: store.position for out, store in zip(host.outputs, host.stores, strict=True)}
+    position_of = {out: store.position for out, store in zip(host.outputs, host.stores, strict=True)}
     gathered = {i.params[0] for i in moved.program if i.op == "gather"}
     builder = Builder(host.program)
     inputs, where = list(host.inputs), {}
@@ -60,10 +61,10 @@ def _join(host: Node, after: Node) -> Node | None:
         params = instr.params
         if instr.op in ("load", "gather"):
             view = moved.inputs[params[0]]
-            if view.tensor in made:
+            if view.tensor in position_of:
                 if params[0] in gathered or instr.op != "load" or params[1] or not same_walk(view, dense):
                     return None
-                where[i] = made[view.tensor]
+                where[i] = position_of[view.tensor]
                 continue
             known = [k for k, v in enumerate(inputs) if k >= 2 and v == view]
             if not known:

@@ -101,14 +101,14 @@ def join(producer: Node, consumer: Node) -> Node | None:
         return None
     first, second = pair
     shape, axes = tuple(first.attrs["shape"]), tuple(first.attrs["axes"])
-    made = dict(zip(first.outputs, first.stores, strict=True))
+    store_of = dict(zip(first.outputs, first.stores, strict=True))
     gathered = {i.params[0] for i in second.program if i.op == "gather"}
     for k, view in enumerate(second.inputs):
-        if view.tensor in made:
-            walk = store_strides(shape, axes, made[view.tensor].full)
+        if view.tensor in store_of:
+            walk = store_strides(shape, axes, store_of[view.tensor].full)
             if k in gathered or view.shape != shape or not same_walk(view, walk):
                 return None
-    return _combine(first, second, made)
+    return _combine(first, second, store_of)
 
 
 def _common_space(p: Node, c: Node) -> tuple[Node, Node] | None:
@@ -142,10 +142,10 @@ def _fit(node: Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> Node | No
     return None
 
 
-def _combine(first: Node, second: Node, made: dict[int, Store]) -> Node:
+def _combine(first: Node, second: Node, store_of: dict[int, Store]) -> Node:
     """Appends the program of the second node to that of the first.
 
-    Loads of tensors in `made` are replaced by the values that the first program computes.
+    Loads of tensors in `store_of` are replaced by the values that the first program computes.
     """
     builder = Builder(first.program)
     start = {i: builder.add(instr) for i, instr in enumerate(first.program)}
@@ -155,8 +155,8 @@ def _combine(first: Node, second: Node, made: dict[int, Store]) -> Node:
     for i, instr in enumerate(second.program):
         if instr.op in ("load", "gather"):
             view = second.inputs[instr.params[0]]
-            if instr.op == "load" and view.tensor in made:
-                where[i] = start[made[view.tensor].position]
+            if instr.op == "load" and view.tensor in store_of:
+                where[i] = start[store_of[view.tensor].position]
                 continue
             if view not in places:
                 places[view] = len(inputs)

@@ -95,8 +95,8 @@ def _storable(graph: Graph, node: Node, read: set[int], pack_of: dict[int, int])
     loss = node.origin.phase == "forward" and node.origin.path == "loss"
     if node.origin.phase == "update" or loss or node.op not in (*_OPS, *_ALIKE):
         return
-    made = _ALIKE[node.op][1] if node.op in _ALIKE else len(node.outputs)
-    for i, out in enumerate(node.outputs[:made]):
+    count = _ALIKE[node.op][1] if node.op in _ALIKE else len(node.outputs)
+    for i, out in enumerate(node.outputs[:count]):
         tensor = graph.tensors[out]
         # A result with one value per row is a statistic, unless it is the gradient of a parameter.
         whole = node.op != "reduce" or node.stores[i].full or out not in read

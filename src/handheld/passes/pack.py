@@ -183,11 +183,11 @@ def schedule_updates(graph: Graph) -> Graph:
     old_of = {write.tensor: graph.slots[write.slot] for write in graph.writes}
     updates = [n for n in graph.nodes if n.origin.phase == "update"]
     rest = [n for n in graph.nodes if n.origin.phase != "update"]
-    made: dict[int, int] = {}
-    read: dict[int, int] = {}
+    written_at: dict[int, int] = {}
+    read_at: dict[int, int] = {}
     for i, node in enumerate(rest):
-        made.update(dict.fromkeys(_parts(node.outputs, packs), i))
-        read.update(dict.fromkeys(_parts([v.tensor for v in node.inputs], packs), i))
+        written_at.update(dict.fromkeys(_parts(node.outputs, packs), i))
+        read_at.update(dict.fromkeys(_parts([v.tensor for v in node.inputs], packs), i))
     readers: dict[int, int] = {}
     for node in updates:
         for t in set(_parts([v.tensor for v in node.inputs], packs)):
@@ -200,9 +200,9 @@ def schedule_updates(graph: Graph) -> Graph:
         if any(readers.get(t, 0) > (t in inputs) for t in olds):
             last.append(node)
             continue
-        after = max((made.get(t, -1) for t in inputs), default=-1)
-        after = max([after, *(read.get(t, -1) for t in olds)])
-        made.update(dict.fromkeys(_parts(node.outputs, packs), after))
+        after = max((written_at.get(t, -1) for t in inputs), default=-1)
+        after = max([after, *(read_at.get(t, -1) for t in olds)])
+        written_at.update(dict.fromkeys(_parts(node.outputs, packs), after))
         places.setdefault(after, []).append(node)
     nodes = list(places.get(-1, ()))
     for i, node in enumerate(rest):

@@ -31,6 +31,7 @@ class Recipe:
 
 
 def recompute(graph: Graph) -> Graph:
+    """Returns the graph without the forward values that their readers in other phases can compute themselves."""
     nodes = list(graph.nodes)
     readers: dict[int, list[int]] = {}
     for i, node in enumerate(nodes):

@@ -25,6 +25,7 @@ FAR = 16
 
 
 def remake(graph: Graph) -> Graph:
+    """Returns the graph with maps that compute large activations again, each before its first backward reader."""
     readers: dict[int, list[int]] = {}
     for i, node in enumerate(graph.nodes):
         for tensor in {v.tensor for v in node.inputs}:

@@ -58,10 +58,10 @@ def without_scale(graph: Graph) -> Graph:
     nodes = [_without(node, scale, ones) for node in graph.nodes]
     if not any(view.tensor == ones for node in nodes for view in node.inputs):
         return graph.with_nodes(nodes)
-    one = {"shape": (), "axes": (), "program": (Instr("const", F32, (), (1.0,)),), "stores": (Store(0),)}
+    attrs = {"shape": (), "axes": (), "program": (Instr("const", F32, (), (1.0,)),), "stores": (Store(0),)}
     origin = replace(_ORIGIN, phase="backward")
     tensors = {**graph.tensors, ones: Tensor(ones, (), F32, "gradient")}
-    return replace(graph, tensors=tensors).with_nodes([Node("map", (), (ones,), one, origin), *nodes])
+    return replace(graph, tensors=tensors).with_nodes([Node("map", (), (ones,), attrs, origin), *nodes])
 
 
 def _without(node: Node, scale: int, ones: int) -> Node:

@@ -88,9 +88,12 @@ def _arg_to_json(arg: Arg) -> list[Any]:
 def from_json(data: dict[str, Any], step: Step) -> Plan:
     """Reads a plan for the same step and verifies it like a new one. Raises PlanError if it is not valid."""
     if not isinstance(data, dict) or data.get("handheld") != "plan":
-        raise PlanError("this is not a plan")
+        raise PlanError("the data is not a plan. Try: make it with Plan.to_json()")
     if data.get("version") != VERSION:
-        raise PlanError(f"the plan has version {data.get('version')!r}, but this version of Handheld reads {VERSION}")
+        raise PlanError(
+            f"the plan has version {data.get('version')!r}, but this version of Handheld reads {VERSION}. "
+            "Try: make the plan again"
+        )
     try:
         texts = [str(s) for s in data["sources"]]
         state = {str(k): Place(*map(int, p)) for k, p in data["state"].items()}
@@ -123,7 +126,7 @@ def from_json(data: dict[str, Any], step: Step) -> Plan:
     except HandheldError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise PlanError("malformed plan: a part is missing or has the wrong type") from error
+        raise PlanError("malformed plan: a part is missing or has the wrong type. Try: make the plan again") from error
     return plan
 
 

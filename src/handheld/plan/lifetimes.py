@@ -20,15 +20,16 @@ class Lifetimes:
 
 
 def lifetimes(graph: Graph) -> Lifetimes:
-    found = Lifetimes()
+    """Returns the lifetimes of the tensors of a graph."""
+    result = Lifetimes()
     for i, node in enumerate(graph.nodes):
         for out in node.outputs:
             for tensor in graph.packs.get(out, (out,)):
-                found.born.setdefault(tensor, i)
-                found.last[tensor] = i
+                result.born.setdefault(tensor, i)
+                result.last[tensor] = i
         for view in node.inputs:
             for tensor in graph.packs.get(view.tensor, (view.tensor,)):
-                found.last[tensor] = i
+                result.last[tensor] = i
     for shown in graph.outputs:
-        found.last[shown.view.tensor] = len(graph.nodes)
-    return found
+        result.last[shown.view.tensor] = len(graph.nodes)
+    return result

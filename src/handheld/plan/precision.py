@@ -42,4 +42,5 @@ def prepare(
 
 
 def table_slots(tables: Mapping[str, np.ndarray]) -> dict[str, Slot]:
+    """Returns the slots of the constants that `prepare` adds."""
     return {name: Slot(name, value.shape, I32, "constant") for name, value in tables.items()}

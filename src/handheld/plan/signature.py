@@ -44,6 +44,7 @@ _LEFT_OUT = ("shape", "program", "stores", "scale", "key")
 
 
 def signature(node: Node, graph: Graph) -> str:
+    """Returns the signature of a node."""
     op, attrs = OPS[node.op], node.attrs
     words = [node.op, *(_view(view, graph) for view in node.inputs[: op.inputs])]
     if "shape" in attrs:

@@ -85,7 +85,7 @@ def devices() -> list[OpenCLDevice]:
         platforms = api.get_platforms()
     except api.Error as error:
         raise DeviceError(f"no OpenCL platform: {error}. Try: pip install pocl-binary-distribution") from None
-    found: list[OpenCLDevice] = []
+    listed: list[OpenCLDevice] = []
     for platform in platforms:
         try:
             members = platform.get_devices()
@@ -95,9 +95,9 @@ def devices() -> list[OpenCLDevice]:
             base = cache.slug(f"{platform.name} {device.name}")
             for long, short in (("portable-computing-language", "pocl"), ("nvidia-cuda-", "")):
                 base = base.replace(long, short)
-            same = sum(f.name == base or f.name.startswith(f"{base}--") for f in found)
-            found.append(OpenCLDevice(base if not same else f"{base}--{same + 1}", device, caps_of(device)))
-    return sorted(found, key=lambda f: f.caps.kind != "gpu")
+            same = sum(f.name == base or f.name.startswith(f"{base}--") for f in listed)
+            listed.append(OpenCLDevice(base if not same else f"{base}--{same + 1}", device, caps_of(device)))
+    return sorted(listed, key=lambda f: f.caps.kind != "gpu")
 
 
 def caps_of(device: cl.Device) -> DeviceCaps:
@@ -212,20 +212,20 @@ def _works(device: cl.Device, features: str) -> bool:
 def find(spec: str) -> OpenCLDevice:
     """Returns the device for `opencl`, `opencl:0` or `opencl:<part of a name>`, or raises DeviceError."""
     wanted = spec.partition(":")[2]
-    found = devices()
-    if not found:
+    known = devices()
+    if not known:
         raise DeviceError(
             "no OpenCL device found. Try: pip install pocl-binary-distribution (x86-64 Linux), "
             "install the GPU vendor's OpenCL driver, or use --on reference:cpu"
         )
     if not wanted:
-        return found[0]
+        return known[0]
     if wanted.isdigit():
-        if int(wanted) < len(found):
-            return found[int(wanted)]
+        if int(wanted) < len(known):
+            return known[int(wanted)]
     else:
-        exact = [f for f in found if f.name == wanted]
-        partial = [f for f in found if wanted.lower() in f.name]
+        exact = [f for f in known if f.name == wanted]
+        partial = [f for f in known if wanted.lower() in f.name]
         if exact or partial:
             return (exact or partial)[0]
-    raise DeviceError(f"no OpenCL device {wanted!r}; there are {', '.join('opencl:' + f.name for f in found)}")
+    raise DeviceError(f"no OpenCL device {wanted!r}; there are {', '.join('opencl:' + f.name for f in known)}")

@@ -113,7 +113,10 @@ class OpenCLSession(Session):
     def _check_device(self) -> None:
         actual, planned = self._found.caps, self.plan.caps
         if actual.name != planned.name:
-            raise DeviceError(f"the plan was made for {planned.name}, but {self.plan.device} is {actual.name}")
+            raise DeviceError(
+                f"the plan was made for {planned.name}, but {self.plan.device} is {actual.name}. "
+                "Try: make the plan again"
+            )
 
     @property
     def device_name(self) -> str:
@@ -202,38 +205,38 @@ class OpenCLSession(Session):
 
     def download(self, graph: str, tensor: int) -> _Download:
         plan = self.plan.graphs[graph]
-        made = plan.graph.tensors[tensor]
-        host: np.ndarray = np.empty(made.shape, DTYPES[made.dtype].numpy)
+        record = plan.graph.tensors[tensor]
+        host: np.ndarray = np.empty(record.shape, DTYPES[record.dtype].numpy)
         event = None
         if host.size:
             begin = time.monotonic_ns()
             region = self._memory.region(plan.places[tensor])
             event = self._api.enqueue_copy(self.queue, host, region, is_blocking=False)
-            self._note(DOWNLOAD, made.nbytes, begin, event)
+            self._note(DOWNLOAD, record.nbytes, begin, event)
             self.queue.flush()
             # Dropping the event of a copy waits for it, so it is kept until the device is done.
             self._flight.hold(event, host)
         self.counters.downloads += 1
-        self.counters.download_bytes += made.nbytes
+        self.counters.download_bytes += record.nbytes
         return _Download(host, event, self.counters)
 
     def read_tensor(self, graph: str, tensor: int) -> np.ndarray:
-        made = self.plan.graphs[graph].graph.tensors[tensor]
-        host: np.ndarray = np.empty(made.shape, DTYPES[made.dtype].numpy)
+        record = self.plan.graphs[graph].graph.tensors[tensor]
+        host: np.ndarray = np.empty(record.shape, DTYPES[record.dtype].numpy)
         if host.size:
             self._copy_now(DOWNLOAD, host, self.plan.graphs[graph].places[tensor])
         self.counters.downloads += 1
-        self.counters.download_bytes += made.nbytes
+        self.counters.download_bytes += record.nbytes
         return host
 
     def set_tensor(self, graph: str, tensor: int, array: np.ndarray) -> None:
         """Sets the value of a tensor and waits until it is on the device."""
-        made = self.plan.graphs[graph].graph.tensors[tensor]
-        data: np.ndarray = np.ascontiguousarray(array, DTYPES[made.dtype].numpy)
+        record = self.plan.graphs[graph].graph.tensors[tensor]
+        data: np.ndarray = np.ascontiguousarray(array, DTYPES[record.dtype].numpy)
         if data.size:
             self._copy_now(UPLOAD, data, self.plan.graphs[graph].places[tensor])
         self.counters.uploads += 1
-        self.counters.upload_bytes += made.nbytes
+        self.counters.upload_bytes += record.nbytes
 
     def _copy_now(self, kind: CommandKind, host: np.ndarray, place: Place) -> None:
         region = self._memory.region(place)

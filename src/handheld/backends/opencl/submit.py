@@ -105,13 +105,13 @@ class Enqueuer(Submitter):
         for start in range(0, len(launches), FLUSH_EVERY):
             if start:
                 queue.flush()
-            some = launches[start : start + FLUSH_EVERY]
+            chunk = launches[start : start + FLUSH_EVERY]
             if notes is None:
-                for _, kernel, global_size, local_size in some:
+                for _, kernel, global_size, local_size in chunk:
                     event = enqueue(queue, kernel, global_size, local_size)
             else:
                 add, now = notes.entries.append, time.monotonic_ns
-                for node, kernel, global_size, local_size in some:
+                for node, kernel, global_size, local_size in chunk:
                     begin = now()
                     event = enqueue(queue, kernel, global_size, local_size)
                     add(Note(LAUNCH, node, 0, begin, now(), event))
