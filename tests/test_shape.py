@@ -11,8 +11,8 @@ FOLDERS = ("src", "tests", "bench", "scripts", "coverage")
 MODULE_LINES, FUNCTION_LINES, COLUMNS = 400, 60, 120
 
 #: What is still too long. Nothing is added here: it shrinks until it is empty.
-LONG_MODULES: set[str] = {"src/handheld/frontend/record.py"}
-LONG_FUNCTIONS: set[str] = {"src/handheld/cli/train.py train"}
+LONG_MODULES: set[str] = set()
+LONG_FUNCTIONS: set[str] = set()
 WIDE_PAGES: set[str] = set()
 
 

@@ -174,7 +174,7 @@ class Factory(ModelSpec):
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
         import torch
 
-        from handheld.frontend.capture import closure
+        from handheld.frontend.closures import closure
         from handheld.frontend.trial import other_batches, try_batches
 
         torch.manual_seed(seed)
@@ -266,7 +266,8 @@ def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: st
 
 
 def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
-    from handheld.frontend.capture import Capture, closure
+    from handheld.frontend.capture import Capture
+    from handheld.frontend.closures import closure
     from handheld.frontend.entry import capture
 
     model, loss, optimizer = parts

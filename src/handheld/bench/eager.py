@@ -92,7 +92,7 @@ class Eager:
 def _parts(spec: ModelSpec, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
     """Modules by name; the loss of each update, a function of the batch; their optimizers, to be
     made when the modules are where they stay; an example batch."""
-    from handheld.frontend.capture import closure
+    from handheld.frontend.closures import closure
 
     if isinstance(spec, Suite):
         modules, updates = spec.workload.parts(seed)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from handheld.errors import BatchError, DataError, HandheldError
 from handheld.graph.graph import Graph
-from handheld.resolve import ModelSpec, StepFile
+from handheld.resolve import ModelSpec, StepFile, open_model
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData, load_data
 from handheld.run.loop import Schedule
@@ -77,7 +79,7 @@ def _examples(dataset: DataSet, count: int) -> list[Any]:
 
 def check_fit(graph: Graph, dataset: DataSet, model: str) -> None:
     """Check shapes, types, and the range of labels or tokens before a device is opened."""
-    limits = {name: rest for name, *rest in graph.notes.get("ranges", ())}
+    limits = graph.ranges
     for data in filter(None, (dataset.train, dataset.test)):
         try:
             check_batch(graph, next(iter(data.epoch(0))))
@@ -85,7 +87,7 @@ def check_fit(graph: Graph, dataset: DataSet, model: str) -> None:
             raise DataError(f"{dataset.name} does not fit {model}: {error}") from None
         for given, array in zip(graph.inputs, _held(data), strict=True):
             if given.name in limits and array is not None:
-                low, high, ignore = limits[given.name]
+                _, low, high, ignore = limits[given.name]
                 bad = array[((array < low) | (array >= high)) & (array != ignore)]
                 if bad.size:
                     raise DataError(
@@ -170,3 +172,32 @@ def schedule_of(name: str, lr: float | None, own: Sequence[float], epochs: int) 
         return [rate * part for rate in base]
 
     return rates
+
+
+@dataclass(frozen=True)
+class Job:
+    """The captured model and its data."""
+
+    name: str
+    batch: int
+    dataset: DataSet
+    step: Step
+    graphs: Sequence[str]
+    #: What to tell the user about the data and about frozen values.
+    notes: tuple[str, ...]
+    #: How long the capture took.
+    seconds: float
+
+
+def prepare(what: str, size: str | None, data: str, batch: int | None, seed: int, accept_frozen: bool) -> Job:
+    """Open the model and the data, capture the step and check that they fit together."""
+    started = time.perf_counter()
+    spec = open_model(what, size)
+    batch = batch or spec.default_batch
+    dataset = load(data, batch, seed, spec)
+    step = capture(spec, batch, seed, dataset)
+    frozen = check_frozen(step, spec, accept_frozen)
+    graphs = graphs_for(step, batch)
+    check_fit(step.graphs[batch_sizes(graphs, "train").get(batch, "train")], dataset, spec.name)
+    notes = tuple(filter(None, (dataset.note, frozen)))
+    return Job(spec.name, batch, dataset, step, graphs, notes, time.perf_counter() - started)

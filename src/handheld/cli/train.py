@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from handheld.cli import output
 from handheld.cli.options import AcceptFrozen, Force, Json, On, Precision, Seed, Size, Spec
-from handheld.cli.prepare import (
-    capture,
-    check_fit,
-    check_frozen,
-    check_new,
-    check_rates,
-    check_writable,
-    graphs_for,
-    load,
-    schedule_of,
-)
+from handheld.cli.prepare import Job, check_new, check_rates, check_writable, prepare, schedule_of
 from handheld.cli.progress import Bar
+from handheld.cli.trained import Trained, how_to_go_on, introduce, print_result
 from handheld.errors import CheckpointError, StepFileError
-from handheld.plan.plan import GraphPlan, Plan
-from handheld.resolve import open_model
-from handheld.run.batch import batch_sizes
+from handheld.run import loop
 from handheld.run.checkpoint import read_checkpoint
-from handheld.run.data import DataSet, TextData
 from handheld.run.guards import Guards
 from handheld.run.history import History
 from handheld.run.interrupt import Interrupted
-from handheld.run.loop import fit
 from handheld.run.trainer import Trainer
 from handheld.step import Step
 
@@ -134,57 +120,88 @@ def train(
     handheld train resnet18 --data photos/ --precision half
     """
     started = time.perf_counter()
-    _check_paths(checkpoint, every, resume, export, force)
+    files = _Files(checkpoint, every, resume, export)
+    files.check(force)
     check_rates(schedule, lr)
+    limits = _Limits(battery_floor, thermal_limit, find_nan)
     Guards(battery_floor, thermal_limit)  # A missing sensor is reported before the capture.
-    spec = open_model(what, size)
-    batch_size = batch or spec.default_batch
-    dataset = load(data, batch_size, seed, spec)
-    step = capture(spec, batch_size, seed, dataset)
-    frozen = check_frozen(step, spec, accept_frozen)
-    graphs = graphs_for(step, batch_size)
-    check_fit(step.graphs[batch_sizes(graphs, "train").get(batch_size, "train")], dataset, spec.name)
-    if resume and checkpoint is not None:
-        done = read_checkpoint(checkpoint, dataset.train, step.slots).epoch
-        if done >= epochs:
-            output.warn(f"{checkpoint} already has {output.count(done, 'epoch')}; --epochs {epochs} adds none")
-    captured = time.perf_counter() - started
-    with step.plan(on, graphs=graphs, precision=precision).start() as trainer:
-        own = trainer.rates("train")
-        rates = schedule_of(schedule, lr, own, epochs)
-        for note in filter(None, (dataset.note, frozen)):
-            output.warn(note)
-        if not json:
-            _introduce(spec.name, dataset, trainer, batch_size, captured)
-        with Bar(dataset.train, epochs, quiet=json) as bar, _rescue(trainer, checkpoint):
-            history = fit(
-                trainer,
-                dataset.train,
-                epochs=epochs,
-                test=dataset.test,
-                callbacks=[bar],
-                checkpoint=checkpoint,
-                every=every,
-                resume=resume,
-                battery_floor=battery_floor,
-                thermal_limit=thermal_limit,
-                stop_on_nan=on != "null",
-                find_nan=find_nan,
-                rate=rates,
-            )
-        result = _result(spec.name, dataset, trainer, batch_size, history)
-        for group, rate in enumerate(own):  # The next training must start from the optimizer's own rates.
-            trainer.set_rate(rate, group, "train")
-    result["seconds"] = time.perf_counter() - started
-    if export is not None:
-        try:
-            result["exported"] = str(step.save(export))
-        except StepFileError as error:
-            raise StepFileError(f"{error}. {_keep(step)}") from error
-    if json:
-        output.print_json(result)
-    else:
-        _conclude(result, history, dataset, checkpoint)
+    job = prepare(what, size, data, batch, seed, accept_frozen)
+    files.check_epochs(epochs, job)
+    with job.step.plan(on, graphs=job.graphs, precision=precision).start() as trainer:
+        rates = schedule_of(schedule, lr, trainer.rates("train"), epochs)
+        history = _fit(trainer, job, files, limits, epochs, rates, quiet=json)
+        result = Trained.of(job, trainer, history, time.perf_counter() - started)
+    _conclude(result, history, job, files, json)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What the training reads and writes."""
+
+    checkpoint: Path | None
+    every: int | None
+    resume: bool
+    export: Path | None
+
+    def check(self, force: bool) -> None:
+        """Check before the first step that the paths can be written."""
+        if self.every is not None and self.checkpoint is None:
+            raise CheckpointError("--every needs a checkpoint to write. Try: --checkpoint FILE")
+        if self.resume and (self.checkpoint is None or not self.checkpoint.exists()):
+            missing = f"there is no file {self.checkpoint}" if self.checkpoint else "add --checkpoint FILE"
+            raise CheckpointError(f"--resume needs a checkpoint to continue from: {missing}")
+        if self.export is not None:
+            check_new(self.export, force)
+        for path in (self.checkpoint, self.export):
+            if path is not None:
+                check_writable(path)
+        if self.checkpoint is not None and self.checkpoint.exists() and not self.resume:
+            raise CheckpointError(f"{self.checkpoint} exists. Add --resume to continue from it, or remove it")
+
+    def check_epochs(self, epochs: int, job: Job) -> None:
+        """Warn if the checkpoint already has all the epochs."""
+        if self.resume and self.checkpoint is not None:
+            done = read_checkpoint(self.checkpoint, job.dataset.train, job.step.slots).epoch
+            if done >= epochs:
+                output.warn(f"{self.checkpoint} already has {output.count(done, 'epoch')}; --epochs {epochs} adds none")
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """What ends or pauses the training early."""
+
+    battery_floor: float | None
+    thermal_limit: float | None
+    find_nan: bool
+
+
+def _fit(
+    trainer: Trainer, job: Job, files: _Files, limits: _Limits, epochs: int, rates: loop.Schedule, quiet: bool
+) -> History:
+    own = trainer.rates("train")
+    for note in job.notes:
+        output.warn(note)
+    if not quiet:
+        introduce(job, trainer)
+    with Bar(job.dataset.train, epochs, quiet=quiet) as bar, _rescue(trainer, files.checkpoint):
+        history = loop.fit(
+            trainer,
+            job.dataset.train,
+            epochs=epochs,
+            test=job.dataset.test,
+            callbacks=[bar],
+            checkpoint=files.checkpoint,
+            every=files.every,
+            resume=files.resume,
+            battery_floor=limits.battery_floor,
+            thermal_limit=limits.thermal_limit,
+            stop_on_nan=trainer.plan.device != "null",
+            find_nan=limits.find_nan,
+            rate=rates,
+        )
+    for group, rate in enumerate(own):  # The next training must start from the optimizer's own rates.
+        trainer.set_rate(rate, group, "train")
+    return history
 
 
 @contextmanager
@@ -196,7 +213,7 @@ def _rescue(trainer: Trainer, checkpoint: Path | None) -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        raise Interrupted(f"{stop.history.stopped}. {_how_to_go_on(checkpoint)}", stop.history, stop.signal) from None
+        raise Interrupted(f"{stop.history.stopped}. {how_to_go_on(checkpoint)}", stop.history, stop.signal) from None
     except CheckpointError as error:
         if not isinstance(error.__cause__, CheckpointError):
             raise  # No step was trained yet, so there is nothing to save.
@@ -212,144 +229,14 @@ def _keep(step: Step) -> str:
     return f"The trained model is in {kept}; training from it counts epochs from 1"
 
 
-def _how_to_go_on(checkpoint: Path | None) -> str:
-    if checkpoint is None:
-        return "Nothing was saved. Try: --checkpoint FILE next time"
-    if not checkpoint.exists():
-        return f"Nothing was saved: {checkpoint} was not written yet"
-    return f"To continue from {checkpoint}, add --resume to the same command"
-
-
-def _check_paths(checkpoint: Path | None, every: int | None, resume: bool, export: Path | None, force: bool) -> None:
-    """Check before the first step that the paths can be written."""
-    if every is not None and checkpoint is None:
-        raise CheckpointError("--every needs a checkpoint to write. Try: --checkpoint FILE")
-    if resume and (checkpoint is None or not checkpoint.exists()):
-        missing = f"there is no file {checkpoint}" if checkpoint else "add --checkpoint FILE"
-        raise CheckpointError(f"--resume needs a checkpoint to continue from: {missing}")
-    if export is not None:
-        check_new(export, force)
-    for path in (checkpoint, export):
-        if path is not None:
-            check_writable(path)
-    if checkpoint is not None and checkpoint.exists() and not resume:
-        raise CheckpointError(f"{checkpoint} exists. Add --resume to continue from it, or remove it")
-
-
-# ── printed output ────────────────────────────────────────────────────────────────────────────
-
-
-def device_name(trainer: Trainer) -> str:
-    """The device's stable name."""
-    return trainer.session.device_name
-
-
-def _samples(data: Any) -> str:
-    return f"{data.samples:,}" if hasattr(data, "samples") else "?"
-
-
-def _train_graph(plan: Plan) -> str:
-    return next(iter(batch_sizes(plan.graphs, "train").values()), "train")
-
-
-def _work(graph: GraphPlan) -> str:
-    return output.count(graph.launches, "launch") if graph.launches else output.count(len(graph.graph.nodes), "op")
-
-
-def _introduce(name: str, dataset: DataSet, trainer: Trainer, batch_size: int, captured: float) -> None:
-    plan = trainer.plan
-    graph = plan.graphs[_train_graph(plan)]
-    parameters = sum(math.prod(s.shape) for s in plan.step.slots.values() if s.role == "parameter")
-    held = "no test set" if dataset.test is None else f"{_samples(dataset.test)} to test"
-    output.out.print(
-        output.grid(
-            [
-                ("model", f"{name}, {parameters:,} parameters, batch {batch_size}"),
-                ("data", f"{dataset.name}: {_samples(dataset.train)} to train, {held}"),
-                ("device", f"{device_name(trainer)} ({plan.caps.kind}, {plan.caps.compute_units} units)"),
-                (
-                    "step",
-                    f"{_work(graph)}, {output.size(plan.bytes)} on the device"
-                    f"{', half precision' if trainer.loss_scale() else ''}; ready after "
-                    f"{captured + sum(trainer.session.timings.values()):.1f} s",
-                ),
-            ]
-        )
-    )
-    output.out.print()
-
-
-def _result(name: str, dataset: DataSet, trainer: Trainer, batch_size: int, history: History) -> dict[str, Any]:
-    plan = trainer.plan
-    graph = plan.graphs[_train_graph(plan)]
-    scale = trainer.loss_scale()
-    rows = [{**dataclasses.asdict(e), "samples_per_second": e.samples_per_second} for e in history.epochs]
-    return {
-        "model": name,
-        "data": dataset.name,
-        "batch": batch_size,
-        "device": device_name(trainer),
-        "device_name": plan.caps.name,
-        "precision": plan.options["precision"],
-        "loss_scale": scale and dataclasses.asdict(scale),
-        "launches_per_step": graph.launches,
-        "ops_per_step": len(graph.graph.nodes),
-        "device_bytes": plan.bytes,
-        "steps": history.steps,
-        "test": dict(history.test),
-        "dropped_per_epoch": dataset.train.dropped,
-        "stopped": history.stopped,
-        "epochs": rows,
-    }
-
-
-def _labels(dataset: DataSet) -> int:
-    """The number of labels that the accuracy counts; negative labels are ignored.
-
-    Returns 0 for a text, because each of its samples has many predictions.
-    """
-    arrays = getattr(dataset.test, "arrays", ())
-    if isinstance(dataset.test, TextData) or not arrays:
-        return 0
-    return int((arrays[-1] >= 0).sum())
-
-
-def _conclude(result: Mapping[str, Any], history: History, dataset: DataSet, checkpoint: Path | None) -> None:
-    test, last = result["test"], history.last
-    rows: list[tuple[str, str]] = []
-    if "accuracy" in test:
-        count = _labels(dataset)
-        of = f"  ({round(test['accuracy'] * count)} of {count})" if count else ""
-        rows.append(("test accuracy", f"[bold green]{test['accuracy']:.2%}[/]{of}"))
-    rows += [(f"test {name}", output.number(value)) for name, value in test.items() if name != "accuracy"]
-    rows += [
-        ("device", f"{result['device']}"),
-        (
-            "launches" if result["launches_per_step"] else "ops",
-            f"{result['launches_per_step'] or result['ops_per_step']} per step, "
-            f"{output.count(result['steps'], 'step')}",
-        ),
-        (
-            "time",
-            output.duration(result["seconds"])
-            + (f", {last.samples_per_second:,.0f} samples/s in the last epoch" if last else ""),
-        ),
-    ]
-    scale = result["loss_scale"]
-    if scale:
-        skipped = output.count(scale["skipped_steps"], "step")
-        rows.append(("half", f"{skipped} skipped; loss scale  {scale['scale']:,g}"))
-    if result["dropped_per_epoch"]:
-        rows.append(
-            (
-                "dropped",
-                f"{output.count(result['dropped_per_epoch'], 'sample')} per epoch: the last batch was incomplete",
-            )
-        )
-    rows += [
-        (word, str(path)) for word, path in (("checkpoint", checkpoint), ("exported", result.get("exported"))) if path
-    ]
-    output.out.print()
-    output.out.print(output.grid(rows))
-    if history.stopped:
-        output.warn(f"{history.stopped}. {_how_to_go_on(checkpoint)}" if checkpoint else history.stopped)
+def _conclude(result: Trained, history: History, job: Job, files: _Files, json: bool) -> None:
+    """Write the step file if one is asked for, and print the result."""
+    if files.export is not None:
+        try:
+            result = replace(result, exported=str(job.step.save(files.export)))
+        except StepFileError as error:
+            raise StepFileError(f"{error}. {_keep(job.step)}") from error
+    if json:
+        output.print_json(result.to_json())
+    else:
+        print_result(result, history, job.dataset, files.checkpoint)

@@ -24,20 +24,20 @@ from torch.utils import _pytree as pytree
 from handheld.errors import CaptureError, ValueRead
 from handheld.frontend import arguments
 from handheld.frontend.attributes import Attributes
+from handheld.frontend.closures import bind_inputs, leaf_names, loss_and_outputs, named_outputs, read_output, torch_name
 from handheld.frontend.experts import dense_experts
-from handheld.frontend.layout import permute, physical_order
 from handheld.frontend.optimizers import Optimizer, clip_norm, clip_value
 from handheld.frontend.reading import Frozen, check_ranges, watched
-from handheld.frontend.record import Recorder, graph_of
+from handheld.frontend.record import Recorder
 from handheld.frontend.recurrent import single_op_recurrence
 from handheld.frontend.replaced import replaced_functions
-from handheld.frontend.state import StateBuilder, ir_dtype
+from handheld.frontend.state import StateBuilder
 from handheld.frontend.tables import LOWERINGS  # noqa: F401 (filled by this import)
 from handheld.frontend.tested import warn_untested
 from handheld.frontend.values import constant
 from handheld.graph.check import check
 from handheld.graph.dtypes import F32
-from handheld.graph.graph import Graph, GraphInput, GraphOutput, View, contiguous_strides
+from handheld.graph.graph import Graph, GraphInput, GraphOutput, View
 from handheld.module_paths import follow_modules
 from handheld.passes.pipeline import optimize
 from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
@@ -158,12 +158,12 @@ class Capture:
             stack.enter_context(follow_modules(rec.path, self.state.paths))
             if mode is not None:
                 stack.enter_context(mode)
-            given, inputs = _inputs(rec, leaves, batch, mode)
+            given, inputs = bind_inputs(rec, leaves, batch, mode)
             stack.enter_context(watched(rec))
             stack.enter_context(rec)
             rec.path.append("loss")
             result = fn(pytree.tree_unflatten(given, spec))
-            loss, outputs = _loss_and_outputs(result, optimizer is not None)
+            loss, outputs = loss_and_outputs(result, optimizer is not None)
             notes: dict[str, Any] = {}
             writes: dict[str, int] = {}
             if optimizer is not None:
@@ -171,8 +171,8 @@ class Capture:
             for old, new in attributes.new_buffers():
                 torch.ops.aten.copy_.default(old, new)
             rec.path.pop()
-            named = [GraphOutput("loss", _read(rec, loss), "float32")] if loss is not None else []
-            named += [GraphOutput(key, _read(rec, t), _name(t)) for key, t in _named_outputs(outputs)]
+            named = [GraphOutput("loss", read_output(rec, loss), "float32")] if loss is not None else []
+            named += [GraphOutput(key, read_output(rec, t), torch_name(t)) for key, t in named_outputs(outputs)]
         if optimizer is not None or any(n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())):
             rec.phase, rec.path, rec.torch_op = "update", ["handheld"], "step counter"
             done = rec.slot_view("handheld.step")
@@ -187,8 +187,8 @@ class Capture:
                 if optimizer is not None or self.state.slots[slot].role == "buffer":
                     writes[slot] = storage.tensor
         if rec.ranges:
-            notes["ranges"] = tuple(rec.ranges.values())
-            check_ranges(rec.ranges, dict(zip(_leaf_names(batch), leaves, strict=True)))
+            notes["ranges"] = tuple(map(tuple, rec.ranges.values()))
+            check_ranges(rec.ranges.values(), dict(zip(leaf_names(batch), leaves, strict=True)))
         self.frozen[name] = tuple(rec.frozen)
         if rec.frozen:
             notes["frozen"] = tuple(dict.fromkeys(map(str, rec.frozen)))
@@ -272,7 +272,7 @@ class Capture:
         writes: dict[str, int],
         notes: dict[str, Any],
     ) -> None:
-        raw = check(graph_of(rec, name, inputs, outputs, writes, notes), self.state.slots)
+        raw = check(rec.graph(name, inputs, outputs, writes, notes), self.state.slots)
         self._unfused[name], self.graphs[name] = raw, optimize(raw, self.state)
 
     @contextmanager
@@ -309,91 +309,3 @@ class Capture:
 
 
 _clip_norm, _clip_value = clip_norm, clip_value
-
-
-def _inputs(
-    rec: Recorder, leaves: Sequence[Any], batch: Any, mode: FakeTensorMode | None
-) -> tuple[list[Any], list[GraphInput]]:
-    """Makes every tensor of the batch an input of the graph. Other leaves (numbers, None) stay unchanged."""
-    given, inputs = [], []
-    for name, leaf in zip(_leaf_names(batch), leaves, strict=True):
-        if isinstance(leaf, np.ndarray):
-            leaf = torch.from_numpy(leaf)
-        if not isinstance(leaf, torch.Tensor):
-            given.append(leaf)
-            continue
-        tensor = rec.new_tensor(tuple(leaf.shape), ir_dtype(leaf.dtype), "input", name)
-        if mode is None:
-            stand_in = leaf.detach().clone(memory_format=torch.contiguous_format)
-        else:
-            stand_in = torch.empty(leaf.shape, dtype=leaf.dtype)
-        rec.bind_tensor(stand_in, tensor)
-        if leaf.requires_grad:
-            stand_in.requires_grad_()
-        given.append(stand_in)
-        inputs.append(GraphInput(name, tensor, _name(leaf)))
-    return given, inputs
-
-
-def _leaf_names(batch: Any) -> list[str]:
-    return [
-        ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "batch"
-        for path, _ in pytree.tree_flatten_with_path(batch)[0]
-    ]
-
-
-def _name(tensor: torch.Tensor) -> str:
-    half = tensor.dtype in (torch.float16, torch.bfloat16)
-    return "float32" if half else str(tensor.dtype).removeprefix("torch.")
-
-
-def _loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:
-    loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-    if not training and loss is None:
-        return None, outputs
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise CaptureError(
-            "the closure must return a scalar loss or (loss, outputs); it returned "
-            + (f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__)
-        )
-    return loss, outputs
-
-
-def _named_outputs(outputs: Any) -> list[tuple[str, torch.Tensor]]:
-    named = []
-    for path, leaf in pytree.tree_flatten_with_path(outputs)[0]:
-        if isinstance(leaf, torch.Tensor):
-            key = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)
-            named.append((f"output.{key}" if key else "output", leaf))
-    return named
-
-
-def _read(rec: Recorder, tensor: torch.Tensor) -> View:
-    """Returns an output as a separate dense tensor, so that reading it takes one download."""
-    view = rec.read(tensor)
-    order = physical_order(tensor)
-    whole = permute(view, order)
-    role = rec.tensors[view.tensor].role
-    if view.is_contiguous and whole.size == rec.tensors[view.tensor].size and role in ("activation", "gradient"):
-        return View(view.tensor, view.shape, contiguous_strides(view.shape), 0)
-    return rec.map(view.shape, [view], lambda a: a)
-
-
-def closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int) -> Callable[[Any], Any]:
-    """Returns `fn(batch) -> (loss, outputs)`. Without `loss`, the model returns it itself or has it as `.loss`."""
-
-    def fn(batch: Any) -> Any:
-        if isinstance(batch, Mapping):
-            output = model(**batch)
-        elif isinstance(batch, torch.Tensor):
-            output = model(batch)
-        else:
-            output = model(*batch[:inputs])
-        if loss is None:
-            value = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
-            return value, {k: v for k, v in output.items() if k != "loss"} if isinstance(output, Mapping) else None
-        targets = () if isinstance(batch, (Mapping, torch.Tensor)) else tuple(batch[inputs:])
-        arguments.check_call(loss, targets, inputs)
-        return loss(output, *targets), output
-
-    return fn

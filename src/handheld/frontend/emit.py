@@ -11,7 +11,18 @@ import torch
 from handheld.frontend.layout import expand
 from handheld.frontend.state import StateBuilder
 from handheld.frontend.values import Val
-from handheld.graph.graph import Attr, Node, Origin, Tensor, View, contiguous_strides
+from handheld.graph.graph import (
+    Attr,
+    Graph,
+    GraphInput,
+    GraphOutput,
+    Node,
+    Origin,
+    SlotWrite,
+    Tensor,
+    View,
+    contiguous_strides,
+)
 from handheld.graph.program import Builder, Store
 
 Build = Callable[..., Any]
@@ -135,6 +146,26 @@ class Emitter:
         count = sum(slot.role == "constant" for slot in self.state.slots.values())
         name = same[0] if same else self.state.add_value(f"constant.{count}", value, "constant")
         return self.dense(self.slot_tensor(name))
+
+    def graph(
+        self,
+        name: str,
+        inputs: Sequence[GraphInput],
+        outputs: Sequence[GraphOutput],
+        writes: Mapping[str, int],
+        notes: Mapping[str, Any],
+    ) -> Graph:
+        """Returns what was built so far as a graph. `writes` has the new tensor of each slot."""
+        return Graph(
+            name,
+            dict(self.tensors),
+            tuple(self.nodes),
+            tuple(inputs),
+            dict(self.slots),
+            tuple(SlotWrite(slot, tensor) for slot, tensor in writes.items()),
+            tuple(outputs),
+            dict(notes),
+        )
 
     def random_key(self) -> int:
         """Returns the key of one random op. It is the same at every capture.

@@ -50,7 +50,8 @@ def capture(
     except ImportError as error:
         raise CaptureError(f"capturing a model needs PyTorch ({error}). Try: pip install 'handheld[capture]'") from None
     from handheld.frontend import arguments
-    from handheld.frontend.capture import Capture, closure
+    from handheld.frontend.capture import Capture
+    from handheld.frontend.closures import closure
 
     arguments.check_model(model, modules)
     arguments.check_loss(loss)

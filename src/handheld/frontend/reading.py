@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from handheld.errors import BatchError, ValueRead
+from handheld.graph.graph import IndexRange
 
 if TYPE_CHECKING:
     from handheld.frontend.record import Recorder
@@ -116,9 +117,9 @@ def dependence(rec: Recorder, tensors: Sequence[int]) -> list[tuple[str, str]]:
     return sources
 
 
-def check_ranges(ranges: Mapping[str, tuple[str, int, int, int | None]], batch: Mapping[str, Any]) -> None:
+def check_ranges(ranges: Iterable[IndexRange], batch: Mapping[str, Any]) -> None:
     """Raises BatchError if the example batch holds a label or an index outside the valid range."""
-    for name, low, high, ignore in ranges.values():
+    for name, low, high, ignore in ranges:
         values = torch.as_tensor(batch[name])
         if values.is_meta:
             continue

@@ -4,18 +4,15 @@ The recorder is a dispatch mode below autograd. It sees the forward pass, the ba
 that the user computes as one flat sequence of ATen ops, as PyTorch itself would execute them. Tensors are fake
 (shapes only) unless the model reads a value.
 
-Views are not recorded. PyTorch knows the geometry (size, stride, offset) of every tensor in its storage. A
-storage is one dense tensor of the graph, and an op reads it through that geometry. An in-place op assigns a new
-tensor of the graph to the storage. No other functionalisation is needed.
+This module decides how each op is recorded. storages.py says which tensor of the graph a PyTorch tensor is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -25,40 +22,27 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from handheld.errors import CaptureError, UnsupportedOp, ValueRead
+from handheld.errors import UnsupportedOp, ValueRead
 from handheld.frontend import complexes
-from handheld.frontend.emit import Emitter
-from handheld.frontend.layout import expand, is_dense, permute, physical_order
 from handheld.frontend.reading import BAKED, READS, Frozen, dependence, user_line
 from handheld.frontend.registry import ADVICE, DECOMPOSED, IGNORED, LOWERINGS, SHAPES, decompositions, functional_twin
-from handheld.frontend.state import StateBuilder, host_array, ir_dtype, tensor_key
-from handheld.frontend.values import Val
-from handheld.graph.graph import Attr, Graph, GraphInput, GraphOutput, SlotWrite, View
+from handheld.frontend.state import StateBuilder, host_array
+from handheld.frontend.storages import Storages
+from handheld.graph.graph import IndexRange
 
-Build = Callable[..., Any]
-
-
-@dataclass
-class Storage:
-    """The tensor of the graph that a PyTorch storage holds at this point of the recording."""
-
-    tensor: int
-    keep: Any  # A reference to the storage, so that its address is not reused.
+Args = tuple[Any, ...]
+Options = dict[str, Any]
 
 
-class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(Storages, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the ops of one closure as nodes of a graph over the slots of `state`."""
 
     def __init__(self, state: StateBuilder, fake: FakeTensorMode | None) -> None:
-        Emitter.__init__(self, state)
+        Storages.__init__(self, state, fake)
         TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
-        self.fake = fake
-        self.slot_storage: dict[str, Storage] = {}
         self.frozen: list[Frozen] = []
-        #: For each input that is used as an index: (input, low, high, ignored). Allowed values are low to high - 1.
-        self.ranges: dict[str, tuple[str, int, int, int | None]] = {}
-        self._storages: dict[int, Storage] = {}
-        self._stand_ins: dict[Any, torch.Tensor] = {}
+        #: For each input that is used as an index, the values it may have.
+        self.ranges: dict[str, IndexRange] = {}
         self._sequence: dict[int, str] = {}
 
     @classmethod
@@ -68,7 +52,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
     # ── dispatch ──────────────────────────────────────────────────────────────────────────────
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: OpOverload, types: object, args: Args = (), kwargs: Options | None = None
     ) -> Any:
         """Records one op: by its lowering, else by a decomposition of registry.py, else by PyTorch's own."""
         kwargs = kwargs or {}
@@ -119,7 +103,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         where = self._module() or "the closure"
         return UnsupportedOp(f"{name}{what} has no lowering (in {where}). {advice}")
 
-    def _complex(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _complex(self, name: str, func: OpOverload, args: Args, kwargs: Options) -> Any:
         """Records an op that reads or returns complex numbers."""
         if name == "aten.copy_.default":
             self.write(args[0], args[1])
@@ -142,7 +126,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.bind(torch.view_as_real(expected), self.read(torch.view_as_real(result)))
         return expected
 
-    def _laid_out(self, result: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _laid_out(self, result: Any, func: OpOverload, args: Args, kwargs: Options) -> Any:
         """Returns the result of a decomposition in the layout of the op itself. Later ops may rely on it."""
         tensors = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
         if all(t.is_contiguous() for t in tensors):
@@ -155,7 +139,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
                 leaves[n] = target
         return pytree.tree_unflatten(leaves, spec)
 
-    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _execute(self, func: OpOverload, args: Args, kwargs: Options) -> Any:
         """Runs the op itself on fake or real tensors, to get the shapes of its results."""
         if self.fake is not None and str(func) in SHAPES:
             return SHAPES[str(func)](*args, **kwargs)
@@ -164,14 +148,14 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise ValueRead(f"{func} in {self._module()} reads a value") from error
 
-    def _constant(self, args: tuple[Any, ...]) -> torch.Tensor | None:
+    def _constant(self, args: Args) -> torch.Tensor | None:
         """Returns the value of a tensor that PyTorch knows even while tensors are fake, or None."""
         if len(args) != 1 or not isinstance(args[0], FakeTensor) or args[0].constant is None:
             return None
         number = self._storages[self._stand_in(args[0]).untyped_storage()._cdata].tensor
         return args[0].constant if self.tensors[number].role == "constant" else None
 
-    def _read_value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _read_value(self, func: OpOverload, args: Args, kwargs: Options) -> Any:
         """Returns a number that Python reads from a tensor. If it can change between steps, it is noted as frozen."""
         value = self._execute(func, args, kwargs)
         if self.fake is None:
@@ -196,7 +180,7 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
         module = "" if where in ("loss", "model") else where
         self.frozen.append(Frozen(user_line(), module, what, tuple(names), value))
 
-    def _bake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _bake(self, func: OpOverload, args: Args, kwargs: Options) -> Any:
         """Computes a result whose size depends on values. It is computed once and is a constant from then on."""
         out = self._execute(func, args, kwargs)
         if self.fake is not None:
@@ -222,11 +206,11 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         known = self.ranges.get(tensor.name)
         if known is not None:
-            low, high = max(low, known[1]), min(high, known[2])
-            ignore = ignore if ignore == known[3] else None
-        self.ranges[tensor.name] = (tensor.name, low, high, ignore)
+            low, high = max(low, known.low), min(high, known.high)
+            ignore = ignore if ignore == known.ignore else None
+        self.ranges[tensor.name] = IndexRange(tensor.name, low, high, ignore)
 
-    def _mutate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _mutate(self, func: OpOverload, args: Args, kwargs: Options) -> Any:
         """Records an in-place or out= op: computes its functional form, then writes the results into the targets."""
         if torch.Tag.inplace_view in func.tags:  # It changes only the shape.
             return self._execute(func, args, kwargs)
@@ -259,158 +243,22 @@ class Recorder(Emitter, TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._sequence[number]
         return self.path[-1] if self.path else ""
 
-    def _stand_in(self, value: Any) -> Any:
-        """Returns the fake tensor or copy that is recorded instead of a real tensor (parameter, buffer, constant)."""
-        if not isinstance(value, torch.Tensor):
-            return value
-        if isinstance(value, FakeTensor) and value.constant is None:
-            return value
-        if value.untyped_storage()._cdata in self._storages:
-            return value
-        real = value.constant if isinstance(value, FakeTensor) else value
-        assert real is not None
-        key = tensor_key(real)
-        if key not in self._stand_ins:
-            owner = self.state.owner(real)
-            if owner is not None:  # A view of a parameter or buffer that existed before the capture.
-                whole = self._stand_in(owner)
-                with torch.utils._python_dispatch._disable_current_modes():
-                    self._stand_ins[key] = whole.as_strided(real.shape, real.stride(), real.storage_offset())
-            else:
-                self._stand_ins[key] = self.stand_in_of(self.state.find(real), real)
-        return self._stand_ins[key]
-
-    def stand_in_of(self, slot: str, like: torch.Tensor) -> torch.Tensor:
-        """Makes the tensor that is recorded instead of `like`, and binds it to the slot."""
-        with torch.utils._python_dispatch._disable_current_modes():
-            if self.fake is None:
-                copy = like.detach().clone(memory_format=torch.contiguous_format)
-            else:
-                with self.fake:
-                    copy = torch.empty(like.shape, dtype=like.dtype)
-        self.bind_tensor(copy, self.slot_tensor(slot))
-        self.slot_storage[slot] = self._storages[copy.untyped_storage()._cdata]
-        return copy
-
-    # ── slots, inputs and storages ────────────────────────────────────────────────────────────
-
-    def slot_view(self, name: str) -> View:
-        """Reads a slot as it was last written."""
-        tensor = self.slot_tensor(name)
-        if name in self.slot_storage:
-            tensor = self.slot_storage[name].tensor
-        return self.dense(tensor)
-
-    def bind_tensor(self, tensor: torch.Tensor, number: int) -> None:
-        """Notes that the storage of `tensor` holds tensor `number` of the graph from now on."""
-        storage = tensor.untyped_storage()
-        self._storages[storage._cdata] = Storage(number, storage)
-
-    def knows(self, tensor: torch.Tensor) -> bool:
-        """Says whether the storage of the tensor is part of the recording."""
-        return tensor.untyped_storage()._cdata in self._storages
-
-    def read(self, tensor: torch.Tensor) -> View:
-        """Returns the view through which the graph reads a PyTorch tensor."""
-        tensor = self._stand_in(tensor)
-        if tensor.is_complex():
-            raise CaptureError(
-                f"{self._module() or 'the closure'} returns a complex tensor, or uses one as a whole. "
-                "Try: torch.view_as_real(tensor) before it is returned or written"
-            )
-        holder = self._storages.get(tensor.untyped_storage()._cdata)
-        if holder is None:
-            raise CaptureError(f"{self._module() or 'the closure'} uses a tensor that no recorded op computed")
-        return View(holder.tensor, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
-
-    def bind(self, out: torch.Tensor, view: View) -> None:
-        """Assigns a value to a new PyTorch result, in the memory layout that PyTorch gave the result."""
-        order = physical_order(out)
-        physical = permute(view, order)
-        target = ir_dtype(out.dtype)
-        if not is_dense(out):
-            self._bind_with_gaps(out, view, target)
-            return
-        whole = physical.is_contiguous and physical.size == self.tensors[physical.tensor].size
-        computed_here = self.tensors[physical.tensor].role in ("activation", "gradient")
-        if not (whole and computed_here and target == self.dtype_of(view)):
-            physical = self.map(physical.shape, [physical], lambda x: x.to(target))
-        self.bind_tensor(out, physical.tensor)
-
-    def _bind_with_gaps(self, out: torch.Tensor, view: View, dtype: str) -> None:
-        """Binds a result that has gaps in its storage. The gaps are filled with zeros."""
-        size = out.untyped_storage().nbytes() // out.element_size()
-        rest = self.loops((size,), (), [], lambda b: Val(b, b.const(0, dtype), dtype))[0]
-        value = self.map(view.shape, [view], lambda x: x.to(dtype))
-        region: dict[str, Attr] = {
-            "region_shape": tuple(out.shape),
-            "region_strides": tuple(out.stride()),
-            "region_offset": int(out.storage_offset()),
-        }
-        self.bind_tensor(out, self.emit("assign", [rest, value], [((size,), dtype)], region)[0])
-
-    def write(self, target: torch.Tensor, value: Any) -> None:
-        """Writes `value` (a PyTorch tensor) into `target` in place."""
+    def write(self, target: torch.Tensor, value: torch.Tensor) -> None:
         value = self._stand_in(value)
         if target.is_complex():
             with self:
                 value = torch.view_as_real(value if value.is_complex() else value.to(target.dtype))
             target = torch.view_as_real(target)
-        if self.fake is None and not value.is_meta:
-            with torch.utils._python_dispatch._disable_current_modes():
-                target.detach().copy_(value)  # Later reads of real values must see the write.
-        storage = self._storages[target.untyped_storage()._cdata]
-        source = expand(self.read(value), tuple(target.shape))
-        dtype = ir_dtype(target.dtype)
-        here = View(storage.tensor, tuple(target.shape), tuple(target.stride()), int(target.storage_offset()))
-        base = self.tensors[storage.tensor]
-        order = physical_order(target)
-        physical = permute(here, order)
-        if physical.is_contiguous and physical.size == base.size:
-            new = permute(source, order)
-            fresh = new.is_contiguous and new.size == self.tensors[new.tensor].size
-            owned = self.tensors[new.tensor].role in ("activation", "gradient")
-            if not (fresh and owned and self.dtype_of(new) == dtype):
-                new = self.map(new.shape, [new], lambda x: x.to(dtype))
-            storage.tensor = new.tensor
-            return
-        if self.dtype_of(source) != dtype:
-            source = self.map(source.shape, [source], lambda x: x.to(dtype))
-        storage.tensor = self.emit(
-            "assign",
-            [self.dense(storage.tensor), source],
-            [(base.shape, dtype)],
-            {"region_shape": here.shape, "region_strides": here.strides, "region_offset": here.offset},
-        )[0]
+        super().write(target, value)
 
 
-def _composite(func: Any) -> bool:
+def _composite(func: OpOverload) -> bool:
     """Says whether PyTorch itself always decomposes the op, such as reshape into a view or a copy."""
     return bool(
         func._can_decompose() and func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     )
 
 
-def _is_view(func: Any) -> bool:
+def _is_view(func: OpOverload) -> bool:
     """Says whether the result of the op aliases an input, so that nothing is computed."""
     return any(r.alias_info is not None for r in func._schema.returns)
-
-
-def graph_of(
-    recorder: Recorder,
-    name: str,
-    inputs: Sequence[GraphInput],
-    outputs: Sequence[GraphOutput],
-    writes: Mapping[str, int],
-    notes: Mapping[str, Any],
-) -> Graph:
-    return Graph(
-        name,
-        dict(recorder.tensors),
-        tuple(recorder.nodes),
-        tuple(inputs),
-        dict(recorder.slots),
-        tuple(SlotWrite(slot, tensor) for slot, tensor in writes.items()),
-        tuple(outputs),
-        dict(notes),
-    )

@@ -7,6 +7,7 @@ identified by its storage, offset, shape and strides.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -60,13 +61,18 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
     return np.ascontiguousarray(array.astype(DTYPES[dtype].numpy))
 
 
-Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+class TensorKey(NamedTuple):
+    """What identifies a PyTorch tensor: its storage and how it lies in it."""
+
+    storage: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
-def tensor_key(tensor: torch.Tensor) -> Key:
-    """Returns what identifies a tensor: its storage, offset, shape and strides."""
+def tensor_key(tensor: torch.Tensor) -> TensorKey:
     storage, offset = tensor.untyped_storage()._cdata, int(tensor.storage_offset())
-    return storage, offset, tuple(tensor.shape), tuple(tensor.stride())
+    return TensorKey(storage, offset, tuple(tensor.shape), tuple(tensor.stride()))
 
 
 class StateBuilder:
@@ -80,7 +86,7 @@ class StateBuilder:
         self.paths: dict[int, str] = {}
         #: For each slot that a graph has packed, all slots that lie next to each other in that pack.
         self.layout: dict[str, tuple[str, ...]] = {}
-        self._by_key: dict[Key, str] = {}
+        self._by_key: dict[TensorKey, str] = {}
         for prefix, module in self.modules.items():
             self._register(prefix, module)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.program import Program, Store
@@ -158,6 +158,15 @@ class SlotWrite:
     tensor: int
 
 
+class IndexRange(NamedTuple):
+    """An input that is used as an index. Its values must be from low to high - 1, or equal `ignore`."""
+
+    input: str
+    low: int
+    high: int
+    ignore: int | None
+
+
 @dataclass(frozen=True)
 class Graph:
     """One part of a step as data. The order of `nodes` respects their dependencies."""
@@ -178,6 +187,11 @@ class Graph:
     #: Pack -> its members. The members lie end to end in memory (see `pack_offsets`), so that one launch can
     #: update many parameters. A pack exists once all its members exist; a node that writes the pack writes them.
     packs: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def ranges(self) -> dict[str, IndexRange]:
+        """The values that each input used as an index may have, by the name of the input."""
+        return {entry[0]: IndexRange(*entry) for entry in self.notes.get("ranges", ())}
 
     @property
     def kept(self) -> frozenset[int]:

@@ -42,10 +42,10 @@ def inputs_for(example: Any, graph: Graph, seed: int) -> Any:
 def _random(graph: Graph, seed: int) -> tuple[np.ndarray, ...]:
     """A batch that fits: a step file has none of its own."""
     draw, arrays = np.random.default_rng(seed), []
-    ranges = {name: (low, high) for name, low, high, *_ in graph.notes.get("ranges", ())}
     for given in graph.inputs:
         made = graph.tensors[given.tensor]
-        low, high = ranges.get(given.name, (0, 2))
+        allowed = graph.ranges.get(given.name)
+        low, high = (allowed.low, allowed.high) if allowed else (0, 2)
         values = (
             draw.standard_normal(made.shape)
             if DTYPES[made.dtype].is_float

@@ -9,7 +9,7 @@ import numpy as np
 
 from handheld.errors import BatchError
 from handheld.graph.dtypes import DTYPES, I32
-from handheld.graph.graph import Graph
+from handheld.graph.graph import Graph, IndexRange
 
 if TYPE_CHECKING:
     from handheld.plan.plan import GraphPlan
@@ -60,7 +60,7 @@ def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> li
         batch = tuple(batch[0][n] for n in names)
     if len(batch) != len(names):
         raise BatchError(f"graph {graph.name!r} takes {len(names)} tensors ({', '.join(names)}), not {len(batch)}")
-    ranges = {name: limits for name, *limits in graph.notes.get("ranges", ())}
+    ranges = graph.ranges
     arrays = []
     for given, value in zip(graph.inputs, batch, strict=True):
         name, wanted = given.name, graph.tensors[given.tensor]
@@ -71,7 +71,7 @@ def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> li
             )
         arrays.append(_convert(array, wanted.dtype, name, given.torch_dtype, own))
         if name in ranges and array.size:
-            _check_range(arrays[-1], name, *ranges[name])
+            _check_range(arrays[-1], ranges[name])
     return arrays
 
 
@@ -87,7 +87,8 @@ def _array(value: Any, name: str, torch_dtype: str) -> np.ndarray:
     return found
 
 
-def _check_range(array: np.ndarray, name: str, low: int, high: int, ignore: int | None) -> None:
+def _check_range(array: np.ndarray, allowed: IndexRange) -> None:
+    name, low, high, ignore = allowed
     bad = (array < low) | (array >= high)
     if ignore is not None:
         bad &= array != ignore

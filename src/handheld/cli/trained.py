@@ -1,0 +1,163 @@
+"""What `handheld train` prints before and after the training."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from handheld.cli import output
+from handheld.cli.prepare import Job
+from handheld.plan.plan import GraphPlan, Plan
+from handheld.run.batch import batch_sizes
+from handheld.run.data import DataSet, TextData
+from handheld.run.history import Epoch, History
+from handheld.run.trainer import LossScale, Trainer
+
+
+def device_name(trainer: Trainer) -> str:
+    """The device's stable name."""
+    return trainer.session.device_name
+
+
+def _samples(data: object) -> str:
+    return f"{data.samples:,}" if hasattr(data, "samples") else "?"
+
+
+def _train_graph(plan: Plan) -> str:
+    return next(iter(batch_sizes(plan.graphs, "train").values()), "train")
+
+
+def _work(graph: GraphPlan) -> str:
+    return output.count(graph.launches, "launch") if graph.launches else output.count(len(graph.graph.nodes), "op")
+
+
+def introduce(job: Job, trainer: Trainer) -> None:
+    plan, dataset = trainer.plan, job.dataset
+    graph = plan.graphs[_train_graph(plan)]
+    parameters = sum(math.prod(s.shape) for s in plan.step.slots.values() if s.role == "parameter")
+    held = "no test set" if dataset.test is None else f"{_samples(dataset.test)} to test"
+    output.out.print(
+        output.grid(
+            [
+                ("model", f"{job.name}, {parameters:,} parameters, batch {job.batch}"),
+                ("data", f"{dataset.name}: {_samples(dataset.train)} to train, {held}"),
+                ("device", f"{device_name(trainer)} ({plan.caps.kind}, {plan.caps.compute_units} units)"),
+                (
+                    "step",
+                    f"{_work(graph)}, {output.size(plan.bytes)} on the device"
+                    f"{', half precision' if trainer.loss_scale() else ''}; ready after "
+                    f"{job.seconds + sum(trainer.session.timings.values()):.1f} s",
+                ),
+            ]
+        )
+    )
+    output.out.print()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training came to."""
+
+    model: str
+    data: str
+    batch: int
+    device: str
+    device_name: str
+    precision: str
+    loss_scale: LossScale | None
+    launches_per_step: int
+    ops_per_step: int
+    device_bytes: int
+    steps: int
+    test: dict[str, float]
+    dropped_per_epoch: int
+    stopped: str
+    epochs: list[Epoch]
+    seconds: float
+    exported: str = ""
+
+    @staticmethod
+    def of(job: Job, trainer: Trainer, history: History, seconds: float) -> Trained:
+        plan = trainer.plan
+        graph = plan.graphs[_train_graph(plan)]
+        return Trained(
+            model=job.name,
+            data=job.dataset.name,
+            batch=job.batch,
+            device=device_name(trainer),
+            device_name=plan.caps.name,
+            precision=plan.options["precision"],
+            loss_scale=trainer.loss_scale(),
+            launches_per_step=graph.launches,
+            ops_per_step=len(graph.graph.nodes),
+            device_bytes=plan.bytes,
+            steps=history.steps,
+            test=dict(history.test),
+            dropped_per_epoch=job.dataset.train.dropped,
+            stopped=history.stopped,
+            epochs=history.epochs,
+            seconds=seconds,
+        )
+
+    def to_json(self) -> dict[str, object]:
+        data = dataclasses.asdict(self)
+        data["epochs"] = [{**dataclasses.asdict(e), "samples_per_second": e.samples_per_second} for e in self.epochs]
+        if not self.exported:
+            del data["exported"]
+        return data
+
+
+def _labels(dataset: DataSet) -> int:
+    """The number of labels that the accuracy counts; negative labels are ignored.
+
+    Returns 0 for a text, because each of its samples has many predictions.
+    """
+    arrays = getattr(dataset.test, "arrays", ())
+    if isinstance(dataset.test, TextData) or not arrays:
+        return 0
+    return int((arrays[-1] >= 0).sum())
+
+
+def print_result(result: Trained, history: History, dataset: DataSet, checkpoint: Path | None) -> None:
+    test, last = result.test, history.last
+    rows: list[tuple[str, str]] = []
+    if "accuracy" in test:
+        count = _labels(dataset)
+        of = f"  ({round(test['accuracy'] * count)} of {count})" if count else ""
+        rows.append(("test accuracy", f"[bold green]{test['accuracy']:.2%}[/]{of}"))
+    rows += [(f"test {name}", output.number(value)) for name, value in test.items() if name != "accuracy"]
+    rows += [
+        ("device", f"{result.device}"),
+        (
+            "launches" if result.launches_per_step else "ops",
+            f"{result.launches_per_step or result.ops_per_step} per step, {output.count(result.steps, 'step')}",
+        ),
+        (
+            "time",
+            output.duration(result.seconds)
+            + (f", {last.samples_per_second:,.0f} samples/s in the last epoch" if last else ""),
+        ),
+    ]
+    scale = result.loss_scale
+    if scale:
+        skipped = output.count(scale.skipped_steps, "step")
+        rows.append(("half", f"{skipped} skipped; loss scale  {scale.scale:,g}"))
+    if result.dropped_per_epoch:
+        rows.append(
+            ("dropped", f"{output.count(result.dropped_per_epoch, 'sample')} per epoch: the last batch was incomplete")
+        )
+    rows += [(word, str(path)) for word, path in (("checkpoint", checkpoint), ("exported", result.exported)) if path]
+    output.out.print()
+    output.out.print(output.grid(rows))
+    if history.stopped:
+        output.warn(f"{history.stopped}. {how_to_go_on(checkpoint)}" if checkpoint else history.stopped)
+
+
+def how_to_go_on(checkpoint: Path | None) -> str:
+    if checkpoint is None:
+        return "Nothing was saved. Try: --checkpoint FILE next time"
+    if not checkpoint.exists():
+        return f"Nothing was saved: {checkpoint} was not written yet"
+    return f"To continue from {checkpoint}, add --resume to the same command"
