@@ -215,7 +215,8 @@ class Graph:
         return replace(self, nodes=tuple(nodes), tensors=tensors, packs=packs)
 
 
-#: Members of a pack start at multiples of this many elements. It is at least the base alignment of every known device.
+#: Members of a pack start at multiples of this many elements. For 4-byte elements this is 512 bytes, a multiple of
+#: the base alignment of every known device.
 PACK_ALIGN = 128
 
 

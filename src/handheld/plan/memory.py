@@ -79,7 +79,10 @@ class WorkspaceKey:
 
 @dataclass
 class Item:
-    """One piece of memory. It holds a workspace, or tensors that use it one after the other."""
+    """One piece of memory, needed from node `start` to node `end`.
+
+    It holds a workspace, or tensors that use it one after the other.
+    """
 
     nbytes: int
     start: int

@@ -10,7 +10,7 @@ A signature has, in this order:
                     `:` and the type if it is not f32
     `>` and the size of the output; `f16` if an output is stored in halves
     the attributes that differ from their default
-    `e` and the length of the epilogue as a power of two, or `p` and a checksum of the program
+    `e` and the base-2 logarithm of the epilogue's length, rounded up; or `p` and a checksum of the program
 
 Nodes that differ only in names, tensors or constants have the same signature.
 """
