@@ -156,7 +156,7 @@ def test_energy_without_a_sensor_is_an_error_before_anything_runs(run, monkeypat
     monkeypatch.setattr(sampling, "find", lambda where=None: [])
     monkeypatch.setattr(profile, "open_model", lambda what: pytest.fail("it went on"))
     result = run("mine.py:make", "--energy")
-    assert result.exit_code == 1 and "no sensor of power is here" in result.stderr
+    assert result.exit_code == 1 and "this machine has no power sensor" in result.stderr
     assert "--estimate-energy" in result.stderr
 
 

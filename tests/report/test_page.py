@@ -206,7 +206,7 @@ def test_points_are_compared_on_one_scale():
         on_line = float(equal.get("y1")) + (float(mark.get("cx")) - float(equal.get("x1"))) * slope[1] / slope[0]
         assert (float(mark.get("cy")) < on_line) == above
     assert len(of_class(tree, "whisker")) == 4  # two each, in both directions
-    assert "Not shown: 1 that are not above zero." in figure
+    assert "Values not above zero, which are not shown: 1." in figure
 
 
 def test_areas_stand_on_one_another():

@@ -59,5 +59,5 @@ def test_with_a_meter(tmp_path):
 
 def test_without_a_sensor_of_power():
     done = run("--only", "a", "--sensor", "handheld.sensors.cpu:CpuBusy")
-    assert done.returncode == 1 and "no sensor of power is here" in done.stderr
+    assert done.returncode == 1 and "this machine has no power sensor" in done.stderr
     assert "Traceback" not in done.stderr

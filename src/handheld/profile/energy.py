@@ -1,9 +1,9 @@
-"""Windows of equal work, from which analyse/energy.py tells the energy of each op.
+"""Runs windows of repeated equal work, from which analyse/energy.py computes the energy of each op.
 
-Identical steps say nothing about their parts: shares of time never vary. So one op signature at a
-time is run `extra` times more inside otherwise normal steps (slope), and alone (alone), in an order
-that is drawn, several rounds of it, each window long enough for TICKS updates of the slowest rail.
-Nothing an op reads is overwritten by running it again: the plan gives every tensor its own place.
+Identical steps say nothing about their parts, because the shares of time never vary. So one op signature at a time is
+run `extra` more times inside otherwise normal steps (slope), and alone (alone). There are several rounds, each in
+random order. Each window is long enough for TICKS updates of the slowest rail. Running an op again overwrites
+nothing that it reads, because the plan gives every tensor its own memory.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from handheld.errors import HandheldError
 from handheld.profile.profiler import Profiler
 from handheld.run.trainer import Trainer
 
-TICKS = 20  # of the slowest rail, in every window
-LEAST_S, MOST_S = 0.5, 5.0  # of a window
-SETTLE = 0.1  # of its time, before it
+TICKS = 20  # updates of the slowest rail in every window
+LEAST_S, MOST_S = 0.5, 5.0  # shortest and longest window
+SETTLE = 0.1  # The same work runs before each window, for this share of its length.
 ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 3, 2, 10
-NAMED = 24  # signatures with windows of their own; all others are "rest of" their phase
-RESTS = 3  # phases, at most
-NAMED_SHARE = 0.98  # of the time of ops, after which the others are the rest
-MORE = 1.0  # times the step's own time that the extra runs take, about
+NAMED = 24  # how many signatures get their own windows; all others are the "rest of" their phase
+RESTS = 3  # the largest number of such rests: one per phase
+NAMED_SHARE = 0.98  # Named signatures cover this share of the time of ops; the others are the rest.
+MORE = 1.0  # The extra runs take about this many times the time of a step.
 MOST_EXTRA = 4096
 
 
@@ -39,30 +39,30 @@ class Work:
 
     signature: str
     nodes: tuple[int, ...]
-    seconds: float  # that one run of all of them takes
+    seconds: float  # the time of one run of all of them
 
 
 def works(run: Run, graph: str, first: int, most: int = NAMED) -> list[Work]:
-    """Signatures by time, the smallest ones, and all beyond `most`, together as the rest of their
-    phase."""
+    """The signatures, the longest first. The shortest ones, and all beyond the first `most`, are combined into the
+    rest of their phase."""
     by: dict[str, list[OpTime]] = {}
     rows = [row for row in run.ops() if row.graph == graph and row.launches]
     if not rows or any(row.ms is None for row in rows):
-        raise HandheldError("no step was recorded, so that it is not known which ops take how long. Try: more --steps")
+        raise HandheldError("no step was recorded, so the times of ops are not known. Try: more --steps")
     for row in rows:
         by.setdefault(row.signature, []).append(row)
     groups = sorted(by.items(), key=lambda item: -_ms(item[1]))
     total = _ms(rows)
     named: list[Work] = []
     rest: dict[str, list[OpTime]] = {}
-    for key, mine in groups:
+    for key, group in groups:
         done = sum(w.seconds for w in named) * 1e3
         if len(named) < most and done < NAMED_SHARE * total:
-            named.append(_work(key, mine, first))
+            named.append(_work(key, group, first))
         else:
-            for row in mine:
+            for row in group:
                 rest.setdefault(f"rest of {row.phase}", []).append(row)
-    return [*named, *(_work(key, mine, first) for key, mine in rest.items())]
+    return [*named, *(_work(key, group, first) for key, group in rest.items())]
 
 
 def _work(key: str, rows: list[OpTime], first: int) -> Work:
@@ -84,11 +84,11 @@ def measure(
     seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> None:
-    """Runs the windows. The trainer's plan has every tensor in a place of its own; its inputs are
-    on the device already. `budget_s`: how long all windows may take, about; fewer signatures are
-    told apart and fewer or more rounds of windows are run, but `least_rounds`, so that they do."""
+    """Run the windows. The trainer's plan must give every tensor its own memory, and its inputs must already be on the
+    device. `budget_s` is the approximate time for all windows: to meet it, the number of named signatures and of rounds
+    is changed, but at least `least_rounds` are run."""
     session = trainer.session
-    session.run_repeated(graph, {})  # a device that cannot repeat ops says so before anything is measured
+    session.run_repeated(graph, {})  # A device that cannot repeat ops fails here, before anything is measured.
     profiler.writer.commit()
     first = profiler.first_op(graph)
     whole_s = (1 + SETTLE) * window_s
@@ -102,10 +102,10 @@ def measure(
     plans: list[tuple[str, Work | None]] = []
     draw = random.Random(seed)
     for _ in range(rounds):
-        one: list[tuple[str, Work | None]] = [("slope", None), ("slope", None)]
-        one += [(method, work) for work in todo for method in ("slope", "alone")]
-        draw.shuffle(one)
-        plans += one
+        order: list[tuple[str, Work | None]] = [("slope", None), ("slope", None)]
+        order += [(method, work) for work in todo for method in ("slope", "alone")]
+        draw.shuffle(order)
+        plans += order
     count = len(trainer.plan.graphs[graph].graph.nodes)
     for done, (method, work) in enumerate(plans):
         if progress:
@@ -113,7 +113,7 @@ def measure(
         extra, again = 0, 1
         repeats: dict[int, int] = {}
         if work is not None:
-            # about as long as a step: what the host does between two rounds falls on many runs
+            # About as long as a step, so that the host's work between two rounds is spread over many runs.
             again = int(np.clip(round(MORE * step_s / max(work.seconds, 1e-7)), 1, MOST_EXTRA))
             repeats = (
                 {node: again if node in work.nodes else 0 for node in range(count)}
@@ -127,28 +127,28 @@ def measure(
 
 
 def windows(count: int) -> int:
-    """Windows of a round that tells so many signatures apart."""
+    """The number of windows in a round that measures `count` signatures."""
     return 2 + 2 * count
 
 
 def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUNDS) -> tuple[int, int]:
-    """Rounds, and signatures that can be told apart besides the rests."""
+    """The number of rounds, and of signatures that get their own windows, within the budget. Raises HandheldError
+    if the budget is too small for one signature."""
     if budget_s is None:
         return ROUNDS, NAMED
     count = int((budget_s / (rounds * window_s) - 2) // 2) - RESTS
     if count < 1:
         least = windows(1 + RESTS) * rounds * window_s
         raise HandheldError(
-            f"the energy of ops takes at least {least:.0f} s here (a window is "
-            f"{window_s:.2g} s for the slowest sensor), and {budget_s:g} s are "
-            "given"
+            f"measuring the energy of ops takes at least {least:.0f} s here (the slowest sensor needs "
+            f"windows of {window_s:.2g} s), but the limit is {budget_s:g} s. Try: a larger energy_s (--energy-seconds)"
         )
     return rounds, min(count, NAMED)
 
 
 def window(session: Session, graph: str, repeats: dict[int, int], seconds: float) -> tuple[int, int, int]:
-    """(runs, begin, end) of a window. The same work goes before it for a while: sensors lag, and
-    clocks and power need their time to follow."""
+    """Run one window and return (runs, begin, end). The same work runs for a while before it, because sensors lag, and
+    clocks and power need time to settle."""
 
     def fill(length_s: float) -> tuple[int, int]:
         runs, begin = 0, time.monotonic_ns()

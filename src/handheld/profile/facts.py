@@ -1,4 +1,4 @@
-"""What a run was measured on: enough to repeat it, and to know what it can be compared with."""
+"""The conditions of a run: enough to repeat it, and to decide what it can be compared with."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
+    numbers = {"python": sys.version.split()[0]}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            numbers[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def code_state(folder: Path) -> dict[str, Any]:
-    """The git commit of the user's code, and whether it was changed since; empty without git."""
+    """The git commit of the user's code, and whether it has uncommitted changes. Empty without git."""
 
-    def ask(*words: str) -> str | None:
+    def git(*words: str) -> str | None:
         try:
             done = subprocess.run(
                 ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=5, check=False
@@ -78,8 +78,8 @@ def code_state(folder: Path) -> dict[str, Any]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    commit = ask("rev-parse", "HEAD")
+    commit = git("rev-parse", "HEAD")
     if commit is None:
         return {}
-    changed = ask("status", "--porcelain", "--untracked-files=no")
+    changed = git("status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "changed": bool(changed)}

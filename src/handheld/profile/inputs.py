@@ -1,4 +1,4 @@
-"""What the graphs of a step are given when only the step is of interest, not what it learns."""
+"""Inputs for the graphs of a step when only its cost is measured, not what it learns."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ def graphs_in_turn(graphs: Mapping[str, Graph], size: int) -> list[str]:
 
 
 def inputs_for(example: Any, graph: Graph, seed: int) -> Any:
-    """What of an example the graph takes, by name or else by shape; without one, random values."""
+    """The graph's inputs from an example, matched by name or else by shape. Without an example, random values."""
     if example is None:
         return _random(graph, seed)
     if isinstance(example, Mapping):
         names = [given.name for given in graph.inputs]
         return {name: np.asarray(example[name]) for name in names if name in example}
-    left, found = [np.asarray(one) for one in example], []
+    unused, arrays = [np.asarray(value) for value in example], []
     for given in graph.inputs:
         shape = graph.tensors[given.tensor].shape
-        at = next((i for i, one in enumerate(left) if one.shape == shape), None)
+        at = next((i for i, array in enumerate(unused) if array.shape == shape), None)
         if at is None:
             raise HandheldError(
-                f"graph {graph.name!r} takes {given.name} of {list(shape)}, and the example has nothing of that shape"
+                f"graph {graph.name!r} takes {given.name} of shape {list(shape)}, "
+                "but the example has no array of that shape"
             )
-        found.append(left.pop(at))
-    return tuple(found)
+        arrays.append(unused.pop(at))
+    return tuple(arrays)
 
 
 def _random(graph: Graph, seed: int) -> tuple[np.ndarray, ...]:
-    """A batch that fits: a step file has none of its own."""
+    """A random batch that fits the graph, for example of a step file, which has no example batch."""
     draw, arrays = np.random.default_rng(seed), []
     for given in graph.inputs:
-        made = graph.tensors[given.tensor]
+        tensor = graph.tensors[given.tensor]
         allowed = graph.ranges.get(given.name)
         low, high = (allowed.low, allowed.high) if allowed else (0, 2)
         values = (
-            draw.standard_normal(made.shape)
-            if DTYPES[made.dtype].is_float
-            else draw.integers(low, max(high, low + 1), made.shape)
+            draw.standard_normal(tensor.shape)
+            if DTYPES[tensor.dtype].is_float
+            else draw.integers(low, max(high, low + 1), tensor.shape)
         )
-        arrays.append(np.asarray(values).astype(DTYPES[made.dtype].numpy))
+        arrays.append(np.asarray(values).astype(DTYPES[tensor.dtype].numpy))
     return tuple(arrays)

@@ -1,7 +1,7 @@
-"""Sees a trainer's steps, has the device time some of them, and writes the run file.
+"""Observes a trainer's steps, lets the device time some of them, and writes the run file.
 
-Every step costs two readings of the host's clock. The commands of recorded steps (windows.py) go
-through a queue that keeps times, which are read later, while the device has other work.
+Every step costs two readings of the host's clock. The commands of recorded steps (windows.py) go through a queue that
+stores their times. The times are read later, while the device does other work.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from handheld.store.writer import RunWriter
 
 
 class Profiler:
-    """Writes a run of the trainer that it is attached to, from `__enter__` to `__exit__`.
+    """Writes a run file of the trainer that it is attached to, from `__enter__` to `__exit__`.
 
         with handheld.Profiler("mine.run") as profiler:
             profiler.attach(trainer)
             for batch in data:
                 trainer.step(*batch)
 
-    `wait` steps are not looked at, `warmup` steps are not recorded op by op, then `active` steps
-    are seen (None: all). `code` is the folder whose git state is noted, the present one if not
-    given. Sensors are sampled by `plan.profile`, not by this.
+    The first `wait` steps are ignored. The next `warmup` steps are timed as a whole, but their ops are not recorded.
+    Then follow `active` steps (None: all), of which some are recorded. `code` is the folder whose git state is stored;
+    the default is the current folder. `plan.profile` samples sensors; this class does not.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Profiler:
         self._trainer: Trainer | None = None
         self._window: contextlib.ExitStack | None = None
         self._recording: Recording | None = None
-        self._recorded: list[tuple[int, str, int]] = []  # step, graph, commands up to its end
+        self._recorded: list[tuple[int, str, int]] = []  # step, graph, number of commands until its end
         self._unread: list[tuple[Recording, list[tuple[int, str, int]]]] = []
         self._begun_ns = time.monotonic_ns()
         self._no_times = False
@@ -74,16 +74,14 @@ class Profiler:
             estimate=estimate and dataclasses.asdict(estimate),
         )
 
-    # ── what is profiled ──────────────────────────────────────────────────────────────────────
+    # ── the trainer ───────────────────────────────────────────────────────────────────────────
 
     def attach(self, trainer: Trainer) -> None:
-        """From now on the trainer's steps are seen."""
+        """Observe the trainer's steps from now on. Raises HandheldError if one of the two is already in use."""
         if trainer.observer is not None:
-            raise HandheldError("this trainer is being profiled already")
+            raise HandheldError("this trainer is already being profiled")
         if self._trainer is not None:
-            raise HandheldError(
-                "a run file is of one trainer: another Profiler, with another file, is for the next one"
-            )
+            raise HandheldError("a run file holds one trainer. Try: another Profiler with another file")
         self.writer.meta(
             **facts(trainer.plan, self._code),
             started_ns=time.monotonic_ns(),
@@ -94,12 +92,13 @@ class Profiler:
         self._trainer = trainer
 
     def _describe(self, plan: Plan) -> None:
-        """Writes the plan's ops, with what is alive while each runs."""
+        """Write the plan's ops, with the memory that is alive while each runs."""
         first = 0
-        for name, made in plan.graphs.items():
+        for name, graph_plan in plan.graphs.items():
+            graph = graph_plan.graph
             self._op_ids[name] = first
             alive = live(plan, name)
-            for i, (node, lowered) in enumerate(zip(made.graph.nodes, made.lowered, strict=True)):
+            for i, (node, lowered) in enumerate(zip(graph.nodes, graph_plan.lowered, strict=True)):
                 self.writer.add(
                     OpRow(
                         id=first + i,
@@ -109,11 +108,11 @@ class Profiler:
                         source=node.origin.torch_op,
                         phase=node.origin.phase,
                         path=node.origin.path,
-                        signature=signature(node, made.graph),
+                        signature=signature(node, graph),
                         variant=lowered.why,
                         launches=len(lowered.launches),
-                        flops=flops(node, made.graph),
-                        bytes=nbytes(node, made.graph),
+                        flops=flops(node, graph),
+                        bytes=nbytes(node, graph),
                         live=alive.by_node[i],
                     )
                 )
@@ -126,7 +125,7 @@ class Profiler:
                     }
                 }
             )
-            first += len(made.graph.nodes)
+            first += len(graph.nodes)
 
     def first_op(self, graph: str) -> int:
         """The id of a graph's first op."""
@@ -136,7 +135,7 @@ class Profiler:
 
     @contextlib.contextmanager
     def watching(self, trainer: Trainer, graph: str) -> Iterator[None]:
-        """Around one run of a graph."""
+        """A context around one run of a graph. The trainer enters it."""
         if not self.windows.notes():
             yield
             return
@@ -148,8 +147,8 @@ class Profiler:
         end = time.monotonic_ns()
         step = self.windows.steps
         self.windows.steps += 1
-        made = trainer.plan.graphs[graph].graph
-        shape = next((made.tensors[given.tensor].shape for given in made.inputs), ())
+        planned = trainer.plan.graphs[graph].graph
+        shape = next((planned.tensors[given.tensor].shape for given in planned.inputs), ())
         self.writer.add(StepRow(step, graph, shape[0] if shape else 0, begin, end, window))
         if self._recording is None:
             self._read_one()
@@ -159,12 +158,12 @@ class Profiler:
             self._close(trainer)
 
     def _open(self, trainer: Trainer) -> None:
-        trainer.session.finish()  # the work of other steps is no cost
+        trainer.session.finish()  # The work of earlier steps must not count as a cost of recording.
         with self.windows.costs(), contextlib.ExitStack() as stack:
             try:
                 self.writer.add(ClockRow(*trainer.session.clock_mark()))
                 self._recording = stack.enter_context(trainer.session.record())
-            except DeviceError as error:  # whole steps can still be timed
+            except DeviceError as error:  # Whole steps can still be timed.
                 self._no_times = True
                 self.writer.note("no op times", str(error))
                 return
@@ -177,7 +176,7 @@ class Profiler:
             self.writer.add(ClockRow(*trainer.session.clock_mark()))
 
     def _end_window(self) -> None:
-        """Waits for the steps in the window; their times are read later."""
+        """Wait for the steps in the window. Their times are read later."""
         if self._window is not None and self._recording is not None:
             self._window.close()
             self._unread.append((self._recording, self._recorded))
@@ -185,7 +184,7 @@ class Profiler:
             self._window, self._recording, self._recorded = None, None, []
 
     def _read_one(self) -> None:
-        """Reads the times of a finished window."""
+        """Read the times of one finished window."""
         if not self._unread:
             return
         with self.windows.costs():
@@ -197,12 +196,12 @@ class Profiler:
                 part["op"][part["kind"] == LAUNCH] += self._op_ids[graph]
                 self.writer.put("command", step, len(part), to_bytes(part))
                 start = stop
-        self.writer.meta(recording_ns=self.windows.cost_ns)  # should it be killed
+        self.writer.meta(recording_ns=self.windows.cost_ns)  # Written now in case the process is killed.
 
     def energy_window(
         self, method: str, signature: str, ops: list[int], extra: int, runs: int, begin_ns: int, end_ns: int
     ) -> None:
-        """Notes a stretch of equal work (energy.py)."""
+        """Write one window of repeated equal work (energy.py)."""
         self.writer.add(
             EnergyWindowRow(self._energy_windows, method, signature, tuple(ops), extra, runs, begin_ns, end_ns)
         )
@@ -211,7 +210,7 @@ class Profiler:
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 
     def flush(self) -> None:
-        """Ends an open window, and writes all there is."""
+        """End an open window, read all times and commit everything."""
         self._end_window()
         while self._unread:
             self._read_one()
@@ -240,7 +239,7 @@ class Profiler:
 
 
 def ending(kind: type[BaseException] | None) -> str:
-    """What a run file says about how the run ended."""
+    """The status of a run file, from the exception that ended the run."""
     if kind is None:
         return "complete"
     return "interrupted" if issubclass(kind, KeyboardInterrupt) else f"failed: {kind.__name__}"

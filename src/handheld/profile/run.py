@@ -1,4 +1,4 @@
-"""A loop of steps under a profiler, with the machine's sensors sampled beside it."""
+"""Runs a loop of steps under a profiler while the machine's sensors are sampled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from handheld.sensors.base import Where
 STEPS = 50
 
 Batch = Sequence[Any]
-#: told after each step and each window of equal work: how many are done, of how many, and what
+#: Called with (number done, total, text) for steps and for windows of equal work.
 Progress = Callable[[int, int, str], None]
 
 
@@ -52,23 +52,26 @@ def profile(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Run:
-    """Runs `steps` steps and measures them.
+    """Run `steps` steps, measure them and return the opened run file.
 
-    `batches` is one batch (a tuple of arrays) that every step gets, or an iterable of batches,
-    whose time to make the next one counts too. `seconds`: `steps` is the least, and more are run
-    until so much time has passed since the device had finished the first. `graph` names the graph
-    to run, or several that a step runs in turn (a GAN's `d` and `g`; then `batches` says by name
-    what each gets). `sensors`: all that are here, none, or these classes, looked for at `where`.
-    `energy`: then also windows that tell the energy of each op, for about `energy_s` seconds;
-    `estimate`: what a device is said to take, for estimates. It works on a copy of the step's
-    state."""
+    - `batches` is one batch (a tuple of arrays) for every step, or an iterable of batches. The time to produce a batch
+      is then part of the measurement.
+    - `seconds`: run at least `steps` steps, and go on until this time has passed since the first step ended.
+    - `graph` names the graph to run, or several graphs that each step runs in turn (`d` and `g` of a GAN). For several,
+      `batches` maps each name to its batches.
+    - `sensors`: True for all that are present, False for none, or sensor classes. They look at `where`.
+    - `energy`: afterwards, also run windows that measure the energy of each op, for about `energy_s` seconds.
+    - `estimate`: the watts of the device, for estimates of energy.
+
+    The steps run on a copy of the step's state.
+    """
     names = _checked(plan, graph, steps, energy)
     found = sources(sensors, where)
     takes = [_feed(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
     plan = dataclasses.replace(plan, step=plan.step.copy())
     if energy:
         found.need_power()
-        # nothing that an op reads may be overwritten by running it again
+        # Running an op again must not overwrite what any op reads.
         plan = plan.again(isolate=True)
     with contextlib.ExitStack() as stack:
         profiler = stack.enter_context(
@@ -95,71 +98,70 @@ def profile(
 
 
 def _checked(plan: Plan, graph: str | Sequence[str] | None, steps: int, energy: bool) -> list[str]:
-    """The graphs that a step runs, in turn."""
+    """The names of the graphs that each step runs in turn. Raises HandheldError if the arguments do not fit."""
     if steps < 1:
-        raise HandheldError(f"a profile of {steps} steps measures nothing")
+        raise HandheldError(f"a profile needs at least 1 step, not {steps}")
     names = [graph] if isinstance(graph, str) else list(graph or default_graphs(plan.graphs))
     unknown = [name for name in names if name not in plan.graphs]
     if unknown:
         raise HandheldError(f"the plan has no graph {unknown[0]!r}; it has {', '.join(plan.graphs)}")
     if energy and len(names) > 1:
-        raise HandheldError(f"the energy of ops is measured for one graph at a time: say which of {', '.join(names)}")
+        raise HandheldError(f"the energy of ops is measured for one graph at a time. Try one of: {', '.join(names)}")
     return names
 
 
 def until(steps: int, seconds: float | None) -> Iterator[int]:
-    """1, 2, ...: so many steps, or, with `seconds`, these at least and until that much time has
-    passed since the first had ended."""
+    """Yield 1, 2, ... up to `steps`. With `seconds`, continue until this time has passed since the first step ended."""
     begun = None
     for done in itertools.count(1):
         yield done
-        if done == AHEAD:  # the host is no further ahead: the first step has ended
+        if done == AHEAD:  # The host cannot be further ahead of the device, so the first step has ended.
             begun = time.monotonic()
         if done >= steps and (seconds is None or (begun is not None and time.monotonic() - begun >= seconds)):
             return
 
 
 def default_graphs(graphs: Iterable[str]) -> list[str]:
-    """The graph that trains; without one, all of them in turn, but those that only look."""
+    """The graph that trains; if there is none, all graphs except those that do not change the state."""
     train = [name for name in graphs if name.partition("@")[0] == "train"]
-    looks = ("evaluate", "predict")
-    return train[:1] or [n for n in graphs if n.partition("@")[0] not in looks] or list(graphs)
+    read_only = ("evaluate", "predict")
+    return train[:1] or [n for n in graphs if n.partition("@")[0] not in read_only] or list(graphs)
 
 
 def _of(batches: Any, name: str, names: Sequence[str]) -> Any:
     if not isinstance(batches, Mapping) or name not in batches:
         raise HandheldError(
-            f"a step runs {', '.join(names)} in turn: batches should be a "
-            f"dictionary with one for each, and {name!r} has none"
+            f"a step runs {', '.join(names)} in turn, so batches must be a "
+            f"dictionary with an entry for each; {name!r} has none"
         )
     return batches[name]
 
 
 def _window_s(path: Path) -> float:
-    """Long enough for TICKS updates of the slowest rail."""
+    """A window length that is long enough for TICKS updates of the slowest rail."""
     with open_run(path) as run:
-        slowest = max((update_s(one) for one in rails(run.channels)), default=0.0)
+        slowest = max((update_s(rail) for rail in rails(run.channels)), default=0.0)
     return min(max(TICKS * slowest, LEAST_S), MOST_S)
 
 
-def update_s(one: Series) -> float:
-    """The usual time between two values of a channel."""
-    at = one.t_ns[1:][np.diff(one.values) != 0]
+def update_s(channel: Series) -> float:
+    """The median time between two changes of a channel's value."""
+    at = channel.t_ns[1:][np.diff(channel.values) != 0]
     return float(np.median(np.diff(at))) * 1e-9 if len(at) > 3 else 0.1
 
 
 def _feed(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
-    """The next batch each time: the same one, or the iterable's next."""
-    made = plan.graphs[graph].graph
+    """A function that returns the next batch: always the same one, or the next of the iterable."""
+    planned = plan.graphs[graph].graph
     if isinstance(batches, Mapping):
-        check_batch(made, (batches,))
+        check_batch(planned, (batches,))
         return lambda: (batches,)
-    if isinstance(batches, (tuple, list)) and len(batches) == len(made.inputs):
+    if isinstance(batches, (tuple, list)) and len(batches) == len(planned.inputs):
         with contextlib.suppress(HandheldError):
-            check_batch(made, tuple(batches))
+            check_batch(planned, tuple(batches))
             return lambda: batches
     if isinstance(batches, (tuple, list)) and not (batches and isinstance(batches[0], (tuple, list, Mapping))):
-        check_batch(made, tuple(batches))  # says what is wrong
+        check_batch(planned, tuple(batches))  # Raises the error that explains what is wrong.
     iterator = iter(batches)
 
     def take() -> Batch:
@@ -172,8 +174,8 @@ def _feed(plan: Plan, graph: str, batches: Any) -> Callable[[], Batch]:
             return _tuple(next(iterator))
         except StopIteration:
             raise HandheldError(
-                "the data ended before the profile did, and starts again with "
-                "nothing. Try: fewer steps, or a list of batches"
+                "the data ended before the profile, and cannot be read a second time. "
+                "Try: fewer steps, or a list of batches"
             ) from None
 
     return take

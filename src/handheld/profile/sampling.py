@@ -1,4 +1,4 @@
-"""Sensors sampled into a run file, from another process, while something else runs."""
+"""Samples sensors into a run file, from a separate process, while the steps run."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from handheld.sensors.sampler import Sampler
 from handheld.sensors.sink import RunSink
 from handheld.store.writer import RunWriter
 
-IDLE_S = 1.0  # of nothing before the first step: what the machine takes when it has nothing to do
-#: sources that measure power or energy on some machine: why they are not here is worth saying
+IDLE_S = 1.0  # how long the machine is idle before the first step, to measure its idle power
+#: Sources that measure power or energy on some machines. An error about missing power names why each is absent.
 POWER_SOURCES = ("nvidia-power", "rapl", "jetson-power", "pixel-rails", "amd-gpu", "raspberry-pi", "battery", "hwmon")
 
-#: all sensors that are here (True), none, or these
+#: All sensors that are present (True), none (False), or these.
 Sensors = bool | Iterable[type[Sensor]]
 
 
 @dataclass
 class Sources:
-    """What was found to sample."""
+    """The sensors that can be sampled, and the reasons why others are absent."""
 
     here: list[type[Sensor]] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
-    powered: bool = False  # whether one of them tells power or energy
+    powered: bool = False  # whether one of them measures power or energy
 
     def need_power(self) -> None:
-        """An error, before anything long runs, if the energy of ops cannot be measured."""
+        """Raise HandheldError if energy cannot be measured. Called before anything long runs."""
         if not self.powered:
             absent = "; ".join(f"{name}: {self.absent[name]}" for name in POWER_SOURCES if name in self.absent)
             raise HandheldError(
-                "energy cannot be measured: no sensor of power is here. "
+                "energy cannot be measured: this machine has no power sensor that can be read. "
                 + (f"{absent}. " if absent else "")
                 + "Try: handheld doctor; or an estimate (--estimate-energy)"
             )
 
 
 def sources(sensors: Sensors = True, where: Where | None = None) -> Sources:
-    """Looks for sensors: all there are, or those that are named."""
+    """Look for all sensors, or for the given ones."""
     result = Sources()
     if sensors is False:
         return result
-    for found in find(where) if sensors is True else ():
-        if found.sensor is None:
-            result.absent[found.name] = found.reason
+    for probed in find(where) if sensors is True else ():
+        if probed.sensor is None:
+            result.absent[probed.name] = probed.reason
         else:
-            _take(result, found.sensor)
-    for one in () if sensors is True else sensors:
-        _take(result, one.probe(where or Where()))
+            _take(result, probed.sensor)
+    for sensor in () if sensors is True else sensors:
+        _take(result, sensor.probe(where or Where()))
     return result
 
 
@@ -64,7 +64,7 @@ def _take(result: Sources, sensor: Sensor) -> None:
 
 @contextlib.contextmanager
 def sampled(writer: RunWriter, found: Sources, where: Where | None = None) -> Iterator[None]:
-    """Samples them; those that are not here are in the run with the reason."""
+    """Sample these sensors during the context. The run file also gets the reason of each absent sensor."""
     writer.meta(sensors_absent=found.absent)
     writer.commit()
     if not found.here:
@@ -76,7 +76,7 @@ def sampled(writer: RunWriter, found: Sources, where: Where | None = None) -> It
             yield
     finally:
         summary = sampler.summary()
-        # one that was killed says nothing about what it cost
+        # A sampler that was killed did not report its cost.
         writer.meta(
             sampler=None
             if not summary.elapsed_s
@@ -86,14 +86,14 @@ def sampled(writer: RunWriter, found: Sources, where: Where | None = None) -> It
                 "stretch": summary.stretch,
                 "lost": summary.lost,
                 "sources": {
-                    one.name: {
-                        "period_s": one.period_s,
-                        "readings": one.readings,
-                        "missed": one.missed,
-                        "mean_s": one.mean_s,
-                        "cpu_share": one.cpu_share,
+                    source.name: {
+                        "period_s": source.period_s,
+                        "readings": source.readings,
+                        "missed": source.missed,
+                        "mean_s": source.mean_s,
+                        "cpu_share": source.cpu_share,
                     }
-                    for one in summary.sources
+                    for source in summary.sources
                 },
             }
         )
@@ -102,7 +102,7 @@ def sampled(writer: RunWriter, found: Sources, where: Where | None = None) -> It
 
 
 def idle(writer: RunWriter, seconds: float) -> None:
-    """Does nothing for a while, so that the run knows what nothing takes."""
+    """Sleep, and note the time, so that the run file holds the idle power."""
     begun = time.monotonic_ns()
     time.sleep(seconds)
     writer.meta(idle_ns=[begun, time.monotonic_ns()])

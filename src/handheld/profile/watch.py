@@ -1,4 +1,4 @@
-"""Profiles plain PyTorch that Handheld does not run: the user's own model, loop and optimizer.
+"""Profiles plain PyTorch, which Handheld does not run: the user's own model, loop and optimizer.
 
     with handheld.watch(model, "mine.run") as watch:
         for x, y in data:
@@ -7,8 +7,8 @@
             optimizer.step()
             watch.step()
 
-Some steps are recorded op by op: a dispatch mode sees every ATen op, in the forward pass with the
-module that calls it, in the backward pass with the module whose op made the gradient's function.
+Some steps are recorded op by op. A dispatch mode sees every ATen op and assigns it to a module: in the forward pass to
+the module that calls it, in the backward pass to the module whose forward op created the gradient function.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GRAPH = "step"
 
 
 class Watch:
-    """See the module's text; made by `handheld.watch`."""
+    """A watched training loop; `handheld.watch` creates it. The module's docstring shows how to use it."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class Watch:
         idle_s: float = IDLE_S,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise HandheldError(f"watch needs a torch.nn.Module, and this is a {type(model).__name__}")
+            raise HandheldError(f"watch needs a torch.nn.Module, not a {type(model).__name__}")
         self.model, self.path = model, Path(path)
         self.windows = Windows(wait, warmup, active)
         self.where = next((p.device.type for p in model.parameters()), "cpu")
         self.sensors, self.root, self.idle_s = sensors, where, idle_s
         self._stack = contextlib.ExitStack()
         self._mode: _Ops | None = None
-        self._marks: list[tuple[int, int]] = []  # of the open window: step, commands up to its end
+        self._marks: list[tuple[int, int]] = []  # of the open window: (step, number of commands until its end)
         self._ids: dict[tuple[str, ...], int] = {}
         self._begin: int | None = None  # when the model was first called since the last step
 
@@ -93,11 +93,11 @@ class Watch:
         return self
 
     def begin(self) -> None:
-        """Tells that a step begins: where the model itself is never called, only parts of it."""
+        """Mark the beginning of a step. Needed only if the model itself is never called, only parts of it."""
         self._called()
 
     def step(self) -> None:
-        """Tells that a step has ended."""
+        """Mark the end of a step."""
         if not self._noted:
             self._start()
             return
@@ -124,7 +124,7 @@ class Watch:
         self._begin = None
 
     def _called(self, *_: Any) -> None:
-        """What comes before the model is called is the caller's: data, most likely."""
+        """Note the beginning of a step. Time before the model is called belongs to the caller (most likely data)."""
         if self._begin is None:
             self._begin = time.monotonic_ns()
 
@@ -145,7 +145,7 @@ class Watch:
         self._marks = []
 
     def op(self, key: tuple[str, ...], flops: int, nbytes: int) -> int:
-        """The number of an op, by all that tells it from others."""
+        """The id of an op. `key` is everything that distinguishes it from others; a new key gets a new row."""
         if key not in self._ids:
             phase, path, name, shapes, _ = key
             number = self._ids[key] = len(self._ids)
@@ -183,14 +183,14 @@ class Watch:
 
 
 class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Times every op of some steps."""
+    """Times every op of the recorded steps."""
 
     def __init__(self, watch: Watch, recording: TorchRecording) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.watch, self.recording = watch, recording
         self.path: list[str] = [""]
         self.updating = False
-        self._made: dict[int, str] = {}  # autograd's number of a function -> its module
+        self._made: dict[int, str] = {}  # autograd's sequence number of a gradient function -> its module
         self._again: dict[tuple[str, ...], int] = {}
         self._hooks = contextlib.ExitStack()
 
@@ -230,7 +230,7 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = flop_registry.get(func._overloadpacket)
         flops = 0
         if count is not None:
-            with contextlib.suppress(Exception):  # a formula that does not know these arguments
+            with contextlib.suppress(Exception):  # PyTorch's formula may not support these arguments.
                 flops = int(count(*args, **kwargs, out_val=out))
         self.recording.end(begun, LAUNCH, self.watch.op((*key, str(turn)), flops, moved), 0)
         return out

@@ -1,9 +1,9 @@
-"""When to record: windows of a few steps in a row, as often as their cost allows.
+"""Decides which steps are recorded: windows of a few steps in sequence, as often as their cost allows.
 
-`wait` steps are not looked at, `warmup` steps are noted but not recorded, then `active` steps are
-noted and some of them recorded (None: all that follow). The first window opens at once; the next
-one when all of them together, with it, have cost no more than SHARE of the time since the first.
-A window costs what it takes to open and read it, and what its steps take longer than others.
+The first `wait` steps are ignored. The next `warmup` steps are timed as a whole but not recorded. Then follow `active`
+steps (None: all), of which some are recorded. The first window opens at once. Another one opens as soon as the cost of
+all windows, including the new one, is at most SHARE of the time since the first. The cost of a window is the time to
+open and read it, plus the additional time of its steps compared with others.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from collections.abc import Iterator
 
 from handheld.errors import HandheldError
 
-WINDOW = 4  # steps; the first of them starts on an empty device, the others as steps do
-SHARE = 0.02  # of a run's time that recording may cost
-WARMUP = 2  # the first steps are never like the others
+WINDOW = 4  # steps per window; the first of them starts on an idle device, the others start as usual
+SHARE = 0.02  # the share of a run's time that recording may cost
+WARMUP = 2  # The first steps always differ from the others.
 
 
 class Windows:
     def __init__(self, wait: int = 0, warmup: int = WARMUP, active: int | None = None) -> None:
         if wait < 0 or warmup < 0 or (active is not None and active < 1):
             raise HandheldError(
-                "a schedule has wait and warmup of 0 or more, and active of 1 or "
-                f"more; this one has {wait}, {warmup} and {active}"
+                "a schedule needs wait and warmup of 0 or more, and active of 1 or "
+                f"more; these are {wait}, {warmup} and {active}"
             )
         self.wait, self.warmup, self.active = wait, warmup, active
-        self.seen = self.steps = self.count = 0  # steps seen and noted; windows
+        self.seen = self.steps = self.count = 0  # all steps, steps that were written, windows
         self.cost_ns = 0
         self._first_ns = self._next = 0
-        self._mark_ns = self._aside_ns = 0  # when a window last opened or closed; costs since
-        self._step_ns = 0.0  # what a step between the last two windows took
+        self._mark_ns = self._aside_ns = 0  # when a window last opened or closed; the cost since then
+        self._step_ns = 0.0  # mean time of a step between the last two windows
 
     def notes(self) -> bool:
-        """Whether the step that begins now is noted."""
+        """Whether the step that begins now is written to the run file."""
         self.seen += 1
         over = self.active is not None and self.steps >= self.warmup + self.active
         return self.seen > self.wait and not over
@@ -55,7 +55,7 @@ class Windows:
         self._first_ns = self._first_ns or self._mark_ns
 
     def closed(self, steps: int) -> None:
-        """A window of so many steps is over."""
+        """A window of `steps` steps has ended."""
         took = self._since()
         if self._step_ns:
             self.cost_ns += max(0, int(took - steps * self._step_ns))
@@ -63,13 +63,13 @@ class Windows:
         self._next = self.steps + WINDOW
 
     def skip(self, ns: int) -> None:
-        """So much of the time was not the run's."""
+        """Leave `ns` out of the run's time."""
         if self._first_ns:
             self._first_ns += ns
             self._mark_ns += ns
 
     def _since(self) -> int:
-        """Time since the last mark, costs aside; sets the next."""
+        """The time since the last mark without the cost of recording. Sets the mark to now."""
         now = time.monotonic_ns()
         took = now - self._mark_ns - self._aside_ns
         self._mark_ns, self._aside_ns = now, 0
@@ -77,7 +77,7 @@ class Windows:
 
     @contextlib.contextmanager
     def costs(self) -> Iterator[None]:
-        """What is done inside is the cost of recording."""
+        """A context whose time counts as cost of recording."""
         begun = time.monotonic_ns()
         try:
             yield

@@ -1,4 +1,4 @@
-"""What an op has to do at least: floating point operations, and bytes that must move."""
+"""The least work of an op: floating-point operations, and bytes that must be moved."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from handheld.graph.graph import Graph, Node
 from handheld.graph.program import LEAVES
 from handheld.kernels import contract
 
-#: instructions that compute nothing
+#: Instructions that compute nothing.
 IDLE = frozenset({*LEAVES, "gather", "cast"})
 
 
 def flops(node: Node, graph: Graph) -> int:
-    """Of a contraction: multiplications and additions. Of a program: one an instruction and point.
-    Of the recurrent layers: their matrix products."""
+    """Floating-point operations of a node. Contractions count multiplications and additions, programs one operation per
+    instruction and point, recurrent layers only their matrix products."""
     if node.op in ("matmul", "conv", "conv_input", "conv_weight"):
         return contract.flops(node, graph) + _program(node, int(math.prod(node.attrs["shape"])))
     if node.op in ("lstm", "lstm_grad", "gru", "gru_grad"):
@@ -31,7 +31,7 @@ def _program(node: Node, points: int) -> int:
 
 
 def nbytes(node: Node, graph: Graph) -> int:
-    """Each input read once, as much of it as is looked at, and each output written once."""
+    """Bytes moved if each input is read once (only the part that is used) and each output is written once."""
     read: dict[int, int] = {}
     for view in node.inputs:
         tensor = graph.tensors[view.tensor]

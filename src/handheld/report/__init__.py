@@ -1,1 +1,1 @@
-"""One-file HTML pages: pure functions from data to text; no package, no network."""
+"""HTML pages in one file, made by pure functions from data. They need no package and no network."""

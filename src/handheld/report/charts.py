@@ -1,11 +1,9 @@
-"""Small charts as inline SVG: lines, steps over time, bars side by side or stacked, areas,
-points.
+"""Small charts as inline SVG: lines, steps over time, grouped or stacked bars, areas, points.
 
-Each function takes plain data and gives a whole figure: title, legend, drawing, what it shows in a
-sentence, and its numbers as a table that can be opened. Drawn for a width of 480 pixels, so that a
-phone shrinks the letters by a quarter at most; colours come from page.css, light or dark, and each
-series has a marker and a dash of its own for those who print or see no colours. What is missing is
-a gap or a dash, never a zero.
+Each function takes plain data and returns a complete figure: title, legend, drawing, a sentence about what it
+shows, and its numbers as a table that can be opened. Charts are drawn for a width of 480 pixels, so that a phone
+shrinks the letters by a quarter at most. Colours come from page.css, light or dark. Each series has its own marker
+and dash, for readers who print or do not see colours. A missing value is a gap or a dash, never zero.
 
      y title (unit)
     100 ┤            ────○  reference
@@ -25,7 +23,7 @@ from handheld.report.scale import Axis, number
 
 __all__ = ["Axis", "Guide", "Reference", "Series", "areas", "bars", "lines", "points"]
 
-MOST_ROWS = 64  # of the table below a figure
+MOST_ROWS = 64  # the most rows of the table below a figure
 
 
 def lines(
@@ -39,27 +37,28 @@ def lines(
     references: Sequence[Reference] = (),
     guides: Sequence[Guide] = (),
 ) -> Markup:
-    """Lines with markers; `step` holds each value until the next, as for samples over time."""
+    """Lines with markers. With `step`, each value holds until the next, as for samples over time."""
     plot = Plot(
         x.fitted([*(v for s in series for v in s.x), *(g.x for g in guides)]),
         y.fitted([*_heights(series), *(r.value for r in references)]),
     )
-    drawn = [plot.line(one, place, step) for place, one in enumerate(series)]
+    drawn = [plot.line(line, place, step) for place, line in enumerate(series)]
     below = (plot.frame(), plot.guides(guides), plot.references(references))
     return _figure(title, plot.svg(title, (*below, *drawn)), _legend(series, "line"), note, _points_table(series, x, y))
 
 
 def points(title: str, series: Sequence[Series], x: Axis, y: Axis, *, note: object = "") -> Markup:
-    """Two measurements of the same things against each other, with their spreads: axes of one scale, and the line on
-    which both are equal. A value that is not positive has no place on a logarithmic axis: such points are counted."""
+    """Two measurements of the same things plotted against each other, with their spreads. Both axes have the same
+    scale, and a line shows where both are equal. Values that are not positive cannot be drawn on a logarithmic
+    axis; the note says how many there are."""
     both = [*_heights(series), *(v for s in series for v in (*s.x, *s.x_low, *s.x_high))]
     x, y = x.fitted(both), y.fitted(both)
     plot = Plot(x, y)
-    drawn = [plot.points(one, place) for place, one in enumerate(series)]
+    drawn = [plot.points(group, place) for place, group in enumerate(series)]
     svg = plot.svg(title, (plot.frame(), plot.diagonal(), *drawn))
     hidden = sum(x.log and (at <= 0 or (v or 0) <= 0) for s in series for at, v in zip(s.x, s.values, strict=True))
     if hidden:
-        note = join(note, " " if note else "", f"Not shown: {hidden} that are not above zero.")
+        note = join(note, " " if note else "", f"Values not above zero, which are not shown: {hidden}.")
     return _figure(title, svg, _legend(series, "line"), note, _points_table(series, x, y))
 
 
@@ -74,14 +73,14 @@ def areas(
     references: Sequence[Reference] = (),
     guides: Sequence[Guide] = (),
 ) -> Markup:
-    """Series over the same x, one on top of the other."""
+    """Series over the same x, stacked."""
     where = series[0].x if series else ()
-    assert all(list(one.x) == list(where) for one in series), "areas share their x"
+    assert all(list(layer.x) == list(where) for layer in series), "areas need the same x"
     tops = _stack(series, len(where))
     plot = Plot(x.fitted(where), y.fitted([*tops[-1], *(r.value for r in references)], zero=True))
     drawn = [plot.frame(), plot.guides(guides)]
-    for place, one in enumerate(series):
-        drawn.append(plot.area(one, place, where, tops[place], tops[place + 1], step))
+    for place, layer in enumerate(series):
+        drawn.append(plot.area(layer, place, where, tops[place], tops[place + 1], step))
     drawn.append(plot.references(references))
     return _figure(title, plot.svg(title, drawn), _legend(series, "box"), note, _points_table(series, x, y))
 
@@ -96,12 +95,12 @@ def bars(
     stacked: bool = False,
     references: Sequence[Reference] = (),
 ) -> Markup:
-    """A bar for each group and series, side by side or `stacked`."""
-    assert not (stacked and y.log), "parts of a sum have no log axis"
+    """One bar per group and series, side by side or `stacked`."""
+    assert not (stacked and y.log), "stacked bars cannot have a logarithmic axis"
     tops = _stack(series, len(groups))
     heights = tops[-1] if stacked else _heights(series)
     values = [*heights, *(r.value for r in references)]
-    if y.log and y.low is None:  # a bar of the least value should be seen, too
+    if y.log and y.low is None:  # The bar of the smallest value must be visible too.
         least = min((v for v in values if v is not None and v > 0), default=1.0)
         y = Axis(y.label, y.unit, True, 10.0 ** math.floor(math.log10(least * 0.7)), y.high)
     plot = Plot(None, y.fitted(values, zero=True), groups)
@@ -124,35 +123,35 @@ def _heights(series: Iterable[Series]) -> list[float | None]:
 
 
 def _stack(series: Sequence[Series], count: int) -> list[list[float]]:
-    """Where each series begins and ends, from the ground up; what is missing adds nothing."""
+    """The lower and upper edges of the stacked series, from the bottom up. A missing value adds nothing."""
     tops = [[0.0] * count]
-    for one in series:
-        tops.append([at + (v or 0.0) for at, v in zip(tops[-1], one.values, strict=True)])
+    for layer in series:
+        tops.append([at + (v or 0.0) for at, v in zip(tops[-1], layer.values, strict=True)])
     return tops
 
 
 def _legend(series: Sequence[Series], kind: str) -> Markup:
-    """Names with their marks; one series needs none."""
+    """The names of the series with their marks. A single series needs no legend."""
     if len(series) < 2:
         return Markup()
-    made = []
-    for place, one in enumerate(series):
+    items = []
+    for place, entry in enumerate(series):
         if kind == "line":
             mark = join(
-                tag("line", x1=1.0, x2=23.0, y1=6.0, y2=6.0, class_=classes(one, place, "line")),
-                tag("g", shape(one.number(place), 12.0, 6.0), class_=classes(one, place, "mark")),
+                tag("line", x1=1.0, x2=23.0, y1=6.0, y2=6.0, class_=classes(entry, place, "line")),
+                tag("g", shape(entry.number(place), 12.0, 6.0), class_=classes(entry, place, "mark")),
             )
         else:
-            mark = tag("g", tag("rect", x=0.5, y=0.5, width=11.0, height=11.0), class_=classes(one, place, "bar"))
+            mark = tag("g", tag("rect", x=0.5, y=0.5, width=11.0, height=11.0), class_=classes(entry, place, "bar"))
         wide = 24 if kind == "line" else 12
-        made.append(
+        items.append(
             tag(
                 "li",
                 tag("svg", mark, viewBox=f"0 0 {wide} 12", width=wide, height=12, aria_hidden="true", xmlns=SVG),
-                one.name,
+                entry.name,
             )
         )
-    return tag("ul", *made, class_="legend")
+    return tag("ul", *items, class_="legend")
 
 
 def _figure(title: str, svg: Markup, legend: Markup, note: object, numbers: Markup) -> Markup:

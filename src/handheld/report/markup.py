@@ -1,4 +1,4 @@
-"""Markup that is safe to put into a page: what is not made here is escaped.
+"""Markup that is safe to put into a page: everything that is not `Markup` is escaped.
 
 tag("p", "a < b")                  ->  <p>a &lt; b</p>
 tag("p", tag("b", "a"), " < b")    ->  <p><b>a</b> &lt; b</p>
@@ -11,18 +11,18 @@ import math
 import re
 
 EMPTY = frozenset({"circle", "line", "meta", "path", "polygon", "polyline", "rect"})
-#: what XML cannot hold, escaped or not
+#: Characters that XML does not allow, escaped or not.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Markup(str):
-    """Text with tags in it, well-formed."""
+    """Well-formed text with tags."""
 
     __slots__ = ()
 
 
 def escape(text: object) -> Markup:
-    """Markup as it is, anything else as text."""
+    """Markup is returned unchanged; anything else is escaped."""
     if isinstance(text, Markup):
         return text
     return Markup(html.escape(_FORBIDDEN.sub("\ufffd", str(text))))
@@ -33,8 +33,8 @@ def join(*parts: object) -> Markup:
 
 
 def tag(name: str, /, *inside: object, **attributes: object) -> Markup:
-    """An element. An attribute's name: `class_` for class, `stroke_width` for stroke-width; None
-    leaves it out. Floats are pixels: two decimals."""
+    """An element. In attribute names write `class_` for class and `stroke_width` for stroke-width. An attribute that is
+    None is left out. Floats are pixels and get two decimals."""
     words = [name]
     for key, value in attributes.items():
         if value is not None:
@@ -46,5 +46,5 @@ def tag(name: str, /, *inside: object, **attributes: object) -> Markup:
 
 
 def _pixels(value: float) -> str:
-    assert math.isfinite(value), "a chart's coordinates are finite"
+    assert math.isfinite(value), "coordinates must be finite"
     return f"{value:.2f}".rstrip("0").rstrip(".")

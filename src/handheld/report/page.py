@@ -1,10 +1,9 @@
-"""A page in one file: no script, no font, no picture from elsewhere.
+"""An HTML page in one file that loads no script, font or picture.
 
     page("A study", [section("Question", text("..."), table(...), charts.lines(...))],
          device="opencl:...", date="2026-11-15")
 
-Blocks are `Markup`, made by the functions here and in `charts`; whatever else is put into them is
-text, and escaped.
+Blocks are `Markup`, made by the functions here and in `charts`. Everything else is treated as text and escaped.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from pathlib import Path
 from handheld.report.markup import Markup, join, tag
 from handheld.report.scale import number
 
-KINDS = ("good", "bad", "note")  # of callouts
+KINDS = ("good", "bad", "note")  # kinds of callouts
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column's name and unit. Numbers stand at the right, text at the left."""
+    """The name and unit of a column. Numbers are aligned right, text left."""
 
     name: str
     unit: str = ""
-    group: str = ""  # columns side by side of one group share a heading
+    group: str = ""  # Adjacent columns of one group share a heading.
 
     @property
     def title(self) -> str:
         return f"{self.name} ({self.unit})" if self.unit and self.name else self.name or self.unit
 
 
-#: what a cell may hold: a number, a number and its spread, text, or nothing, which is a dash
+#: A cell holds a number, a number with its spread, text, or None, which is shown as a dash.
 Cell = object
 
 
@@ -45,7 +44,7 @@ def page(
     about: str = "",
     facts: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole file. `device` and `date` say what was measured, and when."""
+    """The text of the whole file. `device` and `date` say what was measured, and when."""
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     head = tag(
         "head",
@@ -77,7 +76,7 @@ def section(title: str, *blocks: object) -> Markup:
 
 
 def text(*paragraphs: object) -> Markup:
-    return join(*(tag("p", one) for one in paragraphs))
+    return join(*(tag("p", paragraph) for paragraph in paragraphs))
 
 
 def strong(what: object) -> Markup:
@@ -85,32 +84,32 @@ def strong(what: object) -> Markup:
 
 
 def beside(*blocks: Markup) -> Markup:
-    """Side by side where there is room, one below the other on a phone."""
+    """The blocks side by side where there is room, below each other on a phone."""
     return tag("div", *blocks, class_="beside")
 
 
 def callout(kind: str, title: str, *paragraphs: object) -> Markup:
-    """What a reader should take with them: `good`, `bad` or `note`."""
+    """A highlighted conclusion; `kind` is `good`, `bad` or `note`."""
     assert kind in KINDS, kind
-    return tag("aside", tag("h3", title), *(tag("p", one) for one in paragraphs), class_=f"callout {kind}")
+    return tag("aside", tag("h3", title), *(tag("p", paragraph) for paragraph in paragraphs), class_=f"callout {kind}")
 
 
 def listing(items: Iterable[object]) -> Markup:
-    return tag("ul", *(tag("li", one) for one in items))
+    return tag("ul", *(tag("li", item) for item in items))
 
 
 def table(
     columns: Sequence[Column | str], rows: Iterable[Sequence[Cell]], *, caption: str = "", note: object = ""
 ) -> Markup:
-    """The first column names its rows. It scrolls by itself where a screen is too narrow."""
-    heads = [Column(one) if isinstance(one, str) else one for one in columns]
+    """A table whose first column names the rows. It scrolls if the screen is too narrow."""
+    heads = [Column(column) if isinstance(column, str) else column for column in columns]
     kept = [list(row) for row in rows]
-    assert all(len(row) == len(heads) for row in kept), "a cell for every column"
+    assert all(len(row) == len(heads) for row in kept), "each row needs one cell per column"
     sides = [
         "left" if kept and all(isinstance(row[n], str) and not isinstance(row[n], Spread) for row in kept) else None
         for n in range(len(heads))
     ]
-    names = [tag("th", one.title, scope="col", class_=side) for one, side in zip(heads, sides, strict=True)]
+    names = [tag("th", column.title, scope="col", class_=side) for column, side in zip(heads, sides, strict=True)]
     body = [
         tag(
             "tr",
@@ -135,20 +134,20 @@ def table(
 
 
 def _groups(heads: Sequence[Column]) -> Markup:
-    """A row above the names, where columns belong together."""
-    if not any(one.group for one in heads):
+    """A row above the column names with the headings of groups, or nothing if there is no group."""
+    if not any(column.group for column in heads):
         return Markup()
-    made: list[tuple[str, int]] = []
-    for one in heads:
-        if made and made[-1][0] == one.group:
-            made[-1] = (one.group, made[-1][1] + 1)
+    groups: list[tuple[str, int]] = []
+    for column in heads:
+        if groups and groups[-1][0] == column.group:
+            groups[-1] = (column.group, groups[-1][1] + 1)
         else:
-            made.append((one.group, 1))
+            groups.append((column.group, 1))
     return tag(
         "tr",
         *(
             tag("th", name, colspan=count, scope="colgroup", class_="over") if name else tag("td", colspan=count)
-            for name, count in made
+            for name, count in groups
         ),
     )
 
@@ -164,13 +163,13 @@ def _cell(value: Cell) -> object:
 
 
 class Spread(Markup):
-    """A number with what is around it."""
+    """A number with its spread."""
 
     __slots__ = ()
 
 
 def spread(value: float | None, low: float | None = None, high: float | None = None) -> Spread:
-    """A median, and in small letters the quarters around it."""
+    """A median with its quartiles in small letters."""
     around = (
         ""
         if value is None or low is None or high is None

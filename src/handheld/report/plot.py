@@ -1,4 +1,4 @@
-"""The drawing area of a chart: its axes, its lines across and down, and every kind of mark."""
+"""The drawing area of a chart: axes, reference lines and all kinds of marks."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ SVG = "http://www.w3.org/2000/svg"
 WIDTH, HEIGHT = 480.0, 270.0
 FONT = 12.0
 TOP, RIGHT, BOTTOM = 32.0, 14.0, 40.0
-COLOURS = 8  # in page.css: .s0 to .s7
-MOST_MARKERS = 40  # of one line; more would be a caterpillar
+COLOURS = 8  # page.css defines .s0 to .s7
+MOST_MARKERS = 40  # A line with more points is drawn without markers, because they would overlap.
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line, or one bar in each group. `low` and `high` are its spread, drawn as whiskers;
-    `pale` is how the other study's figures are told from those measured here; `colour` ties a
-    series to one of the same colour in this figure or another."""
+    """One line, or one bar in each group. `low` and `high` are its spread, drawn as whiskers. `pale` marks figures of
+    another study, to distinguish them from those measured here. Series with the same `colour` belong together, in this
+    figure or in another."""
 
     name: str
     values: Sequence[float | None]
     x: Sequence[float] = ()
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
-    x_low: Sequence[float] = ()  # of `charts.points`: the spread of x
+    x_low: Sequence[float] = ()  # for `charts.points`: the spread of x
     x_high: Sequence[float] = ()
     pale: bool = False
     colour: int | None = None
 
     def number(self, place: int) -> int:
-        """Of its colour and marker, at a place among the others."""
+        """The number of its colour and marker; `place` is its position among the series."""
         return place if self.colour is None else self.colour
 
-    def spread(self, one: int) -> tuple[float, float] | None:
-        low, high = (side[one] if one < len(side) else None for side in (self.low, self.high))
+    def spread(self, n: int) -> tuple[float, float] | None:
+        low, high = (side[n] if n < len(side) else None for side in (self.low, self.high))
         return None if low is None or high is None else (low, high)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A horizontal line at a value: a goal, a limit, a figure of a paper."""
+    """A horizontal line at a value: a goal, a limit, a figure from a paper."""
 
     value: float
     label: str
@@ -60,7 +60,7 @@ class Guide:
 
 
 class Plot:
-    """The drawing area, its axes, and what can be drawn in it."""
+    """The drawing area, its axes, and methods that draw into it."""
 
     def __init__(self, x: Axis | None, y: Axis, groups: Sequence[str] = ()) -> None:
         self.x, self.y, self.groups = x, y, groups
@@ -79,22 +79,22 @@ class Plot:
                 self.bottom = min(16 + 0.6 * longest, 100.0)
         self.floor = HEIGHT - self.bottom
         self.right = WIDTH - RIGHT
-        #: points of what is drawn: labels go where there are fewest
+        #: Points of everything drawn so far. Labels are put where there are fewest.
         self.taken: list[tuple[float, float]] = []
 
     def _slot(self) -> float:
         return (WIDTH - RIGHT - self.left) / max(len(self.groups), 1)
 
     def _wrapped(self, name: str) -> list[str]:
-        """In at most three lines that fit below a group, where its words allow it."""
-        room, found = self._slot() - 4, [""]
+        """The name in at most three lines, which fit below a group if its words are short enough."""
+        room, lines = self._slot() - 4, [""]
         for word in name.split():
-            longer = f"{found[-1]} {word}".strip()
-            if width(longer, FONT) <= room or not found[-1] or len(found) == 3:
-                found[-1] = longer
+            longer = f"{lines[-1]} {word}".strip()
+            if width(longer, FONT) <= room or not lines[-1] or len(lines) == 3:
+                lines[-1] = longer
             else:
-                found.append(word)
-        return found
+                lines.append(word)
+        return lines
 
     def px(self, value: float) -> float:
         assert self.x is not None
@@ -138,7 +138,7 @@ class Plot:
         return made
 
     def _below(self) -> list[Markup]:
-        """The groups' names: on lines of their own, tilted where they would touch."""
+        """The names of the groups, tilted if they would touch."""
         made = []
         for n, label in enumerate(self.labels):
             at = self.left + (n + 0.5) * self._slot()
@@ -161,22 +161,22 @@ class Plot:
                 ]
         return made
 
-    def references(self, them: Sequence[Reference]) -> Markup:
-        """Lines across, and their labels above them: at the end where they cover less of what is
-        drawn, and never on one another."""
-        places = spread_out([self.py(r.value) - 5 for r in them], FONT + 3, TOP + 10, self.floor - 4)
+    def references(self, references: Sequence[Reference]) -> Markup:
+        """Horizontal lines with labels above them. A label is at the end where it covers less of the drawing; labels do
+        not overlap."""
+        places = spread_out([self.py(r.value) - 5 for r in references], FONT + 3, TOP + 10, self.floor - 4)
         made = [
             tag("line", x1=self.left, x2=self.right, y1=self.py(r.value), y2=self.py(r.value), class_="reference")
-            for r in them
+            for r in references
         ]
-        for one, place in zip(them, places, strict=True):
-            wide = width(one.label, FONT) + 6
+        for reference, place in zip(references, places, strict=True):
+            wide = width(reference.label, FONT) + 6
             at = min(
                 (self.right - wide, self.left + 2), key=lambda x: self._covered(x, place - FONT - 2, wide, FONT + 10)
             )
             made += [
                 tag("rect", x=at, y=place - FONT + 0.5, width=wide, height=FONT + 2.5, rx=2.0, class_="under"),
-                tag("text", one.label, x=at + 3, y=place, class_="note"),
+                tag("text", reference.label, x=at + 3, y=place, class_="note"),
             ]
         return tag("g", *made)
 
@@ -184,20 +184,22 @@ class Plot:
         return sum(x <= a <= x + wide and y <= b <= y + high for a, b in self.taken)
 
     def _take(self, points: Iterable[tuple[float, float]]) -> None:
-        """A line, as points a few pixels apart."""
+        """Remember a line, as points a few pixels apart."""
         for (a, b), (c, d) in itertools.pairwise(points):
             count = max(int(max(abs(c - a), abs(d - b)) / 5), 1)
             self.taken += [(a + (c - a) * n / count, b + (d - b) * n / count) for n in range(count + 1)]
 
-    def guides(self, them: Sequence[Guide]) -> Markup:
-        """Lines down, and above the plot those of their labels that fit."""
-        made = [tag("line", x1=self.px(g.x), x2=self.px(g.x), y1=TOP - 1, y2=self.floor, class_="guide") for g in them]
+    def guides(self, guides: Sequence[Guide]) -> Markup:
+        """Vertical lines, and above the plot those of their labels that fit."""
+        made = [
+            tag("line", x1=self.px(g.x), x2=self.px(g.x), y1=TOP - 1, y2=self.floor, class_="guide") for g in guides
+        ]
         marks = [
             (
                 min(max(self.px(g.x), self.left + width(g.label, FONT) / 2), self.right - width(g.label, FONT) / 2),
                 g.label,
             )
-            for g in them
+            for g in guides
             if g.label
         ]
         made += [tag("text", marks[n][1], x=marks[n][0], y=TOP - 4, class_="note middle") for n in apart(marks, FONT)]
@@ -222,7 +224,7 @@ class Plot:
         value = one.values[n]
         assert self.x is not None and value is not None
         at = self.px(one.x[n])
-        told = (
+        text = (
             f"{one.name}: {quantity(value, self.y.unit)} at "
             f"{quantity(one.x[n], self.x.unit)}{spread_text(one, n, self.y.unit)}"
         )
@@ -230,7 +232,7 @@ class Plot:
             "g",
             self._whisker(one, n, at),
             shape(one.number(place), at, self.py(value)),
-            tag("title", told),
+            tag("title", text),
             class_=classes(one, place, "mark"),
         )
 
@@ -246,7 +248,7 @@ class Plot:
         return tag("g", *made)
 
     def diagonal(self) -> Markup:
-        """Where x and y are equal, if both axes have one scale."""
+        """The line on which x and y are equal. Both axes must have the same scale."""
         low, high = float(self.y.low or 0), float(self.y.high or 0)
         return tag("line", x1=self.px(low), y1=self.py(low), x2=self.px(high), y2=self.py(high), class_="guide")
 
@@ -271,7 +273,7 @@ class Plot:
         )
 
     def group(self, n: int, name: str, series: Sequence[Series], tops: list[list[float]] | None) -> Markup:
-        """The bars over one name."""
+        """The bars of one group."""
         slot = self._slot()
         count = 1 if tops else max(len(series), 1)
         wide = min(slot * 0.82 / count, 46.0)
@@ -289,13 +291,13 @@ class Plot:
             )
             y = sorted((self.py(low), self.py(high)))
             self._take([(at, y[0]), (at + wide, y[0]), (at + wide / 2, y[1])])
-            told = f"{name}, {one.name}: {quantity(value, self.y.unit)}{spread_text(one, n, self.y.unit)}"
+            title = f"{name}, {one.name}: {quantity(value, self.y.unit)}{spread_text(one, n, self.y.unit)}"
             made.append(
                 tag(
                     "g",
                     tag("rect", x=at + 0.5, y=y[0], width=max(wide - 1, 0.5), height=max(y[1] - y[0], 0.5)),
                     Markup() if tops else self._whisker(one, n, at + wide / 2),
-                    tag("title", told),
+                    tag("title", title),
                     class_=classes(one, place, "bar"),
                 )
             )
@@ -318,22 +320,22 @@ def classes(one: Series, place: int, kind: str) -> str:
 
 
 def _runs(one: Series, log_x: bool, log_y: bool) -> list[list[int]]:
-    """Stretches of points that are there: a gap ends a line."""
-    found: list[list[int]] = [[]]
+    """Runs of adjacent points that can be drawn. A missing point ends a line."""
+    runs: list[list[int]] = [[]]
     for n, (x, y) in enumerate(zip(one.x, one.values, strict=True)):
         if y is None or not math.isfinite(y) or (log_x and x <= 0) or (log_y and y <= 0):
-            found.append([])
+            runs.append([])
         else:
-            found[-1].append(n)
-    return [run for run in found if run]
+            runs[-1].append(n)
+    return [run for run in runs if run]
 
 
 def _held(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Each value until the next one."""
-    made = points[:1]
+    """The points of a step line: each value holds until the next one."""
+    held = points[:1]
     for (_, before), (x, y) in itertools.pairwise(points):
-        made += [(x, before), (x, y)]
-    return made
+        held += [(x, before), (x, y)]
+    return held
 
 
 def _path(points: Iterable[tuple[float, float]]) -> str:
@@ -341,7 +343,7 @@ def _path(points: Iterable[tuple[float, float]]) -> str:
 
 
 def shape(number_of: int, x: float, y: float) -> Markup:
-    """A disc, a square, a triangle, a diamond: one more way to tell series apart."""
+    """A marker: disc, square, triangle or diamond, so that series differ not only in colour."""
     r = 3.6
     shapes: tuple[Callable[[], Markup], ...] = (
         lambda: tag("circle", cx=x, cy=y, r=r),
