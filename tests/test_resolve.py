@@ -34,8 +34,8 @@ def test_sizes(name, size, shape):
     [
         ("resnet18", "huge", r"resnet18 has no size 'huge'\. There are: small, paper"),
         ("m1", "64", "m1 has no option 'size'. It has: widths"),
-        ("mine.py:make", "small", r"--size small is for the workloads of the suite, and mine\.py:make"),
-        ("mine.step", "paper", r"--size paper is for the workloads"),
+        ("mine.py:make", "small", r"--size small applies only to workloads of the suite\. mine\.py:make"),
+        ("mine.step", "paper", r"--size paper applies only to workloads"),
         ("resnet19", "small", "Did you mean resnet18"),
     ],
 )

@@ -1,9 +1,9 @@
-"""Handheld: train PyTorch models on phone-class hardware, and see where every step goes.
+"""Handheld trains PyTorch models on phone-class hardware and reports where the time of each step goes.
 
 step = handheld.capture(model, loss, optimizer, batch)     # needs PyTorch
 step.save("model.step")
 
-step = handheld.load("model.step")                         # does not
+step = handheld.load("model.step")                         # does not need PyTorch
 with step.plan("opencl").start() as trainer:
     loss = trainer.step(x, y)
 """
@@ -46,48 +46,48 @@ __all__ = [
 
 
 def load(path: str | Path) -> Step:
-    """The step that `Step.save` or `handheld package` wrote. Needs no PyTorch; runs no code of the
-    file's."""
+    """Load a step that `Step.save` or `handheld package` wrote. Needs no PyTorch, and runs no code from the file."""
     from handheld.package import load as run
 
     return run(path)
 
 
 def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
-    """What a device can do at most: as measured before, or measured now, which takes seconds."""
+    """The measured limits of a device. They are measured now, which takes seconds, if `fresh` is set or no earlier
+    measurement is stored."""
     from handheld.measure.ceilings import ceilings as run
 
     return run(device, fresh)
 
 
 def verify(plan: Plan, batch: Sequence[Any], graph: str = "train", tolerance: float = 1e-5) -> Verification:
-    """Every op of a graph on the plan's device against PyTorch in float64; `print` shows the first
-    that differs. Needs PyTorch, changes no state."""
+    """Compare every op of a graph on the plan's device with PyTorch in float64. Printing the result shows the first op
+    that differs. Needs PyTorch; changes no state."""
     from handheld.run.verify import verify_plan
 
     return verify_plan(plan, batch, graph, tolerance)
 
 
 def tune(step: Step, device: str = "opencl", seconds: float = 120.0, precision: str = "float32") -> Path:
-    """Finds the fastest variant of each kernel of the graphs that train, and returns the record it
-    was written to. Every later plan for the device uses it; the next call goes on."""
+    """Find the fastest variant of each kernel of the graphs that train. Returns the path of the tuning record,
+    which all later plans for the device use. Another call continues the search."""
     from handheld.measure.tuner import tune as run
 
     return run(step, device, seconds, precision)
 
 
 def open_run(path: str | Path) -> Run:
-    """Opens what `plan.profile`, `handheld profile` or a `Profiler` has written."""
+    """Open a run file that `plan.profile`, `handheld profile` or a `Profiler` wrote."""
     from handheld.analyse.run import open_run as run
 
     return run(path)
 
 
 def watch(model: Any, path: str | Path, **options: Any) -> Watch:
-    """Profiles plain PyTorch, which Handheld does not run; see handheld.profile.watch."""
-    from handheld.profile.watch import Watch as found
+    """Profile plain PyTorch, which Handheld does not run; see handheld.profile.watch."""
+    from handheld.profile.watch import Watch as watch_class
 
-    return found(model, path, **options)
+    return watch_class(model, path, **options)
 
 
 def __getattr__(name: str) -> Any:
@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
 
         return profiler
     if name == "Capture":
-        from handheld.frontend.capture import Capture as found
+        from handheld.frontend.capture import Capture as capture_class
 
-        return found
+        return capture_class
     raise AttributeError(name)

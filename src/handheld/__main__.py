@@ -1,4 +1,4 @@
-"""`python -m handheld`, where the script is not on the path."""
+"""Runs the command line as `python -m handheld`, for when the script `handheld` is not on the path."""
 
 from handheld.cli import entry
 

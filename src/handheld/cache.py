@@ -1,7 +1,7 @@
-"""The user's cache folder: what was measured on this machine and would cost time to measure again.
+"""The user's cache folder, which holds measurements of this machine that would take time to repeat.
 
-`HANDHELD_CACHE` moves it; otherwise it is `handheld` in `XDG_CACHE_HOME` or `~/.cache`. Whatever is
-in it may be deleted at any time.
+It is the folder `HANDHELD_CACHE` if that is set, otherwise `handheld` in `XDG_CACHE_HOME` or `~/.cache`. Everything in
+it may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from handheld.errors import HandheldError
 
 
 def folder() -> Path:
-    own = os.environ.get("HANDHELD_CACHE")
-    if own:
-        return Path(own)
+    chosen = os.environ.get("HANDHELD_CACHE")
+    if chosen:
+        return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "handheld"
 
 
 def slug(text: str) -> str:
-    """A device's name as part of a file's name."""
+    """The text in a form that is safe in a file name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Whoever opens `path`, also after a kill in the middle, finds the old file or the new one."""
+    """Write a JSON file atomically: at any time, even after a crash, `path` holds the old content or the new
+    content."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,8 +40,8 @@ def write_json(path: Path, data: Any) -> None:
         os.replace(temporary, path)
     except OSError as error:
         raise HandheldError(
-            f"{path} could not be written: {error.strerror}. Try: HANDHELD_CACHE=a folder that can be written"
+            f"{path} could not be written: {error.strerror}. Try: set HANDHELD_CACHE to a folder that can be written"
         ) from error
-    finally:  # Ctrl-C too leaves nothing behind
+    finally:  # Also after Ctrl-C, no temporary file is left.
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -1,4 +1,4 @@
-"""A Python module in a process of its own, so that a crash or a hang costs that process and nothing else.
+"""Runs a Python module in a separate process, so that a crash or a hang affects only that process.
 
 The two sides send each other JSON objects, one per line:
 
@@ -6,13 +6,13 @@ The two sides send each other JSON objects, one per line:
         child.send({"do": "open", "device": "opencl:0"})
         answer = child.receive(timeout=8.0)      # None: the child has ended, and child.ending() says how
 
-    parent = Parent()                            # first of all in the main() of that module
+    parent = Parent()                            # must come first in the main() of that module
     while (message := parent.receive()) is not None:
         parent.send(answer_to(message))
 
-The child leads a process group of its own. A Ctrl-C in the terminal reaches the parent only, and the child is killed
-together with everything that it has started. It ends with its parent, however the parent ends. Its standard output
-carries messages only: what drivers print goes to its standard error, of which the last line is part of `Ending`.
+The child has its own process group. Ctrl-C in the terminal reaches only the parent, and the child is killed together
+with everything that it has started. The child ends when its parent ends, however that happens. Its standard output
+carries only messages. Output of drivers goes to its standard error, whose last line becomes part of `Ending`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-TICK_S = 0.25  # between two looks at whether the child still lives
-ENDING_S = 5.0  # for the exit code to arrive after the last message
-TAIL = 300  # characters of what the child printed last
-_PR_SET_PDEATHSIG = 1  # of Linux
+TICK_S = 0.25  # time between two checks whether the child is alive
+ENDING_S = 5.0  # how long to wait for the exit code after the last message
+TAIL = 300  # the most characters of the child's last line of output
+_PR_SET_PDEATHSIG = 1  # a constant of Linux
 _REQUESTED = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # sent by someone, not caused by a fault
 
 Message = dict[str, Any]
@@ -47,7 +47,8 @@ def python_module(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child ended: its exit code (minus the signal's number; None while it still runs) and its last words."""
+    """How a child ended: its exit code and its last line of output. The code is negative for a signal, and None while
+    the child runs."""
 
     code: int | None
     last: str = ""
@@ -96,29 +97,29 @@ class Child:
         return self._process.pid
 
     def send(self, message: Message) -> None:
-        """A child that is gone does not hear it; `receive` then gives None."""
+        """Send a message. If the child has ended, nothing happens here, and `receive` returns None."""
         with contextlib.suppress(BrokenPipeError):
             self._stdin.write(_line(message))
             self._stdin.flush()
 
     def end_of_messages(self) -> None:
-        """Tells the child that nothing more will come: it closes its standard input."""
+        """Close the child's standard input, so that the child knows that no more messages will come."""
         with contextlib.suppress(OSError):
             self._stdin.close()
 
     def receive(self, timeout: float) -> Message | None:
-        """The next message; None when the child has ended; TimeoutError if neither happens in time.
+        """The next message, or None if the child has ended. Raises TimeoutError if neither happens in time.
 
-        Time in which this process did not run either does not count: after a suspended machine wakes up, the child
-        is not late."""
+        Time in which this process itself did not run is not counted, so that a child is not late after the machine was
+        suspended."""
         waited = 0.0
         while waited < timeout and self._ending is None:
             begun = time.monotonic()
-            dead = self._process.poll() is not None  # looked at first: a last message may still be in the pipe
+            dead = self._process.poll() is not None  # Checked first, because a last message may still be in the pipe.
             try:
                 return self._messages.next(0.0 if dead else min(TICK_S, timeout))
             except TimeoutError:
-                if dead:  # something that it had started holds the pipe open
+                if dead:  # A process that the child had started holds the pipe open.
                     return None
             waited += min(time.monotonic() - begun, 2 * TICK_S)
         if self._ending is not None:
@@ -134,18 +135,18 @@ class Child:
         return Ending(self._process.returncode, self._last_line())
 
     def _last_line(self) -> str:
-        # a plain read would move the position at which the child writes
+        # A plain read would move the position at which the child writes.
         end = os.fstat(self._errors.fileno()).st_size
         text = os.pread(self._errors.fileno(), 4 * TAIL, max(0, end - 4 * TAIL)).decode(errors="replace")
         return (text.strip().splitlines() or [""])[-1][-TAIL:]
 
     def close(self, patience: float = 0.0) -> None:
-        """Waits up to `patience` seconds for the child to end, then kills what is left of it and of its group."""
+        """Wait up to `patience` seconds for the child to end, then kill it and the rest of its process group."""
         if self._ending is not None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(patience)
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # The group may be empty.
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._ending = Ending(self._process.returncode, self._last_line())
@@ -163,14 +164,13 @@ class Child:
 class Parent:
     """The child's side: the process that started this one.
 
-    Without `on_death`, this process is killed when its parent is gone, even if a driver hangs in it. With it,
-    `on_death` is called instead, in the main thread. A process whose parent was gone before it could ask for that
-    exits here."""
+    Without `on_death`, this process is killed when its parent ends, even if a driver hangs. With it, `on_death` is
+    called instead, in the main thread. If the parent has already ended, the constructor exits this process."""
 
     def __init__(self, on_death: Callable[[], None] | None = None) -> None:
         self._out = os.fdopen(os.dup(1), "wb")
-        os.dup2(2, 1)  # drivers write to the standard output too
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+        os.dup2(2, 1)  # Drivers also write to the standard output; send that to the standard error.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
         self._messages = _Messages(0)
         first = self._messages.next(None)
         self.pid: int = first["parent"] if first else 0
@@ -184,12 +184,12 @@ class Parent:
             number = signal.SIGUSR1
 
             def heard(*_: object) -> None:
-                # the signal also comes when only the thread that started this process has ended
+                # The signal is also sent when only the thread that started this process has ended.
                 if not self.alive:
                     on_death()
 
             signal.signal(number, heard)
-        with contextlib.suppress(OSError, AttributeError):  # systems other than Linux have no such call
+        with contextlib.suppress(OSError, AttributeError):  # Only Linux has this call.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
     @property
@@ -197,19 +197,19 @@ class Parent:
         return os.getppid() == self.pid
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when there will be no more; TimeoutError if none comes in time."""
+        """The next message, or None if no more will come. Raises TimeoutError if none comes in time."""
         return self._messages.next(timeout)
 
     def send(self, message: Message) -> None:
-        """A parent that is gone does not hear it."""
+        """Send a message. Nothing happens if the parent has ended."""
         with contextlib.suppress(OSError):
             self._out.write(_line(message))
             self._out.flush()
 
 
 class _Messages:
-    """What arrives at a file descriptor, cut into messages. A line that is no JSON object is left out: it is a
-    driver's, or was cut off when its writer was killed."""
+    """The messages that arrive at a file descriptor. A line that is not a JSON object is ignored: a driver printed it,
+    or it was truncated when its writer was killed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._rest = descriptor, b""

@@ -1,7 +1,7 @@
-"""Python's garbage collector, set aside while a step is read, planned or started.
+"""Pauses Python's garbage collector while a step is read, planned or started.
 
-These make hundreds of thousands of objects, none of them garbage. Each time enough are new the
-collector looks at all there are, PyTorch's own among them: a quarter of the time, and for nothing.
+This creates hundreds of thousands of objects, and none of them is garbage. Whenever enough objects are new, the
+collector visits all objects, including PyTorch's. Without the pause this takes a quarter of the time, for nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    was = gc.isenabled()
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if enabled:
             gc.enable()

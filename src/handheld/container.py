@@ -1,12 +1,12 @@
-"""The file under step files and checkpoints: safetensors, written whole or not at all.
+"""The file format of step files and checkpoints: safetensors, written atomically.
 
     8 bytes   length n of the header, little-endian
     n bytes   JSON: {"__metadata__": {name: text}, tensor: {"dtype", "shape", "data_offsets"}, ...}
-    the rest  the tensors, end to end
+    the rest  the tensors, one after the other without gaps
 
-Any safetensors library reads it. Ours is written here because a file that nobody vouches for needs
-more care than a library promises: every size is held against the length of the file before memory
-is asked for, names are unique, and a checksum over text and tensors tells a damaged file.
+Any safetensors library can read it. Handheld has its own reader, because an untrusted file needs more checks than a
+library promises: every size is compared with the length of the file before memory is allocated, names must be unique,
+and a checksum over text and tensors detects a damaged file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 V = TypeVar("V")
 
 MAX_HEADER = 64 << 20
-MAX_DIMS = 32  # of an array in NumPy 1
+MAX_DIMS = 32  # the limit of NumPy 1
 _MAX_BYTES = 2**62
 _METADATA = "__metadata__"
 _CHECKSUM = "crc32"
@@ -58,8 +58,8 @@ _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 def write(
     path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str], failure: type[HandheldError] = StepFileError
 ) -> Path:
-    """Writes the file beside its final place and then moves it there: whoever opens `path` finds
-    the old file or the new one. `failure` is the error for what the system refuses."""
+    """Write the file under a temporary name and then rename it, so that `path` always holds the old file or the new
+    one. `failure` is the class of the error that is raised if the system cannot write it."""
     flat = {name: _bytes_of(name, arrays[name]) for name in _order(arrays)}
     header = _header(arrays, flat, metadata)
 
@@ -69,13 +69,13 @@ def write(
         for data in flat.values():
             file.write(data.data)
 
-    target = Path(os.path.realpath(path))  # a link keeps pointing to the file
+    target = Path(os.path.realpath(path))  # If path is a link, replace the file that it points to, not the link.
     try:
         _replace(target, fill)
     except OSError as error:
         size = 8 + len(header) + sum(data.nbytes for data in flat.values())
         reason = error.strerror or type(error).__name__
-        kept = ". What was there before is untouched" if target.exists() else ""
+        kept = ". The previous file is unchanged" if target.exists() else ""
         raise failure(f"{path} ({size} bytes) could not be written: {reason}{kept}") from error
     return path
 
@@ -88,11 +88,11 @@ def _replace(target: Path, fill: Callable[[BinaryIO], None]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:  # Ctrl-C too leaves nothing behind
+    except BaseException:  # Also after Ctrl-C, no temporary file is left.
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    with contextlib.suppress(OSError):  # the new name outlives a power cut, where folders can sync
+    with contextlib.suppress(OSError):  # So that the new name survives a power cut, on systems that can sync folders.
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -101,7 +101,7 @@ def _replace(target: Path, fill: Callable[[BinaryIO], None]) -> None:
 
 
 def _order(arrays: Mapping[str, Array]) -> list[str]:
-    """Wide elements first, so that every tensor is aligned."""
+    """The names, with the widest elements first, so that every tensor is aligned."""
     return sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
 
 
@@ -109,7 +109,7 @@ def _bytes_of(name: str, array: Array) -> npt.NDArray[np.uint8]:
     dtype = array.dtype.newbyteorder("=")
     if dtype not in _NAMES:
         raise StepFileError(
-            f"{name!r} has the type {array.dtype}, which no file can hold. "
+            f"{name!r} has the type {array.dtype}, which the file format does not support. "
             f"Try: one of {', '.join(str(d) for d in _NAMES)}"
         )
     return np.ascontiguousarray(array, dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
@@ -131,7 +131,7 @@ def _header(
         checksum = zlib.crc32(data.data, checksum)
     head = {_METADATA: {**metadata, _CHECKSUM: f"{checksum:08x}"}}
     body = json.dumps({**head, **entries}, allow_nan=False, separators=(",", ":")).encode()
-    need(len(body) <= MAX_HEADER, f"the graphs take {len(body)} bytes, more than {MAX_HEADER}")
+    need(len(body) <= MAX_HEADER, f"the graphs take {len(body)} bytes, more than the limit of {MAX_HEADER}")
     return body + b" " * (-len(body) % 8)
 
 
@@ -146,8 +146,8 @@ def _text_checksum(metadata: Mapping[str, str]) -> int:
 
 
 def read(path: Path, understand: Callable[[dict[str, str]], V]) -> tuple[dict[str, Array], V]:
-    """Tensors of a file that nobody vouches for, and what `understand` makes of its metadata while
-    they are read; or StepFileError."""
+    """Read an untrusted file. Returns its tensors, and the result of `understand`, which parses the metadata while the
+    tensors are read. Raises StepFileError."""
     try:
         with _opened(path) as (file, size):
             return _read(file, size, understand)
@@ -161,7 +161,7 @@ def read(path: Path, understand: Callable[[dict[str, str]], V]) -> tuple[dict[st
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[BufferedReader, int]]:
-    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
+    if not stat.S_ISREG(os.stat(path).st_mode):  # Opening a pipe would wait forever.
         raise StepFileError("is not a file")
     with open(path, "rb") as file:
         yield file, os.fstat(file.fileno()).st_size
@@ -183,13 +183,13 @@ def _read(file: BufferedReader, size: int, understand: Callable[[dict[str, str]]
         except (StepFileError, GraphError) as error:
             problem = error
         data, checksum = reading.result()
-    if expected != f"{checksum:08x}":  # what is damaged need not be understood
+    if expected != f"{checksum:08x}":  # Damage is reported first, because it may have caused the other problem.
         raise StepFileError("is damaged: its checksum does not match. Try: copy it here again")
     arrays, at = {}, 0
     for name, (dtype, shape) in entries.items():
         end = at + math.prod(shape) * dtype.itemsize
         part = data[at:end]
-        need(dtype != np.bool_ or not (part > 1).any(), f"{name!r} holds what is no truth value")
+        need(dtype != np.bool_ or not (part > 1).any(), f"{name!r} holds bytes that are not truth values")
         array: Array = part.view(dtype.newbyteorder("<")).reshape(shape)
         arrays[name], at = array.astype(dtype, copy=False), end
     if problem is not None:
@@ -198,14 +198,14 @@ def _read(file: BufferedReader, size: int, understand: Callable[[dict[str, str]]
 
 
 def _values(file: BufferedReader, size: int, checksum: int) -> tuple[npt.NDArray[np.uint8], int]:
-    """The rest of the file, and the checksum over all of it."""
+    """The rest of the file, and the checksum continued over it."""
     data = np.empty(size, np.uint8)
     need(file.readinto(data.data) == size, "it became shorter while it was read")
     return data, zlib.crc32(data.data, checksum)
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Strict JSON: no names twice, no NaN, no nesting that Python cannot follow."""
+    """Parse strict JSON: no repeated names, no NaN, no nesting that is too deep for Python. Raises StepFileError."""
     try:
         return json.loads(data, object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -214,7 +214,7 @@ def parse_json(data: bytes | str) -> Any:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
-    need(len(entries) == len(pairs), "a name is there twice")
+    need(len(entries) == len(pairs), "a name appears twice")
     return entries
 
 
@@ -233,8 +233,8 @@ def _long_text(value: Any) -> str:
 
 
 def _entries(header: dict[str, Any], data_bytes: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Type and shape of each tensor, in the order of the file, which they fill without gaps."""
-    found = []
+    """Type and shape of each tensor, in the order of the file. The tensors must fill the file without gaps."""
+    tensors = []
     for name, entry in header.items():
         dtype, shape, offsets = fields(entry, ("dtype", "shape", "data_offsets"), "a tensor")
         kind = np.dtype(_DTYPES[word(dtype, _DTYPES, "a tensor's type")])
@@ -244,14 +244,14 @@ def _entries(header: dict[str, Any], data_bytes: int) -> dict[str, tuple[np.dtyp
             "a tensor's shape is out of range",
         )
         begin, end = (an_int(n, "an offset") for n in row(offsets, 2, "a tensor's offsets"))
-        need(end - begin == math.prod(sizes) * kind.itemsize, "a tensor's size and place differ")
-        found.append((begin, end, text(name, "a tensor's name"), kind, sizes))
+        need(end - begin == math.prod(sizes) * kind.itemsize, "a tensor's shape and offsets do not match")
+        tensors.append((begin, end, text(name, "a tensor's name"), kind, sizes))
     at = 0
-    for begin, end, *_ in sorted(found, key=lambda entry: entry[:2]):
+    for begin, end, *_ in sorted(tensors, key=lambda entry: entry[:2]):
         need(begin == at, "tensors overlap or leave gaps")
         at = end
     if at != data_bytes:
         raise StepFileError(
             f"it is truncated or too long: {data_bytes} bytes of values, not {at}. Try: an earlier copy of it"
         )
-    return {name: (kind, sizes) for _, _, name, kind, sizes in sorted(found, key=lambda e: e[:2])}
+    return {name: (kind, sizes) for _, _, name, kind, sizes in sorted(tensors, key=lambda entry: entry[:2])}

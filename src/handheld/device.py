@@ -1,7 +1,7 @@
-"""What a plan needs to know of a device: a description, not a device in hand.
+"""The description of a device, which is all that a plan needs; the device itself need not be present.
 
-`handheld doctor` writes one for each device it finds; descriptions of phones ship in
-plan/devices/, so that plans for them are made and verified on any machine.
+`handheld doctor` writes one for each device that it finds. Descriptions of phones are in plan/devices/, so that plans
+for them can be made and verified on any machine.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from typing import Any
 
 from handheld.errors import DeviceError
 
-#: Backends that were renamed: the old first part of a device's name, and today's. The old name is accepted wherever a
-#: device is named, and files that were written with it still open.
+#: Renamed backends: old first part of a device's name -> current one. Old names are still accepted everywhere, also in
+#: files.
 ALIASES = {"torch": "reference"}
 
 
 def canonical(device: str) -> str:
-    """A device's name as it is today: `reference:cpu` for `torch:cpu`, and for itself."""
+    """The current name of a device: `torch:cpu` becomes `reference:cpu`; current names stay unchanged."""
     backend, colon, rest = device.partition(":")
     return ALIASES.get(backend, backend) + colon + rest
 
 
 def is_gpu(device: str, kind: str | None) -> bool:
-    """Whether a GPU runs there. `kind` is that of its description, which for PyTorch does not say."""
+    """Whether the device is a GPU. `kind` is that of its description, which does not tell this for PyTorch."""
     return kind == "gpu" or canonical(device).startswith(("reference:cuda", "pytorch:cuda"))
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCaps:
-    """Sizes are bytes. `kind` is cpu or gpu for OpenCL, reference or null for the other backends."""
+    """The properties of a device. Sizes are in bytes. `kind` is cpu or gpu for OpenCL, reference or null for the other
+    backends."""
 
     name: str
     vendor: str
@@ -49,7 +50,7 @@ class DeviceCaps:
     fp16: bool = False
     fp64: bool = False
     vector_width: int = 4  # floats in a register
-    #: of the processor, which its compiler leaves out unless asked (backends/opencl/widen.py)
+    #: Features of the processor that its compiler does not use by default (backends/opencl/widen.py).
     features: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class DeviceCaps:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> DeviceCaps:
-        """What `to_json` gave, or DeviceError."""
+        """The inverse of `to_json`. Raises DeviceError."""
         fields = {f.name for f in dataclasses.fields(DeviceCaps)}
         required = fields - {"images", "fp16", "fp64", "vector_width", "features"}
         if not isinstance(data, dict) or not required <= set(data) <= fields:
@@ -72,5 +73,5 @@ class DeviceCaps:
         path = folder / f"{name}.json"
         if not path.is_file():
             names = ", ".join(sorted(p.stem for p in folder.glob("*.json")))
-            raise DeviceError(f"no shipped description of {name!r}; there are: {names}")
+            raise DeviceError(f"Handheld has no description of {name!r}. Try one of: {names}")
         return DeviceCaps.from_json(json.loads(path.read_text()))

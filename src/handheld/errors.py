@@ -1,35 +1,35 @@
-"""Every error a user can meet.
+"""All errors that a user can meet.
 
     HandheldError
     ├── CaptureError            a PyTorch model could not be turned into a graph
-    │   ├── UnsupportedOp       an op without a lowering: its name, its place, what to do
+    │   ├── UnsupportedOp       an op without a lowering: its name, where it is called, what to do
     │   └── ValueRead           the model reads a tensor's value while it is being captured
     ├── GraphError              a graph that breaks the rules (a bug in a pass, or a bad file)
-    ├── StepFileError           a step file or checkpoint that is cut off, corrupt, newer or hostile
+    ├── StepFileError           a step file or checkpoint that is truncated, corrupt, newer or hostile
     ├── PlanError               no plan can be made for this graph on this device
     │   └── OutOfMemory         needed and available bytes, and the largest tensors
     ├── DeviceError             a device that is missing or failed
     │   └── BuildError          the driver rejected a kernel: log, kernel, build options
     ├── BatchError              a batch whose shape, type or values do not fit the plan
-    ├── NonFiniteLoss           the loss became NaN or infinite: step and, if asked, first op
-    ├── NonFiniteGradient       in halves: every step is skipped, however small the loss's scale
+    ├── NonFiniteLoss           the loss became NaN or infinite: the step and, if requested, the first op
+    ├── NonFiniteGradient       half precision: gradients overflow even at the smallest loss scale
     ├── RunFileError            a run file that cannot be written, read or understood
-    ├── StudyError              a study that cannot be run here, or a result that is none
-    ├── ResultsError            a results folder that is busy, damaged or of another version
+    ├── StudyError              a study that cannot run here, or a file that is not a result of it
+    ├── ResultsError            a results folder that is in use, damaged or of another version
     ├── DataError               a data set that cannot be read
     ├── CheckpointError         a checkpoint that could not be written or does not fit the state
     └── SensorError             sensors, the sampler and its files
-        ├── Unavailable         a sensor that is not here: why, and what to do
-        └── SensorLost          a sensor that was here and does not answer any more
+        ├── Unavailable         a sensor that is not present: why, and what to do
+        └── SensorLost          a sensor that has stopped answering
 
-Each says what happened, where, and what to try next.
+Each message says what happened, where, and what to try next.
 """
 
 from __future__ import annotations
 
 
 class HandheldError(Exception):
-    """The root: `except HandheldError` catches everything Handheld raises on purpose."""
+    """The base class: `except HandheldError` catches every error that Handheld raises on purpose."""
 
 
 class CaptureError(HandheldError):
@@ -81,7 +81,7 @@ class NonFiniteLoss(HandheldError):
 
 
 class NonFiniteGradient(HandheldError):
-    """In halves: gradients are NaN or infinite however small the loss is scaled."""
+    """In half precision, gradients are NaN or infinite even at the smallest loss scale."""
 
 
 class RunFileError(HandheldError):
@@ -89,11 +89,11 @@ class RunFileError(HandheldError):
 
 
 class StudyError(HandheldError):
-    """A study that cannot be run here, or a file that is not its result."""
+    """A study that cannot run here, or a file that is not a result of it."""
 
 
 class ResultsError(HandheldError):
-    """A results folder that another process writes, that is damaged, or of another version."""
+    """A results folder that another process is writing, that is damaged, or that has another version."""
 
 
 class DataError(HandheldError):
@@ -105,12 +105,12 @@ class CheckpointError(HandheldError):
 
 
 class SensorError(HandheldError):
-    """Sensors, the sampler and its files."""
+    """An error of sensors, the sampler or its files."""
 
 
 class Unavailable(SensorError):
-    """A sensor that is not here: the text says why, and what to do where something can be done."""
+    """A sensor that is not present. The message says why and, if something can be done, what to do."""
 
 
 class SensorLost(SensorError):
-    """A sensor that was here and does not answer any more."""
+    """A sensor that has stopped answering."""

@@ -1,4 +1,4 @@
-"""Which module of a PyTorch model runs now: for `capture`, which records its ops, and `watch`, which times them."""
+"""Tells which module of a PyTorch model runs now, for `capture` (records ops) and `watch` (times ops)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.nn.modules import module as hooks
 
 @contextmanager
 def follow_modules(path: list[str], names: Mapping[int, str]) -> Iterator[None]:
-    """While a model runs, the last entry of `path` is the name of the module whose forward runs now.
+    """While a model runs, keep the name of the module whose forward runs now as the last entry of `path`.
 
-    `names` has the names by `id(module)`. A module without one counts as part of the module that called it."""
+    `names` maps `id(module)` to its name. A module without a name counts as part of the module that called it."""
 
     def enter(module: nn.Module, args: Any) -> None:
         path.append(names.get(id(module), path[-1]))

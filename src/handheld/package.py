@@ -1,8 +1,8 @@
-"""Step files and checkpoints: one state and its graphs as data, never as code.
+"""Reads and writes step files and checkpoints, which hold data and never code.
 
-Both are safetensors files (container.py). A step file holds a tensor for each slot and, as JSON in
-its metadata, the slots, the graphs and facts about them; a checkpoint holds named arrays and facts.
-Reading trusts nothing: what comes back has passed every rule of graph/check.py.
+Both are safetensors files (container.py). A step file holds one tensor per slot and, as JSON in its metadata, the
+slots, the graphs and facts about them. A checkpoint holds named arrays and facts. Files are not trusted: every
+graph that is read is checked against all rules of graph/check.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_SLOTS = 1_000_000
 
 
 def save(step: Step, path: str | Path) -> Path:
-    """Writes a step file, whole or not at all."""
+    """Write a step file atomically."""
     _check_values(step.slots, step.values)
     for graph in step.graphs.values():
         check(graph, step.slots)
@@ -45,7 +45,7 @@ def save(step: Step, path: str | Path) -> Path:
 
 @paused()
 def load(path: str | Path) -> Step:
-    """The step that `save` wrote, or StepFileError. Needs no PyTorch, runs nothing."""
+    """Read a step that `save` wrote. Raises StepFileError. Needs no PyTorch, and runs no code from the file."""
     path = Path(path)
     values, (slots, graphs, meta) = container.read(path, _step)
     try:
@@ -60,7 +60,7 @@ def _step(metadata: dict[str, str]) -> tuple[dict[str, Slot], dict[str, Graph], 
     slots, graphs, meta = fields(content, ("slots", "graphs", "meta"), "a step")
     listed = a_list(slots, _slot, "slots", MAX_SLOTS)
     by_name = {slot.name: slot for slot in listed}
-    need(len(by_name) == len(listed), "a slot is there twice")
+    need(len(by_name) == len(listed), "a slot appears twice")
     read = {name: from_json(graph) for name, graph in an_object(graphs, "graphs").items()}
     for graph in read.values():
         check(graph, by_name)
@@ -68,13 +68,13 @@ def _step(metadata: dict[str, str]) -> tuple[dict[str, Slot], dict[str, Graph], 
 
 
 def save_state(path: str | Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> Path:
-    """Writes a checkpoint, whole or not at all."""
+    """Write a checkpoint atomically."""
     metadata = _metadata("checkpoint", {"meta": value_to_json(dict(meta))})
     return container.write(Path(path), arrays, metadata, CheckpointError)
 
 
 def load_state(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The arrays and facts that `save_state` wrote, or StepFileError."""
+    """Read the arrays and facts that `save_state` wrote. Raises StepFileError."""
     return container.read(Path(path), _checkpoint)
 
 
@@ -89,10 +89,10 @@ def _metadata(kind: str, content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _content(metadata: dict[str, str], kind: str) -> Any:
-    """The JSON that the file holds, if it is of this kind and of a version we know."""
+    """The JSON of the file. Raises StepFileError if the file is of another kind or of an unknown version."""
     article = {"step": "a step file", "checkpoint": "a checkpoint"}
-    found, version = metadata.get("handheld"), metadata.get("version", "")
-    if found not in article:
+    stored, version = metadata.get("handheld"), metadata.get("version", "")
+    if stored not in article:
         raise StepFileError(f"is not {article[kind]}")
     if not (version.isascii() and version.isdigit() and len(version) < 10):
         raise StepFileError(f"malformed step file: version {version[:40]!r}")
@@ -101,9 +101,9 @@ def _content(metadata: dict[str, str], kind: str) -> Any:
             f"was written by a newer Handheld (file version {version}, this one "
             f"reads {VERSION}). Try: pip install --upgrade handheld"
         )
-    if found != kind:
-        raise StepFileError(f"is {article[found]}, not {article[kind]}")
-    need(int(version) == VERSION and kind in metadata, f"no {kind} in it")
+    if stored != kind:
+        raise StepFileError(f"is {article[stored]}, not {article[kind]}")
+    need(int(version) == VERSION and kind in metadata, f"it contains no {kind}")
     return container.parse_json(metadata[kind])
 
 
@@ -115,14 +115,14 @@ def _slot(data: Any, where: str) -> Slot:
 
 
 def _check_values(slots: Mapping[str, Slot], values: Mapping[str, Array]) -> None:
-    """Every slot has a value of its shape and type, and there are no others."""
+    """Raise StepFileError unless every slot has a value of its shape and type, and there are no other values."""
     for name, slot in slots.items():
         if name not in values:
             raise StepFileError(f"slot {name!r} has no value")
         value = values[name]
         if value.shape != slot.shape or value.dtype != DTYPES[slot.dtype].numpy:
             raise StepFileError(
-                f"slot {name!r} is {slot.dtype}{list(slot.shape)} and its value {value.dtype}{list(value.shape)}"
+                f"slot {name!r} is {slot.dtype}{list(slot.shape)}, but its value is {value.dtype}{list(value.shape)}"
             )
     for name in values:
         if name not in slots:

@@ -1,4 +1,4 @@
-"""What a command works on: a workload of the suite, `file.py:factory`, or a step file."""
+"""Finds the model that a command works on: a workload of the suite, `file.py:factory`, or a step file."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ Parts = tuple[Any, Any, Any]
 
 
 class ModelSpec(ABC):
-    """Something that becomes a Step. `example` is a batch of one size, if there is one."""
+    """A model that can become a Step."""
 
     name: str
     default_batch: int
-    folder: Path | None = None  # of the user's code
+    folder: Path | None = None  # the folder of the user's code
 
     @abstractmethod
     def example(self, size: int) -> Any:
-        """A batch of this size, or None where only the data knows what one looks like."""
+        """An example batch of this size, or None if only the data can provide one."""
 
     @abstractmethod
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
-        """The step for these batch sizes; `batch` and `classes` are what the data has."""
+        """The step for these batch sizes. `batch` and `classes` are a batch and the number of classes of the data."""
 
     def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
-        """What Python code decided once on the first batch, and whether it decides otherwise on the
-        others and those of frontend/trial.py; empty where there is no code to run again."""
+        """The decisions of Python code on the first batch, and whether they differ on the other batches and on those of
+        frontend/trial.py. Empty if there is no code that can be run again."""
         return []
 
     def runs(self, example: Any) -> list[tuple[str, Any]]:
-        """The graphs that one training step runs in turn, each with its share of an example; empty
-        where that follows from the graphs alone."""
+        """The graphs that one training step runs in turn, each with its part of an example. Empty if the graphs alone
+        determine this."""
         return []
 
     def shape(self) -> tuple[int, ...]:
-        """The shape of the first input at batch size 1, empty if it is not known."""
+        """The shape of the first input at batch size 1, or empty if it is not known."""
         example = self.example(1)
         if isinstance(example, Mapping):
             example = list(example.values())
@@ -55,26 +55,27 @@ class ModelSpec(ABC):
 
 
 def open_model(what: str, size: str | None = None) -> ModelSpec:
-    """A model by what the user typed; only a workload has sizes."""
+    """The model for a text that the user typed. Only a workload has sizes."""
     path, _, factory = what.rpartition(":")
     if size is not None and (what.endswith((".step", ".py")) or path.endswith(".py")):
         raise HandheldError(
-            f"--size {size} is for the workloads of the suite, and {what} is your "
-            "own: its size is in its code or its data"
+            f"--size {size} applies only to workloads of the suite. {what} is your own model: "
+            "its code or its data determine its size"
         )
     if what.endswith(".step"):
         return StepFile(Path(what))
     if path.endswith(".py") and factory:
         return Factory(Path(path), factory)
     if what.endswith(".py"):
-        raise HandheldError(f"say which function of {what} makes the model: {what}:make")
+        raise HandheldError(f"the function of {what} that makes the model is missing. Try: {what}:make")
     if what in suite.WORKLOADS or not (Path(what).suffix or Path(what).exists()):
         return Suite(what, size)
     raise HandheldError(f"{_no_model(Path(what))}. A model is a workload (lenet5), file.py:factory or a step file")
 
 
 def check_model(what: str, size: str) -> int | None:
-    """An error if there is no such model; its own batch size, if no one's code must run to know."""
+    """Raise an error if there is no such model. Returns its default batch size if this is known without running code of
+    the user."""
     if not what.endswith(".step"):
         spec = open_model(what, size if what in suite.WORKLOADS else None)
         return spec.default_batch if isinstance(spec, Suite) else None
@@ -84,7 +85,7 @@ def check_model(what: str, size: str) -> int | None:
 
 
 def _no_model(path: Path) -> str:
-    """What a file is that was given in the place of a model."""
+    """Why a path is not a model, and what to do."""
     if not path.exists():
         return f"there is no file {path}"
     if path.is_dir() or path.suffix in DATA_SUFFIXES:
@@ -95,12 +96,12 @@ def _no_model(path: Path) -> str:
         kind = None
     if kind == "checkpoint":
         return (
-            f"{path} is a checkpoint, which holds values and no model. "
+            f"{path} is a checkpoint, which holds values but no model. "
             f"Try: handheld train MODEL --data DATA --checkpoint {path} --resume"
         )
     if kind == "step":
-        return f"{path} is a step file without its ending. Try: name it {path.name}.step"
-    return f"{path} is no model that Handheld knows"
+        return f"{path} is a step file, but its name does not end in .step. Try: rename it to {path.name}.step"
+    return f"{path} is not a model that Handheld knows"
 
 
 class Suite(ModelSpec):
@@ -123,16 +124,16 @@ class Suite(ModelSpec):
             try:
                 workload = workload.with_options(**{option: classes})
             except HandheldError:
-                continue  # this family does not have it
+                continue  # This family does not have the option.
         if not workload.single:
-            return workload.step(sizes[0], seed)  # several updates: recorded by the family
+            return workload.step(sizes[0], seed)  # The family itself captures a step with several updates.
         examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed) for n in sizes}
         return capture_sizes(workload.make(seed), examples, seed, self.name)
 
 
 class Factory(ModelSpec):
-    """A function of the user's that returns (model, loss, optimizer) or, with an example batch
-    or a function of its size, (model, loss, optimizer, batch)."""
+    """A user's function that returns (model, loss, optimizer) or (model, loss, optimizer, batch). The batch is an
+    example, or a function that takes the batch size and returns an example."""
 
     def __init__(self, path: Path, function: str) -> None:
         self.name, self.path, self.function = f"{path.stem}_{function}", path, function
@@ -156,7 +157,7 @@ class Factory(ModelSpec):
         return capture_sizes(parts, examples, seed, self.name)
 
     def parts(self, seed: int) -> Parts:
-        """A model of its own each time, the same for the same seed."""
+        """A new model at each call; equal for equal seeds."""
         import torch
 
         torch.manual_seed(seed)
@@ -166,7 +167,7 @@ class Factory(ModelSpec):
         example = self.example(size)
         if example is None:
             raise CaptureError(
-                f"{self.path}:{self.function} gives no example batch. Try: --data "
+                f"{self.path}:{self.function} returns no example batch. Try: --data "
                 "DATA, or let it return (model, loss, optimizer, batch)"
             )
         return example
@@ -191,7 +192,7 @@ class Factory(ModelSpec):
         return self._made
 
     def _functions(self) -> list[str]:
-        """Functions that the user's file itself defines."""
+        """The functions that the user's file itself defines."""
         module = sys.modules[_module_name(self.path)]
         return [
             name
@@ -229,7 +230,7 @@ class Factory(ModelSpec):
 
 
 class StepFile(ModelSpec):
-    """A captured step: no PyTorch needed."""
+    """A captured step. Needs no PyTorch."""
 
     def __init__(self, path: Path) -> None:
         self.loaded = package.load(path)
@@ -251,17 +252,17 @@ class StepFile(ModelSpec):
 
 
 def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
-    """Train, evaluate and predict, plainly named for one batch size, `train@4` for several."""
+    """Capture the graphs train, evaluate and predict. For several batch sizes their names are `train@4` and so on."""
     try:
         return _capture_sizes(parts, examples, seed, name)
     except (HandheldError, ImportError):
         raise
-    except Exception as error:  # whatever the user's forward or loss raises
-        what = str(error).strip().partition("\n")[0]
+    except Exception as error:  # The user's forward or loss may raise anything.
+        first_line = str(error).strip().partition("\n")[0]
         raise CaptureError(
             f"{name} does not run on a batch of "
             f"{_shapes(next(iter(examples.values())))}: "
-            f"{type(error).__name__}: {what}"
+            f"{type(error).__name__}: {first_line}"
         ) from error
 
 
@@ -274,7 +275,7 @@ def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: s
     if len(examples) == 1:
         return capture(
             model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name, frozen="accept"
-        )  # each command says what follows
+        )  # Each command reports frozen values itself.
     builder, fn = Capture(model, seed), closure(model, loss, 1)
     for size, batch in examples.items():
         builder.train(fn, optimizer, batch, f"train@{size}")
@@ -318,7 +319,7 @@ def _module_name(path: Path) -> str:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """The user's file as a module; what lies beside it can be imported too."""
+    """Import the user's file as a module. It can import other files of its folder."""
     path = path.resolve()
     spec = importlib.util.spec_from_file_location(_module_name(path), path)
     if spec is None or spec.loader is None:

@@ -1,4 +1,4 @@
-"""A captured step: one state and several graphs over it. Needs no PyTorch."""
+"""A captured step: one state, and several graphs that use it. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """What `handheld.capture` returns and a step file holds."""
+    """A captured training step: the result of `handheld.capture`, and the content of a step file."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class Step:
         self.values = dict(values)
         self.graphs = dict(graphs)
         self.meta = dict(meta or {})
-        #: the graphs before the passes over their whole state, where they were captured in this
-        #: process: a report can name what the model called instead of a kernel
+        #: The graphs before fusion, if they were captured in this process. Reports use them to name the op that the
+        #: model called instead of a fused kernel.
         self.unfused: Step | None = None
         self._trainer: Trainer | None = None
 
@@ -53,13 +53,14 @@ class Step:
         precision: str = "float32",
         growth_steps: int = 2000,
     ) -> Plan:
-        """Decides everything about running this step on a device, in hand or described by `caps`.
+        """Decide everything about running this step on a device, which is present or described by `caps`.
 
-        `graphs` limits the plan to some of the step's graphs; `memory_limit_bytes` makes a larger
-        plan an error; `isolate` gives every tensor memory of its own, for checking kernels;
-        `tuning` says whether measured variants are used where there are some, or names the one
-        record to use. `precision` "half" stores what lives between nodes in 16 bits and scales the
-        loss; the scale doubles after `growth_steps` steps without an overflow.
+        - `graphs` limits the plan to some of the step's graphs.
+        - `memory_limit_bytes`: a plan that needs more raises OutOfMemory.
+        - `isolate` gives every tensor its own memory, for checking kernels.
+        - `tuning`: whether to use measured variants where a tuning record has some, or the path of one record.
+        - `precision`: "half" stores values between nodes in 16 bits and scales the loss. The scale doubles after
+          `growth_steps` steps without an overflow.
         """
         from handheld.run.planning import plan_step
 
@@ -76,19 +77,19 @@ class Step:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Writes a step file, whole or not at all; what a running trainer has learned is in it."""
+        """Write a step file atomically. It includes what a running trainer has learned."""
         from handheld.package import save
 
         self._sync()
         return save(self, Path(path))
 
     def state(self) -> dict[str, np.ndarray]:
-        """Every value under its PyTorch names, tied ones under each of theirs."""
+        """All values by their PyTorch names. A tied value appears under each of its names."""
         self._sync()
         return named_state(self.slots, self.values)
 
     def copy(self) -> Step:
-        """The same graphs over a state of its own, to train twice from here."""
+        """A step with the same graphs and a copy of the state, for example to train twice from here."""
         self._sync()
         values = {name: value.copy() for name, value in self.values.items()}
         other = Step(self.slots, values, self.graphs, self.meta)
@@ -100,8 +101,8 @@ class Step:
             self._trainer.sync()
 
     def copy_to(self, model: Any) -> None:
-        """Puts the trained parameters and buffers back into the PyTorch module, or into all modules
-        of the dictionary that was captured."""
+        """Copy the trained parameters and buffers back into the PyTorch module, or into all modules of the dictionary
+        that was captured."""
         state = self.state()
         modules = {f"{name}.": part for name, part in model.items()} if isinstance(model, dict) else {"": model}
         own: dict[str, Any] = {}
@@ -138,35 +139,35 @@ class Step:
         return names
 
     def frozen(self) -> dict[str, list[str]]:
-        """Values that Python code read while the step was captured, and that it can never read
-        again: the line of code with what it read -> the graphs that hold it."""
-        found: dict[str, list[str]] = {}
+        """Values that Python code read during capture. They are constants now: later steps do not read them again.
+        Maps the line of code and what it read to the graphs that contain it."""
+        graphs: dict[str, list[str]] = {}
         for graph in self.graphs.values():
-            for what in graph.notes.get("frozen", ()):
-                found.setdefault(what, []).append(graph.name)
-        return found
+            for line in graph.notes.get("frozen", ()):
+                graphs.setdefault(line, []).append(graph.name)
+        return graphs
 
 
 def frozen_text(step: Step) -> str:
-    """What `Step.frozen` found, in a few sentences."""
-    found = step.frozen()
-    shown = "; ".join(list(found)[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
-    graphs = ", ".join(dict.fromkeys(name for names in found.values() for name in names))
+    """The result of `Step.frozen` as a message."""
+    frozen = step.frozen()
+    shown = "; ".join(list(frozen)[:3]) + (f"; and {len(frozen) - 3} more" if len(frozen) > 3 else "")
+    graphs = ", ".join(dict.fromkeys(name for names in frozen.values() for name in names))
     return (
-        f"Python code read values while the step was captured, and what it decided then is "
-        f"frozen now, in {graphs}: {shown}. Every step goes the same way, whatever its "
-        "batch. Try: torch.where in the place of if"
+        f"Python code read values while the step was captured. Its decisions are now "
+        f"frozen in {graphs}: {shown}. Every step takes the same path, whatever its "
+        "batch. Try: torch.where instead of if"
     )
 
 
 def check_frozen(step: Step, accept: str) -> None:
-    """An error if there is a frozen value; `accept` is how to go on all the same."""
+    """Raise ValueRead if there is a frozen value. `accept` tells the user how to continue anyway."""
     if step.frozen():
-        raise ValueRead(f"{frozen_text(step)}. To train with that: {accept}")
+        raise ValueRead(f"{frozen_text(step)}. To train with the frozen values: {accept}")
 
 
 def warn(step: Step, frozen: bool = True) -> None:
-    """Says what a user must know about the capture."""
+    """Warn about properties of the capture that the user must know."""
     unreached = step.no_gradient()
     if unreached:
         shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
@@ -178,13 +179,13 @@ def warn(step: Step, frozen: bool = True) -> None:
     double = sum(s.role == "parameter" and s.torch_dtype == "float64" for s in step.slots.values())
     if double:
         warnings.warn(
-            f"{double} parameters are float64 in PyTorch and float32 here: results are as of model.float()",
+            f"{double} parameters are float64 in PyTorch and float32 here: the results are those of model.float()",
             stacklevel=4,
         )
 
 
 def named_state(slots: Mapping[str, Slot], values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """PyTorch name -> array in PyTorch's type; constants are not state."""
+    """PyTorch name -> array in PyTorch's type. Constants are not part of the state."""
     state = {}
     for slot in slots.values():
         if slot.role != "constant":

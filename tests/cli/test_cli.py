@@ -59,7 +59,7 @@ def test_what_is_no_model_says_what_it_is(run, work):
     fails(run("train", "kept.ck", *words), "kept.ck is a checkpoint", "--checkpoint kept.ck --resu")
     fails(run("verify", "data.npz"), "data.npz is data, not a model", "--data data.npz")
     (work / "weights.pt").write_bytes(b"PK not ours")
-    fails(run("train", "weights.pt", *words), "weights.pt is no model that Handheld knows")
+    fails(run("train", "weights.pt", *words), "weights.pt is not a model that Handheld knows")
     fails(run("train", "gone.ck", *words), "there is no file gone.ck")
 
 

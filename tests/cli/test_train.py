@@ -142,7 +142,7 @@ def test_a_step_file_is_replaced_only_if_asked_for(run, work):
 
 def test_example_batches_come_from_data_too(run, work):
     for words in (("verify", "mine.py:make", "--on", "reference:cpu"), ("package", "mine.py:make")):
-        fails(run(*words), "gives no example batch", "--data DATA")
+        fails(run(*words), "returns no example batch", "--data DATA")
     fails(run("tune", "mine.py:make"), "--data DATA")
     result = run("verify", "mine.py:make", "--data", "data.npz", "--on", "reference:cpu")
     assert result.exit_code == 0 and result.stdout.count("PASS") == 3

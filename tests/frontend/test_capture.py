@@ -110,7 +110,7 @@ def test_a_value_of_the_batch_that_is_read_is_told() -> None:
 ])  # fmt: skip
 def test_every_way_to_read_is_told(read: Any) -> None:
     model = nn.Linear(3, 2)
-    with pytest.warns(UserWarning, match="frozen now"):
+    with pytest.warns(UserWarning, match="now frozen"):
         step_of(model, lambda b: model(b[0]).sum() * float(read(b[0])), (torch.ones(4, 3),))
 
 

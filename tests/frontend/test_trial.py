@@ -73,7 +73,7 @@ def test_a_trial_leaves_the_model_alone() -> None:
 def test_frozen_values_warn_fail_or_are_accepted() -> None:
     model = Branches(lambda x: x.sum() > 0)
     parts = (model, F.cross_entropy, torch.optim.SGD(model.parameters(), 0.1), batch())
-    with pytest.warns(UserWarning, match="frozen now"):
+    with pytest.warns(UserWarning, match="now frozen"):
         handheld.capture(*parts)
     with pytest.raises(ValueRead, match=r"test_trial\.py:.*frozen='accept'"):
         handheld.capture(*parts, frozen="error")

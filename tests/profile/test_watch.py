@@ -131,6 +131,6 @@ def test_with_sensors(tmp_path):
 
 
 def test_only_modules_are_watched(tmp_path):
-    with pytest.raises(HandheldError, match=r"needs a torch\.nn\.Module, and this is a int"):
+    with pytest.raises(HandheldError, match=r"needs a torch\.nn\.Module, not a int"):
         handheld.watch(3, tmp_path / "one.run")
     assert not (tmp_path / "one.run").exists()
