@@ -54,17 +54,14 @@ def profile(
 ) -> Run:
     """Run `steps` steps, measure them and return the opened run file.
 
-    - `batches` is one batch (a tuple of arrays) for every step, or an iterable of batches. The time to produce a batch
-      is then part of the measurement.
+    - `batches`: one batch (a tuple of arrays) for every step, or an iterable, whose time is then measured too.
     - `seconds`: run at least `steps` steps, and go on until this time has passed since the first step ended.
-    - `graph` names the graph to run, or several graphs that each step runs in turn (`d` and `g` of a GAN). For several,
-      `batches` maps each name to its batches.
+    - `graph`: the graph to run, or several that each step runs in turn; then `batches` maps each name to its batches.
     - `sensors`: True for all that are present, False for none, or sensor classes. They look at `where`.
     - `energy`: afterwards, also run windows that measure the energy of each op, for about `energy_s` seconds.
     - `estimate`: the watts of the device, for estimates of energy.
 
-    The steps run on a copy of the step's state.
-    """
+    The steps run on a copy of the step's state."""
     names = _checked(plan, graph, steps, energy)
     found = sources(sensors, where)
     takes = [_feed(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
