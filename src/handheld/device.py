@@ -53,6 +53,11 @@ class DeviceCaps:
     #: Features of the processor that its compiler does not use by default (backends/opencl/widen.py).
     features: str = ""
 
+    @property
+    def takes_launches(self) -> bool:
+        """Whether a plan for it is made of OpenCL launches. Other backends run the nodes themselves."""
+        return self.kind in ("cpu", "gpu")
+
     def to_json(self) -> dict[str, Any]:
         """The description as plain data."""
         return dataclasses.asdict(self)

@@ -69,7 +69,7 @@ def _choose_all(graph: Graph, caps: DeviceCaps, choices: Mapping[str, Choice], n
 
 
 def _lower_all(graph: Graph, caps: DeviceCaps, tuned: Mapping[int, Choice], naive: bool) -> list[Lowered]:
-    if caps.kind in ("reference", "null"):
+    if not caps.takes_launches:
         return [Lowered((), (), "run by the backend") for _ in graph.nodes]
     return [lower(node, graph, caps, tuned.get(i), naive) for i, node in enumerate(graph.nodes)]
 

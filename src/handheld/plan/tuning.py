@@ -223,7 +223,7 @@ def load_tuning(caps: DeviceCaps, tuning: bool | str | Path = True) -> Tuning:
 
     `tuning` True: the shipped records, then the user's; a path: only this file; False: none.
     """
-    if tuning is False or caps.kind in ("reference", "null"):
+    if tuning is False or not caps.takes_launches:
         return Tuning()
     entries: dict[str, Entry] = {}
     used, ignored = [], []
