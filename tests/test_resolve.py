@@ -32,7 +32,7 @@ def test_sizes(name, size, shape):
 @pytest.mark.parametrize(
     ("what", "size", "message"),
     [
-        ("resnet18", "huge", r"resnet18 has no size 'huge'\. There are: small, paper"),
+        ("resnet18", "huge", r"resnet18 has no size 'huge'\. Try: small, paper"),
         ("m1", "64", "m1 has no option 'size'. It has: widths"),
         ("mine.py:make", "small", r"--size small applies only to workloads of the suite\. mine\.py:make"),
         ("mine.step", "paper", r"--size paper applies only to workloads"),

@@ -111,7 +111,7 @@ def test_a_device_that_disappears(steps, tmp_path, monkeypatch):
             monkeypatch.setenv("OCL_ICD_VENDORS", os.devnull)  # its driver is gone
     first, second = (row for row in rows if row["device"] == "opencl")
     assert first["status"] == "trained"
-    assert second["status"] == "device lost" and "is not there any more" in second["reason"]
+    assert second["status"] == "device lost" and "is no longer available" in second["reason"]
     assert [row["status"] for row in rows if row["device"] == "null"] == ["failed"] * 2, (
         "the rest goes on; null computes NaN"
     )
@@ -133,7 +133,7 @@ def test_a_limit_of_memory(steps, tmp_path, limit, status):
         assert row["available_bytes"] == 1000 and row["run"] is None
         assert not list((tmp_path / "runs").iterdir()), "it was not started"
     else:
-        assert row["held_bytes"] > limit and "ended at the limit" in row["reason"]
+        assert row["held_bytes"] > limit and "stopped at the limit" in row["reason"]
 
 
 def test_models_that_do_not_build(tmp_path, monkeypatch):
@@ -147,7 +147,7 @@ def test_models_that_do_not_build(tmp_path, monkeypatch):
     assert rows[names[0]]["status"] == "does not build"
     assert "ValueError in line 5: no such layer" in rows[names[0]]["reason"]
     assert rows[names[1]]["status"] == "hung"
-    assert "said nothing for 6 s while capturing" in rows[names[1]]["reason"]
+    assert "reported nothing for 6 s while capturing" in rows[names[1]]["reason"]
     assert rows[names[2]]["status"] == "crashed" and "SIGSEGV" in rows[names[2]]["reason"]
     assert all(row.get("run") is None for row in rows.values())
     path = Path("out/bench.json")

@@ -97,7 +97,7 @@ def test_the_later_of_two_rows_counts(tmp_path):
 @pytest.mark.parametrize(
     "change, match",
     [
-        ({"format": 2}, "has format 2, of Handheld .*; this one reads and writes format 1"),
+        ({"format": 2}, "has format 2, written by Handheld .*; this version reads and writes format 1"),
         ({"handheld": "0.0.9"}, "measured with Handheld 0.0.9.*another --out"),
         ({"settings": {"seconds": 9.0}}, "seconds=9.0"),
         ({"merged": []}, "was merged"),
@@ -116,7 +116,7 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ResultsError, match="holds other files"):
         bench.run(Matrix(("mlp",)), tmp_path)
-    with pytest.raises(ResultsError, match="no results folder"):
+    with pytest.raises(ResultsError, match="not a results folder"):
         bench.open_results(tmp_path)
     (tmp_path / "bench.json").write_text("{")
     with pytest.raises(ResultsError, match="damaged"):

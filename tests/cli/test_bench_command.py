@@ -75,7 +75,7 @@ def test_what_is_said(run):
         (["mlp", "--seconds", "0"], "more than 0"),
         (["mlp", "--resume", "out"], "takes no names"),
         (["--resume", "nowhere"], "nothing to resume"),
-        (["--compare", "a"], "no results folder"),
+        (["--compare", "a"], "not a results folder"),
         (["--merge"], "two results folders or more"),
         (["--compare", "--merge"], "cannot be combined"),
     ],
@@ -126,7 +126,7 @@ def test_a_model_whose_file_has_changed(run, tmp_path):
     again = run(*mine, "--retry")
     assert "still not" in again.stdout, "what did not train may be mended"
     (tmp_path / "small.step").unlink()
-    assert "small.step is not here, and out was" in run("--resume", "out").stderr
+    assert "small.step is missing; out was" in run("--resume", "out").stderr
 
 
 def test_the_list_of_workloads(run):

@@ -49,7 +49,7 @@ def test_package_several_sizes(run, work):
             assert float(trainer.step(x, y)) > 0
             assert trainer.predict(x).shape == (size, 3)
         assert int(trainer.state()["handheld.step"]) == 2
-        with pytest.raises(handheld.HandheldError, match="packaged are batches of 4, 16"):
+        with pytest.raises(handheld.HandheldError, match="the step has batches of 4, 16"):
             trainer.step(np.zeros((5, 6), np.float32), np.zeros(5, np.int64))
     trained = run("train", "sizes.step", "--data", "data.npz", "--epochs", "1", "--json")
     assert json.loads(trained.stdout)["batch"] == 16
@@ -125,7 +125,8 @@ def test_resume_says_what_changed(run, work):
     assert "epochs were 1 and are 2" in result.stderr
     assert "the rate of its last step was" in result.stderr
     np.savez(work / "other.npz", **{k: v[::-1] for k, v in np.load(work / "data.npz").items()})
-    fails(run(*words, "--data", "other.npz", "--epochs", "3", "--resume"), "changed.ck is of other data", "--export")
+    other = run(*words, "--data", "other.npz", "--epochs", "3", "--resume")
+    fails(other, "changed.ck belongs to other data", "--export")
     fails(run(*words, *data, "--seed", "1", "--epochs", "3", "--resume"), "seed 0 of the data")
 
 

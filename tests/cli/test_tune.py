@@ -131,7 +131,7 @@ def test_a_damaged_record_is_replaced(run, one_device):
     path.parent.mkdir(parents=True)
     path.write_text("{")
     result = run("tune", "mine.py:make", "--budget", "60")
-    assert result.exit_code == 0 and "It is replaced" in result.stderr
+    assert result.exit_code == 0 and "A new record replaces it" in result.stderr
     assert TuningRecord.read(path).entries
 
 

@@ -57,13 +57,13 @@ def test_a_plan_in_words_fits_the_terminal(width: int, steps) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"device": 3}, "device=3 should be a name"),
-        ({"caps": "adreno-740"}, "should be a DeviceCaps"),
-        ({"graphs": "train"}, r"graphs=\['train'\]"),
-        ({"graphs": 1}, "graphs=1 should be a list of names"),
-        ({"memory_limit_bytes": "256MB"}, "should be a number of bytes"),
-        ({"memory_limit_bytes": 0}, "should be a number of bytes"),
-        ({"tuning": 1.5}, "should be True, False or the path"),
+        ({"device": 3}, "device=3 must be a name"),
+        ({"caps": "adreno-740"}, "must be a DeviceCaps"),
+        ({"graphs": "train"}, r"such as \['train'\]"),
+        ({"graphs": 1}, "graphs=1 must be a list of names"),
+        ({"memory_limit_bytes": "256MB"}, "must be a number of bytes"),
+        ({"memory_limit_bytes": 0}, "must be a number of bytes"),
+        ({"tuning": 1.5}, "must be True, False or the path"),
     ],
 )
 def test_options_of_a_plan_that_make_no_sense(options, said: str, steps) -> None:

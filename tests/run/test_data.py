@@ -67,13 +67,13 @@ def test_types():
     ("arrays", "size", "match"),
     [
         ((), 1, "holds no arrays"),
-        ((X, Y[:-1]), 1, "same number of samples"),
-        ((np.float32(1),), 1, "same number"),
+        ((X, Y[:-1]), 1, "must be the number of samples"),
+        ((np.float32(1),), 1, "must be the number"),
         ((X,), 24, "fewer than one batch of 24. Try"),
         ((X[:0],), 1, "has no samples"),
-        ((X,), 0, "makes no sense"),
-        ((np.array(["a", "b"]),), 1, "no data for a model"),
-        ((np.array([None, 1]),), 1, "no data for a model"),
+        ((X,), 0, "the batch size is 0"),
+        ((np.array(["a", "b"]),), 1, "cannot take an array"),
+        ((np.array([None, 1]),), 1, "cannot take an array"),
     ],
 )
 def test_bad_arrays(arrays, size, match):
@@ -95,10 +95,10 @@ def test_iterables():
     once = IterableData(iter(batches))
     assert len(list(once)) == 2
     for source, match in (
-        (once, "read once only"),
-        (IterableData([]), "gave no batches"),
+        (once, "read only once"),
+        (IterableData([]), "has no batches"),
         (IterableData([X[:2], X[:3]]), "one batch size"),
-        (IterableData([3.0]), "without a dimension"),
+        (IterableData([3.0]), "cannot be counted"),
     ):
         with pytest.raises(DataError, match=match):
             list(source.epoch(1))
@@ -174,7 +174,7 @@ def test_npz(tmp_path):
     data = npz(tmp_path / "c.npz", 3)
     assert data.train.samples == 23 and data.test.dropped == 2
     data = npz(tmp_path / "c.npz", 6)
-    assert data.test is None and "5 samples are held out, and a batch is 6" in data.note
+    assert data.test is None and "5 samples are held out, and a batch has 6" in data.note
     np.savez(tmp_path / "d.npz", x=X, y=X)
     assert npz(tmp_path / "d.npz", 2, test=0.5).test.samples == 12
     assert npz(tmp_path / "d.npz", 2, test=0).test is None
@@ -184,13 +184,13 @@ def test_bad_npz(tmp_path):
     path = tmp_path / "a.npz"
     for labels, match in (
         (np.array([None] * 23), "array 'y' of .*a.npz holds Python objects. Try: arrays of numb"),
-        (np.array(["cat"] * 23), "array 'y' of .*a.npz is of type <U3.* Try: a number a class"),
+        (np.array(["cat"] * 23), "array 'y' of .*a.npz has type <U3.* Try: one number per class"),
         (Y.astype(np.complex64), "array 'y' of .*a.npz is of type complex64.* two channels"),
     ):
         np.savez(path, x=X, y=labels)
         with pytest.raises(DataError, match=match):
             npz(path, 2)
-    for data, match in ((b"", "is empty"), (b"hello" * 99, "is no .npz file")):
+    for data, match in ((b"", "is empty"), (b"hello" * 99, "is not a .npz file")):
         path.write_bytes(data)
         with pytest.raises(DataError, match=match) as error:
             npz(path, 2)
@@ -205,7 +205,7 @@ def test_bad_npz(tmp_path):
     with pytest.raises(DataError, match="holds no arrays"):
         npz(path, 2)
     np.savez(path, x=X, y=Y[:-1])
-    with pytest.raises(DataError, match="same number of samples"):
+    with pytest.raises(DataError, match="must be the number of samples"):
         npz(path, 2)
     with pytest.raises(DataError, match=r"1\.5"):
         npz(good, 2, test=1.5)
@@ -294,7 +294,7 @@ def test_bad_text(tmp_path):
         ({"length": 0}, "windows of 0"),
         ({"tokens": "char"}, "cannot be read as text"),
         ({"tokens": "word"}, "byte or char"),
-        ({"test": -1}, "makes no sense"),
+        ({"test": -1}, "the share of the test set is"),
     ):
         with pytest.raises(DataError, match=match):
             text(path, 2, **options)
@@ -307,5 +307,5 @@ def test_unknown_data(tmp_path):
     with pytest.raises(DataError, match=r"'digit': no such file or folder. Try: digits"):
         load_data("digit", 2)
     (tmp_path / "a.csv").write_text("1,2")
-    with pytest.raises(DataError, match=r"a\.csv is no data"):
+    with pytest.raises(DataError, match=r"a\.csv is not a known kind of data"):
         load_data(str(tmp_path / "a.csv"), 2)

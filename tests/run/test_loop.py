@@ -301,7 +301,7 @@ def test_a_resume_says_what_is_not_as_it_was(shared, tmp_path):
     (text,) = train(2, lambda epoch: 0.1, True)
     assert "epochs were 1 and are 2" in text and "rate" not in text
     (text,) = train(2, lambda epoch: 0.2, True)
-    assert text.endswith("the rate of its last step was 0.1, and would be 0.2 now")
+    assert text.endswith("the rate of its last step was 0.1; now it would be 0.2")
     (text,) = train(2, None, True)
     assert "its rate 0.1 is used, not the step's 0.05" in text
     apart = trainer.plan.step.copy().plan("reference:cpu").start()
@@ -317,7 +317,7 @@ def test_other_samples_or_another_seed_are_an_error(trainer, tmp_path):
         fit(trainer, data(), epochs=2, checkpoint=path, resume=True)
     other = data(seed=1)
     other.arrays[0][0, 0] += 1
-    with pytest.raises(CheckpointError, match="is of other data: the samples are not the same"):
+    with pytest.raises(CheckpointError, match="belongs to other data: the samples are not the same"):
         fit(trainer, other, epochs=2, checkpoint=path, resume=True)
 
 
@@ -337,7 +337,7 @@ def test_a_checkpoint_of_another_model_is_known_without_a_device(trainer, tmp_pa
     fit(trainer, data(), epochs=1, checkpoint=path)
     assert read_checkpoint(path, data(), slots).epoch == 1
     lost = {name: slot for name, slot in slots.items() if name != "a.weight"}
-    with pytest.raises(CheckpointError, match=r"of another model: .* model has no a\.weight"):
+    with pytest.raises(CheckpointError, match=r"belongs to another model: .* model has no a\.weight"):
         read_checkpoint(path, data(), lost)
     more = {**slots, "c": dataclasses.replace(slots["a.weight"], name="c", names=("c",))}
     with pytest.raises(CheckpointError, match="it has no value for c"):
@@ -349,7 +349,7 @@ def test_a_checkpoint_of_another_model_is_known_without_a_device(trainer, tmp_pa
 
 def test_an_iterator_serves_one_epoch(trainer):
     assert fit(trainer, iter(list(data().epoch(0))), epochs=1).steps == 7
-    with pytest.raises(DataError, match="once only"):
+    with pytest.raises(DataError, match="only once"):
         fit(trainer, iter(list(data().epoch(0))), epochs=2)
 
 

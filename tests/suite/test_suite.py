@@ -54,7 +54,7 @@ def name(request):
 
 
 def test_a_batch_of_too_few_arrays_is_an_error():
-    with pytest.raises(HandheldError, match="dqn takes batches of 5 arrays, and this one has 2"):
+    with pytest.raises(HandheldError, match="dqn takes batches of 5 arrays; this one has 2"):
         suite.get("dqn").runs((torch.zeros(1), torch.zeros(1)))
 
 
@@ -172,7 +172,7 @@ def test_options_and_names():
     assert suite.get("resnet18", size="paper").batch(1)[0].shape == (1, 3, 224, 224)
     assert suite.get("vgg16", size="small").batch(1)[0].shape == (1, 3, 32, 32)
     assert suite.get("vgg16").options == {"depth": 16} and not suite.get("vgg16").size
-    with pytest.raises(HandheldError, match=r"no size 'large'\. There are: small, paper"):
+    with pytest.raises(HandheldError, match=r"no size 'large'\. Try: small, paper"):
         suite.get("resnet18", size="large")
     with pytest.raises(HandheldError, match=r"no option 'layers'.* size, classes"):
         suite.get("resnet18", layers=50)

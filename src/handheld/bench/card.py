@@ -1,4 +1,4 @@
-"""The report card: what trains here, at which batch, how fast, for how many joules, on what."""
+"""The report card: what trains here, at which batch, how fast, with how much energy, on which device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from handheld.bench.shapes import Beside, Frugal, Line, Row, Untrained
 
 
 def card(rows: Iterable[Row]) -> list[Line]:
-    """A line a workload: on which device it is fastest and at which batch, what that takes, the
-    best of each other device beside it; or why it trains nowhere."""
+    """One line per workload: its fastest device and batch with their figures, and the best of every other
+    device; or why it trains nowhere."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["workload"], row["size"]), []).append(row)
@@ -54,7 +54,7 @@ def _line(workload: str, size: str, rows: list[Row]) -> Line:
 
 
 def _rate(row: Row) -> float:
-    """Samples a second; 0: not known."""
+    """Samples per second, or 0 if not known."""
     return row.get("samples_s") or 0.0
 
 
@@ -69,12 +69,12 @@ def _beside(row: Row, first: Row) -> Beside:
 
 
 def _frugal(rows: list[Row]) -> Frugal | None:
-    found: list[Frugal] = [
+    choices: list[Frugal] = [
         {"device": row["device"], "batch": row["batch"], "joules_sample": joules}
         for row in rows
         if (joules := row.get("joules_sample"))
     ]
-    return min(found, key=lambda one: one["joules_sample"], default=None)
+    return min(choices, key=lambda choice: choice["joules_sample"], default=None)
 
 
 def _untrained(row: Row) -> Untrained:

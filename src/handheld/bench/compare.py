@@ -1,4 +1,4 @@
-"""Two results folders side by side, or several made one."""
+"""Compares two results folders, or merges several into one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from handheld.bench.folder import RUNS, Results, Writer
 from handheld.bench.shapes import Comparison, Info, Mean, Pair, Row, Side
 from handheld.errors import ResultsError
 
-#: what is compared -> whether more is better
+#: What is compared, and whether more is better.
 RATIOS = {"samples_s": True, "step_ms": False, "joules_sample": False, "planned_bytes": False}
 
 
 def compare(a: Results, b: Results) -> Comparison:
-    """A line a key with each one's numbers and b's over a's; the geometric mean of each ratio; and
-    what is different besides, which may be why."""
-    left, right = ({row["key"]: row for row in one.rows} for one in (a, b))
+    """One line per key with the figures of both folders and the ratio of b to a, the geometric mean of each ratio,
+    and other differences between the folders, which may explain them."""
+    left, right = ({row["key"]: row for row in results.rows} for results in (a, b))
     lines = [_line(key, left.get(key), right.get(key)) for key in dict.fromkeys((*left, *right))]
     means: dict[str, Mean | None] = {}
     for name in RATIOS:
-        found = [line["ratios"][name] for line in lines if line["ratios"].get(name)]
-        means[name] = {"ratio": math.exp(sum(map(math.log, found)) / len(found)), "rows": len(found)} if found else None
+        ratios = [line["ratios"][name] for line in lines if line["ratios"].get(name)]
+        means[name] = (
+            {"ratio": math.exp(sum(map(math.log, ratios)) / len(ratios)), "rows": len(ratios)} if ratios else None
+        )
     return {
         "a": str(a.folder),
         "b": str(b.folder),
@@ -35,8 +37,8 @@ def compare(a: Results, b: Results) -> Comparison:
 
 
 def _line(key: str, a: Row | None, b: Row | None) -> Pair:
-    one = a or b
-    assert one is not None
+    row = a or b
+    assert row is not None
     ratios = {}
     for name in RATIOS:
         before, after = (_number(row, name) for row in (a, b))
@@ -44,10 +46,10 @@ def _line(key: str, a: Row | None, b: Row | None) -> Pair:
             ratios[name] = after / before
     return {
         "key": key,
-        "workload": one["workload"],
-        "size": one["size"],
-        "device": one["device"],
-        "batch": one["batch"],
+        "workload": row["workload"],
+        "size": row["size"],
+        "device": row["device"],
+        "batch": row["batch"],
         "a": _short(a),
         "b": _short(b),
         "ratios": ratios,
@@ -72,58 +74,66 @@ def _short(row: Row | None) -> Side | None:
 
 
 def _differences(a: Info, b: Info) -> list[str]:
-    found = []
+    texts = []
     for name in ("handheld", "machine", "versions"):
         if a.get(name) != b.get(name):
-            found.append(f"{name}: {_said(a.get(name))} / {_said(b.get(name))}")
+            texts.append(f"{name}: {_said(a.get(name))} / {_said(b.get(name))}")
     for name in ("seconds", "steps", "seed"):
-        one, other = a.get("settings", {}).get(name), b.get("settings", {}).get(name)
-        if one != other:
-            found.append(f"{name}: {one} / {other}")
+        left, right = a.get("settings", {}).get(name), b.get("settings", {}).get(name)
+        if left != right:
+            texts.append(f"{name}: {left} / {right}")
     for device in sorted({*a["devices"]} & {*b["devices"]}):
         for field in ("name", "driver"):
-            one, other = a["devices"][device].get(field), b["devices"][device].get(field)
-            if one != other:
-                found.append(f"{device}: {one} / {other}")
-    return found
+            left, right = a["devices"][device].get(field), b["devices"][device].get(field)
+            if left != right:
+                texts.append(f"{device}: {left} / {right}")
+    return texts
 
 
 def _said(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
+        return ", ".join(f"{name} {item}" for name, item in value.items())
     return str(value)
 
 
 def merge(folders: Sequence[Results], out: str | Path) -> Results:
-    """All their rows and run files in a new folder. Where two have a row of one key on processors
-    of different names, both stay: the device then says where it was. Of one processor the one
-    that trained counts, and of two such the later."""
+    """Copy all rows and run files into a new folder.
+
+    If two folders have the same key on processors with different names, both rows stay and the device
+    names its processor. On the same processor, a row that trained wins over one that did not, and the
+    later of two that trained.
+    """
     if len(folders) < 2:
-        raise ResultsError("to merge takes two results folders or more")
+        raise ResultsError("--merge takes two results folders or more")
     writer = Writer(out)
     try:
         if writer.open() is not None:
-            raise ResultsError(f"{out} is a results folder already. Try: another --out")
+            raise ResultsError(f"{out} is already a results folder. Try: another --out")
         shared = _shared(folders)
-        lines = [(one, _renamed(row, shared)) for one in folders for row in one.lines]
+        lines = [(results, _renamed(row, shared)) for results in folders for row in results.lines]
         devices = {
-            _device(spec, caps["name"], shared): caps for one in folders for spec, caps in one.info["devices"].items()
+            _device(spec, caps["name"], shared): caps
+            for results in folders
+            for spec, caps in results.info["devices"].items()
         }
-        cases = [case for one in folders for case in one.info["cases"]]
+        cases = [case for results in folders for case in results.info["cases"]]
         writer.describe(
             {
                 **folders[0].info,
                 "devices": devices,
                 "cases": list({str(case): case for case in cases}.values()),
                 "merged": [
-                    {"folder": one.folder.name, **{k: v for k, v in one.info.items() if k not in ("format", "cases")}}
-                    for one in folders
+                    {
+                        "folder": results.folder.name,
+                        **{k: v for k, v in results.info.items() if k not in ("format", "cases")},
+                    }
+                    for results in folders
                 ],
             }
         )
         lines.sort(key=lambda item: (item[1]["status"] == "trained", item[1]["began"]))
-        for one, row in lines:
-            writer.append({**row, "run": _copied(one, row, writer)})
+        for results, row in lines:
+            writer.append({**row, "run": _copied(results, row, writer)})
         merged = writer.open()
         assert merged is not None
         return merged
@@ -132,12 +142,12 @@ def merge(folders: Sequence[Results], out: str | Path) -> Results:
 
 
 def _shared(folders: Sequence[Results]) -> set[str]:
-    """Devices that are called alike in several folders and are not the same processor."""
+    """Devices with the same name in several folders that are not the same processor."""
     names: dict[str, set[str]] = {}
-    for one in folders:
-        for spec, caps in one.info["devices"].items():
+    for results in folders:
+        for spec, caps in results.info["devices"].items():
             names.setdefault(spec, set()).add(caps["name"])
-    return {spec for spec, found in names.items() if len(found) > 1}
+    return {spec for spec, processors in names.items() if len(processors) > 1}
 
 
 def _device(spec: str, processor: str, shared: set[str]) -> str:
@@ -150,8 +160,8 @@ def _renamed(row: Row, shared: set[str]) -> Row:
     return {**row, "device": device, "key": f"{pair}{device}"}
 
 
-def _copied(one: Results, row: Row, writer: Writer) -> str | None:
-    path = one.run_path(row)
+def _copied(results: Results, row: Row, writer: Writer) -> str | None:
+    path = results.run_path(row)
     if path is None or not path.exists():
         return None
     target, number = path.name, 1

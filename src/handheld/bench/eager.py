@@ -1,6 +1,7 @@
-"""Plain PyTorch, `pytorch:cpu` or `pytorch:cuda`: the same workload as people write it, as a peer.
+"""Plain PyTorch as a device for comparison, `pytorch:cpu` or `pytorch:cuda`: the workload as users write it.
 
-`reference:cpu` is Handheld's reference, a graph op by op, and no measure of what PyTorch can do.
+`reference:cpu` is different: it is Handheld's reference, which runs a graph op by op, and does not show how
+fast PyTorch can be.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ def is_eager(device: str) -> bool:
 
 
 def processor(device: str) -> str:
-    """The device as the rest of Handheld calls it."""
+    """The same device under the name that the rest of Handheld uses."""
     return f"reference:{device.partition(':')[2] or 'cpu'}" if is_eager(device) else device
 
 
 class Eager:
-    """A workload's model and the updates of its step, where PyTorch is to train them."""
+    """A workload's model and the updates of its step, on the device where PyTorch trains them."""
 
     def __init__(self, spec: ModelSpec, device: str, batch: int, seed: int) -> None:
         import torch
@@ -37,8 +38,8 @@ class Eager:
         modules, losses, optimizers, example = _parts(spec, batch, seed)
         self.model = torch.nn.ModuleDict({name or "model": m for name, m in modules.items()})
         self.model.to(self.where).train()
-        given = torch.utils._pytree.tree_map(lambda one: one.to(self.where), example)
-        self.updates = [(loss, optimizer(), given) for loss, optimizer in zip(losses, optimizers, strict=True)]
+        batch_there = torch.utils._pytree.tree_map(lambda tensor: tensor.to(self.where), example)
+        self.updates = [(loss, optimizer(), batch_there) for loss, optimizer in zip(losses, optimizers, strict=True)]
 
     @property
     def parameters(self) -> int:
@@ -53,7 +54,7 @@ class Eager:
         progress: Callable[[int, int, str], None],
         sensors: bool = True,
     ) -> Run:
-        """Trains for `steps` steps, or at least these and until `seconds` have passed."""
+        """Train for at least `steps` steps and, with `seconds`, until they have passed."""
         from handheld.profile.run import until
         from handheld.profile.watch import Watch
 
@@ -77,7 +78,7 @@ class Eager:
         return loss
 
     def _wait(self, queued: deque[Any]) -> None:
-        """On a GPU the host is at most two steps ahead, as Handheld is."""
+        """On a GPU, let the host be at most two steps ahead, as in Handheld."""
         if self.where != "cuda":
             return
         import torch
@@ -90,8 +91,10 @@ class Eager:
 
 
 def _parts(spec: ModelSpec, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
-    """Modules by name; the loss of each update, a function of the batch; their optimizers, to be
-    made when the modules are where they stay; an example batch."""
+    """The modules by name, the loss of each update as a function of the batch, their optimizers, and an example batch.
+
+    Optimizers are functions, because they must be made after the modules have moved to their device.
+    """
     from handheld.frontend.closures import closure
 
     if isinstance(spec, Suite):
@@ -103,9 +106,7 @@ def _parts(spec: ModelSpec, batch: int, seed: int) -> tuple[Any, list[Any], list
             spec.workload.batch(batch, seed),
         )
     if not isinstance(spec, Factory):
-        raise HandheldError(
-            f"{spec.name} is a step file: there is no model that PyTorch itself could train. Try: --on reference:cpu"
-        )
+        raise HandheldError(f"{spec.name} is a step file, which plain PyTorch cannot train. Try: --on reference:cpu")
     model, loss, optimizer = spec.parts(seed)
     fn = closure(model, loss, 1)
     return {"": model}, [lambda b: fn(b)[0]], [lambda: optimizer], spec.need_example(batch)

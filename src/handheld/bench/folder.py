@@ -1,13 +1,13 @@
-"""The results folder.
+"""The results folder: reading and writing it.
 
-    bench.json          what it is: format and version, devices, machine, settings, all cases
-    results.jsonl   a row a run, in one line of JSON; of two with one key the later one counts
-    runs/           the run files that rows name
-    steps/          captured steps that are still to be run; nothing after the end
-    lock            whose process writes here
+    bench.json      format and version, devices, machine, settings, all cases
+    results.jsonl   one line of JSON per run; of two lines with the same key, the later one counts
+    runs/           the run files that the rows name
+    steps/          captured steps that still have to run; removed at the end
+    lock            the process that writes here
 
-A run is done when its line is there, with its end: a line is written at once and synced, and what
-follows the last line's end was cut off by a kill and does not count.
+A run is done when its whole line is in the file. Each line is written at once and synced. An incomplete
+last line was cut off by a kill and does not count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from handheld.errors import HandheldError, ResultsError
 
 try:
     import fcntl
-except ImportError:  # no Unix: nothing can be locked there, and bench says so
+except ImportError:  # Only Unix has fcntl. Without it no folder can be locked, and bench refuses to run.
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
@@ -36,24 +36,24 @@ INFO, ROWS, RUNS, STEPS, LOCK = "bench.json", "results.jsonl", "runs", "steps", 
 
 
 class Results:
-    """A folder as it was when it was opened."""
+    """The content of a folder at the time when it was opened."""
 
     def __init__(self, folder: Path, info: Info, lines: list[Row], notes: list[str]) -> None:
         self.folder, self.info, self.lines, self.notes = folder, info, lines, notes
 
     @property
     def rows(self) -> list[Row]:
-        """One a key, the latest; in the order they were run."""
+        """The latest row of each key, in the order of the runs."""
         return list({row["key"]: row for row in self.lines}.values())
 
     def run_path(self, row: Row) -> Path | None:
-        """Its run file; None if it has none."""
+        """The run file of a row, or None."""
         name = row.get("run")
         return self.folder / name if name else None
 
 
 def open_results(folder: str | Path) -> Results:
-    """Reads a results folder; ResultsError if it is none, damaged, or of another format."""
+    """Read a results folder. Raises ResultsError if it is not one, is damaged, or has another format."""
     folder = Path(folder)
     info = _info(folder)
     lines, _, notes = _read(folder / ROWS)
@@ -63,9 +63,7 @@ def open_results(folder: str | Path) -> Results:
 def _info(folder: Path) -> Info:
     path = folder / INFO
     if not path.is_file():
-        raise ResultsError(
-            f"{folder} is no results folder: there is no {INFO} in it. Try: handheld bench --out {folder}"
-        )
+        raise ResultsError(f"{folder} is not a results folder: it has no {INFO}. Try: handheld bench --out {folder}")
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         written = info["format"]
@@ -75,15 +73,15 @@ def _info(folder: Path) -> Info:
         ) from None
     if written != FORMAT:
         raise ResultsError(
-            f"{folder} has format {written!r}, of Handheld {info.get('handheld')}; "
-            f"this one reads and writes format {FORMAT}. Try: another --out, or "
+            f"{folder} has format {written!r}, written by Handheld {info.get('handheld')}; "
+            f"this version reads and writes format {FORMAT}. Try: another --out, or "
             "that version of Handheld"
         )
     return _info_today(info)
 
 
 def _info_today(info: dict[str, Any]) -> Info:
-    """With the names that devices have today, for a folder that was written before they were renamed."""
+    """The same with today's device names, for a folder that was written before devices were renamed."""
     devices = info.get("devices", {})
     renamed = {canonical(name): caps | {"kind": canonical(caps.get("kind", ""))} for name, caps in devices.items()}
     cases = [case | {"device": canonical(case["device"])} for case in info.get("cases", [])]
@@ -91,7 +89,7 @@ def _info_today(info: dict[str, Any]) -> Info:
 
 
 def _read(path: Path) -> tuple[list[Row], int, list[str]]:
-    """The rows, how many bytes of the file they are, and what there is to say."""
+    """The rows, how many bytes of the file they take, and notes for the user."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -107,17 +105,17 @@ def _read(path: Path) -> tuple[list[Row], int, list[str]]:
             row["key"], row["status"]
         except (ValueError, KeyError, TypeError):
             raise ResultsError(
-                f"{path} is damaged in line {number}. Try: delete that line; its run is then done again"
+                f"{path} is damaged in line {number}. Try: delete that line; its run will then be repeated"
             ) from None
         device = str(row.get("device", ""))
-        if canonical(device) != device:  # a key ends in the device
+        if canonical(device) != device:  # The key ends with the device, so it must change too.
             row |= {"device": canonical(device), "key": row["key"].removesuffix(device) + canonical(device)}
         rows.append(row)
     return rows, end, notes
 
 
 class Writer:
-    """A folder that this process writes, and no other."""
+    """A results folder that only this process writes."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -125,16 +123,16 @@ class Writer:
         try:
             (self.folder / RUNS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ResultsError(f"{self.folder} cannot be made: {error.strerror}") from error
+            raise ResultsError(f"{self.folder} cannot be created: {error.strerror}") from error
         self._lock = _locked(self.folder)
         self._made = new
 
     def open(self) -> Results | None:
-        """What is there already; a line that was cut off is dropped. None: it is new."""
+        """The rows that exist already, or None for a new folder. An incomplete last line is removed."""
         if not (self.folder / INFO).exists():
             others = {path.name for path in self.folder.iterdir()} - {RUNS, LOCK, f"{INFO}.new"}
             if others or any((self.folder / RUNS).iterdir()):
-                raise ResultsError(f"{self.folder} is no results folder, and holds other files. Try: another --out")
+                raise ResultsError(f"{self.folder} is not a results folder, but holds other files. Try: another --out")
             return None
         results = open_results(self.folder)
         path = self.folder / ROWS
@@ -143,11 +141,11 @@ class Writer:
             with path.open("r+b") as file:
                 file.truncate(end)
                 os.fsync(file.fileno())
-        shutil.rmtree(self.folder / STEPS, ignore_errors=True)  # of a model that may have changed
+        shutil.rmtree(self.folder / STEPS, ignore_errors=True)  # The model may have changed since.
         return results
 
     def describe(self, info: Info) -> None:
-        """Writes bench.json, whole or not at all."""
+        """Write bench.json, completely or not at all."""
         text = json.dumps({"format": FORMAT, **info}, indent=1, allow_nan=False) + "\n"
         new = self.folder / f"{INFO}.new"
         try:
@@ -159,7 +157,7 @@ class Writer:
             raise ResultsError(f"{self.folder / INFO} could not be written: {error.strerror}") from error
 
     def append(self, row: Row) -> None:
-        """A row that is done: its run file first, then its line, both synced."""
+        """Write the row of a finished run: sync its run file first, then its line."""
         run = row.get("run")
         if run:
             _sync(self.folder / run)
@@ -171,7 +169,7 @@ class Writer:
             try:
                 before = os.fstat(file).st_size
                 if os.write(file, line) != len(line):
-                    os.ftruncate(file, before)  # half a line would spoil the next one
+                    os.ftruncate(file, before)  # An incomplete line would damage the next one.
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(file)
             finally:
@@ -181,11 +179,11 @@ class Writer:
         except OSError as error:
             raise ResultsError(
                 f"{path} could not be written: {error.strerror}. Rows before this "
-                "one are kept; make room and run the same command"
+                "one are kept. Try: free some space and run the same command"
             ) from error
 
     def run_file(self, name: str) -> str:
-        """The place of a run file, free: what a kill left there is gone."""
+        """A path for a run file. A file that a killed process left there is removed."""
         for ending in ("", "-wal", "-shm", "-journal"):
             (self.folder / RUNS / f"{name}.run{ending}").unlink(missing_ok=True)
         return f"{RUNS}/{name}.run"
@@ -202,15 +200,15 @@ class Writer:
             os.ftruncate(self._lock, 0)
             os.close(self._lock)
             self._lock = None
-        if self._made and not (self.folder / INFO).exists():  # nothing came of it
+        if self._made and not (self.folder / INFO).exists():  # Nothing was measured, so the new folder is removed.
             (self.folder / LOCK).unlink(missing_ok=True)
-            for made in (self.folder / RUNS, self.folder):
+            for created in (self.folder / RUNS, self.folder):
                 with contextlib.suppress(OSError):
-                    made.rmdir()
+                    created.rmdir()
 
 
 def _locked(folder: Path) -> int | None:
-    """The lock, held as long as this process lives: no kill leaves one behind."""
+    """A lock that is held while this process lives, so a kill does not leave one behind."""
     if fcntl is None:
         raise HandheldError("bench needs file locks, which this system does not have")
     file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -236,7 +234,7 @@ def _sync(path: Path) -> None:
 
 
 def _finite(data: object) -> object:
-    """NaN and infinities are no JSON: they become null."""
+    """The data with null for NaN and infinities, which JSON does not have."""
     if isinstance(data, dict):
         return {str(key): _finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -246,7 +244,7 @@ def _finite(data: object) -> object:
 
 def statuses(rows: Iterable[Row]) -> dict[str, int]:
     """How many rows have each status, the most frequent first."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in rows:
-        found[row["status"]] = found.get(row["status"], 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))

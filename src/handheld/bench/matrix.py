@@ -1,4 +1,4 @@
-"""What is to be run, and in which order: no processor gets the cool machine more often."""
+"""What is to be run, and in which order, so that no device gets the cool machine more often."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEVICES = ("opencl", "pytorch:cpu")
 
 @dataclass(frozen=True)
 class Case:
-    """One run. A model of the user's has no size, and where `batch` is None its own batch size."""
+    """One run. A user's model has no size. If `batch` is None, the model's own batch size is used."""
 
     workload: str
     size: str
@@ -28,7 +28,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """What a row is known by."""
+        """The identity of a row."""
         return f"{self.pair}/{self.device}"
 
     @property
@@ -38,7 +38,7 @@ class Case:
 
     @property
     def file(self) -> str:
-        """The key as a file's name; those of paths have a mark that tells them apart."""
+        """The key as a file name. A key of a path gets a hash, because different paths may look alike."""
         return _file(self.key, self.workload)
 
     @property
@@ -55,8 +55,7 @@ def _file(key: str, workload: str) -> str:
 
 
 def file_mark(workload: str) -> str:
-    """Of the file that a user's model is made of, itself and not what it imports; empty for a
-    workload of the suite, and for a file that is not there."""
+    """A hash of a user's model file (not of its imports); "" for a workload of the suite or a missing file."""
     path = Path(workload if workload.endswith(".step") else workload.rpartition(":")[0])
     if workload in suite.WORKLOADS or not path.is_file():
         return ""
@@ -64,21 +63,21 @@ def file_mark(workload: str) -> str:
 
 
 def expand(names: Iterable[str]) -> tuple[str, ...]:
-    """Workloads by name, or all that have a tag, domain or study: `text`, `liu2019`."""
-    found: dict[str, None] = {}
+    """Workload names, with a tag, domain or study replaced by its workloads: `text`, `liu2019`."""
+    names_found: dict[str, None] = {}
     for name in names:
         group = (
             [w.name for w in suite.WORKLOADS.values() if name in (w.domain, *w.tags, *w.used_in)]
             if name not in suite.WORKLOADS
             else []
         )
-        found |= dict.fromkeys(group or [name])
-    return tuple(found) or tuple(suite.WORKLOADS)
+        names_found |= dict.fromkeys(group or [name])
+    return tuple(names_found) or tuple(suite.WORKLOADS)
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Every name on every device at every batch size; without `batches` at each one's own."""
+    """Every name on every device at every batch size; without `batches`, at each model's own batch size."""
 
     names: tuple[str, ...]
     devices: tuple[str, ...] = DEVICES
@@ -86,36 +85,39 @@ class Matrix:
     size: str = "small"
 
     def cases(self) -> list[Case]:
-        """All of them; an error names what is not known."""
+        """All cases. Raises HandheldError for an unknown name."""
         if self.size not in suite.SIZES:
             raise HandheldError(f"there is no size {self.size!r}. Try: {' or '.join(suite.SIZES)}")
-        for what, given in (("workload", self.names), ("device", self.devices)):
-            if not given:
+        for what, values in (("workload", self.names), ("device", self.devices)):
+            if not values:
                 raise HandheldError(f"there is no {what} to run")
         for batch in self.batches:
             if type(batch) is not int or batch < 1:
-                raise HandheldError(f"a batch of {batch!r} makes no sense: it is 1 or more")
+                raise HandheldError(f"the batch size {batch!r} must be 1 or more")
         devices = dict.fromkeys(map(canonical, self.devices))
-        found: dict[Case, None] = {}
+        cases: dict[Case, None] = {}
         for name in self.names:
             own = check_model(name, self.size)
             size = self.size if name in suite.WORKLOADS else "own"
-            found |= {Case(name, size, device, batch): None for batch in self.batches or (own,) for device in devices}
-        return list(found)
+            cases |= {Case(name, size, device, batch): None for batch in self.batches or (own,) for device in devices}
+        return list(cases)
 
 
 def ordered(cases: Iterable[Case], seed: int) -> list[Case]:
-    """What is captured once runs on its devices one after the other, so that they meet the same
-    machine; who is first takes turns; and what comes when is drawn, so that heat and hours favour
-    no workload and no batch size."""
+    """The cases in the order of their runs.
+
+    All devices of one captured step run directly after each other, so that they meet the machine in the
+    same state. The device that goes first alternates. The rest is in random order, so that heat and time
+    of day favour no workload and no batch size.
+    """
     pairs: dict[str, list[Case]] = {}
     for case in cases:
         pairs.setdefault(case.pair, []).append(case)
     names = sorted(pairs)
     random.Random(seed).shuffle(names)
-    made: list[Case] = []
+    order: list[Case] = []
     for turn, name in enumerate(names):
         group = pairs[name]
         first = turn % len(group)
-        made += group[first:] + group[:first]
-    return made
+        order += group[first:] + group[:first]
+    return order

@@ -1,4 +1,4 @@
-"""A run file in a few numbers. What was not measured is None; it is never zero."""
+"""The main figures of a run file. A figure that was not measured is None, never zero."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from handheld.bench.eager import is_eager
 from handheld.bench.shapes import Measured, RailRow
 from handheld.device import is_gpu
 
-TICKS = 5  # of a sensor, below which joules are noise
+TICKS = 5  # With fewer readings of a sensor, its joules are noise.
 
 
 def measured(run: Run, batch: int, device: str) -> Measured:
-    """Speed, memory and energy of a run; a loss that is no number is said too."""
-    # recording makes PyTorch's own steps longer, so that one other is better
+    """Speed, memory and energy of a run, and whether the loss became NaN."""
+    # Recording makes PyTorch's own steps longer, so a single step without recording is better than many with it.
     times = [run.step_ms(graph, 1 if is_eager(device) else FEW) for graph in run.graphs]
     known = [ms for ms, _ in times if ms is not None]
     step_ms = sum(known) if times and len(known) == len(times) else None
@@ -53,13 +53,13 @@ def rail_row(row: RailEnergy) -> RailRow:
 
 
 def _energy(run: Run, batch: int, device: str) -> Measured:
-    """Every rail, and of one of them joules a sample: what covers the whole system, else what
-    covers the processor that ran."""
+    """Every rail, and joules per sample from one of them: from a rail of the whole system, else of the processor
+    that ran."""
     rows = [row for row in run.energy() if row.ticks >= TICKS and not row.estimate]
-    found: Measured = {"joules_sample": None, "rail": None, "watts": None, "energy": [rail_row(row) for row in rows]}
+    energy: Measured = {"joules_sample": None, "rail": None, "watts": None, "energy": [rail_row(row) for row in rows]}
     kind = (run.meta.get("caps") or {}).get("kind")
-    for wanted in ("system", "gpu" if is_gpu(device, kind) else "cpu", "soc"):
+    for part in ("system", "gpu" if is_gpu(device, kind) else "cpu", "soc"):
         for row in rows:
-            if wanted in row.covers and not row.part_of and row.joules_step:
-                return {**found, "joules_sample": row.joules_step / batch, "rail": row.rail, "watts": row.watts}
-    return found
+            if part in row.covers and not row.part_of and row.joules_step:
+                return {**energy, "joules_sample": row.joules_step / batch, "rail": row.rail, "watts": row.watts}
+    return energy

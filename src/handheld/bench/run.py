@@ -1,4 +1,4 @@
-"""The loop: what is not done yet is prepared, cooled for, measured, and written down as a row."""
+"""The loop of a benchmark: prepares, cools for, measures and records each run that has no row yet."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from handheld.profile.facts import machine, versions
 
 LEAST_STEPS = 5
 TRAINED = "trained"
-_SAME = ("name", "vendor", "driver", "kind", "compute_units")  # what makes a device the same
+_SAME = ("name", "vendor", "driver", "kind", "compute_units")  # Equal values mean the same device.
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How each run is done. Rows of one folder share the first three."""
+    """How each run is done. All rows of a folder share the first three."""
 
-    seconds: float = 3.0  # of steps, after the first; and LEAST_STEPS of them
-    steps: int | None = None  # so many instead
-    seed: int = 0  # of the models, and of the order
-    limit_bytes: int | None = None  # what a run may hold; if None nearly all that is free
-    silence_s: float = 600.0  # without a word, after which a run counts as hung
-    cool_s: float | None = None  # between runs; if None as sensors say
+    seconds: float = 3.0  # How long to train after the first step, and at least LEAST_STEPS steps.
+    steps: int | None = None  # Train this many steps instead.
+    seed: int = 0  # For the models and the order of runs.
+    limit_bytes: int | None = None  # The most memory that a run may hold; None: nearly all that is free.
+    silence_s: float = 600.0  # A run that reports nothing for this long counts as hung.
+    cool_s: float | None = None  # The pause between runs; None: the sensors decide.
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a benchmark is. `left_s` is None until a run has ended."""
+    """How far a benchmark is. `left_s` is None until a run has ended."""
 
     done: int
     count: int
@@ -58,15 +58,16 @@ def run(
     retry: bool = False,
     tell: Callable[[Progress], None] | None = None,
 ) -> Iterator[Row]:
-    """Runs what the folder has no row of yet, and yields rows as they are written.
+    """Run every case that has no row in the folder yet, and yield rows as they are written.
 
-    `matrix` None: what the folder was begun with, and its settings. `retry`: also what did not
-    train. `tell` hears what goes on. Errors come before anything is run; one run's failure is a
-    row. The folder is this process's until the iterator is at its end or closed."""
+    If `matrix` is None, the cases and settings of the folder are used. `retry` also repeats runs that did
+    not train. `tell` is called with the progress. Errors in the arguments are raised before anything runs; a run that
+    fails becomes a row. The folder stays locked until the iterator ends or is closed.
+    """
     if settings is not None:
         check_settings(settings)
     if matrix is not None:
-        matrix.cases()  # what is not known is said before a folder is made
+        matrix.cases()  # Reports unknown names before a folder is created.
     bench = Bench(folder, settings)
     try:
         bench.begin(matrix, retry)
@@ -88,10 +89,10 @@ class Bench:
         self.left: list[Case] = []
         self.count = 0
         self._wall: list[float] = []
-        self._lost: dict[str, str] = {}  # device -> how it went
-        self._pairs: dict[str, Answer] = {}  # what was prepared, or why it could not be
+        self._lost: dict[str, str] = {}  # Lost devices, and how each was lost.
+        self._pairs: dict[str, Answer] = {}  # What was prepared, or why that failed.
 
-    # ── before anything is run ────────────────────────────────────────────────────────────────
+    # ── before the first run ──────────────────────────────────────────────────────────────────
 
     def begin(self, matrix: Matrix | None, retry: bool) -> None:
         old = self.writer.open()
@@ -100,15 +101,15 @@ class Bench:
         elif matrix is None:
             raise ResultsError(f"there is nothing to resume in {self.writer.folder}")
         known = [Case(**case) for case in old.info["cases"]] if old else []
-        wanted = known if matrix is None else matrix.cases()
+        requested = known if matrix is None else matrix.cases()
         ended = {row["key"]: row for row in old.rows} if old else {}
-        files = self._files([case.workload for case in wanted], old, ended)
+        files = self._files([case.workload for case in requested], old, ended)
         self.left = [
             case
-            for case in ordered(wanted, self.settings.seed)
+            for case in ordered(requested, self.settings.seed)
             if case.key not in ended or (retry and ended[case.key]["status"] != TRAINED)
         ]
-        self.count = len(wanted)
+        self.count = len(requested)
         self._wall = [row["wall_s"] for row in ended.values() if row.get("wall_s")]
         devices = dict(old.info["devices"]) if old else {}
         if self.left:
@@ -124,21 +125,21 @@ class Bench:
             "base_celsius": self.heat.base,
             "notes": old.notes if old else [],
             "files": files,
-            "cases": [case.to_json() for case in dict.fromkeys((*known, *wanted))],
+            "cases": [case.to_json() for case in dict.fromkeys((*known, *requested))],
         }
         self.writer.describe(self.info)
 
     def _check_same(self, info: Info) -> None:
-        """Rows that are not measured alike do not belong into one folder."""
+        """Raise ResultsError if new rows could not be compared with those of the folder."""
         folder, own = self.writer.folder, handheld.__version__
         if info["handheld"] != own:
             raise ResultsError(
-                f"{folder} was measured with Handheld {info['handheld']}, and this "
+                f"{folder} was measured with Handheld {info['handheld']}; this "
                 f"is {own}. Try: another --out, and handheld bench --compare"
             )
         if "merged" in info:
             raise ResultsError(
-                f"{folder} was merged from others, and is not measured any further. Try: another --out, and merge again"
+                f"{folder} was merged from other folders and cannot be continued. Try: another --out, and merge again"
             )
         fields = {field.name for field in dataclasses.fields(Settings)}
         before = Settings(**{k: v for k, v in info["settings"].items() if k in fields})
@@ -148,43 +149,44 @@ class Bench:
             then, now = getattr(before, name), getattr(self.settings, name)
             if then != now:
                 raise ResultsError(
-                    f"{folder} was measured with {name}={then}, and now it is {now}:"
-                    f" rows would not be alike. Try: another --out, or "
+                    f"{folder} was measured with {name}={then}, now it is {now}:"
+                    f" rows could not be compared. Try: another --out, or "
                     f"handheld bench --resume {folder}"
                 )
 
     def _files(self, names: list[str], old: Results | None, ended: dict[str, Row]) -> dict[str, str]:
-        """A mark of each file that a workload is made of; an error if one that rows were measured
-        with has changed, or is not here."""
+        """A hash of each file that a workload is made of. Raises ResultsError if a file that rows were measured with
+        has changed or is missing."""
         marks = dict(old.info.get("files", {})) if old else {}
         measured = {row["workload"] for row in ended.values() if row["status"] == TRAINED}
         for name in dict.fromkeys(names):
             before, now = marks.get(name), file_mark(name)
             if before and name in measured and now != before:
-                what = "has changed since" if now else "is not here, and"
+                what = "has changed since" if now else "is missing;"
                 raise ResultsError(
-                    f"{name} {what} {self.writer.folder} was measured with it: rows "
-                    "would not be alike. Try: another --out" + ("" if now else ", or from the folder that it lies in")
+                    f"{name} {what} {self.writer.folder} was measured with it, so rows "
+                    "could not be compared. Try: another --out"
+                    + ("" if now else ", or run from the folder of the file")
                 )
             marks |= {name: now} if now else {}
         return marks
 
     def _devices(self, names: list[str], known: Mapping[str, Caps]) -> dict[str, Caps]:
-        """What they are; an error if one is not here, or is not what it was."""
+        """A description of each device. Raises an error if one is missing, or differs from the folder's."""
         answer = self._call({"do": "describe", "devices": names})
         if answer.status != "done":
             raise DeviceError(answer.reason)
-        found = answer.facts["devices"]
-        for name, caps in found.items():
+        devices = answer.facts["devices"]
+        for name, caps in devices.items():
             before = known.get(name, caps)
             for field in _SAME:
                 if before[field] != caps[field]:
                     raise ResultsError(
                         f"{self.writer.folder} was measured where the {field} of {name} is "
-                        f"{before[field]!r}, and here it is {caps[field]!r}. Try: another --out, "
+                        f"{before[field]!r}, but here it is {caps[field]!r}. Try: another --out, "
                         "and handheld bench --merge"
                     )
-        return found
+        return devices
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────────
 
@@ -287,22 +289,22 @@ class Bench:
         return answer
 
     def _look_for(self, device: str, answer: Answer) -> None:
-        """After a failure: is the device still there? If not, its other runs need not be tried."""
+        """After a failure, check that the device is still there. If it is lost, its other runs are skipped."""
         seen = self._call({"do": "describe", "devices": [device]})
         if seen.status != "done":
             answer.status = "device lost"
-            answer.reason = f"{device} is not there any more: {seen.reason}"
+            answer.reason = f"{device} is no longer available: {seen.reason}"
             self._lost[device] = answer.reason
-        elif answer.status == "device lost":  # it came back
+        elif answer.status == "device lost":  # The device is available again.
             answer.status = "failed"
 
     def _call(self, task: Message, tell: Callable[[str], None] | None = None, limit_bytes: int | None = None) -> Answer:
         return call(task, silence_s=self.settings.silence_s, limit_bytes=limit_bytes, tell=tell or (lambda stage: None))
 
 
-def _take(row: Row, found: Measured) -> None:
-    """Adds what was found to a row."""
-    row.update(cast(Row, found))
+def _take(row: Row, figures: Measured) -> None:
+    """Add the figures to a row."""
+    row.update(cast(Row, figures))
 
 
 def _now() -> str:
@@ -310,10 +312,10 @@ def _now() -> str:
 
 
 def check_settings(settings: Settings) -> None:
-    """Numbers that make no sense, before anything is opened."""
+    """Raise HandheldError for impossible numbers before anything is opened."""
     if settings.steps is not None and settings.steps < 1:
-        raise HandheldError(f"{settings.steps} steps measure nothing")
+        raise HandheldError(f"steps is {settings.steps}. Try: 1 or more")
     if not 0 < settings.seconds < 86_400 or settings.silence_s <= 0:
-        raise HandheldError("seconds of steps, and those without a word, are more than 0")
+        raise HandheldError("--seconds and --timeout must be more than 0")
     if settings.limit_bytes is not None and settings.limit_bytes < 1:
-        raise HandheldError(f"a limit of {settings.limit_bytes} bytes leaves nothing")
+        raise HandheldError(f"a memory limit of {settings.limit_bytes} bytes leaves nothing to train with")

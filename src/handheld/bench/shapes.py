@@ -1,18 +1,18 @@
-"""The shapes of what bench writes and prints: JSON objects, with the names and types of their fields.
+"""The JSON objects that bench writes and prints, with the names and types of their fields.
 
-A field of a class with `total=False` is there if it is known. Rows of older folders have fewer.
+A class with `total=False` has only the fields that are known. Rows of older folders have fewer fields.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypedDict
 
-#: a device as DeviceCaps.to_json describes it
+#: A device, as DeviceCaps.to_json describes it.
 Caps = dict[str, Any]
 
 
 class RailRow(TypedDict):
-    """What one sensor of power measured while steps ran."""
+    """What one power sensor measured while steps ran."""
 
     rail: str
     covers: list[str]
@@ -24,7 +24,7 @@ class RailRow(TypedDict):
 
 
 class Measured(TypedDict, total=False):
-    """What is known of a run besides how it ended."""
+    """The figures of a run."""
 
     # preparing
     data: str
@@ -68,14 +68,14 @@ class Measured(TypedDict, total=False):
 
 
 class Facts(Measured, total=False):
-    """What a child process has found."""
+    """What a child process reports."""
 
     batch: int
     devices: dict[str, Caps]
 
 
 class CaseShape(TypedDict):
-    """A case of a matrix: what is to be run."""
+    """A case of a matrix, which is one run."""
 
     workload: str
     size: str
@@ -96,7 +96,7 @@ class Row(_Ended, Measured):
 
 
 class Info(TypedDict, total=False):
-    """bench.json: what a results folder is."""
+    """The content of bench.json."""
 
     format: int
     handheld: str
@@ -116,7 +116,7 @@ class Info(TypedDict, total=False):
 
 
 class Beside(TypedDict):
-    """The best of another device, beside the best of all."""
+    """The best run of another device, for comparison with the best of all."""
 
     device: str
     batch: int | None
@@ -126,7 +126,7 @@ class Beside(TypedDict):
 
 
 class Frugal(TypedDict):
-    """Where a sample takes the least energy."""
+    """The run with the least energy per sample."""
 
     device: str
     batch: int | None
@@ -153,7 +153,7 @@ class _Line(TypedDict):
 class Line(_Line, total=False):
     """A workload on the report card: where it is fastest, or why it trains nowhere."""
 
-    # it trains
+    # if it trains
     device: str
     processor: str
     batch: int | None
@@ -166,7 +166,7 @@ class Line(_Line, total=False):
     others: list[Beside]
     least_joules: Frugal | None
     not_trained: list[Untrained]
-    # it does not
+    # if it does not train
     status: str
     reason: str
 
@@ -186,7 +186,7 @@ class Side(TypedDict):
 
 
 class Pair(TypedDict):
-    """A key in two folders; `ratios` are b's numbers over a's."""
+    """A key in two folders; `ratios` are b's figures divided by a's."""
 
     key: str
     workload: str
@@ -199,14 +199,14 @@ class Pair(TypedDict):
 
 
 class Mean(TypedDict):
-    """A geometric mean, and of how many rows."""
+    """A geometric mean, and the number of its rows."""
 
     ratio: float
     rows: int
 
 
 class Comparison(TypedDict):
-    """Two folders side by side."""
+    """The comparison of two folders."""
 
     a: str
     b: str

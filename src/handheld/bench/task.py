@@ -1,7 +1,7 @@
-"""One task of the benchmark in a process that may fail, hang or take too much memory: there is always an answer.
+"""Runs one task of the benchmark in a process that may fail, hang or need too much memory.
 
-The process (worker.py) sends {"stage": ...} for what it does now, {"facts": {...}} for what is known so far, and last
-{"status": "done"}, or what stopped it, with {"reason": ...}.
+The caller always gets an answer. The process (worker.py) sends {"stage": ...} for what it does now,
+{"facts": {...}} for what is known so far, and last {"status": "done"}, or another status with {"reason": ...}.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from handheld.bench.shapes import Facts
 from handheld.child import Child, Ending, Message, python_module
 
 COMMAND = python_module("handheld.bench.worker")
-TICK_S = 0.05  # between two looks at its memory
-FREE = 0.9  # of the memory that is free when it begins, which it may take in any case
-SILENCE_TICK_S = 1.0  # over which it is seen whether it computes
+TICK_S = 0.05  # Seconds between two checks of its memory.
+FREE = 0.9  # The share of the memory free at the start that a process may use.
+SILENCE_TICK_S = 1.0  # Seconds over which the computing time is compared.
 
 Tell = Callable[[str], None]
 
 
 @dataclass
 class Answer:
-    """How it went: `status` is "done", or what stopped it, with the reason."""
+    """How the task ended: `status` is "done", or what stopped it, and then `reason` says why."""
 
     status: str
     reason: str = ""
@@ -35,10 +35,14 @@ class Answer:
 
 
 def call(task: Message, *, silence_s: float, tell: Tell, limit_bytes: int | None = None) -> Answer:
-    """Runs a task in a process of its own. It is ended when it holds nearly all that was free, or
-    more than `limit_bytes` (from when it is known what it plans to take: until then it may still
-    say that this does not fit), or when it says nothing for `silence_s` (see Silence)."""
-    with Child(COMMAND) as child:  # ended on Ctrl-C too
+    """Run a task in its own process. The process is ended in three cases:
+
+    - it holds nearly all memory that was free;
+    - it holds more than `limit_bytes`. This counts only after the process has reported what it plans to
+      allocate, because until then it may still report that the plan does not fit;
+    - it reports nothing for `silence_s` (see Silence).
+    """
+    with Child(COMMAND) as child:  # Also ends the process on Ctrl-C.
         child.send(task)
         child.end_of_messages()
         return _listen(child, limit_bytes, silence_s, tell)
@@ -52,7 +56,7 @@ def _listen(child: Child, limit_bytes: int | None, silence_s: float, tell: Tell)
         known = limit_bytes is not None and "planned_bytes" in facts
         limit = min(free, limit_bytes or free) if known else free
         try:
-            said = child.receive(TICK_S)
+            message = child.receive(TICK_S)
         except TimeoutError:
             with contextlib.suppress(psutil.Error):
                 most = max(most, seen.memory_info().rss)
@@ -61,34 +65,36 @@ def _listen(child: Child, limit_bytes: int | None, silence_s: float, tell: Tell)
                 return Answer(
                     "out of memory",
                     f"held {most / 2**20:,.0f} MiB while {stage} and "
-                    f"was ended at the limit of {limit / 2**20:,.0f} MiB",
+                    f"was stopped at the limit of {limit / 2**20:,.0f} MiB",
                     facts,
                 )
             if silence.seconds() > silence_s:
-                return Answer("hung", f"said nothing for {silence_s:.0f} s while {stage}", facts)
+                return Answer("hung", f"reported nothing for {silence_s:.0f} s while {stage}", facts)
             continue
-        if said is None:
+        if message is None:
             return Answer(*_how_it_ended(child.ending()), facts)
         silence = Silence(seen)
-        facts.update(said.get("facts", {}))
-        if "stage" in said:
-            stage = said["stage"]
+        facts.update(message.get("facts", {}))
+        if "stage" in message:
+            stage = message["stage"]
             tell(stage)
-        if "status" in said:
-            return Answer(said["status"], said.get("reason", ""), facts)
+        if "status" in message:
+            return Answer(message["status"], message.get("reason", ""), facts)
 
 
 def _how_it_ended(ending: Ending) -> tuple[str, str]:
-    """The status and the reason of a task that ended without giving them."""
+    """The status and the reason of a process that ended without sending them."""
     if ending.code == -signal.SIGKILL:
-        return "out of memory", "the system ended it (SIGKILL), as it does when memory runs out"
+        return "out of memory", "the system killed it (SIGKILL), as it does when memory runs out"
     return "crashed", ending.describe()
 
 
 class Silence:
-    """How long a process has been silent, in its own time: what it computed, or, where it did
-    nothing, what the clock says. On a machine that is busy with other things building kernels
-    takes long, and is no hanging; nor is a machine that was suspended."""
+    """How long a process has reported nothing: in its own computing time, or by the clock if it computes nothing.
+
+    A machine that is busy with other work, or was suspended, takes longer to build kernels; such a process does
+    not hang.
+    """
 
     def __init__(self, process: psutil.Process) -> None:
         self.process, self._sum = process, 0.0

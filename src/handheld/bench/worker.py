@@ -1,15 +1,15 @@
-"""The process of a run: captures a step into a file, or measures one; see task.py.
+"""The process of one run: captures a step into a file, or measures one (see task.py).
 
-One task comes as JSON on standard input:
+One task arrives as JSON on standard input:
 
-    {"do": "describe", "devices": [...]}                    their descriptions
+    {"do": "describe", "devices": [...]}                    describes the devices
     {"do": "prepare", "workload", "size", "batch", "seed",  captures, writes the step and a batch
      "step": FILE}
-    {"do": "measure", "step": FILE, "device", "run": FILE,  plans; if it fits runs and profiles
+    {"do": "measure", "step": FILE, "device", "run": FILE,  plans; if it fits, runs and profiles
      "steps", "seconds", "limit_bytes", "seed"}
-    {"do": "eager", ...}                                    PyTorch itself trains the workload
+    {"do": "eager", ...}                                    plain PyTorch trains the workload
 
-Capturing is a process of its own, so that what a run holds in memory is the run's.
+Capturing has its own process, so that the memory of the measuring process is that of the run alone.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.run import profile
 from handheld.resolve import ModelSpec, StepFile, open_model
 
-SAY_S = 0.5  # between two words about steps
+SAY_S = 0.5  # Seconds between two reports about steps.
 
 Say = Callable[..., None]
 
 
 class Failed(Exception):
-    """A status, and the reason."""
+    """A task that failed, with its status and reason."""
 
 
 def describe_devices(task: dict[str, Any], say: Say) -> None:
-    found = {}
+    devices = {}
     for device in task["devices"]:
         caps = describe(processor(device)).to_json()
         if device.partition(":")[0] == "opencl":
             from handheld.backends.opencl.devices import find
 
             caps["stable_name"] = f"opencl:{find(device).name}"
-        found[device] = caps
-    say(facts={"devices": found})
+        devices[device] = caps
+    say(facts={"devices": devices})
 
 
 def prepare(task: dict[str, Any], say: Say) -> None:
@@ -65,13 +65,13 @@ def prepare(task: dict[str, Any], say: Say) -> None:
     batch = task["batch"] or spec.default_batch
     step = spec.step([batch], task["seed"])
     if isinstance(spec, StepFile) and task["batch"] and spec.sizes and (task["batch"] not in spec.sizes):
-        raise Failed("failed", f"batch {batch} is not packaged; there are {', '.join(map(str, spec.sizes))}")
+        raise Failed("failed", f"batch {batch} is not in the step file; it has {', '.join(map(str, spec.sizes))}")
     example, by_name, arrays = spec.example(batch), {}, dict[str, np.ndarray]()
     runs = spec.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, batch)]
     for name, share in runs:
-        given = inputs_for(share, step.graphs[name], task["seed"])
-        by_name[name] = list(given) if isinstance(given, dict) else None
-        values = given.values() if isinstance(given, dict) else given
+        inputs = inputs_for(share, step.graphs[name], task["seed"])
+        by_name[name] = list(inputs) if isinstance(inputs, dict) else None
+        values = inputs.values() if isinstance(inputs, dict) else inputs
         arrays |= {f"{name}/{i}": np.asarray(value) for i, value in enumerate(values)}
     facts = {
         "batch": batch,
@@ -100,11 +100,11 @@ def measure(task: dict[str, Any], say: Say) -> None:
     say(facts={"planned_bytes": plan.bytes}, stage="building kernels")
     steps = Steps(say)
     with np.load(path.with_suffix(".npz")) as arrays:
-        given = {name: _given(arrays, name, keys) for name, keys in graphs.items()}
+        inputs = {name: _given(arrays, name, keys) for name, keys in graphs.items()}
     names = list(graphs)
     with profile(
         plan,
-        given[names[0]] if len(names) == 1 else given,
+        inputs[names[0]] if len(names) == 1 else inputs,
         task["run"],
         steps=task["steps"],
         seconds=task["seconds"],
@@ -120,31 +120,31 @@ def measure(task: dict[str, Any], say: Say) -> None:
 
 
 def _limit(task: dict[str, Any], device: str) -> int | None:
-    """What a plan may take: as given, and, of the machine's own memory, no more than what this
-    process may hold (task.py)."""
-    given: int | None = task["limit_bytes"]
+    """The most memory that a plan may use: the given limit and, on a device that shares the machine's memory, no more
+    than this process may hold (task.py)."""
+    limit: int | None = task["limit_bytes"]
     if not describe(device).unified_memory:
-        return given
+        return limit
     held = psutil.Process().memory_info().rss
     room = max(int(FREE * (psutil.virtual_memory().available + held)) - held, 1)
-    return min(given or room, room)
+    return min(limit or room, room)
 
 
 def eager(task: dict[str, Any], say: Say) -> None:
-    say(stage="making the model")
+    say(stage="building the model")
     _open(task["device"])
     spec = _spec(task)
     batch = task["batch"] or spec.default_batch
-    made = Eager(spec, task["device"], batch, task["seed"])
-    say(facts={"batch": batch, "parameters": made.parameters, "data": "synthetic example", "planned_bytes": None})
+    model = Eager(spec, task["device"], batch, task["seed"])
+    say(facts={"batch": batch, "parameters": model.parameters, "data": "synthetic example", "planned_bytes": None})
     steps = Steps(say)
-    with made.profile(task["run"], steps=task["steps"], seconds=task["seconds"], progress=steps) as run:
+    with model.profile(task["run"], steps=task["steps"], seconds=task["seconds"], progress=steps) as run:
         row = {**measured(run, batch, task["device"]), "peak_bytes": run.meta.get("peak_bytes")}
     say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})
 
 
 class Steps:
-    """Says how far it is, and knows when the first step was done."""
+    """Reports the progress, and remembers when the first step was done."""
 
     def __init__(self, say: Say) -> None:
         self.say, self.first_s = say, 0.0
@@ -176,13 +176,13 @@ def _given(arrays: Any, name: str, keys: list[str] | None) -> Any:
 
 
 def _most_resident() -> int:
-    """The most memory this process has held."""
+    """The most memory that this process has held."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _memory(error: Exception) -> bool:
-    """Whether it says that there is no more memory; PyTorch has no class for that on a CPU."""
+    """Whether the error means that memory ran out. PyTorch has no exception class for that on a CPU."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -195,7 +195,7 @@ TASKS = {"describe": describe_devices, "prepare": prepare, "measure": measure, "
 
 def main() -> None:
     parent = Parent()
-    with contextlib.suppress(OSError):  # if memory runs out, this process goes and not another
+    with contextlib.suppress(OSError):  # If memory runs out, the system should kill this process and no other.
         Path("/proc/self/oom_score_adj").write_text("1000")
 
     def say(**words: Any) -> None:
@@ -211,7 +211,7 @@ def main() -> None:
         say(status=stop.args[0], reason=stop.args[1])
     except OutOfMemory as error:
         say(status="out of memory", reason=str(error))
-    except Exception as error:  # whatever a model, a driver or PyTorch raises is a row
+    except Exception as error:  # Any error of a model, a driver or PyTorch becomes a row.
         if _memory(error):
             say(status="out of memory", reason=f"{type(error).__name__}: {error}")
             return

@@ -1,1 +1,1 @@
-"""What only a measurement can tell: which variant of a kernel is fastest, what a device can do."""
+"""Measurements: which variant of a kernel is fastest, and what a device can do at most."""

@@ -1,21 +1,22 @@
-// What a device can do at most: arithmetic in registers, reading and copying memory, nothing at all.
+// Kernels that measure what a device can do at most.
 //
-// flops   each work-item carries WIDE independent sums s = s * a + b of the type T through `rounds`
-//         rounds of 16 steps: enough of them in flight to hide the latency of one. They stay near 1.
-// read    each work-item adds up `rounds` times 4 elements of x, and
-// copy    writes as many of them to y. Element i of item g is g * own + ((g * shift + i * step) & mask):
-//             CPU   own = mask + 1, shift = 0, step = 1           each item walks round its own part
+// flops   Each work-item updates WIDE independent sums s = s * a + b of type T, in `rounds` rounds of 16
+//         steps. Enough sums are in flight to hide the latency of one. Their values stay near 1.
+// read    Each work-item adds up 4 elements of x per round.
+// copy    Each work-item copies 4 elements of x to y per round.
+//         In read and copy, element i of item g is g * own + ((g * shift + i * step) & mask):
+//             CPU   own = mask + 1, shift = 0, step = 1           each item walks through its own part
 //             GPU   own = 0, shift = 1, step = number of items    neighbours read neighbours
-//         The mask keeps the walk inside a working set, a power of two of elements, however long.
-// nothing is what a launch costs.
+//         The mask keeps the walk inside a working set, whose size is a power of two elements.
+// nothing Does nothing: its time is the cost of a launch.
 
 #ifndef T
-#define T float    // float, float4, float16, or the same of half
+#define T float    // float, float4, float16, or the same with half
 #endif
 #ifndef WIDE
-#define WIDE 8     // sums of a work-item
+#define WIDE 8     // sums per work-item
 #endif
-#ifdef FUSED       // as one instruction, which some devices have only in software
+#ifdef FUSED       // one fma instruction, which some devices have only in software
 #define STEP(s, a, b) fma(s, a, b)
 #else
 #define STEP(s, a, b) ((s) * (a) + (b))

@@ -1,9 +1,9 @@
-"""What a device can do at most, measured: arithmetic, memory, transfers, launches.
+"""Measures what a device can do at most: arithmetic, memory, transfers, launches.
 
-Rates of arithmetic and memory are medians of the faster half of several timings, with the range
-between its quartiles: what else a machine does only ever makes a run slower. Everything is timed by
-the host's clock around kernels that run for milliseconds, so that no driver's event timer has to be
-trusted. Results are kept in the user's cache folder for the device and its driver.
+Rates of arithmetic and memory are medians of the faster half of several timings, with the range between
+the quartiles of that half, because other work on the machine only makes a run slower. All times are
+taken by the host's clock around kernels that run for milliseconds, so no driver's event timer has to be
+trusted. Results are stored in the user's cache folder, per device and driver.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     import pyopencl as cl
 
 VERSION = 1
-RUN_SECONDS = 0.012  # a timed run of a kernel, at least
+RUN_SECONDS = 0.012  # Shortest timed run of a kernel.
 RUNS = 9
-SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of working set
-APART = 2 << 20  # bytes that take much longer to walk than a launch
-TRANSFER = 64 << 20  # bytes of a transfer
+SMALLEST, LARGEST = 16 << 10, 1 << 30  # Bytes of the working set.
+APART = 2 << 20  # Reading this many bytes takes much longer than a launch.
+TRANSFER = 64 << 20  # Bytes per transfer.
 LAUNCHES = 200
-DISTURBED = 0.1  # of the processors, that other processes may take
-#: types and sums of a work-item that are tried for arithmetic; the best counts
+DISTURBED = 0.1  # Largest share of the processors that other processes may use.
+#: Vector widths and sums per work-item that are tried for arithmetic. The best result counts.
 WIDTHS, SUMS = ("", "4", "16"), (4, 8, 12)
-#: the kernels of ceilings.cl, by the kinds of their arguments
+#: The arguments of the kernels in ceilings.cl.
 _MEMORY_ARGS: tuple[Arg, ...] = (Buffer(0), Buffer(1), *(Int(0) for _ in range(5)))
 _ARGS: dict[str, tuple[Arg, ...]] = {
     "flops": (Buffer(0), Float(0), Float(0), Int(0)),
@@ -56,7 +56,7 @@ _ARGS: dict[str, tuple[Arg, ...]] = {
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes a second at a working set; a copy counts what it reads and what it writes."""
+    """Bytes per second at a working set. A copy counts the bytes read and the bytes written."""
 
     working_set_bytes: int
     read: Measured
@@ -65,7 +65,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Rates in FLOP/s (a multiplication and an addition are two) and B/s, latencies in seconds."""
+    """Rates in FLOP/s (a multiply-add counts as two) and B/s, latencies in seconds."""
 
     device: str
     driver: str
@@ -79,22 +79,22 @@ class Ceilings:
     to_device_latency_s: Measured
     to_host: Measured
     to_host_latency_s: Measured
-    #: what the host spends to enqueue a kernel; an empty kernel after another on the device; one
-    #: empty kernel, enqueued and waited for
+    #: Seconds of the host to enqueue a kernel; of the device for one empty kernel after another; and to
+    #: enqueue one empty kernel and wait for it.
     launch_enqueue_s: Measured
     launch_device_s: Measured
     launch_round_trip_s: Measured
-    #: of all processors, the share that other processes took meanwhile; None: not known
+    #: Share of all processors that other processes used during the measurement; None if not known.
     others: float | None = None
 
     @property
     def disturbed(self) -> str:
-        """Empty, or why these are likely too low."""
+        """Why the ceilings are probably too low, or ""."""
         return disturbed(self.others)
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second from and to memory that no cache holds."""
+        """Bytes per second from and to memory, beyond all caches."""
         return self.memory[-1].copy.median
 
     def to_json(self) -> dict[str, Any]:
@@ -102,10 +102,10 @@ class Ceilings:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Ceilings:
-        """Raises KeyError, TypeError or ValueError for what is something else."""
+        """Read the JSON form. Raises KeyError, TypeError or ValueError if the data is something else."""
         fields = dict(data)
         if fields.pop("handheld") != "ceilings" or fields.pop("version") != VERSION:
-            raise ValueError("not the ceilings of a device, or of another version")
+            raise ValueError("these are not the ceilings of a device, or they are of another version")
         memory = tuple(
             Memory(int(m["working_set_bytes"]), Measured(**m["read"]), Measured(**m["copy"]))
             for m in fields.pop("memory")
@@ -115,20 +115,19 @@ class Ceilings:
 
 
 def disturbed(others: float | None) -> str:
-    """What a share of other processes means for ceilings; empty: nothing."""
+    """A warning if other processes used too much of the processors, or ""."""
     if others is None or others < DISTURBED:
         return ""
     return (
-        f"likely too low: other processes took {others:.0%} of the processors. Try again when "
-        "they are done: handheld doctor --ceilings"
+        f"probably too low: other processes used {others:.0%} of the processors. Try: handheld doctor --ceilings "
+        "when they are done"
     )
 
 
 def ceilings(device: str = "opencl", fresh: bool = False) -> Ceilings:
-    """Those that were measured before or, where there are none or `fresh` ones are asked for,
-    measured now: that takes some seconds."""
-    found = None if fresh else stored(describe(device))
-    return found or measure(device)
+    """The stored ceilings of a device. If there are none, or with `fresh`, they are measured now in some seconds."""
+    known = None if fresh else stored(describe(device))
+    return known or measure(device)
 
 
 def path_of(caps: DeviceCaps) -> Path:
@@ -138,18 +137,18 @@ def path_of(caps: DeviceCaps) -> Path:
 
 
 def stored(caps: DeviceCaps) -> Ceilings | None:
-    """None also for a file that cannot be understood: measuring again replaces it."""
+    """The stored ceilings, or None, also if the file cannot be read; the next measurement replaces it."""
     try:
-        found = Ceilings.from_json(json.loads(path_of(caps).read_text(encoding="utf-8")))
+        known = Ceilings.from_json(json.loads(path_of(caps).read_text(encoding="utf-8")))
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    return found if (found.device, found.driver) == (caps.name, caps.driver) else None
+    return known if (known.device, known.driver) == (caps.name, caps.driver) else None
 
 
 def measure(device: str, progress: Callable[[str, float], None] = lambda what, part: None) -> Ceilings:
-    """Measures and keeps. `progress` is told what comes next and which part of all is done."""
+    """Measure the ceilings and store them. `progress` gets the name of the next part and the share that is done."""
     if device.partition(":")[0] != "opencl":
-        raise DeviceError(f"{device} has no ceilings of its own. Try: --on opencl")
+        raise DeviceError(f"{device} has no ceilings. Try: --on opencl")
     started, before = time.perf_counter(), _processor_s()
     opened = OpenDevice(opencl_devices.find(device))
     caps = opened.caps
@@ -186,10 +185,10 @@ def measure(device: str, progress: Callable[[str, float], None] = lambda what, p
 
 
 def _processor_s() -> tuple[float, float]:
-    """Seconds that all processors have had, and those of other processes among them."""
+    """Seconds of all processors so far, and the part of them that other processes used."""
     times = psutil.cpu_times()
     rest = times.idle + getattr(times, "iowait", 0.0)
-    return sum(times[:8]), sum(times[:8]) - rest - time.process_time()  # guests are within
+    return sum(times[:8]), sum(times[:8]) - rest - time.process_time()  # User time includes guest time.
 
 
 def _others(before: tuple[float, float]) -> float | None:
@@ -198,13 +197,12 @@ def _others(before: tuple[float, float]) -> float | None:
 
 
 def launch_latencies(device: str) -> tuple[Measured, Measured, Measured]:
-    """Only the launches of `measure`, now: seconds to enqueue one, to run one after another, and
-    to enqueue and wait for one."""
+    """Measure only the launches: seconds to enqueue one, to run one after another, and to enqueue and wait for one."""
     return OpenDevice(opencl_devices.find(device)).launches()
 
 
 def working_sets(caps: DeviceCaps) -> Iterator[int]:
-    """Powers of four, as far as a quarter of the memory goes and in one piece."""
+    """Working sets in powers of four, up to a quarter of the memory and to the largest buffer."""
     size = SMALLEST
     most = min(LARGEST, caps.global_mem_bytes // 4, caps.max_alloc_bytes)
     while size <= most:
@@ -213,16 +211,16 @@ def working_sets(caps: DeviceCaps) -> Iterator[int]:
 
 
 class OpenDevice:
-    """A device that is measured. Work-items are few and long on a CPU, many on a GPU."""
+    """A device that is being measured. It gets few long work-items on a CPU, many on a GPU."""
 
-    def __init__(self, found: opencl_devices.OpenCLDevice) -> None:
-        self.api, self.caps = opencl_devices.opencl(), found.caps
-        self.queue: cl.CommandQueue = self.api.CommandQueue(self.api.Context([found.device]))
+    def __init__(self, device: opencl_devices.OpenCLDevice) -> None:
+        self.api, self.caps = opencl_devices.opencl(), device.caps
+        self.queue: cl.CommandQueue = self.api.CommandQueue(self.api.Context([device.device]))
         self.text = (Path(__file__).parent / "ceilings.cl").read_text(encoding="utf-8")
         on_cpu = self.caps.kind == "cpu"
         self.local = 1 if on_cpu else min(128, self.caps.max_work_group)
         self.items = self.caps.compute_units * (4 if on_cpu else 16 * self.local)
-        self.vector = 16 if on_cpu else 4  # floats that an item moves at once
+        self.vector = 16 if on_cpu else 4  # Floats that a work-item moves at once.
 
     def program(self, **defines: object) -> cl.Program:
         text = with_defines(dict(defines), self.text)
@@ -237,12 +235,12 @@ class OpenDevice:
     def buffer(self, nbytes: int) -> cl.Buffer:
         buffer: cl.Buffer = self.api.Buffer(self.queue.context, self.api.mem_flags.READ_WRITE, nbytes)
         zero = np.array(0, np.uint32)
-        self.api.enqueue_fill_buffer(self.queue, buffer, zero, 0, nbytes)  # so that it exists
+        self.api.enqueue_fill_buffer(self.queue, buffer, zero, 0, nbytes)  # Forces the allocation.
         return buffer
 
     def _rates(self, run: Callable[[int], None], per_round: float, rounds: int = 1) -> Measured:
-        """What a second holds, with at least so many rounds a run and enough of them to time."""
-        run(rounds)  # drivers compile at the first launch
+        """Units per second, where a round has `per_round` units. Adds rounds until a run is long enough to time."""
+        run(rounds)  # Drivers compile at the first launch.
         while min(_clock(run, rounds), _clock(run, rounds)) < RUN_SECONDS and rounds < 2**28:
             rounds *= 2
         rates = sorted(per_round * rounds / _clock(run, rounds) for _ in range(RUNS))
@@ -257,7 +255,7 @@ class OpenDevice:
         best, kind = Measured(0.0, 0.0), ""
         for width in WIDTHS:
             y = self.buffer(4 * items * int(width or 1))
-            # PoCL 3.0's compiler does not survive fma of 16 floats
+            # The compiler of PoCL 3.0 crashes on an fma of 16 floats.
             ways = (False,) if width == "16" else (True, False)
             for sums, fused in itertools.product(SUMS, ways):
                 options = {"FLOPS": 1, "T": scalar + width, "SCALAR": scalar, "WIDE": sums}
@@ -269,9 +267,9 @@ class OpenDevice:
                     kernel.set_args(y, np.float32(0.5), np.float32(0.5), np.int32(rounds))
                     self._launch(kernel, items, local)
 
-                found = self._rates(run, 2.0 * 16 * sums * int(width or 1) * items)
-                if found.median > best.median:
-                    best, kind = found, scalar + width
+                rate = self._rates(run, 2.0 * 16 * sums * int(width or 1) * items)
+                if rate.median > best.median:
+                    best, kind = rate, scalar + width
             y.release()
         return best, kind
 
@@ -282,7 +280,7 @@ class OpenDevice:
     # ── memory ────────────────────────────────────────────────────────────────────────────────
 
     def memory(self, nbytes: int) -> Memory:
-        """A read walks over all of the working set; a copy from one half of it to another."""
+        """A read covers the whole working set; a copy goes from one half of it to the other."""
         program = self.program(T=f"float{self.vector}")
         out = self.buffer(4 * self.vector * self.items)
         x, y = self.buffer(nbytes), self.buffer(nbytes // 2)
@@ -293,20 +291,20 @@ class OpenDevice:
         return Memory(nbytes, read, copy)
 
     def _walk(self, kernel: cl.Kernel, x: cl.Buffer, y: cl.Buffer, nbytes: int) -> Measured:
-        count = nbytes // (4 * self.vector)  # elements
+        count = nbytes // (4 * self.vector)  # Elements.
         copies = kernel.function_name == "copy"
         if self.local == 1:
             items = min(self.items, count // 16)
             part = 1 << (count // items).bit_length() - 1
             walk = (part, 0, 1, part - 1)
-        else:  # no two items write one element
+        else:  # No two items may write the same element.
             items = min(self.items, max(count // self.local, 1) * self.local if copies else 2**31)
             walk = (0, 1, items, count - 1)
 
-        at_once = 4 * items  # elements of a round
-        # a run that covers less than the working set would measure a smaller one
+        at_once = 4 * items  # Elements per round.
+        # A run that covers less than the working set would measure a smaller working set.
         least = max(count // at_once, 1)
-        # and so would a CPU, which finishes an item before the next, if each went round its part
+        # A CPU finishes one item before the next. If each item repeated its own part, the cache would hold it.
         apart = self.local == 1 and nbytes >= APART
 
         def run(rounds: int) -> None:
@@ -321,20 +319,20 @@ class OpenDevice:
     # ── transfers and launches ────────────────────────────────────────────────────────────────
 
     def transfers(self) -> tuple[Measured, Measured, Measured, Measured]:
-        """To the device and back: bytes a second, and the time of four bytes."""
+        """To the device and back: bytes per second, and the seconds of a transfer of four bytes."""
         nbytes = min(TRANSFER, self.caps.max_alloc_bytes // 4)
         device, host = self.buffer(nbytes), np.zeros(nbytes, np.uint8)
         small, few = self.buffer(4), np.zeros(4, np.uint8)
-        copy, found = self.api.enqueue_copy, []
+        copy, results = self.api.enqueue_copy, []
         for ends, tiny in (((device, host), (small, few)), ((host, device), (few, small))):
             copy(self.queue, *ends, is_blocking=True)
             seconds = [_clock(copy, self.queue, *ends) for _ in range(RUNS)]
-            found.append(Measured.of([nbytes / s for s in seconds]))
-            found.append(Measured.of([_clock(copy, self.queue, *tiny) for _ in range(LAUNCHES)]))
-        return found[0], found[1], found[2], found[3]
+            results.append(Measured.of([nbytes / s for s in seconds]))
+            results.append(Measured.of([_clock(copy, self.queue, *tiny) for _ in range(LAUNCHES)]))
+        return results[0], results[1], results[2], results[3]
 
     def launches(self) -> tuple[Measured, Measured, Measured]:
-        """Seconds to enqueue, to run after another, and to enqueue and wait for, a launch."""
+        """Seconds per launch: to enqueue it, to run it after another, and to enqueue it and wait for it."""
         kernel = self.api.Kernel(self.program(T="float"), "nothing")
         target = self.buffer(4)
         kernel.set_args(target)
@@ -346,18 +344,18 @@ class OpenDevice:
             for _ in range(LAUNCHES):
                 enqueue()
 
-        def one() -> None:
+        def wait_for_one() -> None:
             enqueue()
             self.queue.finish()
 
-        one()
+        wait_for_one()
         host, device = [], []
         for _ in range(RUNS):
             started = time.perf_counter()
             host.append(_clock(many) / LAUNCHES)
             self.queue.finish()
             device.append((time.perf_counter() - started) / LAUNCHES)
-        return (Measured.of(host), Measured.of(device), Measured.of([_clock(one) for _ in range(LAUNCHES)]))
+        return (Measured.of(host), Measured.of(device), Measured.of([_clock(wait_for_one) for _ in range(LAUNCHES)]))
 
 
 def _clock(run: Callable[..., object], *args: object) -> float:

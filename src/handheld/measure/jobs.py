@@ -1,4 +1,4 @@
-"""What there is to tune in a step: its distinct signatures, the heaviest first."""
+"""What can be tuned in a step: its distinct signatures, the heaviest first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from handheld.kernels import attention, contract
 from handheld.plan.lowering import Choice, candidates
 from handheld.plan.signature import signature
 
-FLOPS_PER_BYTE = 10  # what a device computes while it moves a byte, roughly: only for the order
+FLOPS_PER_BYTE = 10  # Roughly what a device computes while it moves one byte; used only for the order.
 
 
 @dataclass
 class Job:
-    """One signature: a node that has it, alone in a graph, and how often a step runs its like."""
+    """One signature: a graph with one node that has it, and how often a step runs such a node."""
 
     signature: str
     graph: Graph
@@ -27,30 +27,30 @@ class Job:
 
     @property
     def share(self) -> float:
-        """Of the step's time, in no unit."""
+        """The estimated share of the step's time, without a unit."""
         return self.weight * self.count
 
 
 def find_jobs(graphs: Iterable[Graph], caps: DeviceCaps) -> list[Job]:
-    """One job a signature whose family offers more than one variant."""
-    found: dict[str, Job] = {}
+    """One job per signature whose family offers more than one variant."""
+    jobs: dict[str, Job] = {}
     plain: set[str] = set()
     for graph in graphs:
         for node in graph.nodes:
             key = signature(node, graph)
-            if key in found:
-                found[key].count += 1
+            if key in jobs:
+                jobs[key].count += 1
             elif key not in plain:
                 offered = candidates(node, graph, caps)
                 if len(offered) > 1:
-                    found[key] = Job(key, alone(node, graph), offered, _weight(node, graph))
+                    jobs[key] = Job(key, alone(node, graph), offered, _weight(node, graph))
                 else:
                     plain.add(key)
-    return sorted(found.values(), key=lambda job: -job.share)
+    return sorted(jobs.values(), key=lambda job: -job.share)
 
 
 def alone(node: Node, graph: Graph) -> Graph:
-    """A graph of one node: what it reads comes in, what it makes goes out."""
+    """A graph of this node alone: its inputs and outputs become the graph's."""
     inputs = sorted({view.tensor for view in node.inputs})
     tensors = {t: replace(graph.tensors[t], role="input", name="") for t in inputs}
     tensors |= {t: replace(graph.tensors[t], role="activation", name="") for t in node.outputs}
@@ -66,7 +66,7 @@ def alone(node: Node, graph: Graph) -> Graph:
 
 
 def _torch_dtype(dtype: str) -> str:
-    """What the caller gives and gets for a tensor: halves are float32 outside a plan."""
+    """The type that the caller passes and gets for a tensor: half-precision tensors are float32 outside a plan."""
     return DTYPES[DTYPES[dtype].value].torch
 
 

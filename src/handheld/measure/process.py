@@ -1,4 +1,4 @@
-"""The tuner's worker process (worker.py): asked with a time limit, and started again after it has died."""
+"""The tuner's worker process (worker.py): asked with a time limit, and restarted after it has died."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ COMMAND = python_module("handheld.measure.worker")
 
 
 class WorkerFailed(Exception):
-    """The process is gone; the text says how."""
+    """The process died; the message says how."""
 
 
 class WorkerProcess:
-    """Started when it is first asked, and again after it has died."""
+    """Starts the process at the first request, and again after it has died."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self.command = tuple(command)
@@ -23,11 +23,11 @@ class WorkerProcess:
 
     @property
     def running(self) -> int:
-        """The number of the process that answers now; 0 if none does."""
+        """A number of the process that is running now; 0 if there is none."""
         return self.starts if self._child is not None else 0
 
     def ask(self, message: Message, timeout: float) -> Message:
-        """Its answer. One that crashes, or is silent for too long, is ended: WorkerFailed."""
+        """The answer of the process. Raises WorkerFailed if it crashes, or if it is silent too long and is killed."""
         if self._child is None:
             self.starts += 1
             self._child = Child(self.command)
@@ -44,7 +44,7 @@ class WorkerProcess:
         return answer
 
     def close(self) -> None:
-        """Ends the process, whatever it is doing."""
+        """End the process, even if it is busy."""
         if self._child is not None:
             self._child.close()
             self._child = None

@@ -1,8 +1,8 @@
-"""What it costs to bring bytes to a device and back, by their number; and what launches cost.
+"""Measures what transfers to and from a device cost, by size, and what launches cost.
 
-Each size is copied again and again, waited for every time, as someone does who needs the result: a
-transfer's latency is in it. The two directions take turns, so that what else the machine does hits
-both alike.
+Each size is copied many times. Every copy is waited for, as by a caller who needs the result, so the
+latency of a transfer is included. The two directions alternate, so that other work on the machine affects
+both equally.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from handheld.backends.opencl import devices as opencl_devices
 from handheld.measure import ceilings
 from handheld.measure.timing import Measured
 
-#: bytes: 4 B, what a loss is, to 64 MiB in powers of four
+#: Bytes: from 4 B (the size of a loss) to 64 MiB in powers of four.
 SIZES = tuple(4**n for n in range(1, 14))
-SECONDS = 0.25  # for one size and direction, about, at most
-LEAST, MOST = 9, 400  # copies of a size
+SECONDS = 0.25  # The approximate limit for one size and direction.
+LEAST, MOST = 9, 400  # Copies per size.
 
 TO_DEVICE, TO_HOST = "to_device", "to_host"
 
@@ -38,11 +38,11 @@ def transfer_times(
     seconds: float = SECONDS,
     progress: Callable[[str, float], None] = lambda what, part: None,
 ) -> dict[str, list[Copies]]:
-    """Direction -> for each size its bytes and the seconds of every copy."""
+    """For each direction, a list with the bytes of each size and the seconds of every copy."""
     api = opencl_devices.opencl()
-    found = opencl_devices.find(device)
-    queue = api.CommandQueue(api.Context([found.device]))
-    sizes = [size for size in sizes if size <= found.caps.max_alloc_bytes // 4]
+    opened = opencl_devices.find(device)
+    queue = api.CommandQueue(api.Context([opened.device]))
+    sizes = [size for size in sizes if size <= opened.caps.max_alloc_bytes // 4]
     largest = max(sizes)
     host = np.zeros(largest, np.uint8)
     buffer = api.Buffer(queue.context, api.mem_flags.READ_WRITE, largest)
@@ -55,7 +55,7 @@ def transfer_times(
             ends = {TO_DEVICE: (buffer, host[:size]), TO_HOST: (host[:size], buffer)}
             taken: dict[str, list[float]] = {name: [] for name in ends}
             for ways in ends.values():
-                api.enqueue_copy(queue, *ways, is_blocking=True)  # drivers prepare at the first
+                api.enqueue_copy(queue, *ways, is_blocking=True)  # Drivers do extra work at the first copy.
             began = time.perf_counter()
             while _more(taken[TO_HOST], time.perf_counter() - began, 2 * seconds):
                 for name, ways in ends.items():
@@ -75,7 +75,7 @@ def _more(taken: list[float], spent: float, seconds: float) -> bool:
 
 
 def launch_times(device: str) -> dict[str, Measured]:
-    """Seconds of an empty kernel: for the host to enqueue it, for the device to run it after
-    another, and to enqueue it and wait for it."""
+    """Seconds of an empty kernel: for the host to enqueue it, for the device to run it after another, and to enqueue
+    it and wait for it."""
     enqueue, after, round_trip = ceilings.launch_latencies(device)
     return {"enqueue": enqueue, "device": after, "round_trip": round_trip}

@@ -1,15 +1,15 @@
-"""Finds the fastest variant for every signature of a step, and writes it down as it goes.
+"""Finds the fastest variant for every signature of a step, and records each result at once.
 
 For each signature, the heaviest first:
 
-    1. every candidate runs once, is checked, and is timed briefly; the family's own comes first
-    2. the best few and the family's own take turns and are timed longer; the best median wins, if
-       it beats the family's own by more than noise
+    1. Every candidate runs once, is checked, and is timed briefly. The default variant comes first.
+    2. The best few and the default alternate and are timed longer. The best median wins if it beats
+       the default by more than noise.
 
-A signature gets a part of the budget by its estimated share of the step; candidates for which
-there is no time are left to the next run. The record is written after every candidate. A candidate
-that is wrong, that the driver rejects, or that takes the child process down is in the record too,
-and is never tried again.
+Each signature gets a part of the budget by its estimated share of the step. Candidates that do not fit
+in the budget are left to the next run. The record is written after every candidate. It also holds
+candidates that gave a wrong result, were rejected by the driver, or crashed the child process; these are
+never tried again.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from handheld.plan.precision import prepare
 from handheld.plan.tuning import Entry, TuningRecord
 from handheld.step import Step
 
-TIMEOUT = 30.0  # seconds for a candidate: some drivers compile for many
-BRIEF, LONG, ROUNDS = 0.02, 0.03, 5  # seconds of timing, and turns in the second part
-FINALISTS, NEAR = 4, 1.25  # how many, and how much slower than the best, get to the second part
-WORTH = 0.98  # of the family's own time: less is noise
-LEAST = 1.0  # seconds that any signature gets
+TIMEOUT = 30.0  # Seconds per candidate; some drivers compile for many seconds.
+BRIEF, LONG, ROUNDS = 0.02, 0.03, 5  # Seconds of timing in parts 1 and 2, and rounds in part 2.
+FINALISTS, NEAR = 4, 1.25  # Part 2: how many candidates, and how much slower than the best they may be.
+WORTH = 0.98  # A variant must be below this share of the default's time; a smaller gain is noise.
+LEAST = 1.0  # Seconds that every signature gets at least.
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the search stands."""
+    """How far the search is."""
 
     signature: str
     position: int
@@ -53,7 +53,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Row:
-    """One signature of the step and what is known of it."""
+    """One signature of the step, and its entry in the record."""
 
     signature: str
     count: int
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def saved_ms(self) -> float:
-        """Of a whole step."""
+        """Milliseconds saved per step."""
         entry = self.entry
         if entry is None or entry.default_ms is None or entry.best_ms is None:
             return 0.0
@@ -70,8 +70,7 @@ class Row:
 
 @dataclass
 class Tuner:
-    """A search over jobs on one device. `record` is what is known so far; it is written to `path`
-    as the search goes on."""
+    """A search over jobs on one device. `record` holds the results so far; it is written to `path` as they arrive."""
 
     device: str
     caps: DeviceCaps
@@ -81,15 +80,15 @@ class Tuner:
     worker: WorkerProcess = field(default_factory=WorkerProcess)
     timeout: float = TIMEOUT
     progress: Callable[[Progress], None] = lambda now: None
-    #: signatures that could not be timed at all
+    #: Signatures that could not be timed at all.
     notes: list[str] = field(default_factory=list)
 
     def run(self, budget: float) -> None:
-        """Ends when everything is tuned, or within about `budget` seconds. KeyboardInterrupt loses
-        the candidate under way and no more."""
+        """Search until everything is tuned, or for about `budget` seconds. KeyboardInterrupt loses only the candidate
+        that is being tried."""
         deadline = time.monotonic() + budget
         waiting = [(i, job) for i, job in enumerate(self.jobs) if not self._entry(job).done]
-        # what was begun and not finished has a best already: new shapes first
+        # Unfinished signatures already have a best variant, so new ones come first.
         waiting.sort(key=lambda item: self._entry(item[1]).best_ms is not None)
         try:
             for n, (position, job) in enumerate(waiting):
@@ -118,7 +117,7 @@ class Tuner:
 
 
 def tune(step: Step, device: str, seconds: float, precision: str = "float32") -> Path:
-    """The graphs of a step that train, on a device; what is known already is kept."""
+    """Tune the graphs of a step that train on a device. Known results are kept."""
     if device.partition(":")[0] != "opencl":
         raise PlanError(f"{device} has no variants to choose from. Try: opencl")
     caps = describe(device)
@@ -130,8 +129,8 @@ def tune(step: Step, device: str, seconds: float, precision: str = "float32") ->
 
 
 def known_record(new: TuningRecord) -> tuple[TuningRecord, Path, list[str]]:
-    """What is known of the device already, where it is kept, and a note if that was damaged. Entries that the
-    kernels of today do not fit are left out."""
+    """The record of the device so far, its path, and a note if the file was damaged. Entries that do not fit today's
+    kernels are left out."""
     path = new.path()
     try:
         for kept in (path, new.earlier_path()):
@@ -141,21 +140,21 @@ def known_record(new: TuningRecord) -> tuple[TuningRecord, Path, list[str]]:
                 return record, path, []
         return new, path, []
     except PlanError as error:
-        return new, path, [f"{error}. It is replaced"]
+        return new, path, [f"{error}. A new record replaces it"]
 
 
 class _Search:
-    """One signature."""
+    """The search over the variants of one signature."""
 
     def __init__(self, tuner: Tuner, job: Job, position: int, until: float, deadline: float):
         self.tuner, self.job, self.position = tuner, job, position
         self.until, self.deadline = until, deadline
         self.entry = tuner.record.entries.setdefault(job.signature, Entry())
         self.entry.candidates = len(job.candidates)
-        self.process = 0  # the child process that has this node open
+        self.process = 0  # The child process that has this node open.
 
     def run(self) -> None:
-        """Both parts. What is found is in the record, whatever happens in between."""
+        """Run both parts. Every result is recorded at once, so an interruption loses nothing else."""
         entry, finished = self.entry, True
         own = self._attempt(None)
         fresh = 0
@@ -196,13 +195,13 @@ class _Search:
     # ── the child ─────────────────────────────────────────────────────────────────────────────
 
     def _attempt(self, choice: Choice | None, seconds: float = BRIEF) -> float | None:
-        """Milliseconds; None for a candidate that fails, or that another one equals."""
+        """Milliseconds, or None for a candidate that fails or that equals another one."""
         self._open()
         return None if self._failed(choice) else self._ask(choice, seconds)
 
     def _open(self) -> None:
-        """Makes the node the child's subject and gives it a reference: the family's own variant or,
-        where that fails, the first that ran. A new child knows nothing."""
+        """Open the node in the child process and run a reference there: the default variant or, if that fails, the
+        first variant that runs. A new child process has neither."""
         worker = self.tuner.worker
         while not worker.running or worker.running != self.process:
             try:
@@ -220,7 +219,7 @@ class _Search:
                 self._ask(reference[0], 0.0)
 
     def _ask(self, choice: Choice | None, seconds: float) -> float | None:
-        """Milliseconds of a variant. A failure is remembered."""
+        """Milliseconds of a variant. A failure is recorded."""
         plain = None if choice is None else dict(choice)
         try:
             answer = self.tuner.worker.ask(
@@ -240,7 +239,7 @@ class _Search:
         entry = self.entry
         entry.choice, entry.default_ms, entry.best_ms = None, own, own
         if own is None and len(entry.timed) < 2:
-            return  # nothing vouches for a result that no other variant has
+            return  # Without a second variant, nothing confirms the result.
         final = self._finals(own)
         if not final:
             return
@@ -251,7 +250,7 @@ class _Search:
         entry.choice, entry.best_ms = best
 
     def _finals(self, own: float | None) -> list[tuple[Choice | None, float]]:
-        """The best few and the family's own take turns."""
+        """Time the best few and the default in turns."""
         ranked = sorted(self.entry.timed, key=lambda row: row[1])[:FINALISTS]
         slowest = min([ms for _, ms in ranked[:1]] + ([] if own is None else [own])) * NEAR
         left: list[Choice | None] = [choice for choice, ms in ranked if ms <= slowest]
@@ -259,13 +258,13 @@ class _Search:
             left.insert(0, None)
         times: list[list[float]] = [[] for _ in left]
         for _ in range(ROUNDS):
-            for choice, found in zip(left, times, strict=True):
-                # a new child builds again what it is asked for
+            for choice, samples in zip(left, times, strict=True):
+                # A new child process has to build the variant again.
                 ms = self._attempt(choice, LONG)
                 if ms is not None:
-                    found.append(ms)
+                    samples.append(ms)
         return [
-            (choice, median(found))
-            for choice, found in zip(left, times, strict=True)
-            if found and not self._failed(choice)
+            (choice, median(samples))
+            for choice, samples in zip(left, times, strict=True)
+            if samples and not self._failed(choice)
         ]

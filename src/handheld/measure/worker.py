@@ -1,13 +1,13 @@
-"""The process in which candidates run: a driver that hangs or crashes takes this down, not more.
+"""The process in which candidates run, so that a driver that hangs or crashes affects only this process.
 
-It reads a JSON object a line and answers with one:
+It reads one JSON object per line and answers with one:
 
-    {"do": "open", "device": "opencl:0", "graph": {...}}   a graph of one node becomes the subject
+    {"do": "open", "device": "opencl:0", "graph": {...}}   opens a graph of one node
     {"do": "try", "choice": {...}, "seconds": 0.03}        lowers, builds, runs and checks a variant
                                                            the first time, and times it every time
 
-The first choice that runs is the reference of all others: it should be the family's own, null.
-A result is read from memory that held NaN before, so that what a kernel leaves out is seen.
+The first choice that runs is the reference for all others; it should be null, the family's default. Output
+memory is filled with NaN before a run, so that missing outputs are noticed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from handheld.run.verify import relative_error
 if TYPE_CHECKING:
     import pyopencl as cl
 
-TOLERANCE = 2e-5  # both sides are float32
-HALF_TOLERANCE = 2.0**-11  # both are rounded to halves, perhaps to neighbouring ones
-SAMPLE_SECONDS = 1e-3  # what a clock reading and a wait are small against
-PERIOD = 1_000_003  # elements after which random inputs repeat; a prime, so no row equals another
+TOLERANCE = 2e-5  # Both sides are float32.
+HALF_TOLERANCE = 2.0**-11  # Both sides are rounded to half precision, possibly to neighbouring values.
+SAMPLE_SECONDS = 1e-3  # Long enough to make a clock reading and a wait negligible.
+PERIOD = 1_000_003  # Random inputs repeat after so many elements. It is a prime, so no two rows are equal.
 
 
 class Subject:
@@ -51,14 +51,14 @@ class Subject:
     ) -> None:
         self.api = opencl_devices.opencl()
         self.found, self.queue, self.graph = found, queue, graph
-        self.programs = programs  # by their text; many choices are arguments only
+        self.programs = programs  # By source text, because many choices change only arguments.
         self.node = graph.nodes[0]
         self.reference: dict[int, np.ndarray] = {}
         self.bound: dict[str, Work] = {}
         self.submitter = Enqueuer()
         self._lowered: dict[tuple[Launch, ...], str] = {}
         self._scratch: list[cl.Buffer] = []
-        self._all: list[cl.Buffer] = []  # what is bound somewhere must live
+        self._all: list[cl.Buffer] = []  # Keeps every bound buffer alive.
         self._buffers = {t: self._buffer(tensor.nbytes) for t, tensor in graph.tensors.items()}
         self._places = OwnBuffers(queue.context, graph, self._buffers, self._scratch)
         random = np.random.default_rng(0)
@@ -109,8 +109,8 @@ class Subject:
             return build(self.queue.context, text)
         except self.api.Error as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
-            said = next((line for line in lines if "error" in line.lower()), lines[0])
-            raise HandheldError(f"the driver could not build it: {said.strip()}") from None
+            line = next((text for text in lines if "error" in text.lower()), lines[0])
+            raise HandheldError(f"the driver could not build it: {line.strip()}") from None
 
     def _fill(self) -> None:
         for buffer in (*(self._buffers[t] for t in self.node.outputs), *self._scratch):
@@ -122,7 +122,7 @@ class Subject:
         self.queue.finish()
 
     def _error(self) -> float:
-        """The worst output's, against the reference; the first result becomes the reference."""
+        """The largest relative error of the outputs. The first result becomes the reference."""
         worst = 0.0
         for t in self.node.outputs:
             tensor = self.graph.tensors[t]
@@ -133,7 +133,7 @@ class Subject:
         return worst
 
     def time(self, choice: Choice | None, seconds: float) -> list[float]:
-        """Seconds a run, each sample over as many runs as a clock can tell apart."""
+        """Seconds per run. Each sample covers enough runs for the clock to resolve."""
         bound = self.bound[_key(choice)]
         started = time.perf_counter()
         self._run(bound, 1)
@@ -162,13 +162,13 @@ def _random(random: np.random.Generator, size: int, dtype: str) -> np.ndarray:
     few = min(size, PERIOD)
     if DTYPES[dtype].is_float:
         drawn: np.ndarray = random.standard_normal(few, np.float32).astype(DTYPES[dtype].numpy)
-    else:  # an index of 0 or 1 exists in any tensor
+    else:  # 0 and 1 are valid indices for every tensor.
         drawn = random.integers(0, 2, few).astype(DTYPES[dtype].numpy)
     return np.resize(drawn, size)
 
 
 def _difference(got: np.ndarray, want: np.ndarray) -> float:
-    """As relative_error, quickly where nothing is wrong: tensors may be large."""
+    """As relative_error, but fast for equal results, because tensors may be large."""
     if got.dtype == np.float32:
         gap, scale = got - want, float(np.vdot(want, want))
         square = float(np.vdot(gap, gap))
@@ -178,7 +178,7 @@ def _difference(got: np.ndarray, want: np.ndarray) -> float:
 
 
 class Worker:
-    """Keeps the device open from one subject to the next."""
+    """Keeps the device open from one graph to the next."""
 
     def __init__(self) -> None:
         self.device = ""
@@ -186,33 +186,33 @@ class Worker:
         self.programs: dict[str, cl.Program] = {}
         self.subject: Subject | None = None
 
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        if asked["do"] == "open":
-            return self._open(asked["device"], asked["graph"])
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "open":
+            return self._open(request["device"], request["graph"])
         if self.subject is None:
-            raise HandheldError("nothing is open")
-        return self.subject.attempt(asked["choice"], asked["seconds"])
+            raise HandheldError("no graph is open")
+        return self.subject.attempt(request["choice"], request["seconds"])
 
     def _open(self, device: str, graph: dict[str, Any]) -> dict[str, Any]:
         if self.subject is not None:
             self.subject.close()
             self.subject = None
-        found = opencl_devices.find(device)
+        opened = opencl_devices.find(device)
         if self.queue is None or self.device != device:
             api = opencl_devices.opencl()
-            self.queue, self.device = api.CommandQueue(api.Context([found.device])), device
+            self.queue, self.device = api.CommandQueue(api.Context([opened.device])), device
             self.programs.clear()
-        self.subject = Subject(found, self.queue, check(from_json(graph)), self.programs)
+        self.subject = Subject(opened, self.queue, check(from_json(graph)), self.programs)
         return {}
 
 
 def main() -> None:
-    """Answers until its standard input ends."""
+    """Answer requests until standard input ends."""
     parent, worker = Parent(), Worker()
-    while (asked := parent.receive()) is not None:
+    while (request := parent.receive()) is not None:
         try:
-            reply = worker.answer(asked)
-        except Exception as error:  # a driver has errors of its own: any is an answer
+            reply = worker.answer(request)
+        except Exception as error:  # Drivers raise their own types of errors; each one is an answer.
             name = "" if isinstance(error, HandheldError) else f"{type(error).__name__}: "
             reply = {"failed": f"{name}{error}"}
         parent.send(reply)

@@ -1,4 +1,4 @@
-"""A batch meets its graph: which graph it is for, and whether it fits, before anything runs."""
+"""Checks a batch before anything runs: which graph it is for, and whether it fits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def batch_sizes(names: Iterable[str], kind: str) -> dict[int, str]:
-    """Batch size -> graph, of the graphs named `kind@size`."""
-    found = {}
+    """Maps each batch size to its graph, for the graphs named `kind@size`."""
+    sizes = {}
     for name in names:
         base, _, size = name.partition("@")
         if base == kind and size.isdigit():
-            found[int(size)] = name
-    return dict(sorted(found.items()))
+            sizes[int(size)] = name
+    return dict(sorted(sizes.items()))
 
 
 def choose_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, ...]) -> str:
-    """The graph of a kind (train, evaluate, predict) that was made for this batch."""
+    """The graph of a kind (train, evaluate, predict) that was captured for this batch."""
     sizes = batch_sizes(graphs, kind)
     if kind in graphs or not sizes:
         return kind
@@ -42,16 +42,18 @@ def choose_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, .
             return name
     size = next((s[0] for s in shapes if s), 0)
     if size in sizes:
-        return sizes[size]  # check_batch says what else does not fit
+        return sizes[size]  # check_batch reports what else does not fit.
     raise BatchError(
-        f"a batch of {size} fits no {kind} graph; packaged are batches of "
-        f"{', '.join(map(str, sizes))}. Others need `handheld package --batch`"
+        f"a batch of {size} fits no {kind} graph; the step has batches of "
+        f"{', '.join(map(str, sizes))}. Try: handheld package --batch {size}"
     )
 
 
 def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> list[np.ndarray]:
-    """The batch in the graph's order and types, or an error that says what does not fit. Not
-    `own`: where nothing has to be converted it is the caller's memory."""
+    """The batch in the graph's order and types. Raises BatchError with what does not fit.
+
+    If `own` is false, an array that needs no conversion is returned without a copy.
+    """
     names = [given.name for given in graph.inputs]
     if len(batch) == 1 and isinstance(batch[0], Mapping):
         missing = [n for n in names if n not in batch[0]]
@@ -63,13 +65,13 @@ def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> li
     ranges = graph.ranges
     arrays = []
     for given, value in zip(graph.inputs, batch, strict=True):
-        name, wanted = given.name, graph.tensors[given.tensor]
+        name, tensor = given.name, graph.tensors[given.tensor]
         array = _array(value, name, given.torch_dtype)
-        if array.shape != wanted.shape:
+        if array.shape != tensor.shape:
             raise BatchError(
-                f"input {name!r} of graph {graph.name!r} has shape {array.shape}; the plan is made for {wanted.shape}"
+                f"input {name!r} of graph {graph.name!r} has shape {array.shape}; the plan was made for {tensor.shape}"
             )
-        arrays.append(_convert(array, wanted.dtype, name, given.torch_dtype, own))
+        arrays.append(_convert(array, tensor.dtype, name, given.torch_dtype, own))
         if name in ranges and array.size:
             _check_range(arrays[-1], ranges[name])
     return arrays
@@ -79,12 +81,12 @@ def _array(value: Any, name: str, torch_dtype: str) -> np.ndarray:
     if not hasattr(value, "detach"):
         return np.asarray(value)
     try:
-        found: np.ndarray = value.detach().cpu().numpy()
-    except TypeError:  # bfloat16, for one, is not known to NumPy
+        array: np.ndarray = value.detach().cpu().numpy()
+    except TypeError:  # NumPy has no bfloat16.
         raise BatchError(
             f"input {name!r} is {str(value.dtype).removeprefix('torch.')}; the model was captured with {torch_dtype}"
         ) from None
-    return found
+    return array
 
 
 def _check_range(array: np.ndarray, allowed: IndexRange) -> None:

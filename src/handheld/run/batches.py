@@ -1,8 +1,8 @@
-"""Epochs of batches of one size, from arrays or from anything that can be iterated.
+"""Epochs of batches of one size, from arrays or from any iterable.
 
-An epoch is decided by its number alone: `data.epoch(3)` gives the same batches in the same order
-whenever it is asked for, and `data.epoch(3, start=10)` the same without the first ten. That is all
-a checkpoint has to remember.
+The number of an epoch decides its batches: `data.epoch(3)` always gives the same batches in the same
+order, and `data.epoch(3, start=10)` gives them without the first ten. So a checkpoint only has to
+remember the number of the epoch and the position in it.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from handheld.errors import DataError
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
-#: what a training step takes: arrays in order, or one dictionary of them
+#: What a training step takes: arrays in order, or one dictionary of arrays.
 Batch = tuple[Any, ...]
 
 
 @runtime_checkable
 class Data(Protocol):
-    """Batches of one size, again and again. `dropped` counts the samples that the last epoch left
-    out because the last batch was short."""
+    """Batches of one size that can be read repeatedly.
+
+    `dropped` counts the samples that the last epoch left out because its last batch was incomplete.
+    """
 
     batch_size: int
     dropped: int
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from batch `start` on."""
+        """The batches of an epoch, starting at batch `start`."""
         ...
 
 
 class Indexed(ABC):
-    """Samples that can be taken in any order; each epoch shuffles them by its own seed."""
+    """Samples that can be taken in any order. Each epoch shuffles them with its own seed."""
 
     def __init__(self, count: int, batch_size: int, *, shuffle: bool, seed: int, keep_short: bool, name: str) -> None:
         if batch_size < 1:
-            raise DataError(f"a batch of {batch_size} samples makes no sense. Try: 1 or more")
+            raise DataError(f"the batch size is {batch_size}. Try: 1 or more")
         if not count:
             raise DataError(f"{name} has no samples")
         if count < batch_size and not keep_short:
@@ -54,14 +56,14 @@ class Indexed(ABC):
         self.dropped = 0 if keep_short else count % batch_size
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """The number of batches per epoch."""
         return (self.samples - self.dropped + self.batch_size - 1) // self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
         return self.epoch(0)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from batch `start` on."""
+        """The batches of an epoch, starting at batch `start`."""
         order = np.arange(self.samples)
         if self.shuffle:
             order = self._generator(number).permutation(self.samples)
@@ -70,22 +72,24 @@ class Indexed(ABC):
             yield self.take(indices, self._generator(number, batch + 1))
 
     def _generator(self, *place: int) -> np.random.Generator:
-        """Random numbers for one place: nothing that was drawn before changes them."""
+        """Random numbers for one place (epoch, batch), independent of all earlier draws."""
         return np.random.default_rng((self.seed % 2**32, *place))
 
     @property
     @abstractmethod
     def content(self) -> int:
-        """A number that is another one where the samples are others."""
+        """A checksum of the samples: other samples give another number."""
 
     @abstractmethod
     def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
-        """These samples, as one batch; `random` is for augmentation."""
+        """These samples as one batch. `random` serves augmentation."""
 
 
 class ArrayData(Indexed):
-    """Arrays with one row a sample: `ArrayData(x, y, batch_size=64)`. With `shift`, each image of
-    the first array is moved by up to so many pixels, differently in each epoch."""
+    """Arrays with one row per sample: `ArrayData(x, y, batch_size=64)`.
+
+    With `shift`, each image of the first array is moved by up to that many pixels, differently in each epoch.
+    """
 
     def __init__(
         self,
@@ -105,16 +109,16 @@ class ArrayData(Indexed):
             shapes = ", ".join(str(array.shape) for array in self.arrays)
             raise DataError(
                 f"the arrays of {name} have the shapes {shapes}. "
-                "Their first dimensions must be the same number of samples"
+                "The first dimension of each must be the number of samples"
             )
         super().__init__(lengths[0], batch_size, shuffle=shuffle, seed=seed, keep_short=keep_short, name=name)
         self.shift = shift
         if shift and (self.arrays[0].ndim != 4 or shift < 0):
             raise DataError(
                 f"{name} of shape {self.arrays[0].shape} cannot be shifted by {shift}. "
-                "Only images [n, channels, height, width] can"
+                "Try: images [n, channels, height, width], or shift=0"
             )
-        self._edge = self.arrays[0].min() if shift else 0  # what moves in from outside
+        self._edge = self.arrays[0].min() if shift else 0  # The value of pixels that move in from outside.
 
     @cached_property
     def content(self) -> int:
@@ -128,8 +132,8 @@ class ArrayData(Indexed):
 class IterableData:
     """Any iterable of batches: a list, a DataLoader, or a function of the epoch's number.
 
-    The first batch says how large batches are. Shorter ones are dropped and counted, longer ones
-    are an error. An iterator that cannot start again serves one epoch.
+    The first batch sets the batch size. Smaller batches are dropped and counted; a larger one is an
+    error. An iterator that cannot be restarted serves one epoch only.
     """
 
     def __init__(self, batches: Iterable[Any] | Callable[[int], Iterable[Any]], name: str = "the iterable") -> None:
@@ -146,8 +150,8 @@ class IterableData:
         return self.epoch(0)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from batch `start` on; those before are read and left out."""
-        self.dropped = given = 0
+        """The batches of an epoch, starting at batch `start`. Earlier batches are read and skipped."""
+        self.dropped = count = 0
         for item in self._items(number):
             batch = _as_batch(item)
             size = _rows(batch)
@@ -160,11 +164,11 @@ class IterableData:
             if size < self.batch_size:
                 self.dropped += size
                 continue
-            if given >= start:
+            if count >= start:
                 yield batch
-            given += 1
-        if not given:
-            raise DataError(f"{self.name} gave no batches in epoch {number}")
+            count += 1
+        if not count:
+            raise DataError(f"{self.name} has no batches in epoch {number}")
 
     def _items(self, number: int) -> Iterable[Any]:
         if callable(self.batches):
@@ -172,7 +176,7 @@ class IterableData:
         once = iter(self.batches) is self.batches
         if once and self._spent:
             raise DataError(
-                f"{self.name} can be read once only and epoch {number} needs it again. "
+                f"{self.name} can be read only once, and epoch {number} needs it again. "
                 "Try: a list, or a function that makes a new one for each epoch"
             )
         self._spent = True
@@ -180,14 +184,14 @@ class IterableData:
 
 
 def checksum(*arrays: Array) -> int:
-    found = 0
+    crc = 0
     for array in arrays:
-        found = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, found)
-    return found
+        crc = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, crc)
+    return crc
 
 
 def shifted(x: Array, by: int, edge: Any, random: np.random.Generator) -> Array:
-    """x[n, c, h, w], each image moved by up to `by` pixels both ways."""
+    """x[n, c, h, w] with each image moved by up to `by` pixels in both directions."""
     n, _, height, width = x.shape
     wide = np.pad(x, ((0, 0), (0, 0), (by, by), (by, by)), constant_values=edge)
     down = random.integers(0, 2 * by + 1, (n, 1)) + np.arange(height)  # [n, h]
@@ -197,7 +201,7 @@ def shifted(x: Array, by: int, edge: Any, random: np.random.Generator) -> Array:
 
 
 def stratified(labels: Any, share: float, seed: int) -> tuple[Array, Array]:
-    """Indices of a training and a test set: `share` of each class, drawn by `seed`, is held out."""
+    """Indices of a training and a test set. `share` of each class is held out, drawn with `seed`."""
     _check_share(share)
     labels, rng = np.asarray(labels), np.random.default_rng(seed % 2**32)
     test: list[Array] = []
@@ -211,28 +215,28 @@ def stratified(labels: Any, share: float, seed: int) -> tuple[Array, Array]:
 
 
 def random_split(count: int, share: float, seed: int) -> tuple[Array, Array]:
-    """Indices of a training and a test set where there are no classes."""
+    """Indices of a training and a test set, for data without classes."""
     return stratified(np.zeros(count, np.int64), share, seed)
 
 
 def _check_share(share: float) -> None:
     if not 0 <= share < 1:
-        raise DataError(f"a test set of {share} of the data makes no sense. Try: 0.2")
+        raise DataError(f"the share of the test set is {share}; it must be at least 0 and below 1. Try: 0.2")
 
 
 def _as_array(value: Any) -> Array:
-    """In the types that models take: float32, int64, bool. Bytes of images become [0, 1]."""
+    """The value as float32, int64 or bool, the types that models take. Image bytes are scaled to [0, 1]."""
     array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     if array.dtype == np.uint8 and array.ndim > 2:
         return array.astype(np.float32) / 255
     kinds: dict[str, Any] = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
     if array.dtype.kind not in kinds:
-        raise DataError(f"an array of type {array.dtype} is no data for a model. Try: numbers or truth values")
+        raise DataError(f"a model cannot take an array of type {array.dtype}. Try: numbers or booleans")
     return array.astype(kinds[array.dtype.kind], copy=False)
 
 
 def _as_batch(item: Any) -> Batch:
-    """What an iterable gave, as what a step takes."""
+    """An item of an iterable in the form that a step takes."""
     if isinstance(item, Mapping):
         return ({name: _as_numpy(value) for name, value in item.items()},)
     if isinstance(item, Sequence) and not isinstance(item, str | bytes):
@@ -249,4 +253,4 @@ def _rows(batch: Batch) -> int:
     for array in arrays:
         if array.ndim:
             return int(array.shape[0])
-    raise DataError("a batch without a dimension to count samples along")
+    raise DataError("no input of the batch has a first dimension, so its samples cannot be counted")

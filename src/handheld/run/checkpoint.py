@@ -1,7 +1,7 @@
-"""What a checkpoint of the training loop holds, and whether it fits a step and its data.
+"""The content of a training checkpoint, and the check that it fits a step and its data.
 
-Nothing here needs a device: a checkpoint that is damaged, of another model or of other data is
-known before one is opened.
+Nothing here needs a device: a damaged checkpoint, or one of another model or other data, is reported
+before a device is opened.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from handheld.run.history import History
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state, and where in the epochs it was reached. `partial` is what the present epoch has
-    gathered: the sum of its losses, their number, samples and seconds."""
+    """The state, and the epoch and position where it was reached.
+
+    `partial` holds the sums of the unfinished epoch: losses, number of losses, samples and seconds.
+    """
 
     state: dict[str, np.ndarray]
     epoch: int
@@ -31,13 +33,13 @@ class Checkpoint:
     micro: int
     partial: tuple[float, int, int, float]
     history: History
-    #: how many epochs were asked for, and where it was trained; 0 and empty if that was not kept
+    #: The number of epochs of that training, and its device; 0 and "" in a file that does not hold them.
     epochs: int
     device: str
 
 
 def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkpoint:
-    """The checkpoint, if the next step from it would be the one that was due; or an error."""
+    """Read the checkpoint. Raises CheckpointError unless the next step will be the one that was due."""
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint {path} to resume from")
     state, meta = package.load_state(path)
@@ -49,48 +51,50 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
         epochs, device = int(meta.get("epochs", 0)), str(meta.get("device", ""))
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(
-            f"{path} is no checkpoint of a training loop: a part of it is missing or malformed"
+            f"{path} is not a checkpoint of a training loop: a part of it is missing or malformed"
         ) from None
     for name, value in data_facts(data).items():
         if facts.get(name, value) != value:
             what = (
-                "is of other data: the samples are not the same"
+                "belongs to other data: the samples are not the same"
                 if name == "content"
-                else f"was written with {name} {facts[name]} of the data; now it is {value}, and the "
+                else f"was written with {name} {facts[name]} of the data; now it is {value}, so the "
                 "batches would differ"
             )
             raise CheckpointError(
-                f"{path} {what}. To train what was learned on other data: --export a step file, and train that"
+                f"{path} {what}. Try: to continue with other data, --export a step file and train that"
             )
     try:
         by_slot(state, slots)
     except CheckpointError as error:
-        raise CheckpointError(f"{path} is of another model: {error}") from None
+        raise CheckpointError(f"{path} belongs to another model: {error}") from None
     return Checkpoint(state, epoch, position, micro, partial, history, epochs, device)
 
 
 def data_facts(data: Data) -> dict[str, int]:
     """What must be the same for the next batch to be the same."""
-    found = {
+    facts = {
         name: int(getattr(data, name)) for name in ("batch_size", "samples", "seed", "content") if hasattr(data, name)
     }
-    # an iterable does not know before its first batch
-    return {name: value for name, value in found.items() if value or name != "batch_size"}
+    # An iterable does not know its batch size before its first batch.
+    return {name: value for name, value in facts.items() if value or name != "batch_size"}
 
 
 def by_slot(state: Mapping[str, Any], slots: Mapping[str, Slot], strict: bool = True) -> dict[str, np.ndarray]:
-    """Values under PyTorch's names -> values of slots, or an error that says what does not fit.
-    Unless `strict`, names that one side lacks are left out."""
+    """Values under PyTorch's names as values of slots. Raises CheckpointError if a shape does not fit.
+
+    Without `strict`, names that only one side has are ignored.
+    """
     owner = {alias: slot for slot in slots.values() for alias in slot.names}
     unknown = [n for n in state if n not in owner]
     missing = [s.name for s in slots.values() if s.role in ("parameter", "buffer") and not set(s.names) & set(state)]
     if strict and (unknown or missing):
-        said = [
+        problems = [
             f"{words} {', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
             for words, names in (("it has no value for", missing), ("the model has no", unknown))
             if names
         ]
-        raise CheckpointError(f"the state does not fit: {'; '.join(said)}")
+        raise CheckpointError(f"the state does not fit: {'; '.join(problems)}")
     arrays = {}
     for name, value in state.items():
         if name in owner:

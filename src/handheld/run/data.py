@@ -1,7 +1,7 @@
 """Data sets: `.npz` files, folders of images, text files, scikit-learn's digits, Python's manual.
 
-`load_data` turns what a user types into a training and a test set; batches.py says what those are.
-Every error says which file it is about and what to do next.
+`load_data` turns what a user types into a training set and a test set (see batches.py). Every error
+names the file and says what to do next.
 """
 
 from __future__ import annotations
@@ -47,18 +47,21 @@ __all__ = [
     "text",
 ]
 
-#: the seed of every split: the test set is the same whatever the seed of the training
+#: The seed of every split, so that the test set does not depend on the seed of the training.
 SPLIT = 0
 TEXT_SUFFIXES = (".txt", ".text", ".md")
-#: files that `load_data` reads
+#: Files that `load_data` reads.
 DATA_SUFFIXES = (".npz", *TEXT_SUFFIXES)
 _SPLITS = (("train", "test"), ("train", "val"), ("train", "valid"), ("training", "testing"))
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """What to train on and what to test on. `classes` are the names of labels or tokens; `note`
-    says what a user should know, such as why there is no test set."""
+    """A training set and a test set.
+
+    `classes` are the names of the labels or tokens. `note` is a message for the user, for example why
+    there is no test set.
+    """
 
     name: str
     train: Data
@@ -78,11 +81,10 @@ def load_data(
     length: int = 64,
     tokens: str = "byte",
 ) -> DataSet:
-    """`digits`, `pydoc`, a `.npz` file, a folder with a sub-folder of images a class, or a `.txt`
-    file.
+    """Load `digits`, `pydoc`, a `.npz` file, a `.txt` file, or a folder with one sub-folder of images per class.
 
-    `test` is the share held out where the data has no test set of its own; `size` and `gray` are
-    for images, `length` and `tokens` (byte or char) for text.
+    `test` is the share that is held out if the data has no test set. `size` and `gray` apply to
+    images, `length` and `tokens` (byte or char) to text.
     """
     if spec == "digits":
         return digits(batch_size, seed=seed, test=test)
@@ -93,42 +95,44 @@ def load_data(
         return images(path, batch_size, seed=seed, test=test, size=size, gray=gray)
     if not path.exists():
         raise DataError(
-            f"there is no data called {spec!r}: no such file or folder. "
+            f"there is no data {spec!r}: no such file or folder. "
             "Try: digits, pydoc, a .npz file, a folder of images, or a .txt file"
         )
     if path.suffix == ".npz":
         return npz(path, batch_size, seed=seed, test=test)
     if path.suffix in TEXT_SUFFIXES:
         return text(path, batch_size, seed=seed, test=test, length=length, tokens=tokens)
-    raise DataError(f"{path} is no data that can be read. Try: a .npz file, a folder of images, or a .txt file")
+    raise DataError(f"{path} is not a known kind of data. Try: a .npz file, a folder of images, or a .txt file")
 
 
 # Digits
 
 
-#: mean and deviation of the pixels, between 0 and 1, of the grown digits
+#: Mean and standard deviation of the pixels of the enlarged digits; pixels are between 0 and 1.
 _DIGITS = (0.3053, 0.3247)
 
 
 def digits(batch_size: int, *, seed: int = 0, test: float = 0.2, shift: int = 2) -> DataSet:
-    """1,797 handwritten digits (scikit-learn), grown from 8x8 to 28x28 and normalised. The test set
-    is the same for every seed; training images are moved by up to `shift` pixels."""
+    """1,797 handwritten digits (scikit-learn), enlarged from 8x8 to 28x28 and normalised.
+
+    The test set is the same for every seed. Training images are moved by up to `shift` pixels.
+    """
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataError(
-            "digits come with scikit-learn, which is not installed. Try: pip install 'handheld[data]'"
+            "the digits are part of scikit-learn, which is not installed. Try: pip install 'handheld[data]'"
         ) from error
-    found = load_digits()
+    bunch = load_digits()
     grow = bilinear(8, 28)
-    x = (((grow @ (found.images / 16.0) @ grow.T) - _DIGITS[0]) / _DIGITS[1]).astype(np.float32)
-    y = found.target.astype(np.int64)
+    x = (((grow @ (bunch.images / 16.0) @ grow.T) - _DIGITS[0]) / _DIGITS[1]).astype(np.float32)
+    y = bunch.target.astype(np.int64)
     split = stratified(y, test, SPLIT)
     return _arrays("digits", (x[:, None], y), split, batch_size, seed, tuple("0123456789"), shift)
 
 
 def bilinear(size: int, out: int) -> npt.NDArray[np.float64]:
-    """The matrix [out, size] that resizes a line, pixel centres at half coordinates."""
+    """The matrix [out, size] that resizes a line of pixels; pixel centres are at half coordinates."""
     at = np.clip((np.arange(out) + 0.5) * size / out - 0.5, 0, size - 1)
     low = np.minimum(at.astype(np.int64), size - 2) if size > 1 else np.zeros(out, np.int64)
     matrix = np.zeros((out, size))
@@ -167,18 +171,20 @@ def _both(
 
 
 def _too_few(held: int, batch_size: int) -> str:
-    """Why there is no test set, or nothing."""
+    """Why there is no test set, or ""."""
     if held >= batch_size:
         return ""
-    return f"no test set: {held} samples are held out, and a batch is {batch_size}"
+    return f"no test set: only {held} samples are held out, and a batch has {batch_size}"
 
 
 # .npz files
 
 
 def npz(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2) -> DataSet:
-    """Arrays `x` and `y`, or x_train, y_train, x_test, y_test, or all arrays in their order, the
-    labels last. One row a sample; floats become float32, bytes of images [0, 1], integers int64."""
+    """Load arrays `x` and `y`, or x_train, y_train, x_test, y_test, or all arrays in order with the labels last.
+
+    Arrays have one row per sample. Floats become float32, integers int64; image bytes are scaled to [0, 1].
+    """
     path = Path(path)
     arrays = _read_npz(path)
     if {"x_train", "y_train"} <= set(arrays):
@@ -187,7 +193,7 @@ def npz(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2) 
         return _both(str(path), (arrays["x_train"], arrays["y_train"]), held, batch_size, seed)
     names = ["x", "y"] if {"x", "y"} <= set(arrays) else list(arrays)
     chosen = tuple(arrays[name] for name in names)
-    ArrayData(*chosen, batch_size=1, keep_short=True, name=str(path))  # the arrays fit together
+    ArrayData(*chosen, batch_size=1, keep_short=True, name=str(path))  # Checks that the arrays fit together.
     labels = chosen[-1]
     if len(chosen) > 1 and labels.ndim == 1 and labels.dtype.kind in "iu":
         split = stratified(labels, test, SPLIT)
@@ -197,12 +203,12 @@ def npz(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2) 
 
 
 def _read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of a file by name, all of numbers or truth values."""
+    """The arrays of a file by name. All of them hold numbers or booleans."""
     again = "Try: write it with numpy.savez(path, x=..., y=...)"
     arrays: dict[str, Array] = {}
     try:
-        if not zipfile.is_zipfile(path):  # NumPy would take it for a pickle
-            what = "is no .npz file, or cut off" if path.stat().st_size else "is empty"
+        if not zipfile.is_zipfile(path):  # NumPy would try to read such a file as a pickle.
+            what = "is not a .npz file, or it is cut off" if path.stat().st_size else "is empty"
             raise DataError(f"{path} {what}. {again}")
         with np.load(path, allow_pickle=False) as file:
             for name in file.files:
@@ -221,10 +227,10 @@ def _read_npz(path: Path) -> dict[str, Array]:
         if array.dtype.kind not in "fiub":
             hint = {
                 "c": "its real and imaginary parts as two channels",
-                "U": "a number a class",
-                "S": "a number a class",
-            }.get(array.dtype.kind, "numbers or truth values")
-            raise DataError(f"the array {name!r} of {path} is of type {array.dtype}, which no model takes. Try: {hint}")
+                "U": "one number per class",
+                "S": "one number per class",
+            }.get(array.dtype.kind, "numbers or booleans")
+            raise DataError(f"the array {name!r} of {path} has type {array.dtype}, which no model takes. Try: {hint}")
     return arrays
 
 
@@ -234,7 +240,7 @@ def _read_npz(path: Path) -> dict[str, Array]:
 def images(
     folder: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, size: int = 32, gray: bool = False
 ) -> DataSet:
-    """A sub-folder a class, or two such folders called train and test."""
+    """One sub-folder per class, or two such folders named train and test."""
     folder = Path(folder)
     own = next(((folder / a, folder / b) for a, b in _SPLITS if (folder / a).is_dir() and (folder / b).is_dir()), None)
     options: dict[str, Any] = {"batch_size": batch_size, "size": size, "gray": gray}
@@ -244,7 +250,7 @@ def images(
         if others != classes:
             raise DataError(
                 f"{own[0]} has the classes {', '.join(classes)} and {own[1]} "
-                f"{', '.join(others)}. Both need the same sub-folders"
+                f"{', '.join(others)}. Try: the same sub-folders in both"
             )
     else:
         classes, every, of = classes_in(folder)
@@ -261,7 +267,7 @@ def images(
 
 
 class TextData(Indexed):
-    """Windows of a row of tokens: x[n, length], and y the same one token later."""
+    """Windows of a sequence of tokens: x[n, length], and y, which is x one token later."""
 
     def __init__(
         self,
@@ -274,7 +280,7 @@ class TextData(Indexed):
         name: str = "the text",
     ) -> None:
         if length < 1:
-            raise DataError(f"windows of {length} tokens make no sense. Try: length 64")
+            raise DataError(f"windows of {length} tokens are not possible. Try: length 64")
         self.tokens, self.length = tokens, length
         super().__init__(
             max(len(tokens) - 1, 0) // length,
@@ -297,7 +303,7 @@ class TextData(Indexed):
 def text(
     path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, length: int = 64, tokens: str = "byte"
 ) -> DataSet:
-    """A text as bytes (256 tokens) or characters (as many as it has); its end is for testing."""
+    """A text as bytes (256 tokens) or as characters (one token per distinct character). The end is the test set."""
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
@@ -306,18 +312,16 @@ def text(
 
 
 def pydoc_text() -> str:
-    """The topics of Python's manual that Python carries for `help()`: some 500 kB of English."""
+    """The topics of Python's manual that Python ships for `help()`: about 500 kB of English."""
     try:
         from pydoc_data.topics import topics
-    except ImportError as error:  # some systems leave it out
-        raise DataError(
-            "this Python comes without the text of its manual (pydoc_data). Try: a .txt file of your own"
-        ) from error
+    except ImportError as error:  # Some systems leave it out.
+        raise DataError("this Python has no text of its manual (pydoc_data). Try: a .txt file") from error
     return "\n".join(topics[name] for name in sorted(topics))
 
 
 def _windows(path: str, raw: bytes, batch_size: int, seed: int, test: float, length: int, tokens: str) -> DataSet:
-    """The tokens of a text, cut into windows."""
+    """The tokens of a text, split into a training and a test set of windows."""
     try:
         content = raw.decode() if tokens == "char" else ""
     except UnicodeDecodeError as error:
@@ -330,8 +334,8 @@ def _windows(path: str, raw: bytes, batch_size: int, seed: int, test: float, len
         places = {character: i for i, character in enumerate(classes)}
         row = np.array([places[character] for character in content], np.int64)
     else:
-        raise DataError(f"tokens are byte or char, not {tokens!r}")
-    random_split(1, test, SPLIT)  # the share makes sense
+        raise DataError(f"there are no tokens {tokens!r}. Try: byte or char")
+    random_split(1, test, SPLIT)  # Checks that the share is possible.
     cut = len(row) - round(len(row) * test)
     train = TextData(row[:cut], length=length, batch_size=batch_size, seed=seed, name=f"{path} (training)")
     note = _too_few((len(row) - cut - 1) // length, batch_size)

@@ -1,4 +1,4 @@
-"""Runs the evaluation graph over a test set: the mean loss and the metrics."""
+"""Runs the evaluation graph over a test set and returns the mean loss and the metrics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def evaluate(
     trainer: Trainer, data: Data, metrics: Mapping[str, Metric] | None = None, check: Callable[[], None] | None = None
 ) -> dict[str, float]:
-    """`loss` and the metrics over a test set; accuracy if none are named and it makes sense.
+    """The `loss` and the metrics over a test set. Without `metrics`, accuracy if the outputs are class scores.
 
-    Of data that can be indexed every sample counts: a short last batch is filled up, and what
-    filled it is left out of the metrics. The loss is the mean over the full batches. `check` is
-    called after each batch and may raise to end it.
+    For data that can be indexed, every sample counts: an incomplete last batch is filled up, and the
+    added samples are ignored by the metrics. The loss is the mean over the full batches. `check` is
+    called after each batch; it may raise an exception to stop.
     """
     means, last = Means(), Means()
     for batch, counted in _batches(data):
@@ -44,7 +44,7 @@ def _first(array: Any, rows: int, counted: int) -> Any:
 
 
 def _batches(data: Data) -> Iterator[tuple[Batch, int]]:
-    """Batches of one size, and how many of their samples count."""
+    """Batches of one size, each with the number of its samples that count."""
     if not isinstance(data, Indexed):
         yield from ((batch, data.batch_size) for batch in data.epoch(0))
         return

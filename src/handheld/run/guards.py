@@ -1,4 +1,4 @@
-"""Battery floor and thermal limit: what a device must report before a run may rely on it."""
+"""Battery floor and thermal limit: stops or pauses training when a sensor passes its limit."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import psutil
 
 from handheld.errors import DeviceError
 
-#: seconds between looks at a sensor, and degrees below the limit before work goes on
+#: Seconds between two readings of a sensor, and degrees below the limit before work continues.
 PERIOD, COOLED = 5.0, 5.0
 
 
 def battery() -> tuple[float, bool] | None:
-    """Charge in percent and whether it is being charged, or None where there is no battery."""
+    """Charge in percent and whether the battery is being charged, or None without a battery."""
     read = getattr(psutil, "sensors_battery", None)
-    found = read() if read is not None else None
-    return None if found is None else (float(found.percent), bool(found.power_plugged))
+    reading = read() if read is not None else None
+    return None if reading is None else (float(reading.percent), bool(reading.power_plugged))
 
 
 def temperature() -> float | None:
-    """The hottest sensor in °C, or None where none is reported."""
+    """The hottest sensor in °C, or None if there is none."""
     read = getattr(psutil, "sensors_temperatures", None)
     groups = read() if read is not None else {}
     return max((float(s.current) for group in groups.values() for s in group), default=None)
 
 
 class Guards:
-    """Watches the sensors that were asked for; asking for one that is not there is an error."""
+    """Watches the sensors of the limits that are set. A limit without its sensor is an error."""
 
     def __init__(self, battery_floor: float | None, thermal_limit: float | None) -> None:
         self.floor, self.limit = battery_floor, thermal_limit
@@ -36,28 +36,28 @@ class Guards:
         self._next = 0.0
         if battery_floor is not None:
             if not 0 <= battery_floor <= 100:
-                raise DeviceError(f"a battery floor is a percentage, not {battery_floor}")
+                raise DeviceError(f"a battery floor must be a percentage, not {battery_floor}")
             if battery() is None:
                 raise DeviceError(
-                    f"a battery floor of {battery_floor:g}% was asked for, and this "
-                    "system reports no battery. Train without it"
+                    f"a battery floor of {battery_floor:g}% was requested, but this "
+                    "system reports no battery. Try: train without it"
                 )
         if thermal_limit is not None and temperature() is None:
             raise DeviceError(
-                f"a thermal limit of {thermal_limit:g} °C was asked for, and this "
-                "system reports no temperature. Train without it"
+                f"a thermal limit of {thermal_limit:g} °C was requested, but this "
+                "system reports no temperature. Try: train without it"
             )
 
     def check(self, interrupted: Callable[[], bool], notify: Callable[[str], None]) -> str:
-        """Why to stop, or nothing; waits here while the device is too hot."""
+        """Why training must stop, or "". Waits while the device is too hot."""
         if (self.floor is None and self.limit is None) or time.monotonic() < self._next:
             return ""
         self._cool(interrupted, notify)
         self._next = time.monotonic() + PERIOD
         if self.floor is not None:
-            found = battery()
-            if found is not None and found[0] < self.floor and not found[1]:
-                return f"the battery is at {found[0]:g}%, below the floor of {self.floor:g}%"
+            state = battery()
+            if state is not None and state[0] < self.floor and not state[1]:
+                return f"the battery is at {state[0]:g}%, below the floor of {self.floor:g}%"
         return ""
 
     def _cool(self, interrupted: Callable[[], bool], notify: Callable[[str], None]) -> None:
@@ -66,7 +66,7 @@ class Guards:
         now = temperature()
         if now is None or now < self.limit:
             return
-        notify(f"paused: {now:.0f} °C, the limit is {self.limit:g} °C")
+        notify(f"paused: {now:.0f} °C; the limit is {self.limit:g} °C")
         started = time.monotonic()
         while now is not None and now > self.limit - COOLED and not interrupted():
             time.sleep(0.2)

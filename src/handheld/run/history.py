@@ -1,4 +1,4 @@
-"""What a training run did, epoch by epoch. Plain data, kept in checkpoints."""
+"""What a training run did, epoch by epoch. Checkpoints store it as plain data."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Epoch:
 
 @dataclass
 class History:
-    """All epochs so far, those before a resume included."""
+    """All epochs so far, including those before a resume."""
 
     epochs: list[Epoch] = field(default_factory=list)
     steps: int = 0
-    #: time spent waiting for the device to cool down
+    #: Seconds spent waiting for the device to cool down.
     paused_seconds: float = 0.0
-    #: why training ended before its last epoch, empty if it did not
+    #: Why training ended before its last epoch, or "".
     stopped: str = ""
 
     @property
@@ -51,7 +51,7 @@ class History:
 
     @staticmethod
     def from_json(data: Any) -> History:
-        """Reads what a checkpoint holds; anything else is CheckpointError."""
+        """Read the history of a checkpoint. Raises CheckpointError if it is malformed."""
         try:
             epochs = [
                 Epoch(
@@ -71,5 +71,5 @@ class History:
 
 def _items(data: Any) -> Any:
     if not isinstance(data, Mapping):
-        raise TypeError("metrics should be a dictionary")
+        raise TypeError("metrics must be a dictionary")
     return data.items()

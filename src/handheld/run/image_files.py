@@ -1,4 +1,4 @@
-"""Images in folders, one per class: which there are, and batches of them, read when they are due."""
+"""Images in folders, one folder per class: lists the files, and reads each batch when it is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 
 
 class ImageData(Indexed):
-    """Image files, read when their batch is due: x[n, channels, size, size] in [0, 1], labels."""
+    """Image files, read when their batch is needed: x[n, channels, size, size] in [0, 1], and labels."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ class ImageData(Indexed):
     ) -> None:
         _pillow()
         if size < 1:
-            raise DataError(f"images of {size} pixels make no sense. Try: size 32")
+            raise DataError(f"images of {size} pixels are not possible. Try: size 32")
         self.files, self.labels = files, np.asarray(labels, np.int64)
         self.size, self.gray = size, gray
         super().__init__(len(files), batch_size, shuffle=shuffle, seed=seed, keep_short=False, name=name)
 
     @cached_property
     def content(self) -> int:
-        """Of the files' names, sizes and classes: reading them all takes too long."""
+        """A checksum of the files' names, sizes and classes. Reading all files would take too long."""
         sizes = np.array([path.stat().st_size for path in self.files], np.int64)
         names = np.frombuffer("\n".join(path.name for path in self.files).encode(), np.uint8)
         return checksum(names, sizes, self.labels)
@@ -65,18 +65,18 @@ class ImageData(Indexed):
 
 
 def classes_in(folder: Path) -> tuple[list[str], list[Path], list[int]]:
-    """Classes, files and the class of each, in an order that does not depend on the system."""
-    found: dict[str, list[Path]] = {}
+    """The classes, the files, and the class of each file, in the same order on every system."""
+    by_class: dict[str, list[Path]] = {}
     for inside in sorted(p for p in folder.iterdir() if p.is_dir() and p.name[:1] != "."):
         files = sorted(p for p in inside.rglob("*") if p.suffix.lower() in SUFFIXES)
         if files:
-            found[inside.name] = files
-    if not found:
+            by_class[inside.name] = files
+    if not by_class:
         raise DataError(
-            f"{folder} has no sub-folders with images. Try: a sub-folder for each class, with .png or .jpg files in it"
+            f"{folder} has no sub-folders with images. Try: one sub-folder per class, with .png or .jpg files in it"
         )
-    labels = [i for i, files in enumerate(found.values()) for _ in files]
-    return list(found), [path for files in found.values() for path in files], labels
+    labels = [i for i, files in enumerate(by_class.values()) for _ in files]
+    return list(by_class), [path for files in by_class.values() for path in files], labels
 
 
 def _pillow() -> Any:

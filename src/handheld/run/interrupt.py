@@ -1,5 +1,4 @@
-"""Ctrl-C and SIGTERM as a request: the step under way is finished, then whoever asks is told to
-stop."""
+"""Turns Ctrl-C and SIGTERM into a request: the current step is finished, then training stops."""
 
 from __future__ import annotations
 
@@ -12,8 +11,10 @@ from handheld.run.history import History
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by Ctrl-C or SIGTERM; the text says where, `history` what was done, and
-    `signal` which of the two it was."""
+    """Training was stopped by Ctrl-C or SIGTERM.
+
+    The message says where. `history` is what was done so far, and `signal` says which signal it was.
+    """
 
     def __init__(self, message: str, history: History, signal: int = signal.SIGINT) -> None:
         super().__init__(message)
@@ -21,14 +22,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupt:
-    """While it is open the first Ctrl-C or SIGTERM only sets a flag; the second one means now, and
-    a third does not disturb the end.
+    """While it is open, the first Ctrl-C or SIGTERM only sets a flag. The second one interrupts at once.
 
-    A step half enqueued would leave half of the weights updated, so none is cut short.
+    A third signal is ignored, so that the clean-up can finish. A step is not interrupted half-way,
+    because that would leave only some of the weights updated.
     """
 
     def __init__(self) -> None:
-        #: the signal that asked, 0 until one did
+        #: The signal that arrived, or 0.
         self.signal = 0
         self._now = False
         self._before: dict[int, Any] = {}
@@ -49,7 +50,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupt:
-        # signals reach the main thread only; elsewhere there is nothing to catch
+        # Only the main thread receives signals, so another thread has nothing to catch.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._handle)

@@ -1,8 +1,8 @@
-"""The training loop: epochs, evaluation, checkpoints, and every way a run can end.
+"""The training loop: epochs, evaluation, checkpoints, and every way in which a run can end.
 
-The device is never waited for without need: the loss that progress shows is that of a step or two
-ago, whose result has long arrived. A checkpoint holds everything the next step depends on, so a
-run that is resumed gives the same bits as one that was never stopped.
+The loop does not wait for the device: the loss in `Progress` is that of one or two steps before, whose
+result has already arrived. A checkpoint holds everything that the next step depends on, so a resumed
+run gives the same bits as a run that was never stopped.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from handheld.run.nonfinite import Replay
 if TYPE_CHECKING:
     from handheld.run.trainer import Loss, Trainer
 
-#: steps whose loss is not read yet; the session itself lets the host be as far ahead
+#: Number of steps whose loss is not read yet. The session allows the host to be this far ahead.
 LAG = 2
-#: in halves: losses in a row that may be no number. Such a step changes no parameter.
+#: Half precision: how many losses in a row may be NaN. Such a step changes no parameter.
 PATIENCE = 16
-#: and steps after which it is seen whether steps still change something
+#: Half precision: after this many steps, check that steps still change the parameters.
 LOOK = 64
 
-#: epochs done, with the fraction of the present one -> the rate, or one for each group
+#: From the number of epochs done (with a fraction) to the learning rate, or to one rate per group.
 Schedule = Callable[[float], "float | Sequence[float]"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback gets after each step. `loss` is that of `loss_step`, a step or two ago."""
+    """What a callback gets after each step. `loss` belongs to `loss_step`, one or two steps before."""
 
     epoch: int
     epochs: int
-    #: batches of this epoch done, and how many it has if that is known
+    #: Batches of this epoch that are done, and how many it has if that is known.
     position: int
     batches: int | None
     step: int
@@ -77,36 +77,37 @@ def fit(
     find_nan: bool = False,
     rate: Schedule | None = None,
 ) -> History:
-    """Trains for `epochs` and evaluates on `test` after each.
+    """Train for `epochs` and evaluate on `test` after each epoch.
 
-    `data` and `test` are `Data` (arrays, images, text) or any iterable of batches. A callback has
-    any of `on_step(Progress)`, `on_epoch(Epoch)`, `on_message(str)`; if one returns False training
-    ends. `checkpoint` is written after every epoch and every `every` steps, and on Ctrl-C or
-    SIGTERM, which end in `Interrupted`; `resume` goes on from it to the same bits. Then other
-    data is an error; other epochs, rates or another device are told by a message. Below
-    `battery_floor` percent training ends, above `thermal_limit` °C it waits. `find_nan` names the
-    op that made the first NaN, at the price of reading the state now and then and the loss of every
-    step; the trainer is then back in the state before the step at fault.
+    `data` and `test` are `Data` (arrays, images, text) or any iterable of batches. A callback has any
+    of `on_step(Progress)`, `on_epoch(Epoch)` and `on_message(str)`; if one of them returns False,
+    training ends. `checkpoint` is written after every epoch, every `every` steps, and on Ctrl-C or
+    SIGTERM, which raise `Interrupted`. `resume` continues from the checkpoint with the same bits.
+    Resuming with other data is an error; other epochs or rates, or another device, only cause a message.
+
+    Training ends below `battery_floor` percent and pauses above `thermal_limit` °C. `find_nan` names
+    the op that made the first NaN. It costs time: the state is read now and then, and the loss of every
+    step is read. The trainer is then back in the state before the step at fault.
     """
     if type(epochs) is not int or epochs < 0:
-        raise HandheldError(f"epochs={epochs!r:.40} should be a whole number, 0 or more")
+        raise HandheldError(f"epochs={epochs!r:.40} must be a whole number, 0 or more")
     if every is not None and (type(every) is not int or every < 1):
-        raise HandheldError(f"every={every!r:.40} should be a whole number of steps from 1 on")
+        raise HandheldError(f"every={every!r:.40} must be a whole number of steps, 1 or more")
     check_callbacks(callbacks)
     if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
-        raise HandheldError("metrics should be a dictionary of functions f(outputs, batch) by name")
+        raise HandheldError("metrics must be a dictionary that maps names to functions f(outputs, batch)")
     if rate is not None and not callable(rate):
         raise HandheldError(
-            f"rate={rate!r:.40} should be a function of the epochs done, such as "
-            "lambda epoch: 0.1 * 0.9**epoch. For one rate: trainer.set_rate(rate)"
+            f"rate={rate!r:.40} must be a function of the epochs done, such as "
+            "lambda epoch: 0.1 * 0.9**epoch. Try: trainer.set_rate(rate) for one fixed rate"
         )
     if resume and checkpoint is None:
-        raise CheckpointError("resume needs the checkpoint to resume from: checkpoint=PATH")
+        raise CheckpointError("resume needs a checkpoint to continue from. Try: checkpoint=PATH")
     graphs = trainer.plan.graphs
     if "train" not in graphs and not batch_sizes(graphs, "train"):
         raise HandheldError(
-            f"fit runs the graph 'train', and this plan has {', '.join(graphs)}. "
-            "Several updates are run by name: trainer.run(name, *batch)"
+            f"fit runs the graph 'train', but this plan has {', '.join(graphs)}. "
+            "Try: run each update by name, trainer.run(name, *batch)"
         )
     guards = Guards(battery_floor, thermal_limit)
     loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks, rate)
@@ -122,11 +123,11 @@ def fit(
 
 
 class _Stop(Exception):
-    """The run ends here, in good order."""
+    """Ends the run cleanly."""
 
 
 class _Loop:
-    """One call of `fit`: where it is, and what it has seen of the present epoch."""
+    """One call of `fit`: its position, and the sums of the current epoch."""
 
     test: Data | None = None
     metrics: Mapping[str, Metric] | None = None
@@ -158,7 +159,7 @@ class _Loop:
         self.loss_sum, self.losses, self.samples, self.seconds = 0.0, 0, 0, 0.0
         self.started = time.perf_counter()
 
-    # ── the way through ───────────────────────────────────────────────────────────────────────
+    # ── epochs and steps ──────────────────────────────────────────────────────────────────────
 
     def run(self) -> History:
         try:
@@ -168,9 +169,9 @@ class _Loop:
                 self._end_epoch()
         except _Stop as stop:
             self._end_early(str(stop))
-        except KeyboardInterrupt:  # the second one
+        except KeyboardInterrupt:  # This is the second Ctrl-C.
             self.history.stopped = self._where(f"{self.interrupt.word} twice: stopped at once")
-            kept = f". The last checkpoint is of {self.saved}" if self.saved else ""
+            kept = f". The last checkpoint is from {self.saved}" if self.saved else ""
             raise Interrupted(self.history.stopped + kept, self.history, self.interrupt.signal) from None
         return self.history
 
@@ -204,11 +205,11 @@ class _Loop:
         self._check()
 
     def _check(self) -> None:
-        """Between two steps: whether to go on, to wait, or to stop."""
+        """Between two steps, decide whether to continue, to wait or to stop."""
         before = self.guards.paused_seconds
         reason = self.guards.check(self.interrupt, lambda text: self._tell("on_message", text))
         paused = self.guards.paused_seconds - before
-        self.started += paused  # waiting is not training
+        self.started += paused  # Waiting does not count as training time.
         self.history.paused_seconds += paused
         if self.interrupt() or reason:
             raise _Stop(reason or self.interrupt.word)
@@ -243,7 +244,7 @@ class _Loop:
         self.history.stopped = self._where(reason)
         if reason == self.interrupt.word:
             kept = (
-                f"{self.path} holds the state: resume=True goes on from it"
+                f"{self.path} holds the state; resume=True continues from it"
                 if self.path is not None
                 else "The trainer holds the state"
             )
@@ -255,7 +256,7 @@ class _Loop:
     # ── losses and rates ──────────────────────────────────────────────────────────────────────
 
     def _drain(self, keep: int) -> None:
-        """Reads losses until `keep` are still on their way."""
+        """Read losses until only `keep` are still unread."""
         while len(self.pending) > keep:
             step, position, loss = self.pending.popleft()
             value = float(loss)
@@ -268,13 +269,13 @@ class _Loop:
                 raise NonFiniteLoss(self._explain(value, step, position))
 
     def _look(self) -> None:
-        """In halves: a model that makes NaN itself would skip every step, for ever."""
+        """Half precision: stop a model that makes NaN itself, because every step would be skipped."""
         scale = self.trainer.loss_scale() if self.patience and self.stop_on_nan else None
         if scale is not None and scale.useless:
             raise NonFiniteGradient(
-                f"gradients are NaN or infinite even with the loss scaled by {scale.scale:.1g}, at "
+                f"gradients are NaN or infinite even with a loss scale of {scale.scale:.1g}, at "
                 f"step {self.history.steps} (epoch {self.epoch + 1}); "
-                f"{scale.skipped_steps:,} steps were skipped. It is not the scale: the model's "
+                f"{scale.skipped_steps:,} steps were skipped. The scale is not the cause: the model's "
                 "backward pass makes them. Try: --precision float32 --find-nan "
                 "(find_nan=True) to see which op does"
             )
@@ -282,23 +283,23 @@ class _Loop:
     def _explain(self, value: float, step: int, position: int) -> str:
         text = f"the loss became {value} at step {step} (epoch {self.epoch + 1}, batch {position})"
         if self.patience:
-            text += ", and was no number in the steps before: activations that halves cannot hold"
+            text += ", and was not finite in the steps before: activations are too large for half precision"
         if self.replay is None:
-            text += ". Try: a lower rate, or find_nan=True (--find-nan) to see which op made it"
+            text += ". Try: a lower learning rate, or find_nan=True (--find-nan) to see which op caused it"
         else:
             cause = self.replay.find()
             text += f": {cause.text}"
             if cause.steps_back:
                 text += f", in step {step - cause.steps_back}"
-        return f"{text}. The last checkpoint is of {self.saved}" if self.saved else text
+        return f"{text}. The last checkpoint is from {self.saved}" if self.saved else text
 
     def _set_rates(self) -> list[float] | None:
-        """The schedule's rates for this step, if they differ from the last one's."""
+        """Set the schedule's rates for this step. Returns them, or None if they did not change."""
         if self.schedule is None:
             return None
         rates = self._scheduled(self.schedule, self.epoch, self.position)
         if len(rates) != len(self.rates):
-            raise HandheldError(f"the schedule gave {len(rates)} rates; the optimizer has {len(self.rates)} groups")
+            raise HandheldError(f"the schedule returned {len(rates)} rates; the optimizer has {len(self.rates)} groups")
         if rates == self.rates:
             return None
         for group, rate in enumerate(rates):
@@ -308,8 +309,8 @@ class _Loop:
 
     def _scheduled(self, schedule: Schedule, epoch: int, position: int) -> list[float]:
         """The schedule's rates for the batch at this position."""
-        found = schedule(epoch + (position / self.batches if self.batches else 0.0))
-        return [float(found)] * len(self.rates) if isinstance(found, (int, float)) else [float(rate) for rate in found]
+        rates = schedule(epoch + (position / self.batches if self.batches else 0.0))
+        return [float(rates)] * len(self.rates) if isinstance(rates, (int, float)) else [float(rate) for rate in rates]
 
     def _tell(self, method: str, what: Any) -> None:
         for callback in self.callbacks:
@@ -322,7 +323,7 @@ class _Loop:
     def _save(self) -> None:
         if self.path is None:
             return
-        self._drain(0)  # a state that made a NaN never replaces a good one
+        self._drain(0)  # Reading all losses first keeps a state with NaN from replacing a good one.
         seconds = self.seconds + time.perf_counter() - self.started
         meta = {
             "epoch": self.epoch,
@@ -339,37 +340,37 @@ class _Loop:
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}. Training stopped after step {self.history.steps}; the "
-                "trainer still holds the state: trainer.state()"
+                "trainer still holds the state. Try: trainer.state()"
             ) from error
         self.saved = f"epoch {self.epoch + 1}, batch {self.position}: {self.path}"
 
     def resume(self) -> None:
-        """Goes back to where the checkpoint was written, or CheckpointError."""
+        """Go back to where the checkpoint was written. Raises CheckpointError if it does not fit."""
         assert self.path is not None
-        found = read_checkpoint(self.path, self.data, self.trainer.plan.step.slots)
+        saved = read_checkpoint(self.path, self.data, self.trainer.plan.step.slots)
         before = self.trainer.rates("train")
-        self.trainer.load(found.state)
-        self.epoch, self.position, self.trainer.micro = found.epoch, found.position, found.micro
-        self.history, self.rates = found.history, self.trainer.rates("train")
-        self.loss_sum, self.losses, self.samples, self.seconds = found.partial
-        self.saved = f"epoch {found.epoch + 1}, batch {found.position}: {self.path}"
-        changes = list(self._changes(found, before))
+        self.trainer.load(saved.state)
+        self.epoch, self.position, self.trainer.micro = saved.epoch, saved.position, saved.micro
+        self.history, self.rates = saved.history, self.trainer.rates("train")
+        self.loss_sum, self.losses, self.samples, self.seconds = saved.partial
+        self.saved = f"epoch {saved.epoch + 1}, batch {saved.position}: {self.path}"
+        changes = list(self._changes(saved, before))
         if changes:
-            self._tell("on_message", f"not all is as it was for {self.path}: {'; '.join(changes)}")
+            self._tell("on_message", f"settings differ from those of {self.path}: {'; '.join(changes)}")
 
-    def _changes(self, found: Checkpoint, before: list[float]) -> Iterator[str]:
-        """What is not as it was when the checkpoint was written, and can be meant."""
-        if found.epochs not in (0, self.epochs):
-            yield f"epochs were {found.epochs} and are {self.epochs}"
+    def _changes(self, saved: Checkpoint, before: list[float]) -> Iterator[str]:
+        """The settings that differ from those of the checkpoint; the user may want each of them."""
+        if saved.epochs not in (0, self.epochs):
+            yield f"epochs were {saved.epochs} and are {self.epochs}"
         device = self.trainer.plan.caps.name
-        if found.device not in ("", device):
-            yield f"the device was {found.device} and is {device}, so that last bits differ"
+        if saved.device not in ("", device):
+            yield f"the device was {saved.device} and is {device}, so the last bits will differ"
         if self.schedule is None:
             if before != self.rates:
-                held, own = (", ".join(f"{r:.3g}" for r in found) for found in (self.rates, before))
-                yield f"its rate {held} is used, not the step's {own}"
+                held, own = (", ".join(f"{r:.3g}" for r in rates) for rates in (self.rates, before))
+                yield f"the checkpoint's rate {held} is used, not the step's {own}"
         elif self.history.steps:
-            back = (found.epoch, found.position - 1) if found.position else (found.epoch - 1, (self.batches or 1) - 1)
+            back = (saved.epoch, saved.position - 1) if saved.position else (saved.epoch - 1, (self.batches or 1) - 1)
             now = np.asarray(self._scheduled(self.schedule, *back), np.float32).tolist()
             if now != self.rates:
-                yield (f"the rate of its last step was {self.rates[0]:.3g}, and would be {now[0]:.3g} now")
+                yield (f"the rate of its last step was {self.rates[0]:.3g}; now it would be {now[0]:.3g}")

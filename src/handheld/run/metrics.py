@@ -1,4 +1,4 @@
-"""Measures of an evaluation. A metric turns one batch's outputs into (total, count)."""
+"""Metrics of an evaluation. A metric turns the outputs of one batch into (total, count)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 Array = np.ndarray
 
-#: outputs by name, the batch's arrays -> a mean over the batch, or its total and count
+#: From the outputs by name and the batch's arrays to a mean over the batch, or to its total and count.
 Metric = Callable[[Mapping[str, Array], Sequence[Array]], "float | tuple[float, float]"]
 
 
 def accuracy(outputs: Mapping[str, Array], batch: Sequence[Array]) -> tuple[float, float]:
-    """The share of labels for which the largest output is right; negative labels are left out."""
+    """The share of labels for which the largest output is right. Negative labels are ignored."""
     scores, labels = next(iter(outputs.values())), np.asarray(batch[-1])
     guess = scores.argmax(axis=class_axis(scores.shape, labels.shape))
     counted = labels >= 0
@@ -22,7 +22,7 @@ def accuracy(outputs: Mapping[str, Array], batch: Sequence[Array]) -> tuple[floa
 
 
 def class_axis(scores: tuple[int, ...], labels: tuple[int, ...]) -> int | None:
-    """Where the classes are: [n, c, ...] as PyTorch's cross entropy has them, or [..., c]."""
+    """The axis of the classes: 1 for [n, c, ...] as in PyTorch's cross entropy, the last for [..., c], else None."""
     if len(scores) != len(labels) + 1:
         return None
     if scores[:1] + scores[2:] == labels:
@@ -31,7 +31,7 @@ def class_axis(scores: tuple[int, ...], labels: tuple[int, ...]) -> int | None:
 
 
 def default_metrics(outputs: Mapping[str, Array], batch: Sequence[Any]) -> dict[str, Metric]:
-    """Accuracy where the outputs are scores of classes and the last input holds labels."""
+    """Accuracy if the outputs are class scores and the last input holds labels; else no metric."""
     if not outputs or not batch:
         return {}
     scores, labels = next(iter(outputs.values())), np.asarray(batch[-1])
@@ -48,8 +48,8 @@ class Means:
 
     def add(self, name: str, value: float | tuple[float, float]) -> None:
         total, count = value if isinstance(value, tuple) else (float(value), 1.0)
-        have, seen = self._totals.get(name, (0.0, 0.0))
-        self._totals[name] = (have + total, seen + count)
+        total_so_far, seen = self._totals.get(name, (0.0, 0.0))
+        self._totals[name] = (total_so_far + total, seen + count)
 
     def values(self) -> dict[str, float]:
         return {name: total / count for name, (total, count) in self._totals.items() if count}

@@ -1,13 +1,13 @@
-"""Which op made the first NaN or infinity: the last steps run again, one node at a time.
+"""Finds the op that made the first NaN or infinity, by running the last steps again one node at a time.
 
-While it watches, it keeps the state of every few steps and the batches since, so that any of those
-steps can be run again from where it started. Same state and batch, same bits: what went wrong goes
-wrong again, and the values are followed back from the loss to the op that made them from finite
-ones, across steps if a weight was already broken.
+While it watches, it keeps the state of every few steps and the batches since then, so that any of
+these steps can be run again. The same state and batch give the same bits, so the fault repeats. The
+values are then followed back from the loss to the op that made them from finite ones, across steps if
+a weight was already broken.
 
-The node found is often several ops in one kernel. Where the step was captured in this process, the
-step before fusion runs once more in PyTorch and names the op that the model called; from a step
-file, the node's program is gone through and its instruction named.
+That node is often several ops in one kernel. If the step was captured in this process, the step before
+fusion runs once more in PyTorch and names the op that the model called. For a step file, the program
+of the node is executed step by step and its instruction is named.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from handheld.run.batch import check_batch
 if TYPE_CHECKING:
     from handheld.run.trainer import Trainer
 
-#: steps between snapshots of the state; one to two such windows can be looked back
+#: Steps between snapshots of the state. One to two such windows can be run again.
 WINDOW = 16
-#: the most values that are looked at to find an instruction
+#: Do not search for an instruction in more values than this.
 MAX_VALUES = 1 << 26
 
 
@@ -45,8 +45,7 @@ class _PastStep:
 
 @dataclass(frozen=True)
 class Cause:
-    """Where a value came from: text for people, how many steps before the loss it was, and the
-    node that made it, if one did."""
+    """Where a value came from: a text for the user, how many steps before the loss, and the node if there is one."""
 
     text: str
     steps_back: int = 0
@@ -54,7 +53,7 @@ class Cause:
 
 
 class Replay:
-    """Remembers enough to run the last steps again."""
+    """Keeps enough to run the last steps again."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -62,7 +61,7 @@ class Replay:
         self._slots = [s.name for s in trainer.plan.step.slots.values() if s.role != "constant"]
 
     def before_step(self, batch: tuple[object, ...], rates: Sequence[float] | None) -> None:
-        """Call with what the next `trainer.step` gets; `rates` if they have just been changed."""
+        """Call this before `trainer.step`, with the same batch, and with `rates` if they have just changed."""
         name = self.trainer.next_graph(*batch)
         arrays = check_batch(self.trainer.plan.graphs[name].graph, batch)
         starts = [i for i, r in enumerate(self.records) if r.snapshot is not None]
@@ -73,21 +72,21 @@ class Replay:
         self.records.append(_PastStep(name, arrays, rates, snapshot))
 
     def find(self) -> Cause:
-        """Follows the last step's loss back, and leaves the trainer before the step at fault."""
+        """Follow the loss of the last step back. Leaves the trainer in the state before the step at fault."""
         k, slot = len(self.records) - 1, ""
         while True:
-            found = self._look(k, slot)
-            if isinstance(found, Cause) or k == 0:
+            cause = self._look(k, slot)
+            if isinstance(cause, Cause) or k == 0:
                 break
-            k, slot = k - 1, found
+            k, slot = k - 1, cause
         self.restore(k)
         back = len(self.records) - 1 - k
-        if isinstance(found, Cause):
-            return Cause(found.text, back)
-        return Cause(f"{found} held it before the steps that were kept", back)
+        if isinstance(cause, Cause):
+            return Cause(cause.text, back)
+        return Cause(f"{cause} held it before the earliest step that was kept", back)
 
     def restore(self, k: int) -> None:
-        """The state before the k-th kept step, bit for bit."""
+        """Restore the state before the k-th kept step, bit for bit."""
         start = max(i for i in range(k + 1) if self.records[i].snapshot is not None)
         session, snapshot = self.trainer.session, self.records[start].snapshot or {}
         for name, value in snapshot.items():
@@ -102,25 +101,25 @@ class Replay:
             self.trainer.set_rate(rate, group, "train")
 
     def _look(self, k: int, slot: str) -> Cause | str:
-        """What made the k-th step's loss (or its new value of `slot`) non-finite, or the slot that
-        already was before it."""
+        """What made the loss of step k (or its new value of `slot`) non-finite: an op, or the slot that
+        already was non-finite before the step."""
         graph = self.trainer.plan.graphs[self.records[k].graph].graph
         self.restore(k)
         flags = self._flags(self.trainer.session, self.records[k], graph)
         start = _start(graph, slot)
         if start is not None and start in flags:
-            found = trace(graph, flags, start)
-            if isinstance(found, str) or found.node is None:
-                return found
-            return self._before_fusion(k, slot) or self._instruction(k, graph, found)
+            cause = trace(graph, flags, start)
+            if isinstance(cause, str) or cause.node is None:
+                return cause
+            return self._before_fusion(k, slot) or self._instruction(k, graph, cause)
         if not slot:
             return Cause("no op: the step gave finite values when it was run again")
         if start is None and flag(self.trainer.session.read_slot(slot)):
-            return slot  # this graph only reads it: look further back
+            return slot  # This graph only reads the slot, so the search continues in earlier steps.
         return Cause(f"no op: {slot} was changed from outside after the run")
 
     def _before_fusion(self, k: int, slot: str) -> Cause | None:
-        """The same by the graph that was recorded, if it is here and PyTorch comes to the same."""
+        """The cause in the captured graph, if it is available and PyTorch repeats the fault."""
         unfused, record = self.trainer.plan.step.unfused, self.records[k]
         if unfused is None:
             return None
@@ -128,31 +127,31 @@ class Replay:
         try:
             plan = unfused.plan("reference:cpu", graphs=[record.graph])
             session = open_session(plan)
-        except HandheldError:  # without fusion it may need more memory than there is
+        except HandheldError:  # Without fusion, the step may need more memory than there is.
             return None
         for name in self._slots:
             session.write_slot(name, self.trainer.session.read_slot(name))
         graph = plan.graphs[record.graph].graph
         flags, start = self._flags(session, record, graph), _start(graph, slot)
         session.close()
-        found = trace(graph, flags, start) if start in flags else None
-        return found if isinstance(found, Cause) else None
+        cause = trace(graph, flags, start) if start in flags else None
+        return cause if isinstance(cause, Cause) else None
 
-    def _instruction(self, k: int, graph: Graph, found: Cause) -> Cause:
-        """The same cause with the instruction of the node's program that is at fault."""
-        assert found.node is not None
-        node = graph.nodes[found.node]
+    def _instruction(self, k: int, graph: Graph, cause: Cause) -> Cause:
+        """The same cause, with the instruction of the node's program that is at fault."""
+        assert cause.node is not None
+        node = graph.nodes[cause.node]
         if node.op not in ("map", "reduce"):
-            return found
+            return cause
         self.restore(k)
         values: dict[int, np.ndarray] = {}
         self._begin(self.trainer.session, self.records[k], graph)
-        for i in range(found.node):
+        for i in range(cause.node):
             self.trainer.session.run_node(self.records[k].graph, i)
         for view in node.inputs:
             values[view.tensor] = self.trainer.session.read_tensor(self.records[k].graph, view.tensor)
         name = instruction(node, graph, values)
-        return replace(found, text=f"{found.text} ({name!r} of its kernel)") if name else found
+        return replace(cause, text=f"{cause.text} ({name!r} of its kernel)") if name else cause
 
     def _begin(self, session: Session, record: _PastStep, graph: Graph) -> None:
         for given, array in zip(graph.inputs, record.arrays, strict=True):
@@ -160,7 +159,7 @@ class Replay:
         session.begin_nodes(record.graph)
 
     def _flags(self, session: Session, record: _PastStep, graph: Graph) -> dict[int, str]:
-        """Runs the step node by node; tensor -> `nan` or `inf` for those that hold one."""
+        """Run the step node by node. Maps each non-finite tensor to `nan` or `inf`."""
         flags = {given.tensor: flag(a) for given, a in zip(graph.inputs, record.arrays, strict=True)}
         flags |= {t: flag(session.read_slot(name)) for name, t in graph.slots.items()}
         self._begin(session, record, graph)
@@ -178,25 +177,25 @@ def _start(graph: Graph, slot: str) -> int | None:
 
 
 def flag(array: np.ndarray) -> str:
-    """`nan`, `inf` or nothing."""
+    """`nan`, `inf` or ""."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return ""
     return "nan" if np.isnan(array).any() else "inf"
 
 
 def trace(graph: Graph, flags: dict[int, str], start: int) -> Cause | str:
-    """From a non-finite tensor back to the op that made it, or to the slot that held it."""
-    made = {t: i for i, n in enumerate(graph.nodes) for o in n.outputs for t in graph.packs.get(o, (o,))}
+    """Follow a non-finite tensor back to the op that made it, or to the slot that held it."""
+    maker = {t: i for i, n in enumerate(graph.nodes) for o in n.outputs for t in graph.packs.get(o, (o,))}
     named = {given.tensor: f"the input {given.name!r} of the batch" for given in graph.inputs}
     slots = {t: name for name, t in graph.slots.items()}
     tensor, first = start, ""
-    while tensor in made:
-        node, kind = graph.nodes[made[tensor]], flags[tensor]
+    while tensor in maker:
+        node, kind = graph.nodes[maker[tensor]], flags[tensor]
         read = {t for v in node.inputs for t in graph.packs.get(v.tensor, (v.tensor,))}
-        bad = sorted((t for t in read if t in flags), key=lambda t: (flags[t] != "nan", made.get(t, -1)))
+        bad = sorted((t for t in read if t in flags), key=lambda t: (flags[t] != "nan", maker.get(t, -1)))
         where = f"{node.origin.torch_op} ({node.origin.phase} of {node.origin.path})"
         if not bad:
-            return Cause(f"{first}{where} made {kind} from finite values", node=made[tensor])
+            return Cause(f"{first}{where} made {kind} from finite values", node=maker[tensor])
         if kind == "nan" and flags[bad[0]] == "inf":
             first = f"{where} made nan from an infinity, and "
         tensor = bad[0]
@@ -206,8 +205,10 @@ def trace(graph: Graph, flags: dict[int, str], start: int) -> Cause | str:
 
 
 def instruction(node: Node, graph: Graph, values: dict[int, np.ndarray]) -> str:
-    """The instruction of a map or reduce that made what its other instructions only hand on, or
-    nothing where there are too many values to look at."""
+    """The instruction of a map or reduce that made the value which later instructions only pass on.
+
+    Returns "" if there are too many values to check.
+    """
     program, shape = node.program, tuple(node.attrs["shape"])
     if len(program) * math.prod(shape) > MAX_VALUES:
         return ""

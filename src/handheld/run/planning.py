@@ -1,7 +1,7 @@
-"""Plans for devices in hand: describes the device, makes the plan, starts it.
+"""Plans for devices of this machine: describes the device, makes the plan, starts it.
 
-`Step.plan`, `Plan.again` and `Plan.start` are these functions. They are here because plan/ knows no
-devices, only descriptions of them.
+`Step.plan`, `Plan.again` and `Plan.start` call these functions. They are here because plan/ knows only
+descriptions of devices, not devices.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def plan_step(
     precision: str = "float32",
     growth_steps: int = GROWTH,
 ) -> Plan:
-    """Step.plan, and what only studies ask for: `naive` runs matrix products as a published baseline does, one
-    plain loop per work-item, to compare with."""
+    """`Step.plan`, and one option for studies: `naive` runs matrix products like a published baseline, with one
+    plain loop per work-item, as a comparison."""
     _check_options(device, caps, graphs, memory_limit_bytes, tuning)
     device = canonical(device)
     caps = describe(device) if caps is None else caps
@@ -61,25 +61,25 @@ def plan_step(
 
 def _check_options(device: object, caps: object, graphs: object, limit: object, tuning: object) -> None:
     if not isinstance(device, str):
-        raise PlanError(f"device={device!r:.60} should be a name, such as 'opencl' or 'reference:cpu'")
+        raise PlanError(f"device={device!r:.60} must be a name, such as 'opencl' or 'reference:cpu'")
     if caps is not None and not isinstance(caps, DeviceCaps):
-        raise PlanError(f"caps={caps!r:.60} should be a DeviceCaps. Try: DeviceCaps.shipped('adreno-740')")
+        raise PlanError(f"caps={caps!r:.60} must be a DeviceCaps. Try: DeviceCaps.shipped('adreno-740')")
     if isinstance(graphs, str) or not isinstance(graphs, Iterable | None):
-        raise PlanError(f"graphs={graphs!r:.60} should be a list of names: graphs=['train']")
+        raise PlanError(f"graphs={graphs!r:.60} must be a list of names, such as ['train']")
     if limit is not None and (type(limit) is not int or limit < 1):
-        raise PlanError(f"memory_limit_bytes={limit!r:.60} should be a number of bytes, such as 256 << 20")
+        raise PlanError(f"memory_limit_bytes={limit!r:.60} must be a number of bytes, such as 256 << 20")
     if not isinstance(tuning, bool | str | Path):
-        raise PlanError(f"tuning={tuning!r:.60} should be True, False or the path of a record")
+        raise PlanError(f"tuning={tuning!r:.60} must be True, False or the path of a tuning record")
 
 
 def plan_again(plan: Plan, device: str | None = None, **changed: Any) -> Plan:
-    """Another plan with the same options but those that are `changed`, perhaps elsewhere."""
+    """A plan with the same options except for those in `changed`, on this or another device."""
     same = {"graphs": list(plan.graphs), "caps": None if device else plan.caps, **plan.options}
     return plan_step(plan.step, device or plan.device, **{**same, **changed})
 
 
 def start_plan(plan: Plan, **options: Any) -> Trainer:
-    """A trainer of the plan, or of another that runs instead; a warning says so. Plan.start says which."""
+    """Start a trainer of the plan. If the driver rejects a kernel, warn and start one of `fallbacks` instead."""
     try:
         return Trainer(plan, **options)
     except BuildError as error:
@@ -94,9 +94,11 @@ def start_plan(plan: Plan, **options: Any) -> Trainer:
 
 
 def fallbacks(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Where the driver rejects a kernel: plans without it, by name. First without what was tuned,
-    then without what its compiler is asked for, then with the kernels meant for the other kind of
-    device, which most run."""
+    """Other plans to try if the driver rejects a kernel, each with a name for the warning.
+
+    First without tuned choices, then without optional compiler features, then with the kernels for the
+    other kind of device, which most drivers accept.
+    """
     if any(graph.tuned for graph in plan.graphs.values()):
         yield "variants that were not tuned", plan_again(plan, tuning=False)
     if plan.caps.features:

@@ -1,4 +1,4 @@
-"""A plan that is running: steps, state, predictions."""
+"""A running plan: steps, state, predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Loss:
-    """A step's loss, read from the device when it is looked at."""
+    """The loss of a step. It is read from the device when its value is used."""
 
     def __init__(self, pending: Pending) -> None:
         self._pending: Pending | None = pending
@@ -50,15 +50,18 @@ class Loss:
 
 
 class Observer(Protocol):
-    """Sees the steps of a trainer."""
+    """Is told about the steps of a trainer."""
 
     def watching(self, trainer: Trainer, graph: str) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True)
 class LossScale:
-    """Where loss scaling stands: the scale, good steps since it last changed, and steps that were
-    skipped so far because their gradients overflowed."""
+    """The state of loss scaling.
+
+    `good_steps` counts steps since the scale last changed; `skipped_steps` counts all steps skipped
+    because their gradients overflowed.
+    """
 
     scale: float
     good_steps: int
@@ -66,15 +69,15 @@ class LossScale:
 
     @property
     def useless(self) -> bool:
-        """Steps are skipped although the scale cannot be smaller: it is not the scale."""
+        """Whether steps are still skipped at the smallest scale, so the scale cannot be the cause."""
         return self.scale <= SMALLEST and self.good_steps == 0
 
 
 class Trainer:
-    """Runs a plan's graphs on its device, over one state that stays there.
+    """Runs the graphs of a plan on its device, over one state that stays there.
 
-    A step has one trainer at a time: starting another brings the state of the one before back into
-    the step, goes on from it, and closes that one. Two side by side need `step.copy()`.
+    A step has one trainer at a time: starting another one copies the state of the first back into the
+    step, continues from it, and closes the first. To run two at once, use `step.copy()`.
     """
 
     @paused()
@@ -87,17 +90,17 @@ class Trainer:
             before.close()
             before._replaced = True
         self.session: Session = open_session(plan, **options)
-        #: batches whose gradients are summed and not yet applied (gradient accumulation)
+        #: Number of batches whose gradients are summed but not yet applied (gradient accumulation).
         self.micro = 0
         self._last = ""
-        #: who wants to see steps begin and end (profile/profiler.py)
+        #: Is told when steps begin and end (profile/profiler.py).
         self.observer: Observer | None = None
         plan.step._trainer = self
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 
     def step(self, *batch: Any) -> Loss:
-        """One training step. Returns at once; the loss is read when you look at it."""
+        """Run one training step. Returns at once; the loss is read from the device when you use it."""
         name = self.next_graph(*batch)
         loss = self.run(name, *batch)
         self.micro = self.micro + 1 if name.endswith(".accumulate") else 0
@@ -112,7 +115,7 @@ class Trainer:
         return name
 
     def run(self, graph: str, *batch: Any) -> Loss:
-        """One run of a graph by its name: `train`, `evaluate`, a GAN's `d` or `g`."""
+        """Run a graph once, by its name: `train`, `evaluate`, a GAN's `d` or `g`."""
         self._open()
         if graph not in self.plan.graphs:
             raise HandheldError(f"the plan has no graph {graph!r}; it has {', '.join(self.plan.graphs)}")
@@ -132,32 +135,32 @@ class Trainer:
         return Loss(_Nan())
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """What the last run gave out besides its loss, under the names of the model's outputs."""
+        """The outputs of the last run except the loss, under the names of the model's outputs."""
         self._open()
         if not self._last:
             raise HandheldError(
-                "nothing was run yet, so that there are no outputs. Try: "
+                "nothing was run yet, so there are no outputs. Try: "
                 "trainer.evaluate(*batch), or trainer.run(graph, *batch)"
             )
         graph = self.plan.graphs[self._last].graph
-        found = {}
+        outputs = {}
         for shown in graph.outputs:
             if shown.name != "loss":
                 value = self.session.read_tensor(self._last, shown.view.tensor).reshape(shown.view.shape)
-                # integers have 32 bits on the device, whatever they have in the model
-                found[shown.name] = value.astype(shown.torch_dtype) if "int" in shown.torch_dtype else value
-        return found
+                # Integers have 32 bits on the device, even if they have 64 in the model.
+                outputs[shown.name] = value.astype(shown.torch_dtype) if "int" in shown.torch_dtype else value
+        return outputs
 
     def evaluate(self, *batch: Any) -> tuple[Loss, dict[str, np.ndarray]]:
-        """Loss and outputs in eval mode; changes no state."""
+        """Loss and outputs in eval mode. Changes no state."""
         name = choose_graph(self.plan.graphs, "evaluate", batch)
         return self.run(name, *batch), self.outputs()
 
     def predict(self, *inputs: Any) -> Any:
-        """The model's outputs in eval mode: an array, or a dict of them if there are several."""
+        """The model's outputs in eval mode: one array, or a dict if there are several."""
         self.run(choose_graph(self.plan.graphs, "predict", inputs), *inputs)
-        found = self.outputs()
-        return next(iter(found.values())) if len(found) == 1 else found
+        outputs = self.outputs()
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     fit = fit
 
@@ -169,56 +172,55 @@ class Trainer:
         return named_state(self.plan.step.slots, self.plan.step.values)
 
     def sync(self) -> None:
-        """Brings the device's state back into the step."""
+        """Copy the device's state back into the step."""
         self._open()
         for name, slot in self.plan.step.slots.items():
             if slot.role != "constant":
                 self.plan.step.values[name] = self.session.read_slot(name)
 
     def load(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Puts values (of `state()`, or of a PyTorch state dict) onto the device."""
+        """Write values (from `state()` or a PyTorch state dict) to the device."""
         self._open()
         if not isinstance(state, Mapping):
             raise HandheldError(
                 f"load takes a dictionary of values by name, not a "
-                f"{type(state).__name__}. Files: handheld.load, or "
+                f"{type(state).__name__}. Try: handheld.load for files, or "
                 "fit(..., checkpoint=, resume=True)"
             )
         arrays = by_slot(state, self.plan.step.slots, strict)
-        for name, array in arrays.items():  # only once everything is known to fit
+        for name, array in arrays.items():  # Nothing is written before everything is known to fit.
             self.session.write_slot(name, array)
             self.plan.step.values[name] = array.astype(DTYPES[self.plan.step.slots[name].dtype].numpy)
 
     def set_rate(self, rate: float, group: int | None = None, optimizer: str | None = None) -> None:
-        """Changes a learning rate; the plan stays. `group` and `optimizer` must be said where there
-        are several; an optimizer is called by the graph that it updates in (`"d"`, `"g"`)."""
+        """Change a learning rate; the plan stays the same.
+
+        `group` and `optimizer` are needed if there are several. An optimizer is named by the graph that it
+        updates in (`"d"`, `"g"`).
+        """
         self._open()
         slots = self._rate_slots(optimizer)
         if group is None and len(slots) > 1:
-            raise HandheldError(
-                f"the optimizer has {len(slots)} parameter groups: say which one, for example set_rate(rate, group=0)"
-            )
+            raise HandheldError(f"the optimizer has {len(slots)} parameter groups. Try: set_rate(rate, group=0)")
         if not 0 <= (group or 0) < len(slots):
-            raise HandheldError(f"the optimizer has no group {group}: they are counted from 0 to {len(slots) - 1}")
+            raise HandheldError(f"the optimizer has no group {group}; groups are 0 to {len(slots) - 1}")
         name = slots[group or 0]
         if not isinstance(rate, Real) or not 0 <= rate <= float(np.finfo(np.float32).max):
-            raise HandheldError(
-                f"a learning rate of {rate!r:.40} makes no sense: it should be a finite number, 0 or more"
-            )
+            raise HandheldError(f"the learning rate {rate!r:.40} must be a finite number, 0 or more")
         self.session.write_slot(name, np.array(rate, np.float32))
 
     def rates(self, optimizer: str | None = None) -> list[float]:
-        """The learning rates of an optimizer, one for each of its parameter groups."""
+        """The learning rates of an optimizer, one per parameter group."""
         self._open()
         return [float(self.session.read_slot(name)) for name in self._rate_slots(optimizer)]
 
     def _rate_slots(self, optimizer: str | None) -> list[str]:
-        """The slots of an optimizer's rates, by group. It is called by its own name, or by a graph
-        (`train` also where that is `train@16`)."""
+        """The slots of an optimizer's rates, one per group. `optimizer` is its own name or a graph's
+        (`train` also stands for `train@16`)."""
         owners: dict[str, list[str]] = {}
         for name in self.plan.step.slots:
-            owner, found, group = name.rpartition(".lr.")
-            if found and group.isdigit():
+            owner, separator, group = name.rpartition(".lr.")
+            if separator and group.isdigit():
                 owners.setdefault(owner, []).append(name)
         used = {
             owner: [name for name, graph in self.plan.step.graphs.items() if any(slot in graph.slots for slot in slots)]
@@ -232,30 +234,30 @@ class Trainer:
         if len(chosen) != 1:
             known = ", ".join(f"{owner} (of {', '.join(graphs)})" for owner, graphs in used.items())
             wrong = (
-                "this step has several optimizers: say which one"
+                "this step has several optimizers, and none was named"
                 if chosen
                 else f"there is no optimizer {optimizer or ''}".rstrip()
             )
-            raise HandheldError(f"{wrong}; there are: {known or 'none'}")
+            raise HandheldError(f"{wrong}. Try one of: {known or 'none'}")
         return sorted(owners[chosen[0]], key=lambda name: int(name.rpartition(".")[2]))
 
     def loss_scale(self) -> LossScale | None:
-        """The scale of the loss and the steps it made skip, in a plan in halves; else nothing."""
+        """The loss scale and the skipped steps of a plan in half precision; else None."""
         self._open()
         if self.plan.options.get("precision") != "half" or SCALE not in self.plan.step.slots:
             return None
         scale, good, skipped = (self.session.read_slot(n) for n in (SCALE, GOOD, SKIPPED))
         return LossScale(float(scale), int(good), int(skipped))
 
-    # ── the rest ──────────────────────────────────────────────────────────────────────────────
+    # ── counters and closing ──────────────────────────────────────────────────────────────────
 
     @property
     def counters(self) -> Counters:
-        """What was done so far: launches, uploads, downloads, finishes, allocations."""
+        """Counts so far: launches, uploads, downloads, finishes, allocations."""
         return dataclasses.replace(self.session.counters)
 
     def close(self) -> None:
-        """Brings the state back into the step and frees the device."""
+        """Copy the state back into the step and free the device."""
         if not self.closed:
             self.sync()
             self.session.close()
@@ -264,10 +266,10 @@ class Trainer:
     def _open(self) -> None:
         if self.closed:
             raise HandheldError(
-                "this trainer is closed: another one was started over the same step and went on "
-                "from its state. For two side by side: step.copy().plan(...)"
+                "this trainer is closed: another one was started for the same step and continued "
+                "from its state. Try: step.copy().plan(...) to run two at once"
                 if self._replaced
-                else "this trainer is closed. Start another: plan.start()"
+                else "this trainer is closed. Try: plan.start()"
             )
 
     def __enter__(self) -> Trainer:

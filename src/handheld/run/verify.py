@@ -1,10 +1,10 @@
-"""A plan against the reference, node by node.
+"""Compares a plan with the reference, node by node.
 
-Every node is computed twice from the same inputs: by the device, and by PyTorch in float64. The
-reference never sees its own results again, only the device's, so an error is charged to the op
-that makes it and to no other. A node passes if its relative error (the norm of the difference over
-the norm of the reference) is within the tolerance or, where the exact result cancels to almost
-nothing, is of the size of what PyTorch's own float32 errs on the same inputs.
+Every node is computed twice from the same inputs: by the device, and by PyTorch in float64. The next
+node of the reference gets the device's results, not its own, so an error is charged only to the op
+that makes it. A node passes if its relative error (norm of the difference over norm of the reference)
+is within the tolerance. If the exact result cancels to almost nothing, it passes if its error is
+about as large as that of PyTorch in float32 on the same inputs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from handheld.run.batch import check_batch, choose_graph
 if TYPE_CHECKING:
     from handheld.plan.plan import Plan
 
-#: relative norms: what a float32 op of ordinary length errs, and how far beyond PyTorch's own
+#: Relative norms: the error of a float32 op of ordinary length, and the allowed multiple of PyTorch's own error.
 TOLERANCE, SLACK = 1e-5, 10.0
-#: of what is stored in halves: both sides round to 11 bits, and the last bit of a float32 may
-#: decide which way
+#: Tolerance for values stored in half precision. Both sides round to 11 bits, and the last bit of a
+#: float32 may decide in which direction.
 HALF_TOLERANCE = 2.0**-11
 
 
 @dataclass(frozen=True)
 class Row:
-    """One node, by its worst output. `float32_error` is PyTorch's own, where it was needed."""
+    """One node, described by its worst output. `float32_error` is PyTorch's own error, if it was needed."""
 
     index: int
     op: str
@@ -81,22 +81,22 @@ class Verification:
         worst = max(within, key=lambda r: r.error, default=None)
         most = f"; the largest error is {worst.error:.1e} in {worst.where}" if worst else ""
         rest = len(self.rows) - len(within)
-        errs = "1 op errs" if rest == 1 else f"{rest} ops err"
-        also = f"; {errs} by more, but no more than PyTorch's own float32" if rest else ""
+        errs = "1 op has" if rest == 1 else f"{rest} ops have"
+        also = f"; {errs} a larger error, but no larger than PyTorch's own float32" if rest else ""
         ops = "its op equals" if len(self.rows) == 1 else f"all {len(self.rows)} ops equal"
         return f"{head}: {ops} PyTorch{most}{also}"
 
 
 def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train", tolerance: float = TOLERANCE) -> Verification:
-    """Compares every node of a graph with PyTorch; changes no state."""
+    """Compare every node of a graph with PyTorch. Changes no state."""
     batch = tuple(batch)
     name = choose_graph(plan.graphs, graph, batch)
     if name not in plan.graphs:
         raise HandheldError(f"the plan has no graph {name!r}; it has {', '.join(plan.graphs)}")
     if not plan.options.get("isolate") or len(plan.graphs) > 1:
-        # results must outlive the nodes that read them
+        # Results must stay in memory after the nodes that read them.
         plan = plan.again(graphs=[name], isolate=True, memory_limit_bytes=None)
-    # which tensors are halves depends on where a tensor may start
+    # Which tensors are in half precision depends on the alignment of the device.
     caps = replace(describe("reference:cpu"), base_align_bytes=plan.caps.base_align_bytes)
     reference = plan.again("reference:cpu", caps=caps, isolate=False, naive=False, memory_limit_bytes=None)
     arrays = check_batch(plan.graphs[name].graph, batch)
@@ -117,8 +117,10 @@ def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train", toleranc
 
 
 def _settle(plan: Plan, session: Session, name: str, arrays: Sequence[np.ndarray]) -> float:
-    """Runs the step until its gradients do not overflow: what is not finite cannot be compared.
-    Returns the scale it takes."""
+    """Run the step until its gradients do not overflow, because non-finite values cannot be compared.
+
+    Returns the loss scale of that step. The state is then restored.
+    """
     scale = float(session.read_slot(SCALE))
     for _ in range(48):
         for given, array in zip(plan.graphs[name].graph.inputs, arrays, strict=True):
@@ -186,15 +188,17 @@ class _Comparison:
 
 
 def relative_error(got: np.ndarray, want: np.ndarray) -> float:
-    """Norm of the difference over the norm of what is wanted; for integers the share that differ.
-    A NaN or infinity on one side only is an infinite error."""
+    """Norm of the difference over the norm of `want`; for integers, the share of values that differ.
+
+    A NaN or infinity on one side only is an infinite error.
+    """
     if not got.size:
         return 0.0
     if want.dtype.kind in "iub":
         return float(np.mean(got != want))
     a, b = got.astype(np.float64), want.astype(np.float64)
     finite = np.isfinite(b)
-    # what overflows in float32 is an infinity on the device, and rightly so
+    # A value too large for float32 is correctly an infinity on the device.
     finite &= np.abs(np.where(finite, b, 0.0)) <= np.finfo(np.float32).max
     rest_a, rest_b = a[~finite], b[~finite]
     same = (np.isnan(rest_a) == np.isnan(rest_b)).all() and (

@@ -4,7 +4,7 @@
     model, loss, optimizer = workload.make()
     step = workload.step(batch=16)                       # captured and ready to plan
 
-The list is in catalogue.py, one file a family beside it. This one imports without PyTorch; the
+The list is in catalogue.py; each model family has its own file. This file imports without PyTorch; the
 families need it.
 """
 
@@ -21,8 +21,10 @@ __all__ = ["SIZES", "WORKLOADS", "Update", "Workload", "get"]
 
 
 def get(name: str, size: str | int | None = None, **options: Any) -> Workload:
-    """The workload of this name; at a size, "small", "paper" or pixels, and with other options if
-    asked: `get("resnet18", size=224)`."""
+    """The workload of this name, for example `get("resnet18", size=224)`.
+
+    `size` is "small", "paper" or a number of pixels. `options` override those of the workload.
+    """
     if name in ALIASES and size is None:
         name, size = ALIASES[name]
     if name not in WORKLOADS:
@@ -31,6 +33,6 @@ def get(name: str, size: str | int | None = None, **options: Any) -> Workload:
         )
         hint = f"Did you mean {' or '.join(near)}?" if near else ""
         raise HandheldError(
-            f"no workload is called {name!r}. {hint} There are: {', '.join(WORKLOADS)}".replace("  ", " ")
+            f"there is no workload {name!r}. {hint} There are: {', '.join(WORKLOADS)}".replace("  ", " ")
         )
     return WORKLOADS[name].with_options(size, **options)

@@ -1,7 +1,7 @@
-"""BERT (Devlin et al., 2019) for SQuAD: where in the text the answer starts and where it ends.
+"""BERT (Devlin et al., 2019) for SQuAD: finds where in the text the answer starts and ends.
 
-x[n, 2, t] holds tokens and, for each, whether it is of the question (0) or the text (1); y[n, 2]
-the first and last token of the answer. Attention itself has no dropout, everything else has.
+x[n, 2, t] holds the tokens and, for each, whether it belongs to the question (0) or to the text (1).
+y[n, 2] holds the first and last token of the answer. There is dropout everywhere except in attention.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from handheld.suite.synthetic import seeded
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each normalised after its shortcut."""
+    """Attention and a perceptron, each followed by a shortcut and a norm."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -60,12 +60,12 @@ class Bert(nn.Module):
         y = self.dropout(self.norm(self.words(words) + self.places(places) + self.kinds(kinds)))
         for layer in self.layers:
             y = layer(y)
-        scores: Tensor = self.head(y)  # [n, t, 2]: is this the start, is this the end
+        scores: Tensor = self.head(y)  # [n, t, 2]: whether a token is the start, or the end
         return scores
 
 
 def span_loss(scores: Tensor, span: Tensor) -> Tensor:
-    """Mean of the two cross entropies over places."""
+    """The mean of the two cross entropies over positions."""
     return 0.5 * (F.cross_entropy(scores[..., 0], span[:, 0]) + F.cross_entropy(scores[..., 1], span[:, 1]))
 
 
@@ -79,7 +79,7 @@ def make(
 def batch(
     n: int, seed: int, *, vocabulary: int = 1000, width: int = 128, layers: int = 2, heads: int = 2, length: int = 32
 ) -> tuple[Tensor, Tensor]:
-    """The question is a fourth of the row; the tokens 1 and 2 mark the answer in the text."""
+    """The question takes the first quarter of the row. The tokens 1 and 2 mark the answer in the text."""
     generator = torch.Generator().manual_seed(seed)
     words = torch.randint(3, vocabulary, (n, length), generator=generator)
     kinds = (torch.arange(length) >= length // 4).long().expand(n, length)

@@ -9,7 +9,7 @@ from handheld.suite.workload import Workload
 
 _2019, _TODAY = ("liu2019",), ("today",)
 _SMALL, _PAPER = {"size": 32, "classes": 10}, {"size": 224, "classes": 1000}
-_CIFAR = {"size": 32, "classes": 10}  # DenseNets were published for CIFAR: both sizes are that
+_CIFAR = {"size": 32, "classes": 10}  # DenseNets were published for CIFAR, so both sizes are the same.
 _SMALL_VGG = {**_SMALL, "hidden": 512, "grid": 1}
 _PAPER_VGG = {**_PAPER, "hidden": 4096, "grid": 0}
 
@@ -62,7 +62,7 @@ _ALL = (
     _perceptron("m2", 16, 16, 16, 16),
     _perceptron("m3", 256, 256),
     _perceptron("m4", 784, 256, 128, 16),
-    # liu2019: ten that trained there, six that did not
+    # liu2019: ten that trained in the study, six that did not
     _vision(
         "densenet40", "densenet", 8, "DenseNet-40, growth 12", _2019, options={"depth": 40}, small=_CIFAR, paper=_CIFAR
     ),
@@ -202,5 +202,5 @@ _ALL = (
 )
 
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
-#: names from before there were sizes
+#: Old names, from before workloads had sizes.
 ALIASES = {f"{name}_224": (name, 224) for name in ("mobilenet_v2", "resnet18", "squeezenet")}

@@ -1,7 +1,7 @@
-"""Char-CNN (Kim et al., 2016): words spelled in letters, convolutions over the letters, a highway
-layer, two LSTM layers; each word predicts the next.
+"""Char-CNN (Kim et al., 2016): convolutions over the letters of words, a highway layer and two LSTM layers.
 
-x[n, t, letters] holds words of a text, letter by letter, y[n, t] the word that follows each.
+Each word predicts the next. x[n, t, letters] holds the words of a text, letter by letter; y[n, t] holds the
+word that follows each.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from handheld.suite.synthetic import seeded, sgd, token_loss, tokens
 
-LETTERS = 51  # of the Penn treebank
+LETTERS = 51  # In the Penn treebank.
 LETTER_WIDTH = 15
 
 
 class Highway(nn.Module):
-    """A layer that learns how much of its input to leave alone."""
+    """A layer that learns how much of its input to pass on unchanged."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Highway(nn.Module):
 
 
 class CharCnn(nn.Module):
-    """`filters` convolutions of width 1 for each letter of width, up to `most` of a width."""
+    """For each kernel width w from 1 to `widths`, there are `filters` * w convolutions, but at most `most`."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ def batch(
     length: int = 16,
     letters: int = 10,
 ) -> tuple[Tensor, Tensor]:
-    """Words follow each other by a rule, and each is always spelled the same."""
+    """Words follow each other by a fixed rule, and each word always has the same letters."""
     rows = tokens(n, seed, length + 1, vocabulary)
     spelling = torch.randint(LETTERS, (vocabulary, letters), generator=torch.Generator().manual_seed(20))
     return spelling[rows[:, :-1]], rows[:, 1:].contiguous()

@@ -1,7 +1,7 @@
 """DCGAN (Radford et al., 2016) on 64x64 or 32x32 images: two networks, two updates, one state.
 
-Graph "d" takes (images, noise) and trains the discriminator on real and made images; graph "g"
-takes (noise,) and trains the generator through the discriminator.
+Graph "d" takes (images, noise) and trains the discriminator on real and generated images. Graph "g" takes
+(noise,) and trains the generator through the discriminator.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def _widths(width: int, size: int) -> list[int]:
-    """Channels from 4x4 to half of `size`: each doubling of the image halves them."""
+    """Channels from 4x4 up to half of `size`: each doubling of the image halves them."""
     if size not in (16, 32, 64, 128):
-        raise HandheldError(f"dcgan makes images of 16, 32, 64 or 128 pixels, not {size}")
+        raise HandheldError(f"dcgan has no images of {size} pixels. Try: 16, 32, 64 or 128")
     return [width * size // 8 >> i for i in range(size.bit_length() - 3)]
 
 
@@ -44,7 +44,7 @@ def generator(noise: int = 100, width: int = 64, size: int = 64) -> nn.Sequentia
 
 
 def discriminator(width: int = 64, size: int = 64) -> nn.Sequential:
-    """images[n, 3, size, size] -> how real each is, [n]."""
+    """images[n, 3, size, size] -> [n], how real each image looks."""
     layers: list[nn.Module] = [nn.Conv2d(3, width, 4, 2, 1, bias=False), nn.LeakyReLU(0.2)]
     *others, last = reversed(_widths(width, size))
     for inputs in others:
@@ -67,7 +67,7 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def loss_d(make: nn.Module, judge: nn.Module, real: Tensor, noise: Tensor) -> Tensor:
-    """Real images are real, made ones are not; the generator learns nothing from this."""
+    """Real images should be judged real, generated ones not. The generator gets no gradient from this loss."""
     yes, no = judge(real), judge(make(noise).detach())
     return F.binary_cross_entropy_with_logits(yes, torch.ones_like(yes)) + F.binary_cross_entropy_with_logits(
         no, torch.zeros_like(no)
@@ -75,7 +75,7 @@ def loss_d(make: nn.Module, judge: nn.Module, real: Tensor, noise: Tensor) -> Te
 
 
 def loss_g(make: nn.Module, judge: nn.Module, noise: Tensor) -> Tensor:
-    """Made images pass for real ones."""
+    """Generated images should be judged real."""
     score = judge(make(noise))
     return F.binary_cross_entropy_with_logits(score, torch.ones_like(score))
 
@@ -100,7 +100,7 @@ def record(n: int, seed: int, *, noise: int = 100, width: int = 64, size: int = 
 
 
 def batch(n: int, seed: int, *, noise: int = 100, width: int = 64, size: int = 64) -> tuple[Tensor, Tensor]:
-    """Images for "d", and the noise that both updates start from."""
+    """Images for "d", and the noise for both updates."""
     real, _ = images(n, seed, (3, size, size), 10)
     z = torch.randn(n, noise, 1, 1, generator=torch.Generator().manual_seed(seed + 1))
     return real.tanh(), z

@@ -1,5 +1,5 @@
-"""DenseNets for CIFAR (Huang et al., 2017, without bottlenecks): three blocks in which every layer
-sees all layers before it."""
+"""DenseNets for CIFAR (Huang et al., 2017, without bottlenecks): three blocks in which every layer gets the
+outputs of all earlier layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from handheld.suite.synthetic import Classifier, images, seeded, sgd
 
 
 class DenseLayer(nn.Module):
-    """`growth` new channels beside those that came in."""
+    """Adds `growth` channels to those of its input."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""DQN (Mnih et al., 2015): a network that values the moves of a game from its last four frames.
+"""DQN (Mnih et al., 2015): a network that estimates the value of each move of a game from the last four frames.
 
-Graph "learn" takes a batch of remembered moves and updates the network towards what a second, the
-target network, makes of the frames after them; "copy" makes the target network equal to the first;
-"predict" values the moves in given frames. `play` trains with all three, from replay.py's memory.
+Graph "learn" takes a batch of stored moves and updates the network towards the values that a second network, the
+target network, gives to the frames after each move. "copy" copies the network into the target network. "predict"
+returns the values of the moves for given frames. `play` trains with all three, from the memory in replay.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Dqn(nn.Module):
 
 
 def td_loss(modules: Modules, batch: tuple[Tensor, ...]) -> Tensor:
-    """How far the value of a move is from its reward and the target network's best next one."""
+    """How far the value of a move is from its reward plus the target network's best value of the next frames."""
     frames, moves, rewards, after, over = batch
     with torch.no_grad():
         goal = rewards + DISCOUNT * (1 - over) * modules["target"](after).amax(1)
@@ -76,7 +76,7 @@ def record(n: int, seed: int, *, size: int = 84, width: int = 32, moves: int = 3
 
 
 def batch(n: int, seed: int, *, size: int = 84, width: int = 32, moves: int = 3) -> tuple[Tensor, ...]:
-    """(frames, moves, rewards, frames after, whether that was the end) of a game played blindly."""
+    """(frames, moves, rewards, next frames, whether the game ended) from a game with random moves."""
     random = np.random.default_rng(seed)
     game, memory = Catch(size, random), Replay(max(4 * n, 64), size)
     while len(memory) < memory.room:
@@ -95,8 +95,10 @@ def play(
     explore: float = 1.0,
     room: int = 4000,
 ) -> list[float]:
-    """Trains a started plan by playing: a move, then an update, `steps` times; the share of blind
-    moves falls from `explore` to a tenth of it. Returns the reward at the end of each game."""
+    """Train a started plan by playing: one move, then one update, `steps` times.
+
+    The share of random moves falls from `explore` to a tenth of it. Returns the reward at the end of each game.
+    """
     random = np.random.default_rng(seed)
     game, memory, rewards = Catch(size, random), Replay(room, size), []
     while len(memory) < n:

@@ -1,5 +1,4 @@
-"""What a training step needs on a device, from its plan alone: nothing is computed, and the device
-need not be there."""
+"""The memory that a training step needs on a device, from its plan alone. Nothing runs; the device may be absent."""
 
 from __future__ import annotations
 
@@ -8,14 +7,14 @@ from dataclasses import dataclass, replace
 from handheld.device import DeviceCaps
 from handheld.suite.workload import Workload
 
-#: room for any plan: what is asked is how much a step needs, not whether it fits
+#: More memory than any plan needs, because the question is how much a step needs, not whether it fits.
 _ROOM = 1 << 50
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes on the device: parameters, optimizer state, buffers, a batch and its outputs live from
-    step to step; the arena holds activations, gradients and workspace, each while it is needed."""
+    """Bytes on the device. Parameters, optimizer state, buffers, a batch and its outputs exist from step to step;
+    the arena holds activations, gradients and workspace, each only while it is needed."""
 
     workload: str
     size: str
@@ -25,13 +24,13 @@ class Need:
 
     @property
     def bytes(self) -> int:
-        """The peak: everything that the plan allocates."""
+        """The peak, which is everything that the plan allocates."""
         return self.lasting_bytes + self.arena_bytes
 
 
 def needed(workload: Workload, batch: int, device: str = "adreno-740") -> Need:
-    """What the workload's training step needs with the kernels of a shipped description's device,
-    were its memory without end."""
+    """What the workload's training step needs with the kernels for a device whose description ships with Handheld,
+    if memory were unlimited."""
     caps = replace(DeviceCaps.shipped(device), global_mem_bytes=_ROOM, max_alloc_bytes=_ROOM)
     step = workload.step(batch, evaluate=False)
     graphs = [name for name, _ in workload.runs(workload.batch(1))]

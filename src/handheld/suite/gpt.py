@@ -1,7 +1,7 @@
-"""GPT-2 (Radford et al., 2019) in any size, the head tied to the embedding; each token predicts the
-next. With `rank` the model is frozen and LoRA layers beside queries and values are trained.
+"""GPT-2 (Radford et al., 2019) in any size, with the head tied to the embedding. Each token predicts the next.
 
-The perceptron's GELU is exact, GPT-2's is its approximation by tanh.
+With `rank`, the model is frozen and LoRA layers on queries and values are trained. The GELU of the perceptron is
+exact, while GPT-2 uses the tanh approximation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Gpt(nn.Module):
 
 
 def adapt(model: nn.Module) -> nn.Module:
-    """Freezes everything but the low-rank layers."""
+    """Freeze everything except the low-rank layers."""
     model.requires_grad_(False)
     for module in model.modules():
         if isinstance(module, LowRank):
@@ -62,7 +62,7 @@ def make(
     model: nn.Module = seeded(lambda: Gpt(vocabulary, width, layers, heads, length, rank=rank), seed)
     if rank:
         adapt(model)
-    # what is frozen here is untrained: low-rank layers take long steps to make anything of it
+    # The frozen model is untrained, so the low-rank layers need a large learning rate to learn anything.
     return model, token_loss, torch.optim.AdamW(trainable(model), lr=2e-2 if rank else 1e-3)
 
 

@@ -1,5 +1,5 @@
-"""Inception-v1, GoogLeNet (Szegedy et al., 2015), as it is trained since: with batch norm, without
-the two auxiliary classifiers, and with 3x3 in the place of 5x5, as in TensorFlow and PyTorch."""
+"""Inception-v1, GoogLeNet (Szegedy et al., 2015), in today's form: with batch norm, without the two auxiliary
+classifiers, and with 3x3 instead of 5x5 convolutions, as in TensorFlow and PyTorch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequenti
 
 
 class Inception(nn.Module):
-    """Four ways through, side by side: 1x1, 3x3, again 3x3, and a pooling with 1x1."""
+    """Four parallel branches: 1x1, 3x3, another 3x3, and pooling followed by 1x1."""
 
     def __init__(self, inputs: int, one: int, before: int, three: int, before2: int, three2: int, pooled: int) -> None:
         super().__init__()

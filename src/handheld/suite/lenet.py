@@ -1,4 +1,4 @@
-"""LeNet-5 (LeCun et al., 1998) as it is trained today: ReLU and max pooling, 61,706 parameters."""
+"""LeNet-5 (LeCun et al., 1998) in today's form: ReLU and max pooling, 61,706 parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A language model of two LSTM layers: each token predicts the next."""
+"""A language model with two LSTM layers. Each token predicts the next."""
 
 from __future__ import annotations
 

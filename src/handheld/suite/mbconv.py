@@ -1,7 +1,7 @@
-"""MobileNetV3-Small (Howard et al., 2019) and EfficientNet-B0 (Tan and Le, 2019): inverted
-residuals whose channels are weighed by what the whole image holds (squeeze and excitation).
+"""MobileNetV3-Small (Howard et al., 2019) and EfficientNet-B0 (Tan and Le, 2019).
 
-EfficientNet's blocks are never dropped at random: stochastic depth is left out.
+Both consist of inverted residuals with squeeze and excitation, which scales each channel by a weight computed
+from the whole image. EfficientNet's stochastic depth (dropping blocks at random) is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from handheld.suite.synthetic import Classifier, images, seeded, sgd
 
-#: kernel, widened to, channels, squeezed, activation, stride
+#: kernel, expanded channels, output channels, squeezed, activation, stride
 _V3_SMALL = (
     (3, 16, 16, True, nn.ReLU, 2),
     (3, 72, 24, False, nn.ReLU, 2),
@@ -27,7 +27,7 @@ _V3_SMALL = (
     (5, 576, 96, True, nn.Hardswish, 1),
     (5, 576, 96, True, nn.Hardswish, 1),
 )
-#: expansion, kernel, stride of the first, channels, blocks
+#: expansion, kernel, stride of the first block, channels, blocks
 _B0 = (
     (1, 3, 1, 16, 1),
     (6, 3, 2, 24, 2),
@@ -40,7 +40,7 @@ _B0 = (
 
 
 class Squeeze(nn.Module):
-    """Weighs each channel by a small perceptron of all channels' means."""
+    """Scales each channel by a weight that a small perceptron computes from the means of all channels."""
 
     def __init__(self, channels: int, hidden: int, active: type[nn.Module], gate: type[nn.Module]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def _conv(
 
 
 class Residual(nn.Module):
-    """Widen, filter each channel, weigh the channels, narrow; a shortcut where shapes allow it."""
+    """Expand, depthwise convolution, scale the channels, project; with a shortcut if the shapes allow it."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Residual(nn.Module):
 
 
 def _eighth(channels: float) -> int:
-    """The nearest multiple of eight that is not a tenth smaller."""
+    """The nearest multiple of eight that is not more than a tenth smaller."""
     near = max(8, int(channels + 4) // 8 * 8)
     return near + 8 if near < 0.9 * channels else near
 
@@ -128,8 +128,8 @@ MODELS = {"mobilenet_v3_small": mobilenet_v3_small, "efficientnet_b0": efficient
 
 
 def build(classes: int, model: str) -> Classifier:
-    made = MODELS[model](classes)
-    for module in made.modules():
+    network = MODELS[model](classes)
+    for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")
             if module.bias is not None:
@@ -137,14 +137,14 @@ def build(classes: int, model: str) -> Classifier:
         elif isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, 0, 0.01)
             nn.init.zeros_(module.bias)
-    return made
+    return network
 
 
 def make(
     *, seed: int = 0, size: int = 32, classes: int = 10, model: str = "efficientnet_b0"
 ) -> tuple[nn.Module, Any, Any]:
-    made = seeded(lambda: build(classes, model), seed)
-    return made, F.cross_entropy, sgd(made.parameters())
+    network = seeded(lambda: build(classes, model), seed)
+    return network, F.cross_entropy, sgd(network.parameters())
 
 
 def batch(

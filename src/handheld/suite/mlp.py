@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons on 28x28 images: 784-256-128-10, or hidden layers of any widths."""
+"""Multi-layer perceptrons on 28x28 images: 784-256-128-10, or other hidden widths."""
 
 from __future__ import annotations
 

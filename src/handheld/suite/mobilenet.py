@@ -1,7 +1,7 @@
 """MobileNetV2 (Sandler et al., 2018): inverted residuals with depthwise convolutions.
 
-`tune` says what is trained: all; the last layer; or bias, all biases (Cai et al., 2020). Where the
-rest is frozen, batch norm keeps the statistics that it has.
+`tune` sets what is trained: all, last (the last layer) or bias (all biases; Cai et al., 2020). If the rest is
+frozen, batch norm keeps its statistics.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from handheld.errors import HandheldError
 from handheld.suite.synthetic import Classifier, images, seeded, sgd, trainable
 
-#: expansion, channels, blocks, stride of the first
+#: expansion, channels, blocks, stride of the first block
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
@@ -29,7 +29,7 @@ def _conv(
 
 
 class InvertedResidual(nn.Module):
-    """Widen, filter each channel, narrow; add the input where the shapes allow it."""
+    """Expand, depthwise convolution, project; with a shortcut if the shapes allow it."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def build(classes: int = 10) -> Classifier:
 
 
 class Frozen(nn.Module):
-    """A model whose batch norms stay as they are in evaluation, also while it is trained."""
+    """A model whose batch norms stay in evaluation mode, also during training."""
 
     def __init__(self, model: Classifier) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def tuned(model: Classifier, tune: str) -> nn.Module:
     if tune == "all":
         return model
     if tune not in ("last", "bias"):
-        raise HandheldError(f"mobilenet_v2 is tuned by all, last or bias, not {tune!r}")
+        raise HandheldError(f"mobilenet_v2 has no tune={tune!r}. Try: all, last or bias")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith("head.") or (tune == "bias" and name.endswith(".bias")))
     return Frozen(model).train()

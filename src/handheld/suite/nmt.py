@@ -1,8 +1,8 @@
-"""NMT: translation with attention (Luong et al., 2015), in the form of TensorFlow's tutorial for
-IWSLT15: an LSTM layer each way reads, two LSTM layers write, scaled multiplicative attention.
+"""NMT: translation with attention (Luong et al., 2015), as in TensorFlow's tutorial for IWSLT15.
 
-What attention gives is not fed back into the next step (no input feeding), so that each LSTM layer
-is one op. x[n, 2 t] holds the sentence and then the translation so far, y[n, t] its next words.
+The encoder has one LSTM layer per direction, the decoder two LSTM layers, with scaled multiplicative attention.
+The result of attention is not fed back into the next time step (no input feeding), so each LSTM layer is one op.
+x[n, 2 t] holds the sentence and then the translation so far; y[n, t] holds the next word of the translation.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Nmt(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         sentence, so_far = x.chunk(2, 1)
         seen, state = self.encoder(self.dropout(self.read(sentence)))  # [n, t, 2 width]
-        # the reader's two directions start the writer's two layers
-        said, _ = self.decoder(self.dropout(self.write(so_far)), state)
-        scores = said @ self.memory(seen).transpose(1, 2) * self.scale  # [n, t, t]
-        found = scores.softmax(2) @ seen
-        mixed = torch.tanh(self.mix(torch.cat([said, found], 2)))
+        # The two directions of the encoder initialise the two layers of the decoder.
+        decoded, _ = self.decoder(self.dropout(self.write(so_far)), state)
+        scores = decoded @ self.memory(seen).transpose(1, 2) * self.scale  # [n, t, t]
+        context = scores.softmax(2) @ seen
+        mixed = torch.tanh(self.mix(torch.cat([decoded, context], 2)))
         words: Tensor = self.head(self.dropout(mixed))
         return words
 
@@ -49,8 +49,8 @@ def make(
 def batch(
     n: int, seed: int, *, words: int = 300, vocabulary: int = 300, width: int = 64, length: int = 12
 ) -> tuple[Tensor, Tensor]:
-    """A translation is the sentence read backwards, word for word; 0 begins it."""
+    """The translation is the sentence in reverse order, word for word. It begins with 0."""
     sentence = tokens(n, seed, length, min(words, vocabulary))
-    said = sentence.flip(1)
-    begun = torch.cat([torch.zeros(n, 1, dtype=torch.int64), said[:, :-1]], 1)
-    return torch.cat([sentence, begun], 1), said
+    translation = sentence.flip(1)
+    shifted = torch.cat([torch.zeros(n, 1, dtype=torch.int64), translation[:, :-1]], 1)
+    return torch.cat([sentence, shifted], 1), translation

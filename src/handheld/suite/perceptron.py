@@ -1,7 +1,7 @@
-"""The four perceptrons of das2022, by the widths of their layers, with ReLU between layers.
+"""The four perceptrons of das2022, given by the widths of their layers, with ReLU between layers.
 
-The paper names neither activation nor loss: ReLU, and cross entropy over the last layer's width as
-classes, are our choice. No result of the study depends on them: its matrix products are the same.
+The paper names neither activation nor loss. ReLU, and cross entropy with the width of the last layer as the
+number of classes, are our choice. The study does not depend on it, because the matrix products are the same.
 """
 
 from __future__ import annotations

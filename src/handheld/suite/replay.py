@@ -1,4 +1,4 @@
-"""What DQN plays and what it remembers: a game of catch, and a ring of moves. NumPy alone."""
+"""What DQN plays and stores: a game of catch and a ring buffer of moves. It needs only NumPy."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import numpy.typing as npt
 
 Frames = npt.NDArray[np.uint8]
 Move = tuple[Frames, int, float, Frames, bool]
-CELLS = 12  # the game's field is so many cells wide and high
+CELLS = 12  # Width and height of the game's field in cells.
 
 
 class Catch:
-    """A ball falls, a paddle moves left, not at all or right (0, 1, 2) and earns 1 if it is there
-    when the ball lands, else -1. Drawn as DQN sees Atari's games: the last four frames in gray."""
+    """A ball falls, and a paddle moves left, stays or moves right (0, 1, 2).
+
+    The reward is 1 if the paddle catches the ball, else -1. Frames look as DQN sees Atari games: the last four
+    frames in gray.
+    """
 
     def __init__(self, size: int, random: np.random.Generator) -> None:
         self.size, self.random = size, random
@@ -31,7 +34,7 @@ class Catch:
         return frame
 
     def move(self, move: int) -> Move:
-        """One move: (frames before, move, reward, frames after, whether the game ended)."""
+        """Make one move. Returns (frames before, move, reward, frames after, whether the game ended)."""
         before = self.frames
         self.paddle = min(max(self.paddle + move - 1, 1), CELLS - 2)
         self.fallen += 1
@@ -64,7 +67,7 @@ class Replay:
         self.seen += 1
 
     def sample(self, n: int, random: np.random.Generator) -> tuple[npt.NDArray[np.generic], ...]:
-        """`n` moves, drawn with replacement, frames in [0, 1]."""
+        """`n` moves, drawn with replacement, with frames in [0, 1]."""
         at = random.integers(len(self), size=n)
         before, after = (frames[at].astype(np.float32) / np.float32(255) for frames in (self.before, self.after))
         return before, self.moves[at], self.rewards[at], after, self.over[at]

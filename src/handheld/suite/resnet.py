@@ -1,5 +1,5 @@
-"""ResNets (He et al., 2016): 18, 34, 50, 101 and 152 layers, with the ImageNet stem (7x7, pooling)
-or, for small images, with a 3x3 stem."""
+"""ResNets (He et al., 2016) of 18, 34, 50, 101 and 152 layers, with the ImageNet stem (7x7, pooling) or, for small
+images, with a 3x3 stem."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     widen = 1
 
@@ -38,7 +38,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 (with the stride), 1x1 beside a shortcut."""
+    """1x1, 3x3 (with the stride) and 1x1 convolutions with a shortcut."""
 
     widen = 4
 

@@ -1,5 +1,7 @@
-"""Keyword spotting on 49 or 25 frames of ten features of a second of speech (Zhang et al., 2017,
-"Hello Edge"): DS-CNN, depthwise separable convolutions, and GRU, one recurrent layer."""
+"""Keyword spotting on one second of speech (Zhang et al., 2017, "Hello Edge").
+
+The input is 49 or 25 frames of ten features. DS-CNN has depthwise separable convolutions; GRU has one recurrent layer.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ FRAMES = {"ds_cnn": 49, "gru": 25}
 
 
 def ds_cnn(classes: int, width: int, blocks: int = 4) -> nn.Module:
-    """x[n, 1, frames, features] -> words."""
+    """x[n, 1, frames, features] -> scores of the words."""
     layers: list[nn.Module] = [nn.Conv2d(1, width, (10, 4), 2, (5, 1)), nn.BatchNorm2d(width), nn.ReLU()]
     for _ in range(blocks):
         for conv in (nn.Conv2d(width, width, 3, 1, 1, groups=width), nn.Conv2d(width, width, 1)):
@@ -24,7 +26,7 @@ def ds_cnn(classes: int, width: int, blocks: int = 4) -> nn.Module:
 
 
 class Gru(nn.Module):
-    """x[n, frames, features] -> words, from the state after the last frame."""
+    """x[n, frames, features] -> scores of the words, from the state after the last frame."""
 
     def __init__(self, classes: int, width: int) -> None:
         super().__init__()
@@ -42,8 +44,8 @@ def build(classes: int, model: str, width: int) -> nn.Module:
 
 
 def make(*, seed: int = 0, classes: int = 12, model: str = "ds_cnn", width: int = 64) -> tuple[nn.Module, Any, Any]:
-    made = seeded(lambda: build(classes, model, width), seed)
-    return made, F.cross_entropy, sgd(made.parameters(), 0.02)
+    network = seeded(lambda: build(classes, model, width), seed)
+    return network, F.cross_entropy, sgd(network.parameters(), 0.02)
 
 
 def batch(n: int, seed: int, *, classes: int = 12, model: str = "ds_cnn", width: int = 64) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""SqueezeNet 1.1 (Iandola et al., 2016): fire modules, and a convolution as classifier."""
+"""SqueezeNet 1.1 (Iandola et al., 2016): fire modules, and a convolution as the classifier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from handheld.suite.synthetic import images, seeded, sgd
 
 
 class Fire(nn.Module):
-    """Squeeze to few channels, then expand with 1x1 and 3x3 filters side by side."""
+    """Squeeze to few channels, then expand with parallel 1x1 and 3x3 filters."""
 
     def __init__(self, inputs: int, squeeze: int, expand: int) -> None:
         super().__init__()

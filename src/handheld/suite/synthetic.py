@@ -1,5 +1,8 @@
-"""Synthetic batches, and what all families share. The data is made up, but it can be learned:
-an image is noise around the pattern of its class, a token follows from the one before it."""
+"""Synthetic batches, and functions that all families share.
+
+The data can be learned: an image is noise around the pattern of its class, and a token follows from the one
+before it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ M = TypeVar("M")
 
 
 def seeded(make: Callable[[], M], seed: int) -> M:
-    """What `make` returns with PyTorch's generator at `seed`; the generator is left as it was."""
+    """What `make` returns with PyTorch's generator set to `seed`. The generator's state is then restored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
@@ -26,16 +29,16 @@ def sgd(parameters: Iterable[Any], rate: float = 0.01) -> torch.optim.Optimizer:
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that an optimizer should see: those that are not frozen."""
+    """The parameters that the optimizer gets: those that are not frozen."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
 def patterns(n: int, seed: int, shape: Sequence[int], classes: int) -> tuple[Tensor, Tensor]:
-    """x[n, *shape], each noise around the pattern of its class, and the classes."""
+    """x[n, *shape], where each sample is noise around the pattern of its class, and the classes."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=generator)
     noise = torch.randn(n, *shape, generator=generator)
-    # each pattern from a seed of its own: of a thousand classes a batch holds few
+    # Each pattern has its own seed, because a batch holds few of a thousand classes.
     means = {
         label: torch.randn(*shape, generator=torch.Generator().manual_seed(20 + label))
         for label in set(labels.tolist())
@@ -44,12 +47,12 @@ def patterns(n: int, seed: int, shape: Sequence[int], classes: int) -> tuple[Ten
 
 
 def images(n: int, seed: int, shape: tuple[int, int, int], classes: int) -> tuple[Tensor, Tensor]:
-    """x[n, channels, height, width] and a class for each."""
+    """x[n, channels, height, width] and the class of each image."""
     return patterns(n, seed, shape, classes)
 
 
 def tokens(n: int, seed: int, length: int, vocabulary: int) -> Tensor:
-    """Rows of tokens: nine of ten follow from the one before by a fixed rule."""
+    """Rows of tokens. Nine of ten follow from the token before by a fixed rule."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randint(vocabulary, (n, length), generator=generator)
     free = torch.rand(n, length, generator=generator) < 0.1
@@ -65,7 +68,7 @@ def token_loss(scores: Tensor, target: Tensor) -> Tensor:
 
 
 class Classifier(nn.Module):
-    """Features of an image, averaged over it if they are an image still, then classes."""
+    """Features of an image, averaged over its pixels if there are any left, then the classifier."""
 
     def __init__(self, features: nn.Module, head: nn.Module) -> None:
         super().__init__()

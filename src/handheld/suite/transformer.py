@@ -1,4 +1,4 @@
-"""A transformer encoder (Vaswani et al., 2017; norm first) that restores masked tokens."""
+"""A transformer encoder (Vaswani et al., 2017; with the norm first) that restores masked tokens."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from handheld.suite.synthetic import seeded, sgd, token_loss, tokens
 
-MASK = 0  # the token that hides another
+MASK = 0  # The token that replaces a masked one.
 
 
 class LowRank(nn.Module):
-    """What LoRA (Hu et al., 2022) adds to a frozen layer: up(down(x)), zero to begin with."""
+    """What LoRA (Hu et al., 2022) adds to a frozen layer: up(down(x)), which is zero at first."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()
@@ -28,8 +28,7 @@ class LowRank(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a perceptron, each beside a shortcut. With `rank`, queries and values have
-    low-rank layers beside them."""
+    """Attention, then a perceptron, each with a shortcut. With `rank`, queries and values get low-rank layers."""
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool = False, rank: int = 0) -> None:
         super().__init__()

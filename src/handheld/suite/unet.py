@@ -1,5 +1,5 @@
-"""U-Net (Ronneberger et al., 2015): which pixels belong to what. Its convolutions are padded, so
-that the answer is as large as the image."""
+"""U-Net (Ronneberger et al., 2015): a class for each pixel. Convolutions are padded, so the output is as large as the
+image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def double(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Down four times and up again, each level beside what it was on the way down."""
+    """Four levels down and up again. Each level up also gets the features of the same level on the way down."""
 
     def __init__(self, classes: int, width: int, channels: int = 1, levels: int = 4) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ def make(*, seed: int = 0, size: int = 32, classes: int = 2, width: int = 16) ->
 
 
 def batch(n: int, seed: int, *, size: int = 32, classes: int = 2, width: int = 16) -> tuple[Tensor, Tensor]:
-    """Noise in which rectangles are brighter: x[n, 1, size, size], and the class of each pixel."""
+    """Noise with brighter rectangles: x[n, 1, size, size], and the class of each pixel."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.zeros(n, size, size, dtype=torch.int64)
     corners = torch.randint(size - size // 4, (n, classes - 1, 2), generator=generator).tolist()
-    for image, found in zip(mask, corners, strict=True):
-        for label, (top, left) in enumerate(found, 1):
+    for image, places in zip(mask, corners, strict=True):
+        for label, (top, left) in enumerate(places, 1):
             image[top : top + size // 4, left : left + size // 4] = label
     noise = torch.randn(n, 1, size, size, generator=generator)
     return 0.5 * noise + mask[:, None], mask

@@ -1,7 +1,7 @@
 """AlexNet (Krizhevsky, 2014: one tower) and the VGGs (Simonyan and Zisserman, 2015), with dropout.
 
-Images smaller than 224 meet the classifier through an adaptive pooling. For those under 64 pixels
-AlexNet's first convolution has no stride; a small classifier (`hidden`, `grid`) goes with them.
+Images smaller than 224 pixels reach the classifier through adaptive pooling. Below 64 pixels, AlexNet's first
+convolution has no stride, and the classifier is small (`hidden`, `grid`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VGG = {
 
 
 def vgg(depth: int, grid: int) -> list[nn.Module]:
-    """3x3 convolutions, and 0 for a pooling."""
+    """3x3 convolutions, with a pooling wherever the list has a 0."""
     layers: list[nn.Module] = []
     inputs = 3
     for width in VGG[depth]:
@@ -49,7 +49,7 @@ def alexnet(grid: int, stride: int) -> list[nn.Module]:
 
 
 def build(classes: int, depth: int, hidden: int = 4096, grid: int = 0, size: int = 224) -> nn.Sequential:
-    """`depth` 8 is AlexNet. The classifier sees `grid` x `grid` pixels: 7 or 6 if it is 0."""
+    """`depth` 8 is AlexNet. The classifier gets `grid` x `grid` pixels; 0 stands for the published 7 (AlexNet: 6)."""
     grid = grid or (6 if depth == 8 else 7)
     layers, channels = (alexnet(grid, 4 if size >= 64 else 1), 256) if depth == 8 else (vgg(depth, grid), 512)
     model = nn.Sequential(

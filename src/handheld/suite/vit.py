@@ -1,5 +1,4 @@
-"""ViT-Tiny (Dosovitskiy et al., 2021; this size: Touvron et al., 2021): an image as a row of
-patches, read by a transformer."""
+"""ViT-Tiny (Dosovitskiy et al., 2021; this size: Touvron et al., 2021): a transformer over the patches of an image."""
 
 from __future__ import annotations
 

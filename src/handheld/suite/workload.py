@@ -1,4 +1,4 @@
-"""What a workload is: a name, how to make its model, and batches of synthetic data for it."""
+"""What a workload is: a name, how to build its model, and batches of synthetic data for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = ("small", "paper")
 
 @dataclass(frozen=True)
 class Update:
-    """One update of a step: the graph it becomes, its loss, its optimizer, its share of a batch."""
+    """One update of a step: its graph, its loss, its optimizer, and its part of a batch."""
 
     graph: str
     loss: Callable[[Modules, Any], Any]
@@ -31,9 +31,11 @@ class Update:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model family of this folder with fixed options. Its module has `make(**options)` and
-    `batch(n, seed, **options)`, or, where a step is several updates or several graphs, `modules`,
-    `UPDATES` and `record` instead of `make`."""
+    """A model family of this folder with fixed options.
+
+    The family's module has `make(**options)` and `batch(n, seed, **options)`. If a step has several updates or
+    graphs, it has `modules`, `UPDATES` and `record` instead of `make`.
+    """
 
     name: str
     family: str
@@ -43,12 +45,12 @@ class Workload:
     options: Mapping[str, Any] = field(default_factory=dict)
     #: vision, text, speech, rl or tabular
     domain: str = "vision"
-    #: where it comes from: das2022, liu2019 (the two studies) or today
+    #: Where it comes from: das2022 or liu2019 (the two studies), or today.
     used_in: tuple[str, ...] = ("today",)
-    #: options of the two sizes that every workload has; the same names in both
+    #: Options of the two sizes that every workload has, with the same names in both.
     small: Mapping[str, Any] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=dict)
-    #: which of them was asked for, or pixels; nothing: as the family is by itself
+    #: The size that was chosen, or pixels; "" for the defaults of the family.
     size: str = ""
 
     @property
@@ -67,15 +69,15 @@ class Workload:
         return result
 
     def parts(self, seed: int = 0) -> tuple[Modules, tuple[Update, ...]]:
-        """What `make` gives, for any workload: the modules by name, and the updates of a step in
-        their order. A single model is called ''."""
+        """As `make`, for any workload: the modules by name, and the updates of a step in order. A single model has the
+        name ''."""
         module = self._module()
         if not self.single:
             return module.modules(seed, **self.options), module.UPDATES
         model, loss, optimizer = self.make(seed)
 
         def again(modules: Modules) -> Any:
-            """The same optimizer over the model's copy."""
+            """The same optimizer for a copy of the model."""
             if modules[""] is model:
                 return optimizer
             trained = [p for p in modules[""].parameters() if p.requires_grad]
@@ -88,23 +90,22 @@ class Workload:
         return {"": model}, (update,)
 
     def batch(self, n: int | None = None, seed: int = 0) -> tuple[Any, ...]:
-        """Synthetic tensors, the same for the same seed; what they teach can be learned."""
+        """Synthetic tensors that a model can learn from. The same seed gives the same tensors."""
         size = self.default_batch if n is None else n
         result: tuple[Any, ...] = self._module().batch(size, seed, **self.options)
         return result
 
     def runs(self, batch: tuple[Any, ...]) -> list[tuple[str, tuple[Any, ...]]]:
-        """The graphs that one training step runs, in their order, each with its share of a batch
-        of this workload."""
+        """The graphs that one training step runs, in order, each with its part of a batch of this workload."""
         if self.single:
             return [("train", batch)]
         needed = 1 + max(i for update in self._module().UPDATES for i in update.takes)
         if len(batch) < needed:
-            raise HandheldError(f"{self.name} takes batches of {needed} arrays, and this one has {len(batch)}")
+            raise HandheldError(f"{self.name} takes batches of {needed} arrays; this one has {len(batch)}")
         return [(update.graph, tuple(batch[i] for i in update.takes)) for update in self._module().UPDATES]
 
     def step(self, batch: int | None = None, seed: int = 0, evaluate: bool = True) -> Step:
-        """The captured step at a batch size; of one model also its evaluation, if wanted."""
+        """The captured step at a batch size. With `evaluate`, a single model also gets its evaluation graph."""
         module, size = self._module(), self.default_batch if batch is None else batch
         if not self.single:
             step: Step = module.record(size, seed, **self.options).step(name=self.name)
@@ -119,7 +120,7 @@ class Workload:
         if isinstance(size, str) and not size.isdigit():
             if size not in SIZES:
                 raise HandheldError(
-                    f"{self.name} has no size {size!r}. There are: small, paper, and for images a number of pixels"
+                    f"{self.name} has no size {size!r}. Try: small, paper, or for images a number of pixels"
                 )
             named = self.small if size == "small" else self.paper
         elif size is not None:

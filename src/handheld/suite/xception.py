@@ -11,7 +11,7 @@ from handheld.suite.synthetic import Classifier, images, seeded, sgd
 
 
 def separable(inputs: int, outputs: int) -> list[nn.Module]:
-    """A filter a channel, then a mix of channels."""
+    """One filter per channel, then a 1x1 convolution that mixes the channels."""
     return [
         nn.Conv2d(inputs, inputs, 3, 1, 1, groups=inputs, bias=False),
         nn.Conv2d(inputs, outputs, 1, bias=False),
@@ -20,7 +20,7 @@ def separable(inputs: int, outputs: int) -> list[nn.Module]:
 
 
 class Block(nn.Module):
-    """ReLU and a separable convolution for each of `widths`; a stride pools."""
+    """ReLU and a separable convolution for each of `widths`; with a stride, pooling follows."""
 
     def __init__(self, inputs: int, *widths: int, stride: int = 1, active: bool = True) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 def build(classes: int = 10, middle: int = 8) -> Classifier:
-    """`middle` blocks of 728 channels, eight as published."""
+    """`middle` blocks of 728 channels; the published model has eight."""
     features = nn.Sequential(
         nn.Conv2d(3, 32, 3, 2, bias=False),
         nn.BatchNorm2d(32),
