@@ -185,7 +185,7 @@ def test_bad_npz(tmp_path):
     for labels, match in (
         (np.array([None] * 23), "array 'y' of .*a.npz holds Python objects. Try: arrays of numb"),
         (np.array(["cat"] * 23), "array 'y' of .*a.npz has type <U3.* Try: one number per class"),
-        (Y.astype(np.complex64), "array 'y' of .*a.npz is of type complex64.* two channels"),
+        (Y.astype(np.complex64), "array 'y' of .*a.npz has type complex64.* two channels"),
     ):
         np.savez(path, x=X, y=labels)
         with pytest.raises(DataError, match=match):

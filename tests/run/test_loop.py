@@ -303,7 +303,7 @@ def test_a_resume_says_what_is_not_as_it_was(shared, tmp_path):
     (text,) = train(2, lambda epoch: 0.2, True)
     assert text.endswith("the rate of its last step was 0.1; now it would be 0.2")
     (text,) = train(2, None, True)
-    assert "its rate 0.1 is used, not the step's 0.05" in text
+    assert "the checkpoint's rate 0.1 is used, not the step's 0.05" in text
     apart = trainer.plan.step.copy().plan("reference:cpu").start()
     told = Messages()
     fit(apart, data(), epochs=2, checkpoint=path, resume=True, rate=lambda epoch: 0.1, callbacks=[told])
