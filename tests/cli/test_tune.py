@@ -112,7 +112,7 @@ def test_ctrl_c_keeps_what_was_found(run, one_device, monkeypatch):
     monkeypatch.setattr(Tuner, "run", stop)
     result = run("tune", "mine.py:make", "--budget", "7")
     assert result.exit_code == 130 and seen == [7.0]
-    assert "the same command goes on" in result.stderr
+    assert "run the same command to continue" in result.stderr
     result = run("tune", "mine.py:make", "--json")
     assert result.exit_code == 130 and json.loads(result.stdout)["interrupted"]
 
