@@ -1,43 +1,40 @@
-"""Figures and limits of bench/accounts.py."""
+"""The final table of bench/accounts.py: each figure, and whether it is within its limit."""
 
 from __future__ import annotations
 
 import energy
 from account_times import Row
 
-UNEXPLAINED, BUSY, ENERGY = 0.02, 0.03, 0.10  # limits, as shares
+UNEXPLAINED, BUSY, ENERGY = 0.02, 0.03, 0.10  # largest allowed shares
 
 
-# ── what is said ──────────────────────────────────────────────────────────────────────────────
-
-
-def limits(found: Row) -> list[tuple[str, str, bool | None]]:
-    """(what, figure, whether it is within its limit)"""
+def limits(results: Row) -> list[tuple[str, str, bool | None]]:
+    """Rows of (description, figure, whether it is within its limit). None means that the figure has no limit."""
     rows: list[tuple[str, str, bool | None]] = []
-    for name, row in found["workloads"].items():
+    for name, row in results["workloads"].items():
         if "time" in row:
             rows += _times(name, row["time"])
         if "energy" in row:
             rows += _energies(name, row["energy"])
-    if found.get("planted"):
+    if results.get("planted"):
         for method in energy.METHODS:
-            one = found["planted"][method]
-            a, b = (one[k]["joules"] / one[k]["run_s"] for k in ("arithmetic", "memory"))
-            same = one["arithmetic"]["run_s"] / one["memory"]["run_s"]
+            pair = results["planted"][method]
+            a, b = (pair[k]["joules"] / pair[k]["run_s"] for k in ("arithmetic", "memory"))
+            same = pair["arithmetic"]["run_s"] / pair["memory"]["run_s"]
             rows.append(
                 (
                     f"two kernels, {method}: W of arithmetic, memory (time {same:.3f})",
                     f"{a:.1f}, {b:.1f}",
-                    one["told apart"],
+                    pair["told apart"],
                 )
             )
-    for name in ("torch", "watch") if found.get("torch_ops") else ():
-        one = found["torch_ops"][name]
+    for name in ("torch", "watch") if results.get("torch_ops") else ():
+        sums = results["torch_ops"][name]
         rows.append(
             (
-                f"{name} on {found['torch_ops']['where']}: steps with times, ops",
-                f"{one['recorded']}, {one['ops']}",
-                bool(one["recorded"] and one["ops"]),
+                f"{name} on {results['torch_ops']['where']}: steps with times, ops",
+                f"{sums['recorded']}, {sums['ops']}",
+                bool(sums["recorded"] and sums["ops"]),
             )
         )
     return rows
@@ -74,7 +71,7 @@ def _energies(name: str, one: Row) -> list[tuple[str, str, bool | None]]:
             rows.append((f"{name}: {held}, mean power x time", f"{plainly / counter - 1:+.1%}", None))
         off = {m: one[held][m] / counter - 1 for m in (*energy.METHODS, *energy.TIMED)}
         for m, error in off.items():
-            known = plainly is None or m in energy.TIMED  # nothing is asked of these
+            known = plainly is None or m in energy.TIMED  # These figures have no limit.
             rows.append((f"{name}: {held}, {m}", f"{error:+.1%}", None if known else abs(error) <= ENERGY))
         if plainly is not None:
             closer = sum(abs(off[m]) < abs(plainly / counter - 1) for m in energy.METHODS)
@@ -94,17 +91,18 @@ def _energies(name: str, one: Row) -> list[tuple[str, str, bool | None]]:
     return rows
 
 
-def say(found: Row) -> int:
-    rows = limits(found)
+def say(results: Row) -> int:
+    """Prints the table. The exit code is 1 if a part has no result; a missed limit does not change it."""
+    rows = limits(results)
     print()
     for what, figure, good in rows:
         word = {True: "met", False: "MISSED", None: ""}[good]
         print(f"{what:59} {figure:>14} {word}")
-    for name, problem in found["problems"].items():
+    for name, problem in results["problems"].items():
         print(f"{name}: {problem}")
     missed = sum(good is False for _, _, good in rows)
     print(
         f"\n{sum(good is True for _, _, good in rows)} limits met, {missed} missed, "
-        f"{len(found['problems'])} parts without a result"
+        f"{len(results['problems'])} parts without a result"
     )
-    return 0 if not found["problems"] else 1
+    return 0 if not results["problems"] else 1

@@ -20,24 +20,24 @@ from handheld.errors import HandheldError
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import Sources, idle, sampled
 
-PLAIN_S = 1.5  # of steps without a profiler, before and after
-HOLDS, LATE = 20, 4  # times that busy time is measured; that the host may be too late for it
-MOST_AHEAD = 700  # launches: drivers hold about a thousand before enqueueing waits
+PLAIN_S = 1.5  # seconds of steps without a profiler, before and again after the profiled steps
+HOLDS, LATE = 20, 4  # measurements of busy time; attempts that may fail because the host was too slow
+MOST_AHEAD = 700  # launches; drivers queue about a thousand before an enqueue blocks
 Row = dict[str, Any]
 
 
 # ── time and memory ───────────────────────────────────────────────────────────────────────────
 
 
-def times(entry: Entry, options: argparse.Namespace, found: Sources, path: Path) -> Row:
-    """A run with a profiler, and beside it what the same kernels take without one."""
+def times(entry: Entry, options: argparse.Namespace, sensors: Sources, path: Path) -> Row:
+    """Times of a workload with a profiler, and the busy time of the same kernels without one."""
     step, runs = captured(entry)
     (graph, tensors), *_ = runs
     batch = [t.numpy() for t in tensors]
     plan = step.plan(options.on, graphs=[graph])
 
     def steps(seconds: float) -> float:
-        """ms a step."""
+        """Milliseconds per step."""
         count, begun = 0, time.perf_counter()
         while not count or time.perf_counter() - begun < seconds:
             loss = trainer.run(graph, *batch)
@@ -47,8 +47,8 @@ def times(entry: Entry, options: argparse.Namespace, found: Sources, path: Path)
 
     with contextlib.ExitStack() as stack:
         profiler = stack.enter_context(Profiler(path))
-        stack.enter_context(sampled(profiler.writer, found))
-        time.sleep(0.5)  # so that memory was read before the plan is there
+        stack.enter_context(sampled(profiler.writer, sensors))
+        time.sleep(0.5)  # Memory is sampled before the plan allocates any.
         trainer = stack.enter_context(plan.start())
         profiler.attach(trainer)
         trainer.observer = None
@@ -94,8 +94,8 @@ def account(run: Any, graph: str) -> Row:
 
 
 def ahead(session: OpenCLSession, graph: str) -> float | None:
-    """ms that a step's kernels take on a queue without times, when all of them are there; None if
-    the driver does not take so many at once."""
+    """Milliseconds per step that the kernels take on a queue that keeps no times, with all of them enqueued
+    in advance. None if the driver does not accept that many launches at once."""
 
     def waited(count: int) -> float:
         begun = time.perf_counter()
@@ -106,7 +106,7 @@ def ahead(session: OpenCLSession, graph: str) -> float | None:
 
 
 def ahead_timed(session: OpenCLSession, graph: str) -> float | None:
-    """The sum of their own times, on a queue that keeps them."""
+    """Milliseconds per step as the sum of the kernels' own times, on a queue that keeps them."""
     with session.record() as recording:
 
         def summed(count: int) -> float:
@@ -120,7 +120,10 @@ def ahead_timed(session: OpenCLSession, graph: str) -> float | None:
 def _held(
     session: OpenCLSession, graph: str, take: Callable[[int], float], forget: Callable[[], None] = lambda: None
 ) -> float | None:
-    """The median of what `take` makes of steps that were all enqueued before the first began."""
+    """The median of `take(steps)` over steps that were all enqueued before the first one began.
+
+    A blocking kernel keeps the queue busy while the host enqueues. `forget` runs before each attempt.
+    """
     queue, plan = session.queue, session.plan.graphs[graph]
     nodes = range(len(plan.graph.nodes))
     count = max(1, MOST_AHEAD // max(plan.launches, 1))
@@ -138,23 +141,23 @@ def _held(
     host_s = time.perf_counter() - begun
     session.finish()
     rounds = held_for(hold, queue, 2 * host_s + 1e-3)
-    found: list[float] = []
+    samples: list[float] = []
     late = 0
-    while len(found) < HOLDS and late < LATE:
+    while len(samples) < HOLDS and late < LATE:
         forget()
         free = hold(rounds)
         enqueue()
         if free.command_execution_status == cl.command_execution_status.COMPLETE:
-            queue.finish()  # the host was too slow, or was held up: this says nothing
+            queue.finish()  # The queue was free before the host was done, so this attempt does not count.
             late, rounds, count = late + 1, 2 * rounds, max(count // 2, 1)
             continue
         free.wait()
-        found.append(take(count))
-    return float(np.median(found)) if len(found) >= HOLDS // 2 else None
+        samples.append(take(count))
+    return float(np.median(samples)) if len(samples) >= HOLDS // 2 else None
 
 
 def holder(queue: Any) -> Callable[[int], Any]:
-    """A kernel of one work-item that takes as long as it is told."""
+    """Enqueues a kernel of one work-item that runs a given number of rounds; returns its event."""
     text = """
 __kernel void hold(__global float* y, const int rounds) {
   float a = y[0];
@@ -175,8 +178,8 @@ __kernel void hold(__global float* y, const int rounds) {
 
 
 def held_for(hold: Callable[[int], Any], queue: Any, seconds: float) -> int:
-    """Rounds for at least so long."""
-    hold(1)  # the first time is longer
+    """The number of rounds that keep the queue busy for at least `seconds`."""
+    hold(1)  # The first launch takes longer.
     queue.finish()
     rounds = 1000
     while rounds < 2**30:
@@ -192,8 +195,8 @@ def held_for(hold: Callable[[int], Any], queue: Any, seconds: float) -> int:
 # ── PyTorch's own ops ─────────────────────────────────────────────────────────────────────────
 
 
-def with_torch(found: Sources, folder: Path, steps: int = 40) -> Row:
-    """`reference:cuda` (else `reference:cpu`) and `watch`: ops with times on one clock."""
+def with_torch(sensors: Sources, folder: Path, steps: int = 40) -> Row:
+    """Profiles `reference:cuda` (without CUDA `reference:cpu`) and `handheld.watch`: do ops have times?"""
     where = "cuda" if torch.cuda.is_available() else "cpu"
     entry = next(one for one in STEPS if one.workload == "lenet5")
     step, runs = captured(entry)
@@ -203,7 +206,7 @@ def with_torch(found: Sources, folder: Path, steps: int = 40) -> Row:
         folder / "torch.run",
         steps=steps,
         graph=graph,
-        sensors=tuple(found.here),
+        sensors=tuple(sensors.here),
         idle_s=0.1,
     ) as run:
         row: Row = {"where": where, "torch": sums(run)}
@@ -212,7 +215,7 @@ def with_torch(found: Sources, folder: Path, steps: int = 40) -> Row:
     model, loss, optimizer, (x, y) = single(entry)
     model.to(where)
     x, y = x.to(where), y.to(where)
-    with handheld.watch(model, folder / "watch.run", sensors=tuple(found.here), idle_s=0.1) as seen:
+    with handheld.watch(model, folder / "watch.run", sensors=tuple(sensors.here), idle_s=0.1) as seen:
         for _ in range(steps):
             optimizer.zero_grad()
             loss(model(x), y).backward()

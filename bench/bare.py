@@ -1,9 +1,9 @@
-"""The time that bytes alone take on a device: kernels that move them and do nothing else.
+"""Kernels that only move bytes: the time that a kernel's memory traffic alone would take.
 
-A kernel's share of the bandwidth is told by such a kernel that takes turns with it, with as many
-bytes to read and to write in buffers of its own: what a cache holds of a working set, and what
-other programs leave of it, changes within minutes. It is a plain kernel, not the best there could
-be, and copies and reads in launches of their own: a share may be more than 100%.
+A kernel's share of the bandwidth is measured against a kernel of this file that reads and writes as
+many bytes in its own buffers. The two take turns, because what a cache holds of a working set, and
+what other programs leave free in it, changes within minutes. These are plain kernels, not the fastest
+possible ones, and they copy and read in separate launches, so a share may exceed 100%.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from handheld.backends.opencl.widen import texts_of
 from handheld.device import DeviceCaps
 from handheld.kernels.base import Buffer, Int, Launch, round_up
 
-GROUP, VECTORS = 256, 4  # on a GPU: items of a group, and vectors of an item
-BLOCKS = 8  # on a CPU, for each compute unit
+GROUP, VECTORS = 256, 4  # on a GPU: work-items per group, and vectors per work-item
+BLOCKS = 8  # on a CPU: work-items per compute unit
 TEXT = """
 #ifdef GPU
 typedef float4 vector;
@@ -51,7 +51,7 @@ __kernel void look(const __global vector *x, __global vector *y, int each, int c
     a += x[i], b += x[i + step], c += x[i + 2 * step], d += x[i + 3 * step];
   for (; i < end; i += step) a += x[i];
   a += b + c + d;
-  if (a.s0 + a.s1 + a.s2 + a.s3 == 0.123f) y[0] = a;  // so that it has to be read
+  if (a.s0 + a.s1 + a.s2 + a.s3 == 0.123f) y[0] = a;  // so that the compiler keeps the reads
 }
 __kernel void fill(const __global vector *x, __global vector *y, int each, int count) {
   AT
@@ -62,7 +62,7 @@ __kernel void fill(const __global vector *x, __global vector *y, int each, int c
 
 @cache
 def _program(context: Any, caps: DeviceCaps) -> Any:
-    """Built once, for all rows."""
+    """The program is built once and shared by all rows."""
     text = f"{'#define GPU' if caps.kind == 'gpu' else ''}\n{TEXT}"
     args = (Buffer(0), Buffer(1), Int(0), Int(0))
     launches = [Launch(name, text, args, (1,), (1,)) for name in ("copy", "look", "fill")]
@@ -70,11 +70,11 @@ def _program(context: Any, caps: DeviceCaps) -> Any:
 
 
 class Bare:
-    """Launches that read `read` bytes and write `written`, in place of what they read or not."""
+    """Launches that read `read` bytes and write `written` bytes; with `in_place`, the copy writes over its input."""
 
     def __init__(self, queue: Any, caps: DeviceCaps, read: int, written: int, in_place: bool = False) -> None:
         self.queue, self.caps = queue, caps
-        self.wide = 16 if caps.kind == "gpu" else 64  # bytes of a vector
+        self.wide = 16 if caps.kind == "gpu" else 64  # bytes per vector
         self.program = _program(queue.context, caps)
         self.buffers: list[Any] = []
         self.launches: list[Any] = []

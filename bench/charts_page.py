@@ -1,4 +1,4 @@
-"""What --plot of the benchmarks writes: one page with the charts of handheld.report."""
+"""Writes the page of a benchmark's --plot, with the charts of handheld.report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from handheld.report.page import page
 
 
 def html_path(text: str) -> Path:
-    """The argument of --plot."""
+    """The argument of --plot; it must end in .html."""
     path = Path(text)
     if path.suffix != ".html":
         raise argparse.ArgumentTypeError(f"a chart is written as a page. Try: --plot {path.with_suffix('.html')}")
@@ -19,6 +19,6 @@ def html_path(text: str) -> Path:
 
 
 def write(path: Path, title: str, device: str, *charts: Markup) -> None:
-    made = page(title, charts, device=device, date=datetime.date.today().isoformat())
-    path.write_text(made, encoding="utf-8")
+    html = page(title, charts, device=device, date=datetime.date.today().isoformat())
+    path.write_text(html, encoding="utf-8")
     print(f"plot: {path}")

@@ -16,8 +16,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Contraction:
-    """A node: `t` says which of a matmul's operands are transposed in memory; a convolution is
-    given by x and w whatever its direction."""
+    """One node. `t` says which operand of a matmul is transposed in memory. `a` and `b` of a convolution are
+    x and w, also for its gradients."""
 
     op: str
     a: Shape
@@ -85,20 +85,20 @@ CONVOLUTIONS = (
 
 
 def rows(large: bool) -> list[Contraction]:
-    found = []
+    contractions = []
     for (*batch, m), n, k, t in PRODUCTS:
         if m * n * k < 2**36 or large:
             a = (*batch, k, m) if t == "a" else (*batch, m, k)
             b = (*batch, n, k) if t == "b" else (*batch, k, n)
-            found.append(Contraction("matmul", a, b, t))
+            contractions.append(Contraction("matmul", a, b, t))
     for op in ("conv", "conv_input", "conv_weight"):
         for x, out, kernel, stride, padding in CONVOLUTIONS:
-            found.append(Contraction(op, x, (out, x[1], kernel, kernel), "", stride, padding))
-    return found
+            contractions.append(Contraction(op, x, (out, x[1], kernel, kernel), "", stride, padding))
+    return contractions
 
 
 def operation(row: Contraction) -> tuple[list[Shape], Callable[..., torch.Tensor]]:
-    """The shapes of what is read, and PyTorch's way from them to the result."""
+    """The shapes of the inputs, and the function with which PyTorch computes the result from them."""
     if row.op == "matmul":
         turn = {"a": lambda a, b: a.mT @ b, "b": lambda a, b: a @ b.mT, "": torch.matmul}
         return [row.a, row.b], turn[row.t]
@@ -111,10 +111,10 @@ def operation(row: Contraction) -> tuple[list[Shape], Callable[..., torch.Tensor
 
     def gradient(dy: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         x, w = (other, blank(row.b, dy)) if which else (blank(row.a, dy), other)
-        found: Any = torch.ops.aten.convolution_backward(
+        gradients: Any = torch.ops.aten.convolution_backward(
             dy, x, w, None, pair, pad, (1, 1), False, (0, 0), 1, (not which, which, False)
         )
-        return found[int(which)]
+        return gradients[int(which)]
 
     return [y, row.a if which else row.b], gradient
 
@@ -123,12 +123,12 @@ _blanks: dict[tuple[Shape, str], torch.Tensor] = {}
 
 
 def blank(shape: Shape, like: torch.Tensor) -> torch.Tensor:
-    """A tensor of which only the shape matters."""
+    """A tensor whose values are not read: the op needs only its shape."""
     return _blanks.setdefault((shape, like.device.type), torch.zeros(shape, device=like.device))
 
 
 def graph_of(row: Contraction, inputs: list[torch.Tensor], out: Shape) -> Graph:
-    """A graph of one node, its operands as PyTorch's op reads them."""
+    """A graph of one node that reads its operands as PyTorch's op does."""
     shapes = [tuple(t.shape) for t in inputs] + [out]
     tensors = {i: Tensor(i, s, "f32", "input" if i < 2 else "activation") for i, s in enumerate(shapes)}
     views = []

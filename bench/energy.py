@@ -1,19 +1,21 @@
-"""Energy of operations: two methods, what they add up to on work that was held out, and a pair of
-kernels of equal time.
+"""Measures the energy of ops by two methods, and tests both on held-out work and on two known kernels.
 
     python bench/energy.py [--on opencl] [--only b] [--seconds 120] [--other 16]
                            [--rounds 2] [--ticks 20] [--sensor MODULE:CLASS]
                            [--json FILE] [--plot FILE.html]
 
-For a workload: windows of equal work tell the energy of each op signature by the slope over extra
-runs in normal steps and by running it alone (`--seconds`, about). Their sum is compared with what
-the rail's counter says about the step itself and about two things that were held out: the forward
-pass alone, and another batch size (what each op takes above idle power, by how much more it does
-there, and idle power over the time it all takes), and beside it mean power x time, which knows no
-ops. Then two kernels that take the same time, one arithmetic-
-bound and one memory-bound, as a step of two ops. `timed` is each method's watts by the times that
-ops have in the step, not by those they have when repeated. All joules are of the rail that is
-named, idle power included.
+For each workload, windows of equal work give the energy of each op signature by two methods: the slope
+over extra runs within normal steps, and running the op alone (about `--seconds` in total). The sum over
+ops is compared with the rail's counter for the step itself and for two pieces of held-out work:
+
+    the forward pass alone
+    another batch size       each op's energy above idle power is scaled by its work there;
+                             idle power times the whole time is added
+
+Mean power x time, which knows no ops, is the guess to beat. Then two kernels that take the same time, one
+bound by arithmetic and one by memory, are measured as a step of two ops. `timed` multiplies each method's
+watts by the times that ops have in the step instead of the times they have when repeated. All joules are
+those of the named rail, idle power included.
 """
 
 from __future__ import annotations
@@ -49,34 +51,29 @@ from handheld.profile.run import update_s
 from handheld.profile.sampling import Sources, idle, sampled, sources
 from handheld.store.rows import EnergyWindowRow
 
-ROUNDS, OTHER_ROUNDS, PLANTED_ROUNDS = 5, 8, 6  # of windows of what is held out, and planted
-
-
-STEPS, STEPS_S = 30, 2.0  # before the windows, at least
-
-
+#: rounds of windows: held-out work of the workload, of the other batch size, the two kernels
+ROUNDS, OTHER_ROUNDS, PLANTED_ROUNDS = 5, 8, 6
+STEPS, STEPS_S = 30, 2.0  # at least this many steps and seconds before the windows
 HELD = "held out"
-
-
 Keyed = dict[tuple[Any, ...], OpTime]
 
 
 # ── a workload ────────────────────────────────────────────────────────────────────────────────
 
 
-def record(entry: Entry, options: argparse.Namespace, found: Sources, path: Path, everything: bool) -> str:
-    """A run of a workload with windows for energy: of all ops, or only of steps as they are."""
+def record(entry: Entry, options: argparse.Namespace, sensors: Sources, path: Path, everything: bool) -> str:
+    """Records a run of a workload with energy windows: of all ops (`everything`), or only of whole steps."""
     step, runs = captured(entry)
     (graph, batch), *_ = runs
     plan = step.plan(options.on, graphs=[graph], isolate=True)
     with ExitStack() as stack:
         profiler = stack.enter_context(Profiler(path))
-        stack.enter_context(sampled(profiler.writer, found))
+        stack.enter_context(sampled(profiler.writer, sensors))
         trainer = stack.enter_context(plan.start())
         profiler.attach(trainer)
         idle(profiler.writer, 1.5)
         inputs, done, until = [t.numpy() for t in batch], 0, time.monotonic() + STEPS_S
-        while done < STEPS or time.monotonic() < until:  # several windows with op times
+        while done < STEPS or time.monotonic() < until:  # long enough for several windows with op times
             loss = trainer.run(graph, *inputs)
             done += 1
         float(loss)
@@ -115,27 +112,27 @@ def progress(done: int, count: int, what: str) -> None:
 
 
 def window_of(run: Run, ticks: int = TICKS) -> float:
-    """Long enough for so many updates of the rail that everything is compared on, and its parts."""
+    """Seconds per window: long enough for `ticks` updates of the main rail and of all rails of its source."""
     main = main_rail(run)
-    mine = [one for one in rails(run.channels) if one.source == main.source]
-    return min(max(ticks * max(map(update_s, mine)), LEAST_S), MOST_S)
+    related = [rail for rail in rails(run.channels) if rail.source == main.source]
+    return min(max(ticks * max(map(update_s, related)), LEAST_S), MOST_S)
 
 
 def ledger(run: Run, method: str, rail: str) -> dict[int, tuple[float, float]]:
-    """Op -> (J, s) of one run of it: its signature's, shared among its ops by their times."""
+    """Op -> (J, s) per run: the energy of its signature, divided among the signature's ops by their times."""
     times = {row.id: row.ms for row in run.ops() if row.ms is not None}
-    found = {}
+    shares = {}
     for row in run.op_energy():
         if (row.method, row.rail) == (method, rail):
             whole = sum(times.get(op, 0.0) for op in row.ops) or 1.0
             for op in row.ops:
                 part = times.get(op, 0.0) / whole
-                found[op] = (row.joules * part, row.run_s * part)
-    return found
+                shares[op] = (row.joules * part, row.run_s * part)
+    return shares
 
 
 def held_out(run: Run, rail: Series, name: str) -> tuple[float, float, float]:
-    """J of one run of what was held out, half its interval, and s."""
+    """Held-out work per run: J, half of its confidence interval, and s."""
     rows = run.file.table(EnergyWindowRow, "WHERE method=? AND signature=?", HELD, name)
     joules, seconds = [], []
     for row in rows:
@@ -144,18 +141,18 @@ def held_out(run: Run, rail: Series, name: str) -> tuple[float, float, float]:
             joules.append(value / row.runs)
             seconds.append((row.end_ns - row.begin_ns) * 1e-9 / row.runs)
     if not joules:
-        raise HandheldError(f"no reading of {rail.rail} reaches around the windows of {name}")
+        raise HandheldError(f"no readings of {rail.rail} lie before and after the windows of {name}")
     mean, half = interval(joules)
     return mean, half, float(np.mean(seconds))
 
 
-def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: Path) -> Row:
+def compare(entry: Entry, options: argparse.Namespace, sensors: Sources, folder: Path) -> Row:
     first, second = folder / "first.run", folder / "second.run"
-    record(entry, options, found, first, True)
+    record(entry, options, sensors, first, True)
     other, problem = options.other or max(entry.batch // 2, 1), ""
     try:
-        record(replace(entry, batch=other), options, found, second, False)
-    except Exception as error:  # what the first run says stays
+        record(replace(entry, batch=other), options, sensors, second, False)
+    except Exception as error:  # The results of the first run are kept.
         problem = f"{type(error).__name__}: {error}"
     with handheld.open_run(first) as run:
         rail = main_rail(run)
@@ -191,13 +188,15 @@ def compare(entry: Entry, options: argparse.Namespace, found: Sources, folder: P
 
 
 def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w: float, idle_w: float | None) -> Row:
-    """Each op's joules above idle power by how much more work it is at the other batch, and idle
-    power over the whole of a step: where the device waits for the host, or is not full, it takes
-    longer and no more. Ops are matched by where they come from; one that is only there counts as
-    the mean of its phase."""
+    """Predicts the joules of a step at the other batch size and compares them with the counter.
+
+    Each op's joules above idle power are scaled by its work at the other batch size. Idle power counts over
+    the whole step, because a device that waits for the host, or is not full, takes longer without doing more.
+    Ops are matched by their origin. An op that exists only at the other batch size gets the mean of its phase.
+    """
     if idle_w is None:
         raise HandheldError(
-            f"no reading of {rail.rail} reaches around the idle time, so that what ops take above it is not known"
+            f"no readings of {rail.rail} lie before and after the idle time, so the energy above idle power is unknown"
         )
     joules, half, seconds = held_out(small, rail, "step")
     here, there = keyed(run), keyed(small)
@@ -221,47 +220,49 @@ def other_batch(run: Run, small: Run, rail: Series, sums: dict[str, Any], mean_w
 
 
 def more_work(here: OpTime, there: OpTime) -> float:
-    """How much more an op does: by its arithmetic, or by the bytes of one that has none."""
+    """The ratio of an op's work: by its arithmetic, or by its bytes if it has none."""
     before, after = (here.flops, there.flops) if here.flops else (here.bytes, there.bytes)
     return after / before if before else 1.0
 
 
 def by_power(here: Keyed, there: Keyed, sums: dict[str, Any], mean_w: float, seconds: float) -> Row:
-    """The same methods' watts while an op runs, by the times of ops where they are wanted: right
-    also where an op that is repeated finds its inputs in a cache, and takes less."""
+    """Each method's watts per op, multiplied by the op times in the step `there`.
+
+    This is also right where a repeated op finds its inputs in a cache and takes less time.
+    """
     whole = sum(r.ms or 0.0 for r in there.values())
-    found = {}
+    sums_timed = {}
     for m in METHODS:
         watts = {}
         for key, r in here.items():
             joules, took = sums[m].get(r.id, (0.0, 0.0))
             watts[key] = joules / took if joules > 0 and took > 0 else mean_w
         mean = sum(watts.get(key, mean_w) * (r.ms or 0.0) for key, r in there.items()) / whole
-        found[f"{m} timed"] = mean * seconds
-    return found
+        sums_timed[f"{m} timed"] = mean * seconds
+    return sums_timed
 
 
 def keyed(run: Run) -> Keyed:
-    """Ops that take time, by where they come from."""
-    found: Keyed = {}
+    """Ops that have a time, by their origin; the last part of the key numbers ops with the same origin."""
+    ops: Keyed = {}
     for row in sorted(run.ops(), key=lambda r: r.position):
         if row.ms:
             key = (row.op, row.source, row.phase, row.path)
-            again = sum(other[:-1] == key for other in found)
-            found[(*key, again)] = row
-    return found
+            again = sum(other[:-1] == key for other in ops)
+            ops[(*key, again)] = row
+    return ops
 
 
 def phase_rate(here: Keyed, joules: dict[int, tuple[float, float]], phase: str) -> float:
-    """J a ms of the ops of a phase."""
-    mine = [r for r in here.values() if r.phase == phase and r.id in joules] or [
+    """J per ms of the ops of a phase; of all ops if the phase has none."""
+    rows = [r for r in here.values() if r.phase == phase and r.id in joules] or [
         r for r in here.values() if r.id in joules
     ]
-    return sum(joules[r.id][0] for r in mine) / sum(r.ms or 0.0 for r in mine)
+    return sum(joules[r.id][0] for r in rows) / sum(r.ms or 0.0 for r in rows)
 
 
 def agreement(run: Run, rail: str) -> Row:
-    """How far the two methods agree on each signature."""
+    """How well the two methods agree: each signature by both, and the correlations."""
     by = {m: {r.signature: r for r in run.op_energy() if (r.method, r.rail) == (m, rail)} for m in METHODS}
     names = [name for name in by["slope"] if name in by["alone"]]
     pairs = np.array([[by[m][name]["joules"] for m in METHODS] for name in names])
@@ -284,29 +285,28 @@ def agreement(run: Run, rail: str) -> Row:
 
 
 def main_rail(run: Run) -> Series:
-    """The GPU's own, if there is one: a counter before power, all of it before a part."""
-    found = rails(run.channels)
-    return min(found, key=lambda one: ("gpu" not in one.covers, bool(one.part_of), not one.counter))
+    """The rail for all comparisons: the GPU's if it has one, a whole before a part, a counter before power."""
+    return min(rails(run.channels), key=lambda rail: ("gpu" not in rail.covers, bool(rail.part_of), not rail.counter))
 
 
 def memory_share(run: Run, rail: Series) -> float | None:
-    """Of the energy of a step, where memory has a rail."""
-    for one in rails(run.channels):
-        if "memory" in one.covers and one.rail != rail.rail:
-            return held_out(run, one, "step")[0] / held_out(run, rail, "step")[0]
+    """Memory's share of the energy of a step; None if memory has no rail."""
+    for other in rails(run.channels):
+        if "memory" in other.covers and other.rail != rail.rail:
+            return held_out(run, other, "step")[0] / held_out(run, rail, "step")[0]
     return None
 
 
 # ── two kernels of equal time ─────────────────────────────────────────────────────────────────
 
 
-def planted(options: argparse.Namespace, found: Sources, path: Path) -> Row:
-    """A step of two ops, made of a kernel that only computes and one that only moves."""
+def planted(options: argparse.Namespace, sensors: Sources, path: Path) -> Row:
+    """Measures a step of two ops: one kernel only computes, the other only moves bytes."""
     kernels = equal_kernels(options.on)
     with ExitStack() as stack:
         profiler = stack.enter_context(Profiler(path))
         profiler.writer.meta(device=options.on)
-        stack.enter_context(sampled(profiler.writer, found))
+        stack.enter_context(sampled(profiler.writer, sensors))
         idle(profiler.writer, 1.5)
         profiler.writer.commit()
         with handheld.open_run(path) as run:
@@ -352,20 +352,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="b", help="letters, small or large")
-    parser.add_argument("--seconds", type=float, default=120.0, help="for all windows of one model")
-    parser.add_argument("--rounds", type=int, default=LEAST_ROUNDS, help="of windows, at least")
-    parser.add_argument("--ticks", type=int, default=TICKS, help="of the slowest sensor, a window")
-    parser.add_argument("--other", type=int, help="the other batch size; half if not given")
-    parser.add_argument("--sensor", metavar="MODULE:CLASS", help="this sensor alone, not all")
+    parser.add_argument("--seconds", type=float, default=120.0, help="seconds for all windows of one model")
+    parser.add_argument("--rounds", type=int, default=LEAST_ROUNDS, help="least rounds of windows")
+    parser.add_argument("--ticks", type=int, default=TICKS, help="updates of the slowest sensor per window")
+    parser.add_argument("--other", type=int, help="the other batch size (default: half)")
+    parser.add_argument("--sensor", metavar="MODULE:CLASS", help="use only this sensor")
     parser.add_argument("--no-planted", action="store_true", help="leave the two kernels out")
     parser.add_argument("--keep", type=Path, help="keep the run files in this folder")
     parser.add_argument("--json", help="write all figures here")
-    parser.add_argument("--plot", type=charts_page.html_path, help="write a page with the two methods' agreement here")
+    parser.add_argument("--plot", type=charts_page.html_path, help="write a page with a chart of both methods here")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     try:
-        found = find_sensors(options.sensor)
-        found.need_power()
+        sensors = find_sensors(options.sensor)
+        sensors.need_power()
         caps = describe(options.on)
         print(f"handheld {handheld.__version__} on {caps.name} ({caps.driver})")
         rows, pair = [], None
@@ -373,10 +373,10 @@ def main() -> int:
             for entry in chosen(options.only):
                 folder = (options.keep or Path(temporary)) / entry.letter
                 folder.mkdir(parents=True)
-                rows.append(compare(entry, options, found, folder))
+                rows.append(compare(entry, options, sensors, folder))
                 say(rows[-1])
             if not options.no_planted:
-                pair = planted(options, found, (options.keep or Path(temporary)) / "planted.run")
+                pair = planted(options, sensors, (options.keep or Path(temporary)) / "planted.run")
                 say_planted(pair)
     except HandheldError as error:
         print(f"error: {error}", file=sys.stderr)

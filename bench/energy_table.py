@@ -12,11 +12,9 @@ from handheld.report.charts import Series as Points
 
 METHODS = ("slope", "alone")
 TIMED = tuple(f"{method} timed" for method in METHODS)
-HELD_OUT = ("step", "forward", "other batch")  # the step itself, for comparison, is not
+#: rows of the table; the step itself is not held out and is there for comparison
+HELD_OUT = ("step", "forward", "other batch")
 Row = dict[str, Any]
-
-
-# ── what is said ──────────────────────────────────────────────────────────────────────────────
 
 
 def say(row: Row) -> None:
@@ -53,11 +51,11 @@ def say_planted(row: Row) -> None:
             f"{one[name]['high_joules'] * 1e3:.4g}) in {one[name]['run_s'] * 1e3:.3f} ms"
             for name in ("arithmetic", "memory")
         )
-        print(f"{method}: {cells}: {'told apart' if one['told apart'] else 'not told apart'}")
+        print(f"{method}: {cells}: {'distinguished' if one['told apart'] else 'not distinguished'}")
 
 
 def plot(rows: list[Row], device: str, path: Path) -> None:
-    """The two methods, a point per signature with its intervals."""
+    """A chart of the two methods, with one point and its intervals per signature."""
     series = []
     for row in rows:
         slope, alone = ([one[method] for one in row["signatures"]] for method in METHODS)

@@ -13,7 +13,7 @@ import pyopencl as cl
 from handheld.backends.opencl.devices import find
 from handheld.measure.ceilings import OpenDevice
 
-PLANTED_S = 0.004  # of each planted kernel
+PLANTED_S = 0.004  # seconds per run of each kernel
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Kernels:
 
 
 def equal_kernels(device: str) -> Kernels:
-    """Kernels that take PLANTED_S each, by how much they do."""
+    """Both kernels, each with as many rounds as take PLANTED_S."""
     bench = OpenDevice(find(device))
     queue = bench.queue
     local = min(64, bench.caps.max_work_group)
@@ -52,15 +52,15 @@ def equal_kernels(device: str) -> Kernels:
         move.set_args(source, target, *(np.uint32(v) for v in (*walk, n)))
         cl.enqueue_nd_range_kernel(queue, move, (movers,), (bench.local,))
 
-    made = {}
+    runs = {}
     for name, run in (("arithmetic", arithmetic), ("memory", memory)):
         n = rounds_for(run, queue, PLANTED_S)
-        made[name] = lambda run=run, n=n: run(n)
-    return Kernels(made, queue.finish)
+        runs[name] = lambda run=run, n=n: run(n)
+    return Kernels(runs, queue.finish)
 
 
 def rounds_for(run: Callable[[int], None], queue: Any, seconds: float) -> int:
-    """How many rounds of a kernel's loop take so long: by the slope between two counts."""
+    """The number of rounds of a kernel's loop that take `seconds`, found by trial."""
 
     def clock(n: int) -> float:
         run(n)
@@ -77,13 +77,13 @@ def rounds_for(run: Callable[[int], None], queue: Any, seconds: float) -> int:
     n = 1
     while clock(n) < seconds / 2 and n < 2**28:
         n *= 2
-    for _ in range(6):  # nearer and nearer
+    for _ in range(6):  # Each pass comes closer.
         n = max(1, round(n * seconds / clock(n)))
     return n
 
 
 def rounds(kernels: Kernels, counts: dict[str, int], seconds: float) -> tuple[int, int, int]:
-    """As profile.energy.window, of these kernels."""
+    """One energy window of these kernels, as `profile.energy.window` does for a plan: (runs, begin, end in ns)."""
 
     def one() -> None:
         for name, count in counts.items():

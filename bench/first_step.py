@@ -1,11 +1,11 @@
-"""How long until the first step: capture, passes, plan, build, first run; then a second start.
+"""Measures the time until the first step is done: capture, passes, plan, build, first run; then warm starts.
 
     python bench/first_step.py [--on opencl] [--only abc|small] [--json FILE] [--plot FILE.html]
     python bench/first_step.py [--on opencl] [--only abc|small] [--warm N] [--json FILE]
 
-Each start is a process of its own; the cold one has empty caches and its imports are not counted;
-the warm ones start from the step file that the cold one wrote, with the caches it filled. Of N
-warm starts the median is shown, and the range.
+Each start runs in its own process. The cold start has empty caches, and its imports are not counted.
+The warm starts use the step file that the cold one wrote and the caches that it filled. The median and
+the range of N warm starts are shown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from workloads import Entry, captured, chosen
 
 from handheld.report.charts import Axis, Series, bars
 
-#: in the order they happen
+#: the parts of a start, in order
 PARTS = ("imports", "load", "capture", "passes", "plan", "build", "first run")
 
 
@@ -74,9 +74,9 @@ def result_rows(rows: list[dict[str, Any]], on: str) -> list[Row]:
 
 
 def plot(rows: list[dict[str, Any]], device: str, path: Path) -> None:
-    """A bar per start, from the ground up what its time went into."""
-    found = {k for row in rows for k in row} - {"workload", "start", "total", "totals"}
-    parts = [p for p in PARTS if p in found] + sorted(found - set(PARTS))
+    """A chart with one bar per start, stacked by part."""
+    present = {k for row in rows for k in row} - {"workload", "start", "total", "totals"}
+    parts = [p for p in PARTS if p in present] + sorted(present - set(PARTS))
     series = [Series(part, [row.get(part, 0.0) for row in rows]) for part in parts]
     names = [f"{row['workload']} {row['start']}" for row in rows]
     title = "Seconds until the first step is done"
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--only", default="small", help="letters, or small")
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--plot", type=charts_page.html_path, help="write a page with a bar chart here")
-    parser.add_argument("--warm", type=int, default=5, help="warm starts, 5 unless told")
+    parser.add_argument("--warm", type=int, default=5, help="number of warm starts (default: 5)")
     parser.add_argument("--cold", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cold:

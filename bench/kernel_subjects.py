@@ -1,4 +1,4 @@
-"""What bench/kernels.py times: one kernel or stream of kernels, beside the op of PyTorch."""
+"""The rows of bench/kernels.py, ready to be timed: Handheld's launches and PyTorch's op for the same result."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from handheld.kernels.base import Lowered
 from handheld.measure.ceilings import Ceilings
 from handheld.plan.lowering import lower
 
-PAUSE = 0.01
-Seconds = Callable[[int], float]  # of one of so many runs
+PAUSE = 0.01  # seconds between turns
+Seconds = Callable[[int], float]  # number of runs -> seconds per run
 
 
 @dataclass
 class Subject:
-    """A row that is ready to be timed. Bytes: read and written once, and read again."""
+    """A row that is ready to be timed. `read` and `written` are bytes that move once, `again` those read again."""
 
     family: str
     name: str
@@ -52,7 +52,7 @@ class Subject:
     read: int
     written: int
     again: int = 0
-    #: whether outputs take the place of inputs
+    #: whether outputs overwrite inputs
     in_place: bool = False
     flops: int = 0
     candidates: list[dict[str, Any]] = field(default_factory=list)
@@ -73,7 +73,7 @@ def pytorch(run: Callable[[], Any], where: str) -> Seconds:
     def on_cuda(times: int) -> float:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         run()
-        torch.cuda._sleep(50_000 * times)  # type: ignore[no-untyped-call]  # the host gets ahead
+        torch.cuda._sleep(50_000 * times)  # type: ignore[no-untyped-call]  # so that the host enqueues before the device runs
         first.record()
         for _ in range(times):
             run()
@@ -88,7 +88,7 @@ def pytorch(run: Callable[[], Any], where: str) -> Seconds:
 
 
 def by_events(queue: Any, launches: list[Any]) -> Seconds:
-    """The device's own time of some launches, after one round that wakes it up."""
+    """Times the launches by the device's own events, after one round that wakes the device up."""
 
     def seconds(times: int) -> float:
         events = [cl.enqueue_nd_range_kernel(queue, *launch) for _ in range(times + 1) for launch in launches]
@@ -138,7 +138,7 @@ class Bound:
         self.seconds = by_events(self.queue, self.launches)
 
     def close(self) -> None:
-        """Also what keeps the buffers alive until then: a kernel does not."""
+        """Releases the buffers. This object must live until then, because a kernel does not keep its buffers alive."""
         for buffer in (*self.buffers, *self.scratch):
             buffer.release()
 
@@ -157,23 +157,23 @@ def contraction(row: Contraction, device: Device, options: argparse.Namespace) -
     graph = contractions.graph_of(row, host, want.shape)
     node, caps = graph.nodes[0], device.caps
 
-    def made(choice: Any) -> tuple[Bound, float]:
+    def bound_with(choice: Any) -> tuple[Bound, float]:
         lowered = lower(node, graph, caps, choice)
         bound = Bound(device, graph, lowered, [t.numpy() for t in host], want.shape)
         return bound, distance(bound.result(), want)
 
     standing, choice = tuned.standing(node, graph, caps, device.records)
-    ours, error = made(choice)
+    ours, error = bound_with(choice)
     tried: list[dict[str, Any]] = []
     for other in contract.candidates(node, graph, caps) if options.candidates else ():
         try:
-            one, wrong = made(other)
+            candidate, wrong = bound_with(other)
         except (cl.Error, PlanError) as problem:
             tried.append({"choice": dict(other), "failed": str(problem)[:200]})
             continue
-        (spent,) = medians([one.seconds], options)
-        one.close()
-        tried.append({"choice": dict(other), "why": one.why, "us": spent * 1e6, "error": wrong})
+        (spent,) = medians([candidate.seconds], options)
+        candidate.close()
+        tried.append({"choice": dict(other), "why": candidate.why, "us": spent * 1e6, "error": wrong})
     return Subject(
         row.op,
         row.name,
@@ -192,7 +192,7 @@ def contraction(row: Contraction, device: Device, options: argparse.Namespace) -
 
 
 def stream(row: Stream | Update, device: Device, options: argparse.Namespace) -> Subject:
-    """Planned as a step is: memory where the plan puts it, kernels as it fuses them."""
+    """A row that is planned like a step: the plan places its memory and fuses its kernels."""
     host = row.make() if isinstance(row, Stream) else []
     step, name = streams.step_of(row, host)
     plan = step.plan(options.on)
@@ -243,11 +243,12 @@ def stream(row: Stream | Update, device: Device, options: argparse.Namespace) ->
 
 
 def size(tensor: torch.Tensor) -> int:
-    """Bytes on the device: int64 is i32 there."""
+    """Bytes on the device, where int64 becomes i32."""
     return tensor.numel() * min(tensor.element_size(), 4)
 
 
 def distance(got: np.ndarray, want: np.ndarray) -> float:
+    """The norm of the difference, relative to the norm of `want`."""
     gap = got.reshape(want.shape).astype(np.float64) - want
     return float(np.linalg.norm(gap) / (np.linalg.norm(want) or 1))
 
@@ -256,7 +257,7 @@ def distance(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def medians(runs: list[Seconds], options: argparse.Namespace) -> list[float]:
-    """Seconds of one call of each, from rounds in which they take turns."""
+    """The median seconds per call of each, from rounds in which they take turns."""
     counts = []
     for run in runs:
         run(1)

@@ -45,7 +45,7 @@ def mean(values: list[float]) -> float:
 
 
 def summary(results: list[dict[str, Any]]) -> None:
-    print("\ngeometric means of ratios; of shares, rows that are not small:")
+    print("\ngeometric means of ratios, and of the shares of rows that are not small:")
     for family in dict.fromkeys(r["family"] for r in results):
         rows = [r for r in results if r["family"] == family]
         large = [r for r in rows if not r["small"]]
@@ -61,10 +61,10 @@ def summary(results: list[dict[str, Any]]) -> None:
 
 
 def result_rows(results: list[dict[str, Any]], device: str, facts: dict[str, Any]) -> list[Row]:
-    """A row per family: geometric means, and the rows they are of among its figures."""
-    made: list[Row] = []
+    """One row per family with geometric means; its figures hold the rows that the means are of."""
+    means: list[Row] = []
     families: dict[str, list[dict[str, Any]]] = {}
-    for r in results:  # pointwise ops differ too much for one mean
+    for r in results:  # Pointwise ops differ too much for one mean.
         op = r["row"].partition(" ")[2]
         families.setdefault(f"pointwise: {op}" if r["family"] == "pointwise" else r["family"], []).append(r)
     for family, rows in families.items():
@@ -75,18 +75,18 @@ def result_rows(results: list[dict[str, Any]], device: str, facts: dict[str, Any
         share = 100 * mean([r["share"] for r in large]) if large else None
         ratio = mean([r["ratio"] for r in rows])
         figures = {"rows": rows, "run": facts}
-        made.append(Row(family, device, share, "% of the ceiling", ratio, "PyTorch", details=details, figures=figures))
-    return made
+        means.append(Row(family, device, share, "% of the ceiling", ratio, "PyTorch", details=details, figures=figures))
+    return means
 
 
 def plot(results: list[dict[str, Any]], device: str, path: Path) -> None:
-    """Per family, the mean and the range over its rows: the share of the ceiling, and the ratio to PyTorch's time."""
+    """Charts of the share of the ceiling and of the ratio to PyTorch: mean and range over the rows of each family."""
     shown = [r for r in results if not r["small"]]
     families = list(dict.fromkeys(r["family"] for r in shown))
     rows = [[r for r in shown if r["family"] == family] for family in families]
 
     def ranges(name: str, value: Callable[[dict[str, Any]], float]) -> Series:
-        values = [[value(row) for row in one] for one in rows]
+        values = [[value(row) for row in family] for family in rows]
         return Series(name, [mean(v) for v in values], low=[min(v) for v in values], high=[max(v) for v in values])
 
     shares = bars(

@@ -1,23 +1,24 @@
-"""Single kernels against PyTorch's op for the same: rates, shares of the ceiling, ratios, one run.
+"""Compares single kernels with PyTorch's ops in one run: rates, shares of the ceiling, ratios.
 
     python bench/kernels.py [--on opencl] [--only matmul,conv,batch] [--match TEXT] [--candidates]
                             [--rounds 7] [--seconds 0.3] [--json FILE] [--plot FILE.html]
 
-The shapes are those of the suite's layers, square products and, on a GPU, some that no cache holds.
-Ours is the time of a row's launches by OpenCL's own events; theirs is CUDA's events on an NVIDIA
-device (TF32 off), the host's clock on a CPU. They take turns, with a pause between: threads that
-spin for more work would disturb the next. Ratios are ours / theirs of the medians: below 1,
-Handheld is faster. `error` is the distance to PyTorch's result.
+The shapes are those of the suite's layers, square products and, on a GPU, some that fit in no cache.
+Handheld's time is that of a row's launches by OpenCL events. PyTorch's is by CUDA events on an NVIDIA
+device (TF32 off), by the host's clock on a CPU. The two take turns with a pause between them, because
+threads that spin for more work would disturb the next turn. A ratio is Handheld's median divided by
+PyTorch's: below 1, Handheld is faster. `error` is the distance to PyTorch's result.
 
-`share` is the time that a kernel takes which reads and writes as many bytes and does nothing else
-(bare.py; it takes turns with the other two) over ours; of contractions the time that their
-arithmetic takes at the rate that `handheld doctor --ceilings` measured, where that is more. Each
-tensor counts once; `walked` counts what a reduction has to read again (a batch norm reads its input
-for the mean, for the variance and to apply them). `small`: at the device's best, outside caches,
-they would take less time than empty launches do, so the share says nothing.
+    share    the least possible time divided by Handheld's. The least time is that of a kernel that only
+             reads and writes as many bytes (bare.py; it takes turns with the other two). For a
+             contraction it is the time of its arithmetic at the rate that `handheld doctor --ceilings`
+             measured, where that is longer. Each tensor counts once
+    walked   the same, and what a reduction must read again counts too: a batch norm reads its input
+             for the mean, for the variance and to apply them
+    small    outside caches the bytes would take less time than empty launches, so the share means nothing
+    choice   tuned or best (a record has the shape), absent (no record has it), — (one variant)
 
-`choice`: tuned or best (a record knows the shape), absent (none does), — (one variant). With
---candidates every choice that a contraction offers is timed, the best shown below the one taken.
+With --candidates every choice of a contraction is timed; the best are shown below the chosen one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from handheld.backends.opencl.devices import find
 
 def compare(subject: Subject, device: Device, options: argparse.Namespace) -> dict[str, Any]:
     bare = Bare(device.queue, device.caps, subject.read, subject.written, subject.in_place)
-    mine, other, best = medians([subject.ours, subject.theirs, by_events(device.queue, bare.launches)], options)
+    ours, theirs, best = medians([subject.ours, subject.theirs, by_events(device.queue, bare.launches)], options)
     bare.close()
     moved = subject.read + subject.written
     best = max(best, subject.flops / device.ceilings.fp32.median)
@@ -61,18 +62,18 @@ def compare(subject: Subject, device: Device, options: argparse.Namespace) -> di
         "read_bytes": subject.read,
         "written_bytes": subject.written,
         "read_again_bytes": subject.again,
-        "handheld_us": mine * 1e6,
-        "torch_us": other * 1e6,
-        "handheld_gflops": subject.flops / mine / 1e9,
-        "torch_gflops": subject.flops / other / 1e9,
-        "handheld_gbs": moved / mine / 1e9,
-        "torch_gbs": moved / other / 1e9,
+        "handheld_us": ours * 1e6,
+        "torch_us": theirs * 1e6,
+        "handheld_gflops": subject.flops / ours / 1e9,
+        "torch_gflops": subject.flops / theirs / 1e9,
+        "handheld_gbs": moved / ours / 1e9,
+        "torch_gbs": moved / theirs / 1e9,
         "least_us": best * 1e6,
         "small": small,
-        "share": best / mine,
-        "share_walked": walked / mine,
-        "torch_share": best / other,
-        "ratio": mine / other,
+        "share": best / ours,
+        "share_walked": walked / ours,
+        "torch_share": best / theirs,
+        "ratio": ours / theirs,
         "error": None if math.isnan(subject.error) else subject.error,
         **({"candidates": subject.candidates} if subject.candidates else {}),
     }
@@ -87,10 +88,10 @@ def options_of() -> argparse.Namespace:
         help="families, by the beginning of their names: "
         "matmul, conv, conv_input, batch, layer, softmax, max, optimizer ...",
     )
-    parser.add_argument("--match", default="", help="only rows whose name holds this text")
-    parser.add_argument("--candidates", action="store_true", help="time every choice")
+    parser.add_argument("--match", default="", help="only rows whose name contains this text")
+    parser.add_argument("--candidates", action="store_true", help="time every choice of a contraction")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of rounds, for each row")
+    parser.add_argument("--seconds", type=float, default=0.3, help="seconds of rounds per row")
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--plot", type=charts_page.html_path, help="write a page with charts of the shares here")
     return parser.parse_args()
@@ -112,17 +113,17 @@ def main() -> int:
     rows.sort(key=lambda r: order.index(r[0]))
     if not rows:
         raise SystemExit(
-            "no such rows: families are "
+            "no row matches. Families are: "
             f"{', '.join(dict.fromkeys(r.family for r in streams.rows(large)))}, "
             "matmul, conv, conv_input, conv_weight"
         )
     device = Device.open(options.on, where)
     best = device.ceilings
-    print(f"{caps.name} ({caps.driver}) beside PyTorch {torch.__version__} on {where}")
+    print(f"{caps.name} ({caps.driver}) and PyTorch {torch.__version__} on {where}")
     print(
         f"ceilings of {best.date}: {best.fp32.median / 1e9:.0f} GFLOP/s, "
         f"{best.bandwidth / 1e9:.1f} GB/s outside caches, "
-        f"{best.launch_device_s.median * 1e6:.1f} us a launch{best.disturbed and ', '}"
+        f"{best.launch_device_s.median * 1e6:.1f} us per launch{best.disturbed and ', '}"
         f"{best.disturbed}"
     )
     print(tuned.known(caps)[1])

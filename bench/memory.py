@@ -1,10 +1,10 @@
-"""Device bytes of a planned step beside PyTorch's own peak for the same step.
+"""Compares the device bytes of a planned step with PyTorch's peak for the same step.
 
     python bench/memory.py [--on opencl] [--only bcde|small|large] [--json FILE] [--plot FILE.html]
 
-PyTorch's peak is what its allocator had in use at most (CUDA's counter where there is one, else
-the profiler's record of every allocation on the CPU), parameters and optimizer state included.
-Ours is what the plan allocates: it never allocates anything else.
+PyTorch's peak is the most that its allocator had in use, with parameters and optimizer state: by
+CUDA's counter, or on the CPU by the profiler's record of every allocation. Handheld's figure is what
+the plan allocates, because it allocates nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def held(tensors: list[torch.Tensor]) -> int:
 
 
 def pytorch_peak(models: list[Any], losses: list[Any], optimizers: list[Any]) -> int:
-    """Most bytes in use during a step, once optimizer state exists."""
+    """The most bytes in use during a step, once optimizer state exists."""
 
     def step() -> None:
         for loss, optimizer in zip(losses, optimizers, strict=True):
@@ -107,7 +107,7 @@ def result_rows(rows: list[dict[str, Any]], on: str) -> list[Row]:
 
 
 def plot(rows: list[dict[str, Any]], device: str, path: Path) -> None:
-    """Each step's bytes as parts of PyTorch's peak: a bar for ours, in state and arena."""
+    """A chart with one bar per step, stacked into state and arena, as a share of PyTorch's peak."""
     series = [
         Series("state and batch", [(row["plan"] - row["arena"]) / row["pytorch"] for row in rows]),
         Series("the rest of the step", [row["arena"] / row["pytorch"] for row in rows], colour=0, pale=True),
@@ -121,7 +121,9 @@ def plot(rows: list[dict[str, Any]], device: str, path: Path) -> None:
 
 def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--on", default="opencl", help="opencl, or a shipped description: adreno-740")
+    parser.add_argument(
+        "--on", default="opencl", help="opencl, or the name of a shipped description, such as adreno-740"
+    )
     parser.add_argument("--only", default="small", help="letters, small or large")
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--plot", type=charts_page.html_path, help="write a page with a bar chart here")

@@ -1,16 +1,19 @@
-"""What profiling costs: profiled over unprofiled step time, beside PyTorch's own profiler.
+"""Measures the cost of profiling: profiled step time divided by unprofiled, also for PyTorch's profiler.
 
     python bench/overhead.py [--on opencl] [--only abc|small|large] [--rounds 9] [--seconds 1.5]
                              [--no-torch] [--json FILE] [--plot FILE.html]
 
-Turns of the same trainer are taken with and without a profiler and the machine's sensors, one after
-the other, so that what else the machine does falls on both alike. A turn is as many steps as fill
-`--seconds`; it ends when its last loss is on the host. A profiler stays open over all of its turns,
-as it does over a run, and records as many windows of steps as its budget allows. The ratio is that
-of the medians over the turns, `±` what the middle half of the turns' own ratios span, `windows` how
-many were recorded. Processor time beside it says what other work on the machine hides. PyTorch's
-profiler runs the same model in eager mode, over whole turns (CPU activity, and CUDA's where it runs
-there).
+One trainer alternates between turns with a profiler and sensors and turns without, so that other work on
+the machine disturbs both equally. A turn is as many steps as fill `--seconds`; it ends when its last loss
+is on the host. The profiler stays open over all of its turns, as it does over a run, and records as many
+windows of steps as its budget allows. PyTorch's profiler runs over whole turns of the same model in eager
+mode (CPU activity, and CUDA's on a GPU).
+
+    ratio      the ratio of the medians over the turns
+    ±          the range of the middle half of the ratios of single turns
+    windows    how many windows were recorded
+
+The ratio of processor times, printed at the end, is less disturbed by other work on the machine.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ Turn = Callable[[int], None]
 
 
 def interleaved(plain: Turn, other: Turn, options: argparse.Namespace) -> dict[str, Any]:
-    """Medians of both, in ms a step, and their ratio."""
+    """Medians of both in ms per step, and their ratio."""
     plain(2)
     started = time.perf_counter()
     plain(2)
@@ -62,14 +65,14 @@ def interleaved(plain: Turn, other: Turn, options: argparse.Namespace) -> dict[s
             times[name].append((time.perf_counter() - started) / count * 1e3)
             spent[name].append(time.process_time() - processor)
         ratios.append(times["profiled"][-1] / times["plain"][-1])
-    found = {f"{name}_ms": statistics.median(values) for name, values in times.items()}
+    medians = {f"{name}_ms": statistics.median(values) for name, values in times.items()}
     quarter = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return {
-        **found,
+        **medians,
         "steps": count * options.rounds,
         "spread": quarter[2] - quarter[0],
         "processor_ratio": (statistics.median(spent["profiled"]) / statistics.median(spent["plain"])),
-        "ratio": found["profiled_ms"] / found["plain_ms"],
+        "ratio": medians["profiled_ms"] / medians["plain_ms"],
     }
 
 
@@ -102,7 +105,7 @@ def ours(entry: Entry, options: argparse.Namespace, folder: str) -> dict[str, An
         profiler.flush()
     with handheld.open_run(path) as run:
         sampler, parts = run.meta["sampler"], run.parts()
-        # it was stopped in the plain turns
+        # The sampler was stopped during the plain turns.
         awake = elapsed / (row["steps"] * row["profiled_ms"] * 1e-3)
         return {
             **row,
@@ -115,8 +118,7 @@ def ours(entry: Entry, options: argparse.Namespace, folder: str) -> dict[str, An
 
 
 def _paused(turn: Turn, profiler: Profiler) -> Turn:
-    """A turn during which the sampling process is stopped, and which the profiler's budget for
-    recording does not count."""
+    """A turn during which the sampling process is stopped. The profiler's recording budget skips this time."""
 
     def run(steps: int) -> None:
         children = [
@@ -168,7 +170,7 @@ def main() -> None:
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="small", help="letters, small or large")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=1.5, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds per turn")
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch's profiler out")
     parser.add_argument("--json", help="write all figures here")
     parser.add_argument("--plot", type=charts_page.html_path, help="write a page with a bar chart of the ratios here")
@@ -196,7 +198,7 @@ def main() -> None:
                 f"{row['sampler_share']:7.1%} {other}",
                 flush=True,
             )
-            if options.json:  # what is there is kept, should the rest not come
+            if options.json:  # Written after each row, so that a failure later loses nothing.
                 facts = {"device": caps.to_json(), "torch": torch.__version__, "where": where}
                 Path(options.json).write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     print(
@@ -204,7 +206,7 @@ def main() -> None:
         + ", ".join(f"{name} {share:.2%}" for name, share in rows[-1]["sampler_sources"].items())
     )
     print(
-        "processor time of the process, profiled / not: "
+        "processor time of the process, profiled / unprofiled: "
         + ", ".join(f"{row['workload']} {row['processor_ratio']:.3f}" for row in rows)
     )
     over = [row["workload"] for row in rows if row["ratio"] > TARGET]

@@ -1,6 +1,6 @@
-"""The step in JAX: one jitted function of state and batch, its state donated.
+"""The step in JAX: one jitted function of state and batch, with donated state.
 
-Images are laid out [n, h, w, c], as JAX's own models are.
+Images are laid out as [n, h, w, c], as in JAX's own models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from translate import Walk, host
 
 
 def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> tuple[Callable[[int], float], str, str]:
-    """(steps -> last loss, its name, the kind of device). The command sets the threads."""
+    """(steps -> last loss, the peer's name, the kind of device). `Remote` sets the threads in the environment."""
 
     def loss_of(params: Any, buffers: Any, key: Any, x: Any, y: Any) -> Any:
         layers = Layers(params, buffers, key)
@@ -49,12 +49,12 @@ def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> 
 
 
 def kernel_layout(w: Any) -> Any:
-    """[k, c, r, s] -> [r, s, c, k]."""
+    """A convolution's weights from [k, c, r, s] to [r, s, c, k]."""
     return w.transpose(2, 3, 1, 0) if w.ndim == 4 else w
 
 
 class Layers:
-    """Methods as translate.py asks for them; `buffers` is replaced as batch norms run."""
+    """The layers that translate.py calls. Batch norms replace entries of `buffers` as they run."""
 
     def __init__(self, params: Any, buffers: Any, key: Any) -> None:
         self.params, self.buffers, self.key = params, dict(buffers), key

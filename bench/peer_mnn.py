@@ -1,7 +1,7 @@
-"""The step in MNN: its expressions, its SGD, float32 on its CPU backend.
+"""The step in MNN: its expressions and its SGD, in float32 on its CPU backend.
 
-MNN's Python wrappers (`MNN.expr.matmul`, `log` ...) put a Cast before their op, and MNN has no
-gradient for Cast, so a step through them changes nothing. The functions below the wrappers do not.
+MNN's Python wrappers (`MNN.expr.matmul`, `log` ...) insert a Cast before their op. MNN has no gradient
+for Cast, so a step through them changes nothing. The functions below the wrappers insert no Cast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NCHW, NC4HW4, PADS = MNN.expr.NCHW, MNN.expr.NC4HW4, MNN.expr.CAFFE
 
 
 def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> tuple[Callable[[int], float], str, str]:
-    """(steps -> last loss, its name, the kind of device)."""
+    """(steps -> last loss, the peer's name, the kind of device)."""
     MNN.expr.lazy_eval(True)
     MNN.expr.set_thread_number(threads)
     layers = Layers(walk)
@@ -32,7 +32,7 @@ def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> 
             image = F.const(x, list(x.shape), NCHW)
             scores = walk(layers, image)
             loss = layers.cross_entropy(scores, y)
-            value = loss.read()  # later it would be computed again, with the new parameters
+            value = loss.read()  # A later read would compute it again with the new parameters.
             if not optimizer.step(loss):
                 raise RuntimeError("MNN's optimizer found no gradient")
         return float(value)
@@ -41,7 +41,7 @@ def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> 
 
 
 class Layers(nn.Module):  # type: ignore[misc]
-    """Methods as translate.py asks for them, over parameters that MNN's optimizer finds here."""
+    """The layers that translate.py calls. MNN's optimizer finds the parameters as attributes of this module."""
 
     def __init__(self, walk: Walk) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Layers(nn.Module):  # type: ignore[misc]
         for name, array in walk.parameters.items():
             if name.rpartition(".")[0] in self.norms:
                 assert np.all(array == (1.0 if name.endswith("weight") else 0.0)), name
-                continue  # MNN starts from the same
+                continue  # MNN initialises them with the same values.
             var = F.const(array, list(array.shape), NCHW)
             var.fix_as_trainable()
             setattr(self, slug(name), var)
@@ -110,7 +110,7 @@ def slug(name: str) -> str:
 
 
 def packed(x: Any) -> Any:
-    """Channels in fours, as MNN's convolutions want them."""
+    """In MNN's layout for convolutions, with channels in groups of four."""
     return x if x.data_format == NC4HW4 else F.convert(x, NC4HW4)
 
 

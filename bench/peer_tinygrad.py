@@ -1,7 +1,7 @@
 """The step in tinygrad: a TinyJit over its own SGD.
 
-It runs where DEV says, as tinygrad always does; the command sets DEV to CL, so that tinygrad and
-Handheld use one OpenCL device.
+The environment variable DEV selects tinygrad's device. bench/remote.py sets it to CL where it is not set,
+so that tinygrad and Handheld use the same OpenCL device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from translate import Walk, host
 
 
 def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> tuple[Callable[[int], float], str, str]:
-    """(steps -> last loss, its name, the kind of device)."""
+    """(steps -> last loss, the peer's name, the kind of device)."""
     TRAINING.value = 1
     params = {n: Tensor(a).realize() for n, a in walk.parameters.items()}
     buffers = {n: Tensor(a).is_param_(False).realize() for n, a in walk.buffers.items()}
@@ -43,7 +43,7 @@ def make(walk: Walk, batch: Any, rate: float, momentum: float, threads: int) -> 
 
 
 class Layers:
-    """Methods as translate.py asks for them."""
+    """The layers that translate.py calls."""
 
     def __init__(self, params: dict[str, Tensor], buffers: dict[str, Tensor]) -> None:
         self.params, self.buffers = params, buffers

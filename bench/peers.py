@@ -1,18 +1,18 @@
-"""Whole training steps against PyTorch, JAX, tinygrad and MNN: ratios of step times from one run.
+"""Compares whole training steps with PyTorch, JAX, tinygrad and MNN: ratios of step times from one run.
 
     python bench/peers.py [--on opencl] [--only abc|small|large] [--against eager,compile,jax]
                           [--rounds 15] [--seconds 0.3] [--json FILE] [--plot FILE.html]
 
-Contestants take turns, so that what else the machine does falls on all of them alike. A turn is
-as many steps as fill `--seconds`; every step takes its batch from host memory; a turn ends when
-its last loss is on the host. Ratios are ours / theirs of the medians over the turns: below 1,
-Handheld is faster. On an NVIDIA device PyTorch runs on CUDA with TF32 off, else on the CPU; all
-have as many threads as the device has compute units.
+Contestants take turns, so that other work on the machine disturbs all of them equally. A turn is as
+many steps as fill `--seconds`. Every step takes its batch from host memory, and a turn ends when its
+last loss is on the host. A ratio is Handheld's median over the turns divided by the other's: below 1,
+Handheld is faster. On an NVIDIA device PyTorch runs on CUDA with TF32 off, otherwise on the CPU. On a
+CPU all have as many threads as the device has compute units.
 
-jax, tinygrad and mnn run in processes of their own, from PyTorch's weights, on the same batch, with
-SGD of momentum 0.9. Before one is timed, its losses of three steps (dropout off) must be PyTorch's:
-the first to 1e-4. tinygrad runs on OpenCL, unless DEV says otherwise. `--against all`, the default,
-takes those that are installed. `absent` counts the nodes whose shape no tuning record knows.
+jax, tinygrad and mnn run in their own processes, from PyTorch's weights, on the same batch, with SGD
+and momentum 0.9. A peer is timed only if its losses of three steps without dropout equal PyTorch's, the
+first to 1e-4. tinygrad runs on OpenCL unless DEV selects another device. `--against all`, the default,
+takes every peer that is installed. `absent` counts the nodes whose shape is in no tuning record.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from handheld.device import DeviceCaps
 from handheld.report.charts import Axis, Reference, Series, bars
 
 NAMES = ("eager", "compile", *PEERS)
-#: what results call them
+#: names in the results
 LABELS = {"eager": "PyTorch", "compile": "torch.compile", "jax": "JAX", "tinygrad": "tinygrad", "mnn": "MNN"}
-PAUSE = 0.03  # threads that spin for more work stop meanwhile
+PAUSE = 0.03  # seconds; threads that spin for more work stop meanwhile
 
 Turn = Callable[[int], float]  # steps -> seconds
 
@@ -120,17 +120,18 @@ def compare(entry: Entry, options: argparse.Namespace, where: str, kind: str) ->
     finally:
         for remote in remotes:
             remote.close()
-    for name, found in times.items():
-        quarter = statistics.quantiles(found, n=4) if len(found) > 1 else [found[0]] * 3
-        result[f"{name}_ms"] = 1e3 * statistics.median(found)
-        result[f"{name}_spread"] = (quarter[2] - quarter[0]) / statistics.median(found)
+    for name, turns in times.items():
+        quarter = statistics.quantiles(turns, n=4) if len(turns) > 1 else [turns[0]] * 3
+        result[f"{name}_ms"] = 1e3 * statistics.median(turns)
+        result[f"{name}_spread"] = (quarter[2] - quarter[0]) / statistics.median(turns)
         if name != "handheld":
             result[f"ratio_{name}"] = result["handheld_ms"] / result[f"{name}_ms"]
     return result
 
 
 def rounds(contestants: dict[str, Turn], options: argparse.Namespace, result: dict[str, Any]) -> dict[str, list[float]]:
-    """Seconds a step of each, turn by turn; one that has had its time sits out after three."""
+    """Seconds per step of each contestant, one entry per turn. After three turns, a contestant that has used
+    `--most` seconds gets no more."""
     counts: dict[str, int] = {}
     times: dict[str, list[float]] = {}
 
@@ -138,7 +139,7 @@ def rounds(contestants: dict[str, Turn], options: argparse.Namespace, result: di
         time.sleep(PAUSE)
         try:
             return contestants[name](steps)
-        except Failed as error:  # a process of its own that crashed or hangs
+        except Failed as error:  # The peer's process crashed or hangs.
             result[f"{name}_error"] = str(error)
             times.pop(name, None)
             counts.pop(name, None)
@@ -171,7 +172,7 @@ def cells(row: dict[str, Any], against: list[str]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], against: list[str], device: str, path: Path) -> None:
-    """Speed-ups over each peer, on a logarithmic axis: 2 is twice as fast."""
+    """A chart of the speed-up over each peer on a logarithmic axis: 2 means twice as fast."""
     series = [
         Series(name, [1 / row[f"ratio_{name}"] if f"ratio_{name}" in row else None for row in rows]) for name in against
     ]
@@ -182,11 +183,11 @@ def plot(rows: list[dict[str, Any]], against: list[str], device: str, path: Path
 
 
 def against(text: str) -> list[str]:
-    """Names, checked; "all" is those that are installed."""
+    """The argument of --against as names; "all" means every installed peer."""
     names = [n for n in NAMES if n not in PEERS or PEERS[n].installed] if text == "all" else text.split(",")
     for name in names:
         if name not in NAMES:
-            raise argparse.ArgumentTypeError(f"no peer {name!r}: there are {', '.join(NAMES)}")
+            raise argparse.ArgumentTypeError(f"there is no peer {name!r}. Try: {', '.join(NAMES)}")
         if name in PEERS and not PEERS[name].installed:
             raise argparse.ArgumentTypeError(f"{name} is not installed. Try: pip install {PEERS[name].package}")
     return names
@@ -197,12 +198,15 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="small", help="letters, small or large")
     parser.add_argument(
-        "--against", default="all", type=against, help=f"all that are installed, or some of {','.join(NAMES)}"
+        "--against", default="all", type=against, help=f"all (every installed one), or some of {','.join(NAMES)}"
     )
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=0.3, help="seconds per turn")
     parser.add_argument(
-        "--most", type=float, default=20, help="seconds of turns that a slow contestant gets, if it had three"
+        "--most",
+        type=float,
+        default=20,
+        help="seconds after which a slow contestant gets no more turns, once it has had three",
     )
     parser.add_argument(
         "--patience", type=float, default=600, help="seconds that a peer may take to start, compilation included"
@@ -214,12 +218,12 @@ def options_of() -> argparse.Namespace:
 
 def summary(rows: list[dict[str, Any]], names: list[str]) -> None:
     for name in names:
-        found = [row for row in rows if f"ratio_{name}" in row]
-        if found:
-            mean = math.exp(sum(math.log(r[f"ratio_{name}"]) for r in found) / len(found))
-            worst = max(found, key=lambda row: float(row[f"ratio_{name}"]))
+        compared = [row for row in rows if f"ratio_{name}" in row]
+        if compared:
+            mean = math.exp(sum(math.log(r[f"ratio_{name}"]) for r in compared) / len(compared))
+            worst = max(compared, key=lambda row: float(row[f"ratio_{name}"]))
             print(
-                f"handheld / {name}: geometric mean {mean:.2f} of {len(found)}, worst "
+                f"handheld / {name}: geometric mean {mean:.2f} of {len(compared)}, worst "
                 f"{worst[f'ratio_{name}']:.2f} ({worst['workload']})"
             )
     gaps = {row[key] for row in rows for key in row if key.endswith("_not_written")}
@@ -232,30 +236,30 @@ def summary(rows: list[dict[str, Any]], names: list[str]) -> None:
 
 
 def result_rows(rows: list[dict[str, Any]], names: list[str], device: str, facts: dict[str, Any]) -> list[Row]:
-    """A row per step and peer, and the geometric mean of each peer's."""
-    made: list[Row] = []
+    """One row per step and peer, and one per peer with the geometric mean."""
+    results: list[Row] = []
     for name in names:
-        found = [row for row in rows if f"ratio_{name}" in row]
-        for row in found:
+        compared = [row for row in rows if f"ratio_{name}" in row]
+        for row in compared:
             own = ("launches", "absent", f"{name}_ms")
             details = dict(zip(("launches", "untuned", "peer ms"), (row[key] for key in own), strict=True))
             figures = {key: value for key, value in row.items() if key not in own} | {"run": facts}
             what, ratio = row["workload"], row[f"ratio_{name}"]
-            made.append(
+            results.append(
                 Row(what, device, row["handheld_ms"], "ms", ratio, LABELS[name], details=details, figures=figures)
             )
-        if len(found) > 1:
-            letters = "".join(row["workload"][0] for row in found)
-            mean = math.exp(statistics.fmean(math.log(row[f"ratio_{name}"]) for row in found))
-            made.append(Row(f"geometric mean of {letters}", device, None, "ms", mean, LABELS[name]))
-    return made
+        if len(compared) > 1:
+            letters = "".join(row["workload"][0] for row in compared)
+            mean = math.exp(statistics.fmean(math.log(row[f"ratio_{name}"]) for row in compared))
+            results.append(Row(f"geometric mean of {letters}", device, None, "ms", mean, LABELS[name]))
+    return results
 
 
 def facts_of(caps: DeviceCaps, where: str) -> dict[str, Any]:
     """Prints what is compared, and returns it."""
     print(f"handheld {handheld.__version__} on {caps.name} ({caps.driver})")
     print(
-        f"PyTorch {torch.__version__} on {where}, {torch.get_num_threads()} threads; ms a step, "
+        f"PyTorch {torch.__version__} on {where}, {torch.get_num_threads()} threads; ms per step, "
         "median (quartile range / median)"
     )
     for name, peer in PEERS.items():

@@ -1,7 +1,7 @@
-"""A peer in a process of its own, so that its threads, its environment and its crashes stay there.
+"""Runs a peer in its own process, so that its threads, environment and crashes do not affect the others.
 
-`Remote` asks for turns and gets times. A peer (`peer_*.py`) is a `make(walk, batch, rate, momentum,
-threads)`; it is let in only if its first loss is PyTorch's.
+`Remote` asks the process for turns and receives their times. A peer (`peer_*.py`) has a function
+`make(walk, batch, rate, momentum, threads)`. It is timed only if its losses equal PyTorch's.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 from translate import NotWritten, Walk
 from workloads import Entry, single
 
-FIRST, LATER = 1e-4, 0.25  # the first loss; the third, as a part of what was learned until then
+FIRST, LATER = 1e-4, 0.25  # allowed error of the first loss; of the third, as a share of the fall until then
 
 
 @dataclass(frozen=True)
 class Peer:
-    """`environment`: what it reads when it is imported; {threads} is filled in."""
+    """A peer's package. `environment` holds variables that it reads at import; {threads} is filled in."""
 
     package: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Peer:
 
 
 PEERS = {
-    # with one thread XLA's pool would still be as large as the machine
+    # Without NPROC, XLA's thread pool is as large as the machine.
     "jax": Peer("jax", {"NPROC": "{threads}"}),
     "tinygrad": Peer("tinygrad", {"DEV": "CL", "NUM_CPU_THREADS": "{threads}"}),
     "mnn": Peer("MNN"),
@@ -45,11 +45,11 @@ PEERS = {
 
 
 class Failed(Exception):
-    """A peer cannot be compared, and why."""
+    """A peer cannot be compared; the message says why."""
 
 
 class Remote:
-    """Waits at most `patience` seconds for any answer."""
+    """The parent's side of a peer's process. It waits at most `patience` seconds for each answer."""
 
     def __init__(self, name: str, entry: Entry, threads: int, kind: str, patience: float) -> None:
         self.name, self.patience = name, patience
@@ -62,7 +62,7 @@ class Remote:
         try:
             self.what, where = self.answer()
             if kind == "gpu" and where == "cpu":
-                raise Failed(f"{self.what} runs on the CPU here, and the device is a GPU")
+                raise Failed(f"{self.what} runs on the CPU here, but the device is a GPU")
         except BaseException:
             self.close()
             raise
@@ -70,7 +70,7 @@ class Remote:
     def answer(self) -> Any:
         try:
             if not self.pipe.poll(self.patience):
-                raise Failed(f"no answer in {self.patience:.0f} s (--patience)")
+                raise Failed(f"no answer in {self.patience:.0f} s. Try: a larger --patience")
             answer = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join(5)
@@ -82,7 +82,7 @@ class Remote:
         return answer
 
     def turn(self, steps: int) -> float:
-        """Seconds."""
+        """Seconds that `steps` steps took."""
         self.pipe.send(steps)
         return float(self.answer())
 
@@ -93,7 +93,7 @@ class Remote:
 
 
 def serve(pipe: Any, name: str, entry: Entry, threads: int, errors: str) -> None:
-    """The other end: sends who it is once it is known to be equal, then a time for each count."""
+    """The peer's process: sends its name once its losses equal PyTorch's, then one time per requested turn."""
     with open(errors, "w") as file:
         os.dup2(file.fileno(), 2)
     with open(os.devnull, "w") as nothing:
@@ -119,7 +119,7 @@ def serve(pipe: Any, name: str, entry: Entry, threads: int, errors: str) -> None
 
 
 def started(name: str, entry: Entry, threads: int) -> Any:
-    """The peer's step, after three of its losses without dropout were held against PyTorch's."""
+    """The peer's step, after its first three losses without dropout were compared with PyTorch's."""
     import torch
 
     torch.set_num_threads(threads)
@@ -143,9 +143,9 @@ def started(name: str, entry: Entry, threads: int) -> Any:
         optimizer.step()
         want.append(float(value.detach()))
     if not abs(got[0] - want[0]) <= FIRST * abs(want[0]):
-        raise Failed(f"its first loss is {got[0]:.6f}, and PyTorch's {want[0]:.6f}")
+        raise Failed(f"its first loss is {got[0]:.6f}; PyTorch's is {want[0]:.6f}")
     if not abs(got[2] - want[2]) <= LATER * abs(want[0] - want[2]):
-        raise Failed(f"its losses are {got}, and PyTorch's {want}")
+        raise Failed(f"its losses are {got}; PyTorch's are {want}")
     for drop, p in drops.items():
         drop.p = p
     return peer.make(timed, batch, *hyper) if drops else made

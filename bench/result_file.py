@@ -24,20 +24,20 @@ Value = float | int | str | None
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `details` are further columns of its table; `figures` is all else that the run found."""
+    """One figure. `details` are further columns of its table; `figures` holds everything else that was measured."""
 
     what: str
     device: str
     value: Value
     unit: str = ""
-    #: value / the same of `against`, where two things are compared
+    #: value divided by the value of `against`, where two things are compared
     ratio: float | None = None
     against: str = ""
     date: str = ""
     commit: str = ""
     command: str = ""
     notes: str = ""
-    #: what was wanted, as "ratio <= 1.2": of ratio, value or a name in `details`; the page lists what misses it
+    #: such as "ratio <= 1.2", about ratio, value or a name in `details`; the page lists figures that miss it
     goal: str = ""
     details: dict[str, Value] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -49,11 +49,11 @@ class Row:
     @property
     def met(self) -> bool | None:
         """Whether the goal is reached; None without a goal or without the figure that it names."""
-        found = self.judged
-        if not isinstance(found, float | int):
+        figure = self.judged
+        if not isinstance(figure, float | int):
             return None
         _, sense, limit = self.goal.rsplit(" ", 2)
-        return found <= float(limit) if sense == "<=" else found >= float(limit)
+        return figure <= float(limit) if sense == "<=" else figure >= float(limit)
 
     @property
     def judged(self) -> Value:
@@ -66,9 +66,9 @@ class Row:
 class ResultFile:
     title: str
     rows: tuple[Row, ...]
-    #: where the section comes in the page
+    #: sections of the page are sorted by this
     order: int = 100
-    #: what the columns mean, a paragraph per entry
+    #: what the columns mean, one paragraph per entry
     about: tuple[str, ...] = ()
     #: a sentence for the top of the page; {ratio:WHAT|DEVICE} and {value:WHAT|DEVICE} are looked up in the rows
     summary: str = ""
@@ -91,7 +91,7 @@ def read(path: Path) -> ResultFile:
 
 
 def write(path: Path, content: ResultFile) -> None:
-    """Empty fields are left out."""
+    """Writes the file. Empty fields are left out."""
     data = asdict(content)
     data["rows"] = [{k: v for k, v in row.items() if v not in (None, "", {}) or k == "value"} for row in data["rows"]]
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -111,7 +111,7 @@ def save(path: str | Path, title: str, rows: Sequence[Row]) -> None:
 
 
 def commit_of(folder: Path) -> str:
-    """The short commit, with a + where tracked files were changed since; empty without git."""
+    """The short commit, with a + if src or bench has uncommitted changes; empty without git."""
 
     def ask(*words: str) -> str:
         try:
@@ -126,7 +126,7 @@ def commit_of(folder: Path) -> str:
 
 
 def command_line() -> str:
-    """What was called, without --json and its file."""
+    """The command of this process, without --json and its file."""
     words = list(sys.argv[1:])
     if "--json" in words:
         at = words.index("--json")

@@ -1,11 +1,12 @@
-"""What the sensors of this machine read, how fast they really change, and what sampling costs.
+"""Shows what this machine's sensors read, how fast their values really change, and what sampling costs.
 
     python bench/sampler.py [--seconds 5] [--load "COMMAND"] [--period NAME=SECONDS] [--json FILE]
 
-With --load a shell command runs meanwhile and sets the time. A source's line: readings a second,
-deadlines missed, mean and longest reading, share of a core. Then each channel: median time between
-two values, first to last, mean; and where a source has a power beside an energy counter, the
-power's integral over the counter's rise, which is 1 where both are right.
+With --load a shell command runs meanwhile, and sampling ends with it. The line of a source shows readings
+per second, missed deadlines, the mean and the longest reading time, and its share of a core. The line of
+a channel shows its first, last and mean value and the median time between two values. Where a source has
+both power and an energy counter, the integral of the power is divided by the counter's increase: the
+result is 1 if both are right.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from handheld.sensors import Sampler, Samples, find
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--load", help="a shell command to sample meanwhile")
+    parser.add_argument("--load", help="a shell command to run while sampling")
     parser.add_argument("--period", action="append", default=[], metavar="NAME=SECONDS")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = find()
-    for one in found:
+    probed = find()
+    for source in probed:
         print(
-            f"{one.name:16} " + (f"no: {one.reason}" if one.reason else f"{one.cost_s * 1e6:.0f} µs a reading in a row")
+            f"{source.name:16} "
+            + (f"no: {source.reason}" if source.reason else f"{source.cost_s * 1e6:.0f} µs per reading")
         )
     periods = {name: float(s) for name, _, s in (text.partition("=") for text in options.period)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.samples"
-        with Sampler([one.sensor for one in found if one.sensor], path, periods) as sampler:
+        with Sampler([one.sensor for one in probed if one.sensor], path, periods) as sampler:
             if options.load:
                 subprocess.run(options.load, shell=True, check=False, stdout=subprocess.DEVNULL)
             else:
@@ -49,28 +51,28 @@ def main() -> None:
 
 
 def report(sampler: Sampler, path: Path) -> dict[str, Any]:
-    made = sampler.summary()
+    summary = sampler.summary()
     print(
-        f"\n{made.elapsed_s:.1f} s, {made.cpu_share:.1%} of a core in all, {made.gaps} gaps"
-        + (f", {made.problem}" if made.problem else "")
+        f"\n{summary.elapsed_s:.1f} s, {summary.cpu_share:.1%} of a core in all, {summary.gaps} gaps"
+        + (f", {summary.problem}" if summary.problem else "")
     )
     result: dict[str, Any] = {
-        "elapsed_s": made.elapsed_s,
-        "cpu_share": made.cpu_share,
-        "gaps": made.gaps,
-        "problem": made.problem,
+        "elapsed_s": summary.elapsed_s,
+        "cpu_share": summary.cpu_share,
+        "gaps": summary.gaps,
+        "problem": summary.problem,
         "sources": [],
     }
     with Samples(path) as samples:
-        for one in made.sources:
+        for source in summary.sources:
             print(
-                f"\n{one.name}: every {one.period_s * 1e3:g} ms asked, "
-                f"{one.readings / made.elapsed_s:.1f} a second, {one.missed} missed, "
-                f"{one.mean_s * 1e6:.0f} µs (at most {one.max_s * 1e6:.0f}) a reading, "
-                f"{one.cpu_share:.2%} of a core"
+                f"\n{source.name}: asked every {source.period_s * 1e3:g} ms, "
+                f"{source.readings / summary.elapsed_s:.1f} per second, {source.missed} missed, "
+                f"{source.mean_s * 1e6:.0f} µs (at most {source.max_s * 1e6:.0f}) per reading, "
+                f"{source.cpu_share:.2%} of a core"
             )
-            lines = channels(samples, one.name)
-            result["sources"].append({**vars(one), "channels": lines})
+            lines = channels(samples, source.name)
+            result["sources"].append({**vars(source), "channels": lines})
         for gap in samples.gaps():
             print(f"\ngap: {gap['source']} {gap['channel'] or ''}: {gap['reason']}")
     return result
@@ -94,7 +96,7 @@ def channels(samples: Samples, source: str) -> list[dict[str, Any]]:
             drawn = float(np.sum((values[1:] + values[:-1]) / 2 * np.diff(t_s)))
             rise = float(joules[-1] - joules[0])
             row["over_counter"] = drawn / rise if rise else None
-            text += f", integral {drawn:.4g} J over the counter's {rise:.4g} J"
+            text += f", integral {drawn:.4g} J against the counter's {rise:.4g} J"
             text += f" = {drawn / rise:.3f}" if rise else ""
         print(text)
     return rows

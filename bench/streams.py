@@ -1,8 +1,8 @@
-"""What bench/kernels.py times beside contractions: ops that are limited by memory.
+"""The ops limited by memory that bench/kernels.py times, next to the contractions.
 
-A row is a function of tensors that PyTorch runs as it is and Handheld captures; both directions of
-an op are two rows. Shapes are those of the suite, and larger ones for a GPU that holds the suite's
-in its cache. The bytes of a row are what its function must read and write, each tensor once.
+A row is a function of tensors that PyTorch runs directly and Handheld captures. An op and its gradient
+are two rows. The shapes are those of the suite, and larger ones for a GPU whose cache holds the suite's.
+The bytes of a row are what its function must read and write, each tensor once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ aten: Any = torch.ops.aten
 
 @dataclass(frozen=True)
 class Stream:
-    """`run(*make())`; `read`: bytes read where they are not all of the inputs."""
+    """The row computes `run(*make())`. `read` is the number of bytes read, where that is not all of the inputs."""
 
     family: str
     name: str
@@ -42,7 +42,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Update:
-    """The optimizer's part of a workload's step: all parameters in a few launches."""
+    """The optimizer's part of a workload's step, which updates all parameters in a few launches."""
 
     entry: Entry
     family: str = "optimizer"
@@ -65,7 +65,7 @@ def text(shape: Shape) -> str:
 
 
 def rows(large: bool) -> list[Stream | Update]:
-    """Of the suite; with `large`, also what no cache holds."""
+    """The rows with shapes of the suite; with `large`, also shapes that fit in no cache."""
     images = [(32, 64, 32, 32), (32, 128, 16, 16), (32, 96, 16, 16), (4, 64, 112, 112), (4, 256, 56, 56)]
     tokens = [(2048, 256)]
     hidden = [(2048, 1024)]
@@ -81,25 +81,25 @@ def rows(large: bool) -> list[Stream | Update]:
         vocabulary.append((16384, 5000))
         pools.append(((64, 64, 112, 112), 3, 2, 1))
         updates += "V"
-    found: list[Stream | Update] = []
+    all_rows: list[Stream | Update] = []
     for shape in images:
-        found += [*batch_norm(shape)]
+        all_rows += [*batch_norm(shape)]
     for shape in tokens:
-        found += [*layer_norm(shape)]
+        all_rows += [*layer_norm(shape)]
     for shape in scores:
-        found += [*softmax(shape)]
+        all_rows += [*softmax(shape)]
     for shape in vocabulary:
-        found += [*cross_entropy(shape)]
+        all_rows += [*cross_entropy(shape)]
     for window in pools:
-        found += [*pool(*window)]
-    found += [*average((64, 6, 28, 28)), *average((16, 64, 32, 32))]
+        all_rows += [*pool(*window)]
+    all_rows += [*average((64, 6, 28, 28)), *average((16, 64, 32, 32))]
     for shape in hidden + images[-2:]:
-        found += [*pointwise(shape)]
+        all_rows += [*pointwise(shape)]
     for shape in hidden + images[:1] + images[-1:]:
-        found += [*reductions(shape)]
+        all_rows += [*reductions(shape)]
     for positions, words, width in [(2048, 5000, 256)] + [(65536, 50000, 1024)] * large:
-        found += [*embedding(positions, words, width)]
-    return found + [Update(entry) for entry in chosen(updates)]
+        all_rows += [*embedding(positions, words, width)]
+    return all_rows + [Update(entry) for entry in chosen(updates)]
 
 
 def batch_norm(shape: Shape) -> Iterator[Stream]:
@@ -156,7 +156,7 @@ def cross_entropy(shape: Shape) -> Iterator[Stream]:
         return [*normal(shape)(), torch.randint(shape[1], shape[:1], generator=generator)]
 
     def both(x: Any, target: Any) -> Any:
-        """The loss and its gradient in x, as a step has them."""
+        """The loss and its gradient with respect to x, as in a step."""
         logs = aten._log_softmax(x, 1, False)
         loss, total = aten.nll_loss_forward(logs, target, None, 1, -100)
         dlogs = aten.nll_loss_backward(torch.ones_like(loss), logs, target, None, 1, -100, total)
@@ -185,7 +185,7 @@ def pool(shape: Shape, kernel: int, stride: int, padding: int) -> Iterator[Strea
     yield Stream("max pool", name, normal(shape), forward)
     yield Stream(
         "max pool grad", name, saved, backward, read=8 * shape[0] * shape[1] * windows
-    )  # of x only the shape matters
+    )  # Only the shape of x is read.
 
 
 def average(shape: Shape) -> Iterator[Stream]:
@@ -253,13 +253,13 @@ def step_of(row: Stream | Update, tensors: list[torch.Tensor]) -> tuple[Step, st
 
 
 def outputs(result: Any) -> list[torch.Tensor]:
-    """What an op really returns: PyTorch gives empty tensors where there is nothing to say."""
-    found = result if isinstance(result, (tuple, list)) else [result]
-    return [t for t in found if t is not None and t.numel()]
+    """The tensors that an op really computes: PyTorch also returns None or empty tensors as placeholders."""
+    tensors = result if isinstance(result, (tuple, list)) else [result]
+    return [t for t in tensors if t is not None and t.numel()]
 
 
 def pytorch_update(row: Update, where: str) -> tuple[Callable[[], Any], int]:
-    """optimizer.step() with gradients that stay, and the number of parameters."""
+    """`optimizer.step` with constant gradients, and the number of parameters."""
     model, _, optimizer, _ = single(row.entry)
     model.to(where)
     for parameter in model.parameters():
@@ -269,7 +269,7 @@ def pytorch_update(row: Update, where: str) -> tuple[Callable[[], Any], int]:
 
 
 def extra_walks(node: Node, graph: Graph) -> int:
-    """Bytes that a reduction reads again, because what it needs first is known only at the end."""
+    """Bytes that a reduction must read again, because it needs a result of its first pass over them."""
     if node.op != "reduce":
         return 0
     body = Body(node, graph, collapse(node, graph))
@@ -289,7 +289,7 @@ def extra_walks(node: Node, graph: Graph) -> int:
 
 
 def distinct(node: Node, operand: int, graph: Graph) -> int:
-    """Bytes of a tensor that a view of it shows."""
+    """Bytes of a tensor that a view of it reads."""
     view = node.inputs[operand]
     tensor = graph.tensors[view.tensor]
     seen = math.prod(n for n, s in zip(view.shape, view.strides, strict=True) if s)

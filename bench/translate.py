@@ -1,10 +1,9 @@
-"""A PyTorch model as a walk over a dozen layers, for another framework to take.
+"""Runs a PyTorch model layer by layer in another framework.
 
-`Walk(model)` traces the module once. A peer hands it an object with a method for each layer that it
-can do (`conv`, `linear`, `batch_norm` ...; see `LAYERS`), and the walk calls them in order: one
-description of a model serves all peers, with PyTorch's own weights, and each peer writes the layers
-in its own words. What a layer needs is passed by name: `conv(x, w="conv1.weight", ...)` says which
-parameter to read.
+`Walk(model)` traces the module once. A peer passes an object with one method per layer that it supports
+(`conv`, `linear`, `batch_norm` ...; see `LAYERS`), and the walk calls these methods in order. So one
+description of a model, with PyTorch's weights, serves all peers. Parameters are passed by name:
+`conv(x, "conv1.weight", ...)` says which one to read.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-#: method of a peer -> what it computes; names of parameters end in _name
+#: method of a peer -> its arguments and what it computes; w, b and name are names of parameters
 LAYERS = {
     "conv": "(x, w, b, stride, padding, groups), b may be None",
     "linear": "(x, w, b)",
-    "batch_norm": "(x, name, eps, momentum): by the batch's statistics; keeps the running ones",
+    "batch_norm": "(x, name, eps, momentum): with the batch's statistics; updates the running ones",
     "layer_norm": "(x, w, b, eps)",
     "embedding": "(x, w)",
     "lstm": "(x, name, layers), batch first",
@@ -42,12 +41,12 @@ LAYERS = {
     "cross_entropy": "(scores, target): the mean over all positions",
 }
 
-#: calls that mean the same in every framework, on its tensors or on sizes
+#: functions that work on every framework's tensors, or on sizes
 PLAIN = {operator.add, operator.getitem, operator.floordiv, getattr}
 
 
 class NotWritten(Exception):
-    """A peer has no such layer: the pair is not compared."""
+    """The peer has no such layer, so the pair is not compared."""
 
 
 class Walk:
@@ -62,7 +61,7 @@ class Walk:
         self.buffers = {n: b.numpy().copy() for n, b in model.named_buffers() if b.dtype == torch.float32}
 
     def __call__(self, peer: Any, x: Any) -> Any:
-        """The model's output, layer by layer in the peer's hands."""
+        """The model's output, computed layer by layer by the peer."""
         known: dict[fx.Node, Any] = {}
         for node in self.traced.graph.nodes:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
@@ -137,12 +136,12 @@ def pool(peer: Any, x: Any, kernel: Any, stride: Any, padding: Any, ceil: bool) 
 
 def layer(peer: Any, name: str) -> Any:
     assert name in LAYERS, name
-    found = getattr(peer, name, None)
-    if found is None:
+    method = getattr(peer, name, None)
+    if method is None:
         raise NotWritten(name)
-    return found
+    return method
 
 
 def host(batch: tuple[torch.Tensor, ...]) -> list[np.ndarray[Any, Any]]:
-    """A batch as peers get it: NumPy arrays, positions as int32."""
+    """A batch as peers receive it: NumPy arrays, with int64 as int32."""
     return [t.numpy().astype(np.int32) if t.dtype == torch.int64 else t.numpy() for t in batch]

@@ -1,8 +1,8 @@
-"""Which nodes of a plan run a variant that was measured, and which their family's own choice.
+"""Tells which nodes of a plan run a measured variant, and which the default choice of their family.
 
-tuned     the shipped record, or the user's, says which variant is the fastest
-best      it says that the family's own choice is
-absent    no record knows the shape: what a model gets that nobody tuned
+tuned     a shipped record, or the user's, names the fastest variant
+best      a record says that the family's default choice is the fastest
+absent    no record has the shape; an untuned model runs like this
 —         the family has one variant
 """
 
@@ -20,14 +20,14 @@ from handheld.plan.tuning import SHIPPED, Tuning, load_tuning
 
 
 def known(caps: DeviceCaps) -> tuple[Tuning, str]:
-    """What records say of a device, and a line about where it comes from."""
-    found = load_tuning(caps)
-    if not found.used:
-        return found, "no tuning record for this device, driver and kernels: all shapes are absent"
-    shipped = sum(path.parent == SHIPPED for path in found.used)
-    return found, (
-        f"tuning: {len(found.entries)} shapes in {shipped} shipped records and "
-        f"{len(found.used) - shipped} of the user's"
+    """The tuning records for a device, and one line about where they come from."""
+    tuning = load_tuning(caps)
+    if not tuning.used:
+        return tuning, "no tuning record for this device, driver and kernels: all shapes are absent"
+    shipped = sum(path.parent == SHIPPED for path in tuning.used)
+    return tuning, (
+        f"tuning: {len(tuning.entries)} shapes in {shipped} shipped records and "
+        f"{len(tuning.used) - shipped} of the user's"
     )
 
 
@@ -45,7 +45,7 @@ def standing(node: Node, graph: Graph, caps: DeviceCaps, records: Tuning) -> tup
 
 
 def coverage(plan: Plan, records: Tuning) -> dict[str, Any]:
-    """How many nodes stand where, and the signatures that are absent."""
+    """The number of nodes per standing, and the signatures that are absent."""
     counts = {"tuned": 0, "best": 0, "absent": 0}
     absent = set()
     for node, graph in nodes(plan):

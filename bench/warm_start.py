@@ -1,8 +1,8 @@
-"""A start from a step file, without PyTorch, as on a device. Started by first_step.py.
+"""Starts from a step file without PyTorch, as on a device. first_step.py runs this script.
 
     python bench/warm_start.py DEVICE FILE.step BATCHES.npz
 
-Prints what it took as JSON, from the first line of this file to the first loss.
+Prints the seconds of each part as JSON, from the first line of this file to the first loss.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def save_batches(path: str, runs: Runs) -> None:
 
 
 def load_batches(path: str) -> Runs:
-    found: dict[tuple[int, str], list[Any]] = {}
+    batches: dict[tuple[int, str], list[Any]] = {}
     with np.load(path) as arrays:
         for key in arrays:
             n, name, _ = key.split(".")
-            found.setdefault((int(n), name), []).append(arrays[key])
-    return [(name, tuple(batch)) for (_, name), batch in sorted(found.items())]
+            batches.setdefault((int(n), name), []).append(arrays[key])
+    return [(name, tuple(batch)) for (_, name), batch in sorted(batches.items())]
 
 
 def first_step(step: handheld.Step, device: str, runs: Runs) -> dict[str, float]:
-    """Plans and starts the training graphs, and makes one step."""
+    """Plans and starts the training graphs and runs one step; returns the seconds of each part."""
     started = time.perf_counter()
     plan = step.plan(device, graphs=[name for name, _ in runs])
     spent = {"plan": time.perf_counter() - started}

@@ -16,7 +16,7 @@ from handheld.suite import dcgan
 
 @dataclass(frozen=True)
 class Entry:
-    """A workload of the suite at a batch size, under the letter that results call it by."""
+    """A workload of the suite at a batch size. Results and --only name it by its letter."""
 
     letter: str
     workload: str
@@ -29,7 +29,7 @@ class Entry:
         return f"{self.letter} {self.workload}{size} b{self.batch}"
 
 
-#: nine small to middling steps, as people run them on devices
+#: nine small and medium steps, as they run on devices
 STEPS = (
     Entry("a", "lenet5", 64),
     Entry("b", "mobilenet_v2", 32),
@@ -42,7 +42,7 @@ STEPS = (
     Entry("i", "mlp", 128, {"widths": (1024, 1024)}),
 )
 
-#: five that fill a large GPU
+#: five steps that fill a large GPU
 LARGE = (
     Entry("A", "alexnet", 64),
     Entry("V", "vgg16", 64),
@@ -53,13 +53,14 @@ LARGE = (
 
 
 def chosen(letters: str) -> list[Entry]:
-    """Entries by letter; "small" and "large" are all of a list."""
+    """The entries of the given letters; "small" and "large" select a whole list."""
     if letters in ("small", "large"):
         return list(STEPS if letters == "small" else LARGE)
     known = {entry.letter: entry for entry in (*STEPS, *LARGE)}
     unknown = set(letters) - set(known)
     if unknown:
-        raise SystemExit(f"no workload {sorted(unknown)}: there are {', '.join(known)}")
+        names = ", ".join(sorted(unknown))
+        raise SystemExit(f"there is no workload {names}. Try: --only small, large, or letters of {''.join(known)}")
     return [known[letter] for letter in letters]
 
 
@@ -81,7 +82,7 @@ def batches(entry: Entry) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 def captured(entry: Entry) -> tuple[handheld.Step, list[tuple[str, tuple[Any, ...]]]]:
-    """The step as Handheld runs it, and what it runs on."""
+    """The captured step, and its graphs with their batches."""
     runs = batches(entry)
     if entry.workload != "dcgan":
         return suite.get(entry.workload, **entry.options).step(entry.batch), runs
@@ -94,7 +95,7 @@ def captured(entry: Entry) -> tuple[handheld.Step, list[tuple[str, tuple[Any, ..
 
 @dataclass
 class Eager:
-    """The step in PyTorch: modules, their losses on host batches, their optimizers."""
+    """The step in PyTorch: modules, losses on host batches, and optimizers."""
 
     models: list[torch.nn.Module]
     losses: list[Callable[[], torch.Tensor]]
@@ -110,13 +111,13 @@ class Eager:
 
 
 def single(entry: Entry) -> tuple[Any, Any, Any, tuple[Any, ...]]:
-    """(model, loss, optimizer, batch) of a step that is one update."""
+    """(model, loss, optimizer, batch) of a step with one update."""
     workload = suite.get(entry.workload, **entry.options)
     return (*workload.make(), workload.batch(entry.batch))
 
 
 def eager(entry: Entry, where: str = "cpu", compiled: bool = False) -> Eager:
-    """Batches start on the host, as they do for Handheld."""
+    """The step in PyTorch. Its batches start on the host, as they do for Handheld."""
     wrap: Callable[[Any], Any] = torch.compile if compiled else lambda model: model
     if entry.workload == "dcgan":
         make, judge, (real, noise) = _gan(entry)
