@@ -90,7 +90,7 @@ def timed_process(command: list[str], environment: dict[str, str]) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--only", default="small", help="letters, or small")
     parser.add_argument("--json", help="write all figures here")

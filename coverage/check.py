@@ -1,4 +1,4 @@
-"""Captures one family, trains it on a device and holds it against PyTorch; `README.md` says what counts."""
+"""Captures one family, trains it on a device and compares it with PyTorch; README.md defines the verdicts."""
 
 from __future__ import annotations
 
@@ -42,12 +42,14 @@ class Result:
     programs: int = 0
     #: share of nodes that carry a module path
     paths: float = 0.0
-    #: the error against float64 that is largest for its limit, and PyTorch's own at the same place
+    #: the error against float64 that is largest relative to its limit, and PyTorch's own error there
     worst: float = 0.0
     torch_worst: float = 0.0
     worst_name: str = ""
-    used: float = 0.0  # of the limit
-    exact: float = 0.0  # largest difference of the graph in float64 from PyTorch in float64
+    #: the largest error as a share of its limit
+    used: float = 0.0
+    #: the largest difference between the graph and PyTorch, both in float64
+    exact: float = 0.0
     flips: int = 0
     capture_s: float = 0.0
     total_s: float = 0.0
@@ -57,9 +59,9 @@ class Result:
 
 
 def error(got: Any, want: Any, floor: float = 0.0) -> float:
-    """Relative norm of the difference; what is smaller than `floor` counts as that large."""
+    """The norm of the difference, relative to the norm of `want` or to `floor`, whichever is larger."""
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64).reshape(np.shape(got))
-    gap = np.subtract(got, want, out=np.zeros_like(got), where=got != want)  # ±inf are values too
+    gap = np.subtract(got, want, out=np.zeros_like(got), where=got != want)  # equal infinities do not differ
     scale = max(float(np.linalg.norm(want[np.isfinite(want)])), floor) or 1.0
     return float(np.linalg.norm(gap)) / scale
 
@@ -69,14 +71,14 @@ def has_nan(state: dict[str, Any]) -> bool:
 
 
 def floor_of(want: dict[str, Any]) -> float:
-    """A millionth of the largest gradient: what is smaller is zero but for rounding."""
+    """A millionth of the largest gradient: smaller values are zero except for rounding."""
     sizes = [float(np.linalg.norm(v)) for k, v in want.items() if k.endswith(".momentum_buffer")]
     return 1e-6 * max(sizes, default=0.0)
 
 
 def path_share(graph: Graph) -> float:
-    """Share of nodes with a module path. The loss function is a place too, but what only the
-    backward pass puts there has lost its module."""
+    """The share of nodes with a module path. The loss function counts as a place, but nodes that only the
+    backward pass puts there have lost their module."""
     places = [(n.origin.phase, n.origin.path) for n in graph.nodes]
     forward, backward = (places.count((phase, "loss")) for phase in ("forward", "backward"))
     lost = sum(path == "" for _, path in places) + max(backward - 2 * forward, 0)
@@ -161,7 +163,7 @@ def _train(
                 loose = FACTOR if narrow.seen else 0.0
                 _check_exact(exact, want, theirs | own.state(), loose, result)
             _compare(got | trainer.state(), want, theirs | own.state(), number, result)
-            # the next step starts from the reference, in float32, on all sides
+            # All sides start the next step from the reference's state in float32.
             again = {
                 k: v.astype(np.float32).astype(v.dtype) if v.dtype.kind == "f" else v
                 for k, v in reference.state().items()
@@ -172,8 +174,8 @@ def _train(
 
 
 def _wanted(theirs: Values, own: Eager, reference: Eager, narrow: Narrow) -> tuple[Values, Eager]:
-    """The loss of one step of the reference, and who the reference is from now on: PyTorch's own
-    float32 where float64 does not run or gives no numbers."""
+    """The loss of one step of the reference, and the reference for the next steps: PyTorch's own float32 if
+    float64 does not run or gives NaN."""
     if reference is own:
         return dict(theirs), own
     try:
@@ -187,7 +189,7 @@ def _wanted(theirs: Values, own: Eager, reference: Eager, narrow: Narrow) -> tup
 
 
 def _check_exact(got: Values, want: Values, own: Values, loose: float, result: Result) -> None:
-    """With `loose`, a reference that is only as exact as so many times PyTorch's own error."""
+    """Compares the graph in float64 with PyTorch. With `loose`, errors up to `loose` times PyTorch's own pass."""
     floor = floor_of(want)
     errors = {k: error(got[k], v, floor) for k, v in want.items() if k in got}
     missing = [k for k in want if k not in got and not k.startswith("optimizer.")]

@@ -11,8 +11,8 @@ B, CLASSES = 2, 10
 
 
 def classify(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Cross entropy of every [batch, classes] output: auxiliary heads too. What has none is a
-    segmentation or a pose."""
+    """Cross entropy of every [batch, classes] output, auxiliary heads included. A model without such an output,
+    such as one for segmentation or poses, gets `scalar_loss`."""
     output = tensors_of(model(batch["x"]))
     heads = [t for t in output if t.dim() == 2]
     if not heads:

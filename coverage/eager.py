@@ -1,4 +1,4 @@
-"""The same training in PyTorch: in float32, and in float64 as the measure."""
+"""The same training in PyTorch: in float32, and in float64 as the reference."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def unsettle(model: nn.Module) -> None:
-    """Noise on parameters whose elements are all equal. Zero biases and unit scales put means on
-    zero, and with them the corners of activations: there every rounding is another gradient."""
+    """Adds noise to parameters whose elements are all equal. Zero biases and unit scales put many values on the
+    corner of an activation at zero, where every rounding error gives a different gradient."""
     with torch.no_grad():
         for p in model.parameters():
             if p.numel() and p.dtype.is_floating_point and bool((p == p.reshape(-1)[0]).all()):
@@ -24,32 +24,31 @@ def unsettle(model: nn.Module) -> None:
 
 
 def still(task: Task, model: nn.Module) -> nn.Module:
-    """Dropout off, batch statistics on: what can be compared."""
+    """The model with dropout off and batch statistics on, so that results can be compared."""
     model.train(task.mode == "train")
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.train()
         elif "Drop" in type(module).__name__:
-            module.training = False  # not what is inside: some wrap the whole layer
+            module.training = False  # Only this module: some wrap a whole layer.
     return model
 
 
 class Narrow(TorchDispatchMode):
-    """Notices float32 where all should be float64: models that cast on their way."""
+    """Notices float32 results where all should be float64, because a model casts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        self.seen |= isinstance(made, torch.Tensor) and made.dtype == torch.float32
-        return made
+        result = func(*args, **(kwargs or {}))
+        self.seen |= isinstance(result, torch.Tensor) and result.dtype == torch.float32
+        return result
 
 
 class Wide(TorchFunctionMode):
-    """float64 where a model asks for float32 by name, and then mixes the two: what it computes
-    without that, exactly."""
+    """Gives float64 where a model asks for float32 by name, so that it computes everything in float64."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def wide(value: Any) -> Any:
@@ -72,7 +71,7 @@ def make_optimizer(task: Task, model: nn.Module) -> torch.optim.Optimizer:
 
 
 class Eager:
-    """The same training in PyTorch itself."""
+    """The training of one task in PyTorch."""
 
     wide: Any = nullcontext()
 
@@ -83,14 +82,14 @@ class Eager:
 
     @staticmethod
     def exact(task: Task, model: nn.Module) -> Eager:
-        """In float64, also where the model would not run in it by itself."""
-        made = Eager(task, model, torch.float64)
+        """The training in float64, also for a model that asks for float32 by name."""
+        eager = Eager(task, model, torch.float64)
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                task.loss(copy.deepcopy(made.model), made.batch)
+                task.loss(copy.deepcopy(eager.model), eager.batch)
         except RuntimeError:
-            made.wide = Wide()
-        return made
+            eager.wide = Wide()
+        return eager
 
     def step(self) -> float:
         with self.wide:
@@ -101,14 +100,14 @@ class Eager:
         return float(loss.detach())
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters, buffers and momenta under the names that a trainer's state has."""
-        found: dict[str, torch.Tensor] = {}
+        """Parameters, buffers and momenta under their names in a trainer's state."""
+        tensors: dict[str, torch.Tensor] = {}
         for name, tensor in [*self.model.named_parameters(), *self.model.named_buffers()]:
-            found[name] = tensor.detach()
+            tensors[name] = tensor.detach()
             held = self.optimizer.state.get(tensor, {}).get("momentum_buffer")
             if held is not None:
-                found[f"optimizer.{name}.momentum_buffer"] = held
-        return found
+                tensors[f"optimizer.{name}.momentum_buffer"] = held
+        return tensors
 
     def state(self) -> dict[str, np.ndarray]:
         return {k: (v.double() if v.dtype.is_floating_point else v).numpy().copy() for k, v in self._tensors().items()}

@@ -1,4 +1,4 @@
-"""What is tried: a small model, a batch and a loss."""
+"""An entry of the coverage lists: a small model, a batch and a loss."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Task:
     batch: Batch
     loss: Callable[[nn.Module, Batch], torch.Tensor]
     rate: float = 0.01
-    #: how dropout is turned off: `eval` (batch norm still trains), or `train` but for dropout
+    #: how dropout is turned off: by eval mode (`eval`; batch norm still trains), or in train mode (`train`)
     mode: str = "eval"
 
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of model. `make` builds it when its turn comes."""
+    """A kind of model. `make` builds it only when it is tried."""
 
     name: str
     group: str
@@ -36,7 +36,7 @@ class Family:
 
 
 def tensors_of(output: Any) -> list[torch.Tensor]:
-    """All tensors in what a model returns, in order."""
+    """All tensors in the output of a model, in order."""
     if isinstance(output, torch.Tensor):
         return [output]
     if isinstance(output, dict):
@@ -47,7 +47,7 @@ def tensors_of(output: Any) -> list[torch.Tensor]:
 
 
 def scalar_loss(output: Any) -> torch.Tensor:
-    """A loss for anything: smooth, and with a different weight for every element."""
+    """A loss for any output: smooth, with a different weight for every element."""
     total: torch.Tensor | None = None
     for tensor in tensors_of(output):
         if tensor.dtype.is_floating_point and tensor.numel():

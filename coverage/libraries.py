@@ -1,4 +1,4 @@
-"""Which libraries there are models of, and the models of each."""
+"""The table of libraries and their models."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ LIBRARIES: dict[str, list[Family]] = {
 
 
 def families(libraries: Iterable[str] = ()) -> list[Family]:
-    """All models of the libraries, of all libraries if none is named. A model imports its library when it is made."""
+    """All models of the named libraries, or of all. A model imports its library only when it is built."""
     return [family for library in libraries or LIBRARIES for family in LIBRARIES[library]]

@@ -1,4 +1,4 @@
-"""Which models capture and train, and do they give what PyTorch gives? README.md says what is compared.
+"""Checks which models can be captured and trained with PyTorch's results. README.md says what is compared.
 
 python coverage/run.py                       # every library that is installed
 python coverage/run.py --only gpt2,resnet    # names that contain one of these
@@ -24,7 +24,7 @@ STEPS = 2
 
 
 def results_of(chosen: list[Family], device: str, steps: int, jobs: int) -> Iterator[Result]:
-    """The families' results as they come, from so many processes."""
+    """The results of the families as they arrive, from `jobs` processes."""
     if jobs == 1:
         yield from (try_family(family, device, steps) for family in chosen)
         return
@@ -38,7 +38,7 @@ def one_thread() -> None:
 
 
 def try_named(group: str, name: str, device: str, steps: int) -> Result:
-    """As `try_family`, in another process."""
+    """`try_family` for another process, which finds the family by its name."""
     return try_family(next(f for f in families([group]) if f.name == name), device, steps)
 
 
@@ -66,9 +66,9 @@ def main() -> int:
     parser.add_argument("--group", default="", help="plain, huggingface, timm, pytorchcv; comma-separated")
     parser.add_argument("--on", default="opencl", help="the device")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--jobs", type=int, default=1, help="so many processes")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--list", action="store_true", help="names only")
-    parser.add_argument("--json", type=Path, help="also write every result here, as it comes")
+    parser.add_argument("--json", type=Path, help="also write the results here, after each model")
     given = parser.parse_args()
     wanted = [w for w in given.only.split(",") if w]
     chosen = [

@@ -19,7 +19,7 @@ def _family(name: str, size: int = 64, **change: Any) -> Family:
     return Family(f"timm {name}", "timm", make)
 
 
-#: model name -> image size and what to change, so that it stays small
+#: model name -> image size, and options that keep the model small
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
     "resnet18": (64, {}),
     "resnet50": (64, {}),

@@ -1,12 +1,12 @@
-"""Checks in a given time what only a device can show: are results right, how fast is it?
+"""Checks a device within a given time: are its results right, and how fast is it?
 
     python scripts/check_device.py --out FOLDER [--on opencl] [--minutes 9] [--parts cases,peers]
                                    [--jobs N]
 
-Parts that ask whether results are right use all cores; parts that measure come after them, one at a
-time, in the order of --parts. Each has its output in FOLDER/part.txt and, where it writes one,
-FOLDER/part.json; one that is out of time is stopped and says so, and what the time did not reach
-is listed at the end. The exit code is 0 if every part that ran ended well.
+Parts that check results run first and use all cores. Parts that measure run after them, one at a time,
+in the order of --parts. The output of a part is in FOLDER/PART.txt, or FOLDER/PART.N.txt for each of its
+processes; figures are in FOLDER/PART.json. A part that runs out of time is stopped and reported, and parts
+that were not reached are listed at the end. The exit code is 0 if every part that ran succeeded.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MODELS = ("mlp", "lenet5", "mobilenet_v2", "resnet18", "squeezenet", "lstm_lm", 
 
 @dataclass(frozen=True)
 class Part:
-    """Commands of `seconds` at most; `{on}`, `{json}` and `{folder}`, a new one, are filled in.
-    More than one command, or `{shard}`: side by side."""
+    """Commands that may take `seconds` in total. `{on}`, `{json}` and `{folder}` (a new folder) are filled in.
+    Several commands, or the shards of one with `{shard}`, run at the same time."""
 
     name: str
     seconds: int
@@ -81,7 +81,7 @@ PARTS = (
     Part("overhead", 180, ("bench/overhead.py --on {on} --only small --rounds 5 --seconds 0.5 --json {json}",)),
     Part("accounts", 500, ("bench/accounts.py --on {on} --minutes 7.5 --out {folder}",)),
 )
-#: tests, which know no other device
+#: these parts are tests, which always run on the first OpenCL device
 FIRST = ("cases", "variants")
 
 
@@ -97,7 +97,7 @@ class Check:
         logs = [
             self.out / (f"{part.name}.{i}.txt" if len(lines) > 1 else f"{part.name}.txt") for i in range(len(lines))
         ]
-        # threads of their own would only disturb each other
+        # Processes that run at the same time would slow each other down with more threads.
         settings = {**os.environ, **({"OMP_NUM_THREADS": "1"} if part.together else {})}
         children = [_start(line, log, settings) for line, log in zip(lines, logs, strict=True)]
         codes = [_wait(child, began + limit) for child in children]
@@ -127,11 +127,11 @@ def _start(line: str, log: Path, settings: dict[str, str]) -> subprocess.Popen[b
 
 
 def _wait(child: subprocess.Popen[bytes], until: float) -> int | None:
-    """The exit code, None for one that was stopped."""
+    """The exit code, or None if the process was stopped."""
     try:
         return child.wait(max(until - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGINT)  # pytest and handheld then say what they have
+        child.send_signal(signal.SIGINT)  # pytest and handheld then print their results so far.
         try:
             child.wait(5)
         except subprocess.TimeoutExpired:
@@ -150,7 +150,7 @@ def _verdict(codes: Sequence[int | None]) -> str:
 
 
 def _summary(logs: Sequence[str]) -> list[str]:
-    """Of tests the counts, added up, and the names of what failed; of the rest the last lines."""
+    """For tests: the total counts and the names of failed tests. For other parts: the last lines of output."""
     progress = re.compile(r"^([.sFEx]{2,}|[.sFEx](?= +\[))", re.M)
     dots = "".join("".join(progress.findall(log)) for log in logs)
     if dots:
@@ -175,11 +175,11 @@ def main() -> None:
     known = {part.name: part for part in PARTS}
     names = [name for name in options.parts.split(",") if name]
     if unknown := [name for name in names if name not in known]:
-        parser.error(f"no part {', '.join(unknown)}: there are {', '.join(known)}")
+        parser.error(f"there is no part {', '.join(unknown)}. Try: {', '.join(known)}")
     if options.on != "opencl" and (fixed := [n for n in names if n in FIRST]):
         parser.error(
             f"{', '.join(fixed)} run on the first OpenCL device, whatever --on says. Try: "
-            "leave them out, or let OCL_ICD_VENDORS show that device alone"
+            "leave them out, or set OCL_ICD_VENDORS so that only that device is visible"
         )
     options.out.mkdir(parents=True, exist_ok=True)
     check = Check(options.on, options.out.resolve(), options.jobs, time.monotonic() + 60 * options.minutes)

@@ -1,14 +1,16 @@
-"""Compares training steps, each from the reference's state, with float64 PyTorch.
+"""Compares training steps with PyTorch in float64. Each step starts from the reference's state.
 
     python scripts/check_equality.py --on opencl [--steps 10] [--only mlp,lenet5]
-    python scripts/check_equality.py --workloads all --steps 2    the whole suite at size small
+    python scripts/check_equality.py --workloads all --steps 2    # the whole suite at size small
 
-A value passes if it errs by at most four times what PyTorch's own float32 errs, plus 1e-6.
-"kinks" are values (in so many steps) over that limit where float64 PyTorch itself moves as far when
-its start is moved by less than 2**-21: an activation within rounding of ReLU's corner, or, mostly
-of a loss, a network of which rounding moves all that far.
-"noise" are values over the limit of which PyTorch's float32 has no digit right either: what is zero
-but for rounding, such as the gradient of a bias that a softmax takes away again.
+A value passes if its error is at most four times that of PyTorch's own float32, plus 1e-6. Two kinds of
+values over that limit are counted apart:
+
+    kinks   values/steps where float64 PyTorch itself changes as much when its start changes by less than
+            2**-21: an activation lies within rounding of ReLU's corner, or (mostly for a loss) rounding
+            changes the whole network that much
+    noise   values of which PyTorch's float32 has no correct digit either: they are zero except for
+            rounding, such as the gradient of a bias that a softmax cancels
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from handheld import suite
 from helpers.equality import Update, compare_updates, excess
 
-#: options that keep the float64 side fast; batches small enough that few values sit on a kink
+#: batch and options: they keep the float64 side fast and the values on a kink few
 SMALL: dict[str, tuple[int, dict[str, Any]]] = {
     "mlp": (16, {}),
     "lenet5": (16, {}),
@@ -37,7 +39,7 @@ SMALL: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-#: of the suite at size small: batch norm over few values makes rounding errors large
+#: for the suite at size small; with fewer values, batch norm makes rounding errors large
 BATCH = 4
 
 
@@ -51,7 +53,7 @@ def problem(workload: suite.Workload, batch: int, steps: int) -> tuple[Any, Any,
 
 
 def chosen(options: argparse.Namespace) -> list[tuple[str, suite.Workload, int]]:
-    """Name, workload and batch of what was asked for."""
+    """Name, workload and batch of the workloads that the options select."""
     if options.workloads:
         names = list(suite.WORKLOADS) if options.workloads == "all" else options.workloads.split(",")
         return [(name, suite.get(name, size="small"), options.batch or BATCH) for name in names]
@@ -61,11 +63,11 @@ def chosen(options: argparse.Namespace) -> list[tuple[str, suite.Workload, int]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--only", default=",".join(SMALL), help="of the eight")
-    parser.add_argument("--workloads", help="all, or names: workloads at size small instead")
+    parser.add_argument("--only", default=",".join(SMALL), help="some of the eight models, by name")
+    parser.add_argument("--workloads", help="all, or names: compare these workloads at size small instead")
     parser.add_argument("--batch", type=int)
     options = parser.parse_args()
     warnings.simplefilter("ignore")

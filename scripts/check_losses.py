@@ -1,9 +1,9 @@
-"""Trains small workloads of the suite on one batch again and again: the loss must fall.
+"""Trains small workloads of the suite repeatedly on one batch: the loss must fall.
 
     python scripts/check_losses.py --on opencl [--workloads all|names] [--steps 60] [--batch 4]
 
-A workload passes if the mean of its last five losses is under nine tenths of the first. Of several
-updates the first one counts: both networks of a GAN cannot win.
+A workload passes if the mean of its last five losses is below nine tenths of the first. If a step has
+several updates, only the first one counts: the two networks of a GAN cannot both win.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ FALL = 0.9
 
 
 def losses(name: str, steps: int, batch: int, on: str) -> list[float]:
-    """The first update's loss, step by step."""
+    """The loss of the first update of each step."""
     workload = suite.get(name, size="small")
     runs = workload.runs(workload.batch(batch))
     step = workload.step(batch, evaluate=False)
-    found = []
+    values = []
     with step.plan(on, graphs=[graph for graph, _ in runs]).start() as trainer:
         for _ in range(steps):
-            values = [trainer.run(graph, *part) for graph, part in runs]
-            found.append(float(values[0]))
-    return found
+            updates = [trainer.run(graph, *part) for graph, part in runs]
+            values.append(float(updates[0]))
+    return values
 
 
-def falls(found: list[float]) -> bool:
-    return sum(found[-5:]) / 5 < FALL * found[0]
+def falls(values: list[float]) -> bool:
+    return sum(values[-5:]) / 5 < FALL * values[0]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--workloads", default="all")
     parser.add_argument("--steps", type=int, default=60)
@@ -46,11 +46,11 @@ def main() -> None:
     failed = 0
     for name in names:
         started = time.perf_counter()
-        found = losses(name, options.steps, options.batch, options.on)
-        failed += not falls(found)
-        shown = " ".join(f"{found[i * (len(found) - 1) // 4]:.3g}" for i in range(5))
+        values = losses(name, options.steps, options.batch, options.on)
+        failed += not falls(values)
+        shown = " ".join(f"{values[i * (len(values) - 1) // 4]:.3g}" for i in range(5))
         print(
-            f"{name:18} {'falls' if falls(found) else 'DOES NOT FALL':13} {shown}  "
+            f"{name:18} {'falls' if falls(values) else 'DOES NOT FALL':13} {shown}  "
             f"{time.perf_counter() - started:.0f} s",
             flush=True,
         )

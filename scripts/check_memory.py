@@ -2,8 +2,8 @@
 
     python scripts/check_memory.py [--workloads unfit|all|names] [--batch 1,16,64] [--line 8] [--run 1]
 
-"unfit" are the six models that liu2019 could not train on 8 GB. `--run` makes two real steps of
-each at that batch on `--on`, where this machine has twice the room.
+"unfit" are the six models that liu2019 could not train on 8 GB. `--line` is the limit in GB. `--run BATCH`
+also runs two real steps of each on `--on`, if this machine has twice the memory they need.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def names(text: str) -> list[str]:
 
 
 def real(workload: suite.Workload, need: Need, on: str) -> str:
-    """Two steps for real: the loss of each, and the time of the second."""
+    """Runs two steps; returns a line with their losses and the time of the second."""
     step = workload.step(need.batch, evaluate=False)
     batch = workload.runs(workload.batch(need.batch))
     with step.plan(on, graphs=[graph for graph, _ in batch]).start() as trainer:
@@ -40,7 +40,7 @@ def real(workload: suite.Workload, need: Need, on: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default="unfit")
     parser.add_argument("--size", default="paper")
     parser.add_argument("--batch", default="1,16,64")
@@ -70,7 +70,7 @@ def main() -> None:
         print(
             real(workload, need, options.on)
             if need.bytes <= room
-            else f"    not run at batch {need.batch}: {need.bytes / 1e9:.2f} GB are needed, and half "
+            else f"    not run at batch {need.batch}: {need.bytes / 1e9:.2f} GB are needed, but half "
             f"of this machine's free memory is {room / 1e9:.2f} GB",
             flush=True,
         )

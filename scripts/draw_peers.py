@@ -32,7 +32,7 @@ def ratios() -> dict[str, dict[str, float]]:
     for row in rows:
         if row["device"] in SERIES and row["against"] == "PyTorch" and (row["what"][0].islower()):
             table.setdefault(row["what"], {})[row["device"]] = row["ratio"]
-    return {what: found for what, found in table.items() if len(found) == len(SERIES)}
+    return {what: row for what, row in table.items() if len(row) == len(SERIES)}
 
 
 def label(what: str) -> str:

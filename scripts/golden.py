@@ -1,7 +1,8 @@
 """Writes the golden file of tests/plan/test_kernel_versions.py: the launches of each kernel family with variants.
 
-python scripts/golden.py             after a version was raised in src/handheld/kernels/versions.py
-python scripts/golden.py --same      the launches read differently and run exactly as fast (a renamed variable)
+python scripts/golden.py             after you raised a version in src/handheld/kernels/versions.py
+python scripts/golden.py --same      if the launches differ only in text, such as a renamed variable,
+                                     and run exactly as fast
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def main() -> None:
     if rows and "--same" not in sys.argv[1:]:
         names = ", ".join(f"{name} on a {kind}" for name, kind, _ in rows)
         sys.exit(
-            f"the launches of {names} changed and the version did not. Try: raise it in "
-            "src/handheld/kernels/versions.py; or --same, if the change cannot alter how fast they run"
+            f"the launches of {names} changed but the version did not. Try: raise the version in "
+            "src/handheld/kernels/versions.py; or --same, if the change cannot affect their speed"
         )
     PATH.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
     print(f"{PATH} is written")

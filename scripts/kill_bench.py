@@ -3,13 +3,13 @@
     python scripts/kill_bench.py [--times 2] [--seed 0] [--out FOLDER] [--most SECONDS]
                                  [--json] [-- NAMES and options of handheld bench]
 
-`handheld bench` runs in a process of its own, which is killed with SIGKILL, `--times` times, each
-after a random time of up to `--most` seconds, and started again with the same command; the last
-time it comes to its end. Then every case must have one row, no row that was there before a kill may
-be gone or changed, and every run file must open. Without names: four small workloads, on OpenCL.
+`handheld bench` runs in its own process. It is killed `--times` times with SIGKILL, each time after a
+random time of up to `--most` seconds, and started again with the same command. The last run finishes.
+Then every case must have one row, no row from before a kill may be missing or changed, and every run
+file must open. Without names, four small workloads run on OpenCL.
 
-    python scripts/kill_bench.py --most 600                       # four small ones
-    python scripts/kill_bench.py --most 900 -- --on opencl,pytorch:cpu   # all, as bench does
+    python scripts/kill_bench.py --most 600                              # four small workloads
+    python scripts/kill_bench.py --most 900 -- --on opencl,pytorch:cpu   # all workloads, as bench does
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SMALL = ["m1", "m3", "mlp", "lenet5", "--on", "opencl", "--seconds", "1", "--coo
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=2, help="kills")
-    parser.add_argument("--most", type=float, default=30.0, help="seconds until a kill")
+    parser.add_argument("--times", type=int, default=2, help="number of kills")
+    parser.add_argument("--most", type=float, default=30.0, help="most seconds until a kill")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="keep the results there")
+    parser.add_argument("--out", type=Path, help="keep the results in this folder")
     parser.add_argument("--json", action="store_true", help="print one document")
     parser.add_argument("command", nargs="*", help="names and options of handheld bench")
     options = parser.parse_args()
@@ -73,7 +73,7 @@ def trial(folder: Path, words: list[str], times: int, most: float, draw: random.
             flush=True,
         )
         before = lines
-        if how not in ("killed", "came to its end"):
+        if how not in ("killed", "finished"):
             problems.append(how)
             break
     problems += unsound(folder)
@@ -87,7 +87,7 @@ def trial(folder: Path, words: list[str], times: int, most: float, draw: random.
 
 
 def once(folder: Path, words: list[str], after: float | None) -> str:
-    """Runs it until it ends, or is killed."""
+    """Runs handheld bench until it ends, or kills it after `after` seconds; returns how it ended."""
     process = subprocess.Popen(
         [sys.executable, "-m", "handheld", "bench", *words, "--out", str(folder), "--json"],
         stdout=subprocess.DEVNULL,
@@ -95,27 +95,27 @@ def once(folder: Path, words: list[str], after: float | None) -> str:
         text=True,
     )
     try:
-        _, said = process.communicate(timeout=after)
+        _, errors = process.communicate(timeout=after)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
         process.communicate()
         return "killed"
-    return "came to its end" if process.returncode == 0 else f"failed: {said.strip()[-500:]}"
+    return "finished" if process.returncode == 0 else f"failed: {errors.strip()[-500:]}"
 
 
 def kept(folder: Path) -> list[dict[str, Any]]:
     try:
         return bench.open_results(folder).lines
-    except HandheldError:  # killed before there was anything
+    except HandheldError:  # It was killed before it wrote anything.
         return []
 
 
 def lost(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
-    return [] if after[: len(before)] == before else ["rows that were there are gone or changed"]
+    return [] if after[: len(before)] == before else ["rows from before the kill are missing or changed"]
 
 
 def unsound(folder: Path) -> list[str]:
-    """What is wrong with a folder that came to its end."""
+    """The problems of the results folder of a finished run."""
     results = bench.open_results(folder)
     keys = [row["key"] for row in results.lines]
     wanted = {bench.Case(**case).key for case in results.info["cases"]}
@@ -129,7 +129,7 @@ def unsound(folder: Path) -> list[str]:
         try:
             with handheld.open_run(path) as run:
                 if row["status"] == "trained" and not run.complete:
-                    problems.append(f"{path} did not come to its end")
+                    problems.append(f"{path} is not complete")
         except HandheldError as error:
             problems.append(str(error))
     named = {row["run"] for row in results.rows if row.get("run")}

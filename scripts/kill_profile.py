@@ -1,11 +1,11 @@
-"""Kills profiles at random moments and checks what is left of them.
+"""Kills profiles at random moments and checks that their run files open and are nearly complete.
 
     python scripts/kill_profile.py [--times 50] [--most 6] [--seed 0] [--folder DIR] [--json]
 
-Each profile runs steps without end in a process that writes, after every step, how many are done
-and when into memory that outlives it. It is killed with SIGKILL at a random moment, up to `--most`
-seconds after its run file is there: some of them while it starts, most while steps run. Then the
-file must open, and no step may be missing that had ended a second before.
+Each profile runs steps without end in its own process. After every step the process writes the number of
+finished steps and the time to shared memory, which outlives it. It is killed with SIGKILL at a random
+moment, up to `--most` seconds after its run file appears: sometimes during the start, mostly while steps
+run. Then the file must open, and it must contain every step that ended more than a second before the kill.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ import handheld
 from handheld.errors import RunFileError
 from handheld.profile.run import profile
 
-LATEST_S = 1.0  # of finished steps that may be missing
-KEPT = 1 << 16  # steps whose ends are remembered
+LATEST_S = 1.0  # steps that ended in the last second before the kill may be missing
+KEPT = 1 << 16  # number of steps whose end times are kept
 
 
 def work(step_file: str, path: str, ends: Any, count: Synchronized[int]) -> None:
-    """The profile that is killed."""
+    """Runs in the process that is killed: profiles steps without end."""
     plan = handheld.load(step_file).plan("opencl", graphs=["train"])
     graph = plan.graphs["train"].graph
     batch = tuple(
@@ -44,7 +44,7 @@ def work(step_file: str, path: str, ends: Any, count: Synchronized[int]) -> None
     )
 
     def batches() -> Any:
-        """Asked for the next batch, the step before has ended."""
+        """Batches without end. When the next batch is requested, the step before it has ended."""
         for done in itertools.count():
             if done:
                 ends[(done - 1) % KEPT] = time.monotonic()
@@ -54,7 +54,8 @@ def work(step_file: str, path: str, ends: Any, count: Synchronized[int]) -> None
     profile(plan, batches(), path, steps=10**9, idle_s=0.05)
 
 
-def one(step_file: str, path: Path, after_s: float) -> dict[str, Any]:
+def kill_once(step_file: str, path: Path, after_s: float) -> dict[str, Any]:
+    """Starts a profile, kills it, and returns what its run file still contains."""
     context = multiprocessing.get_context("spawn")
     ends, count = context.Array("d", KEPT, lock=False), context.Value("q", 0)
     process = context.Process(target=work, args=(step_file, str(path), ends, count))
@@ -76,7 +77,7 @@ def one(step_file: str, path: Path, after_s: float) -> dict[str, Any]:
         "problem": "",
     }
     if process.exitcode != -signal.SIGKILL:
-        return {**row, "problem": f"it ended by itself: {process.exitcode}"}
+        return {**row, "problem": f"the profile ended before the kill, with exit code {process.exitcode}"}
     try:
         with handheld.open_run(path) as run:
             kept = len(run.steps())
@@ -84,13 +85,13 @@ def one(step_file: str, path: Path, after_s: float) -> dict[str, Any]:
             run.findings()
     except RunFileError as error:
         return {**row, "problem": str(error)}
-    # the first step that is missing: how long before the end had it ended?
+    # How long before the kill did the first missing step end?
     missing = killed - ends[kept % KEPT] if kept < done else 0.0
     return {**row, "opened": True, "kept": kept, "missing_s": missing}
 
 
 def small_step(path: Path) -> None:
-    """A step of a few hundred microseconds."""
+    """Writes the file of a step that takes a few hundred microseconds."""
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -103,7 +104,7 @@ def small_step(path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=50)
-    parser.add_argument("--most", type=float, default=6.0, help="seconds after the file is there")
+    parser.add_argument("--most", type=float, default=6.0, help="most seconds from the file's appearance to the kill")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", action="store_true", help="print one document")
@@ -113,7 +114,7 @@ def main() -> int:
         step_file = Path(folder) / "small.step"
         small_step(step_file)
         for n in range(options.times):
-            row = one(str(step_file), Path(folder) / f"{n}.run", draw.uniform(0, options.most))
+            row = kill_once(str(step_file), Path(folder) / f"{n}.run", draw.uniform(0, options.most))
             rows.append(row)
             if not options.json:
                 print(

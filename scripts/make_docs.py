@@ -1,4 +1,4 @@
-"""Writes the pages and tables of docs/ that follow from the code.
+"""Writes the pages and tables of docs/ that are generated from the code.
 
 python scripts/make_docs.py           write them
 python scripts/make_docs.py --check   exit with 1 if one of them is stale
@@ -21,7 +21,7 @@ NOTE = "<!-- Written by scripts/make_docs.py. Change the code, then run it again
 
 
 def commands_page() -> str:
-    """What `--help` prints, command by command, at 80 columns."""
+    """The `--help` of every command, at 80 columns."""
     import typer
     from typer.testing import CliRunner
 
@@ -38,7 +38,7 @@ def commands_page() -> str:
 
 
 def command_names() -> list[str]:
-    """Also those of a group: `study das2022`."""
+    """All commands, with those of a group: `study das2022`."""
     from handheld.cli.main import app
 
     groups = [(group.name, group.typer_instance) for group in app.registered_groups]
@@ -48,7 +48,7 @@ def command_names() -> list[str]:
 
 
 def errors_page() -> str:
-    """The exception tree and what each class is for."""
+    """The exception tree and the meaning of each class."""
     from handheld import errors
 
     tree = inspect.getdoc(errors) or ""
@@ -56,8 +56,8 @@ def errors_page() -> str:
     return "\n".join(
         (
             f"# Errors\n\n{NOTE}Everything Handheld raises on purpose is a `HandheldError` of "
-            "`handheld.errors`. Ctrl-C or SIGTERM in\na training loop ends in `Interrupted`, a "
-            "`KeyboardInterrupt` that says where the state is.\n",
+            "`handheld.errors`. Ctrl-C or SIGTERM in\na training loop raises `Interrupted`, a "
+            "`KeyboardInterrupt` that says where the state was saved.\n",
             "```text",
             tree,
             "```\n",
@@ -74,14 +74,14 @@ def error_classes() -> list[type[Exception]]:
 
 
 def ops_page() -> str:
-    """PyTorch's ops that have a lowering, and the vocabulary they become."""
+    """PyTorch's ops that have a lowering, and the graph's vocabulary."""
     return "\n".join(
         ("# Ops\n", NOTE + "## PyTorch ops\n", *_lowerings(), "## The graph's vocabulary\n", *_vocabulary())
     )
 
 
 def lowerings() -> dict[str, Callable[..., object]]:
-    """The whole table: importing capture fills it."""
+    """The whole table of lowerings, which importing capture fills."""
     importlib.import_module("handheld.frontend.capture")
     from handheld.frontend.registry import LOWERINGS
 
@@ -95,21 +95,21 @@ def _lowerings() -> Iterable[str]:
 
     table = lowerings()
     yield (
-        f"{len(table)} ops of PyTorch are said directly in the graph's vocabulary, those below. "
-        "Views (`view`,\n`permute`, `slice`, `expand`, `select` and their kin) are not among "
-        "them: they are how an op reads its\ninputs and cost nothing.\n"
+        f"The {len(table)} ops of PyTorch below are lowered directly to the graph's vocabulary. Views "
+        "(`view`, `permute`,\n`slice`, `expand`, `select` and similar ops) are not among them: a view is how an op "
+        "reads its inputs, and\ncosts nothing.\n"
     )
     yield (
-        "Integers have 32 bits on a device. Batches and constants that need more are refused; a "
-        "sum or product\nthat needs more wraps, where PyTorch's int64 would hold it.\n"
+        "Integers have 32 bits on a device. Batches and constants that need more are refused. A "
+        "sum or product\nthat needs more wraps around, while PyTorch's int64 would hold it.\n"
     )
     own = {str(op) for op in decompositions()}
     more = len(own - set(table))
     yield (
-        f"Other ops are taken apart by PyTorch's own decompositions (PyTorch "
-        f"{_minor(torch.__version__)} has {more} more)\nand work if their parts do. What is "
-        "left is an `UnsupportedOp` error that names the op and its place\nin the model. "
-        "In-place ops count as the op they vary.\n"
+        f"PyTorch's own decompositions split other ops into simpler ones (PyTorch "
+        f"{_minor(torch.__version__)} has {more} more);\nthese work if their parts do. Any other op raises "
+        "`UnsupportedOp`, which names the op and its place in the\nmodel. An in-place op counts as its "
+        "out-of-place form.\n"
     )
     groups: dict[str, list[str]] = {}
     for name, function in table.items():
@@ -139,7 +139,7 @@ def _vocabulary() -> Iterable[str]:
     from handheld.graph import program
     from handheld.graph.ops import OPS
 
-    yield f"A graph has {len(OPS)} kinds of nodes. What is not here does not exist.\n"
+    yield f"A graph has {len(OPS)} kinds of nodes, and no others.\n"
     for op in OPS.values():
         inputs, outputs = ("any" if n is None else str(n) for n in (op.inputs, op.outputs))
         more = " and those of its epilogue" if op.epilogue else ""
@@ -157,7 +157,7 @@ def _vocabulary() -> Iterable[str]:
 
 
 def measurement_page() -> str:
-    """The page as it is, with the run file's schema as it is now."""
+    """The page with the current schema of the run file."""
     from importlib import resources
 
     from handheld.sensors.sink import SCHEMA
@@ -167,21 +167,21 @@ def measurement_page() -> str:
     head, mark, rest = text.partition("<!-- schema:")
     note, _, rest = rest.partition("-->\n")
     _, end, tail = rest.partition("<!-- end of schema -->")
-    assert mark and end, "docs/measurement.md has lost the place of its schema"
+    assert mark and end, "docs/measurement.md has no place for the schema. Try: restore its two comments"
     return (
         f"{head}{mark}{note}-->\n```sql\n{schema.strip()}\n\n-- the sampler's tables{SCHEMA.rstrip()}\n```\n{end}{tail}"
     )
 
 
 def suite_page() -> str:
-    """The page as it is, with a row for each workload, and its size counted."""
+    """The page with a table that has one row per workload, its size included."""
     from handheld.suite import WORKLOADS, count, get
 
     text = (DOCS / "suite.md").read_text(encoding="utf-8")
     head, mark, rest = text.partition("<!-- workloads:")
     note, _, rest = rest.partition("-->\n")
     _, end, tail = rest.partition("<!-- end of workloads -->")
-    assert mark and end, "docs/suite.md has lost the place of its table"
+    assert mark and end, "docs/suite.md has no place for the table. Try: restore its two comments"
     rows = ["| workload | what | of | domain | batch | parameters | GMAC |", "|---|---|---|---|---:|---:|---:|"]
     for name in WORKLOADS:
         sizes = [get(name, size=size) for size in ("small", "paper")]
@@ -196,7 +196,7 @@ def suite_page() -> str:
 
 
 def workload_row(name: str) -> str:
-    """What the table says of a workload, up to what has to be counted."""
+    """A workload's cells of the table, without those that must be counted."""
     from handheld.suite import WORKLOADS
 
     workload = WORKLOADS[name]

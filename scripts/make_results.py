@@ -34,7 +34,7 @@ def files() -> list[ResultFile]:
 
 
 def number(value: Value) -> str:
-    """Three digits, and no more than a whole number has."""
+    """Three significant digits; larger numbers are rounded to whole ones."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -57,7 +57,7 @@ def filled(content: ResultFile, text: str) -> str:
 
 
 def wrapped(text: str, bullet: bool = False) -> str:
-    """At most WIDTH columns, nothing cut inside a word."""
+    """Text in lines of at most WIDTH columns; words are not cut."""
     return textwrap.fill(
         ("- " if bullet else "") + text,
         WIDTH,
@@ -68,13 +68,13 @@ def wrapped(text: str, bullet: bool = False) -> str:
 
 
 def goal(row: Row) -> str:
-    """As `≤ 0 ✓`, or with the name of what it is of: `ratio ≤ 1.2 ✗`."""
+    """A goal as `≤ 0 ✓`, or with the name of its figure: `ratio ≤ 1.2 ✗`."""
     text = row.goal.removeprefix("value ").replace("<=", "≤").replace(">=", "≥")
     return text if row.met is None else f"{text} {'✓' if row.met else '✗'}"
 
 
 def columns(rows: tuple[Row, ...]) -> dict[str, list[str]]:
-    """Header -> cells; a column in which nothing stands is left out."""
+    """Header -> cells; empty columns are left out."""
     units = {row.unit for row in rows}
     peers = {row.against for row in rows if row.against}
     made = {"what": [row.what for row in rows]}

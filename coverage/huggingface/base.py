@@ -13,7 +13,7 @@ V, T, B = 97, 11, 2  # vocabulary, sequence, batch
 Maker = Callable[[], Batch]
 
 
-#: what most language-model configurations understand
+#: arguments that most language-model configurations accept
 TEXT: dict[str, Any] = {
     "vocab_size": V,
     "hidden_size": 32,

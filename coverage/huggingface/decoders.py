@@ -6,11 +6,11 @@ from typing import Any
 
 from huggingface.base import EXPERTS, TEXT, V, causal, classes, family, padded, plain_labels
 
-#: what the oldest of them call their parts
+#: names of the arguments in the oldest configurations
 GPT: dict[str, Any] = {"vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 
 
-#: kinds that take the common configuration as it is
+#: kinds that accept the common configuration unchanged
 SAME = [
     "mistral",
     "qwen2",

@@ -12,7 +12,7 @@ from huggingface.base import TEXT, B, T, V, classes, family, padded, plain, plai
 BERT: dict[str, Any] = {**TEXT, "type_vocab_size": 2}
 
 
-#: kinds that take BERT's configuration as it is
+#: kinds that accept BERT's configuration unchanged
 LIKE_BERT = [
     "bert",
     "roberta",

@@ -1,4 +1,4 @@
-"""Text with images, text to speech and series of Hugging Face transformers."""
+"""Models of Hugging Face transformers for text with images, text to speech and time series."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causal language models that came later, with the configuration that most of them understand."""
+"""Newer causal language models of Hugging Face transformers, with the configuration that most accept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from huggingface.base import EXPERTS, TEXT, V, causal, family
 
-#: what newer decoders call their parts
+#: names of the arguments in newer configurations
 DECODER: dict[str, Any] = {
     **TEXT,
     **EXPERTS,

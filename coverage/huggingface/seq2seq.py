@@ -1,4 +1,4 @@
-"""Encoders with decoders of Hugging Face transformers."""
+"""Encoder-decoder models of Hugging Face transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speech and sound of Hugging Face transformers."""
+"""Speech and audio models of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WHISPER: dict[str, Any] = {
 }
 
 
-#: without text
+#: kinds that take no text
 SOUND: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,

@@ -1,4 +1,4 @@
-"""Convolutional and staged vision models, detection and video of Hugging Face transformers."""
+"""Models of Hugging Face transformers for vision in stages or by convolution, detection and video."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DETECTOR = {
 VIDEO: dict[str, Any] = {**VISION, "num_frames": 4, "tubelet_size": 2}
 
 
-#: an estimator of depth over a vision transformer
+#: depth estimation on top of a vision transformer
 DEPTH: dict[str, Any] = {
     "backbone_config": {
         **VISION,

@@ -1,4 +1,4 @@
-"""Vision transformers, segmentation and depth of Hugging Face transformers."""
+"""Vision transformers, and models for segmentation and depth, of Hugging Face transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of torch.nn alone, with the shapes that training code really has: one file per kind."""
+"""Models of plain torch.nn, in the forms that real training code has: one file per kind."""
 
 from __future__ import annotations
 

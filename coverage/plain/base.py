@@ -1,4 +1,4 @@
-"""Short ways to write a family of plain PyTorch."""
+"""Helpers to write a family in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def family(
     loss: Callable[[nn.Module, Batch], torch.Tensor] | None = None,
     mode: str = "eval",
 ) -> Family:
-    """A family whose model gets the batch's tensors in order."""
+    """A family whose model receives the batch's tensors in order."""
 
     def forward(model: nn.Module, given: Batch) -> torch.Tensor:
         return scalar_loss(model(*given.values()))

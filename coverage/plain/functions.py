@@ -10,7 +10,7 @@ from plain.base import T, family, own, tensors
 
 
 class Fourier(nn.Module):
-    """A Fourier neural operator: a product of the lowest frequencies."""
+    """A Fourier neural operator, which multiplies the lowest frequencies by weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Fourier(nn.Module):
 
 
 class Flow(nn.Module):
-    """Invertible mixing, affine coupling and the likelihood they give."""
+    """A normalising flow: invertible mixing, affine coupling and their likelihood."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -84,7 +84,7 @@ def penalty(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 class Spatial(nn.Module):
-    """A spatial transformer: a grid that is learned, sampled bilinearly."""
+    """A spatial transformer: a learned grid, sampled bilinearly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Spatial(nn.Module):
 
 
 class Detector(nn.Module):
-    """Anchors, boxes, focal loss and IoU: what detection heads compute."""
+    """A detection head: anchors, boxes, focal loss and IoU."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def contrastive(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 class Contrast(nn.Module):
-    """BYOL: a moving average of the network is the target."""
+    """BYOL, whose target is a moving average of the network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Contrast(nn.Module):
 
 
 class Q(nn.Module):
-    """Q-learning with a duel of value and advantage."""
+    """A duelling Q-network: value and advantage."""
 
     def __init__(self) -> None:
         super().__init__()

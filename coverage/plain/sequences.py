@@ -60,7 +60,7 @@ class Wave(nn.Module):
 
 
 class Cells(nn.Module):
-    """A translator out of cells, with additive attention."""
+    """A translator made of recurrent cells, with additive attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def frames() -> Batch:
 
 
 class Tagger(nn.Module):
-    """A conditional random field: the forward algorithm against the path given."""
+    """A conditional random field: the forward algorithm compared with the given path."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def tagged() -> Batch:
 
 
 class Scan(nn.Module):
-    """A selective state space, step by step."""
+    """A selective state space model, computed step by step."""
 
     def __init__(self) -> None:
         super().__init__()
