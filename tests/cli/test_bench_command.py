@@ -103,6 +103,8 @@ def test_compare_and_merge(run, tmp_path):
     folder(tmp_path / "a", [row(), row("vgg16", status="hung", reason="x", samples_s=None)])
     folder(tmp_path / "b", [row(samples_s=150.0), row("lenet5")], devices={"opencl": {**CAPS, "driver": "2"}})
     result = run("--compare", "a", "b")
+    (head,) = [line.split() for line in result.stdout.splitlines() if line.startswith("workload")]
+    assert head[-1] == "memory", "the table is not wrapped at 80 columns"
     assert result.exit_code == 0, result.output
     for text in ("1.50x", "no row", "hung", "geometric mean of 1 row", "opencl: 1 / 2"):
         assert text in result.stdout, text

@@ -198,7 +198,7 @@ def present_compared(comparison: Comparison) -> None:
     out.print(output.grid([("a", comparison["a"]), ("b", comparison["b"])]))
     out.print(
         Text(
-            f"{'workload':<19} {'on':<14} {'batch':>5} {'a: samples/s':>12} "
+            f"{'workload':<18} {'on':<14} {'batch':>5} {'a: samples/s':>12} "
             f"{'b: samples/s':>12} {'b/a':>6} {'memory':>7}",
             style="dim",
         )
@@ -207,7 +207,7 @@ def present_compared(comparison: Comparison) -> None:
         a, b, ratios = line["a"], line["b"], line["ratios"]
         batch = "own" if line["batch"] is None else str(line["batch"])
         start = (
-            f"{output.middle(line['workload'], 19):<19} {output.middle(line['device'], 14):<14} "
+            f"{output.middle(line['workload'], 18):<18} {output.middle(line['device'], 14):<14} "
             f"{batch:>5} {_side(a):>12} {_side(b):>12} "
         )
         out.print(Text(start + f"{_ratio(ratios.get('samples_s')):>6} {_ratio(ratios.get('planned_bytes')):>7}"))
