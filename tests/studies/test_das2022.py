@@ -103,7 +103,7 @@ def test_a_device_that_fails_leaves_what_was_measured(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--on", "reference:cpu"], "no OpenCL device"),
+        (["--on", "reference:cpu"], "not an OpenCL device"),
         (["--widths", "16,x"], "'x' is not a width"),
         (["--widths", "0"], "'0' is not a width"),
         (["--models", "m5"], "no model 'm5'"),
@@ -235,7 +235,7 @@ def test_answers(result):
     assert wins["from_width"] == 1024 and "20.0 times as fast at 2,048" in wins["answer"]
     assert wins["models"]["m1"] == pytest.approx(3)
     share = said["How much of a step do transfers take?"]
-    assert share["kind"] == "good" and "85.7% where" in share["answer"] and "met" in share["answer"]
+    assert share["kind"] == "good" and "85.7% if" in share["answer"] and "met" in share["answer"]
     cost = said["Is the cost latency or bandwidth?"]["answer"]
     assert cost.startswith("Latency") and "20 µs" in cost and "10.0 GB/s" in cost
     kernels = said["What are better kernels worth?"]
@@ -249,7 +249,7 @@ def test_a_goal_that_is_missed_is_said(result):
     result["models"]["m4"]["ways"][OPTIMISED]["times"] |= times(transfers=1e-5)
     share = next(one for one in answers.answers(result) if "transfers take" in one["question"])
     assert share["kind"] == "bad" and "not met by every model" in share["answer"]
-    assert "from a width of 16 on" in share["answer"]
+    assert "from a width of 16 up" in share["answer"]
 
 
 def test_a_cpu_is_called_a_cpu(result):
@@ -274,7 +274,7 @@ def test_a_page_of_whatever_was_measured(result, without):
     figures = [one.find("figcaption/b").text for one in root.iter("figure")]
     assert ("In the paper: three phones" in figures) == ("models" not in without)
     assert ("Speed of matrix products" in figures) == ("sweep" not in without)
-    assert ("Time of a transfer that is waited for" in figures) == ("transfers" not in without)
+    assert ("Time of a transfer, with waiting for it" in figures) == ("transfers" not in without)
     if not without:
         assert len(figures) == 7 and "1,148" in shown
 

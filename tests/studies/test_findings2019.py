@@ -220,7 +220,7 @@ def test_6_7_8_without_a_sensor_of_power(tmp_path):
     rows = [row(tmp_path, 4), row(tmp_path, 64)]
     for number in (6, 7, 8):
         found = answer(number, *rows)
-        assert found.answer == UNKNOWN and found.why == "no sensor of power is here"
+        assert found.answer == UNKNOWN and found.why == "there is no power sensor here"
         assert not found.figure
 
 
@@ -252,7 +252,7 @@ def test_4_cores_that_are_alike_or_not_known(tmp_path):
     alike = answer(4, row(tmp_path, kinds={"cpu0": "big", "cpu1": "big"}))
     assert alike.answer == UNKNOWN and "alike (big)" in alike.why
     unknown = answer(4, row(tmp_path, name="other"))
-    assert unknown.answer == UNKNOWN and "does not say" in unknown.why
+    assert unknown.answer == UNKNOWN and "does not report" in unknown.why
 
 
 @pytest.mark.parametrize(("own", "said"), [(0.5, "kept 0.7 of 2 cores busy during 1 of 1"), (1.2, "")])
@@ -293,7 +293,7 @@ def test_6_memory_does_not_draw_most_for_the_lstm(tmp_path):
 def test_6_names_the_rail_that_is_missing(tmp_path):
     found = answer(6, row(tmp_path, watts={"gpu": 8.0}))
     assert found.answer == UNKNOWN
-    assert "no rail of the cpu alone (rails here: rails/gpu)" in found.why
+    assert "no rail measures the cpu alone (rails here: rails/gpu)" in found.why
 
 
 def test_an_nvidia_card_as_it_reports_itself(tmp_path):
@@ -313,9 +313,9 @@ def test_an_nvidia_card_as_it_reports_itself(tmp_path):
         seen = observe(run, "net", "vision")
     assert [rail["rail"] for rail in seen["power"]] == ["nvidia-power/gpu0 energy", "nvidia-power/gpu0 memory power"]
     rails = answer(6, seen)
-    assert "GPU over memory 2.0×" in rails.figure, "its memory is taken off the board"
+    assert "GPU relative to memory 2.0×" in rails.figure, "its memory is subtracted from the board"
     assert rails.answer == HOLDS and rails.extent == "1 of 4 checks"
-    assert "no rail of the cpu alone" in rails.why
+    assert "no rail measures the cpu alone" in rails.why
     foretold = seen["prediction"]["power"]
     assert foretold["tick_ms"] == pytest.approx(100, rel=0.2) and foretold["error"] < 0.05
     assert answer(7, seen).answer == HOLDS

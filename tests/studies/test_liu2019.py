@@ -130,12 +130,12 @@ def test_the_page_shows_what_was_measured_and_what_was_not(measured):
         "Each core against batch",
         "Idle ratio of cores",
         "Power by rail",
-        "Energy of a step",
+        "Energy per step",
         "Peak memory",
-        "Samples a second",
+        "Samples per second",
         "Times of ops",
         "does not fit",
-        "1 more were not run yet",
+        "1 more did not run yet",
     ):
         assert words in text, words
     assert "Not measured" not in text and "<script" not in text
@@ -144,7 +144,7 @@ def test_the_page_shows_what_was_measured_and_what_was_not(measured):
 
 def test_the_page_without_power_says_why(tmp_path):
     text = page2019.draw(liu2019.result(folder(tmp_path / "out", watts=None)))
-    assert "Not measured: no sensor of power is here." in text
+    assert "Not measured: there is no power sensor here." in text
     assert "rapl: there is no /sys/class/powercap" in text
 
 
@@ -152,8 +152,8 @@ def test_the_page_without_power_says_why(tmp_path):
     ("text", "words"),
     [
         ("{", "damaged"),
-        ("[]", "no result of"),
-        ('{"format": "other"}', "no result of"),
+        ("[]", "not a result of"),
+        ('{"format": "other"}', "not a result of"),
         (json.dumps({"format": liu2019.FORMAT, "version": 99}), "version 99"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The two studies, repeated on the device at hand: what to run, and what its runs say."""
+"""The two published studies, repeated on this device: what they run, and what the runs show."""

@@ -1,8 +1,8 @@
-"""What a result of das2022 says: pure functions of the document, no device.
+"""Answers from a result of das2022. These are pure functions of the document and need no device.
 
-A transfer of b bytes is taken to last latency + b / bandwidth. The two are fitted to transfers of
-many sizes by their relative errors, so that 4 bytes count as much as 4 MiB; the fit's own error is
-told with it, since no driver follows a line exactly.
+A transfer of b bytes is modelled as latency + b / bandwidth. Both are fitted to transfers of many sizes by
+relative error, so that 4 bytes count as much as 4 MiB. The error of the fit is reported too, because no
+driver follows a line exactly.
 """
 
 from __future__ import annotations
@@ -30,32 +30,31 @@ Row = dict[str, Any]
 
 
 def answers(result: Row) -> list[Row]:
-    """The study's questions, answered for this device: `question`, `answer` and `kind`, which is
-    good, bad or note."""
-    found = []
+    """The study's questions, answered for this device. Each has `question`, `answer` and `kind` (good, bad or note)."""
+    answers = []
     if on_cpu(result):
-        found.append(
+        answers.append(
             {
                 "question": "Which processors are compared?",
                 "kind": "note",
                 "answer": f"This OpenCL device is the CPU ({result['caps']['name']}): both sides run "
-                "on the same cores. What follows compares two ways to program them, and says "
+                "on the same cores. The answers compare two ways to program them, and say "
                 "nothing about a GPU.",
             }
         )
     for make in (_wins, _wins_apart, _share, _cost, _kernels, _layers):
-        one = make(result)
-        if one is not None:
-            found.append(one)
+        answer = make(result)
+        if answer is not None:
+            answers.append(answer)
     if not result["complete"]:
-        found.append(
+        answers.append(
             {
                 "question": "Is everything measured?",
                 "kind": "bad",
-                "answer": "No: the study was stopped. Answers rest on what there is.",
+                "answer": "No: the study was stopped. The answers use what was measured until then.",
             }
         )
-    return found
+    return answers
 
 
 def _name(result: Row) -> str:
@@ -63,56 +62,56 @@ def _name(result: Row) -> str:
 
 
 def _wins(result: Row) -> Row | None:
-    found = crossover(result, OPTIMISED)
+    cross = crossover(result, OPTIMISED)
     models = {
-        name: (cpu[1] / mine)
+        name: (cpu[1] / own)
         for name, row in result["models"].items()
-        if (cpu := best_cpu(row["ways"])) and (mine := seconds(row["ways"].get(OPTIMISED), "step"))
+        if (cpu := best_cpu(row["ways"])) and (own := seconds(row["ways"].get(OPTIMISED), "step"))
     }
-    if not found["widths"] and not models:
+    if not cross["widths"] and not models:
         return None
-    said = [_from_width(found, f"{_name(result)} trains faster than the CPU")]
+    texts = [_from_width(cross, f"{_name(result)} trains faster than the CPU")]
     if models:
-        said.append(
+        texts.append(
             "Of the study's models: "
             + ", ".join(f"{name.upper()} {_times(ratio)}" for name, ratio in models.items())
             + "."
         )
-    won = found["from_width"] is not None or any(r > 1 for r in models.values())
+    won = cross["from_width"] is not None or any(r > 1 for r in models.values())
     return {
         "question": f"Does {_name(result)} win, with everything on the device?",
-        "answer": _sentence(" ".join(said)),
+        "answer": _sentence(" ".join(texts)),
         "kind": "good" if won else "bad",
-        "from_width": found["from_width"],
+        "from_width": cross["from_width"],
         "models": models,
     }
 
 
 def _wins_apart(result: Row) -> Row | None:
-    found = crossover(result, OPTIMISED + PER_OP)
-    if not found["widths"]:
+    cross = crossover(result, OPTIMISED + PER_OP)
+    if not cross["widths"]:
         return None
     return {
-        "question": "And if every op's tensors cross, as in the study?",
-        "answer": _sentence(_from_width(found, f"{_name(result)} would train faster than the CPU")),
-        "kind": "bad" if found["from_width"] is None else "note",
-        "from_width": found["from_width"],
+        "question": "And if the tensors of every op are moved, as in the study?",
+        "answer": _sentence(_from_width(cross, f"{_name(result)} would train faster than the CPU")),
+        "kind": "bad" if cross["from_width"] is None else "note",
+        "from_width": cross["from_width"],
     }
 
 
-def _from_width(found: Row, what: str) -> str:
-    """Beginning with a small letter."""
-    if not found["widths"]:
+def _from_width(cross: Row, what: str) -> str:
+    """A sentence that begins with a lower-case letter."""
+    if not cross["widths"]:
         return "no sweep of widths was measured."
-    widest = max(found["widths"])
-    if found["from_width"] is None:
-        return f"no: up to a width of {widest:,} the CPU is faster ({_times(found['widths'][widest])} at {widest:,})."
-    if found["from_width"] == min(found["widths"]):
+    widest = max(cross["widths"])
+    if cross["from_width"] is None:
+        return f"no: up to a width of {widest:,} the CPU is faster ({_times(cross['widths'][widest])} at {widest:,})."
+    if cross["from_width"] == min(cross["widths"]):
         return (
-            f"yes: {what} at every width tried, from {found['from_width']:,} on "
-            f"({_times(found['widths'][widest])} at {widest:,})."
+            f"yes: {what} at every width tried, from {cross['from_width']:,} up "
+            f"({_times(cross['widths'][widest])} at {widest:,})."
         )
-    return f"{what} from a width of {found['from_width']:,} on ({_times(found['widths'][widest])} at {widest:,})."
+    return f"{what} from a width of {cross['from_width']:,} up ({_times(cross['widths'][widest])} at {widest:,})."
 
 
 def _sentence(text: str) -> str:
@@ -124,18 +123,18 @@ def _times(ratio: float) -> str:
 
 
 def _share(result: Row) -> Row | None:
-    found = shares(result)
-    apart = [row["per_op"] for row in found.values() if row["per_op"] is not None]
-    stay = [row["resident"] for row in found.values() if row["resident"] is not None]
+    by_model = shares(result)
+    apart = [row["per_op"] for row in by_model.values() if row["per_op"] is not None]
+    stay = [row["resident"] for row in by_model.values() if row["resident"] is not None]
     if not apart or not stay:
         return None
     met = max(stay) <= paper.GOAL_SHARE
     wide = _small_from(result)
-    rest = "" if met or wide is None else f"; it is met from a width of {wide:,} on"
+    rest = "" if met or wide is None else f"; it is met from a width of {wide:,} up"
     return {
         "question": "How much of a step do transfers take?",
-        "answer": f"{_range(apart)} where every op's tensors cross (the paper: "
-        f"{paper.TRANSFER_SHARE:.0%}), and {_range(stay)} where they stay on the "
+        "answer": f"{_range(apart)} if the tensors of every op are moved (paper: "
+        f"{paper.TRANSFER_SHARE:.0%}), and {_range(stay)} if they stay on the "
         f"device. The goal there is at most {paper.GOAL_SHARE:.0%}: "
         f"{'met' if met else f'not met by every model{rest}'}.",
         "kind": "good" if met else "bad",
@@ -145,7 +144,7 @@ def _share(result: Row) -> Row | None:
 
 
 def _small_from(result: Row) -> int | None:
-    """The width from which on transfers stay below the goal."""
+    """The smallest width from which transfers stay below the goal."""
     first = None
     for row in reversed(result["sweep"]):
         stay = resident_parts(row["ways"][OPTIMISED]) if OPTIMISED in row["ways"] else None
@@ -163,7 +162,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _cost(result: Row) -> Row | None:
-    """Latency or bandwidth, by the fit."""
+    """Whether transfers cost latency or bandwidth, according to the fit."""
     lines = fits(result)
     rows = {
         name: cut
@@ -178,33 +177,33 @@ def _cost(result: Row) -> Row | None:
         if min(latency.values()) > 0.5
         else "bandwidth"
         if max(latency.values()) < 0.5
-        else "latency for the small, bandwidth for the large"
+        else "latency for small models, bandwidth for large ones"
     )
-    said = [
-        f"{word}: {_range(list(latency.values()))} of the time in transfers is their fixed "
-        "cost and would be the same for no bytes at all."
+    texts = [
+        f"{word}: {_range(list(latency.values()))} of the transfer time is a fixed "
+        "cost that does not depend on the number of bytes."
     ]
     for name, line in lines.items():
         if line:
-            said.append(
+            texts.append(
                 f"A transfer {DIRECTIONS[name]} takes {_si(line['latency_s'], 's')} "
                 f"(± {_si(line['latency_error_s'], 's')}) and "
-                f"{_si(1e6 / line['bytes_s'], 's')} more a megabyte "
+                f"{_si(1e6 / line['bytes_s'], 's')} more per megabyte "
                 f"({line['bytes_s'] * 1e-9:.1f} GB/s"
                 f" ± {line['bytes_s_error'] / line['bytes_s']:.0%}; the line is off by "
                 f"{line['rms_error']:.0%})."
             )
     launch = result["launches"].get("round_trip")
     if launch:
-        said.append(f"A launch that is waited for takes {_si(launch['median'], 's')}.")
+        texts.append(f"A launch takes, with waiting for it, {_si(launch['median'], 's')}.")
     explained = [cut["predicted"] / cut["transfers"] for cut in rows.values()]
-    said.append(f"From these one would expect {_range(explained)} of the time that a step's transfers take.")
+    texts.append(f"These figures explain {_range(explained)} of the time that the transfers of a step take.")
     poor = any(line and line["rms_error"] > POOR_FIT for line in lines.values())
     if poor:
-        said.append("The line fits poorly: take the cut between the two as rough.")
+        texts.append("The line fits poorly, so the split between the two is rough.")
     return {
         "question": "Is the cost latency or bandwidth?",
-        "answer": _sentence(" ".join(said)),
+        "answer": _sentence(" ".join(texts)),
         "kind": "note",
         "latency_share": latency,
     }
@@ -218,24 +217,24 @@ def _si(value: float, unit: str) -> str:
 
 
 def _kernels(result: Row) -> Row | None:
-    found = peaks(result)
-    if NAIVE not in found or OPTIMISED not in found:
+    best = peaks(result)
+    if NAIVE not in best or OPTIMISED not in best:
         return None
-    gain = found[OPTIMISED][0] / found[NAIVE][0]
-    cpu = f"; PyTorch on the CPU {found[REFERENCE][0]:.3g} GFLOP/s" if REFERENCE in found else ""
+    gain = best[OPTIMISED][0] / best[NAIVE][0]
+    cpu = f"; PyTorch on the CPU {best[REFERENCE][0]:.3g} GFLOP/s" if REFERENCE in best else ""
     theirs = [b / a for a, b in zip(paper.GFLOPS[paper.STOCK], paper.GFLOPS[paper.GPU], strict=True)]
     return {
         "question": "What are better kernels worth?",
-        "answer": f"Matrix products at their best: naive {found[NAIVE][0]:.3g} GFLOP/s, "
-        f"optimised {found[OPTIMISED][0]:.3g} GFLOP/s, {gain:.1f} times as fast "
-        f"(the paper: {min(theirs):.1f} to {max(theirs):.1f} times){cpu}.",
+        "answer": f"Matrix products at their best: naive {best[NAIVE][0]:.3g} GFLOP/s, "
+        f"optimised {best[OPTIMISED][0]:.3g} GFLOP/s, {gain:.1f} times as fast "
+        f"(paper: {min(theirs):.1f} to {max(theirs):.1f} times){cpu}.",
         "kind": "good" if gain > 1 else "bad",
         "gain": gain,
     }
 
 
 def _layers(result: Row) -> Row | None:
-    """The paper's hint: does the per-op time follow layers or bytes?"""
+    """A hint in the paper: does the per-op time follow the number of layers or of bytes?"""
     took = {name: seconds(row["ways"].get(APART[1]), "backward") for name, row in result["models"].items()}
     m1, m2, m3 = (took.get(name) for name in ("m1", "m2", "m3"))
     if not m1 or not m2 or not m3:

@@ -1,4 +1,4 @@
-"""What the findings of the 2019 study share: all thresholds, a check, and the words for figures."""
+"""What the findings of the 2019 study share: all thresholds, the class of a check, and texts for figures."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-MOST = 0.75  # of the workloads
-LOW, HIGH = 4, 64  # the paper's batches; else the smallest and the largest, at least LEAST_SPAN×
+MOST = 0.75  # A claim about many workloads holds if it holds for this share of them.
+LOW, HIGH = 4, 64  # The paper's batches; else the smallest and the largest, at least LEAST_SPAN× apart.
 LEAST_SPAN = 4
-NEAR_FULL = 0.9  # a device that is busy "near 100%"
-CORE_MOST = 0.6  # of a core's time
-AGAINST = -0.2  # a correlation below it is a movement against each other
-FORETOLD = 0.1  # error of a prediction, as a share, that makes it one
-GROWS = 0.01  # of a share, at least, for growth
-CPU_CHANGE = 0.05  # of a share: more is a change
-CORES_DIFFER = 0.1  # of a share between kinds of cores
-RECURRENT_SHARE = 0.5  # of the vision models' load, at most
-GPU_OF_CPU, GPU_OF_MEMORY = 2.0, 1.2  # the paper has 4× and 2×; what is above these is "far more"
-RISES = 1.1  # throughput
-BY_EYE = "shown by eye, no figure"
+NEAR_FULL = 0.9  # From this share on, a device is busy "near 100%".
+CORE_MOST = 0.6  # Largest busy share of a core.
+AGAINST = -0.2  # Below this correlation, two loads move against each other.
+FORETOLD = 0.1  # Largest relative error of a prediction that counts as right.
+GROWS = 0.01  # Smallest increase of a share that counts as growth.
+CPU_CHANGE = 0.05  # A larger difference of shares counts as a change.
+CORES_DIFFER = 0.1  # Smallest difference of shares between kinds of cores.
+RECURRENT_SHARE = 0.5  # Largest load of recurrent models relative to vision models.
+GPU_OF_CPU, GPU_OF_MEMORY = 2.0, 1.2  # The paper has 4× and 2×; above these limits it is "far more".
+RISES = 1.1  # Smallest factor by which throughput rises.
+BY_EYE = "shown by eye, without a figure"
 IS_CPU = "the OpenCL device is the CPU"
 
 Row = dict[str, Any]
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a finding says. `holds` is None where it could not be measured: `why`."""
+    """One claim of a finding. `holds` is None if it could not be measured, and then `why` says why."""
 
     what: str
     paper: str
@@ -39,27 +39,27 @@ class Check:
 
 
 def by_workload(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda one: one["batch"]):
-        found.setdefault(row["workload"], []).append(row)
-    return found
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row["batch"]):
+        groups.setdefault(row["workload"], []).append(row)
+    return groups
 
 
 def ends(rows: Sequence[Row], has: Callable[[Row], Any]) -> dict[str, tuple[Row, Row]]:
-    """Of each workload the runs at the paper's two batches, or at the smallest and the largest
-    that are at least LEAST_SPAN times apart."""
-    found = {}
-    for name, mine in by_workload(row for row in rows if has(row) is not None).items():
-        by = {row["batch"]: row for row in mine}
+    """For each workload, its runs at the paper's two batches, or at the smallest and largest batches if these are at
+    least LEAST_SPAN times apart."""
+    pairs = {}
+    for name, runs in by_workload(row for row in rows if has(row) is not None).items():
+        by = {row["batch"]: row for row in runs}
         low, high = (LOW, HIGH) if {LOW, HIGH} <= by.keys() else (min(by), max(by))
         if high >= LEAST_SPAN * low:
-            found[name] = (by[low], by[high])
-    return found
+            pairs[name] = (by[low], by[high])
+    return pairs
 
 
 def largest_batches(rows: Sequence[Row]) -> list[Row]:
-    """Of each workload the run at the largest batch."""
-    return [mine[-1] for mine in by_workload(rows).values()]
+    """The run of each workload at its largest batch."""
+    return [runs[-1] for runs in by_workload(rows).values()]
 
 
 def most(hits: dict[str, bool]) -> bool | None:
@@ -67,7 +67,7 @@ def most(hits: dict[str, bool]) -> bool | None:
 
 
 def not_for(hits: dict[str, bool]) -> str:
-    """Those for which it does not hold."""
+    """The workloads for which it does not hold."""
     wrong = [name for name, hit in hits.items() if not hit]
     if not wrong:
         return ""
@@ -89,7 +89,7 @@ def batches_of(pairs: dict[str, tuple[Row, Row]]) -> str:
 
 
 def no_pair(rows: Sequence[Row], what: str) -> str:
-    return f"{what} at two batches {LEAST_SPAN}× apart, of at least one workload, is not there"
+    return f"no workload has {what} at two batches {LEAST_SPAN}× apart"
 
 
 def is_gpu(rows: Sequence[Row]) -> bool:
@@ -105,11 +105,11 @@ def mean_cpu(row: Row) -> float | None:
     return float(np.mean(busy)) if busy else None
 
 
-def foretold(one: Row) -> bool:
-    """Within reach; and where a pattern is claimed no worse than without looking for one."""
-    better = "steps_each" in one or one["error"] <= one["naive"] + GROWS
-    return bool(one["error"] <= FORETOLD and better)
+def foretold(prediction: Row) -> bool:
+    """Whether a prediction is right. If it claims a pattern, it must also be no worse than the naive guess."""
+    better = "steps_each" in prediction or prediction["error"] <= prediction["naive"] + GROWS
+    return bool(prediction["error"] <= FORETOLD and better)
 
 
-def hits_of(found: Sequence[Row]) -> str:
-    return f"foretold in {sum(map(foretold, found))} of {len(found)} runs"
+def hits_of(predictions: Sequence[Row]) -> str:
+    return f"predicted in {sum(map(foretold, predictions))} of {len(predictions)} runs"

@@ -29,7 +29,7 @@ from handheld.studies.observations import NO_POWER, main_rail
 
 
 def _watts(row: Row, part: str) -> float | None:
-    """Of a part of the device alone; memory that is inside of a GPU's rail is taken off it."""
+    """Watts of one part of the device alone. Memory that is included in a GPU's rail is subtracted from it."""
     own = [r for r in row["power"] if tuple(r["covers"]) == (part,)]
     if not own:
         return None
@@ -39,7 +39,7 @@ def _watts(row: Row, part: str) -> float | None:
 
 
 def _parts(row: Row) -> dict[str, float]:
-    """Watts of the parts whose power is known alone."""
+    """Watts of the parts whose own power is known."""
     watts = {part: _watts(row, part) for part in ("gpu", "cpu", "memory")}
     return {part: value for part, value in watts.items() if value is not None}
 
@@ -60,9 +60,9 @@ def power_by_rail(rows: Sequence[Row]) -> list[Check]:
         ratios = [gpu / other for r in vision for gpu, other in [(_watts(r, "gpu"), _watts(r, part))] if gpu and other]
         checks.append(
             Check(
-                f"GPU's power over the {part}'s, vision",
+                f"power of the GPU relative to the {part}, vision",
                 paper,
-                f"GPU over {part} {span(ratios, '{:.1f}', '×')}" if ratios else "",
+                f"GPU relative to {part} {span(ratios, '{:.1f}', '×')}" if ratios else "",
                 bool(np.median(ratios) >= least) if ratios else None,
                 "" if ratios else _missing_rail(powered, rows, ("gpu", part)),
             )
@@ -70,7 +70,7 @@ def power_by_rail(rows: Sequence[Row]) -> list[Check]:
     shares = [gpu / whole for r in vision for gpu, whole in [(_watts(r, "gpu"), _watts(r, "system"))] if gpu and whole]
     checks.append(
         Check(
-            "GPU's share of the system's power",
+            "share of the GPU in the system's power",
             "up to 57.4% of the system",
             f"GPU up to {max(shares):.1%} of the system" if shares else "",
             bool(max(shares) >= 1 / 3) if shares else None,
@@ -78,10 +78,12 @@ def power_by_rail(rows: Sequence[Row]) -> list[Check]:
         )
     )
     drawn = [_parts(r) for r in lstm]
-    most = [max(one, key=lambda part: one[part]) == "memory" for one in drawn if "memory" in one and len(one) > 1]
+    most = [
+        max(watts, key=lambda part: watts[part]) == "memory" for watts in drawn if "memory" in watts and len(watts) > 1
+    ]
     checks.append(
         Check(
-            "what draws most for the LSTM",
+            "the part that draws most power, LSTM",
             "LSTM: memory",
             f"LSTM: memory draws most in {sum(most)} of {len(most)}" if most else "",
             bool(np.mean(most) >= MOST) if most else None,
@@ -99,14 +101,14 @@ def _missing_rail(powered: Sequence[Row], rows: Sequence[Row], parts: tuple[str,
     shown = ", ".join(sorted({rail["rail"] for row in powered for rail in row["power"]}))
     if not none:
         return "no such model was measured"
-    return f"no rail of the {' and the '.join(none)} alone (rails here: {shown})"
+    return f"no rail measures the {' and the '.join(none)} alone (rails here: {shown})"
 
 
 def power_repeats(rows: Sequence[Row]) -> list[Check]:
-    what, paper = "error of the power that earlier steps foretell, held out", BY_EYE
-    found = [r["prediction"]["power"] for r in rows if r["prediction"]["power"]]
-    found = [one for one in found if one["error"] is not None]
-    if not found:
+    what, paper = "error of the power predicted from earlier steps, held out", BY_EYE
+    predictions = [r["prediction"]["power"] for r in rows if r["prediction"]["power"]]
+    predictions = [row for row in predictions if row["error"] is not None]
+    if not predictions:
         powered = any(r["power"] for r in rows)
         return [
             Check(
@@ -114,18 +116,18 @@ def power_repeats(rows: Sequence[Row]) -> list[Check]:
                 paper,
                 "",
                 None,
-                "runs are too short for six stretches of five ticks of the sensor" if powered else _power_why(rows),
+                "runs are too short for six windows of five sensor readings" if powered else _power_why(rows),
             )
         ]
-    errors, naive = ([one[k] for one in found] for k in ("error", "naive"))
-    each = [one["steps_each"] for one in found]
+    errors, naive = ([row[k] for row in predictions] for k in ("error", "naive"))
+    each = [row["steps_each"] for row in predictions]
     checks = [
         Check(
             what,
             paper,
             f"error {np.median(errors):.1%}, naive {np.median(naive):.1%} (medians; "
-            f"{hits_of(found)}; means over {span(each, '{:.0f}')} steps)",
-            bool(np.mean([foretold(one) for one in found]) >= MOST),
+            f"{hits_of(predictions)}; means over {span(each, '{:.0f}')} steps)",
+            bool(np.mean([foretold(row) for row in predictions]) >= MOST),
         )
     ]
     inside = [r["prediction"]["power_within"] for r in rows if r["prediction"]["power_within"]]
@@ -136,20 +138,20 @@ def power_repeats(rows: Sequence[Row]) -> list[Check]:
                 "",
                 f"within a step: error {np.median([o['error'] for o in inside]):.1%}, naive "
                 f"{np.median([o['naive'] for o in inside]):.1%}",
-                bool(np.mean([foretold(one) for one in inside]) >= MOST),
+                bool(np.mean([foretold(row) for row in inside]) >= MOST),
             )
         )
     return checks
 
 
 def joules(row: Row) -> float | None:
-    """Of a step, by the main rail."""
+    """Joules per step, from the main rail."""
     rail = main_rail(row["power"], row["gpu"])
     return (rail["joules_step"] or None) if rail else None
 
 
 def energy_grows(rows: Sequence[Row]) -> list[Check]:
-    what, paper = "energy of a step over batch", "16× batch costs 2.2–10.5× energy"
+    what, paper = "energy per step by batch", "16× batch costs 2.2–10.5× energy"
 
     pairs = ends(rows, joules)
     if not pairs:
@@ -177,8 +179,8 @@ def energy_grows(rows: Sequence[Row]) -> list[Check]:
 
 
 def intermediate(memory: Row) -> int:
-    """Bytes at the peak of what is neither state nor input: a gradient of every parameter is taken
-    off, so that it is the least that it can be."""
+    """Bytes at the peak that are neither state nor input. One gradient per parameter is subtracted, so this is a lower
+    bound."""
     at = memory["at_peak"]
     beyond = max(at.get("gradient", 0) - at.get("parameter", 0), 0)
     return int(at.get("activation", 0) + at.get("workspace", 0) + beyond)
@@ -193,7 +195,7 @@ def memory_dominated(rows: Sequence[Row]) -> list[Check]:
                 "intermediate results dominate",
                 "",
                 None,
-                "the plan's memory is not in these runs",
+                "these runs do not hold the plan's memory",
             )
         ]
     shares = {r["workload"]: intermediate(r["memory"]) / r["memory"]["peak_bytes"] for r in largest}
@@ -218,10 +220,10 @@ def memory_dominated(rows: Sequence[Row]) -> list[Check]:
     }
     checks.append(
         Check(
-            "growth of the peak with batch, parameters beside it",
+            "growth of the peak with the batch, compared with parameters",
             "DenseNet-40 2.2→5.9 GB (2.7×), parameters and gradients constant",
             f"peak grows {span(list(growth.values()), '{:.2g}', '×')} for batch {batches_of(pairs)}, "
-            "parameters and optimizer state to the byte the same" + not_for(same)
+            "parameters and optimizer state stay the same to the byte" + not_for(same)
             if pairs
             else "",
             most(same),
@@ -232,7 +234,7 @@ def memory_dominated(rows: Sequence[Row]) -> list[Check]:
 
 
 def throughput(rows: Sequence[Row]) -> list[Check]:
-    what = "samples a second over batch"
+    what = "samples per second by batch"
     paper = "ResNet-50 9→55 (6.1×), DQN 889→13,618 (15.3×), DenseNet 1.7×"
     pairs = ends(rows, lambda row: row["samples_s"])
     if not pairs:

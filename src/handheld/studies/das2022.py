@@ -1,9 +1,9 @@
-"""The 2022 study, measured: four perceptrons, a sweep of widths, transfers and launches.
+"""Measures the 2022 study: four perceptrons, a sweep of widths, transfers and launches.
 
     models × ways ──► result, a document that is written after every part ──► answers2022, page2022
 
-All ways of a model are open at once and take turns, round after round, so that heat and whatever
-else the machine does meets all of them.
+All ways to run a model are open at once and take turns, round after round, so that heat and other work on the
+machine affect all of them equally.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ RESULT, PAGE = "das2022.json", "das2022.html"
 BATCH = 32
 MODELS = ("m1", "m2", "m3", "m4")
 WIDTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
-#: the naive kernels in the per-op placement are measured on the four models only
+#: The naive kernels in the per-op placement are measured only on the four models.
 SWEPT = tuple(name for name in WAYS if name != APART[0])
 STEPS = 500
 ROUNDS = 10
-CHECKED = 3  # steps after which all ways are compared; they are warm-up, too
-#: of one way: a slow one makes fewer steps a round, and fewer rounds where one step takes that long
+CHECKED = 3  # After this many steps the ways are compared. These steps are also the warm-up.
+#: Limits per way: a slow one runs fewer steps per round, and fewer rounds if one step takes that long.
 ROUND_SECONDS, WAY_SECONDS, LEAST_ROUNDS = 0.3, 3.0, 2
-LOADED = 0.5  # processes a core before the study begins
-TOO_SLOW = 1.0  # seconds a step: wider layers are not tried in that way
+LOADED = 0.5  # More processes per core than this, before the study begins, mean a busy machine.
+TOO_SLOW = 1.0  # Seconds per step. A slower way is not tried with wider layers.
 
 Row = dict[str, Any]
 Tell = Callable[[str, float], None]
@@ -61,18 +61,18 @@ class Settings:
 
 
 def begin(settings: Settings) -> Row:
-    """A result in which nothing is measured yet: on what, with what, when."""
+    """A result without measurements: the device, the versions, the date and the settings."""
     if settings.device.partition(":")[0] != "opencl":
         raise StudyError(
-            f"the study compares OpenCL with the CPU, and {settings.device} is no OpenCL device. Try: --on opencl"
+            f"the study compares OpenCL with the CPU, but {settings.device} is not an OpenCL device. Try: --on opencl"
         )
-    found, (busy, cores) = find(settings.device), _load()
+    device, (busy, cores) = find(settings.device), _load()
     return {
         "handheld": FORMAT,
         "version": VERSION,
         "complete": False,
-        "device": f"opencl:{found.name}",
-        "caps": found.caps.to_json(),
+        "device": f"opencl:{device.name}",
+        "caps": device.caps.to_json(),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "batch": BATCH,
         "steps": settings.steps,
@@ -89,14 +89,16 @@ def begin(settings: Settings) -> Row:
         if busy < LOADED * cores
         else [
             f"the machine was busy with other work when the study began (load {busy:.1f} on "
-            f"{cores} cores): times are too long, those of the CPU most"
+            f"{cores} cores): times are too long, most of all those of the CPU"
         ],
     }
 
 
 def measure(settings: Settings, result: Row, path: Path, tell: Tell = lambda what, part: None) -> None:
-    """The whole study into a result that was begun, written to `path` after each of its parts.
-    Whoever is interrupted has in it what was measured until then."""
+    """Measure the whole study into a result from `begin`, and write it to `path` after each part.
+
+    After an interruption, the result holds everything that was measured until then.
+    """
     kept = Kept(settings.device)
     jobs: list[tuple[str, Callable[[], None]]] = [
         ("transfers", partial(_transfers, settings, result)),
@@ -111,7 +113,7 @@ def measure(settings: Settings, result: Row, path: Path, tell: Tell = lambda wha
 
 
 def read(path: Path) -> Row:
-    """A result that was written before; StudyError for anything else."""
+    """Read a result that was written before. Raises StudyError for anything else."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -122,13 +124,13 @@ def read(path: Path) -> Row:
         raise StudyError(f"{path} is not a result of this study. Try: the {RESULT} that it wrote")
     if data.get("version") != VERSION:
         raise StudyError(
-            f"{path} is of version {data.get('version')!r:.20}, and this Handheld reads {VERSION}. Try: measure again"
+            f"{path} has version {data.get('version')!r:.20}; this Handheld reads version {VERSION}. Try: measure again"
         )
     return _today(data)
 
 
 def _today(result: Row) -> Row:
-    """With the name that the way `reference:cpu` has today; results before it say `torch:cpu`."""
+    """The result with today's name `reference:cpu`; older results have `torch:cpu`."""
     for row in (*result.get("models", {}).values(), *result.get("sweep", [])):
         if isinstance(row, dict) and isinstance(row.get("ways"), dict):
             row["ways"] = {canonical(name): way for name, way in row["ways"].items()}
@@ -146,7 +148,7 @@ def _transfers(settings: Settings, result: Row) -> None:
         for direction, rows in times.items()
     }
     result["launches"] = {
-        name: {"median": one.median, "spread": one.spread} for name, one in launch_times(settings.device).items()
+        name: {"median": times.median, "spread": times.spread} for name, times in launch_times(settings.device).items()
     }
 
 
@@ -156,27 +158,27 @@ def _model(name: str, settings: Settings, kept: Kept, result: Row) -> None:
 
 
 def _width(width: int, settings: Settings, kept: Kept, result: Row) -> None:
-    """Two layers of a width, so that a step has all three products: of the output, of the gradient
-    of the weights, and of the gradient of the input."""
+    """Two layers of one width, so that a step has all three products: the output, the gradient of the weights, and the
+    gradient of the input."""
     slow = {
         name
         for row in result["sweep"]
-        for name, one in row["ways"].items()
-        if one["times"]["step"]["median"] > TOO_SLOW
+        for name, way in row["ways"].items()
+        if way["times"]["step"]["median"] > TOO_SLOW
     }
     ways = [name for name in SWEPT if name not in slow]
     workload = suite.get("m1", widths=(width, width, width))
     try:
         row = _measured(workload, ways, settings, kept, result)
     except OutOfMemory as error:
-        result["notes"].append(f"width {width} was left out: {error}")
+        result["notes"].append(f"width {width} was skipped: {error}")
         return
     row["left_out"] = sorted(slow)
     result["sweep"].append({"width": width, **row})
 
 
 def _measured(workload: Any, names: Sequence[str], settings: Settings, kept: Kept, result: Row) -> Row:
-    """All ways of a workload, in turns."""
+    """Measure all ways to run a workload, in turns."""
     step = workload.step(BATCH)
     with contextlib.ExitStack() as stack:
         ways: dict[str, Way] = {}
@@ -192,7 +194,7 @@ def _measured(workload: Any, names: Sequence[str], settings: Settings, kept: Kep
         for turn in range(settings.rounds):
             for name in _turned(counts, turn):
                 ways[name].time(counts[name][0])
-        for turn in range(-(-settings.rounds // 2)):  # each of them runs a step many times over
+        for turn in range(-(-settings.rounds // 2)):  # Each inspection runs many steps, so half the rounds are enough.
             for name in _turned(counts, turn):
                 way, count = ways[name], counts[name][0]
                 way.inspect(min(RECORDED, count))
@@ -205,7 +207,7 @@ def _measured(workload: Any, names: Sequence[str], settings: Settings, kept: Kep
 
 
 def _count(way: Way, settings: Settings) -> tuple[int, int]:
-    """Steps of a round and rounds: those asked for, or as many as there is time for."""
+    """Steps per round and rounds: as in the settings, or as many as there is time for."""
     way.time(1)
     took = max(min(way.samples["step"]), 1e-9)
     rounds = max(min(settings.rounds, int(WAY_SECONDS / took)), min(LEAST_ROUNDS, settings.rounds))
@@ -213,7 +215,7 @@ def _count(way: Way, settings: Settings) -> tuple[int, int]:
 
 
 def _turned(counts: Mapping[str, tuple[int, int]], turn: int) -> list[str]:
-    """The ways that take part in a round, each time beginning with another."""
+    """The ways that take part in a round. Each round begins with another way."""
     names = [name for name, (_, rounds) in counts.items() if turn < rounds]
     first = turn % max(len(names), 1)
     return names[first:] + names[:first]
@@ -229,13 +231,13 @@ def _row(way: Way, steps: int, gap: float | None) -> Row:
 
 
 def spread(values: Sequence[float]) -> Row:
-    """A median in seconds, with the quarters around it."""
+    """The median in seconds, with the quartiles."""
     low, middle, high = np.percentile(values, (25, 50, 75))
     return {"median": float(middle), "p25": float(low), "p75": float(high), "n": len(values)}
 
 
 def _processor() -> str:
-    """The CPU's own name, where the system tells it."""
+    """The name of the CPU, if the system reports it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.lower().startswith(("model name", "hardware")):
@@ -244,7 +246,7 @@ def _processor() -> str:
 
 
 def _load() -> tuple[float, int]:
-    """Processes that want to run, over the last minute, and cores; 0 where no one counts them."""
+    """The average number of runnable processes over the last minute, and the cores; 0 if that is not known."""
     with contextlib.suppress(OSError, AttributeError):
         return os.getloadavg()[0], os.cpu_count() or 1
     return 0.0, os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What follows from a result of the 2022 study: fitted transfers, parts of a step, crossovers, peaks."""
+"""Figures derived from a result of the 2022 study: fitted transfers, parts of a step, crossovers, peaks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from handheld.studies.ways2022 import APART, CPU, OPTIMISED
 
 Row = dict[str, Any]
 
-STUDIED_BYTES = 4 << 20  # the largest tensor of M1 to M4 has 0.8 MB: beyond it another story begins
-POOR_FIT = 0.3  # relative: a line that is further off than this describes nothing
+STUDIED_BYTES = 4 << 20  # The largest tensor of M1 to M4 has 0.8 MB; larger transfers behave differently.
+POOR_FIT = 0.3  # A line with a larger relative error is not a useful description.
 DIRECTIONS = {"to_device": "to the device", "to_host": "to the host"}
 
 
 def fit(rows: Sequence[Mapping[str, Any]], most_bytes: int | None = None) -> Row | None:
-    """time = latency + bytes / bandwidth over transfers of up to so many bytes; None for fewer
-    than three sizes, or where more bytes do not take longer."""
+    """Fit time = latency + bytes / bandwidth to transfers of at most `most_bytes` bytes. Returns None for fewer than
+    three sizes, or if more bytes do not take longer."""
     used = [row for row in rows if most_bytes is None or row["bytes"] <= most_bytes]
     if len(used) < 3:
         return None
@@ -45,17 +45,17 @@ def fit(rows: Sequence[Mapping[str, Any]], most_bytes: int | None = None) -> Row
 
 
 def fits(result: Row) -> dict[str, Row | None]:
-    """Direction -> the line through the sizes that the study's models have."""
+    """For each direction, the line through the sizes that the study's models use."""
     return {name: fit(result["transfers"].get(name, ()), STUDIED_BYTES) for name in DIRECTIONS}
 
 
 def whole_fits(result: Row) -> dict[str, Row | None]:
-    """Direction -> the line through all sizes that were tried."""
+    """For each direction, the line through all measured sizes."""
     return {name: fit(result["transfers"].get(name, ())) for name in DIRECTIONS}
 
 
 def seconds(way: Row | None, name: str) -> float | None:
-    """A median of a way, if it was measured."""
+    """The median of one figure of a way, or None if it was not measured."""
     if way is None or name not in way["times"]:
         return None
     return float(way["times"][name]["median"])
@@ -63,25 +63,25 @@ def seconds(way: Row | None, name: str) -> float | None:
 
 def best_cpu(ways: Mapping[str, Row], name: str = "step") -> tuple[str, float] | None:
     """The faster of the two ways to train on the CPU, and its seconds."""
-    found = {way: s for way in CPU if (s := seconds(ways.get(way), name)) is not None}
-    return min(found.items(), key=lambda item: item[1]) if found else None
+    times = {way: s for way in CPU if (s := seconds(ways.get(way), name)) is not None}
+    return min(times.items(), key=lambda item: item[1]) if times else None
 
 
 def gflops(way: Row | None) -> float | None:
-    """Of the matrix products of a step, by the time of the kernels alone."""
+    """GFLOP/s of the matrix products of a step, from the time of the kernels alone."""
     took = seconds(way, "products")
     return way["facts"]["product_flops"] / took * 1e-9 if way and took else None
 
 
 def parts(way: Row, lines: Mapping[str, Row | None]) -> Row | None:
-    """Where the time of a per-op step goes, in seconds: transfers, cut into latency and bandwidth
-    as the fit says, launches and kernels. `predicted` over `transfers` says how well the fit of
-    single transfers explains those of a step."""
+    """Where the time of a per-op step goes, in seconds: transfers (split into latency and bandwidth by the fit),
+    launches and kernels. `predicted` over `transfers` shows how well the fit of single transfers explains those of a
+    step."""
     up, down, launch, kernels = (seconds(way, name) for name in ("uploads", "downloads", "launches", "kernels"))
     if up is None or down is None or launch is None:
         return None
     kernels = min(kernels or 0.0, launch)
-    found: Row = {
+    seconds_of: Row = {
         "transfers": up + down,
         "launch": launch - kernels,
         "kernels": kernels,
@@ -96,17 +96,17 @@ def parts(way: Row, lines: Mapping[str, Row | None]) -> Row | None:
         latency = facts["uploads"] * to["latency_s"] + facts["downloads"] * back["latency_s"]
         bandwidth = facts["upload_bytes"] / to["bytes_s"] + facts["download_bytes"] / back["bytes_s"]
         predicted = latency + bandwidth
-        found |= {
+        seconds_of |= {
             "predicted": predicted,
             "latency": (up + down) * latency / predicted,
             "bandwidth": (up + down) * bandwidth / predicted,
         }
-    return found
+    return seconds_of
 
 
 def resident_parts(way: Row) -> Row | None:
-    """Of a step that stays on the device: kernels and transfers by the device's clock, the rest is
-    launches and the host. `omitted`: what the step gains where nothing is moved at all."""
+    """The parts of a step that stays on the device: kernels and transfers by the device's clock; the rest is launches
+    and the host. `omitted` is what the step gains if nothing is moved at all."""
     step, kernels, transfers = (seconds(way, n) for n in ("step", "kernels", "transfers"))
     if step is None or kernels is None or transfers is None:
         return None
@@ -122,13 +122,15 @@ def resident_parts(way: Row) -> Row | None:
 
 
 def crossover(result: Row, way: str) -> Row:
-    """From which width on a way is faster than the CPU: at that one and all wider ones that were
-    measured. `widths` has every ratio, CPU time over this one's."""
+    """The smallest width from which a way is faster than the CPU, at it and at all larger measured widths.
+
+    `widths` holds every ratio of the CPU's time to the time of this way.
+    """
     ratios = {}
     for row in result["sweep"]:
-        cpu, mine = best_cpu(row["ways"]), seconds(row["ways"].get(way), "step")
-        if cpu is not None and mine is not None:
-            ratios[row["width"]] = cpu[1] / mine
+        cpu, own = best_cpu(row["ways"]), seconds(row["ways"].get(way), "step")
+        if cpu is not None and own is not None:
+            ratios[row["width"]] = cpu[1] / own
     first = None
     for width in sorted(ratios, reverse=True):
         if ratios[width] <= 1:
@@ -138,14 +140,14 @@ def crossover(result: Row, way: str) -> Row:
 
 
 def peaks(result: Row) -> dict[str, tuple[float, int]]:
-    """Way -> its best GFLOP/s in the sweep, and at which width."""
-    found: dict[str, tuple[float, int]] = {}
+    """For each way, its best GFLOP/s in the sweep, and the width where it was reached."""
+    best: dict[str, tuple[float, int]] = {}
     for row in result["sweep"]:
         for name, way in row["ways"].items():
             rate = gflops(way)
-            if rate is not None and rate > found.get(name, (0.0, 0))[0]:
-                found[name] = (rate, row["width"])
-    return found
+            if rate is not None and rate > best.get(name, (0.0, 0))[0]:
+                best[name] = (rate, row["width"])
+    return best
 
 
 def on_cpu(result: Row) -> bool:
@@ -153,17 +155,17 @@ def on_cpu(result: Row) -> bool:
 
 
 def shares(result: Row) -> dict[str, Row]:
-    """Model -> the transfers' share of a step in both placements."""
-    lines, found = fits(result), {}
+    """For each model, the share of transfers in a step, in both placements."""
+    lines, by_model = fits(result), {}
     for name, row in result["models"].items():
         apart = row["ways"].get(APART[1])
-        mine = row["ways"].get(OPTIMISED)
+        own = row["ways"].get(OPTIMISED)
         cut = parts(apart, lines) if apart else None
-        stay = resident_parts(mine) if mine else None
-        found[name] = {
+        stay = resident_parts(own) if own else None
+        by_model[name] = {
             "per_op": cut and cut["transfers"] / cut["whole"],
             "to_compute": cut and cut["kernels"] and cut["transfers"] / cut["kernels"],
             "resident": stay and stay["share"],
             "omitted": stay and stay["omitted"],
         }
-    return found
+    return by_model

@@ -1,4 +1,4 @@
-"""The figures of the 2019 study's page, a section each, from the rows of a result."""
+"""The figures of the 2019 study's page, one section each, from the rows of a result."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from handheld.sensors.base import natural
 from handheld.studies.costs2019 import intermediate, joules
 from handheld.studies.observations import main_rail
 
-#: the paper's device load in %, by batch
+#: The paper's load of the device in %, by batch.
 PAPER_BUSY = {"densenet40": {4: 81.6, 64: 96.4}, "squeezenet": {4: 71.4, 64: 84.5}, "resnet50": {4: 85.6, 64: 95.6}}
 MOST_TIMELINES = 6
-MOST_CORES, MOST_SERIES = 16, 8  # that are drawn
+MOST_CORES, MOST_SERIES = 16, 8  # The most that are drawn.
 CATEGORIES = ("parameter", "optimizer state", "gradient", "activation", "workspace", "input", "buffer", "other")
 MIB = 2**20
 
@@ -30,7 +30,7 @@ def _names(rows: Iterable[Row]) -> list[str]:
 
 
 def _by_batch(rows: Sequence[Row], value: Callable[[Row], float | None]) -> list[Series]:
-    """A series a batch, a bar a workload."""
+    """One series per batch, one bar per workload."""
     names = _names(rows)
     at = {(row["workload"], row["batch"]): value(row) for row in rows}
     batches = sorted({row["batch"] for row in rows})
@@ -46,7 +46,7 @@ def _bars(
     paper: Sequence[Series] = (),
 ) -> Markup:
     series = [*_by_batch(rows, value), *paper]
-    if not any(v is not None for one in series for v in one.values):
+    if not any(v is not None for bars in series for v in bars.values):
         return Markup()
     return charts.bars(title, _names(rows), series, y, note=note)
 
@@ -66,20 +66,20 @@ def timelines(rows: Sequence[Row], result: Row) -> Markup:
     return section(
         "Utilisation over three steps",
         text(
-            "The device's load by phase from the times of its commands; cores and "
-            "power where their sensors are fast enough for it."
+            "The device's load per phase comes from the times of its commands. Cores and "
+            "power are shown if their sensors are fast enough."
         ),
         beside(*figures),
     )
 
 
 def _spread_over_domains(rows: list[Row]) -> list[Row]:
-    """A few of them, of every domain."""
-    found: list[Row] = []
+    """A few workloads from every domain."""
+    chosen: list[Row] = []
     groups = [[r for r in rows if r["domain"] == d] for d in dict.fromkeys(r["domain"] for r in rows)]
     for n in range(max(map(len, groups), default=0)):
-        found += [group[n] for group in groups if n < len(group)]
-    return found[:MOST_TIMELINES]
+        chosen += [group[n] for group in groups if n < len(group)]
+    return chosen[:MOST_TIMELINES]
 
 
 def _three(row: Row) -> Markup:
@@ -91,7 +91,7 @@ def _three(row: Row) -> Markup:
     held = [
         Series(phase, [*(100 * v for v in values), 100 * values[-1]], at) for phase, values in steps["phases"].items()
     ]
-    made = [
+    drawn = [
         charts.areas(
             f"{row['workload']}, batch {row['batch']}: the device",
             held,
@@ -111,12 +111,12 @@ def _three(row: Row) -> Markup:
             for name, values in list(steps[key].items())[:8]:
                 x = [n * steps["ms"] / len(values) for n in range(len(values) + 1)]
                 lines.append(Series(name, [*(scale * v for v in values), scale * values[-1]], x))
-            made.append(
+            drawn.append(
                 charts.lines(
                     f"{row['workload']}, batch {row['batch']}: {title}", lines, time, y, step=True, guides=guides
                 )
             )
-    return join(*made)
+    return join(*drawn)
 
 
 def utilisation(rows: Sequence[Row], result: Row) -> Markup:
@@ -150,30 +150,30 @@ def utilisation(rows: Sequence[Row], result: Row) -> Markup:
 
 
 def _paper(rows: Sequence[Row]) -> list[Series]:
-    """The paper's loads, pale, beside the batch that they are of."""
+    """The paper's loads, in pale colours, next to the batch that they belong to."""
     names, batches = _names(rows), sorted({row["batch"] for row in rows})
-    found = [
+    series = [
         Series(f"paper, batch {b}", [PAPER_BUSY.get(name, {}).get(b) for name in names], pale=True, colour=n)
         for n, b in enumerate(batches)
     ]
-    return [one for one in found if any(v is not None for v in one.values)]
+    return [bars for bars in series if any(v is not None for v in bars.values)]
 
 
 def cores(rows: Sequence[Row], result: Row) -> Markup:
-    """Each core's load against batch, and its idle ratio."""
+    """The load of each core by batch, and its idle ratio."""
     return section("Cores", beside(*filter(None, (_each_core(rows), _idle(rows)))))
 
 
 def _each_core(rows: Sequence[Row]) -> Markup:
-    """Means over workloads; of many cores the busiest."""
-    found: dict[str, dict[int, list[float]]] = {}
+    """Means over workloads. If there are many cores, only the busiest are shown."""
+    loads: dict[str, dict[int, list[float]]] = {}
     for row in rows:
         for core in row["cores"]:
             if core["busy"] is not None:
-                found.setdefault(core["core"], {}).setdefault(row["batch"], []).append(100 * core["busy"])
-    if not found:
+                loads.setdefault(core["core"], {}).setdefault(row["batch"], []).append(100 * core["busy"])
+    if not loads:
         return Markup()
-    means = {name: {b: float(np.mean(v)) for b, v in by.items()} for name, by in found.items()}
+    means = {name: {b: float(np.mean(v)) for b, v in by.items()} for name, by in loads.items()}
     names = sorted(means, key=lambda name: -float(np.mean(list(means[name].values()))))
     batches = sorted({row["batch"] for row in rows})
     series = [Series(name, [means[name].get(b) for b in batches]) for name in sorted(names[:MOST_SERIES], key=natural)]
@@ -188,23 +188,23 @@ def _each_core(rows: Sequence[Row]) -> Markup:
 
 
 def _idle(rows: Sequence[Row]) -> Markup:
-    """Each core's idle ratio, over all runs."""
-    found: dict[str, list[float]] = {}
+    """The idle ratio of each core over all runs."""
+    idle: dict[str, list[float]] = {}
     for row in rows:
         for core in row["cores"]:
             if core["idle"] is not None:
                 name = f"{core['core']} {core['kind']}" if _kinds(rows) > 1 else core["core"]
-                found.setdefault(name, []).append(100 * core["idle"])
-    if not found:
-        return text("Idle ratios are not measured: the cores' load is hidden, or runs are too short for it.")
-    names = sorted(found, key=lambda name: -float(np.mean(found[name])))[:MOST_CORES]
-    note = f"The {MOST_CORES} of {len(found)} cores that idle most. " if len(found) > MOST_CORES else ""
+                idle.setdefault(name, []).append(100 * core["idle"])
+    if not idle:
+        return text("Idle ratios were not measured: the load of the cores is hidden, or runs are too short.")
+    names = sorted(idle, key=lambda name: -float(np.mean(idle[name])))[:MOST_CORES]
+    note = f"The {MOST_CORES} of {len(idle)} cores that idle most. " if len(idle) > MOST_CORES else ""
     series = [
         Series(
             "idle",
-            [float(np.mean(found[n])) for n in names],
-            low=[min(found[n]) for n in names],
-            high=[max(found[n]) for n in names],
+            [float(np.mean(idle[n])) for n in names],
+            low=[min(idle[n]) for n in names],
+            high=[max(idle[n]) for n in names],
         )
     ]
     return charts.bars(
@@ -212,8 +212,8 @@ def _idle(rows: Sequence[Row]) -> Markup:
         names,
         series,
         Axis("idle", "%", low=0, high=100),
-        note=f"{note}Share of intervals of 50 ms in which a core did nothing: mean over runs, "
-        "from the least to the most. Paper: its Denver2 cores up to 65%.",
+        note=f"{note}Share of 50 ms intervals in which a core did nothing: mean over runs, with the smallest "
+        "and the largest. Paper: its Denver2 cores up to 65%.",
     )
 
 
@@ -232,8 +232,8 @@ def power(rows: Sequence[Row], result: Row) -> Markup:
     watts = {(n, rail["rail"]): rail["watts"] for n in names for rail in last[n]["power"]}
     idle = {rail["rail"]: rail["idle_watts"] for row in last.values() for rail in row["power"]}
     inside = {rail["rail"]: rail["part_of"] for row in last.values() for rail in row["power"]}
-    said = [f"{rail} idle: {idle[rail]:.1f} W" for rail in rails if idle[rail] is not None]
-    said += [f"{rail} is part of {inside[rail]}" for rail in rails if inside[rail]]
+    notes = [f"{rail} idle: {idle[rail]:.1f} W" for rail in rails if idle[rail] is not None]
+    notes += [f"{rail} is part of {inside[rail]}" for rail in rails if inside[rail]]
     series = [Series(rail, [watts.get((n, rail)) for n in names]) for rail in rails]
     return section(
         "Power by rail",
@@ -243,7 +243,7 @@ def power(rows: Sequence[Row], result: Row) -> Markup:
                 names,
                 series,
                 Axis("power", "W"),
-                note=". ".join([*said, "Rails that are part of another are never to be added"]) + ".",
+                note=". ".join([*notes, "Do not add a rail that is part of another"]) + ".",
             )
         ),
     )
@@ -251,14 +251,14 @@ def power(rows: Sequence[Row], result: Row) -> Markup:
 
 def energy(rows: Sequence[Row], result: Row) -> Markup:
     if not any(joules(row) for row in rows):
-        return section("Energy against batch", text("Not measured, as power."))
+        return section("Energy against batch", text("Not measured, because power was not."))
     rails = {
         main_rail(row["power"], row["gpu"])["rail"]  # type: ignore[index]
         for row in rows
         if row["power"]
     }
     sample = _bars(
-        "Energy of a sample",
+        "Energy per sample",
         rows,
         lambda r: None if not (each := joules(r)) else 1e3 * each / r["batch"],
         Axis("energy", "mJ", log=True),
@@ -267,7 +267,7 @@ def energy(rows: Sequence[Row], result: Row) -> Markup:
         "Energy against batch",
         beside(
             _bars(
-                "Energy of a step",
+                "Energy per step",
                 rows,
                 joules,
                 Axis("energy", "J", log=True),
@@ -282,29 +282,29 @@ def memory(rows: Sequence[Row], result: Row) -> Markup:
     known = [row for row in rows if row["memory"]]
     figures = []
     for name in _names(known):
-        mine = sorted((r for r in known if r["workload"] == name), key=lambda r: r["batch"])
+        runs = sorted((r for r in known if r["workload"] == name), key=lambda r: r["batch"])
         series = [
-            Series(kind, [r["memory"]["at_peak"].get(kind, 0) / MIB for r in mine], colour=n)
+            Series(kind, [r["memory"]["at_peak"].get(kind, 0) / MIB for r in runs], colour=n)
             for n, kind in enumerate(CATEGORIES)
-            if any(r["memory"]["at_peak"].get(kind) for r in mine)
+            if any(r["memory"]["at_peak"].get(kind) for r in runs)
         ]
-        share = intermediate(mine[-1]["memory"]) / mine[-1]["memory"]["peak_bytes"]
+        share = intermediate(runs[-1]["memory"]) / runs[-1]["memory"]["peak_bytes"]
         figures.append(
             charts.bars(
                 name,
-                [f"batch {r['batch']}" for r in mine],
+                [f"batch {r['batch']}" for r in runs],
                 series,
                 Axis("peak", "MiB"),
                 stacked=True,
-                note=f"Intermediate results are at least {share:.0%} at batch {mine[-1]['batch']}.",
+                note=f"Intermediate results are at least {share:.0%} at batch {runs[-1]['batch']}.",
             )
         )
     return section(
         "Peak memory by category against batch",
         text(
-            "Bytes alive at the op at which most are alive. Gradients are those of parameters and "
+            "Bytes alive at the op with the most bytes alive. Gradients are those of parameters and "
             "of activations. Paper: DenseNet-40 2.2→5.9 GB for batch 4→64; at 64 VGG-16 6.3, "
-            "ResNet-50 5.8, SqueezeNet 5.7 GB (TensorFlow, all of it)."
+            "ResNet-50 5.8, SqueezeNet 5.7 GB (TensorFlow, all memory)."
         ),
         beside(*figures),
     )
@@ -315,7 +315,7 @@ def throughput(rows: Sequence[Row], result: Row) -> Markup:
         "Throughput against batch",
         beside(
             _bars(
-                "Samples a second",
+                "Samples per second",
                 rows,
                 lambda r: r["samples_s"],
                 Axis("samples", "1/s", log=True),
@@ -326,24 +326,28 @@ def throughput(rows: Sequence[Row], result: Row) -> Markup:
 
 
 def predictability(rows: Sequence[Row], result: Row) -> Markup:
-    """The error figures that the paper lacks."""
+    """The prediction errors, which the paper does not give."""
     names, figures = _names(rows), []
     for key, title, note in (
-        ("ops", "Times of ops", "What an op took in earlier steps against later ones; naive: all ops take alike."),
-        ("within", "Load within a step", "The device's load at each twentieth of a step; naive: always its mean."),
+        (
+            "ops",
+            "Times of ops",
+            "The time of each op in earlier steps against later ones. Naive: all ops take the same time.",
+        ),
+        ("within", "Load within a step", "The device's load in each twentieth of a step. Naive: always its mean."),
         (
             "cores",
             "Load of cores",
-            "All cores together, over stretches of a quarter of a second or more; naive: like the stretch before.",
+            "All cores together, over windows of a quarter of a second or more. Naive: like the window before.",
         ),
-        ("power", "Power", "Means over stretches of steps that a sensor can resolve; naive: like the stretch before."),
+        ("power", "Power", "Means over windows that the sensor can resolve. Naive: like the window before."),
         (
             "power_within",
             "Power within a step",
-            "At each moment of a step that the sensor can resolve; naive: always its mean.",
+            "At each moment of a step that the sensor can resolve. Naive: always its mean.",
         ),
     ):
-        found = {
+        by_workload = {
             name: [
                 r["prediction"][key]
                 for r in rows
@@ -351,25 +355,31 @@ def predictability(rows: Sequence[Row], result: Row) -> Markup:
             ]
             for name in names
         }
-        if not any(found.values()):
+        if not any(by_workload.values()):
             continue
         series = [
-            Series(word, [100 * float(np.median([one[word] for one in found[n]])) if found[n] else None for n in names])
+            Series(
+                word,
+                [
+                    100 * float(np.median([row[word] for row in by_workload[n]])) if by_workload[n] else None
+                    for n in names
+                ],
+            )
             for word in ("error", "naive")
         ]
         figures.append(charts.bars(title, names, series, Axis("error", "%", low=0), note=note))
     return section(
         "Predictability",
         text(
-            "The paper shows by eye that utilisation and power repeat. Here a prediction is made "
-            "from the first half of what was measured and held against the second half. Errors "
-            "are mean differences over the mean, medians over batches."
+            "The paper shows by eye that utilisation and power repeat. Here, a prediction from the first half of "
+            "the measurements is compared with the second half. Errors are mean differences divided by the mean; "
+            "bars are medians over batches."
         ),
         beside(*figures) if figures else text("Too few steps were recorded."),
     )
 
 
-#: the sections, in the page's order
+#: The sections, in the order of the page.
 FIGURES: tuple[Callable[[Sequence[Row], Row], Markup], ...] = (
     timelines,
     utilisation,

@@ -1,11 +1,11 @@
-"""The ten findings of the 2019 study, tested on what was observed here.
+"""The ten findings of the 2019 study, tested on the runs of this device.
 
     answers(rows) -> ten Answers, from the rows that observations.py makes of run files
 
-A finding is one or several checks; each has the paper's figure beside the one measured here. It
-holds if all its checks do that could be measured, does not hold if one of them fails, and cannot be
-measured here if none of them could be. What is said of many workloads holds if it does for MOST of
-them; those for which it does not are named. All thresholds are in checks2019.py.
+A finding has one or several checks; each has the paper's figure and the one measured here. A finding holds if all
+its measured checks hold, does not hold if one of them fails, and cannot be measured here if none was measured. A
+claim about many workloads holds if it holds for MOST of them; the others are named. All thresholds are in
+checks2019.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be measured here"
 
 @dataclass(frozen=True)
 class Answer:
-    """A finding of the paper, and what became of it here."""
+    """A finding of the paper, and whether it holds here."""
 
     number: int
     claim: str
@@ -38,7 +38,7 @@ class Answer:
 
     @property
     def figure(self) -> str:
-        """What was measured, in a line."""
+        """What was measured, as one line."""
         return "; ".join(c.here for c in self.checks if c.here)
 
     @property
@@ -47,13 +47,13 @@ class Answer:
 
     @property
     def extent(self) -> str:
-        """How much of it the answer rests on, where that is not all."""
+        """How many of the checks the answer rests on, if not all."""
         known = sum(check.holds is not None for check in self.checks)
         return f"{known} of {len(self.checks)} checks" if 0 < known < len(self.checks) else ""
 
     @property
     def why(self) -> str:
-        """Why something of it could not be measured."""
+        """Why some of the checks could not be measured."""
         return "; ".join(dict.fromkeys(c.why for c in self.checks if c.why))
 
     def to_json(self) -> Row:
@@ -70,19 +70,19 @@ class Answer:
 
 
 def answers(rows: Sequence[Row]) -> list[Answer]:
-    """All ten, from the rows of one device that were measured; others are left out."""
+    """All ten answers, from the measured rows of one device. Other rows are ignored."""
     measured = [row for row in rows if row["status"] == "measured"]
     return [_answer(n, claim, check(measured)) for n, (claim, check) in enumerate(FINDINGS, 1)]
 
 
 def disturbed(rows: Sequence[Row]) -> str:
-    """What other processes took of the machine, if that is worth saying; else nothing."""
-    found = [
+    """How much of the machine other processes used, if it was enough to matter; else ""."""
+    shares = [
         (row["others_cores"], len(row["cores"]))
         for row in rows
         if row["status"] == "measured" and row["others_cores"] is not None
     ]
-    return others([cores for cores, _ in found], found[0][1]) if found else ""
+    return others([cores for cores, _ in shares], shares[0][1]) if shares else ""
 
 
 def _answer(number: int, claim: str, checks: list[Check]) -> Answer:

@@ -1,9 +1,9 @@
 """The 2019 study: what it runs, and its result as one document.
 
-    results folder (benchmark) ──► rows (observations) ──► answers (findings2019) ──► result, page
+    results folder (bench) ──► rows (observations) ──► answers (findings2019) ──► result, page
 
-`study` runs a matrix of workloads and batches through the runner of `handheld bench`, so that it
-resumes, cools and isolates as that does; `result` reads the folder, without a device.
+`study` runs a matrix of workloads and batches with the runner of `handheld bench`, so it resumes, cools and
+isolates runs in the same way. `result` reads the folder and needs no device.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from handheld.studies.observations import absent_power, observe
 FORMAT, VERSION = "handheld study liu2019", 1
 RESULT, PAGE = "liu2019.json", "liu2019.html"
 BATCHES = (1, 4, 16, 64)
-SECONDS = 4.0  # of steps a run: six stretches of five ticks of a sensor that ticks every 100 ms
+SECONDS = 4.0  # Seconds per run: six windows of five readings, for a sensor that reads every 100 ms.
 QUICK_SECONDS, QUICK_BATCHES = 2.0, (4, 64)
-ALL = tuple(name for name, one in suite.WORKLOADS.items() if "liu2019" in one.used_in)
-#: the ten that trained on the paper's device; for the other six it had too little memory
+ALL = tuple(name for name, workload in suite.WORKLOADS.items() if "liu2019" in workload.used_in)
+#: The ten that trained on the paper's device, which had too little memory for the other six.
 TRAINED = tuple(name for name in ALL if "unfit" not in suite.WORKLOADS[name].tags)
 QUICK = ("squeezenet", "alexnet", "char_cnn", "dqn")
 
@@ -36,12 +36,11 @@ Row = dict[str, Any]
 
 
 def workloads(which: str | Sequence[str]) -> tuple[str, ...]:
-    """`trained` (the ten), `all` (the sixteen), `quick`, or names. Names need not be of the study:
-    any workload can be asked the same questions."""
+    """`trained` (the ten), `all` (the sixteen), `quick`, or names. Names may also be of workloads outside the study."""
     if isinstance(which, str):
         known = {"trained": TRAINED, "quick": QUICK, "all": ALL}
         if which not in known:
-            raise StudyError(f"{which!r} is no set of workloads: there are {', '.join(known)}")
+            raise StudyError(f"there is no set of workloads {which!r}. Try: {', '.join(known)}")
         return known[which]
     return tuple(which)
 
@@ -57,13 +56,13 @@ def study(
     retry: bool = False,
     tell: Callable[[bench.Progress], None] | None = None,
 ) -> Iterator[bench.Row]:
-    """Runs what the folder does not have yet; a row of the benchmark for each."""
+    """Run the cases that the folder does not have yet. Yields one row of the benchmark per run."""
     matrix = bench.Matrix(tuple(names), (device,), tuple(batches), size)
     return bench.run(matrix, folder, settings or bench.Settings(seconds=SECONDS), retry=retry, tell=tell)
 
 
 def domain(name: str) -> str:
-    """What findings tell apart: recurrent, or the workload's own domain."""
+    """The groups that findings compare: recurrent, or the workload's own domain."""
     if name not in suite.WORKLOADS:
         return ""
     workload = suite.WORKLOADS[name]
@@ -71,7 +70,7 @@ def domain(name: str) -> str:
 
 
 def observed(results: bench.Results, row: bench.Row) -> Row:
-    """A row of the benchmark as the study sees it: observed, or why not."""
+    """A row of the benchmark with what the study observes in its run file, or why there is nothing."""
     base = {
         "workload": row["workload"],
         "domain": domain(row["workload"]),
@@ -96,13 +95,13 @@ def observed(results: bench.Results, row: bench.Row) -> Row:
 
 
 def result(folder: str | Path, device: str | None = None) -> Row:
-    """The whole study from a results folder: rows, answers, and what it was measured on."""
+    """The whole study from a results folder: rows, answers, and the machine."""
     results = bench.open_results(folder)
     device = canonical(device) if device else next((row["device"] for row in results.rows), None)
     ran = [row for row in results.rows if row["device"] == device]
     if device is None or not ran:
         raise ResultsError(
-            f"nothing was measured yet in {folder}{f' on {device}' if device else ''}. Try: the same command again"
+            f"{folder} holds no measured runs yet{f' on {device}' if device else ''}. Try: run the same command again"
         )
     last = datetime.fromisoformat(max(row["began"] for row in ran)).astimezone(timezone.utc)
     rows = [observed(results, row) for row in ran]
@@ -110,22 +109,22 @@ def result(folder: str | Path, device: str | None = None) -> Row:
     absent: dict[str, str] = {}
     for row in rows:
         absent |= row.pop("sensors_absent", {})
-    wanted = sum(case["device"] == device for case in results.info["cases"])
+    count = sum(case["device"] == device for case in results.info["cases"])
     return {
         "format": FORMAT,
         "version": VERSION,
         "handheld": handheld.__version__,
-        "date": last.strftime("%Y-%m-%d %H:%M UTC"),  # of the last run, not of the page
+        "date": last.strftime("%Y-%m-%d %H:%M UTC"),  # The date of the last run, not of the page.
         "device": device,
         "caps": results.info["devices"].get(device, {}),
         "machine": results.info["machine"],
         "versions": results.info["versions"],
         "settings": results.info["settings"],
-        "runs": wanted,
+        "runs": count,
         "sensors_absent": absent,
         "disturbed": findings2019.disturbed(rows),
         "rows": rows,
-        "answers": [one.to_json() for one in findings2019.answers(rows)],
+        "answers": [answer.to_json() for answer in findings2019.answers(rows)],
     }
 
 
@@ -133,31 +132,31 @@ def _place(name: str) -> int:
     return ALL.index(name) if name in ALL else len(ALL)
 
 
-def save(folder: str | Path, made: Row) -> Path:
-    """Beside the runs, whole or not at all."""
+def save(folder: str | Path, document: Row) -> Path:
+    """Write the result next to the runs, completely or not at all."""
     path = Path(folder) / RESULT
-    cache.write_json(path, made)
+    cache.write_json(path, document)
     return path
 
 
 def load(path: str | Path) -> Row:
-    """A result that was saved, or a results folder, read anew."""
+    """Read a saved result, or make the result of a results folder again."""
     path = Path(path)
     if path.is_dir():
         return result(path)
     try:
-        made = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StudyError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise StudyError(f"{path} is no result of this study, or damaged: {error}") from None
-    if not isinstance(made, dict) or made.get("format") != FORMAT:
-        raise StudyError(f"{path} is no result of handheld study liu2019")
-    if made.get("version") != VERSION:
+        raise StudyError(f"{path} is not a result of this study, or it is damaged: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise StudyError(f"{path} is not a result of handheld study liu2019")
+    if document.get("version") != VERSION:
         raise StudyError(
-            f"{path} has version {made.get('version')!r} of the result, and this "
-            f"Handheld reads {VERSION}. Try: its folder of runs instead of the "
-            "file, which is read anew"
+            f"{path} is a result of version {document.get('version')!r}; this "
+            f"Handheld reads version {VERSION}. Try: the folder of its runs instead of the "
+            "file"
         )
-    made["device"] = canonical(str(made.get("device", "")))
-    return made
+    document["device"] = canonical(str(document.get("device", "")))
+    return document

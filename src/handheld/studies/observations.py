@@ -1,7 +1,7 @@
-"""A run file -> one row of plain data: all that the 2019 study's figures and findings rest on.
+"""Turns a run file into one row of plain data with everything that the 2019 study's figures and findings need.
 
-What is not there is None, with the reason beside it where there is one (`..._why`); it is never
-zero. Shares are of 1, power is W, energy J, memory bytes.
+A value that is missing is None, never zero; if there is a reason, it is in a field next to it (`..._why`). Shares
+are between 0 and 1, power is in W, energy in J, memory in bytes.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from handheld.device import is_gpu
 from handheld.graph.graph import PHASES
 from handheld.studies import predictability
 
-INTERVAL_S = 0.05  # a core is idle in one of these if its busy time did not rise
+INTERVAL_S = 0.05  # A core is idle in such an interval if its busy time does not rise.
 LEAST_INTERVALS = 10
-MOMENTS = 90  # of the three steps that are drawn
-CORE_TICK_S = 0.01  # of /proc/stat
-CORES_S = 0.25  # a stretch of steps, for the load of cores: 25 ticks of one that is busy
-POWER_TICKS = 5  # that a mean power, and so an energy, rests on at least
-VARIES = 0.01  # of a share: a load that stays within that is constant
-NO_POWER = "no sensor of power is here"
-#: sources that measure power or energy on some machine: why they are not here is worth saying
+MOMENTS = 90  # Points of the three steps that are drawn.
+CORE_TICK_S = 0.01  # Resolution of /proc/stat.
+CORES_S = 0.25  # Shortest window for the load of cores: 25 ticks of a busy core.
+POWER_TICKS = 5  # Fewest sensor readings for a mean power or an energy.
+VARIES = 0.01  # A load that stays within this share counts as constant.
+NO_POWER = "there is no power sensor here"
+#: Sources that measure power or energy on some machines. The reason why one is missing is reported.
 POWER_SOURCES = ("jetson-power", "nvidia-power", "rapl", "pixel-rails", "raspberry-pi", "amd-gpu", "battery", "hwmon")
 
 Row = dict[str, Any]
 
 
 def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
-    """All of a run. A step of several graphs (a GAN's two updates) is one round of them."""
+    """Everything about a run. If a step runs several graphs (a GAN's two updates), it counts as one round of them."""
     settings = run.meta.get("settings") or {}
     caps = run.meta.get("caps") or {}
     summary_batch = next((s.batch for s in run.steps()), None)
@@ -74,18 +74,18 @@ def _is_gpu(run: Run) -> bool:
 
 
 def _step_ms(run: Run) -> float | None:
-    """Of one round of the graphs that ran; from recorded steps where there are too few others."""
+    """Milliseconds for one round of the graphs; from recorded steps if there are too few others."""
     times = [ms for ms, _ in map(run.step_ms, run.graphs) if ms is not None]
     return sum(times) if times and len(times) == len(run.graphs) else None
 
 
 def _load(run: Run) -> Row | None:
-    """The device's load by its own sensor, where it has one."""
+    """The device's load from its own sensor, or None."""
     begin, end = run.warm()
-    for one in run.channels:
-        values = one.within(begin, end)
-        if one.quantity == "utilisation" and one.covers == ("gpu",) and len(values):
-            return {"sensor": one.rail, "share": float(values.mean()) / 100, "n": len(values)}
+    for channel in run.channels:
+        values = channel.within(begin, end)
+        if channel.quantity == "utilisation" and channel.covers == ("gpu",) and len(values):
+            return {"sensor": channel.rail, "share": float(values.mean()) / 100, "n": len(values)}
     return None
 
 
@@ -97,18 +97,18 @@ def _core_channels(run: Run) -> list[Series]:
 
 
 def _cores(run: Run) -> list[Row]:
-    """A row a core: its kind where the machine says, busy share, and the share of intervals in
-    which it did nothing."""
+    """One row per core: its kind (if the machine reports it), its busy share, and the share of intervals in which it
+    did nothing."""
     kinds = (run.meta.get("machine") or {}).get("core_kinds") or {}
     begin, end = run.warm()
     rows = []
-    for one in _core_channels(run):
-        name = one.name.partition(" ")[0]
+    for channel in _core_channels(run):
+        name = channel.name.partition(" ")[0]
         edges = np.arange(begin, end, round(INTERVAL_S * 1e9))
-        if len(edges) <= LEAST_INTERVALS or one.t_ns[0] > begin or one.t_ns[-1] < edges[-1]:
+        if len(edges) <= LEAST_INTERVALS or channel.t_ns[0] > begin or channel.t_ns[-1] < edges[-1]:
             rows.append({"core": name, "kind": kinds.get(name), "busy": None, "idle": None})
             continue
-        rises = np.diff(np.interp(edges, one.t_ns, one.values))
+        rises = np.diff(np.interp(edges, channel.t_ns, channel.values))
         rows.append(
             {
                 "core": name,
@@ -121,7 +121,7 @@ def _cores(run: Run) -> list[Row]:
 
 
 def _against(run: Run) -> Row:
-    """Whether device and cores move against each other over time: their correlation."""
+    """Whether the loads of device and cores move against each other over time: their correlation."""
     cores = _core_channels(run)
     if not cores:
         return {"r": None, "why": "the cores' load is not measured"}
@@ -131,7 +131,7 @@ def _against(run: Run) -> Row:
             "r": None,
             "why": "too few readings of the device's load"
             if len(device)
-            else "no sensor of the device's load, and steps too short for the cores' clock of 10 ms",
+            else "there is no sensor of the device's load, and steps are too short for the cores' clock of 10 ms",
         }
     load = np.mean([np.diff(np.interp(edges, s.t_ns, s.values)) for s in cores], axis=0)
     load = load / np.diff(edges) * 1e9
@@ -142,13 +142,13 @@ def _against(run: Run) -> Row:
 
 
 def _device_over_time(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Edges in ns, and the device's load between them: by its sensor, else from recorded steps
-    that are long enough for the cores' clock."""
+    """Edges in ns, and the device's load between them: from its sensor, else from recorded steps that are long enough
+    for the cores' clock."""
     begin, end = run.warm()
-    for one in run.channels:
-        if one.quantity == "utilisation" and one.covers == ("gpu",):
-            at = one.t_ns[(one.t_ns >= begin) & (one.t_ns <= end)]
-            return at.astype(np.float64), one.within(begin, end)[1:] / 100
+    for channel in run.channels:
+        if channel.quantity == "utilisation" and channel.covers == ("gpu",):
+            at = channel.t_ns[(channel.t_ns >= begin) & (channel.t_ns <= end)]
+            return at.astype(np.float64), channel.within(begin, end)[1:] / 100
     least = 5 * CORE_TICK_S * 1e9
     for period in run.periods[::-1]:
         count = int(period.length / least)
@@ -163,7 +163,7 @@ def _device_over_time(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _power(run: Run) -> tuple[list[Row], str]:
-    """A row a rail; else why there is none."""
+    """One row per rail, or why there is none."""
     rows: list[Row] = [{**rail_row(row)} for row in run.energy() if not row.estimate]
     if any(row["ticks"] >= POWER_TICKS for row in rows):
         return [row for row in rows if row["ticks"] >= POWER_TICKS], ""
@@ -175,14 +175,14 @@ def _power(run: Run) -> tuple[list[Row], str]:
 
 
 def absent_power(run: Run) -> dict[str, str]:
-    """Sensors of power that are not here: why."""
+    """For each power sensor that is missing, the reason."""
     absent = run.meta.get("sensors_absent") or {}
     return {name: absent[name] for name in POWER_SOURCES if name in absent}
 
 
 def main_rail(rows: list[Row], gpu: bool) -> Row | None:
-    """The rail that an energy of the whole is taken from: the system's, else the device's own,
-    else the first that is no part of another."""
+    """The rail that stands for all energy: the system's, else the device's own, else the first that is not part of
+    another."""
 
     def first(*covers: str) -> Row | None:
         return next((r for r in rows if set(covers) <= set(r["covers"]) and not r["part_of"]), None)
@@ -192,7 +192,7 @@ def main_rail(rows: list[Row], gpu: bool) -> Row | None:
 
 
 def _memory(run: Run) -> Row | None:
-    """Bytes by category: at the peak, where they add up, and the most of each at any op."""
+    """Bytes by category: at the peak, where they add up, and the maximum of each over all ops."""
     best: Row | None = None
     for graph in run.graphs:
         rows = run.memory(graph)
@@ -200,24 +200,24 @@ def _memory(run: Run) -> Row | None:
             continue
         names = sorted({name for row in rows for name in row.live})
         peak = max(rows, key=lambda row: row.bytes)
-        found = {
+        memory = {
             "peak_bytes": peak.bytes,
             "at_peak": {name: peak.live[name] for name in names if peak.live.get(name)},
             "most": {name: max(row.live.get(name, 0) for row in rows) for name in names},
         }
-        if best is None or found["peak_bytes"] > best["peak_bytes"]:
-            best = found
+        if best is None or memory["peak_bytes"] > best["peak_bytes"]:
+            best = memory
     if best is not None:
         best["allocated_bytes"] = run.meta.get("allocated_bytes")
     return best
 
 
-# ── three steps, and how well they are foretold ───────────────────────────────────────────────
+# ── three steps, and how well they can be predicted ───────────────────────────────────────────
 
 
 def _three_steps(run: Run) -> Row | None:
-    """Three recorded steps in a row: the device's load by phase, each core's, and each rail's, over
-    their time in ms. Sensors that are too slow for them are left out, with the reason."""
+    """Three consecutive recorded steps: the device's load per phase, the load of each core, and the power of each rail
+    over time in ms. Sensors that are too slow for this are left out, with the reason."""
     window = next(
         (w for w in sorted({s.window for s in run.timed}, reverse=True) if sum(s.window == w for s in run.timed) > 3),
         None,
@@ -229,8 +229,8 @@ def _three_steps(run: Run) -> Row | None:
     end = max(int(s.commands["ended"].max()) for s in steps)
     edges = np.linspace(begin, end, MOMENTS + 1)
     phase_of = {row.id: row.phase for row in run.op_rows}
-    names = [f"step {n}" for n in (1, 2, 3)] if len(run.graphs) == 1 else [one.graph for one in steps]
-    found: Row = {
+    names = [f"step {n}" for n in (1, 2, 3)] if len(run.graphs) == 1 else [timed.graph for timed in steps]
+    row: Row = {
         "ms": (end - begin) * 1e-6,
         "names": names,
         "phases": {},
@@ -241,33 +241,33 @@ def _three_steps(run: Run) -> Row | None:
     }
     for phase in PHASES:
         started, ended = _of_phase(steps, phase_of, phase)
-        found["phases"][phase] = _rounded(predictability.share(started, ended, edges))
-    _slow_sensors(run, found, begin, end)
-    return found
+        row["phases"][phase] = _rounded(predictability.share(started, ended, edges))
+    _slow_sensors(run, row, begin, end)
+    return row
 
 
 def _of_phase(steps: list[Any], phase_of: dict[int, str], phase: str) -> tuple[np.ndarray, np.ndarray]:
     started, ended = [], []
-    for one in steps:
-        pick = np.array([phase_of.get(op) == phase for op in one.commands["op"].tolist()], bool)
-        started.append(one.commands["started"][pick])
-        ended.append(one.commands["ended"][pick])
+    for timed in steps:
+        pick = np.array([phase_of.get(op) == phase for op in timed.commands["op"].tolist()], bool)
+        started.append(timed.commands["started"][pick])
+        ended.append(timed.commands["ended"][pick])
     return np.concatenate(started), np.concatenate(ended)
 
 
-def _slow_sensors(run: Run, found: Row, begin: int, end: int) -> None:
+def _slow_sensors(run: Run, row: Row, begin: int, end: int) -> None:
     span_s = (end - begin) * 1e-9
     count = min(int(span_s / (2 * CORE_TICK_S)), MOMENTS)
     cores = _core_channels(run)
     if cores and count >= LEAST_INTERVALS:
         edges = np.linspace(begin, end, count + 1)
-        for one in cores:
-            rate = np.diff(np.interp(edges, one.t_ns, one.values)) / np.diff(edges) * 1e9
-            found["cores"][one.name.partition(" ")[0]] = _rounded(np.clip(rate, 0, 1))
+        for channel in cores:
+            rate = np.diff(np.interp(edges, channel.t_ns, channel.values)) / np.diff(edges) * 1e9
+            row["cores"][channel.name.partition(" ")[0]] = _rounded(np.clip(rate, 0, 1))
     elif cores:
-        found["why"].append(
-            f"cores: three steps take {span_s * 1e3:.3g} ms, and their busy time "
-            f"is counted in steps of {CORE_TICK_S * 1e3:.0f} ms"
+        row["why"].append(
+            f"cores: three steps take {span_s * 1e3:.3g} ms, but the busy time "
+            f"is counted in units of {CORE_TICK_S * 1e3:.0f} ms"
         )
     for rail in rails(run.channels):
         tick = predictability.tick_s(rail)
@@ -275,40 +275,40 @@ def _slow_sensors(run: Run, found: Row, begin: int, end: int) -> None:
         at = np.linspace(begin, end, count + 1).astype(np.int64).tolist() if count >= 4 else []
         watts = [predictability.means(rail, a, b) for a, b in itertools.pairwise(at)]
         if watts and None not in watts:
-            found["power"][rail.rail] = _rounded(np.array(watts, np.float64))
+            row["power"][rail.rail] = _rounded(np.array(watts, np.float64))
         else:
-            found["why"].append(
-                f"{rail.rail}: three steps take {span_s * 1e3:.3g} ms, and its value changes every {tick * 1e3:.3g} ms"
+            row["why"].append(
+                f"{rail.rail}: three steps take {span_s * 1e3:.3g} ms, but its value changes every {tick * 1e3:.3g} ms"
             )
 
 
 def _prediction(run: Run) -> Row:
-    """Errors, held out (predictability.py)."""
+    """Prediction errors on held-out steps (predictability.py)."""
     first = run.variance().warm_up
-    warm = [one for one in run.timed if one.step >= first]
-    found: Row = {
+    warm = [timed for timed in run.timed if timed.step >= first]
+    row: Row = {
         "ops": predictability.ops(warm, run.graph) or predictability.ops(run.timed, run.graph),
         "within": predictability.within(run, run.graph),
         "cores": _cores_foretold(run),
         "power": None,
         "power_within": None,
     }
-    powered = {one.rail: one for one in rails(run.channels)}
+    powered = {channel.rail: channel for channel in rails(run.channels)}
     main = main_rail(_power(run)[0], _is_gpu(run))
     if main is not None:
         rail = powered[main["rail"]]
-        found.update(
+        row.update(
             power=predictability.blocks(run, rail), power_within=predictability.over_step(run, rail), rail=rail.rail
         )
-    return found
+    return row
 
 
 def _cores_foretold(run: Run) -> Row | None:
-    """The load of all cores together, as power is foretold."""
+    """The load of all cores together, predicted in the same way as power."""
     cores = _core_channels(run)
-    if not cores or any(len(one.t_ns) != len(cores[0].t_ns) for one in cores):
+    if not cores or any(len(core.t_ns) != len(cores[0].t_ns) for core in cores):
         return None
-    total = dataclasses.replace(cores[0], name="all cores", values=np.sum([one.values for one in cores], axis=0))
+    total = dataclasses.replace(cores[0], name="all cores", values=np.sum([core.values for core in cores], axis=0))
     return predictability.blocks(run, total, CORES_S)
 
 

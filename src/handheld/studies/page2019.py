@@ -1,4 +1,4 @@
-"""The page of the 2019 study: its answers, and the paper's figures drawn from the runs here."""
+"""The page of the 2019 study: its answers, and the paper's figures drawn from the runs of this device."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def draw(result: Row) -> str:
         blocks,
         device=f"{result['device']} ({caps.get('name', 'not known')})",
         date=result["date"],
-        about="Liu, Liu, Du and Li measured what training does to a mobile device's memory, "
-        "processors and power (arXiv 1906.04278, Jetson TX2). The same questions, asked "
+        about="Liu, Liu, Du and Li measured how training uses the memory, processors and power of a mobile "
+        "device (arXiv 1906.04278, Jetson TX2). This page asks the same questions "
         f"here{kind}.",
         facts={
             "machine": _machine(result["machine"]),
@@ -56,36 +56,36 @@ def _sizes(rows: Iterable[Row]) -> str:
 
 
 def _answers(result: Row) -> Markup:
-    """The answers in a table, and below it what each rests on."""
-    found = result["answers"]
-    count = {word: sum(one["answer"] == word for one in found) for word in (HOLDS, FAILS, UNKNOWN)}
+    """A table of the answers, and below it the checks that they rest on."""
+    answers = result["answers"]
+    count = {word: sum(answer["answer"] == word for answer in answers) for word in (HOLDS, FAILS, UNKNOWN)}
     rows = [
         [
-            str(one["number"]),
-            one["claim"],
-            f"{one['answer']} ({one['extent']})" if one["extent"] else one["answer"],
-            _said(one),
-            one["paper"],
+            str(answer["number"]),
+            answer["claim"],
+            f"{answer['answer']} ({answer['extent']})" if answer["extent"] else answer["answer"],
+            _said(answer),
+            answer["paper"],
         ]
-        for one in found
+        for answer in answers
     ]
     checks = [
-        [str(one["number"]), check["what"], WORDS[check["holds"]], _said(check), check["paper"]]
-        for one in found
-        for check in one["checks"]
+        [str(answer["number"]), check["what"], WORDS[check["holds"]], _said(check), check["paper"]]
+        for answer in answers
+        for check in answer["checks"]
     ]
-    said = ", ".join(
+    counts = ", ".join(
         f"{number} {word if number == 1 else PLURAL.get(word, word)}" for word, number in count.items() if number
     )
     return section(
         "The ten findings",
         callout(
             "note",
-            f"Of ten findings, here: {said}",
-            "What is said of many workloads holds if it does for three of four; the others are "
-            "named. A finding holds if every check of it does that could be measured. Something"
-            f" is foretold if the prediction errs by at most {FORETOLD:.0%}, and a pattern only"
-            " if the naive one is not better.",
+            f"Of ten findings, here: {counts}",
+            "A claim about many workloads holds if it holds for three of four; the others are "
+            "named. A finding holds if every check that could be measured holds. Something"
+            f" counts as predicted if the error is at most {FORETOLD:.0%}; a pattern must also"
+            " be no worse than the naive guess.",
         ),
         table(["", "finding", "answer", "here", "paper"], rows),
         table(["", "check", "holds", "here, or why not", "paper"], checks, caption="What the answers rest on"),
@@ -93,9 +93,9 @@ def _answers(result: Row) -> Markup:
     )
 
 
-def _said(one: Row) -> str:
-    """The figure, and why there is not more of it."""
-    return "; ".join(filter(None, (one["here"], one["why"] and f"not measured: {one['why']}")))
+def _said(row: Row) -> str:
+    """The figure, and why a part of it is missing."""
+    return "; ".join(filter(None, (row["here"], row["why"] and f"not measured: {row['why']}")))
 
 
 def _absent(result: Row) -> Markup:
@@ -103,7 +103,7 @@ def _absent(result: Row) -> Markup:
     if not absent or any(row.get("power") for row in result["rows"]):
         return Markup()
     return join(
-        text("Power and energy are not measured here. Each sensor says why:"),
+        text("Power and energy are not measured here, for these reasons:"),
         listing(f"{name}: {why}" for name, why in absent.items()),
     )
 
@@ -139,10 +139,10 @@ def _runs(result: Row) -> Markup:
         if row["status"] != "measured"
     ]
     left = result["runs"] - len(result["rows"])
-    said = result["disturbed"]
+    warning = result["disturbed"]
     return section(
         "What ran",
-        callout("bad", "Not alone", f"{said[0].upper()}{said[1:]}.") if said else "",
+        callout("bad", "Not alone", f"{warning[0].upper()}{warning[1:]}.") if warning else "",
         table(
             [
                 Column("workload"),
@@ -155,6 +155,6 @@ def _runs(result: Row) -> Markup:
             ],
             cells,
         ),
-        table(["workload", "batch", "became", "why"], failed, caption="What did not") if failed else "",
-        text(f"{left} more were not run yet: the same command goes on with them.") if left else "",
+        table(["workload", "batch", "status", "reason"], failed, caption="What did not") if failed else "",
+        text(f"{left} more did not run yet; the same command continues with them.") if left else "",
     )

@@ -1,4 +1,4 @@
-"""The page of the 2022 study: its answers, and the paper's figures beside those measured here."""
+"""The page of the 2022 study: its answers, and the paper's figures next to those of this device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from handheld.studies.ways2022 import APART, CPU, NAIVE, OPTIMISED, PER_OP, PYTO
 US = 1e6
 Row = dict[str, Any]
 
-#: a colour for each way, the same in every figure
+#: A colour for each way, the same in every figure.
 COLOUR = {PYTORCH: 0, REFERENCE: 5, NAIVE: 4, OPTIMISED: 2, NAIVE + PER_OP: 3, OPTIMISED + PER_OP: 1}
 NAME = {
     PYTORCH: "CPU, PyTorch",
@@ -51,8 +51,8 @@ def draw(result: Row) -> str:
         device=f"{result['device']} ({result['caps']['name']})",
         date=result["date"],
         about=f"{paper.AUTHORS}, trained four perceptrons on three phones through OpenCL and found "
-        "the GPU slower than the CPU: tensors that cross between the two took nine tenths of "
-        "the time. The same questions, asked of this device.",
+        "the GPU slower than the CPU: moving tensors between the two took nine tenths of "
+        "the time. This page asks the same questions of this device.",
         facts={
             "CPU": f"{own['processor']}, {own['cores']} cores, PyTorch on {own['threads']} threads",
             "driver": result["caps"]["driver"],
@@ -65,7 +65,7 @@ def draw(result: Row) -> str:
 def _answers(result: Row) -> Markup:
     return section(
         "The answer",
-        *(callout(one["kind"], one["question"], one["answer"]) for one in answers.answers(result)),
+        *(callout(answer["kind"], answer["question"], answer["answer"]) for answer in answers.answers(result)),
         *(callout("note", "Left out", note) for note in result["notes"]),
     )
 
@@ -78,24 +78,24 @@ def _models(result: Row) -> list[str]:
 
 
 def _measured(result: Row, way: str, what: str, name: str = "") -> Series:
-    """A bar a model, in µs, with the quarters around its median."""
+    """One bar per model, in µs, with the quartiles around its median."""
     rows = [result["models"][model]["ways"].get(way) for model in _models(result)]
     times = [row["times"].get(what) if row else None for row in rows]
 
     def side(key: str) -> list[float | None]:
-        return [one and one[key] * US for one in times]
+        return [time and time[key] * US for time in times]
 
     return Series(name or NAME[way], side("median"), low=side("p25"), high=side("p75"), colour=COLOUR[way])
 
 
 def _published(result: Row, what: str, colour: int) -> Series:
-    """The mean of three phones, and the range of them."""
-    found = [paper.BACKWARD_US[model][what] for model in _models(result)]
+    """The mean of three phones, and their range."""
+    published = [paper.BACKWARD_US[model][what] for model in _models(result)]
     return Series(
         what,
-        [mean(one) for one in found],
-        low=[float(min(one)) for one in found],
-        high=[float(max(one)) for one in found],
+        [mean(phones) for phones in published],
+        low=[float(min(phones)) for phones in published],
+        high=[float(max(phones)) for phones in published],
         pale=True,
         colour=colour,
     )
@@ -116,9 +116,9 @@ def _backward(result: Row) -> Markup:
         names,
         [_measured(result, way, "backward") for way in (PYTORCH, NAIVE + PER_OP, OPTIMISED + PER_OP, OPTIMISED)],
         axis,
-        note="Median, whiskers span the middle half. “Per-op” moves every op's tensors "
-        "between host and device, as in the study; “resident” is Handheld's normal: "
-        "the backward launches alone, back to back.",
+        note="Median; whiskers span the middle half. “Per-op” moves the tensors of every op "
+        "between host and device, as in the study; “resident” is how Handheld normally works: "
+        "here, only the backward launches, one after another.",
     )
     processors = (paper.CPU, paper.STOCK, paper.GPU)
     columns = [
@@ -138,19 +138,16 @@ def _backward(result: Row) -> Markup:
         "Backward time",
         beside(theirs, ours),
         table(
-            columns,
-            rows,
-            caption="Backward pass, batch 32, µs",
-            note="Small figures are the middle half of what was measured.",
+            columns, rows, caption="Backward pass, batch 32, µs", note="Small figures are the range of the middle half."
         ),
     )
 
 
 def _cell(way: Row | None, what: str) -> Markup:
-    one = way["times"].get(what) if way else None
-    if one is None:
+    time = way["times"].get(what) if way else None
+    if time is None:
         return spread(None)
-    return spread(one["median"] * US, one["p25"] * US, one["p75"] * US)
+    return spread(time["median"] * US, time["p25"] * US, time["p75"] * US)
 
 
 # ── the sweep ─────────────────────────────────────────────────────────────────────────────────
@@ -173,15 +170,15 @@ def _sweep(result: Row) -> Markup:
     from_width = derived.crossover(result, OPTIMISED)["from_width"]
     guides = (
         [Guide(float(from_width), "faster than the CPU from here")] if from_width and (from_width > min(widths)) else []
-    )  # faster everywhere needs no line
+    )  # A way that is faster everywhere needs no line.
     times = charts.lines(
         "Time of a step",
-        [_over_widths(result, way, lambda one: one["times"]["step"]["median"] * US) for way in ways],
+        [_over_widths(result, way, lambda measured: measured["times"]["step"]["median"] * US) for way in ways],
         x,
         Axis("step", "µs", log=True),
         guides=guides,
-        note="Whole training steps: forward, backward, update. A way that takes more than a second "
-        "is not tried at wider layers.",
+        note="Whole training steps: forward, backward, update. A way that takes more than one second "
+        "per step is not tried with wider layers.",
     )
     best = [way for way in (REFERENCE, *RESIDENT) if way in ways]
     stock, tuned = (mean(paper.GFLOPS[what]) for what in (paper.STOCK, paper.GPU))
@@ -194,11 +191,11 @@ def _sweep(result: Row) -> Markup:
             Reference(stock, f"paper, stock: {stock:.0f} GFLOP/s"),
             Reference(tuned, f"paper, optimised: {tuned:.0f} GFLOP/s"),
         ],
-        note="By the device's clock, kernels alone. Paper: mean of three phones; their CPUs made "
-        f"{paper.CPU_GFLOPS[0]:.0f} to {paper.CPU_GFLOPS[1]:.0f} GFLOP/s. “Naive” is one "
-        "work-item an output, as a framework has it before anyone has tuned it.",
+        note="Kernels alone, by the device's clock. Paper: mean of three phones; their CPUs reached "
+        f"{paper.CPU_GFLOPS[0]:.0f} to {paper.CPU_GFLOPS[1]:.0f} GFLOP/s. “Naive” uses one "
+        "work-item per output, as a framework does before tuning.",
     )
-    return section("From which width on?", beside(times, rates))
+    return section("From which width?", beside(times, rates))
 
 
 def _steps(result: Row) -> Markup:
@@ -207,14 +204,14 @@ def _steps(result: Row) -> Markup:
         ways = result["models"][name]["ways"]
         for way in (*CPU, *RESIDENT, *APART):
             if way in ways:
-                one = ways[way]
+                measured = ways[way]
                 rows.append(
                     [
                         f"{name.upper()}, {NAME[way]}",
-                        *(_cell(one, what) for what in ("forward", "backward", "update", "step")),
-                        derived.gflops(one),
-                        one["facts"].get("launches"),
-                        one["steps"],
+                        *(_cell(measured, what) for what in ("forward", "backward", "update", "step")),
+                        derived.gflops(measured),
+                        measured["facts"].get("launches"),
+                        measured["steps"],
                     ]
                 )
     return section(
@@ -227,11 +224,11 @@ def _steps(result: Row) -> Markup:
                 Column("update", "µs"),
                 Column("step", "µs"),
                 Column("products", "GFLOP/s"),
-                Column("launches", "a step"),
+                Column("launches", "per step"),
                 Column("measured", "steps"),
             ],
             rows,
-            note="Resident phases are run alone, so that they need not add up to a step.",
+            note="Resident phases run alone, so their sum may differ from the step.",
         ),
     )
 
@@ -248,17 +245,16 @@ def _how(result: Row) -> Markup:
         text(
             "All ways of a model are open at once and take turns, in "
             f"{result['rounds']} rounds of at most {result['steps'] // max(result['rounds'], 1)} "
-            "steps. Figures are medians with the middle half of what was measured around them.",
-            "Per-op: for each op of the captured step its inputs are uploaded, it is launched and "
-            "waited for, and its outputs are downloaded, every copy waited for. The ops are "
-            "Handheld's, which joins bias, activation and loss to fewer of them than a framework "
-            "has: a framework's own would cross more often. Resident: the batch is uploaded, the loss "
-            "downloaded, nothing is waited for.",
-            "The naive product is a plain loop a work-item, one for each output, in the way of a "
-            "published baseline; everything else is the same in both.",
-            "Calls go through pyopencl: some microseconds of each belong to Python.",
+            "steps. Figures are medians with the range of the middle half.",
+            "Per-op: for each op of the captured step, its inputs are uploaded, it is launched, and its outputs are "
+            "downloaded; every copy and launch is waited for. The ops are Handheld's, which fuses bias, activation and "
+            "loss, so a framework's own graph has more ops and would move more. Resident: the batch is uploaded, "
+            "the loss is downloaded, and nothing is waited for.",
+            "The naive product is one plain loop per work-item, with one work-item per output, as in a "
+            "published baseline. Everything else is the same in both.",
+            "Calls go through pyopencl; some microseconds of each call are Python's.",
             (
-                "Before it was timed every way trained some steps: with the same kernels the parameters "
+                "Before the timing, every way trained some steps: with the same kernels, the parameters "
                 "are the same bits in both placements"
                 + (f", and all are within {max(gaps):.1e} of PyTorch's." if gaps else ".")
             ),

@@ -1,11 +1,10 @@
-"""A step with every tensor at the host: what each op reads is uploaded, what it makes comes back.
+"""Runs a step with every tensor at the host: the inputs of each op are uploaded, its outputs downloaded.
 
     for each op:   upload its inputs ─ launch ─ wait ─ download its outputs      (all waited for)
 
-That is how frameworks run a graph on a device that they only half support, and what das2022 found
-to cost ten times the computing. No plan is run like this by itself; `PerOp` does it for those who
-want to know what it would cost. Kernels and their order are the plan's own, so that a step gives
-the same bits as `Trainer.step`.
+Frameworks run a graph like this on a device that they support only in part. das2022 found that it costs ten times
+the compute time. Handheld never runs a plan like this; `PerOp` does it to measure the cost. Kernels and their order
+are those of the plan, so a step gives the same bits as `Trainer.step`.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpTime:
-    """One op of one step, by the host's clock: ns to upload its inputs, to launch it and wait, and
-    to download its outputs."""
+    """One op of one step, by the host's clock: ns to upload its inputs, to launch it and wait, and to download its
+    outputs."""
 
     node: int
     upload_ns: int
@@ -37,8 +36,7 @@ class OpTime:
 
 
 class PerOp:
-    """A plan's graph run op by op from the host's memory. The state is the host's; `close` frees
-    the device."""
+    """Runs a graph of a plan op by op from the host's memory, where the state stays. `close` frees the device."""
 
     def __init__(self, plan: Plan, graph: str = "train", **options: Any) -> None:
         self.plan, self.name = plan, graph
@@ -59,13 +57,13 @@ class PerOp:
 
     @property
     def crossings(self) -> tuple[int, int, int, int]:
-        """Of one step: uploads and their bytes, downloads and their bytes."""
+        """Per step: uploads and their bytes, downloads and their bytes."""
         up = [self.graph.tensors[t].nbytes for ins, _ in self._ops for t in ins]
         down = [self.graph.tensors[t].nbytes for _, outs in self._ops for t in outs]
         return len(up), sum(up), len(down), sum(down)
 
     def step(self, *batch: Any) -> list[OpTime]:
-        """One step, and what each of its ops took."""
+        """Run one step. Returns the times of its ops."""
         arrays: Sequence[np.ndarray] = check_batch(self.graph, batch)
         self.host.update({given.tensor: array for given, array in zip(self.graph.inputs, arrays, strict=True)})
         session, name, host, now = self.session, self.name, self.host, time.perf_counter_ns
@@ -86,12 +84,12 @@ class PerOp:
         return times
 
     def loss(self) -> float:
-        """Of the last step."""
+        """The loss of the last step."""
         view = self.graph.outputs[0].view
         return float(self.host[view.tensor].reshape(-1)[view.offset])
 
     def slot(self, name: str) -> np.ndarray:
-        """A slot's value as it is now, in its own shape."""
+        """The current value of a slot, in its shape."""
         return self.host[self.graph.slots[name]].reshape(self.plan.slots[name].shape)
 
     def close(self) -> None:

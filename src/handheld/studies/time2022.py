@@ -1,4 +1,4 @@
-"""Two sections of the 2022 study's page: where the time of a step goes, and what transfers and launches take."""
+"""Two sections of the 2022 study's page: where the time of a step goes, and the cost of transfers and launches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def where(result: Row) -> Markup:
-    """Where the time of a step goes, with tensors that cross and with tensors that stay."""
+    """Where the time of a step goes, with tensors that are moved for every op and with tensors that stay."""
     names = [name for name in paper.BACKWARD_US if name in result["models"]]
     return section(
         "Where the time goes", beside(_apart(result, names), _resident(result, names)), _shares(result, names)
@@ -40,7 +40,7 @@ def _apart(result: Row, names: Sequence[str]) -> Markup:
     )
     shown = [name for name in names if cuts.get(name)]
     return charts.bars(
-        "Per-op: every op's tensors cross",
+        "Per-op: the tensors of every op are moved",
         [name.upper() for name in shown],
         [
             Series(label, _us(cuts, shown, key), colour=colour)
@@ -91,16 +91,16 @@ def _shares(result: Row, names: Sequence[str]) -> Markup:
     return table(
         [
             Column("model"),
-            Column("transfers", "a step", "per-op"),
+            Column("transfers", "per step", "per-op"),
             Column("moved", "kB", "per-op"),
-            Column("launches", "a step", "per-op"),
+            Column("launches", "per step", "per-op"),
             Column("share of transfers", "%", "per-op"),
             Column("transfers over kernels", "times", "per-op"),
             Column("share of transfers", "%", "resident"),
             Column("gain if nothing moved", "%", "resident"),
         ],
         rows,
-        caption="Transfers' share of a step",
+        caption="Share of transfers in a step",
         note=f"Paper: {paper.TRANSFER_SHARE:.0%}. Goal of the resident placement: at most {paper.GOAL_SHARE:.0%}.",
     )
 
@@ -125,7 +125,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def transfers(result: Row) -> Markup:
-    """Time over size of single transfers, the lines fitted to it, and what a launch takes."""
+    """Time by size of single transfers, the fitted lines, and the cost of a launch."""
     tables = tag("div", _fitted(result), _launches(result))
     return section("Latency or bandwidth?", beside(_times(result), tables))
 
@@ -158,7 +158,7 @@ def _times(result: Row) -> Markup:
                 )
             )
     return charts.lines(
-        "Time of a transfer that is waited for",
+        "Time of a transfer, with waiting for it",
         series,
         Axis("size", "B", log=True),
         Axis("time", "µs", log=True),
@@ -194,7 +194,7 @@ def _fitted(result: Row) -> Markup:
             for words, line in dict(fitted).items()
         ],
         caption="The fit, with its standard errors",
-        note="A line that is off by much describes nothing: caches and the driver's own copies bend it.",
+        note="A line with a large error is not a good description: caches and the driver's copies bend the curve.",
     )
 
 
@@ -207,6 +207,6 @@ def _launches(result: Row) -> Markup:
     }
     return table(
         [Column("an empty kernel"), Column("time", "µs"), Column("spread", "%")],
-        [[names[name], one["median"] * US, one["spread"] * 100] for name, one in launches.items()],
+        [[names[name], cost["median"] * US, cost["spread"] * 100] for name, cost in launches.items()],
         caption="Launches",
     )

@@ -42,7 +42,7 @@ def utilisation(rows: Sequence[Row]) -> list[Check]:
         return [
             no_gpu(
                 what,
-                f"{paper}, each core 0–60%, and the two against each other",
+                f"{paper}, each core 0–60%, and the two move against each other",
                 rows,
                 here and f"{here} (it is the CPU)",
             )
@@ -56,7 +56,7 @@ def utilisation(rows: Sequence[Row]) -> list[Check]:
             "each core 0–60%",
             f"cores busy {percent(cores)}" if cores else "",
             bool(np.percentile(cores, 95) <= CORE_MOST) if cores else None,
-            "" if cores else "the cores' load is not measured, or runs are too short for it",
+            "" if cores else "the load of the cores is not measured, or runs are too short",
         )
     )
     against = [r["against"] for r in rows]
@@ -78,21 +78,21 @@ def utilisation_repeats(rows: Sequence[Row]) -> list[Check]:
     for key, what, few in (
         ("ops", "times of ops", "too few steps were recorded op by op"),
         ("within", "load within a step", "too few steps were recorded op by op"),
-        ("cores", "load of cores", "not measured, or the run is too short for it"),
+        ("cores", "load of cores", "not measured, or the run is too short"),
     ):
-        found = [r["prediction"][key] for r in rows if r["prediction"][key]]
-        found = [one for one in found if one["error"] is not None]
-        errors, naive = ([one[k] for one in found] for k in ("error", "naive"))
+        predictions = [r["prediction"][key] for r in rows if r["prediction"][key]]
+        predictions = [row for row in predictions if row["error"] is not None]
+        errors, naive = ([row[k] for row in predictions] for k in ("error", "naive"))
         checks.append(
             Check(
-                f"error of what earlier steps say about later ones: {what}",
+                f"error of predictions from earlier steps: {what}",
                 BY_EYE if key == "ops" else "",
                 f"{what}: error {np.median(errors):.1%}, naive {np.median(naive):.1%} (medians, held "
-                f"out; {hits_of(found)})"
-                if found
+                f"out; {hits_of(predictions)})"
+                if predictions
                 else "",
-                bool(np.mean([foretold(one) for one in found]) >= MOST) if found else None,
-                "" if found else f"{what}: {few}",
+                bool(np.mean([foretold(row) for row in predictions]) >= MOST) if predictions else None,
+                "" if predictions else f"{what}: {few}",
             )
         )
     return checks
@@ -144,7 +144,7 @@ def cores_differ(rows: Sequence[Row]) -> list[Check]:
         why = (
             "the cores' load is not measured"
             if not cores
-            else "this machine does not say whether its cores differ"
+            else "this machine does not report whether its cores differ"
             if cores[0]["kind"] is None
             else f"all cores are alike ({cores[0]['kind']})"
         )
@@ -158,10 +158,10 @@ def cores_differ(rows: Sequence[Row]) -> list[Check]:
 
 
 def recurrent(rows: Sequence[Row]) -> list[Check]:
-    what = "device busy, LSTM beside vision, largest batch"
+    what = "device busy, LSTM and vision, largest batch"
     paper = "LSTM about 25%, vision about 95%"
-    found = [r for r in largest_batches(rows) if r["device_busy"] is not None]
-    slow, fast = ([r["device_busy"] for r in found if r["domain"] == domain] for domain in ("recurrent", "vision"))
+    known = [r for r in largest_batches(rows) if r["device_busy"] is not None]
+    slow, fast = ([r["device_busy"] for r in known if r["domain"] == domain] for domain in ("recurrent", "vision"))
     if not slow or not fast:
         which = "recurrent" if not slow else "vision"
         return [Check(what, paper, "", None, f"no {which} model was measured")]

@@ -1,13 +1,13 @@
-"""The ways in which das2022 runs a step, each with the same face: run, time, take apart.
+"""The ways in which das2022 runs a step. All have the same methods: run, time, inspect.
 
     pytorch            plain PyTorch on the CPU: model, loss.backward, optimizer.step
-    reference:cpu          the captured graph on the CPU, op by op
+    reference:cpu      the captured graph on the CPU, op by op
     naive              OpenCL, everything on the device, the product of a published baseline
     optimised          OpenCL, everything on the device, Handheld's kernels
-    naive per-op       OpenCL, every op's inputs and outputs through the host, as in the study
+    naive per-op       OpenCL, inputs and outputs of every op through the host, as in the study
     optimised per-op   the same with Handheld's kernels
 
-All take the same model from the same start, and the same batch. Times are seconds.
+All start from the same model and use the same batch. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ APART = (NAIVE + PER_OP, OPTIMISED + PER_OP)
 CPU = (PYTORCH, REFERENCE)
 WAYS = (*CPU, *RESIDENT, *APART)
 
-RECORDED = 5  # steps whose commands are timed, in each round
+RECORDED = 5  # Steps per round whose commands are timed.
 NS = 1e-9
 
 Samples = dict[str, list[float]]
 
 
 class Way(ABC):
-    """A model that trains in one of the ways. `samples` collects what was measured, by name.
-    Where steps follow without a wait, only a round of them has a time (`pipelined`)."""
+    """A model that trains in one of the ways. `samples` collects the measured values by name.
+
+    If steps follow each other without a wait (`pipelined`), only a whole round of them has a time.
+    """
 
     pipelined = False
 
@@ -57,15 +59,15 @@ class Way(ABC):
 
     @abstractmethod
     def run(self, steps: int) -> None:
-        """So many steps, to their end; what can be seen on the way goes into `samples`."""
+        """Run `steps` steps to their end. What can be measured on the way goes into `samples`."""
 
     @abstractmethod
     def parameters(self) -> dict[str, np.ndarray]:
-        """By PyTorch's names, as they are now."""
+        """The current parameters, by PyTorch's names."""
 
     @abstractmethod
     def inspect(self, steps: int) -> None:
-        """What only a closer look can tell: it may slow the steps that are looked at."""
+        """Measure the parts of a step. This may slow down the steps that are inspected."""
 
     def facts(self) -> dict[str, Any]:
         """What is known without running."""
@@ -73,10 +75,10 @@ class Way(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees what it holds."""
+        """Free the device."""
 
     def time(self, steps: int) -> None:
-        """A round of so many steps, or each of them."""
+        """Time a round of `steps` steps as a whole (`pipelined`), or each step."""
         at_once = steps if self.pipelined else 1
         for _ in range(steps // at_once):
             began = time.perf_counter()
@@ -88,7 +90,7 @@ class Way(ABC):
 
 
 class PyTorch(Way):
-    """As a user would train without Handheld, on the CPU."""
+    """Training without Handheld, on the CPU, as a user would write it."""
 
     def __init__(self, workload: Workload, batch: int) -> None:
         super().__init__()
@@ -110,17 +112,17 @@ class PyTorch(Way):
             note("update", now() - end)
 
     def inspect(self, steps: int) -> None:
-        """Nothing more: `run` times its phases."""
+        """Nothing more to measure: `run` already times the phases."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to free."""
 
     def parameters(self) -> dict[str, np.ndarray]:
         return {name: value.detach().numpy().copy() for name, value in self.model.named_parameters()}
 
 
 class Planned(Way):
-    """A plan that is started: the whole step stays on its device."""
+    """A started plan: the whole step stays on its device."""
 
     def __init__(
         self, step: Step, batch: Sequence[Any], device: str, naive: bool = False, kept: Kept | None = None
@@ -146,7 +148,7 @@ class Planned(Way):
 
     def facts(self) -> dict[str, Any]:
         inputs = [self.graph.tensors[given.tensor].nbytes for given in self.graph.inputs]
-        launches = self.plan.graphs["train"].launches or None  # PyTorch's own are not counted
+        launches = self.plan.graphs["train"].launches or None  # PyTorch's own launches are not counted.
         return {
             "launches": launches,
             "uploads": len(inputs),
@@ -157,7 +159,7 @@ class Planned(Way):
         }
 
     def inspect(self, steps: int) -> None:
-        """On the CPU ops follow one another: their times are the phases'."""
+        """On the CPU, ops run one after another, so their times add up to the phases."""
         for rows in self._recorded(steps):
             took = (rows["ended"] - rows["started"]) * NS
             for name, seconds in by_phase(self.graph, rows["op"], took).items():
@@ -165,7 +167,7 @@ class Planned(Way):
             self.note("products", products(self.graph, rows["op"], took))
 
     def _recorded(self, steps: int) -> list[np.ndarray]:
-        """A table of commands a step; the first step begins on an idle device, and is left out."""
+        """One table of commands per step. The first step is left out, because it starts on an idle device."""
         with self.session.record() as recording:
             for _ in range(steps + 1):
                 self.trainer.step(*self.batch)
@@ -175,14 +177,14 @@ class Planned(Way):
 
 
 class Resident(Planned):
-    """OpenCL. Kernels and transfers by the device's clock; phases by running them alone."""
+    """OpenCL. Kernels and transfers are timed by the device's clock, phases by running them alone."""
 
     pipelined = True
 
     def inspect(self, steps: int) -> None:
         for rows in self._recorded(steps):
             took = (rows["ended"] - rows["started"]) * NS
-            # copies on the device are counted with its kernels
+            # Copies on the device count as kernels.
             moved = np.isin(rows["kind"], (UPLOAD, DOWNLOAD))
             self.note("kernels", float(took[~moved].sum()))
             self.note("transfers", float(took[moved].sum()))
@@ -190,12 +192,12 @@ class Resident(Planned):
             self.note("products", products(self.graph, rows["op"], took))
 
     def time_parts(self, steps: int) -> None:
-        """Each phase alone, back to back and without a wait, and steps that move no data."""
+        """Time each phase alone, repeated without a wait, and then steps that move no data."""
         for phase in PHASES:
             skipped = {n: 0 for n, node in enumerate(self.graph.nodes) if node.origin.phase != phase}
             self._time(phase, partial(self.session.run_repeated, "train", skipped), steps)
         self._time("without transfers", partial(self.session.run, "train"), steps)
-        # half a step over and over trains nothing: back to what it was
+        # Repeating a part of a step does not train, so the state is restored.
         for name, value in self.plan.step.values.items():
             self.session.write_slot(name, value)
         self.session.finish()
@@ -211,7 +213,7 @@ class Resident(Planned):
 
 
 class Apart(Way):
-    """OpenCL with every tensor at the host: all parts by the host's clock, as everything waits."""
+    """OpenCL with every tensor at the host. Everything is waited for, so all parts are timed by the host's clock."""
 
     def __init__(
         self, step: Step, batch: Sequence[Any], device: str, naive: bool = False, kept: Kept | None = None
@@ -225,11 +227,11 @@ class Apart(Way):
     def run(self, steps: int) -> None:
         for _ in range(steps):
             times = self.perop.step(*self.batch)
-            nodes = np.array([one.node for one in times])
+            nodes = np.array([op.node for op in times])
             parts = {
-                "uploads": [one.upload_ns for one in times],
-                "launches": [one.launch_ns for one in times],
-                "downloads": [one.download_ns for one in times],
+                "uploads": [op.upload_ns for op in times],
+                "launches": [op.launch_ns for op in times],
+                "downloads": [op.download_ns for op in times],
             }
             seconds = {name: np.array(ns) * NS for name, ns in parts.items()}
             for name, values in seconds.items():
@@ -248,7 +250,7 @@ class Apart(Way):
         }
 
     def inspect(self, steps: int) -> None:
-        """Kernels alone, by the device's clock: the rest of a launch is latency."""
+        """Time the kernels alone by the device's clock; the rest of a launch is latency."""
         session = self.perop.session
         with session.record() as recording:
             for _ in range(steps):
@@ -285,39 +287,42 @@ def open_way(name: str, workload: Workload, step: Step, batch: int, device: str,
 
 
 def by_phase(graph: Graph, nodes: np.ndarray, seconds: np.ndarray) -> dict[str, float]:
-    """Seconds of each phase; transfers, which are no node's, are not in it."""
-    found: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+    """Seconds per phase. Transfers belong to no node and are not included."""
+    seconds_of: dict[str, float] = dict.fromkeys(PHASES, 0.0)
     for node, took in zip(nodes.tolist(), seconds.tolist(), strict=True):
         if node >= 0:
-            found[graph.nodes[node].origin.phase] += took
-    return found
+            seconds_of[graph.nodes[node].origin.phase] += took
+    return seconds_of
 
 
 def products(graph: Graph, nodes: np.ndarray, seconds: np.ndarray) -> float:
     """Seconds in matrix products."""
-    mine = [node >= 0 and graph.nodes[node].op == "matmul" for node in nodes.tolist()]
-    return float(seconds[mine].sum())
+    is_product = [node >= 0 and graph.nodes[node].op == "matmul" for node in nodes.tolist()]
+    return float(seconds[is_product].sum())
 
 
 def product_flops(graph: Graph) -> int:
-    """Of all matrix products of a step: a multiplication and an addition are two."""
+    """Floating-point operations of all matrix products of a step; a multiply-add counts as two."""
     return sum(contract.flops(node, graph) for node in graph.nodes if node.op == "matmul")
 
 
 def check_equal(ways: Mapping[str, Way]) -> dict[str, float]:
-    """After the same number of steps: that it does not matter where tensors are, and how far the
-    rest is from the reference, relative to the size of the parameters. Raises DeviceError for
-    results that differ: times of something else say nothing."""
+    """Compare the ways after the same number of steps.
+
+    The placement of tensors must not change a bit, and all ways must be close to the reference. Returns the distance
+    of each, relative to the size of the parameters. Raises DeviceError if results differ, because times of a wrong
+    computation mean nothing.
+    """
     state = {name: way.parameters() for name, way in ways.items()}
     trained = list(state.get(PYTORCH, next(iter(state.values()))))
-    found = {}
+    distances = {}
     for name in set(state) - {REFERENCE} if REFERENCE in state else ():
         gaps = [_gap(state[name][key], state[REFERENCE][key]) for key in trained]
-        found[name] = max(gaps)
-        if not found[name] < 1e-3:
+        distances[name] = max(gaps)
+        if not distances[name] < 1e-3:
             raise DeviceError(
-                f"{name} has trained other parameters than {REFERENCE}: they differ "
-                f"by {found[name]:.1e}. Try: handheld verify m4"
+                f"{name} trained other parameters than {REFERENCE}: they differ "
+                f"by {distances[name]:.1e}. Try: handheld verify m4"
             )
     for name in RESIDENT:
         if (
@@ -326,9 +331,9 @@ def check_equal(ways: Mapping[str, Way]) -> dict[str, float]:
             and not all(np.array_equal(state[name][key], state[name + PER_OP][key]) for key in trained)
         ):
             raise DeviceError(
-                f"{name}: the same kernels gave other bits with their tensors at the host. Try: handheld verify m4"
+                f"{name}: the same kernels gave different bits with their tensors at the host. Try: handheld verify m4"
             )
-    return found
+    return distances
 
 
 def _gap(got: np.ndarray, want: np.ndarray) -> float:
