@@ -13,7 +13,8 @@ from typing import Any
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
-from handheld.plan.lowering import Choice, candidates
+from handheld.kernels.base import Choice
+from handheld.plan.lowering import candidates
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
 from handheld.plan.tuning import SHIPPED, Tuning, load_tuning

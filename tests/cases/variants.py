@@ -17,7 +17,8 @@ from cases.case import Case
 from cases.check import Held, captured, differences, limit_of, reference, run_plan
 from handheld.backends.opencl.programs import Kept
 from handheld.device import DeviceCaps
-from handheld.plan.lowering import Choice, candidates
+from handheld.kernels.base import Choice
+from handheld.plan.lowering import candidates
 from handheld.plan.signature import signature
 from handheld.plan.tuning import Entry, TuningRecord
 from handheld.step import Step

@@ -27,7 +27,7 @@ from handheld.graph.graph import (
     contiguous_strides,
 )
 from handheld.graph.ops import OPS
-from handheld.graph.program import Builder, Instr, Store
+from handheld.graph.program import Builder, Guard, Instr, Store
 
 SHAPES = {
     0: (2, 3, 4, 4),
@@ -52,7 +52,7 @@ def example() -> Graph:
     p = Builder()
     relu = p.op("max", "f32", p.op("acc", "f32"), p.const(-math.inf, "f32"))
     r = Builder()
-    guarded = r.load(0, "f32", ((2, 0, 2), (3, 0, 2)), math.nan)
+    guarded = r.load(0, "f32", (Guard(2, 0, 2), Guard(3, 0, 2)), math.nan)
     total = r.op("sum", "f32", r.op("mul", "f32", guarded, r.const(0.1, "f32")))
     m = Builder()
     x = m.load(0, "f32")

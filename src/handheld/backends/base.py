@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import psutil
@@ -73,6 +73,14 @@ class Pending(Protocol):
     def read(self) -> np.ndarray:
         """Waits for the download and returns its data."""
         ...
+
+
+class ClockMark(NamedTuple):
+    """One moment on the device's clock and on the host's clock; host_ns is correct to ± error_ns."""
+
+    device_ns: int
+    host_ns: int
+    error_ns: int
 
 
 class Session(ABC):
@@ -161,8 +169,8 @@ class Session(ABC):
         """Makes the device keep the times of the commands that are started inside the `with` block."""
 
     @abstractmethod
-    def clock_mark(self) -> tuple[int, int, int]:
-        """Returns one moment on both clocks: device time, host time (`time.monotonic_ns`) and possible error, in ns."""
+    def clock_mark(self) -> ClockMark:
+        """Returns one moment on the clock of the device and on `time.monotonic_ns`."""
 
 
 def available_memory() -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from handheld.backends.base import Recording, Session, host_caps
+from handheld.backends.base import ClockMark, Recording, Session, host_caps
 from handheld.backends.table import unknown
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
@@ -76,7 +76,7 @@ class NullSession(Session):
     def record(self) -> AbstractContextManager[Recording]:
         raise DeviceError("null computes nothing, so there are no times to record. Try: another device")
 
-    def clock_mark(self) -> tuple[int, int, int]:
+    def clock_mark(self) -> ClockMark:
         raise DeviceError("null computes nothing and has no clock. Try: another device")
 
     def finish(self) -> None:

@@ -19,10 +19,10 @@ from handheld.cli import output
 from handheld.cli.options import Data, Json, Precision, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.errors import HandheldError
+from handheld.kernels.base import Choice
 from handheld.measure.jobs import find_jobs
 from handheld.measure.tuner import Progress as Now
 from handheld.measure.tuner import Row, Tuner, known_record
-from handheld.plan.lowering import Choice
 from handheld.plan.precision import prepare
 from handheld.plan.tuning import TuningRecord, load_tuning
 from handheld.resolve import ModelSpec, open_model

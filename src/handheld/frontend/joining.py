@@ -12,7 +12,7 @@ from handheld.frontend.state import ir_dtype
 from handheld.frontend.values import Val, iota
 from handheld.graph.dtypes import F32
 from handheld.graph.graph import Attr, View, contiguous_strides
-from handheld.graph.program import Builder, Store
+from handheld.graph.program import Builder, Guard, Store
 
 
 def raw_map(rec: Recorder, shape: tuple[int, ...], views: Sequence[View], program: Callable[[Builder], Val]) -> View:
@@ -49,7 +49,7 @@ def _cat(rec: Recorder, views: Sequence[View], dim: int, kind: str) -> View:
     def program(b: Builder) -> Val:
         value: Val | None = None
         for k in reversed(range(len(views))):
-            guards = ((dim, starts[k], starts[k + 1]),) if len(views) > 1 else ()
+            guards = (Guard(dim, starts[k], starts[k + 1]),) if len(views) > 1 else ()
             dtype = rec.dtype_of(views[k])
             here = Val(b, b.load(k, dtype, guards, 0), dtype).to(kind)
             value = here if value is None else iota(b, dim).lt(starts[k + 1]).where(here, value)
@@ -62,7 +62,7 @@ def _cat(rec: Recorder, views: Sequence[View], dim: int, kind: str) -> View:
 def padded(rec: Recorder, view: View, dim: int, before: int, after: int) -> View:
     """Adds zeros before and after one dimension."""
     shape = tuple(n + before + after if d == dim else n for d, n in enumerate(view.shape))
-    kind, guards = rec.dtype_of(view), ((dim, before, before + view.shape[dim]),)
+    kind, guards = rec.dtype_of(view), (Guard(dim, before, before + view.shape[dim]),)
     grown = View(view.tensor, shape, view.strides, view.offset - before * view.strides[dim])
     return raw_map(rec, shape, [grown], lambda b: Val(b, b.load(0, kind, guards, 0), kind))
 
@@ -74,7 +74,7 @@ def constant_pad(rec: Recorder, out: torch.Tensor, x: torch.Tensor, pad: Sequenc
     for k in range(len(pad) // 2):
         d, before = x.dim() - 1 - k, pad[2 * k]
         offset -= before * view.strides[d]
-        guards.append((d, max(before, 0), min(before + x.shape[d], shape[d])))
+        guards.append(Guard(d, max(before, 0), min(before + x.shape[d], shape[d])))
     fill = float(value) if kind == F32 else int(value)
     grown = View(view.tensor, shape, view.strides, offset)
     rec.bind(out, raw_map(rec, shape, [grown], lambda b: Val(b, b.load(0, kind, tuple(guards), fill), kind)))

@@ -15,7 +15,7 @@ from handheld.frontend.state import ir_dtype
 from handheld.frontend.values import Val, constant, gather
 from handheld.graph.dtypes import F32, I32
 from handheld.graph.graph import View, contiguous_strides
-from handheld.graph.program import Builder
+from handheld.graph.program import Builder, Guard
 
 
 def scatter(rec: Recorder, shape: tuple[int, int, int], index: View, src: View, mode: str, base: View | None) -> View:
@@ -136,7 +136,7 @@ def _padded(rec: Recorder, view: View, shape: tuple[int, ...], kind: str, fill: 
     """Returns the view as a dense tensor of type `kind`, extended to `shape` with `fill`."""
     if view.shape == shape and rec.dtype_of(view) == kind:
         return rec.contiguous(view)
-    guards = tuple((d, 0, n) for d, (n, target) in enumerate(zip(view.shape, shape, strict=True)) if n != target)
+    guards = tuple(Guard(d, 0, n) for d, (n, target) in enumerate(zip(view.shape, shape, strict=True)) if n != target)
 
     def program(b: Builder) -> Val:
         source = rec.dtype_of(view)

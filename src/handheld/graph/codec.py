@@ -47,7 +47,7 @@ from handheld.graph.graph import (
     View,
 )
 from handheld.graph.ops import OPS
-from handheld.graph.program import ARITY, Instr, Program, Store
+from handheld.graph.program import ARITY, Guard, Instr, Program, Store
 
 MAX_NODES = 1_000_000
 MAX_TENSORS = 4_000_000
@@ -274,10 +274,9 @@ def _instr(data: object, where: str) -> Instr:
     )
 
 
-def _guards(data: object, where: str) -> tuple[tuple[int, int, int], ...]:
-    def guard(entry: object, where: str) -> tuple[int, int, int]:
-        dim, low, high = (an_int(number, where) for number in row(entry, 3, where))
-        return dim, low, high
+def _guards(data: object, where: str) -> tuple[Guard, ...]:
+    def guard(entry: object, where: str) -> Guard:
+        return Guard(*(an_int(number, where) for number in row(entry, 3, where)))
 
     return a_list(data, guard, where, MAX_DIMS)
 

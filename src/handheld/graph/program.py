@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Functions of one float. They are not defined for other types.
 FLOAT_UNARY = (
@@ -48,7 +48,13 @@ ARITY: dict[str, int] = {
     "random": 3,
 }
 
-Guard = tuple[int, int, int]
+
+class Guard(NamedTuple):
+    """A load happens only where the coordinate in `dimension` is from low to high - 1."""
+
+    dimension: int
+    low: int
+    high: int
 
 
 @dataclass(frozen=True, slots=True)

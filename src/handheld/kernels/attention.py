@@ -12,16 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.dtypes import BOOL, F16
 from handheld.graph.graph import Graph, Node, View
 from handheld.kernels.args import group, ints, line, strided
-from handheld.kernels.base import Arg, Buffer, Float, Launch, Lowered, Workspace, read_cl, round_up, with_defines
+from handheld.kernels.base import (
+    Arg,
+    Buffer,
+    Choice,
+    Float,
+    Launch,
+    Lowered,
+    Workspace,
+    read_cl,
+    round_up,
+    with_defines,
+)
 from handheld.kernels.expr import PHILOX
-
-Choice = Mapping[str, int]
 
 #: GPU: columns of a chunk, the same as in attention_local.cl; the most work-items across and down a work-group.
 KT, MOST_ACROSS, MOST_DOWN = 16, 16, 16
@@ -203,7 +213,7 @@ def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
         (x, y)
         for x in sizes
         for y in sizes
-        if x * y <= group(caps, MOST_ACROSS * MOST_DOWN) and 4 * sum(_memory(problem, x, y)[:2]) <= caps.local_mem_bytes
+        if x * y <= group(caps, MOST_ACROSS * MOST_DOWN) and 4 * _memory(problem, x, y).floats <= caps.local_mem_bytes
     ]
     if not legal:
         wide = max(problem.depth, problem.width)
@@ -222,9 +232,20 @@ def _shapes(problem: _Problem, caps: DeviceCaps) -> list[tuple[int, int]]:
     return [best, *(s for s in worth if s != best)]
 
 
-def _memory(problem: _Problem, across: int, down: int) -> tuple[int, int, int, int]:
-    """The layout of local memory: floats of the chunks (ROOM), floats of the tile, rows of a chunk of v (DEEP), and
-    neighbouring columns per work-item (CV)."""
+class _Local(NamedTuple):
+    """How a work-group uses local memory."""
+
+    room: int  # Floats of the chunks (ROOM).
+    tile: int  # Floats of the tile.
+    deep: int  # Rows of a chunk of v (DEEP).
+    side: int  # Neighbouring columns per work-item (CV).
+
+    @property
+    def floats(self) -> int:
+        return self.room + self.tile
+
+
+def _memory(problem: _Problem, across: int, down: int) -> _Local:
     tall, wide = 4 * down + 4, 4 * across + 4
     widest = max(problem.depth, problem.width)
     side = 4 if widest >= 4 * across else 2 if widest >= 2 * across else 1
@@ -232,7 +253,7 @@ def _memory(problem: _Problem, across: int, down: int) -> tuple[int, int, int, i
     room, deep = max(KT * (tall + wide), columns), min(KT, 4 * across)
     while deep * columns > room:
         deep //= 2
-    return round_up(room, 4), 4 * across * tall, deep, side
+    return _Local(round_up(room, 4), 4 * across * tall, deep, side)
 
 
 def _groups(
@@ -245,16 +266,16 @@ def _groups(
         raise PlanError(
             f"no work-group for attention has the shape {dict(choice or {})}. Try: one of attention.candidates()"
         )
-    room, _, deep, side = _memory(problem, across, down)
+    memory = _memory(problem, across, down)
     defines = {
         "WX": across,
         "WY": down,
-        "CV": side,
-        "DEEP": deep,
-        "ROOM": room,
+        "CV": memory.side,
+        "DEEP": memory.deep,
+        "ROOM": memory.room,
         "VEC": 4 if problem.quads else 1,
-        "DN": -(-problem.depth // (across * side)),
-        "EN": -(-problem.width // (across * side)),
+        "DN": -(-problem.depth // (across * memory.side)),
+        "EN": -(-problem.width // (across * memory.side)),
     }
     return (
         across * down,

@@ -13,13 +13,16 @@ output may reuse the memory of an input. docs/kernels.md lists all rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Node
+
+#: A variant of a kernel: the value of each number that may be tuned, by its name in the program text.
+Choice = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

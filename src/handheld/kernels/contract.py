@@ -29,6 +29,7 @@ from handheld.kernels.args import ints, line
 from handheld.kernels.base import (
     Arg,
     Buffer,
+    Choice,
     Launch,
     Lowered,
     Start,
@@ -38,7 +39,7 @@ from handheld.kernels.base import (
     round_up,
     with_defines,
 )
-from handheld.kernels.contract_problem import Choice, ConvMaps, MatmulMaps, Problem
+from handheld.kernels.contract_problem import ConvMaps, MatmulMaps, Problem
 from handheld.kernels.expr import Epilogue, epilogue
 from handheld.kernels.reshape import OWN, few_batches, half_output, long_rows, unit, within, within_reach
 

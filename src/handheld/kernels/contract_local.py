@@ -21,7 +21,8 @@ from operator import itemgetter
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
-from handheld.kernels.contract_problem import Choice, MatmulMaps, Problem, Shape
+from handheld.kernels.base import Choice
+from handheld.kernels.contract_problem import MatmulMaps, Problem, Shape
 
 NAMES = ("WX", "WY", "PM", "PN", "KT", "SLICES", "UNROLL")
 

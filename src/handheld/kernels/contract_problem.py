@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-Choice = Mapping[str, int]
-
 
 class MatmulMaps(NamedTuple):
     """MAP_PARAMS of contract_maps.cl for a matrix product: sizes and strides, in the kernel's order."""

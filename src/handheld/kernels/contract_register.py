@@ -14,8 +14,8 @@ from operator import itemgetter
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
-from handheld.kernels.base import round_up
-from handheld.kernels.contract_problem import Choice, Problem, Shape
+from handheld.kernels.base import Choice, round_up
+from handheld.kernels.contract_problem import Problem, Shape
 
 KC = 256  # The same as in contract_register.cl.
 PART = 128  # The terms of a part of k are a multiple of this.

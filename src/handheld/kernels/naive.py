@@ -6,6 +6,7 @@ A plan uses it only with `plan_step(..., naive=True)`, to measure how much the o
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
@@ -16,6 +17,28 @@ from handheld.kernels.expr import epilogue
 from handheld.kernels.reshape import OWN, few_batches, unit, within
 
 GROUP = 64  # Work-items per work-group: 8 x 8 elements of the output.
+
+
+class _Maps(NamedTuple):
+    """The integers that the kernel of naive.cl takes, in its order: sizes and strides."""
+
+    m: int
+    n: int
+    k: int
+    a_0: int
+    a_m: int
+    a_k: int
+    b_0: int
+    b_k: int
+    b_n: int
+    g_y: int
+    g_x: int
+    a_gz: int
+    a_gy: int
+    a_gx: int
+    b_gz: int
+    b_gy: int
+    b_gx: int
 
 
 def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
@@ -37,19 +60,13 @@ def lower_matmul(node: Node, graph: Graph, caps: DeviceCaps) -> Lowered:
         {"BATCH": lead, "EPILOGUE_PARAMS": end.params, "EPILOGUE": end.body.replace("\n", " ")},
         end.helpers + read_cl("naive.cl"),
     )
-    maps = (
-        m,
-        n,
-        k,
-        a.offset,
-        *a.strides[-2:],
-        b.offset,
-        *b.strides[-2:],
+    maps = _Maps(
+        *(m, n, k),
+        *(a.offset, *a.strides[-2:]),
+        *(b.offset, *b.strides[-2:]),
         *sizes[1:],
-        *(0,) * (3 - lead),
-        *a.strides[:-2],
-        *(0,) * (3 - lead),
-        *b.strides[:-2],
+        *(*(0,) * (3 - lead), *a.strides[:-2]),
+        *(*(0,) * (3 - lead), *b.strides[:-2]),
     )
     # If there are no terms, the inputs may be empty. The kernel never reads them, so the output can stand in.
     own = (a.tensor, b.tensor) if k else (node.outputs[0],) * 2

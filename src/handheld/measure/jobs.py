@@ -9,7 +9,8 @@ from handheld.device import DeviceCaps
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, Node
 from handheld.kernels import attention, contract
-from handheld.plan.lowering import Choice, candidates
+from handheld.kernels.base import Choice
+from handheld.plan.lowering import candidates
 from handheld.plan.signature import signature
 
 FLOPS_PER_BYTE = 10  # Roughly what a device computes while it moves one byte; used only for the order.

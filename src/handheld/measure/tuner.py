@@ -25,9 +25,9 @@ from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.codec import to_json
+from handheld.kernels.base import Choice
 from handheld.measure.jobs import Job, find_jobs
 from handheld.measure.process import WorkerFailed, WorkerProcess
-from handheld.plan.lowering import Choice
 from handheld.plan.precision import prepare
 from handheld.plan.tuning import Entry, TuningRecord
 from handheld.step import Step

@@ -30,8 +30,8 @@ from handheld.graph.check import check
 from handheld.graph.codec import from_json
 from handheld.graph.dtypes import DTYPES, F16
 from handheld.graph.graph import Graph
-from handheld.kernels.base import Launch, Lowered
-from handheld.plan.lowering import Choice, lower
+from handheld.kernels.base import Choice, Launch, Lowered
+from handheld.plan.lowering import lower
 from handheld.run.verify import relative_error
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ dropout need no memory then.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from handheld.graph.graph import Graph, Node, View
-from handheld.graph.program import REDUCTIONS, Builder, Instr, Program
+from handheld.graph.program import REDUCTIONS, Builder, Guard, Instr, Program
 from handheld.passes.clean import trim
 from handheld.passes.spaces import reshape_view, same_walk, store_strides
 
@@ -100,7 +99,7 @@ def recipe_of(
     views: list[View] = []
     where: dict[int, int] = {}
 
-    def load(view: View, guards: tuple[Any, ...] = (), fill: float = 0) -> int:
+    def load(view: View, guards: tuple[Guard, ...] = (), fill: float = 0) -> int:
         if view not in views:
             views.append(view)
         dtype = graph.tensors[view.tensor].dtype

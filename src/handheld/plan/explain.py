@@ -7,7 +7,7 @@ import textwrap
 from handheld.errors import PlanError
 from handheld.graph.graph import ROLES
 from handheld.graph.text import show_node
-from handheld.plan.lowering import Choice
+from handheld.kernels.base import Choice
 from handheld.plan.plan import GraphPlan, Plan
 
 MIB = 2**20

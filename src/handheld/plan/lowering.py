@@ -14,7 +14,7 @@ from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
 from handheld.kernels import attention, contract, index, loops, naive, order, pool, recurrent, rows
-from handheld.kernels.base import Lower, Lowered
+from handheld.kernels.base import Choice, Lower, Lowered
 from handheld.plan.signature import signature
 
 FAMILIES: Mapping[str, Lower] = MappingProxyType(
@@ -47,7 +47,6 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
 NAIVE: Mapping[str, Lower] = MappingProxyType({"matmul": naive.lower_matmul})
 
 #: The parameters of a variant.
-Choice = Mapping[str, int]
 
 
 def lower(node: Node, graph: Graph, caps: DeviceCaps, choice: Choice | None = None, naive: bool = False) -> Lowered:

@@ -10,8 +10,8 @@ from handheld.collector import paused
 from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory
 from handheld.graph.graph import Graph
-from handheld.kernels.base import Lowered
-from handheld.plan.lowering import NAIVE, Choice, lower, tuned_choice
+from handheld.kernels.base import Choice, Lowered
+from handheld.plan.lowering import NAIVE, lower, tuned_choice
 from handheld.plan.memory import GraphMemory, Segments, place_state
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.precision import prepare, table_slots

@@ -91,6 +91,14 @@ class Item:
     workspace: WorkspaceKey | None = None
 
 
+class Placed(NamedTuple):
+    """An item and the bytes [start, end) of the arena segment that it got."""
+
+    start: int
+    end: int
+    item: Item
+
+
 def place_state(slots: Mapping[str, Slot], graphs: Iterable[Graph], segments: Segments) -> dict[str, Place]:
     """Returns a place for every slot. Slots that a graph packs lie side by side."""
     groups: list[tuple[str, ...]] = []
@@ -257,12 +265,12 @@ class GraphMemory:
 
     def place_arena(self, segments: Segments, first: int) -> None:
         """Gives each item an offset: the largest first, at the lowest address that is free during its lifetime."""
-        done: list[list[tuple[int, int, Item]]] = []
+        done: list[list[Placed]] = []
         for item in sorted(self.items, key=lambda it: (-it.nbytes, it.start)):
             place = self._lowest(item, done, segments, first)
             self._give(item, place)
 
-    def _lowest(self, item: Item, done: list[list[tuple[int, int, Item]]], segments: Segments, first: int) -> Place:
+    def _lowest(self, item: Item, done: list[list[Placed]], segments: Segments, first: int) -> Place:
         what = "a workspace" if item.workspace else f"tensor {self.graph.tensors[item.tensors[0]].shape}"
         segments._fits(item.nbytes, what)
         number = 0
@@ -275,16 +283,16 @@ class GraphMemory:
             if self.isolate and done[number]:
                 number += 1
                 continue
-            for low, high, other in done[number]:
-                if other.start <= item.end and item.start <= other.end:
-                    if offset + item.nbytes <= low:
+            for placed in done[number]:
+                if placed.item.start <= item.end and item.start <= placed.item.end:
+                    if offset + item.nbytes <= placed.start:
                         break
-                    offset = max(offset, round_up(high, segments.align))
+                    offset = max(offset, round_up(placed.end, segments.align))
             if offset + item.nbytes <= segments.limit:
                 break
             number += 1
-        done[number].append((offset, offset + item.nbytes, item))
-        done[number].sort(key=lambda entry: entry[0])
+        done[number].append(Placed(offset, offset + item.nbytes, item))
+        done[number].sort(key=lambda placed: placed.start)
         segment = first + number
         segments.sizes[segment] = max(segments.sizes[segment], offset + item.nbytes)
         return Place(segment, offset, item.nbytes)

@@ -13,8 +13,7 @@ import numpy as np
 
 from handheld.device import DeviceCaps
 from handheld.graph.graph import Graph, Slot
-from handheld.kernels.base import Lowered
-from handheld.plan.lowering import Choice
+from handheld.kernels.base import Choice, Lowered
 from handheld.plan.memory import Place, SlotCopy, WorkspaceKey
 from handheld.plan.precision import table_slots
 

@@ -26,8 +26,9 @@ from typing import Any
 from handheld import cache
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
+from handheld.kernels.base import Choice
 from handheld.kernels.versions import current
-from handheld.plan.lowering import Choice, family
+from handheld.plan.lowering import family
 
 VERSION = 3
 

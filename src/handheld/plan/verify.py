@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from handheld.errors import PlanError
 from handheld.graph.dtypes import DTYPES
@@ -21,42 +22,50 @@ from handheld.plan.plan import GraphPlan, Plan
 Owner = int | WorkspaceKey
 
 
+class _Owned(NamedTuple):
+    """The bytes [start, end) of a segment and their owner."""
+
+    start: int
+    end: int
+    owner: Owner
+
+
 class _Bytes:
     """The owners of the bytes of one segment, as disjoint, sorted intervals."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []
-        self.entries: list[tuple[int, int, Owner]] = []  # start, end, owner
+        self.entries: list[_Owned] = []
 
     def claim(self, start: int, end: int, owner: Owner) -> None:
         if start == end:
             return
         i = bisect.bisect_right(self.starts, start) - 1
         i = max(i, 0)
-        while i < len(self.entries) and self.entries[i][1] <= start:
+        while i < len(self.entries) and self.entries[i].end <= start:
             i += 1
-        kept: list[tuple[int, int, Owner]] = []
+        kept: list[_Owned] = []
         j = i
-        while j < len(self.entries) and self.entries[j][0] < end:
-            s, e, o = self.entries[j]
-            if s < start:
-                kept.append((s, start, o))
-            if e > end:
-                kept.append((end, e, o))
+        while j < len(self.entries) and self.entries[j].start < end:
+            old = self.entries[j]
+            if old.start < start:
+                kept.append(_Owned(old.start, start, old.owner))
+            if old.end > end:
+                kept.append(_Owned(end, old.end, old.owner))
             j += 1
-        new = sorted([*kept, (start, end, owner)], key=lambda entry: entry[0])
+        new = sorted([*kept, _Owned(start, end, owner)], key=lambda entry: entry.start)
         self.entries[i:j] = new
-        self.starts[i:j] = [n[0] for n in new]
+        self.starts[i:j] = [entry.start for entry in new]
 
     def owned(self, start: int, end: int, owner: Owner) -> bool:
         i = max(bisect.bisect_right(self.starts, start) - 1, 0)
         position = start
         while position < end and i < len(self.entries):
-            s, e, o = self.entries[i]
-            if e > position:
-                if s > position or o != owner:
+            entry = self.entries[i]
+            if entry.end > position:
+                if entry.start > position or entry.owner != owner:
                     return False
-                position = e
+                position = entry.end
             i += 1
         return position >= end
 

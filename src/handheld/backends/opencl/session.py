@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from handheld.backends.base import Counters, Session
+from handheld.backends.base import ClockMark, Counters, Session
 from handheld.backends.opencl.bind import bind
 from handheld.backends.opencl.devices import find, opencl
 from handheld.backends.opencl.memory import Memory, NodePlaces
@@ -304,18 +304,18 @@ class OpenCLSession(Session):
             self._mark = api.Buffer(self.context, api.mem_flags.READ_WRITE, 64)
         return self._timed, self._mark
 
-    def clock_mark(self) -> tuple[int, int, int]:
+    def clock_mark(self) -> ClockMark:
         """Returns the mark with the smallest error of a few tries."""
         timed, mark = self._open_timed()
-        best = (0, 0, 1 << 62)
+        best = ClockMark(0, 0, 1 << 62)
         for _ in range(CLOCK_TRIES):
             begin = time.monotonic_ns()
             event = self._api.enqueue_fill_buffer(timed, mark, np.uint32(0), 0, 64)
             event.wait()
             end = time.monotonic_ns()
             error = (end - begin) // 2
-            if error < best[2]:
-                best = (event.profile.end, begin + error, error)
+            if error < best.error_ns:
+                best = ClockMark(event.profile.end, begin + error, error)
         return best
 
     def finish(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from handheld.backends.base import Session, host_caps
+from handheld.backends.base import ClockMark, Session, host_caps
 from handheld.backends.reference.ops import run_node
 from handheld.backends.reference.recording import TorchRecording, cuda_mark
 from handheld.device import DeviceCaps
@@ -174,17 +174,17 @@ class ReferenceSession(Session):
         finally:
             self._recording = None
 
-    def clock_mark(self) -> tuple[int, int, int]:
+    def clock_mark(self) -> ClockMark:
         """Returns the host's clock as both clocks.
 
         On a CPU there is only one clock. A recording on a GPU already converts the times of its events to host
         time, with an error like that of a mark now.
         """
         if self.where == "cuda":
-            _, now, error = cuda_mark()
-            return now, now, error
+            mark = cuda_mark()
+            return ClockMark(mark.host_ns, mark.host_ns, mark.error_ns)
         now = time.monotonic_ns()
-        return now, now, 0
+        return ClockMark(now, now, 0)
 
     def finish(self) -> None:
         if self.where == "cuda":
