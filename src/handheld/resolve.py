@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import sys
@@ -10,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from handheld import container, package, suite
 from handheld.errors import CaptureError, HandheldError, StepFileError
@@ -18,7 +19,9 @@ from handheld.run.batch import batch_sizes
 from handheld.run.data import DATA_SUFFIXES
 from handheld.step import Step
 
-Parts = tuple[Any, Any, Any]
+if TYPE_CHECKING:
+    from handheld.frontend.trial import Decision
+    from handheld.suite.synthetic import Parts
 
 
 class ModelSpec(ABC):
@@ -36,7 +39,7 @@ class ModelSpec(ABC):
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         """The step for these batch sizes. `batch` and `classes` are a batch and the number of classes of the data."""
 
-    def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
+    def decisions(self, batches: Sequence[Any], seed: int) -> list[Decision]:
         """The decisions of Python code on the first batch, and whether they differ on the other batches and on those of
         frontend/trial.py. Empty if there is no code that can be run again."""
         return []
@@ -120,11 +123,10 @@ class Suite(ModelSpec):
 
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         workload = self.workload
-        for option in ("classes", "vocabulary") if classes else ():
-            try:
-                workload = workload.with_options(**{option: classes})
-            except HandheldError:
-                continue  # This family does not have the option.
+        if classes:
+            for option in ("classes", "vocabulary"):
+                with contextlib.suppress(HandheldError):  # Not every family has the option.
+                    workload = workload.with_options(**{option: classes})
         if not workload.single:
             return workload.step(sizes[0], seed)  # The family itself captures a step with several updates.
         examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed) for n in sizes}
@@ -138,7 +140,7 @@ class Factory(ModelSpec):
     def __init__(self, path: Path, function: str) -> None:
         self.name, self.path, self.function = f"{path.stem}_{function}", path, function
         self.folder = path.absolute().parent
-        self._made: tuple[Any, ...] | None = None
+        self._made: tuple[Parts, Any] | None = None
         if not path.is_file():
             raise HandheldError(f"there is no file {path}")
 
@@ -172,7 +174,7 @@ class Factory(ModelSpec):
             )
         return example
 
-    def decisions(self, batches: Sequence[Any], seed: int) -> list[Any]:
+    def decisions(self, batches: Sequence[Any], seed: int) -> list[Decision]:
         import torch
 
         from handheld.frontend.closures import closure
@@ -307,7 +309,7 @@ def _shapes(batch: Any) -> str:
     return ", ".join(f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in values if hasattr(v, "shape"))
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, tuple):
         return f"a tuple of {len(value)}"
     name = type(value).__name__

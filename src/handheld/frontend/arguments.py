@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from numbers import Real
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +17,7 @@ from handheld.errors import CaptureError
 FROZEN = ("warn", "error", "accept")
 
 
-def check_model(model: Any, modules: Any) -> None:
+def check_model(model: object, modules: object) -> None:
     if isinstance(model, nn.Module):
         return
     if isinstance(model, type) or not callable(model):
@@ -32,18 +31,17 @@ def check_model(model: Any, modules: Any) -> None:
         )
 
 
-def check_modules(modules: Any) -> None:
-    given = modules.values() if isinstance(modules, Mapping) else [modules]
-    wrong = [module for module in given if not isinstance(module, nn.Module)]
-    if wrong:
-        raise CaptureError(f"modules should be an nn.Module or a dictionary of them, not {_what(wrong[0])}")
-    if any(isinstance(part, torch.jit.ScriptModule) for m in given for part in m.modules()):
-        raise CaptureError(
-            "TorchScript modules cannot be captured. Try: the nn.Module that the TorchScript module was made from"
-        )
+def check_modules(modules: object) -> None:
+    for module in modules.values() if isinstance(modules, Mapping) else [modules]:
+        if not isinstance(module, nn.Module):
+            raise CaptureError(f"modules should be an nn.Module or a dictionary of them, not {_what(module)}")
+        if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+            raise CaptureError(
+                "TorchScript modules cannot be captured. Try: the nn.Module that the TorchScript module was made from"
+            )
 
 
-def check_loss(loss: Any) -> None:
+def check_loss(loss: object) -> None:
     if loss is not None and (isinstance(loss, type) or not callable(loss)):
         raise CaptureError(
             f"the loss is {_what(loss)}; it should be a function loss(output, *targets) that returns a scalar, "
@@ -51,7 +49,7 @@ def check_loss(loss: Any) -> None:
         )
 
 
-def check_optimizer(optimizer: Any) -> None:
+def check_optimizer(optimizer: object) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise CaptureError(
             f"the optimizer is {_what(optimizer)}; it should be an optimizer from torch.optim, "
@@ -59,12 +57,12 @@ def check_optimizer(optimizer: Any) -> None:
         )
 
 
-def check_seed(seed: Any) -> None:
+def check_seed(seed: object) -> None:
     if type(seed) is not int or not -(2**31) <= seed < 2**31:
         raise CaptureError(f"seed={seed!r:.40} should be an integer that fits 32 bits")
 
 
-def check_clipping(clip_norm: Any, clip_value: Any, accumulate: Any) -> None:
+def check_clipping(clip_norm: object, clip_value: object, accumulate: object) -> None:
     for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if value is not None and not (isinstance(value, Real) and 0 < float(value) < math.inf):
             raise CaptureError(f"{name}={value!r:.40} should be a number above 0, or None")
@@ -72,7 +70,7 @@ def check_clipping(clip_norm: Any, clip_value: Any, accumulate: Any) -> None:
         raise CaptureError(f"accumulate={accumulate!r:.40} should be a whole number of batches, at least 1")
 
 
-def check_batch(batch: Any, inputs: Any) -> None:
+def check_batch(batch: object, inputs: object) -> None:
     tensors = [t for t in pytree.tree_leaves(batch) if hasattr(t, "shape")]
     if not tensors:
         raise CaptureError(
@@ -91,12 +89,12 @@ def check_batch(batch: Any, inputs: Any) -> None:
         )
 
 
-def check_frozen(frozen: Any) -> None:
+def check_frozen(frozen: object) -> None:
     if frozen not in FROZEN:
         raise CaptureError(f"frozen={frozen!r:.40} should be one of {', '.join(FROZEN)}")
 
 
-def check_call(loss: Callable[..., torch.Tensor], targets: tuple[Any, ...], inputs: int) -> None:
+def check_call(loss: Callable[..., torch.Tensor], targets: tuple[object, ...], inputs: int) -> None:
     """Raises CaptureError if the loss does not take as many targets as the batch has, before PyTorch fails."""
     call = loss.forward if isinstance(loss, nn.Module) else loss
     try:
@@ -111,7 +109,7 @@ def check_call(loss: Callable[..., torch.Tensor], targets: tuple[Any, ...], inpu
         pass  # A function written in C does not describe its arguments.
 
 
-def _what(value: Any) -> str:
+def _what(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__} itself (write {value.__name__}(...))"
     return "None" if value is None else f"a {type(value).__name__}"

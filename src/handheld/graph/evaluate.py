@@ -41,7 +41,7 @@ def evaluate(node: Node, graph: Graph, values: Mapping[int, Array]) -> list[Arra
     ]
 
 
-class _NumpyArrays(interpret.Arrays):
+class _NumpyArrays(interpret.Arrays[Array]):
     def __init__(self, buffers: dict[int, Array]) -> None:
         self.buffers = buffers
 

@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, Protocol, Self, TypeVar
 
 from handheld.graph.dtypes import BOOL, F32, I32
 from handheld.graph.graph import View
@@ -46,60 +46,79 @@ _KEEP = frozenset(
 )
 
 
-class Arrays(ABC):
+class Array(Protocol):
+    """What the interpreter uses of an array: NumPy's and PyTorch's both have it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def reshape(self, shape: Sequence[int], /) -> Self: ...
+    def clip(self, low: int, high: int, /) -> Self: ...
+    def __getitem__(self, index: Self | tuple[int | slice, ...], /) -> Self: ...
+    def __setitem__(self, index: tuple[slice, ...], value: Self, /) -> None: ...
+    def __add__(self, other: int, /) -> Self: ...
+    def __mul__(self, other: int | float, /) -> Self: ...
+    def __and__(self, other: int, /) -> Self: ...
+    def __xor__(self, other: int | Self, /) -> Self: ...
+    def __rshift__(self, other: int, /) -> Self: ...
+
+
+A = TypeVar("A", bound=Array)
+
+
+class Arrays(ABC, Generic[A]):
     """The functions that the interpreter needs from an array library. Arrays are indexed as in NumPy."""
 
     @abstractmethod
-    def strided(self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+    def strided(self, tensor: int, shape: Sequence[int], strides: Sequence[int], offset: int) -> A:
         """Returns elements of a tensor's buffer. They may share memory with it. `shape` may contain zeros."""
 
     @abstractmethod
-    def flat(self, tensor: int) -> Any:
+    def flat(self, tensor: int) -> A:
         """Returns a tensor's buffer as one dimension."""
 
     @abstractmethod
-    def full(self, shape: Sequence[int], value: float, dtype: str) -> Any: ...
+    def full(self, shape: Sequence[int], value: float, dtype: str) -> A: ...
 
     @abstractmethod
-    def arange(self, size: int) -> Any:
+    def arange(self, size: int) -> A:
         """Returns 0, 1, ... `size` - 1 as i32."""
 
     @abstractmethod
-    def cast(self, x: Any, dtype: str) -> Any: ...
+    def cast(self, x: A, dtype: str) -> A: ...
 
     @abstractmethod
-    def long(self, x: Any) -> Any:
+    def long(self, x: A) -> A:
         """Converts to 64-bit integers."""
 
     @abstractmethod
-    def expand(self, x: Any, shape: Sequence[int]) -> Any: ...
+    def expand(self, x: A, shape: Sequence[int]) -> A: ...
 
     @abstractmethod
-    def apply(self, op: str, dtype: str, args: Sequence[Any]) -> Any:
+    def apply(self, op: str, dtype: str, args: Sequence[A]) -> A:
         """Computes an arithmetic op. Arguments have the type `dtype` unless the op compares or selects."""
 
     @abstractmethod
-    def reduce(self, op: str, x: Any, axes: Sequence[int]) -> Any:
+    def reduce(self, op: str, x: A, axes: Sequence[int]) -> A:
         """Reduces over one or more axes, none of them empty. The axes stay, with size 1."""
 
 
 @dataclass(frozen=True)
-class Space:
+class Space(Generic[A]):
     """The space that a program runs over: every point of `shape`. It reduces over `axes` and reads `inputs`."""
 
     shape: Sequence[int]
     axes: Sequence[int]
     inputs: Sequence[View]
-    arrays: Arrays
+    arrays: Arrays[A]
     #: In an epilogue: the result of the op.
-    acc: Any = None
+    acc: A | None = None
 
 
-def run(program: Program, stores: Sequence[Store], space: Space) -> list[Any]:
+def run(program: Program, stores: Sequence[Store], space: Space[A]) -> list[A]:
     """Returns the stored values: over `shape` for a full store, else over the dimensions not in `axes`."""
     last = {a: i for i, instr in enumerate(program) for a in instr.args}
     kept = {store.position for store in stores}
-    values: dict[int, Any] = {}
+    values: dict[int, A] = {}
     for i, instr in enumerate(program):
         args = [values[a] for a in instr.args]
         values[i] = space.arrays.cast(_step(instr, args, space), instr.dtype)
@@ -114,7 +133,7 @@ def run(program: Program, stores: Sequence[Store], space: Space) -> list[Any]:
     ]
 
 
-def _step(instr: Instr, args: list[Any], space: Space) -> Any:
+def _step(instr: Instr, args: list[A], space: Space[A]) -> A:
     op, dtype, arrays, rank = instr.op, instr.dtype, space.arrays, len(space.shape)
     if op == "load":
         operand, guards, fill = instr.params
@@ -129,6 +148,7 @@ def _step(instr: Instr, args: list[Any], space: Space) -> Any:
     if op == "index":
         return arrays.arange(math.prod(space.shape)).reshape(list(space.shape))
     if op == "acc":
+        assert space.acc is not None, "only an epilogue has an accumulator"
         return space.acc
     if op == "random":
         return _random(instr.params[0], args, arrays)
@@ -143,18 +163,18 @@ def _step(instr: Instr, args: list[Any], space: Space) -> Any:
     return arrays.apply(op, dtype, args)
 
 
-def _random(key: int, args: list[Any], arrays: Arrays) -> Any:
+def _random(key: int, args: list[A], arrays: Arrays[A]) -> A:
     index, seed, step = (arrays.long(a) & _WORD for a in args)
     word, _ = philox((index, step), random_key(seed, key))
     return arrays.cast(word >> 8, F32) * 2.0**-24
 
 
-def random_key(seed: Any, key: int) -> Any:
+def random_key(seed: A, key: int) -> A:
     """Returns the Philox key: one word per pair of seed and random op of the step."""
     return ((seed * SEED_FACTOR) & _WORD) ^ (key & _WORD)
 
 
-def _load(view: View, guards: Sequence[Guard], fill: float, dtype: str, arrays: Arrays) -> Any:
+def _load(view: View, guards: Sequence[Guard], fill: float, dtype: str, arrays: Arrays[A]) -> A:
     """Reads the elements where all guards hold. The others are `fill`."""
     low, high = [0] * len(view.shape), list(view.shape)
     for dim, start, stop in guards:
@@ -173,14 +193,14 @@ def _load(view: View, guards: Sequence[Guard], fill: float, dtype: str, arrays: 
     return out
 
 
-def _gather(tensor: int, index: Any, dtype: str, arrays: Arrays) -> Any:
+def _gather(tensor: int, index: A, dtype: str, arrays: Arrays[A]) -> A:
     buffer = arrays.flat(tensor)
     if buffer.shape[0] == 0:
         return arrays.full(index.shape, 0, dtype)
     return buffer[arrays.long(index).clip(0, buffer.shape[0] - 1)]
 
 
-def _reduce(op: str, x: Any, dtype: str, space: Space) -> Any:
+def _reduce(op: str, x: A, dtype: str, space: Space[A]) -> A:
     axes, arrays = space.axes, space.arrays
     kept = [1 if d in axes else n for d, n in enumerate(x.shape)]
     if math.prod(space.shape[d] for d in axes) == 0:
@@ -197,7 +217,7 @@ def neutral(op: str, dtype: str) -> float:
     return {"prod": 1, "all_of": 1, "max_of": low, "min_of": high}.get(op, 0)
 
 
-def _outer(x: Any, dtype: str, space: Space) -> Any:
+def _outer(x: A, dtype: str, space: Space[A]) -> A:
     """Drops `axes` from a value that does not change along them."""
     outer = [n for d, n in enumerate(space.shape) if d not in space.axes]
     if any(x.shape[d] == 0 for d in space.axes):
@@ -206,7 +226,7 @@ def _outer(x: Any, dtype: str, space: Space) -> Any:
     return space.arrays.expand(x[first], outer)
 
 
-def philox(counter: tuple[Any, Any], key: Any) -> tuple[Any, Any]:
+def philox(counter: tuple[A, A], key: A) -> tuple[A, A]:
     """Philox2x32-10 (Salmon et al., 2011) on arrays of 64-bit integers that hold 32-bit words.
 
     A product needs all 64 bits and may become negative. Only its two 32-bit words are used.

@@ -104,7 +104,7 @@ class PyTorch(Way):
             loss = self.loss(self.model(self.x), self.y)
             middle = now()
             self.optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             end = now()
             self.optimizer.step()
             note("forward", middle - begin)

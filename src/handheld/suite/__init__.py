@@ -11,16 +11,15 @@ families need it.
 from __future__ import annotations
 
 import difflib
-from typing import Any
 
 from handheld.errors import HandheldError
 from handheld.suite.catalogue import ALIASES, WORKLOADS
-from handheld.suite.workload import SIZES, Update, Workload
+from handheld.suite.workload import SIZES, Option, Update, Workload
 
 __all__ = ["SIZES", "WORKLOADS", "Update", "Workload", "get"]
 
 
-def get(name: str, size: str | int | None = None, **options: Any) -> Workload:
+def get(name: str, size: str | int | None = None, **options: Option) -> Workload:
     """The workload of this name, for example `get("resnet18", size=224)`.
 
     `size` is "small", "paper" or a number of pixels. `options` override those of the workload.

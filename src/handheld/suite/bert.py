@@ -6,13 +6,11 @@ y[n, 2] holds the first and last token of the answer. There is dropout everywher
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import seeded
+from handheld.suite.synthetic import Parts, seeded
 
 
 class Layer(nn.Module):
@@ -71,7 +69,7 @@ def span_loss(scores: Tensor, span: Tensor) -> Tensor:
 
 def make(
     *, seed: int = 0, vocabulary: int = 1000, width: int = 128, layers: int = 2, heads: int = 2, length: int = 32
-) -> tuple[nn.Module, Any, Any]:
+) -> Parts:
     model = seeded(lambda: Bert(vocabulary, width, layers, heads), seed)
     return model, span_loss, torch.optim.AdamW(model.parameters(), lr=1e-4)
 

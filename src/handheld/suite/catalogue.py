@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from handheld.suite.workload import Workload
+from handheld.suite.workload import Options, Workload
 
 _2019, _TODAY = ("liu2019",), ("today",)
 _SMALL, _PAPER = {"size": 32, "classes": 10}, {"size": 224, "classes": 1000}
@@ -21,9 +18,9 @@ def _vision(
     about: str,
     used_in: tuple[str, ...] = _TODAY,
     tags: tuple[str, ...] = (),
-    options: Mapping[str, Any] | None = None,
-    small: Mapping[str, Any] = _SMALL,
-    paper: Mapping[str, Any] = _PAPER,
+    options: Options | None = None,
+    small: Options = _SMALL,
+    paper: Options = _PAPER,
 ) -> Workload:
     return Workload(name, family, batch, ("vision", *tags), about, options or {}, "vision", used_in, small, paper)
 
@@ -35,10 +32,10 @@ def _text(
     about: str,
     used_in: tuple[str, ...] = _TODAY,
     tags: tuple[str, ...] = (),
-    options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
     *,
-    small: Mapping[str, Any],
-    paper: Mapping[str, Any],
+    small: Options,
+    paper: Options,
 ) -> Workload:
     return Workload(name, family, batch, ("text", *tags), about, options or {}, "text", used_in, small, paper)
 
@@ -48,7 +45,7 @@ def _perceptron(name: str, *widths: int) -> Workload:
     return Workload(name, "perceptron", 32, ("small",), about, {"widths": widths}, "tabular", ("das2022",))
 
 
-def _speech(name: str, model: str, about: str, small: Mapping[str, Any], paper: Mapping[str, Any]) -> Workload:
+def _speech(name: str, model: str, about: str, small: Options, paper: Options) -> Workload:
     return Workload(name, "speech", 32, ("speech", "small"), about, {"model": model}, "speech", _TODAY, small, paper)
 
 

@@ -6,13 +6,11 @@ word that follows each.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import seeded, sgd, token_loss, tokens
+from handheld.suite.synthetic import Parts, seeded, sgd, token_loss, tokens
 
 LETTERS = 51  # In the Penn treebank.
 LETTER_WIDTH = 15
@@ -76,7 +74,7 @@ def make(
     widths: int = 4,
     length: int = 16,
     letters: int = 10,
-) -> tuple[nn.Module, Any, Any]:
+) -> Parts:
     model = seeded(lambda: CharCnn(vocabulary, width, filters, widths), seed)
     return model, token_loss, sgd(model.parameters(), 0.5)
 

@@ -3,13 +3,11 @@ outputs of all earlier layers."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import Classifier, images, seeded, sgd
+from handheld.suite.synthetic import Classifier, Parts, images, seeded, sgd
 
 
 class DenseLayer(nn.Module):
@@ -41,9 +39,7 @@ def build(classes: int = 10, depth: int = 40, growth: int = 12) -> Classifier:
     return model
 
 
-def make(
-    *, seed: int = 0, size: int = 32, classes: int = 10, depth: int = 40, growth: int = 12
-) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 10, depth: int = 40, growth: int = 12) -> Parts:
     model = seeded(lambda: build(classes, depth, growth), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 

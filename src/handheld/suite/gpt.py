@@ -6,13 +6,11 @@ exact, while GPT-2 uses the tanh approximation.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import seeded, token_loss, tokens, trainable
+from handheld.suite.synthetic import Parts, seeded, token_loss, tokens, trainable
 from handheld.suite.transformer import Block, LowRank
 
 
@@ -58,7 +56,7 @@ def make(
     heads: int = 4,
     length: int = 64,
     rank: int = 0,
-) -> tuple[nn.Module, Any, Any]:
+) -> Parts:
     model: nn.Module = seeded(lambda: Gpt(vocabulary, width, layers, heads, length, rank=rank), seed)
     if rank:
         adapt(model)

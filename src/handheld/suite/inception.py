@@ -3,13 +3,11 @@ classifiers, and with 3x3 instead of 5x5 convolutions, as in TensorFlow and PyTo
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import Classifier, images, seeded, sgd
+from handheld.suite.synthetic import Classifier, Parts, images, seeded, sgd
 
 
 def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
@@ -60,7 +58,7 @@ def build(classes: int = 10) -> Classifier:
     return model
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 10) -> Parts:
     model = seeded(lambda: build(classes), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import images, seeded, sgd
+from handheld.suite.synthetic import Parts, images, seeded, sgd
 
 
 class LeNet5(nn.Module):
@@ -27,7 +25,7 @@ class LeNet5(nn.Module):
         return scores
 
 
-def make(*, seed: int = 0, classes: int = 10) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, classes: int = 10) -> Parts:
     model = seeded(lambda: LeNet5(classes), seed)
     return model, F.cross_entropy, sgd(model.parameters(), 0.02)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
-from handheld.suite.synthetic import seeded, sgd, token_loss, tokens
+from handheld.suite.synthetic import Parts, seeded, sgd, token_loss, tokens
 
 
 class LstmLm(nn.Module):
@@ -22,9 +20,7 @@ class LstmLm(nn.Module):
         return scores
 
 
-def make(
-    *, seed: int = 0, vocabulary: int = 256, width: int = 128, length: int = 32, rate: float = 0.5
-) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, vocabulary: int = 256, width: int = 128, length: int = 32, rate: float = 0.5) -> Parts:
     model = seeded(lambda: LstmLm(vocabulary, width), seed)
     return model, token_loss, sgd(model.parameters(), rate)
 

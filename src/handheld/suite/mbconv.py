@@ -6,12 +6,10 @@ from the whole image. EfficientNet's stochastic depth (dropping blocks at random
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import Classifier, images, seeded, sgd
+from handheld.suite.synthetic import Classifier, Parts, images, seeded, sgd
 
 #: kernel, expanded channels, output channels, squeezed, activation, stride
 _V3_SMALL = (
@@ -140,9 +138,7 @@ def build(classes: int, model: str) -> Classifier:
     return network
 
 
-def make(
-    *, seed: int = 0, size: int = 32, classes: int = 10, model: str = "efficientnet_b0"
-) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 10, model: str = "efficientnet_b0") -> Parts:
     network = seeded(lambda: build(classes, model), seed)
     return network, F.cross_entropy, sgd(network.parameters())
 

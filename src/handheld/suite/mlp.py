@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import images, seeded, sgd
+from handheld.suite.synthetic import Parts, images, seeded, sgd
 
 WIDTHS = (256, 128)
 
@@ -20,7 +19,7 @@ def build(*, classes: int = 10, widths: Sequence[int] = WIDTHS) -> nn.Sequential
     return nn.Sequential(*layers, nn.Linear(widths[-1] if widths else 784, classes))
 
 
-def make(*, seed: int = 0, classes: int = 10, widths: Sequence[int] = WIDTHS) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, classes: int = 10, widths: Sequence[int] = WIDTHS) -> Parts:
     model = seeded(lambda: build(classes=classes, widths=widths), seed)
     return model, F.cross_entropy, sgd(model.parameters(), 0.02)
 

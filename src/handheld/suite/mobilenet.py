@@ -6,13 +6,11 @@ frozen, batch norm keeps its statistics.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from handheld.errors import HandheldError
-from handheld.suite.synthetic import Classifier, images, seeded, sgd, trainable
+from handheld.suite.synthetic import Classifier, Parts, images, seeded, sgd, trainable
 
 #: expansion, channels, blocks, stride of the first block
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -92,7 +90,7 @@ def tuned(model: Classifier, tune: str) -> nn.Module:
     return Frozen(model).train()
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10, tune: str = "all") -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 10, tune: str = "all") -> Parts:
     model = tuned(seeded(lambda: build(classes), seed), tune)
     return model, F.cross_entropy, sgd(trainable(model))
 

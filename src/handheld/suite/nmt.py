@@ -7,12 +7,10 @@ x[n, 2 t] holds the sentence and then the translation so far; y[n, t] holds the 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from handheld.suite.synthetic import seeded, token_loss, tokens
+from handheld.suite.synthetic import Parts, seeded, token_loss, tokens
 
 
 class Nmt(nn.Module):
@@ -39,9 +37,7 @@ class Nmt(nn.Module):
         return words
 
 
-def make(
-    *, seed: int = 0, words: int = 300, vocabulary: int = 300, width: int = 64, length: int = 12
-) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, words: int = 300, vocabulary: int = 300, width: int = 64, length: int = 12) -> Parts:
     model = seeded(lambda: Nmt(words, vocabulary, width), seed)
     return model, token_loss, torch.optim.Adam(model.parameters(), lr=1e-3)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import patterns, seeded, sgd
+from handheld.suite.synthetic import Parts, patterns, seeded, sgd
 
 WIDTHS = (16, 16)
 
@@ -25,7 +24,7 @@ def build(widths: Sequence[int] = WIDTHS) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def make(*, seed: int = 0, widths: Sequence[int] = WIDTHS) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, widths: Sequence[int] = WIDTHS) -> Parts:
     model = seeded(lambda: build(widths), seed)
     return model, F.cross_entropy, sgd(model.parameters(), 0.02)
 

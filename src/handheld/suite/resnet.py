@@ -3,12 +3,10 @@ images, with a 3x3 stem."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import Classifier, images, seeded, sgd
+from handheld.suite.synthetic import Classifier, Parts, images, seeded, sgd
 
 DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
@@ -77,9 +75,7 @@ def build(classes: int = 10, depth: int = 18, small_stem: bool = False) -> Class
     return model
 
 
-def make(
-    *, seed: int = 0, size: int = 32, classes: int = 10, depth: int = 18, small_stem: bool = False
-) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 10, depth: int = 18, small_stem: bool = False) -> Parts:
     model = seeded(lambda: build(classes, depth, small_stem), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 

@@ -5,12 +5,10 @@ The input is 49 or 25 frames of ten features. DS-CNN has depthwise separable con
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import Classifier, patterns, seeded, sgd
+from handheld.suite.synthetic import Classifier, Parts, patterns, seeded, sgd
 
 FEATURES = 10
 FRAMES = {"ds_cnn": 49, "gru": 25}
@@ -43,7 +41,7 @@ def build(classes: int, model: str, width: int) -> nn.Module:
     return ds_cnn(classes, width) if model == "ds_cnn" else Gru(classes, width)
 
 
-def make(*, seed: int = 0, classes: int = 12, model: str = "ds_cnn", width: int = 64) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, classes: int = 12, model: str = "ds_cnn", width: int = 64) -> Parts:
     network = seeded(lambda: build(classes, model, width), seed)
     return network, F.cross_entropy, sgd(network.parameters(), 0.02)
 

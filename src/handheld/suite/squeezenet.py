@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import images, seeded, sgd
+from handheld.suite.synthetic import Parts, images, seeded, sgd
 
 
 class Fire(nn.Module):
@@ -60,7 +58,7 @@ def _pool() -> nn.Module:
     return nn.MaxPool2d(3, 2, ceil_mode=True)
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 10) -> Parts:
     model = seeded(lambda: SqueezeNet(classes), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 

@@ -7,13 +7,15 @@ before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 M = TypeVar("M")
+#: A model, its loss and its optimizer: `loss(model(*inputs), target)` is a scalar.
+Parts = tuple[nn.Module, Callable[..., Tensor], torch.optim.Optimizer]
 
 
 def seeded(make: Callable[[], M], seed: int) -> M:
@@ -23,7 +25,7 @@ def seeded(make: Callable[[], M], seed: int) -> M:
         return make()
 
 
-def sgd(parameters: Iterable[Any], rate: float = 0.01) -> torch.optim.Optimizer:
+def sgd(parameters: Iterable[nn.Parameter], rate: float = 0.01) -> torch.optim.Optimizer:
     """The default optimizer of the suite."""
     return torch.optim.SGD(parameters, lr=rate, momentum=0.9)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import seeded, sgd, token_loss, tokens
+from handheld.suite.synthetic import Parts, seeded, sgd, token_loss, tokens
 
 MASK = 0  # The token that replaces a masked one.
 
@@ -83,7 +81,7 @@ def make(
     heads: int = 4,
     length: int = 128,
     dropout: float = 0.1,
-) -> tuple[nn.Module, Any, Any]:
+) -> Parts:
     model = seeded(lambda: Encoder(vocabulary, width, layers, heads, length, dropout), seed)
     return model, token_loss, sgd(model.parameters())
 

@@ -3,13 +3,11 @@ image."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import seeded, sgd
+from handheld.suite.synthetic import Parts, seeded, sgd
 
 
 def double(inputs: int, outputs: int) -> nn.Sequential:
@@ -45,7 +43,7 @@ class UNet(nn.Module):
         return scores
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 2, width: int = 16) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 2, width: int = 16) -> Parts:
     model = seeded(lambda: UNet(classes, width), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 

@@ -6,12 +6,10 @@ convolution has no stride, and the classifier is small (`hidden`, `grid`).
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import images, seeded, sgd
+from handheld.suite.synthetic import Parts, images, seeded, sgd
 
 VGG = {
     16: (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0),
@@ -71,7 +69,7 @@ def build(classes: int, depth: int, hidden: int = 4096, grid: int = 0, size: int
 
 def make(
     *, seed: int = 0, size: int = 224, classes: int = 1000, depth: int = 16, hidden: int = 4096, grid: int = 0
-) -> tuple[nn.Module, Any, Any]:
+) -> Parts:
     model = seeded(lambda: build(classes, depth, hidden, grid, size), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 

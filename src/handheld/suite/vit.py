@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import images, seeded
+from handheld.suite.synthetic import Parts, images, seeded
 from handheld.suite.transformer import Block
 
 
@@ -38,7 +36,7 @@ def make(
     width: int = 192,
     layers: int = 4,
     heads: int = 3,
-) -> tuple[nn.Module, Any, Any]:
+) -> Parts:
     model = seeded(lambda: Vit(classes, size, patch, width, layers, heads), seed)
     return model, F.cross_entropy, torch.optim.AdamW(model.parameters(), lr=5e-4)
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from handheld.errors import HandheldError
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from handheld.frontend.capture import Capture
     from handheld.step import Step
+    from handheld.suite.synthetic import Parts
 
-Modules = dict[str, Any]
+Modules = dict[str, "nn.Module"]
+Batch = tuple["torch.Tensor", ...]
+#: Options of a family are keyword arguments of its `make`.
+Option = int | float | str | Sequence[int]
+Options = Mapping[str, Option]
 SIZES = ("small", "paper")
 
 
@@ -24,8 +32,8 @@ class Update:
     """One update of a step: its graph, its loss, its optimizer, and its part of a batch."""
 
     graph: str
-    loss: Callable[[Modules, Any], Any]
-    optimizer: Callable[[Modules], Any]
+    loss: Callable[[Modules, Batch], torch.Tensor]
+    optimizer: Callable[[Modules], torch.optim.Optimizer]
     takes: tuple[int, ...]
 
 
@@ -42,14 +50,14 @@ class Workload:
     default_batch: int
     tags: tuple[str, ...]
     about: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
     #: vision, text, speech, rl or tabular
     domain: str = "vision"
     #: Where it comes from: das2022 or liu2019 (the two studies), or today.
     used_in: tuple[str, ...] = ("today",)
     #: Options of the two sizes that every workload has, with the same names in both.
-    small: Mapping[str, Any] = field(default_factory=dict)
-    paper: Mapping[str, Any] = field(default_factory=dict)
+    small: Options = field(default_factory=dict)
+    paper: Options = field(default_factory=dict)
     #: The size that was chosen, or pixels; "" for the defaults of the family.
     size: str = ""
 
@@ -58,14 +66,14 @@ class Workload:
         """Whether a step is one update of one model."""
         return hasattr(self._module(), "make")
 
-    def make(self, seed: int = 0) -> tuple[Any, Any, Any]:
+    def make(self, seed: int = 0) -> Parts:
         """(model, loss, optimizer): `loss(model(*inputs), target)` is a scalar."""
         module = self._module()
         if not self.single:
             raise HandheldError(
                 f"{self.name} has several updates and no single loss. Try: suite.get({self.name!r}).step()"
             )
-        result: tuple[Any, Any, Any] = module.make(seed=seed, **self.options)
+        result: Parts = module.make(seed=seed, **self.options)
         return result
 
     def parts(self, seed: int = 0) -> tuple[Modules, tuple[Update, ...]]:
@@ -76,7 +84,7 @@ class Workload:
             return module.modules(seed, **self.options), module.UPDATES
         model, loss, optimizer = self.make(seed)
 
-        def again(modules: Modules) -> Any:
+        def again(modules: Modules) -> torch.optim.Optimizer:
             """The same optimizer for a copy of the model."""
             if modules[""] is model:
                 return optimizer
@@ -89,13 +97,13 @@ class Workload:
         update = Update("train", lambda m, b: loss(m[""](b[0]), b[1]), again, (0, 1))
         return {"": model}, (update,)
 
-    def batch(self, n: int | None = None, seed: int = 0) -> tuple[Any, ...]:
+    def batch(self, n: int | None = None, seed: int = 0) -> Batch:
         """Synthetic tensors that a model can learn from. The same seed gives the same tensors."""
         size = self.default_batch if n is None else n
-        result: tuple[Any, ...] = self._module().batch(size, seed, **self.options)
+        result: Batch = self._module().batch(size, seed, **self.options)
         return result
 
-    def runs(self, batch: tuple[Any, ...]) -> list[tuple[str, tuple[Any, ...]]]:
+    def runs(self, batch: Batch) -> list[tuple[str, Batch]]:
         """The graphs that one training step runs, in order, each with its part of a batch of this workload."""
         if self.single:
             return [("train", batch)]
@@ -114,9 +122,9 @@ class Workload:
 
         return capture(*self.make(seed), self.batch(size, seed), seed=seed, name=self.name, evaluate=evaluate)
 
-    def with_options(self, size: str | int | None = None, **options: Any) -> Workload:
+    def with_options(self, size: str | int | None = None, **options: Option) -> Workload:
         """The same family at a size (small, paper, or pixels) and with other options."""
-        named: Mapping[str, Any] = {}
+        named: Options = {}
         if isinstance(size, str) and not size.isdigit():
             if size not in SIZES:
                 raise HandheldError(
@@ -133,7 +141,7 @@ class Workload:
             self, options={**self.options, **named, **options}, size=self.size if size is None else str(size)
         )
 
-    def _check(self, options: Mapping[str, Any]) -> None:
+    def _check(self, options: Options) -> None:
         known = [
             name
             for name, parameter in inspect.signature(self._module().batch).parameters.items()
@@ -153,14 +161,14 @@ class Workload:
             ) from error
 
 
-def record_updates(modules: Modules, updates: tuple[Update, ...], batch: tuple[Any, ...], seed: int) -> Capture:
+def record_updates(modules: Modules, updates: tuple[Update, ...], batch: Batch, seed: int) -> Capture:
     """Several updates, captured over one state."""
     from handheld.frontend.capture import Capture
 
     capture = Capture(modules, seed)
     for update in updates:
 
-        def fn(b: Any, loss: Callable[[Modules, Any], Any] = update.loss) -> Any:
+        def fn(b: Batch, loss: Callable[[Modules, Batch], torch.Tensor] = update.loss) -> torch.Tensor:
             return loss(modules, b)
 
         capture.train(fn, update.optimizer(modules), tuple(batch[i] for i in update.takes), update.graph)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from handheld.suite.synthetic import Classifier, images, seeded, sgd
+from handheld.suite.synthetic import Classifier, Parts, images, seeded, sgd
 
 
 def separable(inputs: int, outputs: int) -> list[nn.Module]:
@@ -68,7 +66,7 @@ def build(classes: int = 10, middle: int = 8) -> Classifier:
     return model
 
 
-def make(*, seed: int = 0, size: int = 32, classes: int = 10, middle: int = 8) -> tuple[nn.Module, Any, Any]:
+def make(*, seed: int = 0, size: int = 32, classes: int = 10, middle: int = 8) -> Parts:
     model = seeded(lambda: build(classes, middle), seed)
     return model, F.cross_entropy, sgd(model.parameters())
 

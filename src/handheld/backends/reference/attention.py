@@ -40,7 +40,7 @@ def _kept(attrs: Attrs, like: T, rest: Sequence[T]) -> T | None:
     p: float = attrs["dropout"]
     if not p:
         return None
-    seed, step = (int(x) & _WORD for x in rest[-2:])
+    seed, step = (x.reshape(()).long() & _WORD for x in rest[-2:])
     index = torch.arange(like.numel(), device=like.device).reshape(like.shape) & _WORD
     word, _ = philox((index, step), random_key(seed, attrs["key"]))
     number = (word >> 8).to(torch.float32) * 2.0**-24

@@ -11,7 +11,7 @@ from handheld.graph.dtypes import DTYPES, F32, I32
 from handheld.graph.graph import View
 
 
-class TorchArrays(interpret.Arrays):
+class TorchArrays(interpret.Arrays[torch.Tensor]):
     """The tensors of a graph. f32 is computed in `float_dtype`."""
 
     def __init__(
