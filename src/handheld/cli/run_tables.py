@@ -199,7 +199,7 @@ def ops(run: Run, count: int) -> Table:
     rest = rows[count:]
     if rest:
         table.add_row(
-            f"and {output.count(len(rest), 'op')} more",
+            output.count(len(rest), "more op"),
             "",
             f"{sum(r.ms or 0.0 for r in rest):.3f}",
             f"{sum(r.share or 0.0 for r in rest):.1%}",

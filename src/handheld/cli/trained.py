@@ -58,7 +58,7 @@ def introduce(job: Job, trainer: Trainer) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training came to."""
+    """The result of a training run."""
 
     model: str
     data: str
@@ -143,7 +143,7 @@ def print_result(result: Trained, history: History, dataset: DataSet, checkpoint
     scale = result.loss_scale
     if scale:
         skipped = output.count(scale.skipped_steps, "step")
-        rows.append(("half", f"{skipped} skipped; loss scale  {scale.scale:,g}"))
+        rows.append(("half", f"{skipped} skipped; loss scale {scale.scale:,g}"))
     if result.dropped_per_epoch:
         rows.append(
             ("dropped", f"{output.count(result.dropped_per_epoch, 'sample')} per epoch: the last batch was incomplete")
