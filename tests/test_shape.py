@@ -63,3 +63,9 @@ def test_pages_name_files_that_exist() -> None:
     named = {(page.name, found) for page in pages() for found in path.findall(page.read_text())}
     assert len(named) > 50, "pages name files"
     assert {(page, found) for page, found in named if not (ROOT / found).exists()} == set()
+
+
+def test_names_of_test_modules_are_unique() -> None:
+    """pytest imports test modules by their names alone: of two with one name, the second cannot be imported."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
