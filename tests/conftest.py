@@ -1,4 +1,4 @@
-"""Options of the test suite."""
+"""The environment and the options of the test suite."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from pathlib import Path
 
 import pytest
 
-# what was tuned on this machine must not decide which kernels are tested
+# Tuning records of this machine must not decide which kernels are tested.
 os.environ["HANDHELD_CACHE"] = tempfile.mkdtemp(prefix="handheld-test-")
 
-# PyTorch's idle threads sleep instead of spinning: with a process per core, spinning takes most of the time
+# PyTorch's idle threads sleep instead of spinning. With one process per core, spinning would take most of the time.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# the filter of pyproject.toml, for the processes that tests start
+# The filter of pyproject.toml, for the processes that tests start.
 os.environ["PYTHONWARNINGS"] = "error:programs built separately"
 
 
-# a shell's job in the background ignores Ctrl-C, and so would all that tests start
+# A background job of a shell ignores Ctrl-C, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-#: What runs here runs in real time, against clocks and signals, on machines that are shared: a
-#: test that fails is run again, at most twice, and shown as R. Op cases, kernels, passes and whole
-#: models never are.
+#: Tests that depend on clocks and signals, on machines that are shared. A failed test here runs again, at
+#: most twice, and is shown as R. Op cases, kernels, passes and whole models are never run again.
 REAL_TIME = (
     "bench/",
     "cli/",
@@ -46,10 +45,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-cases", action="store_true", help="every op case on OpenCL, not a sample")
+    parser.addoption("--all-cases", action="store_true", help="run every op case on OpenCL, not a sample")
     parser.addoption(
         "--all-variants",
         action="store_true",
-        help="every op case on OpenCL with every variant of its kernels, not a sample: hours",
+        help="run every op case on OpenCL with every variant of its kernels, not a sample; takes hours",
     )
-    parser.addoption("--shard", default="1/1", help="of the op cases on OpenCL: which part of how many, as 1/4")
+    parser.addoption("--shard", default="1/1", help="run one part of the op cases on OpenCL, such as 1/4")

@@ -1,8 +1,8 @@
-"""The op cases: every lowering on prime and awkward shapes, for tests and benchmarks.
+"""The op cases: every lowering on prime and awkward shapes.
 
-A case makes a function (or an nn.Module) and its tensors. What the harness (tests/cases/check.py) does
-with it: outputs are summed with fixed random weights into a loss; outputs and the gradient of every
-floating-point tensor and parameter are compared with PyTorch in float64.
+A case creates a function (or an nn.Module) and its tensors. `check.py` sums the outputs with fixed random
+weights into a loss, and compares the outputs and the gradient of every floating-point tensor and parameter
+with PyTorch in float64.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an op case is, and short ways to write one."""
+"""The definition of an op case, and helpers to write one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Made = tuple[Callable[..., Any], list[torch.Tensor]]
 
 @dataclass(frozen=True)
 class Case:
-    """`make` gives a function or module and its tensors; it is called under a fixed seed."""
+    """An op case. `make` returns a function or module and its tensors; it is called with a fixed seed."""
 
     name: str
     make: Callable[[], Made]
-    #: reductions so long that 1e-4 is what float32 can do
+    #: for reductions so long that float32 reaches only 1e-4
     long: bool = False
-    #: constants that are float32 in the graph (interpolation weights): not exact in float64
+    #: for constants that are float32 in the graph, such as interpolation weights: not exact in float64
     rounded: bool = False
 
 
@@ -34,12 +34,12 @@ def collect(*groups: Iterable[Case]) -> dict[str, Case]:
 
 
 def of(name: str, fn: Callable[..., Any], *tensors: Callable[[], torch.Tensor], **flags: bool) -> Case:
-    """A function of tensors that are made when its turn comes."""
+    """A case of a function; its tensors are created when the case runs."""
     return Case(name, lambda: (fn, [make() for make in tensors]), **flags)
 
 
 def module(name: str, make: Callable[[], nn.Module], *tensors: Callable[[], torch.Tensor], **flags: bool) -> Case:
-    """A module of tensors."""
+    """A case of a module; its tensors are created when the case runs."""
     return Case(name, lambda: (make(), [t() for t in tensors]), **flags)
 
 
@@ -52,7 +52,7 @@ def positive(*shape: int) -> Callable[[], torch.Tensor]:
 
 
 def inside(*shape: int) -> Callable[[], torch.Tensor]:
-    """Within (-0.9, 0.9)."""
+    """Numbers within (-0.9, 0.9)."""
     return lambda: torch.rand(shape) * 1.8 - 0.9
 
 
@@ -65,5 +65,5 @@ def mask(*shape: int) -> Callable[[], torch.Tensor]:
 
 
 def cl(*shape: int) -> Callable[[], torch.Tensor]:
-    """Channels last in memory."""
+    """With channels last in memory."""
     return lambda: torch.randn(shape).to(memory_format=torch.channels_last)

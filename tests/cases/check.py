@@ -1,4 +1,4 @@
-"""Runs op cases: captured, on a device, against PyTorch in float64."""
+"""Captures op cases, runs them on a device and compares them with PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Results = dict[str, np.ndarray]
 
 
 class Held(nn.Module):
-    """A case as a model: its floating-point tensors are parameters, so that they get gradients."""
+    """A case as a model whose floating-point tensors are parameters, so that they get gradients."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Held(nn.Module):
         fn, tensors = case.make()
         self.fn = fn if isinstance(fn, nn.Module) else None
         self.call: Callable[..., Any] = fn
-        self.places: list[tuple[bool, int]] = []  # (is a parameter, its number)
+        self.places: list[tuple[bool, int]] = []  # (whether it is a parameter, its index)
         self.given = nn.ParameterList()
         self.batch: list[torch.Tensor] = []
         for tensor in tensors:
@@ -42,7 +42,7 @@ class Held(nn.Module):
                 self.batch.append(tensor)
 
     def forward(self, batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """All outputs, and the gradients of their sum with fixed random weights."""
+        """All outputs, and the gradients of their sum weighted with fixed random numbers."""
         tensors = [self.given[n] if trained else batch[n] for trained, n in self.places]
         call = self.fn if self.fn is not None else self.call
         outputs = [o for o in pytree.tree_leaves(call(*tensors)) if isinstance(o, torch.Tensor)]
@@ -64,7 +64,7 @@ def _weights(number: int, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def reference(held: Held, dtype: torch.dtype = torch.float64) -> Results:
-    """PyTorch itself, from the same float32 values."""
+    """The results of PyTorch in `dtype`, from the same float32 values."""
     twin = copy.deepcopy(held).to(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -74,7 +74,7 @@ def reference(held: Held, dtype: torch.dtype = torch.float64) -> Results:
 
 
 def captured(held: Held, name: str = "case") -> Step:
-    """The case as a graph of its own, without a loss or an optimizer."""
+    """The case as a step with one graph, without a loss or an optimizer."""
     builder = Capture(held)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -83,7 +83,7 @@ def captured(held: Held, name: str = "case") -> Step:
 
 
 def run(step: Step, held: Held, device: str, **options: Any) -> Results:
-    """One run on a device."""
+    """The results of one run on a device."""
     return run_plan(step.plan(device), held, **options)
 
 
@@ -104,11 +104,11 @@ def _wide(value: np.ndarray) -> np.ndarray:
 
 
 def differences(got: Results, want: Results, limit: float) -> list[str]:
-    """What differs by more than `limit` in relative norm; what is missing."""
+    """The results that differ by more than `limit` in relative norm, and those that are missing."""
     found = []
     for name, value in want.items():
         if name not in got:
-            if not name.startswith("gradient ") or np.any(value):  # PyTorch writes zeros where nothing flows
+            if not name.startswith("gradient ") or np.any(value):  # PyTorch writes zeros where no gradient flows.
                 found.append(f"{name} is missing")
             continue
         other = got[name].reshape(value.shape)
@@ -126,7 +126,7 @@ def differences(got: Results, want: Results, limit: float) -> list[str]:
 
 
 def limit_of(case: Case, exact: bool) -> float:
-    """What a result may differ by from float64."""
+    """The largest allowed difference of a result from float64."""
     if exact:
         return 1e-6 if case.rounded else 1e-12
     return 1e-4 if case.long else 1e-5

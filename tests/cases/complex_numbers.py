@@ -1,4 +1,4 @@
-"""Complex numbers and Fourier transforms; what is held are real tensors."""
+"""Complex numbers and Fourier transforms. The tensors of the cases are real."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _shown(x: T) -> T:
 
 
 def _rotary(x: T, turn: T) -> T:
-    """Rotary position embedding as Llama's first code has it."""
+    """Rotary position embedding as in Llama's first code."""
     pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(turn), turn)).flatten(-2)
 

@@ -1,4 +1,4 @@
-"""Views, joining, padding, indexing, gathering, scattering, and what autograd can do."""
+"""Views, joining, padding, indexing, gathering, scattering, and special uses of autograd."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class _Square(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
-        return 3 * x * g  # not the true gradient: it must be this one that is used
+        return 3 * x * g  # Not the true gradient, so that the case fails unless this function is used.
 
 
 def _autograd() -> Iterator[Case]:

@@ -66,7 +66,7 @@ def _matmul() -> Iterator[Case]:
 def _grouped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Rows in three groups, the second empty, each with its own matrix."""
     ends = torch.tensor([4, 4, 9], dtype=torch.int32)
-    if x.dtype == torch.float64:  # PyTorch has no kernel for it
+    if x.dtype == torch.float64:  # PyTorch has no kernel for float64.
         return torch.cat([x[:4] @ w[0], x[4:] @ w[2]])
     return torch._grouped_mm(x, w, ends)
 
@@ -246,7 +246,7 @@ def _transformers() -> Iterator[Case]:
 
 
 def _attend(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Looked up when it is called: what capture has put in its place."""
+    """Looks the function up at the call, so that capture's replacement is found."""
     return F.scaled_dot_product_attention(*tensors, **options)
 
 

@@ -12,7 +12,7 @@ T = torch.Tensor
 
 
 def square(*shape: int) -> Callable[[], T]:
-    """Matrices whose systems lose no digits."""
+    """Well-conditioned square matrices."""
     return lambda: torch.randn(*shape, shape[-1]) + 3 * torch.eye(shape[-1])
 
 

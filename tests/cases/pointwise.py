@@ -110,7 +110,7 @@ def _unary() -> Iterator[Case]:
     for name, make in _ACTIVATIONS.items():
         yield module(
             f"activation {name}", make, normal(2, 6, 3, 5), rounded=name == "hardsigmoid"
-        )  # PyTorch's 1/6 is float32
+        )  # PyTorch's constant 1/6 is float32.
     yield of("activation rrelu eval", lambda x: F.rrelu(x, training=False), normal(*S))
     yield of("activation inplace", lambda x: F.relu_(F.silu(x * 2, inplace=True)), normal(*S))
     yield of("activation channels last", lambda x: F.gelu(x).mul(2), cl(2, 5, 3, 4))

@@ -53,7 +53,7 @@ def _reductions() -> Iterator[Case]:
     yield of("reduce median", lambda x: x.median(1).values + x.median(), normal(3, 7))
     yield of("reduce kthvalue", lambda x: x.kthvalue(2, 1).values, normal(3, 7))
     yield of("reduce histc", lambda x: torch.histc(x.detach(), 5, -2, 2), normal(31))
-    # PyTorch 2.11 has no derivative of aminmax
+    # PyTorch 2.11 has no derivative of aminmax.
     yield of("reduce aminmax", lambda x, y: x.detach().aminmax(dim=1).max - y.max(), normal(3, 7), normal(3, 7))
 
 

@@ -14,14 +14,14 @@ from handheld.backends.base import describe
 from handheld.passes import half
 from handheld.run.verify import verify_plan
 
-SAMPLE = 60  # on OpenCL, unless --all-cases: building kernels takes most of the time
+SAMPLE = 60  # cases on OpenCL without --all-cases; building kernels takes most of the time
 HALF_SAMPLE = 4
 WIDTH_SAMPLE = 8
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_exact(name: str) -> None:
-    """The graph in float64 gives what PyTorch gives in float64: capture itself is right."""
+    """The graph in float64 gives the results of PyTorch in float64, so capture itself is right."""
     held = Held(CASES[name])
     got = run(captured(held), held, "reference:cpu", float64=True)
     assert not differences(got, reference(held), limit_of(CASES[name], exact=True))
@@ -53,10 +53,10 @@ def test_opencl(case: str) -> None:
 
 
 def test_the_other_width(conv_case: str) -> None:
-    """CPUs with registers of 16 floats and with smaller ones have kernels of their own."""
+    """CPUs with registers of 16 floats and CPUs with smaller registers have different kernels."""
     caps = describe("opencl")
     if caps.kind != "cpu":
-        pytest.skip("kernels for CPUs, and this is none")
+        pytest.skip("the kernels are for CPUs, and this device is not a CPU")
     caps = replace(caps, vector_width=8 if caps.vector_width >= 16 else 16)
     held = Held(CASES[conv_case])
     got = run_plan(captured(held).plan("opencl", caps=caps), held)
@@ -64,8 +64,8 @@ def test_the_other_width(conv_case: str) -> None:
 
 
 def test_halves(half_case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every node with all its tensors in halves, however small, against PyTorch in float64 on the
-    same halves: results that are stored in halves within 2^-11, others within float32."""
+    """Every node with all its tensors in halves, even small ones, against PyTorch in float64 on the same halves:
+    results that are stored in halves within 2^-11, others within float32."""
     monkeypatch.setattr(half, "LEAST", 1)
     held = Held(CASES[half_case])
     plan = captured(held).plan("opencl", precision="half", isolate=True)

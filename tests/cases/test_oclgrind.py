@@ -1,4 +1,4 @@
-"""A seeded sample of the op cases under Oclgrind; `scripts/oclgrind` runs all of them."""
+"""A random sample of the op cases, with a fixed seed, under Oclgrind; `scripts/oclgrind` runs all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Op cases over every variant that the tuner may choose: a seeded sample, or --all-variants."""
+"""Op cases with the variants that the tuner may choose: a random sample with a fixed seed, or --all-variants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cases.variants import DESCRIPTIONS, Variants, described, in_shard
 from handheld.backends.base import describe
 from handheld.device import DeviceCaps
 
-SAMPLE = 3  # cases a description, one turn each: building kernels takes most of the time
+SAMPLE = 3  # cases per description, one turn each; building kernels takes most of the time
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -35,7 +35,7 @@ def taken_for(kind: str) -> DeviceCaps:
     own = describe("opencl")
     caps = described(own, kind)
     if own.kind == "gpu" and caps.kind == "cpu":
-        pytest.skip("a GPU is not asked to run what is for CPUs: NVIDIA's driver refuses it")
+        pytest.skip("kernels for CPUs do not run on a GPU: NVIDIA's driver refuses them")
     return caps
 
 

@@ -1,10 +1,10 @@
-"""Runs op cases on Oclgrind, each tensor in memory of its own. Started by scripts/oclgrind.
+"""Runs op cases on Oclgrind, with each tensor in its own memory. scripts/oclgrind starts this module.
 
     PYTHONPATH=tests python -m cases.under_oclgrind [--sample N] [--seed S] [--only TEXT] [--halves]
                                                     [--variants N] [--shard I/N]
 
-Oclgrind writes invalid accesses and data races to its log; this prints what it ran and exits with
-1 if a result is wrong.
+Oclgrind writes invalid accesses and data races to its log. This module prints the cases that it ran and
+exits with 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from handheld.backends.base import describe
 from handheld.backends.opencl import programs
 from handheld.passes import half
 
-#: too long for a simulator that runs one instruction at a time
+#: cases with more work than this take too long in a simulator that runs one instruction at a time
 LIMIT = 60_000
-#: what a result may differ by: the simulator's own functions are less exact
+#: the allowed difference of a result; the simulator's functions are less exact
 LOOSE = 1e-3
-HALF_LOOSE = 2e-2  # some roundings of 2^-11, one after the other
+HALF_LOOSE = 2e-2  # several roundings of 2^-11 in a row
 
 
 def work(step) -> int:
-    """Roughly how many points all kernels of a step visit."""
+    """Roughly the number of points that all kernels of a step visit."""
     graph = step.graphs["case"]
     total = 0
     for node in graph.nodes:
@@ -48,7 +48,7 @@ def work(step) -> int:
 
 
 def without_vectors() -> None:
-    """Oclgrind computes clang's masked vector loads wrongly: here loops stay loops."""
+    """Turns off the vectorisation of loops, because Oclgrind computes clang's masked vector loads wrongly."""
     build = programs.build
 
     def build_plainly(context, text):
@@ -62,11 +62,15 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
-    parser.add_argument("--halves", action="store_true", help="everything between nodes as f16")
+    parser.add_argument("--halves", action="store_true", help="store all tensors between nodes as f16")
     parser.add_argument(
-        "--variants", type=int, default=0, metavar="N", help="also N variants a case and description, drawn by the seed"
+        "--variants",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also N variants per case and description, chosen by the seed",
     )
-    parser.add_argument("--shard", default="1/1", help="which part of how many, as 1/4")
+    parser.add_argument("--shard", default="1/1", help="run one part, such as 1/4")
     options = parser.parse_args()
     half.LEAST = 1
     precision, limit = ("half", HALF_LOOSE) if options.halves else ("float32", LOOSE)

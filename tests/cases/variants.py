@@ -1,7 +1,7 @@
-"""Every variant that the tuner may choose: op cases, descriptions of devices, candidates.
+"""Runs op cases with every variant that the tuner may choose, for several descriptions of devices.
 
-A case has as many turns as its nodes have candidates at most: in turn n each node that has variants
-runs its n-th. The choices reach the plan as the tuner's do, by a record.
+A case has as many turns as its node with the most candidates. In turn n, each node that has variants runs
+its n-th one. The choices reach the plan through a tuning record, as the tuner's do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from handheld.plan.signature import signature
 from handheld.plan.tuning import Entry, TuningRecord
 from handheld.step import Step
 
-#: what decides which variants there are; everything else is the device's own
+#: the properties that decide which variants exist; all others are those of the real device
 DESCRIPTIONS: Mapping[str, Mapping[str, Any]] = {
     "own": {},
     "cpu": {"kind": "cpu", "vector_width": 8},
@@ -41,7 +41,7 @@ DESCRIPTIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def described(caps: DeviceCaps, name: str) -> DeviceCaps:
-    """The device in hand, taken for one of a kind; never for more than it is."""
+    """The real device described as another kind, within the limits of the real device."""
     changed = dict(DESCRIPTIONS[name])
     for key in ("max_work_group", "local_mem_bytes", "images"):
         if key in changed:
@@ -50,7 +50,7 @@ def described(caps: DeviceCaps, name: str) -> DeviceCaps:
 
 
 class Variants:
-    """A case on a device, and its turns."""
+    """The turns of a case on a device."""
 
     def __init__(
         self, case: Case, device: str, caps: DeviceCaps, isolate: bool = False, limit: float | None = None
@@ -69,7 +69,7 @@ class Variants:
         self.turns = max((len(found) for found in self.offered.values()), default=0)
 
     def wrong(self, turns: Iterable[int]) -> list[str]:
-        """What differs from float64, with the choices that made it."""
+        """The results that differ from float64, with the choices of that turn."""
         want, start, found = reference(self.held), dict(self.step.values), []
         for turn in turns:
             self.step.values.update(start)
@@ -92,8 +92,8 @@ class Variants:
 
 
 def in_shard(name: str, shard: str) -> bool:
-    """Whether a case belongs to part i of n, `i/n`."""
+    """Whether a case belongs to part i of n; the shard is written `i/n`."""
     part, _, parts = shard.partition("/")
     if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
-        raise ValueError(f"--shard {shard}: which of how many, for example 1/4")
+        raise ValueError(f"--shard {shard} is not a part of the cases. Try: --shard 1/4")
     return random.Random(name).randrange(int(parts)) == int(part) - 1

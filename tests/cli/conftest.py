@@ -1,4 +1,4 @@
-"""A folder with a factory to work in, and the command in it."""
+"""Fixtures of the command tests: a work folder with a factory, and a function that runs commands in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.commands import BLOCK_TORCH, FACTORY
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory) -> Path:
-    """A folder with a user's file and data, and what the commands make of them."""
+    """A folder with a user's file and data. Commands write their files here."""
     folder = tmp_path_factory.mktemp("work")
     (folder / "mine.py").write_text(FACTORY)
     rng = np.random.default_rng(0)
@@ -30,7 +30,7 @@ def work(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(work, monkeypatch):
-    """Runs a command in the folder; 80 columns, no colours."""
+    """Runs a command in the folder, with 80 columns and no colours."""
     monkeypatch.chdir(work)
     for console in (output.out, output.err):
         monkeypatch.setattr(console, "_width", 80)

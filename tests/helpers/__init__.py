@@ -1,1 +1,1 @@
-"""What more than one folder of tests needs: models, made-up files and sensors, comparisons."""
+"""Modules that several folders of tests share: models, artificial files and sensors, comparisons."""

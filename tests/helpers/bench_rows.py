@@ -1,4 +1,4 @@
-"""Rows and folders made up for tests of what is done with them."""
+"""Artificial rows and results folders, for tests of the code that reads them."""
 
 from __future__ import annotations
 

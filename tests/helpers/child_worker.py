@@ -1,4 +1,4 @@
-"""A child for the tests of handheld.child: it does what it is told."""
+"""A child process for the tests of handheld.child: it does what each message says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
                 os.write(1, b'{"noise": 1}\n')
                 parent.send({"heard": message["what"]})
             case "start":
-                held = subprocess.Popen(["sleep", "600"])  # it inherits the standard error
+                held = subprocess.Popen(["sleep", "600"])  # It inherits the standard error.
                 parent.send({"pid": held.pid})
             case "exit":
                 print("last words", file=sys.stderr, flush=True)

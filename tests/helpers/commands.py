@@ -1,4 +1,4 @@
-"""What tests of commands share: a factory, a Python without torch, the shape of an error."""
+"""Shared by the tests of commands: a factory, a Python without torch, and a check of error output."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ sys.meta_path.insert(0, NoTorch())
 
 
 def fails(result, *words: str) -> None:
-    """One line on stderr, nothing on stdout, no traceback."""
+    """Checks a failed command: one line on stderr, nothing on stdout, no traceback."""
     assert result.exit_code == 1, result.output
     assert not result.stdout
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1

@@ -11,7 +11,7 @@ from handheld.graph.program import Instr, Store
 from handheld.kernels import contract
 from helpers.harness import caps_of_kind, error, make, run_node, view
 
-#: `small` is a GPU with small work-groups; its tiles compile in half the time
+#: `small` is a GPU with small work-groups, whose tiles compile in half the time
 KINDS = ("cpu", "small")
 ACC = {"program": (Instr("acc", "f32"),), "stores": (Store(0),)}
 
@@ -35,13 +35,13 @@ def close(got: np.ndarray, want: torch.Tensor, limit: float = 1e-5) -> None:
 
 
 def seen(array: np.ndarray, look) -> torch.Tensor:
-    """The same view that `look` makes, on a float64 tensor."""
+    """`look` applied to a float64 tensor."""
     tensor = torch.from_numpy(array.astype(np.float64))
     return look(tensor)
 
 
 def as_view(look):
-    """The View of what torch's strides say `look` does to a dense tensor."""
+    """The `View` that corresponds to `look` on a dense tensor, from torch's strides."""
 
     def make_view(tensor):
         t = look(torch.empty(tensor.shape))
@@ -87,7 +87,7 @@ def run_conv(
     x64, w64 = seen(x, look_x), seen(w, look_w)
     geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     y64 = torch.nn.functional.conv2d(x64, w64, None, stride, padding, dilation, groups)
-    # a buffer of which look_y makes the shape of y
+    # look_y applied to this buffer has the shape of y.
     dy = numbers(*look_y(torch.empty(y64.shape)).shape, seed=2)
     dy64 = seen(dy, look_y)
     dx64, dw64, _ = torch.ops.aten.convolution_backward(
@@ -112,7 +112,7 @@ def run_conv(
 
 
 def relu_of_bias(load: tuple, second: bool) -> dict:
-    """max(acc + bias, 0), and where it is positive."""
+    """An epilogue with two results: max(acc + bias, 0), and where it is positive."""
     program = (
         Instr("acc", "f32"),
         Instr("load", "f32", (), load),

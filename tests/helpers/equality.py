@@ -1,9 +1,8 @@
-"""The engine's measure: one step at a time, against PyTorch in float64 and in float32.
+"""Compares training steps with PyTorch in float64 and in float32, one step at a time.
 
-Each step starts from the reference's state, rounded to float32. `ours` and PyTorch's own float32
-make one step from it; both are compared with PyTorch in float64. A value passes if our error is at
-most four times PyTorch's own plus 1e-6 (relative norm). Random ops draw the same masks on all
-sides.
+Each step starts from the reference's state, rounded to float32. Handheld and PyTorch in float32 run one
+step from it, and both are compared with PyTorch in float64. A value passes if its error is at most four
+times PyTorch's own plus 1e-6 (relative norm). Random ops draw the same masks on all sides.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class SameMasks(TorchDispatchMode):
     def __init__(self, step: int, seed: int = 0) -> None:
         super().__init__()
         self.step, self.seed = step, seed
-        self.keys = torch.Generator().manual_seed(0)  # as the recorder draws them
+        self.keys = torch.Generator().manual_seed(0)  # the recorder draws keys in the same way
 
     def draw(self, shape: Any) -> torch.Tensor:
         key = int(torch.randint(2**31 - 1, (), dtype=torch.int64, generator=self.keys))
@@ -57,16 +56,16 @@ class SameMasks(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Update:
-    """One graph of a step: how PyTorch computes the same thing."""
+    """One graph of a step, and how PyTorch computes it."""
 
     graph: str
     loss: Callable[[Modules, Any], torch.Tensor]
     optimizer: Callable[[Modules], torch.optim.Optimizer]
-    name: str = "optimizer"  # of the optimizer's slots
+    name: str = "optimizer"  # the prefix of the optimizer's slots
 
 
 class Eager:
-    """PyTorch's side, in one precision."""
+    """The same training in PyTorch, in one precision."""
 
     def __init__(self, modules: Modules, updates: Sequence[Update], dtype: torch.dtype) -> None:
         self.modules = {k: copy.deepcopy(m).to(dtype) for k, m in modules.items()}
@@ -120,9 +119,9 @@ Row = tuple[str, float, float]
 
 @dataclass
 class Comparison:
-    """(what, our error, PyTorch's float32 error) of every value, worst first, and what is over the
-    limit because the step stands on a kink: float64 PyTorch itself jumps as far there when its
-    start is moved by less than float32 can tell."""
+    """`rows`: (name, our error, PyTorch's float32 error) of every value, worst first. `kinks`: rows over the
+    limit because the step lies on a kink, where float64 PyTorch itself changes as much when its start changes
+    by less than float32 can resolve."""
 
     rows: list[Row]
     kinks: list[Row]
@@ -133,7 +132,7 @@ class Comparison:
 
 
 def compare_updates(modules: Modules, updates: Sequence[Update], trainer: Any, batches: Sequence[Any]) -> Comparison:
-    """Every value of every step. `batches` holds, for each step, one batch an update."""
+    """Compares every value of every step. `batches` holds one batch per update for each step."""
     single, double = Eager(modules, updates, torch.float32), Eager(modules, updates, torch.float64)
     found = Comparison([], [])
     first = True
@@ -163,8 +162,8 @@ def compare_updates(modules: Modules, updates: Sequence[Update], trainer: Any, b
 
 
 def _kinks(over: list[Row], before: Eager, graph: str, batch: Any, want: dict[str, np.ndarray]) -> list[Row]:
-    """Rows whose float64 value moves at least a quarter as far as ours differs, when every number
-    it starts from is moved by at most 2**-21 of itself."""
+    """Rows whose float64 value changes by at least a quarter of our error when each number of the start changes
+    by at most 2**-21 of itself."""
     left = list(over)
     for seed in range(24):
         if not left:
@@ -184,7 +183,7 @@ def _kinks(over: list[Row], before: Eager, graph: str, batch: Any, want: dict[st
 
 
 def excess(row: Row) -> float:
-    """At most 1 if the value passes."""
+    """The error divided by its limit: at most 1 if the value passes."""
     value = row[1] / (4 * row[2] + 1e-6)
     return math.inf if math.isnan(value) else value
 
@@ -196,6 +195,6 @@ def compare(
     trainer: Any,
     batches: Sequence[Any],
 ) -> list[Row]:
-    """The same for one model and one update: the rows, worst first."""
+    """`compare_updates` for one model and one update; returns the rows, worst first."""
     update = Update("train", lambda m, b: fn(m[""], b), lambda m: make_optimizer(m[""]))
     return compare_updates({"": model}, [update], trainer, [(b,) for b in batches]).rows

@@ -1,7 +1,7 @@
 """A kernel family for the tests of the tuner: matrix products with variants that misbehave.
 
-VARIANT 0 is the family's own and does its work eight times; 1 does it once and is the fastest.
-`COMMAND` starts the tuner's worker with the family in the place of the real one.
+VARIANT 0 is the default choice and does its work eight times. Variant 1 does it once and is the fastest.
+`COMMAND` starts the tuner's worker with this family instead of the real one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES = {
 
 
 def offered() -> list[int]:
-    """By name in the environment, so that parent and child agree."""
+    """The variants that the environment names, so that parent and child offer the same."""
     return [NAMES[n] for n in os.environ.get("FAKE_VARIANTS", "own fast").split()]
 
 
@@ -47,9 +47,9 @@ def lower_matmul(node, graph, caps, choice: Mapping[str, int] | None = None) -> 
     variant = offered()[0] if choice is None else choice["VARIANT"]
     if variant in (OWN, TWIN):
         return dataclasses.replace(right, launches=right.launches * 8)
-    if variant == EMPTY:  # leaves its output as it was
+    if variant == EMPTY:  # writes no output
         return Lowered(())
-    if variant == PARTIAL:  # half of the rows
+    if variant == PARTIAL:  # writes half of the rows
         launch = dataclasses.replace(right.launches[0], global_size=_half(right.launches[0]))
         return dataclasses.replace(right, launches=(launch,))
     if variant == RAISES:

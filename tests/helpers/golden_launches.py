@@ -1,7 +1,7 @@
 """The launches of kernel families with variants, for fixed nodes and devices, as hashes.
 
-What counts: the choices that a family offers, its own choice, and for each of them the program text without
-comments and formatting, the kinds of its arguments with their numbers, sizes and workspaces. The nodes are written
+A hash covers the choices that a family offers and its default choice, and for each lowered choice the program text
+without comments and formatting, the kinds and values of the arguments, sizes and workspaces. The nodes are written
 as in a step file, whose format does not change with the code.
 """
 
@@ -29,10 +29,10 @@ PATH = Path(__file__).parents[1] / "plan" / "golden_launches.json"
 #: family -> kind of device -> {"version": number, "launches": {device and signature: hash}}
 Golden = dict[str, dict[str, dict[str, Any]]]
 
-#: of the choices that a family offers, which are lowered: each would take some seconds
+#: which of the offered choices are lowered; all of them would take some seconds per node
 EVERY = 5
 
-#: a bias of rows and a ReLU, as an epilogue of a product [.., m, n] that reads its third input
+#: an epilogue of a product [.., m, n]: it adds a bias per row, its third input, and applies ReLU
 BIAS = [
     ["acc", "f32", [], []],
     ["load", "f32", [], [2, [], 0.0]],
@@ -65,12 +65,12 @@ DEVICES = {
 
 
 def _graph(op: str, inputs: list[Any], outputs: list[list[int]], attrs: dict[str, Any], half: bool = False) -> Graph:
-    """A graph of one node. An input is its shape, or a pair of shape and strides; `half` stores all in f16."""
+    """A graph of one node. An input is a shape, or a pair of shape and strides. `half` stores all tensors in f16."""
     views, tensors = [], []
     for i, given in enumerate(inputs):
         shape, strides = given if given and isinstance(given[0], list) else (given, _dense(given))
         size = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        # the step and the seed of random numbers are the only scalars
+        # Only the step and the seed of random numbers are scalars.
         dtype = "i32" if not shape else "f16" if half else "f32"
         flat = shape if strides == _dense(shape) else [size]
         tensors.append([i, flat, dtype, "input", f"x{i}"])
@@ -121,7 +121,7 @@ def _convolutions(
 
 
 def _attention(rows: int, columns: int, half: bool = False, **change: Any) -> Iterator[Graph]:
-    """Attention of four heads that read two, and its gradient."""
+    """Attention in which four query heads share two key heads, and its gradient."""
     q, kv, lse = [2, 4, rows, columns], [2, 2, rows, columns], [2, 4, rows]
     attrs = PLAIN | change
     more: list[Any] = [[2, 4, rows, rows]] if attrs["masked"] else []
@@ -133,7 +133,7 @@ def _attention(rows: int, columns: int, half: bool = False, **change: Any) -> It
 
 
 def graphs() -> Iterator[Graph]:
-    """The sample: awkward and even sizes, strides, halves, an epilogue, taps, groups."""
+    """The sample of nodes: awkward and even sizes, strides, halves, an epilogue, taps, groups."""
     yield _product(33, 20, 17, [])
     yield _product(64, 2048, 64, [])
     yield _product(128, 64, 96, [], epilogue=True)
@@ -149,7 +149,7 @@ def graphs() -> Iterator[Graph]:
 
 
 def plain(source: str) -> str:
-    """A program without comments, blank lines and indentation, its spaces one each."""
+    """A program without comments, blank lines and indentation, and with single spaces."""
     source = re.sub(r"/\*.*?\*/|//[^\n]*", " ", source, flags=re.DOTALL)
     lines = (" ".join(line.split()) for line in source.splitlines())
     return "\n".join(line for line in lines if line)
@@ -165,7 +165,7 @@ def _lowered(low: Lowered) -> list[Any]:
 
 
 def digest(graph: Graph, caps: DeviceCaps) -> str:
-    """One node on one device: what its family offers, and the launches of its own choice and of some of those."""
+    """The hash of one node on one device: the offered choices, and the launches of the default and of some choices."""
     (node,) = graph.nodes
     offered = candidates(node, graph, caps)
     rows: list[Any] = [[dict(choice) for choice in offered]]
@@ -174,7 +174,7 @@ def digest(graph: Graph, caps: DeviceCaps) -> str:
 
 
 def generate() -> Golden:
-    """The golden file as it would be written now."""
+    """The content of the golden file for the current code."""
     golden: Golden = {
         name: {kind: {"version": number, "launches": {}} for kind, number in kinds.items()}
         for name, kinds in VERSIONS.items()
@@ -189,7 +189,7 @@ def generate() -> Golden:
 
 
 def changed(old: Golden, new: Golden) -> list[tuple[str, str, list[str]]]:
-    """Family, kind and nodes whose launches changed while the version stayed."""
+    """Family, kind of device and nodes whose launches changed although the version did not."""
     rows = []
     for name, kinds in new.items():
         for kind, now in kinds.items():

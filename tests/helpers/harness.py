@@ -1,4 +1,4 @@
-"""Runs single nodes on an OpenCL device, each tensor in a buffer of its own, against torch."""
+"""Runs single nodes on an OpenCL device, with each tensor in its own buffer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from handheld.kernels.base import Lower
 
 
 def host_type(dtype: str) -> type[np.generic]:
-    """The NumPy type of a tensor's buffer; bytes for bool, so that a byte other than 0 and 1 shows."""
+    """The NumPy type of a tensor's buffer. It is uint8 for bool, so that a byte other than 0 and 1 is noticed."""
     return np.uint8 if dtype == BOOL else DTYPES[dtype].numpy
 
 
@@ -35,7 +35,7 @@ def queue() -> cl.CommandQueue:
 
 
 def caps_of_kind(kind: str = "cpu", **change: object) -> DeviceCaps:
-    """A small description; kind `gpu` selects the local-memory variants, which any device runs."""
+    """A description of a small device. Kind `gpu` selects the local-memory variants, which any device can run."""
     values = {
         "name": "test",
         "vendor": "test",
@@ -48,7 +48,7 @@ def caps_of_kind(kind: str = "cpu", **change: object) -> DeviceCaps:
         "max_alloc_bytes": 1 << 28,
         "base_align_bytes": 128,
         "unified_memory": True,
-        # what a compiler here is asked for: kernels for CPUs are tested as they are built
+        # Kernels for CPUs are tested with the compiler features that are used here.
         "features": describe("opencl").features if kind == "cpu" else "",
     }
     return DeviceCaps(**(values | change))  # type: ignore[arg-type]
@@ -60,8 +60,8 @@ def view(tensor: Tensor, shape=None, strides=None, offset: int = 0) -> View:
 
 
 def make(op: str, arrays: list[np.ndarray], views, outputs, attrs) -> tuple[Graph, dict[int, np.ndarray]]:
-    """A graph of one node. `arrays`: input buffers; `views`: callable or None per input
-    (None: dense); `outputs`: [(shape, dtype)]."""
+    """A graph of one node. `arrays` are the input buffers; `views` has one callable per input, or None for a
+    dense input; `outputs` is [(shape, dtype)]."""
     tensors, data, inputs = {}, {}, []
     for i, array in enumerate(arrays):
         dtype = {"f": "f32", "i": "i32", "b": "bool"}[array.dtype.kind]
@@ -90,8 +90,8 @@ def make(op: str, arrays: list[np.ndarray], views, outputs, attrs) -> tuple[Grap
 def run_node(
     lower: Lower, graph: Graph, data: dict[int, np.ndarray], caps: DeviceCaps, in_place: dict[int, int] | None = None
 ) -> list[np.ndarray]:
-    """Runs the graph's only node; returns its outputs. Outputs and workspace start as NaN, but for
-    outputs that are `in_place` of an input."""
+    """Runs the graph's only node and returns its outputs. Outputs and workspace start as NaN, so that missing
+    writes are noticed, except for outputs that are `in_place` of an input."""
     node, q = graph.nodes[0], queue()
     lowered = lower(node, graph, caps)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
@@ -123,7 +123,7 @@ def run_node(
 
 
 def error(got: np.ndarray, want: np.ndarray) -> float:
-    """Relative norm of the difference, in float64."""
+    """The norm of the difference relative to the norm of the expected values, in float64."""
     got, want = got.astype(np.float64), want.astype(np.float64).reshape(got.shape)
     scale = float(np.linalg.norm(want)) or 1.0
     return float(np.linalg.norm(got - want)) / scale

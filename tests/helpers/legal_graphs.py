@@ -1,4 +1,4 @@
-"""A legal graph of each op, and short ways to change one."""
+"""A legal graph of each op, and helpers that change one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BIG = 2**31
 
 
 def graph_of(op: str, inputs: list[str], outputs: list[str], attrs: dict) -> Graph:
-    """A graph of one node. Tensors are written "f32 2 3": a type and a shape."""
+    """A graph of one node. A tensor is written as a type and a shape: "f32 2 3"."""
     tensors = {}
     for i, text in enumerate([*inputs, *outputs]):
         dtype, *shape = text.split()
@@ -134,7 +134,7 @@ def with_attrs(op: str, **attrs) -> Graph:
 
 
 def with_tensor(op: str, tensor: int, text: str) -> Graph:
-    """The legal graph of `op` with one tensor, and the view of it, changed."""
+    """The legal graph of `op` with one tensor and its view changed."""
     inputs, outputs, attrs = (list(LEGAL[op][0]), list(LEGAL[op][1]), LEGAL[op][2])
     side, at = (inputs, tensor) if tensor < len(inputs) else (outputs, tensor - len(inputs))
     side[at] = text
@@ -156,14 +156,14 @@ def program(*instrs: Instr, op: str = "map", dtype: str = "f32", inputs=("f32 2 
 
 
 def guarded(*guards, offset: int = 0, fill: float = 0.0) -> Graph:
-    """A map over [4] that loads, guarded, from a tensor of three elements."""
+    """A map over [4] with a guarded load from a tensor of three elements."""
     load = Instr("load", "f32", (), (0, guards, fill))
     graph = graph_of("map", ["f32 3"], ["f32 4"], loops("map", (4,), (load,), (Store(0),)))
     return with_node(graph, inputs=(View(0, (4,), (1,), offset),))
 
 
 def trained() -> Graph:
-    """x -> w + x becomes w, in a graph with an input, a slot, a write and an output."""
+    """A graph that adds its input x to the slot w: it has an input, a slot, a write and an output."""
     add = (LOAD, Instr("load", "f32", (), (1, (), 0.0)), Instr("add", "f32", (0, 1)))
     graph = graph_of("map", ["f32 2 3", "f32 2 3"], ["f32 2 3"], loops("map", (2, 3), add, (Store(2),)))
     tensors = {**graph.tensors, 1: replace(graph.tensors[1], role="parameter")}
@@ -171,7 +171,7 @@ def trained() -> Graph:
 
 
 def changed(**tensor) -> Graph:
-    """`trained` with tensor 2, which the node makes, changed."""
+    """`trained` with tensor 2, the node's output, changed."""
     graph = trained()
     return replace(graph, tensors={**graph.tensors, 2: replace(graph.tensors[2], **tensor)})
 

@@ -1,4 +1,4 @@
-"""Nodes of random programs, single reductions and softmaxes, run on a device."""
+"""Runs nodes with random programs, single reductions and softmaxes on a device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMOOTH = ("exp", "tanh", "sigmoid", "sin", "erf", "neg", "abs")
 
 
 def random_view(rng: np.random.Generator, shape: tuple[int, ...], number: int) -> tuple[Tensor, View]:
-    """An operand over `shape`: dense, broadcast, transposed or a slice of something larger."""
+    """An operand over `shape`: dense, broadcast, transposed or a slice of a larger tensor."""
     kind = rng.integers(4)
     if kind == 0 or not shape:
         return Tensor(number, shape, "f32", "input"), View(number, shape, contiguous_strides(shape))
@@ -75,7 +75,7 @@ def random_node(rng: np.random.Generator) -> tuple[Graph, dict[int, np.ndarray]]
 def random_program(
     rng: np.random.Generator, shape: tuple[int, ...], axes: tuple[int, ...], inputs: int
 ) -> tuple[Builder, list[tuple[int, bool]], list[int]]:
-    """The program, what it stores (and whether at every point), and its values per row."""
+    """The program, its stores (and whether each is at every point), and its values per row."""
     builder = Builder()
     full = [builder.load(k, "f32", *_guards(rng, shape)) for k in range(inputs)]
     rows: list[int] = []
@@ -125,7 +125,7 @@ def _guards(rng: np.random.Generator, shape: tuple[int, ...]):
 
 
 def run_case(seed: int, kind: str, work_group: int = 128, **change: int) -> int:
-    """How many launches it took."""
+    """Runs a random program, compares it with the reference, and returns the number of launches."""
     rng = np.random.default_rng(seed)
     graph, data = random_node(rng)
     node = graph.nodes[0]

@@ -1,4 +1,4 @@
-"""Sensors for tests: a meter whose joules follow from what the process does."""
+"""Sensors for tests: a meter whose joules follow from the work of the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IDLE_W, CORE_W = 2.0, 10.0
 
 
 class Meter(Sensor):
-    """2 W, and 10 W for each core that the process keeps busy: what a meter of a CPU would say."""
+    """A model of a CPU's meter: 2 W, plus 10 W for each core that the process keeps busy."""
 
     name = "meter"
     about = "a model of a CPU's power"
@@ -33,7 +33,7 @@ class Meter(Sensor):
 
 
 class Broken(Sensor):
-    """One that is not here."""
+    """A sensor that is absent."""
 
     name = "broken"
     about = "nothing"

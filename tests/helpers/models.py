@@ -1,4 +1,4 @@
-"""Small models that between them use every family of kernels."""
+"""Small models that together use every family of kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Depthwise-separable residual block with batch norm and ReLU6."""
+    """A depthwise-separable residual block with batch norm and ReLU6."""
 
     def __init__(self, channels: int, kind: type[nn.Module] = nn.ReLU6) -> None:
         super().__init__()

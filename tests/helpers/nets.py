@@ -1,4 +1,4 @@
-"""A small network with every common kind of layer, its batch and its optimizer."""
+"""A small network with every common kind of layer, with its batch and its optimizer."""
 
 from __future__ import annotations
 

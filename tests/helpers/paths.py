@@ -1,4 +1,4 @@
-"""Where another process finds what this one imports: without the folders of other tests."""
+"""The import path for another process: that of this one without the temporary folders of other tests."""
 
 from __future__ import annotations
 

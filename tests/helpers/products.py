@@ -1,4 +1,4 @@
-"""Steps of matrix products of given sizes."""
+"""Steps that consist of matrix products of given sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run files made up for tests, through the writer that real ones go through."""
+"""Artificial run files for tests, written by the same writer as real ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MS = 1_000_000
 START = 1_000_000 * MS
 BYTES = {UPLOAD: 4096, DOWNLOAD: 4, COPY: 1024}
 
-#: of a step: (kind, op or -1, ms)
+#: the commands of a step: (kind, op or -1, ms)
 Command = tuple[int, int, float]
 PLAIN: tuple[Command, ...] = ((UPLOAD, -1, 0.1), (LAUNCH, 0, 6.0), (LAUNCH, 1, 3.0), (DOWNLOAD, -1, 0.05))
 
 
 class MadeRun:
-    """A run of two ops, conv (forward) and conv_input (backward), on a device whose clock is
-    `offset` ns ahead of the host's. Steps are run one after the other."""
+    """A run of two ops, conv (forward) and conv_input (backward), on a device whose clock is `offset` ns ahead
+    of the host's. Steps run one after the other."""
 
     def __init__(self, path: Path, offset: int = 5_000_000_000, **meta: Any) -> None:
         self.writer, self.path, self.offset = RunWriter(path), path, offset
@@ -65,8 +65,8 @@ class MadeRun:
         graph: str = "train",
         first: int = 0,
     ) -> None:
-        """`count` steps; of each `every`, counted from `first`, the first four are recorded. What
-        is outside of the calls lies before a step; `slower` is a factor on the device's time."""
+        """Adds `count` steps. Of every `every` steps, counted from `first`, the first four are recorded. Time
+        outside of the calls lies before a step. `slower` is a factor on the device's time."""
         for i in range(count):
             recorded = (first + i) % every < 4
             if (first + i) % every == 0:
@@ -92,7 +92,7 @@ class MadeRun:
         read: Callable[[float], Sequence[float]],
         until: int | None = None,
     ) -> None:
-        """Readings of a source from the start to the end; `read` is given seconds since START."""
+        """Adds the readings of a source from the start to the end. `read` takes the seconds since START."""
         number = self.sources
         self.sources += 1
         self.writer.put("source", number, name, name, period_ms * 1e-3)
@@ -116,7 +116,7 @@ class MadeRun:
             at += round(period_ms * MS)
 
     def window(self, method: str, signature: str, ops: Sequence[int], extra: int, runs: int, seconds: float) -> None:
-        """A stretch of equal work for energy."""
+        """Adds an energy window: a time of equal work."""
         begin, self.now = self.now, self.now + round(seconds * 1e9)
         self.writer.put(
             "energy_window", self.energies, method, signature, json.dumps(list(ops)), extra, runs, begin, self.now
@@ -134,7 +134,7 @@ def busy(*names: str) -> list[Channel]:
 
 
 def rising(rate: Callable[[float], float], step: float = 0.01) -> Callable[[float], float]:
-    """The counter that rises at a rate, which changes with time (s)."""
+    """A counter that increases at `rate`, a function of the time in seconds."""
     total, at = [0.0], [-2.0]
 
     def value(now: float) -> float:
@@ -151,7 +151,7 @@ def kinds(run: Run) -> set[str]:
 
 
 def named(run: Run, kind: str) -> Finding:
-    """The one finding of a kind."""
+    """The only finding of a kind."""
     found = [one for one in run.findings() if one.kind == kind]
     assert len(found) == 1, [one.text for one in run.findings()]
     return found[0]

@@ -1,4 +1,4 @@
-"""Sensors and sinks that tests steer through files under the root folder."""
+"""Sensors and sinks that tests control through files under the root folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from handheld.sensors import Channel, Sensor, SqliteSink, Unavailable, Where
 
 
 class Steered(Sensor):
-    """Reads `value` and, if there is a file `delay`, takes that many seconds for it."""
+    """Reads the file `value`. If there is a file `delay`, the reading takes that many seconds."""
 
     name = "steered"
     about = "a number from a file"
@@ -34,7 +34,7 @@ class Steered(Sensor):
 
 
 class Dear(Sensor):
-    """Takes 3 ms of a core for a reading."""
+    """Takes 3 ms of a core per reading."""
 
     name = "dear"
     about = "a number that is hard to come by"
@@ -65,7 +65,7 @@ class Broken(Sensor):
 
 
 class Refusing(SqliteSink):
-    """Full as long as there is a file `full` beside it."""
+    """A sink that is full while a file `full` exists next to it."""
 
     def write(self, readings, gaps, costs):
         if Path(self.path).with_name("full").exists():
@@ -74,7 +74,7 @@ class Refusing(SqliteSink):
 
 
 class Lines:
-    """The smallest sink: a line a reading."""
+    """The smallest sink: one line per reading."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Folders like those of devices, made from sensors/trees/: each cites what it reproduces."""
+"""Writes file trees like those of real devices, from sensors/trees/. Each tree cites its origin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parents[1] / "sensors" / "trees"
 
 
 def grow(name: str, root: Path) -> Where:
-    """Writes a tree's files under a folder, and looks there for process 4242."""
+    """Writes a tree's files under a folder; returns the place for sensors to read, with process 4242."""
     text = (FOLDER / f"{name}.tree").read_text(encoding="utf-8")
     for part in re.split(r"^=== ", text, flags=re.MULTILINE)[1:]:
         path, _, content = part.partition("\n")
@@ -21,7 +21,7 @@ def grow(name: str, root: Path) -> Where:
 
 
 def put(root: Path, path: str, content: str) -> Path:
-    """Writes a file in one go: who reads it meanwhile sees the old content or the new one."""
+    """Writes a file with one call, so that a reader sees either the old content or the new."""
     target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode()
@@ -34,5 +34,5 @@ def put(root: Path, path: str, content: str) -> Path:
 
 
 def values(sensor: Sensor) -> dict[str, Value]:
-    """A reading by the channels' names."""
+    """One reading, by channel name."""
     return dict(zip((channel.name for channel in sensor.channels), sensor.read(), strict=True))

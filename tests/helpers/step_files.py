@@ -1,4 +1,4 @@
-"""A step with every type a slot can have, and its file taken apart."""
+"""A step with every type that a slot can have, and helpers that read and change its file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from handheld.step import Step
 
 
 def example() -> Step:
-    """Two parameters updated as one pack, a counter and a mask; every type a slot can have."""
+    """Two parameters that are updated as one pack, a counter and a mask: every type that a slot can have."""
     shapes = {0: (200,), 1: (1, 3), 2: (200,), 3: (1, 3), 4: (384,), 5: (384,), 6: (), 7: (2, 2)}
     roles = {0: "parameter", 1: "parameter", 4: "parameter", 6: "control", 7: "constant"}
     tensors = {i: Tensor(i, s, "f32", roles.get(i, "gradient"), f"t{i}") for i, s in shapes.items()}
@@ -84,7 +84,7 @@ def content() -> dict:
 
 
 def rewritten(path, step: object, values: dict | None = None) -> None:
-    """A file with a right checksum and any content."""
+    """A file with the given content and a correct checksum."""
     text = step if isinstance(step, str) else json.dumps(step)
     container.write(
         path, example().values if values is None else values, {"handheld": "step", "version": "1", "step": text}

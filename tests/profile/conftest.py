@@ -1,4 +1,4 @@
-"""A small step, its plan, its batch, and one profile that several tests look at."""
+"""Fixtures of the profile tests: a small step, its plan, its batch, and one shared profile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def run(plan, batch, tmp_path_factory):
-    """One profile that several tests look at."""
+    """One profile that several tests read."""
     path = tmp_path_factory.mktemp("profile") / "one.run"
     with plan.profile(batch, path, steps=60, idle_s=0.3, what="test") as run:
         yield run

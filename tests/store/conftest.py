@@ -1,4 +1,4 @@
-"""A whole run file."""
+"""The fixture of the store tests: a complete run file."""
 
 from __future__ import annotations
 
