@@ -1,4 +1,4 @@
-"""docs/api.md: its signatures are the code's, nothing public is missing, its examples run."""
+"""docs/api.md: its signatures are those of the code, nothing public is missing, and its examples run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def shown() -> dict[str, str]:
-    """Name -> signature, as the page has them."""
+    """Name -> signature, as on the page."""
     calls = re.findall(r"^([\w.]+)\((.*?)\)$", "\n".join(blocks("text")), re.MULTILINE | re.DOTALL)
     return {name: " ".join(inside.split()) for name, inside in calls}
 
@@ -42,7 +42,7 @@ def found(name: str) -> object:
 
 
 def real(name: str) -> str:
-    """Its parameters and defaults without types, and without self."""
+    """The parameters and defaults in the code, without types and without self."""
     signature = inspect.signature(found(name))
     plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     owner = name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Children: what they say, how they end, and that nothing of them is left."""
+"""Child processes: their messages, how they end, and that they leave no process behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def child():
 
 
 def test_messages_go_both_ways_and_a_drivers_noise_is_no_message(child):
-    for what in ("one", "x" * 300_000):  # more than a pipe holds
+    for what in ("one", "x" * 300_000):  # The second message is larger than a pipe's buffer.
         child.send({"do": "echo", "what": what})
         assert child.receive(30.0) == {"heard": what}
     child.end_of_messages()
@@ -67,7 +67,7 @@ def test_a_child_that_hangs_is_late_and_does_not_outlive_close(child):
 def test_ctrl_c_is_left_to_the_parent(child):
     child.send({"do": "echo", "what": 1})
     assert child.receive(30.0) == {"heard": 1}
-    assert os.getpgid(child.pid) == child.pid  # a terminal sends it to the parent's group
+    assert os.getpgid(child.pid) == child.pid  # A terminal sends Ctrl-C to the parent's group.
     os.kill(child.pid, signal.SIGINT)
     child.send({"do": "echo", "what": 2})
     assert child.receive(30.0) == {"heard": 2}

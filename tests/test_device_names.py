@@ -69,7 +69,7 @@ def test_a_description_of_the_old_kind():
     ("settings", "device", "kind"), [({}, "reference:cuda", "reference"), ({"watch": True}, "pytorch:cuda", "pytorch")]
 )
 def test_a_run_file_of_before(tmp_path, settings, device, kind):
-    """The reference and plain PyTorch had one name there."""
+    """In old run files the reference and plain PyTorch had the same name."""
     writer = RunWriter(tmp_path / "old.run")
     writer.meta(device="torch:cuda", caps={"name": "a GPU", "kind": "torch"}, settings=settings)
     writer.close()
@@ -80,7 +80,7 @@ def test_a_run_file_of_before(tmp_path, settings, device, kind):
 def test_a_results_folder_of_before(tmp_path):
     caps = {**CAPS, "kind": "torch"}
     case = {"workload": "mlp", "size": "small", "device": "torch:cpu", "batch": 4}
-    split = "torch:cpu (AMD/9)"  # as --merge writes it for processors of two names
+    split = "torch:cpu (AMD/9)"  # --merge writes this for processors with two names.
     old = folder(
         tmp_path / "old",
         [row(device="torch:cpu"), row(device=split)],

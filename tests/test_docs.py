@@ -1,4 +1,4 @@
-"""Docs that follow from the code are up to date, and nothing a user meets is undocumented."""
+"""Generated docs are up to date, and commands, options, errors, ops and findings are documented."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_script() -> ModuleType:
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "80")  # the script sets it too, and this puts it back
+        patch.setenv("COLUMNS", "80")  # The script sets it too; the patch restores it.
         yield load_script()
 
 
@@ -41,7 +41,7 @@ def test_generated_pages_are_fresh(script, name):
     made, kept = script.PAGES[name](), page(name)
     if name == "commands.md" and f"<!-- typer {typer.__version__} -->" not in kept:
         pytest.skip("another typer lays help out differently; its content is tested below")
-    if name == "ops.md":  # how much PyTorch itself takes apart depends on its version
+    if name == "ops.md":  # The number of PyTorch's decompositions depends on its version.
         version = ".".join(torch.__version__.split(".")[:2])
         if f"PyTorch\n{version}" not in kept and f"PyTorch {version}" not in kept:
             made, kept = (re.sub(r"\(PyTorch [\d.]+ has \d+ more\)", "", t) for t in (made, kept))
@@ -85,7 +85,7 @@ def test_every_op_is_documented(script):
 
 
 def test_every_workload_is_in_the_table_of_the_suite(script):
-    """Its numbers are counted by tests/suite/test_published.py: here they would take too long."""
+    """Only names are checked: counting the sizes takes too long here, and tests/suite/test_published.py does it."""
     from handheld.suite import WORKLOADS
 
     text = page("suite.md")
@@ -136,7 +136,7 @@ def test_every_finding_and_table_of_a_run_is_documented():
             assert f"`{name}(" in text, name
 
 
-#: words that a newcomer meets in the code and that mean one thing there
+#: words of the code that have one meaning there
 WORDS = (
     *("node", "op", "launch", "command", "variant", "choice", "slot", "segment", "target"),
     *("plan", "step", "run file", "finding", "window", "device", "backend", "session", "submitter"),

@@ -1,4 +1,4 @@
-"""Step files that are cut, changed or made to harm: refused with a reason."""
+"""Step files that are truncated, changed or malicious are refused with a reason."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from handheld.errors import StepFileError
 from handheld.package import load, load_state, save, save_state
 from helpers.step_files import content, example, refused, rewritten, same
 
-# ── files that nobody vouches for ─────────────────────────────────────────────────────────────────
+# ── untrusted files ─────────────────────────────────────────────────────────────────────────────────
 
 
 def raw(path, header: object, data: bytes = b"") -> str:
-    """A file with this header; says why it is refused."""
+    """The reason why a file with this header is refused."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
     return refused(path)
@@ -183,7 +183,7 @@ def test_flipped_bits_are_noticed(tmp_path):
             flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         path.write_bytes(flipped)
         try:
-            assert same(load(path), example())  # a space became a tab, at most
+            assert same(load(path), example())  # At most, a space became a tab.
             read += 1
         except StepFileError:
             pass
@@ -191,7 +191,7 @@ def test_flipped_bits_are_noticed(tmp_path):
 
 
 def boxes(data: object) -> list:
-    """Every container in a document."""
+    """Every list and dictionary in a document."""
     found = [data]
     for child in data.values() if isinstance(data, dict) else data:  # type: ignore[union-attr]
         if isinstance(child, dict | list):
@@ -244,7 +244,7 @@ def mutate(data: object, rng: random.Random) -> None:
 
 
 def test_mutated_content(tmp_path, monkeypatch):
-    """The checksum is right and the content is not."""
+    """The checksum is right but the content is wrong."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
     rng, path, good = random.Random(3), tmp_path / "s", json.dumps(content())
     read = 0

@@ -1,8 +1,8 @@
-"""Imports point one way, PyTorch stays where it belongs, and only the command line prints.
+"""Imports point one way, only some parts import PyTorch, and only the command line prints.
 
 A part is a folder or a module of src/handheld. It may import the parts of the layers below its own;
-NARROW parts import less. Imports inside functions count as well: the few that point upwards are
-listed in UPWARD, with the reason. Only imports for type checking may name anything.
+parts in NARROW import less. Imports inside functions count too: the few that point upwards are listed in
+UPWARD, with the reason. Imports for type checking may name anything.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("handheld", "__main__"),
 )
 
-#: parts that import less than their layer would let them
+#: parts that may import less than their layer allows
 NARROW: dict[str, set[str]] = {
     "sensors": {"errors", "child"},
     "store": {"errors", "device", "sensors"},
@@ -44,7 +44,7 @@ NARROW: dict[str, set[str]] = {
     "suite": {"errors", "device", "graph", "step", "frontend"},
 }
 
-#: methods for users' convenience, whose work is done by a part above: file -> module -> methods
+#: convenience methods for users that call a part above: file -> module -> methods
 UPWARD: dict[str, dict[str, str]] = {
     "step.py": {
         "handheld.run.planning": "Step.plan: step.plan(device) describes the device and makes the plan",
@@ -66,7 +66,7 @@ def part(path: Path) -> str:
 
 
 def imported(tree: ast.AST, inside: bool) -> Iterator[tuple[str, int]]:
-    """Modules that a file imports, those for type checking aside; `inside`: in functions too."""
+    """The modules that a file imports, without those for type checking; with `inside`, also those in functions."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -83,14 +83,14 @@ def imported(tree: ast.AST, inside: bool) -> Iterator[tuple[str, int]]:
 
 
 def modules(inside: bool) -> Iterator[tuple[Path, str, int]]:
-    """Every import of every file: the file, the module, the line."""
+    """Every import as (file, module, line)."""
     for path in FILES:
         for module, line in imported(ast.parse(path.read_text(encoding="utf-8")), inside):
             yield path, module, line
 
 
 def may_import(own: str) -> set[str]:
-    """What a part may import, itself aside."""
+    """The other parts that a part may import."""
     below: set[str] = set()
     for layer in LAYERS:
         if own in layer:
@@ -120,7 +120,7 @@ def test_imports_point_one_way():
 
 
 def test_upward_imports_are_inside_functions():
-    """At the top of a file they would make a cycle, and load what most users of it do not need."""
+    """At the top of a file they would form a cycle and load modules that most users do not need."""
     eager = {(str(path.relative_to(ROOT)), module) for path, module, _ in modules(inside=False)}
     assert not [pair for pair in eager if pair[1] in UPWARD.get(pair[0], {})]
 
@@ -143,8 +143,8 @@ class C:
 
 
 def test_the_package_itself_is_asked_for_its_version_only():
-    """`import handheld` is free, because Python imports the package before any part of it; what it offers to users
-    is above every part."""
+    """A part may `import handheld`, because Python imports the package before any of its parts, but may use only
+    the version: everything else that the package offers is above every part."""
     for path in FILES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names = {

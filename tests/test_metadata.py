@@ -1,4 +1,4 @@
-"""What the package says of itself, and that the commands of the README install what was tested."""
+"""The metadata of the package, and that the README's commands install the tested versions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_version_is_stated_once():
 
 
 def test_hooks_run_what_the_test_command_runs():
-    """The same tools, from the environment that is active: a hook downloads nothing."""
+    """Hooks run the same tools from the active environment and download nothing."""
     hooks = text(".pre-commit-config.yaml")
     entries = re.findall(r"entry: (.*)", hooks)
     assert entries == ["ruff check", "ruff format", "mypy"]

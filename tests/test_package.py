@@ -1,4 +1,4 @@
-"""Step files and checkpoints: exact, whole or not there at all, and no harm from bad ones."""
+"""Step files and checkpoints: exact round trips, and a failed write leaves the old file."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_full_disk(tmp_path, monkeypatch, call):
 
 
 def test_a_write_cut_short(tmp_path):
-    """The system stops the file in the middle."""
+    """The operating system stops the write in the middle."""
     path = tmp_path / "s"
     save(example(), path)
     big = {"x": np.zeros(100_000)}
@@ -133,4 +133,4 @@ def test_no_folder_and_links(tmp_path):
 
 
 def test_version_is_a_promise():
-    assert package.VERSION == 1  # a new one must still read the old
+    assert package.VERSION == 1  # A new version must still read the old one.

@@ -1,4 +1,4 @@
-"""What commands make of a workload's name, its size and a user's data."""
+"""How commands resolve a workload's name, its size and a user's data."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ def test_a_text_is_cut_to_the_models_length(tmp_path: Path):
         x, y = next(iter(found.train.epoch(0)))
         assert x.shape == y.shape == (4, 64) and (x[:, 1:] == y[:, :-1]).all()
         assert len(found.classes) == 256
-    assert found.train.samples > 3000 and found.test is not None  # 500 kB of English
+    assert found.train.samples > 3000 and found.test is not None  # The text has 500 kB.

@@ -1,4 +1,4 @@
-"""Modules, functions and lines of pages stay short enough to read, and pages name files that exist."""
+"""Modules, functions and lines of pages stay short, and pages name files that exist."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_no_line_of_a_page_is_wide() -> None:
 
 
 def test_pages_name_files_that_exist() -> None:
-    """Patterns such as `tests/cases/<family>.py` are left out."""
+    """Patterns such as `tests/cases/<family>.py` are not checked."""
     path = re.compile(r"(?<![\w/.-])(?:scripts|bench|coverage|tests)/[\w./-]*[\w/](?![\w<*])")
     named = {(page.name, found) for page in pages() for found in path.findall(page.read_text())}
     assert len(named) > 50, "pages name files"

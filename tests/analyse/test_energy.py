@@ -1,4 +1,4 @@
-"""Energy of ops from windows whose joules are known."""
+"""The energy of ops, computed from windows with known joules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from handheld.analyse.energy import interval
 from handheld.sensors.base import Channel
 from helpers.run_files import MS, START, MadeRun, rising
 
-#: s and J of one run of each signature's ops, above the idle watts
+#: seconds and joules above idle power per run of each signature's ops
 SECONDS = {"sig0": 0.006, "sig1": 0.003}
 JOULES = {"sig0": 0.9, "sig1": 0.15}
 IDLE_W = 20.0
@@ -20,7 +20,7 @@ POWER = [Channel("gpu0 power", "power", covers=("gpu",))]
 
 
 class Rail:
-    """Plays windows and remembers what a rail took in each."""
+    """Simulates windows and remembers the power of a rail over time."""
 
     def __init__(self, made: MadeRun, noise: float = 0.0, warming: float = 0.0) -> None:
         self.made, self.noise, self.warming = made, noise, warming
@@ -82,7 +82,7 @@ def test_both_methods_find_what_is_known(made, channels):
             assert row.run_s == pytest.approx(SECONDS[signature], rel=0.01)
             assert row.idle_joules == pytest.approx(IDLE_W * SECONDS[signature], rel=0.03)
             assert row.windows == 3 and row.ops == (int(signature[-1]),)
-            # a counter changes with each reading; power only where a window begins or ends
+            # A counter changes with each reading, power only where a window begins or ends.
             assert row.ticks >= (200 if channels is COUNTER else 0)
         (step,) = run.step_energy()
         whole = sum(map(expected, SECONDS))
@@ -92,7 +92,7 @@ def test_both_methods_find_what_is_known(made, channels):
 
 
 def test_ops_of_equal_time_are_told_apart(made, monkeypatch):
-    """Mean power times time would give both the same."""
+    """Mean power times time would give both ops the same energy."""
     monkeypatch.setitem(SECONDS, "sig1", 0.006)
     rail = Rail(made, noise=0.01)
     windows(rail)
@@ -108,7 +108,7 @@ def test_ops_of_equal_time_are_told_apart(made, monkeypatch):
 
 
 def test_a_device_that_warms_up_is_compared_with_steps_nearby(made):
-    rail = Rail(made, warming=0.004)  # by a sixth over the run
+    rail = Rail(made, warming=0.004)  # power rises by a sixth over the run
     windows(rail, rounds=4)
     energy = rising(rail.watts, step=0.001)
     made.source("meter", COUNTER, 20, lambda t: [energy(t)])

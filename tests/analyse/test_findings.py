@@ -1,4 +1,4 @@
-"""Planted problems are found, with the steps and ops that they touch; a quiet run has none."""
+"""Planted problems are found, with the steps and ops that they affect. A quiet run has no findings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from handheld.sensors.base import Channel
 from handheld.store.commands import DOWNLOAD, LAUNCH, UPLOAD
 from helpers.run_files import MS, PLAIN, START, MadeRun, busy, kinds, named, rising
 
-#: what a problem would be called; a quiet run has none of them
+#: the kinds of findings that are problems; a quiet run has none of them
 PLANTED = {"own load", "other load", "clock", "caller", "transfer", "heat", "drift"}
 
 
 def noisy(rate: float, seed: int, more: Callable[[float], float] = lambda t: 0.0) -> Callable[[float], float]:
-    """A counter as the kernel gives it, in ticks of 10 ms, of a load that is never even."""
+    """A counter as the operating system reports it, in ticks of 10 ms, of an uneven load."""
     rng = np.random.default_rng(seed)
     value = rising(lambda t: max(rate * rng.normal(1, 0.1) + more(t), 0.0))
     return lambda t: round(value(t), 2)
@@ -29,7 +29,7 @@ def machine(
     threads: Callable[[float], float] = lambda t: 0.0,
     clock: Callable[[float], float] = lambda t: 2.0e9,
 ) -> None:
-    """Four cores; the process keeps 1.5 of them busy. `own` and `other` are more than that."""
+    """Adds the readings of four cores. The process keeps 1.5 of them busy; `own` and `other` are additional load."""
     mine = noisy(1.5, 1, own)
     rest = noisy(0.2, 2, other)
     started = noisy(0.0, 3, threads)
@@ -40,7 +40,7 @@ def machine(
         return [whole / 4] * 4
 
     made.source("cpu", busy(*(f"cpu{n} busy" for n in range(4))), 10, cores)
-    # asked for in the same order, so that both see the same counter
+    # A second counter with the same seed, so that both sources see the same values.
     again = noisy(1.5, 1, own)
     made.source("process", [Channel("resident", "memory"), *busy("cpu time")], 10, lambda t: [1e8, again(t)])
     made.source("process-threads", busy("started cpu time"), 50, lambda t: [started(t)])
@@ -74,7 +74,7 @@ def test_a_quiet_run_has_none(made):
 
 
 def test_a_thread_that_burns_a_core(made):
-    """Its process keeps no more cores busy than before, as when all are taken: the thread shows."""
+    """The process keeps no more cores busy than before, because all are taken; the thread's time shows it."""
     made.steps(600, slower=lambda i: 1.5 if 200 <= i < 400 else 1.0)
     begin, end = (sum((9.2 * (1.5 if 200 <= k < 400 else 1)) for k in range(n)) * 1e-3 for n in (200, 400))
     machine(made, threads=between(begin, end, 0.9))
@@ -99,7 +99,7 @@ def test_own_load_where_cores_are_free(made):
 
 
 def test_a_process_that_gets_more_of_the_machine_is_no_load(made):
-    """For most of the run others take its cores; then it has them for itself, and is faster."""
+    """Other processes take the cores for most of the run; then the process has them alone and is faster."""
     made.steps(600, slower=lambda i: 0.5 if i >= 400 else 1.0)
     begin = 0.00917 * 400
     machine(made, own=between(begin, 99))
@@ -165,7 +165,7 @@ def test_a_sleeping_data_loader(made):
     with made.open() as run:
         found = named(run, "caller")
         assert found.evidence["ms"] == pytest.approx(20.0, abs=0.1)
-        # the first recorded step after a window is not counted: a profiler works there, too
+        # The first recorded step after a window does not count, because the profiler works there too.
         slept = {i for i in range(300) if i % 5 == 4}
         assert set(found.steps) <= slept and len(slept - set(found.steps)) <= 60
         assert found.ops == [0], "the op that waits for the batch"
@@ -180,7 +180,7 @@ def test_long_waits_are_meant_and_not_the_short_ones_beside_them(made):
 
 
 def test_a_loader_that_the_device_does_not_wait_for(made):
-    """Calls of 4 ms and 5 ms outside, on a device that is ahead by a step: it is never idle."""
+    """Calls of 4 ms with 5 ms between them: one step is always queued, so the device is never idle."""
     period = 9.168
     for n in range(100):
         begin = START + round(n * period * MS)
@@ -240,7 +240,7 @@ def test_a_driver_that_waits(made):
 
 
 def test_a_driver_that_waits_before_a_step(made):
-    """The next step's upload is there long before it begins."""
+    """The upload of the next step is enqueued long before the step begins."""
     for n in range(40):
         t = START + n * 20 * MS
         at = t + made.offset

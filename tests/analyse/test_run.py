@@ -1,4 +1,4 @@
-"""Tables of runs whose every number is known."""
+"""The tables of runs in which every number is known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_ops_and_what_they_add_up_to(plain):
     assert [(r.op, r.ms) for r in rows] == [("conv", 6.0), ("conv_input", 3.0)]
     assert rows[0].share == pytest.approx(2 / 3) and rows[0].cv == 0
     assert rows[0].gflops == pytest.approx(1000 / 6e-3 * 1e-9)
-    assert rows[0].recorded == 18  # three of four in each of six windows
+    assert rows[0].recorded == 18  # three of the four steps in each of six windows
     assert {r.phase: r.ms for r in plain.phases()} == {"forward": 6.0, "backward": 3.0}
     assert plain.modules()[0].to_json() == pytest.approx(
         {
@@ -54,7 +54,7 @@ def test_parts_add_up_to_the_period(plain):
     assert parts.upload == pytest.approx(0.1) and parts.download == pytest.approx(0.05)
     whole = sum(parts.by_name().values())
     assert parts.ms == pytest.approx(whole)
-    # a period is a step's: from one first command to the next, as the host's clock has it too
+    # A period lasts from the first command of a step to that of the next, on the host's clock too.
     steps = plain.steps()
     assert parts.ms == pytest.approx((steps[2].begin_ns - steps[1].begin_ns) / MS)
 
@@ -73,7 +73,7 @@ def test_the_device_clock_is_mapped_with_its_error_and_drift(tmp_path):
     made.steps(8)
     made.writer.commit()
     made.writer._db.execute("DELETE FROM clock")
-    # a device whose clock runs 100 ppm slow, and started elsewhere
+    # The device's clock runs 100 ppm slow and has another start.
     for at in np.linspace(START, made.now, 5).astype(int).tolist():
         made.writer.put("clock", round((at - START) * (1 - 1e-4)) + 77, at, 1200)
     with made.open() as run:
@@ -116,7 +116,7 @@ def test_a_device_clock_that_is_set_spoils_the_window_it_is_set_in_and_no_other(
 
 
 def test_transfers_are_cut_into_latency_and_bandwidth(tmp_path):
-    """Two sizes, each taking 20 µs + bytes / 1 GB/s."""
+    """Transfers of two sizes; each takes 20 µs + bytes / 1 GB/s."""
     made = MadeRun(tmp_path / "one.run")
     commands = [(UPLOAD, -1, 0.02 + 1.0), (UPLOAD, -1, 0.02 + 0.001), *PLAIN[1:]]
     made.steps(8, commands=commands)
@@ -179,7 +179,7 @@ def test_a_run_without_times_says_so_with_none(tmp_path):
         assert run.transfers() == [] and run.ops()[0].ms is None
         assert run.variance().times.median == pytest.approx(10.0)
         assert run.summary().step_ms == pytest.approx(10.0)
-        (found,) = run.findings()  # 2 ms of 10 are outside of the calls
+        (found,) = run.findings()  # 2 of 10 ms are outside of the calls
         assert found.kind == "caller" and "whether the device waits: 2.00 ms" in found.text
 
 
@@ -244,7 +244,7 @@ def test_what_the_device_itself_says_it_has_given(tmp_path):
 def test_utilisation_and_idle_ratios(tmp_path):
     made = MadeRun(tmp_path / "one.run")
     made.steps(300)
-    # one core works all the time, one for every other half second, one never
+    # One core works all the time, one every other half second, one never.
     half = rising(lambda t: float(t % 1 < 0.5))
     made.source("cpu", busy("cpu0", "cpu1", "cpu2"), 10, lambda t: [t, half(t), 0.0])
     made.source(
@@ -268,7 +268,7 @@ def test_utilisation_and_idle_ratios(tmp_path):
 
 
 def test_the_overhead_of_a_run_that_was_killed(tmp_path):
-    """Neither the profiler nor the sampler came to say what they had cost in all."""
+    """Neither the profiler nor the sampler could write its total cost."""
     made = MadeRun(tmp_path / "one.run", status="running", begun_monotonic_ns=START, recording_ns=30 * MS)
     made.steps(100)
     made.source("cpu", busy("cpu0"), 10, lambda t: [t])
@@ -294,7 +294,7 @@ def test_samples_are_summed_up(tmp_path):
         lambda t: [40.0 + t, float("nan")],
     )
     with made.open() as run:
-        (row,) = run.samples()  # a channel without a value is not there, and no zero
+        (row,) = run.samples()  # A channel without a value is left out; it is not zero.
         assert row.channel == "soc" and row.unit == "°C" and row.n > 5
         assert 40 <= row.min < row.mean < row.max < 41
 
@@ -311,7 +311,7 @@ def test_warm_up_is_found():
 
 @pytest.mark.parametrize(("slow", "first"), [(None, 0), (15, 16)])
 def test_recorded_steps_are_no_warm_up(tmp_path, slow, first):
-    """Between windows there is one step in eight whose time is known: 7, 15, 23 and so on."""
+    """Between windows the time of one step in eight is known: 7, 15, 23 and so on."""
     made = MadeRun(tmp_path / "one.run")
     made.steps(64, every=8, slower=lambda i: 3.0 if i == slow else 1.0)
     with made.open() as run:
@@ -319,7 +319,7 @@ def test_recorded_steps_are_no_warm_up(tmp_path, slow, first):
 
 
 def test_a_host_that_runs_ahead_does_not_make_steps_shorter():
-    """Two calls in three return at once; the device takes 2 ms a step."""
+    """Two of three calls return at once; the device takes 2 ms per step."""
     calls = np.array([100_000, 100_000, 5_800_000] * 200)
     steady = stats.steady(calls, np.zeros(600, np.int64))
     assert np.median(steady) == pytest.approx(2e6, rel=0.05) and steady.sum() == calls.sum()
@@ -372,8 +372,8 @@ def test_drift_of_a_long_run_is_a_finding(tmp_path):
 
 
 def test_launches_of_an_idle_device(tmp_path):
-    """The second launch is enqueued only after the first has ended: the device begins it 15 µs
-    after the host is done."""
+    """The second launch is enqueued only after the first has ended. The device begins it 15 µs after the host
+    has enqueued it."""
     made = MadeRun(tmp_path / "one.run", offset=0)
     for n in range(4):
         t = START + n * 10 * MS
@@ -388,7 +388,7 @@ def test_launches_of_an_idle_device(tmp_path):
     with made.open() as run:
         assert run.launches().start_us == pytest.approx((15 + 999) / 2)
         parts = run.parts()
-        # before the second launch, before the download, and from its end to that of the call
+        # The gaps: before the second launch, before the download, and from the download's end to that of the call.
         assert parts.launching == pytest.approx(1.001 + 1.001 + 1.0, abs=0.01)
         assert parts.caller == pytest.approx(3.999, abs=0.01)
         assert parts.ms == pytest.approx(10.0)

@@ -1,4 +1,4 @@
-"""What is known of a device."""
+"""The description of a device: compiler features and vector widths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_driver_that_compiles_for_less_than_it_says(folder, monkeypatch, compi
     assert [opencl_devices._vectors_of(CPU, "cpu") for _ in range(3)] == [(width, "")] * 3
     assert len(asked) == 1, "it is known from then on"
     (file,) = folder.iterdir()
-    opencl_devices._vectors.clear()  # as in the next process
+    opencl_devices._vectors.clear()  # As in another process.
     assert opencl_devices._vectors_of(CPU, "cpu") == (width, "") and len(asked) == 1
     damaged = [
         "not JSON",
@@ -62,7 +62,7 @@ def test_it_is_asked_for_the_vectors_that_it_says_if_that_works(folder, monkeypa
     assert bool(features) == (compiled == 8), "nothing to ask for"
     opencl_devices._vectors.clear()
     assert opencl_devices._vectors_of(CPU, "cpu") == (16, features), "kept"
-    # by another machine that uses the same folder
+    # Written by another machine that uses the same folder.
     opencl_devices._vectors.clear()
     monkeypatch.setattr(opencl_devices, "_processor_has", lambda features: False)
     assert opencl_devices._vectors_of(CPU, "cpu") == (compiled, "")
@@ -70,14 +70,14 @@ def test_it_is_asked_for_the_vectors_that_it_says_if_that_works(folder, monkeypa
 
 def test_without_a_cache_it_is_asked_once_a_process(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "file"))  # no folder
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "file"))  # This is not a folder.
     asked = []
     monkeypatch.setattr(opencl_devices, "_compiled_width", lambda d: asked.append(d) or 8)
     assert [opencl_devices._vectors_of(CPU, "cpu") for _ in range(3)] == [(8, "")] * 3
     assert len(asked) == 1
 
 
-def test_who_is_not_asked(folder, monkeypatch):
+def test_gpus_and_narrow_cpus_are_not_tested_for_vectors(folder, monkeypatch):
     monkeypatch.setattr(opencl_devices, "_compiled_width", lambda device: pytest.fail("asked"))
     small = SimpleNamespace(**{**vars(CPU), "native_vector_width_float": 8})
     assert opencl_devices._vectors_of(small, "cpu") == (8, "")

@@ -1,4 +1,4 @@
-"""Programs that are built as one: each text keeps its own names, and a bad one is still named."""
+"""Programs that are built as one: each text keeps its own names, and a text that does not build is named."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_names_of_odd_declarations() -> None:
     cl.Program(cl.Context([opencl_devices.find("opencl").device]), merge([ODD, ODD])).build(options=["-w"])
 
 
-#: op cases that reach every family, and within a family the texts with names of their own
+#: op cases that reach every family, and all texts of a family that declare their own names
 REACHING = (
     "linear",
     "conv2d 3x3",
@@ -141,7 +141,7 @@ REACHING = (
 
 @pytest.fixture(scope="module")
 def texts_by_family() -> dict[str, dict[tuple[str, ...], str]]:
-    """One text for each set of names, for CPUs with short and with long vectors, in floats and halves."""
+    """One text per set of declared names, for CPUs with short and long vectors, in floats and halves."""
     caps, found = describe("opencl"), dict[str, dict[tuple[str, ...], str]]()
     for case in REACHING:
         graph = captured(Held(CASES[case])).graphs["case"]
@@ -160,14 +160,14 @@ def test_the_cases_reach_every_family(texts_by_family: dict[str, dict[tuple[str,
 
 
 def test_every_name_of_every_family_is_found(texts_by_family: dict[str, dict[tuple[str, ...], str]]) -> None:
-    """Every text twice in one program: the compiler would tell of a name that was not."""
+    """Every text is twice in one program, so that the compiler reports a name that was not found."""
     context = cl.Context([opencl_devices.find("opencl").device])
     for texts in texts_by_family.values():
         cl.Program(context, merge([text for text in texts.values() for _ in range(2)])).build(options=["-w"])
 
 
 class Attending(nn.Module):
-    """Attention with dropout in training and without in evaluation: two programs of one family."""
+    """Attention with dropout in training and without it in evaluation: two programs of one family."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

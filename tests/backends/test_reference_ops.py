@@ -1,4 +1,4 @@
-"""The reference ops against PyTorch's own modules and autograd, in float64."""
+"""Compares the reference ops with PyTorch's modules and autograd in float64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rand(*shape):
 
 
 def run(op, tensors, outputs, attrs, views=None):
-    """One node in float64; floats keep their digits, integers become i32."""
+    """Runs one node in float64. Floats keep their precision; integers become i32."""
     graph, _ = make(op, [t.numpy() for t in tensors], views, outputs, attrs)
     values = {i: t if t.is_floating_point() or t.dtype is torch.bool else t.int() for i, t in enumerate(tensors)}
     before = {i: t.clone() for i, t in values.items()}
@@ -102,7 +102,7 @@ def test_convolution_may_leave_outputs_out():
 @pytest.mark.parametrize("ceil", [False, True])
 @pytest.mark.parametrize("kernel, stride, padding", [((3, 2), (2, 2), (1, 0)), ((2, 2), (2, 3), (0, 1))])
 def test_pooling(kernel, stride, padding, ceil):
-    x = rand(2, 3, 8, 10).round(decimals=0).requires_grad_()  # many equal values
+    x = rand(2, 3, 8, 10).round(decimals=0).requires_grad_()  # rounded, so that many values are equal
     y, index = F.max_pool2d(x, kernel, stride, padding, 1, ceil, return_indices=True)
     dy = rand(*y.shape)
     (dx,) = torch.autograd.grad(y, x, dy)
@@ -187,7 +187,7 @@ def test_recurrent_layers_and_their_gradients(kind, reverse):
     x, h0, c0 = rand(t, b, i), rand(1, b, h).requires_grad_(), rand(1, b, h).requires_grad_()
     dh, dh_last, dc_last = rand(t, b, h), rand(b, h), rand(b, h)
     flip = (lambda a: a.flip(0)) if reverse else (lambda a: a)
-    # the gradient of gx is seen through one input weight, the identity
+    # With the identity as input weight, the gradient of the input is that of gx.
     gates = (4 if kind == "lstm" else 3) * h
     wide = (torch.nn.LSTM if kind == "lstm" else torch.nn.GRU)(gates, h).double()
     wide.weight_ih_l0.data = torch.eye(gates).double()

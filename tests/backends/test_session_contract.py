@@ -1,4 +1,4 @@
-"""Every backend of the table keeps the contract of `Session`, and callers know nothing else of a session."""
+"""Every backend of the table keeps the contract of `Session`, and callers use nothing else of a session."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_times_are_recorded_or_it_says_that_there_are_none(session: Session) -> 
 @pytest.mark.parametrize("kind", list(table.BACKENDS))
 def test_a_module_has_what_the_table_promises(kind: str) -> None:
     module = table.backend(kind)
-    assert describe(kind) == module.describe(kind) or kind == "opencl"  # whose free memory changes
+    assert describe(kind) == module.describe(kind) or kind == "opencl"  # The free memory of an OpenCL device changes.
     first, *options = inspect.signature(module.open_plan).parameters.values()
     assert first.name == "plan" and all(one.default is not inspect.Parameter.empty for one in options)
 
@@ -159,8 +159,8 @@ def test_what_a_backend_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_callers_use_the_interface_only() -> None:
-    """No look behind it by type, by name or at what is private, but in a backend itself. Benchmarks may ask for a
-    session of one backend, and for nothing private of Handheld."""
+    """Only a backend itself looks at a session by its type, its class name or private attributes. Benchmarks may
+    use the session of one backend, but nothing private of Handheld."""
     wrong = []
     for path in (*SOURCE.rglob("*.py"), *BENCH.glob("*.py")):
         if "backends" in path.relative_to(SOURCE.parents[1]).parts:

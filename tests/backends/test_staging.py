@@ -1,4 +1,4 @@
-"""Batches go through memory that is kept, pinned where the device has memory of its own."""
+"""Batches pass through buffers that are kept, and pinned if the device has its own memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from handheld.step import Step
 
 
 def losses(step: Step, own_memory: bool) -> tuple[list[float], list[bool]]:
-    """Of batches that are made in one array, and which of their pieces were pinned."""
+    """The losses of batches that reuse one array, and whether each input was pinned."""
     caps = replace(describe("opencl"), unified_memory=not own_memory)
     draw, x, found = np.random.default_rng(1), np.empty((128, 1024), np.float32), []
     with step.copy().plan("opencl", caps=caps).start() as trainer:
         for _ in range(3 * PIECES):
             x[:] = draw.standard_normal(x.shape)
             found.append(trainer.step(x, draw.integers(0, 4, 128)))
-        x[:] = np.nan  # what was given is not looked at again
+        x[:] = np.nan  # The given array must not be read again.
         pieces = [piece for one in trainer.session._staging._pieces.values() for piece in one]
         mapped = [piece.host.base is not None for piece in pieces]
         return [float(loss) for loss in found], mapped

@@ -1,4 +1,4 @@
-"""Submitters: launches reach the device in one place, and another way to run them is another class."""
+"""Submitters: one place enqueues launches, and another submitter can replace it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKENDS = Path(handheld.__file__).parent / "backends"
 
 
 class CountingSubmitter(Submitter):
-    """Runs nothing: it counts what a device would have been given."""
+    """Runs nothing; counts the launches that a device would have received."""
 
     def __init__(self) -> None:
         self.launches: Counter[str | None] = Counter()
@@ -41,7 +41,7 @@ class CountingSubmitter(Submitter):
 
 
 class PassingOn(CountingSubmitter):
-    """Counts, and has the launches run one by one."""
+    """Counts the launches and runs them one by one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def test_a_submitter_that_only_counts(plan: Plan, trained: tuple[handheld.Step, 
             loss = trainer.step(*batch)
         assert counting.launches == {"train": 3 * graph.launches}
         assert trainer.counters.launches == 3 * graph.launches and trainer.counters.steps == 3
-        assert float(loss) == 0.0  # memory starts from zeros, and no kernel has run
+        assert float(loss) == 0.0  # Memory starts as zeros, and no kernel has run.
         assert all(np.array_equal(trainer.session.read_slot(name), value) for name, value in before.items())
 
 
@@ -146,7 +146,7 @@ def test_every_launch_runs_once_and_in_order(count: int, noted: bool) -> None:
 
 
 def test_one_place_enqueues() -> None:
-    """Also `devices.py`, before there is a session: to see whether a compiler's vectors work."""
+    """The exception is `devices.py`, which tests a compiler's vectors before there is a session."""
     found = {
         path.relative_to(BACKENDS).as_posix()
         for path in BACKENDS.rglob("*.py")

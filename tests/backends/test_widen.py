@@ -1,4 +1,4 @@
-"""Texts that ask for features of the processor: kernels call functions, results are the same."""
+"""Texts that ask for features of the processor: kernels call functions, and results do not change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ clang_on_x86 = pytest.mark.skipif(
 )
 
 
-def test_who_is_asked() -> None:
+def test_only_cpus_with_features_get_widened_texts() -> None:
     other = replace(LAUNCHES[0], text=TEXT + "\n")
     plain = texts_of([*LAUNCHES, other], caps_of_kind("cpu", features=""))
     assert plain == {TEXT: TEXT, other.text: other.text}
@@ -51,7 +51,7 @@ def test_who_is_asked() -> None:
     asked = texts_of([*LAUNCHES, other], caps_of_kind("cpu", features="sse2"))
     assert asked.keys() == plain.keys()
     assert all('target("sse2")' in text for text in asked.values())
-    # kernels that no launch needs are not there
+    # Kernels that no launch needs are left out.
     assert [asked[TEXT].count(f"__kernel void {name}(") for name in ("fill", "twofold", "never")] == [1, 1, 0]
     assert asked == texts_of([*LAUNCHES[::-1], other], caps_of_kind("cpu", features="sse2"))
 

@@ -1,4 +1,4 @@
-"""Benchmarks that run: real processes, some of which are killed, hang, or take too much."""
+"""Benchmarks in real processes, some of which are killed or need too much memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ for row in bench.run(matrix, sys.argv[1], bench.Settings(steps=6, cool_s=0),
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory) -> list[str]:
-    """Two small step files: what runs them needs no PyTorch, which takes seconds to import."""
+    """Two small step files. They run without PyTorch, which takes seconds to import."""
     folder, paths = tmp_path_factory.mktemp("steps"), []
     for width in (8, 16):
         model = nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
@@ -72,7 +72,7 @@ def start(folder: Path, names: list[str]) -> subprocess.Popen[str]:
 
 def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path):
     draw = random.Random(7)
-    for messages in (draw.randint(1, 5), draw.randint(6, 8)):  # of about 12 in all
+    for messages in (draw.randint(1, 5), draw.randint(6, 8)):  # a run has about 12 messages
         process = start(tmp_path, steps)
         for _ in range(messages):
             assert process.stdout.readline(), "it ended before it was killed"
@@ -83,7 +83,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_run_twice(steps, tmp_path):
         _, alive = psutil.wait_procs(children, timeout=10)
         assert not alive, "what it started goes with it"
     before = [row["key"] for row in bench.open_results(tmp_path).lines]
-    # what a kill in the middle of writing leaves
+    # A kill during a write leaves this.
     with (tmp_path / "results.jsonl").open("ab") as file:
         file.write(b'{"key": "w8')
     rows = list(bench.run(Matrix(tuple(steps), ("opencl",)), tmp_path, QUICK))
@@ -108,7 +108,7 @@ def test_a_device_that_disappears(steps, tmp_path, monkeypatch):
     for row in bench.run(Matrix(tuple(steps), ("opencl", "null")), tmp_path / "out", QUICK):
         rows.append(row)
         if row["device"] == "opencl":
-            monkeypatch.setenv("OCL_ICD_VENDORS", os.devnull)  # its driver is gone
+            monkeypatch.setenv("OCL_ICD_VENDORS", os.devnull)  # The driver is gone.
     first, second = (row for row in rows if row["device"] == "opencl")
     assert first["status"] == "trained"
     assert second["status"] == "device lost" and "is no longer available" in second["reason"]

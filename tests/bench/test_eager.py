@@ -1,4 +1,4 @@
-"""PyTorch as a peer trains what Handheld trains."""
+"""PyTorch as a contestant of bench runs the same training as Handheld."""
 
 from __future__ import annotations
 

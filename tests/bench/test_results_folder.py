@@ -1,4 +1,4 @@
-"""Results folders: who may write, what counts as done, comparing, merging, the report card."""
+"""Results folders: the single writer, finished cases, comparing, merging, the report card."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path, change, match):
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ResultsError, match=match):
         bench.run(Matrix(("mlp",)), tmp_path, bench.Settings())
-    Writer(tmp_path).close()  # it was given free again
+    Writer(tmp_path).close()  # The lock was released.
 
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path):
@@ -206,7 +206,7 @@ def test_cooling_waits_for_the_sensors(tmp_path, monkeypatch):
 
     def tell(stage):
         said.append(stage)
-        (zone / "temp").write_text("41000\n")  # and it cools
+        (zone / "temp").write_text("41000\n")  # The device cools down.
 
     facts = heat.cool(tell)
     assert said == ["cooling, +15 °C"] and facts["cooled_by"] == "sensors"

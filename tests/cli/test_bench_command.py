@@ -1,4 +1,4 @@
-"""`handheld bench` as a user meets it; tests/bench has what happens behind it."""
+"""The output and errors of `handheld bench`; tests/bench tests the code behind it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small_step() -> None:
     handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), batch).save("small.step")
 
 
-def test_what_is_said(run):
+def test_the_output(run):
     small_step()
     words = ("small.step", "--on", "opencl", "--steps", "8", "--cool", "0", "--out", "out")
     result = run(*words)

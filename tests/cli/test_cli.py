@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it prints, where, and with which exit code."""
+"""The command line: what it prints, where, and its exit codes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_only_near_names_are_suggested(run):
 
 @pytest.fixture
 def no_device(monkeypatch):
-    """What is known without a device must not open one."""
+    """Fails if a device is opened."""
 
     def opened() -> None:
         raise AssertionError("the device was opened")
@@ -102,7 +102,7 @@ def test_an_error_is_json_where_json_is_asked_for(run):
     error = json.loads(result.stdout)["error"]
     assert result.exit_code == 1 and error["type"] == "HandheldError"
     assert f"error: {error['message']}\n" == result.stderr
-    result = run("train", "lenet5", "--json")  # --data is missing
+    result = run("train", "lenet5", "--json")  # --data is missing.
     assert result.exit_code == 2 and "--data" in json.loads(result.stdout)["error"]["message"]
 
 
@@ -129,7 +129,7 @@ def test_places_that_cannot_be_written(run, work, monkeypatch):
         )
 
 
-def test_one_is_not_many(run):
+def test_a_count_of_one_is_singular(run):
     assert [output.count(n, "launch") for n in (1, 28)] == ["1 launch", "28 launches"]
     result = run("train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--batch", "320")
     assert any(line.rstrip().endswith("per step, 1 step") for line in result.stdout.splitlines())

@@ -1,4 +1,4 @@
-"""The command in a process of its own: signals, and no torch."""
+"""The command in its own process: signals, and a Python without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from handheld.package import load_state
 
 def process(work: Path, *words: str, torch: bool = True) -> subprocess.Popen[str]:
     own = str(Path(handheld.__file__).parents[1])
-    path = own if torch else f"{work}{os.pathsep}{own}"  # the first holds what blocks torch
+    path = own if torch else f"{work}{os.pathsep}{own}"  # The first folder contains the code that blocks torch.
     environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": path}
     command = [sys.executable, "-m", "handheld.cli.main", *words]
     return subprocess.Popen(

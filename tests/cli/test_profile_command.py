@@ -1,4 +1,4 @@
-"""`handheld profile` as a user meets it."""
+"""The output, files and errors of `handheld profile`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ sys.meta_path.insert(0, NoTorch())
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Runs a command in a folder of its own; 80 columns, no colours, no second of idleness."""
+    """Runs a command in its own folder, with 80 columns, no colours and no idle second."""
     (tmp_path / "mine.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
     for console in (output.out, output.err):
@@ -78,7 +78,7 @@ def test_help(run):
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_what_is_said(run):
+def test_the_output(run):
     result = run("mine.py:make", "--steps", "30")
     assert result.exit_code == 0, result.output
     for words in (
@@ -256,7 +256,7 @@ def test_ctrl_c(run, tmp_path):
                 with handheld.open_run("one.run") as found:
                     if len(found.steps()) > 50:
                         break
-            except RunFileError:  # it is being made just now
+            except RunFileError:  # The file is being created.
                 continue
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
@@ -272,7 +272,7 @@ def test_ctrl_c(run, tmp_path):
 
 
 def test_a_disk_that_fills(run, tmp_path):
-    """By a limit on the size of files, after which nothing more can be written."""
+    """A limit on the size of files acts as a full disk."""
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
@@ -307,7 +307,7 @@ def test_a_disk_that_fills(run, tmp_path):
 
 
 def test_live_in_a_terminal(run, tmp_path):
-    """A real terminal of 80 columns: it is drawn to while steps run, and left clean."""
+    """On a real terminal of 80 columns, progress is drawn while steps run and removed at the end."""
     main, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
     process = subprocess.Popen(
@@ -324,7 +324,7 @@ def test_live_in_a_terminal(run, tmp_path):
     while True:
         try:
             part = os.read(main, 65536)
-        except OSError:  # the other end is closed
+        except OSError:  # The other end is closed.
             break
         if not part:
             break
@@ -339,7 +339,7 @@ def test_live_in_a_terminal(run, tmp_path):
 
 
 def test_tables_of_a_run_with_everything(tmp_path, monkeypatch, capsys):
-    """Long names, several rails: still 80 columns."""
+    """Tables with long names and several rails still fit 80 columns."""
     monkeypatch.setattr(output.out, "_width", 80)
     made = MadeRun(
         tmp_path / "one.run",

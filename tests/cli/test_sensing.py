@@ -1,4 +1,4 @@
-"""What `handheld doctor` says of sensors."""
+"""What `handheld doctor` prints about sensors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_each_sensor_with_a_live_reading_or_the_reason(tmp_path):
     data = {one["name"]: one for one in sensors}
     assert [one["available"] for one in sensors] == sorted(
         (one["available"] for one in sensors), reverse=True
-    )  # what is here comes first
+    )  # Available sensors come first.
     clock = data["cpu-clock"]["channels"][0]
     assert (clock["value"], clock["unit"], clock["rate"]) == (1.5e9, "Hz", None)
     busy = data["cpu"]["channels"][0]

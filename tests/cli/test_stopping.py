@@ -1,4 +1,4 @@
-"""Ctrl-C is answered although nothing can be stopped yet."""
+"""Ctrl-C is answered with a message while the work in progress cannot be stopped yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ time.sleep({seconds})
 @pytest.mark.parametrize(
     ("signal", "seconds", "patience", "said"), [("SIGINT", 5, 0.1, 1), ("SIGINT", 0, 60, 0), ("SIGUSR1", 1, 0.1, 0)]
 )
-def test_who_waits_is_told_why(signal, seconds, patience, said):
+def test_a_wait_is_explained(signal, seconds, patience, said):
     text = BUSY.format(signal=signal, seconds=seconds, patience=patience)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stderr.count("stopping after the work in progress"), done.stdout) == (said, "")

@@ -1,4 +1,4 @@
-"""`handheld train`, `package` and `verify` as a user meets them."""
+"""The output, files and errors of `handheld train`, `package` and `verify`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_train_a_factory_and_go_on_from_the_export(run, work):
     again = run("train", "out.step", *words, "--json")
     report = json.loads(again.stdout)
     assert report["test"]["accuracy"] > 0.95 and len(report["epochs"]) == 4
-    assert report["epochs"][0]["loss"] < 0.2  # it did not start from nothing
+    assert report["epochs"][0]["loss"] < 0.2  # It started from the trained state.
     assert report["device"].startswith("opencl:") and report["launches_per_step"] < 20
 
 
@@ -61,7 +61,7 @@ def test_verify(run, work):
     assert result.exit_code == 0 and result.stdout.count("PASS") == 3
     report = json.loads(run("verify", "mine.py:with_batch", "--graph", "train", "--json").stdout)
     phases = {op["phase"] for op in report[0]["ops"]}
-    assert all(op["source"] for op in report[0]["ops"])  # the op of PyTorch
+    assert all(op["source"] for op in report[0]["ops"])  # the torch op
     assert report[0]["passed"] and phases == {"forward", "backward", "update"}
     listed = run("verify", "mine.py:with_batch", "--graph", "predict", "--all").stdout
     assert "matmul" in listed and max(map(len, listed.splitlines())) <= 80
@@ -96,7 +96,7 @@ def test_a_frozen_decision_is_accepted_or_an_error(run, work):
     for words in (train, package):
         result = run(*words, "--accept-frozen")
         assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
-    file = ("branch.step", *train[2:], "--batch", "8")  # was accepted when it was packaged
+    file = ("branch.step", *train[2:], "--batch", "8")  # The decision was accepted when the file was packaged.
     result = run("train", *file)
     assert result.exit_code == 0 and "`if x.mean() > 0:`" in result.stderr
     result = run("verify", "branch.step", "--graph", "train", "--on", "reference:cpu")

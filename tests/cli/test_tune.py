@@ -1,4 +1,4 @@
-"""`handheld tune` and what `doctor` says of tuning and ceilings, as a user meets them."""
+"""The output of `handheld tune`, and what `doctor` prints about tuning and ceilings."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def make():
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Runs a command beside a user's file, with the fake family and a cache of its own."""
+    """Runs a command next to a user's file, with the fake family and its own cache."""
     (tmp_path / "mine.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_VARIANTS", "own empty fast")
-    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")  # made for other families
+    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")  # The shipped records are for other families.
     monkeypatch.setattr(lowering, "FAMILIES", {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
     child = functools.partial(WorkerProcess, fake_family.COMMAND)
     monkeypatch.setattr(tune, "Tuner", lambda *args: Tuner(*args, child()))

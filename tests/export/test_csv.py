@@ -1,4 +1,4 @@
-"""`handheld export --format csv`: what is read back equals the run."""
+"""`handheld export --format csv`: the written tables equal the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that make no sense get a sentence, before anything is recorded."""
+"""Invalid calls raise an error with a clear message before anything is recorded."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_help_shows_what_capture_takes() -> None:
 
 
 def test_nothing_takes_the_place_of_capture() -> None:
-    """A module `handheld.capture` would, as soon as it is imported."""
+    """A module named `handheld.capture` would replace the function as soon as it is imported."""
     package = Path(handheld.__file__).parent
     assert not [*package.glob("capture.py"), *package.glob("capture/*.py")]
 
@@ -123,7 +123,7 @@ def test_what_a_wrong_batch_raises_is_all_that_is_said(caplog) -> None:
     model = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="Expected dtype int"):
         handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), 0.1), (BATCH[0], torch.ones(4)))
-    assert not caplog.records  # PyTorch's log has pages on it
+    assert not caplog.records  # PyTorch would log pages about it.
 
 
 def test_a_compiled_model_is_captured_as_it_was_written() -> None:

@@ -1,4 +1,4 @@
-"""What capture promises beyond single ops: notes, warnings, state, modules left alone."""
+"""What capture guarantees beyond single ops: notes, warnings, state, unchanged modules."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_caches_do_not_stay_on_modules() -> None:
     assert model.calls == 1
     found = model(torch.randn(4, 3))
     assert not isinstance(found, FakeTensor) and not isinstance(model.positions, FakeTensor)
-    # and a second capture works with what is cached now
+    # A second capture works with the cache that exists now.
     step_of(model, lambda b: model(b[0]).sum(), (torch.randn(4, 3),))
 
 
@@ -192,7 +192,7 @@ def test_gradients_and_random_state_are_left_alone() -> None:
 
 
 class Averages(nn.Module):
-    """A buffer written in place, and one that another tensor takes the place of."""
+    """One buffer is written in place, the other is replaced by another tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -289,7 +289,7 @@ def test_dropout_in_attention_is_captured() -> None:
 
 
 def attending(fn: Any, *shape: int) -> Any:
-    """The step of a model that hands three projections of its batch to `fn`."""
+    """The step of a model that passes three projections of its batch to `fn`."""
     torch.manual_seed(0)
     b, h, n, d = shape
     model = nn.Linear(h * d, 3 * h * d)
@@ -343,7 +343,7 @@ def test_nodes_know_their_module() -> None:
 
     def fn(b: Any) -> torch.Tensor:
         y = model(b[0])
-        y[:, 0] = y[:, 0] * 2  # a write into a view makes autograd nodes of its own
+        y[:, 0] = y[:, 0] * 2  # A write into a view creates additional autograd nodes.
         return F.cross_entropy(y, b[1])
 
     step = step_of(model, fn, (torch.randn(2, 3, 8, 8), torch.tensor([0, 1])))
@@ -353,7 +353,7 @@ def test_nodes_know_their_module() -> None:
 
 
 class Turned(nn.Module):
-    """Rotation by a table of complex numbers that is a buffer."""
+    """A rotation by a buffer of complex numbers."""
 
     def __init__(self) -> None:
         super().__init__()

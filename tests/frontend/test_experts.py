@@ -1,4 +1,4 @@
-"""Mixtures of experts of transformers: what is routed where is data, not fixed at capture."""
+"""Mixtures of experts of transformers: the routing depends on the batch and is not fixed at capture."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_another_batch_is_routed_by_its_own_values(kind: str) -> None:
         return found
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a value that is fixed would be warned about
+        warnings.simplefilter("error")  # A fixed value would cause a warning.
         step = capture(
             lambda ids: loss(model, ids),
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),

@@ -1,4 +1,4 @@
-"""Random ops: the right distribution, new numbers every step, the same ones for the same seed."""
+"""Random ops: the right distribution, new numbers in every step, the same numbers for the same seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from handheld.step import Step
 N = 4000
 P = torch.tensor([0.1, 0.2, 0.7])
 
-#: what is drawn, its mean and its standard deviation
+#: the op, its mean and its standard deviation
 DRAWS: dict[str, tuple[Callable[[], torch.Tensor], float, float]] = {
     "rand": (lambda: torch.rand(N), 0.5, 0.289),
     "rand_like": (lambda: torch.rand_like(torch.zeros(N)), 0.5, 0.289),

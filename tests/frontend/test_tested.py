@@ -1,4 +1,4 @@
-"""A PyTorch that was never tested gets one warning per process, where capture starts."""
+"""An untested PyTorch version causes one warning per process when capture starts."""
 
 from __future__ import annotations
 

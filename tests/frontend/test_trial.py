@@ -1,4 +1,4 @@
-"""Frozen values: named by their line, and tried on other batches."""
+"""Frozen values: each is named by its line and tried on other batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from handheld.frontend.trial import other_batches, try_batches
 
 
 class Branches(nn.Module):
-    """Takes one of two ways by what `decide` says of its input."""
+    """Takes one of two branches, depending on what `decide` returns for its input."""
 
     def __init__(self, decide) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every rule of graph/check.py about ops and their programs: a legal graph of each op, and one that breaks it."""
+"""The rules of graph/check.py about ops and their programs: a legal graph of each op, and one that breaks each rule."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_rules_of_ops(match, graph):
 
 
 def test_uneven_windows_and_unused_geometry_are_legal():
-    check(with_attrs("max_pool", kernel=(3, 3)))  # the last window hangs over: ceil_mode
+    check(with_attrs("max_pool", kernel=(3, 3)))  # The last window extends beyond the edge, as with ceil_mode.
     check(with_attrs("max_pool", adaptive=True, kernel=(), stride=(0, 0)))
     check(with_attrs("assign", region_strides=(-6, -2), region_offset=20))
 
@@ -192,7 +192,7 @@ PROGRAM_RULES = [
     ("does not fit i32", program(Instr("const", "i32", (), (BIG,)), dtype="i32")),
     ("does not fit i32", program(Instr("const", "i32", (), (math.nan,)), dtype="i32")),
     ("random key", program(Instr("const", "i32", (), (1,)), Instr("random", "f32", (0,) * 3, (BIG,)))),
-    # what is read
+    # loads
     ("reads operand 1", program(Instr("load", "f32", (), (1, (), 0.0)))),
     ("reads operand -1", program(Instr("load", "f32", (), (-1, (), 0.0)))),
     ("reads operand 0", with_attrs("matmul", program=(LOAD,))),
@@ -215,14 +215,14 @@ PROGRAM_RULES = [
     ("more than 32 bits", with_view("map", 0, (2, 3), (BIG, 1))),
     ("more than 32 bits", with_view("map", 0, (2, 3), (3, 1), -BIG)),
     ("32-bit indices", with_view("map", 0, (2**20, 2**20), (0, 0))),
-    # guards: several on one dimension let through what all let through
+    # guards: with several on one dimension, an element must pass all of them
     ("a view reads", guarded((0, 0, 4))),
     ("a view reads", guarded((0, 0, 3), (0, 2, 4), offset=1)),
     ("a view reads", guarded((0, 1, 3), (0, 0, 2), offset=-2)),
     ("which does not exist", guarded((1, 0, 3))),
     ("which does not exist", guarded((-1, 0, 3))),
     ("more than 32 bits", guarded((0, 0, 2**40))),
-    # the space and the stores
+    # the iteration space and the stores
     ("32-bit indices", with_attrs("map", shape=(2**20, 2**20))),
     ("do not fit", with_attrs("reduce", axes=(2,))),
     ("do not fit", with_attrs("reduce", axes=(1, 1))),
@@ -251,7 +251,7 @@ def test_rules_of_programs(match, graph):
 def test_guards_are_intersected():
     check(guarded((0, 0, 3)))
     check(guarded((0, 0, 3), (0, 1, 4)))
-    check(guarded((0, 0, 2), (0, 2, 4), offset=50))  # nothing gets through
+    check(guarded((0, 0, 2), (0, 2, 4), offset=50))  # No element passes.
     check(guarded((0, 2, 4), offset=-2))
     with pytest.raises(GraphError, match="does not fit i32"):
         load = Instr("load", "i32", (), (0, ((0, 0, 2),), math.inf))
@@ -259,7 +259,7 @@ def test_guards_are_intersected():
 
 
 def test_empty_rows_read_nothing_but_row_values():
-    """A sum over no elements: what is read once a row must be there, the rest need not."""
+    """A sum over no elements: operands that are read once per row must exist, the others need not."""
     total = (LOAD, Instr("sum", "f32", (0,)))
     graph = graph_of("reduce", ["f32 2 0"], ["f32 2"], loops("reduce", (2, 0), total, (Store(1, full=False),), (1,)))
     check(graph)

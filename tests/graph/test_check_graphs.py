@@ -1,4 +1,4 @@
-"""Every rule of graph/check.py about whole graphs and packed updates: one graph that breaks it."""
+"""The rules of graph/check.py about whole graphs and packed updates: one graph that breaks each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GRAPH_RULES = [
     ("new value", replace(trained(), outputs=(), nodes=())),
     ("constant", retyped(1, role="constant")),
     ("its new value is", replace(retyped(1, shape=(6, 2)), nodes=(), outputs=(), writes=(SlotWrite("w", 0),))),
-    # notes that are more than text
+    # notes with a meaning for the code
     ("'frozen'", replace(trained(), notes={"frozen": (1,)})),
     ("'no_gradient'", replace(trained(), notes={"no_gradient": "w"})),
     ("'accumulate'", replace(trained(), notes={"accumulate": 0})),
@@ -88,7 +88,7 @@ def test_the_state_must_fit():
 
 
 def packed() -> Graph:
-    """Two slots of 3 and 200 elements, updated as one: w -> -w."""
+    """Two slots of 3 and 200 elements that are updated as one pack: w -> -w."""
     tensors = {i: Tensor(i, (3 if i % 2 else 200,), "f32", "parameter" if i < 2 else "activation") for i in range(4)}
     tensors |= {4: Tensor(4, (384,), "f32", "parameter"), 5: Tensor(5, (384,), "f32", "activation")}
     node = Node(

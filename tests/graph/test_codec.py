@@ -1,4 +1,4 @@
-"""Graphs to JSON and back: exact for what was written, StepFileError for anything else."""
+"""Graphs to JSON and back: exact for what Handheld wrote, StepFileError for anything else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SHAPES = {
 
 
 def example() -> Graph:
-    """A small step that uses every kind of value a graph can hold."""
+    """A small step that uses every kind of value that a graph can hold."""
     shapes = SHAPES
     roles = {0: "input", 1: "parameter", 7: "constant"}
     tensors = {i: Tensor(i, s, "f32", roles.get(i, "activation"), f"t{i}") for i, s in shapes.items()}
@@ -97,7 +97,7 @@ def example() -> Graph:
 
 
 def wire(graph: Graph):
-    """Through strict JSON text."""
+    """The value after a round trip through strict JSON text."""
     return json.loads(json.dumps(to_json(graph), allow_nan=False))
 
 
@@ -113,7 +113,7 @@ def test_round_trip_is_exact():
         graph.outputs,
     )
     for ours, theirs in zip(back.nodes, graph.nodes, strict=True):
-        assert repr(ours) == repr(theirs)  # repr also tells 1 from 1.0 from True, and knows NaN
+        assert repr(ours) == repr(theirs)  # repr distinguishes 1, 1.0 and True, and handles NaN.
     assert isinstance(back.nodes[1].attrs["program"][0].params[1][0], tuple)
 
 
@@ -220,7 +220,7 @@ JUNK = (
 
 
 def places(data, found):
-    """Every container in the document."""
+    """Every list and dictionary in the document."""
     found.append(data)
     for child in data.values() if isinstance(data, dict) else data:
         if isinstance(child, dict | list):
@@ -263,7 +263,7 @@ def test_mutated_documents_raise_nothing_else():
             legal += 1
         except GraphError:
             illegal += 1
-    assert min(refused, illegal, legal) > 20  # the mutations reach every outcome
+    assert min(refused, illegal, legal) > 20  # The mutations reach every outcome.
 
 
 @pytest.mark.parametrize("data", JUNK)
@@ -276,7 +276,7 @@ def test_junk(data):
 def test_stores_are_written_as_files_have_always_had_them():
     nodes = {node["op"]: node["attrs"] for node in wire(example())["nodes"]}
     conv = nodes["conv"]["stores"]
-    assert conv == [len(nodes["conv"]["program"]) - 1]  # an epilogue: positions alone
+    assert conv == [len(nodes["conv"]["program"]) - 1]  # An epilogue stores positions only.
     assert nodes["reduce"]["stores"] == [[len(nodes["reduce"]["program"]) - 1, False]]
     assert all(isinstance(store, list) and store[1] is True for store in nodes["map"]["stores"])
     with pytest.raises(StepFileError):

@@ -22,7 +22,7 @@ def test_a_row_says_the_same_everywhere(name: str) -> None:
     assert row.name == name
     assert np.dtype(row.numpy).itemsize == row.nbytes == getattr(torch, row.torch).itemsize
     assert torch.from_numpy(np.zeros(1, row.numpy)).dtype is getattr(torch, row.torch)
-    assert DTYPES[row.value].value == row.value  # a loaded value stays what it is
+    assert DTYPES[row.value].value == row.value  # A loaded value keeps its type.
     assert row.is_float == np.issubdtype(row.numpy, np.floating)
     assert row.c_register == DTYPES[row.value].c_register
 

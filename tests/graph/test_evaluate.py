@@ -1,4 +1,4 @@
-"""Programs in NumPy: fixed meanings here, and equality with PyTorch instruction by instruction."""
+"""Programs in NumPy: expected results of each instruction, and equality with PyTorch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPARE = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "not")
 
 
 def both(arrays, shape, program, stores, *, axes=(), views=None):
-    """Outputs by NumPy, and by PyTorch in float32."""
+    """The outputs by NumPy, and by PyTorch in float32."""
     outer = tuple(n for d, n in enumerate(shape) if d not in axes)
     outputs = [(shape if s.full else outer, program[s.position].dtype) for s in stores]
     attrs = {"shape": tuple(shape), "axes": tuple(axes), "program": tuple(program), "stores": tuple(stores)}
@@ -102,7 +102,7 @@ def test_meanings():
 
 
 def test_each_f32_instruction_is_rounded():
-    """An index computed through floats is the one that float32 arithmetic gives."""
+    """An index that is computed through floats equals that of float32 arithmetic."""
     b = Builder()
     step = b.op("div", "f32", b.const(1.0, "f32"), b.const(10.0, "f32"))
     place = b.op("cast", "f32", b.op("iota", "i32", params=(0,)))
@@ -189,15 +189,15 @@ def test_views_of_any_strides():
 
 def test_guarded_loads_read_nothing_outside():
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    padded = [lambda t: view(t, (4, 6), (3, 1), -3 - 2)]  # one row above, two columns left
+    padded = [lambda t: view(t, (4, 6), (3, 1), -3 - 2)]  # starts one row above and two columns to the left
     b = Builder([Instr("load", "f32", (), (0, ((0, 1, 3), (1, 2, 5)), -1.5))])
     for (got,) in both([x], (4, 6), b.program, [Store(0)], views=padded):
         np.testing.assert_array_equal(got, np.pad(x, ((1, 1), (2, 1)), constant_values=-1.5))
-    b = Builder([Instr("load", "f32", (), (0, ((0, 1, 2),), 9))])  # a guard where the stride is 0
+    b = Builder([Instr("load", "f32", (), (0, ((0, 1, 2),), 9))])  # a guard on a dimension with stride 0
     rows = [lambda t: view(t, (3, 3), (0, 1))]
     for (got,) in both([x], (3, 3), b.program, [Store(0)], views=rows):
         np.testing.assert_array_equal(got, [[9, 9, 9], [0, 1, 2], [9, 9, 9]])
-    b = Builder([Instr("load", "f32", (), (0, ((0, 5, 9),), 9))])  # nothing gets through
+    b = Builder([Instr("load", "f32", (), (0, ((0, 5, 9),), 9))])  # No element passes the guard.
     for (got,) in both([x], (2, 3), b.program, [Store(0)]):
         assert (got == 9).all()
 

@@ -1,4 +1,4 @@
-"""Attention against PyTorch in float64: values, lse and gradients, in both variants."""
+"""Compares attention with PyTorch in float64: values, lse and gradients, in both variants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from helpers.harness import caps_of_kind, error, make, run_node
 PLAIN = {"scale": 0.3, "causal": False, "masked": False, "dropout": 0.0, "key": 0}
 MOST = np.finfo(np.float32).max
 KINDS = ("cpu", "wide", "gpu")
-#: b, heads of q, heads of k and v, rows of q, of k, columns of q and k, of v
+#: batch, heads of q, heads of k and v, rows of q, rows of k, columns of q and k, columns of v
 SIZES = [
     (1, 1, 1, 1, 1, 1, 1),
     (2, 3, 3, 5, 7, 4, 4),
@@ -41,11 +41,11 @@ def caps(kind: str, **change):
 
 
 def draw(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, dtype=torch.float64).float().double()  # exact in fp32
+    return torch.randn(shape, dtype=torch.float64).float().double()  # exact in float32
 
 
 def by_hand(q, k, v, attrs, mask=None, kept=None):
-    """out[b, h, l, e] and lse, with everything written out."""
+    """out[b, h, l, e] and lse, computed step by step."""
     each = q.shape[1] // k.shape[1]
     scores = q @ k.repeat_interleave(each, 1).transpose(-1, -2) * attrs["scale"]
     if mask is not None:
@@ -60,7 +60,7 @@ def by_hand(q, k, v, attrs, mask=None, kept=None):
 
 
 def run(kind, q, k, v, g, attrs, more=(), views=None, **change):
-    """The two nodes one after the other, and the choice of `change` if there is one."""
+    """Runs the forward and the gradient node, with a choice if there is one."""
     want_caps, choice = (caps(kind, **{n: c for n, c in change.items() if n != "choice"}), (change.get("choice")))
     (b, h, n, d), groups, s, e = q.shape, k.shape[1], k.shape[2], v.shape[3]
     arrays = [x.detach().float().numpy() for x in (q, k, v)]
@@ -91,7 +91,7 @@ def compare(kind, sizes, attrs, mask=None, kept=None, more=(), limit=2e-6, **cha
     got, rows = run(kind, q, k, v, g, attrs, more, **change)
     assert error(rows, lse.detach().numpy()) < limit
     for name, mine, theirs in zip(("out", "dq", "dk", "dv"), got, want, strict=True):
-        scale = max(float(theirs.norm()), 1e-3)  # of one key dq and dk are zero
+        scale = max(float(theirs.norm()), 1e-3)  # With one key, dq and dk are zero.
         gap = np.linalg.norm(mine.transpose(0, 2, 1, 3) - theirs.numpy())
         assert gap / scale < limit, (name, gap / scale)
 
@@ -106,7 +106,7 @@ def test_values_and_gradients(sizes, causal, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["float", "bool", "inf"])
 def test_masks(how, kind):
-    """Some rows see nothing; a whole block of keys is hidden."""
+    """Some rows see no key, and a whole block of keys is hidden."""
     b, h, n, s = 2, 2, 37, 150
     torch.manual_seed(2)
     mask = torch.rand(b, h, n, s) > 0.3
@@ -122,7 +122,7 @@ def test_masks(how, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["keys", "rows", "turned"])
 def test_masks_that_are_spread(form, kind):
-    """One mask for all rows, all heads or, transposed, all batches."""
+    """One mask is broadcast over all rows, all heads or, transposed, all batches."""
     b, h, n, s = 2, 3, 19, 21
     torch.manual_seed(3)
     stored, strides = {
@@ -158,7 +158,7 @@ def test_dropout_drops_what_the_graph_s_random_numbers_say(causal, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_views_of_any_strides(kind):
-    """Queries, keys and values out of one tensor [b, l, 3, h, d], and columns before rows."""
+    """Queries, keys and values are views of one tensor [b, l, 3, h, d], also with columns before rows."""
     b, h, n, d = 2, 3, 21, 12
     torch.manual_seed(4)
     whole = draw(b, n, 3, h, d)
@@ -190,7 +190,7 @@ def test_large_scores_do_not_overflow(kind):
 
 
 def test_few_heads_on_a_cpu_share_their_keys_out():
-    """Keys in parts, each with a dq of its own; also where the first rows see none of a part."""
+    """Keys are split into parts, each with its own dq, also if the first rows see no key of a part."""
     for causal in (False, True):
         compare("cpu", (1, 2, 1, 100, 200, 8, 8), {**PLAIN, "causal": causal}, compute_units=8)
     lowered = _lowered("cpu", (1, 1, 1, 100, 200, 8, 8), grad=True, compute_units=8)
@@ -223,7 +223,7 @@ def test_no_matrix_of_queries_by_keys_is_kept(kind):
 
 @pytest.mark.parametrize("items, local", [(1, 16), (8, 16), (128, 16), (512, 48)])
 def test_small_and_large_devices(items, local):
-    """Work-groups of one item to as many as there is use for, and little local memory (KiB)."""
+    """Work-groups from one item to the largest useful size, and little local memory (KiB)."""
     for sizes in ((1, 2, 1, 21, 37, 24, 40), (1, 1, 1, 5, 9, 256, 3)):
         compare("gpu", sizes, {**PLAIN, "causal": True}, max_work_group=items, local_mem_bytes=local << 10)
 
@@ -268,7 +268,7 @@ def test_the_files_compile_alone(parts):
 
 
 def test_shapes_follow_the_device():
-    """Enough work-groups for a large GPU before large ones; as large as there is use for else."""
+    """A large GPU first gets enough work-groups; otherwise work-groups are as large as useful."""
     graph = _graph((16, 4, 4, 128, 128, 64, 64))
     large = caps("gpu", max_work_group=1024, local_mem_bytes=48 << 10, compute_units=132)
     first = candidates(graph.nodes[0], graph, large)[0]

@@ -26,7 +26,7 @@ from helpers.harness import caps_of_kind, make, queue
 LARGE = {"max_work_group": 1024, "local_mem_bytes": 48 << 10}
 
 
-#: name: what it runs, given a choice; between them all ways to load A and B
+#: name -> a function that runs a choice; together they cover all ways to load A and B
 TILED = {
     "scalars": lambda c: run_matmul(numbers(67, 45), numbers(45, 133, seed=1), "gpu", choice=c, **LARGE),
     "float4": lambda c: run_matmul(numbers(68, 84), numbers(84, 132, seed=1), "gpu", choice=c, **LARGE),
@@ -54,7 +54,7 @@ TILED = {
 
 @pytest.mark.parametrize("number", range(len(contract_local.TILES)))
 def test_every_tile(number, pytestconfig):
-    """Two ways of using each tile, one with k in parts; all ways with --all-cases."""
+    """Two uses of each tile, one with k in parts; all uses with --all-cases."""
     named = dict(zip(contract_local.NAMES, contract_local.TILES[number], strict=True))
     names = list(TILED)
     if not pytestconfig.getoption("--all-cases"):
@@ -65,7 +65,7 @@ def test_every_tile(number, pytestconfig):
 
 @pytest.mark.parametrize("name", ["float4", "3x3"])
 def test_one_buffer_and_two_sums(name, monkeypatch):
-    """Little local memory, and sums that are too long for one variable."""
+    """Little local memory, and sums too long for one variable."""
     monkeypatch.setattr(contract_local, "LONG", 16)
     monkeypatch.setattr(contract_local, "RUN", 16)
     monkeypatch.setitem(LARGE, "local_mem_bytes", 7 << 10)
@@ -82,7 +82,7 @@ def test_textures(name, monkeypatch):
 
 
 def test_textures_run_whole_steps(monkeypatch):
-    """Textures lie over whole segments: tensors begin anywhere in them."""
+    """Textures cover whole segments, and tensors begin anywhere in them."""
     monkeypatch.setattr(contract_local, "_likes_textures", lambda caps: True)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
@@ -144,7 +144,7 @@ def test_illegal_choices(change):
                 contract.lower_conv(graph.nodes[0], graph, caps_of_kind(kind), choice)
     large = dict(zip((*contract_local.NAMES, "splits"), (16, 16, 8, 8, 16, 1, 8, 1), strict=True))
     with pytest.raises(PlanError):
-        contract.lower_conv(graph.nodes[0], graph, caps, large)  # groups of 256 on 128
+        contract.lower_conv(graph.nodes[0], graph, caps, large)  # needs groups of 256 on a device that allows 128
 
 
 # ------------------------------------------------------------------------------------- the rest

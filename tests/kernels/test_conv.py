@@ -1,4 +1,4 @@
-"""Convolutions against torch in float64, both variants, awkward shapes."""
+"""Compares convolutions with torch in float64: both variants, awkward shapes."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_conv_large_tiles(name):
 @pytest.mark.parametrize("groups", [1, 6])
 def test_conv_views(kind, groups):
     pad = {"padding": (1, 1), "stride": (2, 1), "groups": groups}
-    # x a slice of channels and pixels, w transposed
+    # x is a slice of channels and pixels, w is transposed.
     x = numbers(2, 9, 15, 16)
     w = numbers(6 // groups, 8 if groups == 1 else 6, 3, 3, seed=1)
     looks = (lambda t: t[:, 2:8, 1:, ::2], lambda t: t.transpose(0, 1), lambda t: t)
     run_conv(kind, x, w, looks=looks, **pad)
-    # x channels last
+    # x has channels last.
     looks = (lambda t: t.permute(0, 3, 1, 2), lambda t: t.transpose(2, 3), lambda t: t)
     w = numbers(6, 6 // groups, 3, 3, seed=1)
     run_conv(kind, numbers(2, 11, 12, 6), w, looks=looks, **pad)
@@ -79,7 +79,7 @@ def test_conv_views(kind, groups):
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("groups", [1, 4])
 def test_conv_expanded_gradient(kind, kernel, groups):
-    """The gradient of a mean: one value for every pixel."""
+    """The gradient of a mean is one value for all pixels."""
     x, w = numbers(3, 4, 6, 5), numbers(8, 4 // groups, kernel, kernel, seed=1)
     looks = (lambda t: t, lambda t: t, lambda t: t[:, :, :1, :1].expand_as(t))
     run_conv(kind, x, w, looks=looks, groups=groups, padding=(kernel // 2, kernel // 2))
@@ -113,7 +113,7 @@ def test_conv_empty(kind, shape, w, launches):
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("images", [0, 2])
 def test_conv_weight_empty(kind, groups, images):
-    """No image, or images of no width: nothing is added up."""
+    """Without images, or with images of no width, the gradient is zero."""
     x, dy, w = (images, 3, 4, images), (images, 6, 4, 0), (6, 3 // groups, 3, 3)
     attrs = {"stride": (1, 1), "padding": (1, 0), "dilation": (1, 1), "groups": groups, "shape": w}
     graph, data = make("conv_weight", [numbers(*dy), numbers(*x)], None, [(w, "f32")], attrs)

@@ -1,11 +1,11 @@
 """Halves in memory: conversions bit by bit, and every family that reads or writes them.
 
-The reference reads the same halves and computes in float64. A float32 result must be as close to it
-as without halves; a result that is stored in halves is that rounded to 11 significant bits: at most
-2^-11 of itself away (half a spacing), or 2^-25 below the smallest normal half.
+The reference reads the same halves and computes in float64. A float32 result must be as close to it as
+without halves. A result that is stored in halves is rounded to 11 significant bits: its relative error is
+at most 2^-11 (half a spacing), and below the smallest normal half its absolute error is at most 2^-25.
 
-Building kernels takes most of the time: of matrix products, convolutions, pooling and attention a
-sample runs, and all of them with --all-cases.
+Building kernels takes most of the time, so only a sample of the matrix products, convolutions, pooling and
+attention runs; --all-cases runs all of them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def converted(name: str, x: np.ndarray, kind: type, bits: int, items: int) -> np
 
 
 def same(got: np.ndarray, want: np.ndarray) -> None:
-    """Bit by bit; of what is not a number only that (GPUs have one for all)."""
+    """Whether the values are equal bit by bit. NaNs are all equal, because GPUs have only one."""
     assert np.array_equal(got, want, equal_nan=True)
     number = ~np.isnan(want)
     assert np.array_equal(np.signbit(got[number]), np.signbit(want[number]))
@@ -91,7 +91,7 @@ def test_every_half_widens(name, bits):
 
 @pytest.mark.parametrize("bits", [0, 1])
 def test_floats_narrow(bits):
-    """Halves themselves, every point between two of them and its neighbours, and random bits."""
+    """All halves, every midpoint between two of them with its neighbours, and random bits."""
     known = np.unique(EVERY[np.isfinite(EVERY)]).astype(np.float32)
     middle = ((known[1:].astype(np.float64) + known[:-1]) / 2).astype(np.float32)
     beyond = np.array([65519.996, 65520, -65520, 1e30, np.inf, -np.inf, np.nan, 2**-25, 1e-45], np.float32)
@@ -117,7 +117,7 @@ def test_floats_narrow(bits):
 
 
 def held(graph, data, kind, choice=None, **caps) -> None:
-    """Runs the node on a device of this kind and compares."""
+    """Runs the node on a device of this kind and compares the results."""
     node = graph.nodes[0]
     check(graph)
     values = {i: torch.from_numpy(a) for i, a in data.items()}
@@ -135,14 +135,14 @@ def held(graph, data, kind, choice=None, **caps) -> None:
         assert not np.isnan(mine.astype(np.float64)).any()
         if graph.tensors[out].dtype == "f16":
             off = np.abs(mine.astype(np.float64).ravel() - exact.ravel())
-            # the last float32 bits of a sum may decide a rounding
+            # The last float32 bits of a sum may change a rounding.
             assert (off <= np.abs(exact.ravel()) * (2**-11 + 1e-4) + 2**-25 + 1e-5).all()
         else:
             assert error(mine, exact) < 1e-5
 
 
 def _wide(graph):
-    """The graph with float32 results: what the halves should be nearest to."""
+    """The graph with float32 results, which the halves must be nearest to."""
     from dataclasses import replace
 
     outs = set(graph.nodes[0].outputs)
@@ -217,7 +217,7 @@ def test_matmul(matmul_case):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_epilogue(kind):
-    """An operand in halves, and both kinds of results."""
+    """An epilogue with an operand in halves, and results of both types."""
     b = Builder()
     acc = b.add(Instr("acc", "f32"))
     both = b.add(Instr("add", "f32", (acc, b.load(2, "f32"))))
@@ -234,7 +234,7 @@ def test_epilogue(kind):
 
 @pytest.mark.parametrize(("kind", "packed"), [("cpu", 1), ("gpu", 0)])
 def test_candidates(kind, packed):
-    """Variants that a tuner may choose; on a CPU with B packed before or not."""
+    """Variants that the tuner may choose; on a CPU, with and without packing B first."""
     graph, data = make(
         "matmul", [halves(70, 300), halves(300, 90, seed=1)], None, [((70, 90), "f16")], {"shape": (70, 90), **ACC}
     )
@@ -289,7 +289,7 @@ def test_conv(conv_case):
     for left, right in kinds:
         graph, data = make(op, [left(*first), right(*second, seed=1)], None, [(made, "f16")], attrs)
         held(graph, data, kind)
-    if op == "conv_weight":  # many images: sums in parts, which stay float32
+    if op == "conv_weight":  # with many images, sums are split into parts, which stay float32
         many = [(40, *shape[1:]) for shape in (first, second)]
         graph, data = make(op, [halves(*many[0]), halves(*many[1], seed=1)], None, [(made, "f16")], attrs)
         held(graph, data, kind, compute_units=32)
@@ -322,7 +322,7 @@ ATTENTION = [((2, 3, 3, 5, 7, 4, 4), False), ((1, 2, 1, 67, 131, 16, 20), True),
 
 
 def test_attention(attention_case):
-    """Forward, and the gradient of what that gives; lse and sums over blocks stay floats."""
+    """Attention and the gradient of its result; lse and sums over blocks stay float32."""
     kind, (sizes, causal) = attention_case
     b, h, g, n, s, d, e = sizes
     attrs = {"scale": 0.3, "causal": causal, "masked": True, "dropout": 0.0, "key": 0}

@@ -1,4 +1,4 @@
-"""Scatter and assign against plain loops of numpy and torch."""
+"""Compares scatter and assign with plain loops in numpy and torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
 
 def reference(index, src, base, v, mode):
-    """The meaning, in order of k; index and src are [o, k, i]."""
+    """The definition of scatter as a loop in order of k; index and src are [o, k, i]."""
     o, k, i = src.shape
     wide = np.float64 if src.dtype.kind == "f" else src.dtype
     out = np.zeros((o, v, i), wide) if base is None else base.astype(wide)
@@ -57,7 +57,7 @@ SHAPES = [(1, 1, 1, 1), (2, 7, 5, 3), (3, 5, 67, 1), (1, 11, 301, 5), (2, 3, 0, 
 @pytest.mark.parametrize("o, v, k, i", SHAPES)
 def test_scatter_an_index_for_each_element(*, o, v, k, i, mode, dtype, has_base):
     rng = np.random.default_rng(8)
-    index = rng.integers(-2, v + 1, (o, k, i), np.int32)  # some out of range: ignored
+    index = rng.integers(-2, v + 1, (o, k, i), np.int32)  # Positions out of range are ignored.
     base = values(rng, (o, v, i), dtype) if has_base else None
     check(index, values(rng, (o, k, i), dtype), base, v=v, mode=mode, dtype=dtype, full_index=index)
 
@@ -78,7 +78,7 @@ def test_scatter_an_index_for_each_row(*, o, v, k, i, mode, has_base, kind):
 
 @pytest.mark.parametrize("k", [9, 71])
 def test_scatter_through_views(k):
-    """Everything transposed and with an offset."""
+    """All operands are transposed and have an offset."""
     o, v, i = 2, 6, 35
     rng = np.random.default_rng(10)
     index = rng.integers(0, v, (o, k), np.int32)
@@ -103,7 +103,7 @@ def test_scatter_through_views(k):
 
 @pytest.mark.parametrize("i", [1, 16])
 def test_scatter_many_to_one_row_stays_exact(i):
-    k = 20011  # one after the other in fp32 would be off by 1e-4
+    k = 20011  # Plain float32 addition in order would have an error of 1e-4.
     index, src = np.zeros((1, k, 1), np.int32), np.full((1, k, i), 0.1, np.float32)
     views = [lambda t: view(t, (1, k, i), (k, 1, 0)), None]
     graph, data = make(
@@ -125,7 +125,7 @@ def test_scatter_refuses_to_add_booleans():
         lower_scatter(graph.nodes[0], graph, caps_of_kind())
 
 
-# base shape, slices of the region, axes of the value's transposition
+# base shape, slices of the region, permutation of the value's axes
 REGIONS = [
     ((7,), (slice(2, 5),), (0,)),
     ((5, 11), (slice(None), slice(1, 10, 3)), (1, 0)),

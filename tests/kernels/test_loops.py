@@ -1,4 +1,4 @@
-"""Generated map and reduce kernels against the reference, on random programs and shapes."""
+"""Compares generated map and reduce kernels with the reference on random programs and shapes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_random_programs(seed: int, kind: str) -> None:
 
 
 def test_a_sum_over_rows_of_one_element() -> None:
-    """6,851 of them, which do not lie side by side: the sum still has two levels."""
+    """The 6,851 elements are not adjacent in memory; the sum still has two levels."""
     run_case(9129, "cpu")
 
 
@@ -32,7 +32,7 @@ def test_small_work_groups(seed: int) -> None:
 
 
 def test_random_maps_of_several_points_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where there are many, with groups of 8 and 4 points an item, 2 of long programs."""
+    """As for large maps: groups of 8 items, and 4 points per item, or 2 in long programs."""
     monkeypatch.setattr(loops, "FULL", 0)
     seen = set()
     for seed in range(4000, 4080):
@@ -62,7 +62,7 @@ def test_several_points_in_place(size: int, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("width", [1, 3, 16, 40, 2048, 2100])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_rows_of_a_table_and_positions_outside(kind: str, width: int, dtype: type) -> None:
-    """Where all of a row is inside it is read as it lies; else every position is held inside."""
+    """A row that is completely inside the table is read directly; otherwise every position is clamped."""
     builder = Builder()
     row = builder.op("mul", "i32", builder.load(0, "i32", (), 0), builder.const(width, "i32"))
     at = builder.op("add", "i32", row, builder.op("iota", "i32", params=(1,)))
@@ -87,7 +87,7 @@ def test_random_programs_where_rows_are_many(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def chunks(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Rows of a few elements are split between work-groups."""
+    """Forces even short rows to be split between work-groups."""
     for name, value in (("SPLIT_WORK", 1), ("SPLIT_CHAIN", 2), ("SPLIT_TERMS", 1)):
         monkeypatch.setattr(rows_shape, name, value)
     return {"compute_units": 1000}
@@ -129,7 +129,7 @@ def test_sums_of_columns_in_chunks(shape: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("shape", [(400, 300), (37, 41), (5, 3)])
 def test_one_walk_writes_what_depends_on_no_sum(shape: tuple[int, ...], axis: int) -> None:
-    """In place: by chunks, by columns and by rows."""
+    """Results in place of an input: by chunks, by columns and by rows."""
     builder = Builder()
     y = builder.op("tanh", "f32", builder.load(0, "f32"))
     stores = (Store(y), Store(builder.op("sum", "f32", y), full=False))
@@ -160,7 +160,7 @@ def big_gpu() -> DeviceCaps:
 
 
 def norm_gradient(n: int, c: int, m: int) -> Graph:
-    """Batch norm backward over [n, c, m]: dx of every element, dgamma and dbeta of every row."""
+    """Batch norm backward over [n, c, m]: dx per element, dgamma and dbeta per row."""
     shape, axes, builder = (n, c, m), (0, 2), Builder()
     dy, x, mean, scale = (builder.load(k, "f32") for k in range(4))
     hat = builder.op("mul", "f32", builder.op("sub", "f32", x, mean), scale)
@@ -194,7 +194,7 @@ def test_long_rows_of_many_stages_are_split() -> None:
 
 
 def test_a_last_walk_reads_no_operand_of_a_row() -> None:
-    """Its memory may be that of a result of the row, which another group may have stored."""
+    """A result of the row may share the operand's memory, and another group may have stored it already."""
     graph = norm_gradient(32, 8, 1024)
     first, last = lower(graph.nodes[0], graph, big_gpu()).launches
     assert {Buffer(k) for k in range(4)} <= set(first.args)
@@ -208,7 +208,7 @@ def test_rows_that_fill_the_gpu_are_not_split() -> None:
 
 
 def test_column_sums_are_split() -> None:
-    """Two launches; what depends on no sum is stored by the first."""
+    """Two launches; the first one stores the results that depend on no sum."""
     shape, builder = (2048, 256), Builder()
     y = builder.op("tanh", "f32", builder.load(0, "f32"))
     stores = (Store(y), Store(builder.op("sum", "f32", y), full=False))

@@ -1,4 +1,4 @@
-"""Matrix products against torch in float64, both variants, awkward shapes."""
+"""Compares matrix products with torch in float64: both variants, awkward shapes."""
 
 from __future__ import annotations
 

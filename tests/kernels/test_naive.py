@@ -1,4 +1,4 @@
-"""The baseline product: equal to PyTorch in float64, and taken only when asked for."""
+"""The baseline matrix product: equal to PyTorch in float64, and used only on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sorting and scans against torch."""
+"""Compares sorting and scans with torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_sort(x: np.ndarray, descending: bool) -> list[np.ndarray]:
 def test_sort(shape, dtype, descending):
     rng = np.random.default_rng(5)
     x = rng.standard_normal(shape).astype(np.float32)
-    if dtype == "few":  # many equals, all kinds of special values
+    if dtype == "few":  # many equal values and all kinds of special values
         x = rng.choice(np.float32([np.nan, np.inf, -np.inf, 0, -0.0, 1, -1, 1e-42, -1e-42]), shape)
     if dtype == "int":
         x = rng.choice(np.array([-(2**31), 2**31 - 1, 0, -1, 5, 7, -9], np.int32), shape)
@@ -59,7 +59,7 @@ def test_scan(shape, mode, dtype, reverse):
     wide = torch.tensor(x).double() if dtype == "f32" else torch.tensor(x).long()
     want = SCAN[mode](wide.flip(1) if reverse else wide, 1)
     want = (want.flip(1) if reverse else want).numpy()
-    if dtype == "i32":  # products wrap round, as those of PyTorch do at 64 bits
+    if dtype == "i32":  # Products wrap around, as PyTorch's do at 64 bits.
         np.testing.assert_array_equal(got, want.astype(np.int32))
     else:
         assert error(got, want) < 1e-5

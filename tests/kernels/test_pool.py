@@ -1,4 +1,4 @@
-"""Pooling against torch in float64."""
+"""Compares pooling with torch in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from handheld.kernels.base import read_cl
 from handheld.kernels.pool import lower_avg_pool, lower_avg_pool_grad, lower_max_pool, lower_max_pool_grad
 from helpers.harness import caps_of_kind, error, make, queue, run_node, view
 
-# a work-item makes a row on one, an element on the other
+# A work-item computes a row on a CPU and an element on a GPU.
 CAPS, GPU = caps_of_kind("cpu"), caps_of_kind("gpu")
 
 # shape, kernel, stride, padding, dilation, ceil_mode
@@ -28,7 +28,7 @@ MAX_CASES = [
 
 
 def strided_input(x: np.ndarray):
-    """A buffer that holds x transposed and with a margin, and the view that reads x from it."""
+    """A buffer that contains x transposed and with a margin, and the view that reads x from it."""
     n, c, h, w = x.shape
     buffer = np.full((w + 1, h + 2, c, n), 9e9, np.float32)
     buffer[1:, 2:] = x.transpose(3, 2, 1, 0)
@@ -138,7 +138,7 @@ def test_empty():
     x = np.zeros((0, 3, 4, 4), np.float32)
     graph, _ = make("avg_pool", [x], None, [((0, 3, 2, 2), "f32")], attrs | {"shape": (0, 3, 2, 2)})
     assert lower_avg_pool(graph.nodes[0], graph, CAPS).launches == ()
-    # a gradient without windows is zero, and is written
+    # Without windows the gradient is zero, and it must be written.
     dy = np.zeros((1, 1, 0, 0), np.float32)
     graph, data = make("avg_pool_grad", [dy], None, [((1, 1, 1, 1), "f32")], attrs | {"shape": (1, 1, 1, 1)})
     assert run_node(lower_avg_pool_grad, graph, data, CAPS)[0].item() == 0

@@ -1,4 +1,4 @@
-"""LSTM and GRU over whole sequences against torch.nn in float64, values and gradients."""
+"""Compares LSTM and GRU over whole sequences with torch.nn in float64: values and gradients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from handheld.kernels.base import read_cl
 from handheld.kernels.recurrent import lower_gru, lower_gru_grad, lower_lstm, lower_lstm_grad
 from helpers.harness import caps_of_kind, error, make, queue, run_node
 
-# t, b, h; 263 is longer than a chunk
+# t, b, h; 263 is longer than a chunk.
 SIZES = [(3, 2, 8), (2, 3, 5), (1, 1, 1), (4, 5, 13), (2, 7, 37), (2, 1, 263)]
 KINDS = [("cpu", False), ("cpu", True), ("gpu", True)]
 
 
 def draw(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, dtype=torch.float64).float().double()  # exact in fp32
+    return torch.randn(shape, dtype=torch.float64).float().double()  # exact in float32
 
 
 def run(op, lower, inputs, outputs, *, reverse, kind="cpu", **change):
@@ -27,7 +27,7 @@ def run(op, lower, inputs, outputs, *, reverse, kind="cpu", **change):
 
 
 def sequence(gx, step, state, reverse):
-    """Runs `step` over t, from the end if `reverse`; stacks what it returns at its own t."""
+    """Runs `step` over t, from the end if `reverse`, and stacks the results in the order of t."""
     out = {}
     for t in range(len(gx))[::-1] if reverse else range(len(gx)):
         state = step(gx[t], state)
@@ -99,7 +99,7 @@ def test_gru(t, b, h, reverse, kind):
     torch.manual_seed(3)
     gx, w = draw(t, b, 3 * h).requires_grad_(), draw(3 * h, h).div(h**0.5).float().double()
     h0, bias = draw(b, h).requires_grad_(), draw(t, b, 3 * h).mul(0) + draw(3 * h)
-    bias.requires_grad_()  # one for each step and row: its gradient is dgh
+    bias.requires_grad_()  # One bias per step and row, so that its gradient is dgh.
 
     def step(x, state):
         return gru_step(w, x[1])(x[0], state)
@@ -154,7 +154,7 @@ def test_empty():
 
 @pytest.mark.parametrize("b, h, items, local", [(3, 5, 1, 32), (9, 37, 8, 8), (11, 72, 512, 48), (5, 13, 128, 1)])
 def test_small_and_large_devices(b, h, items, local):
-    """Work-groups of one item to as many as there is use for, and little local memory (KiB)."""
+    """Work-groups from one item to the largest useful size, and little local memory (KiB)."""
     change = {"max_work_group": items, "local_mem_bytes": local << 10}
     torch.manual_seed(4)
     for gates, op, lower, grad in ((4, "lstm", lower_lstm, lower_lstm_grad), (3, "gru", lower_gru, lower_gru_grad)):

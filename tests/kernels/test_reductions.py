@@ -12,7 +12,7 @@ from handheld.plan.lowering import lower
 from helpers.harness import caps_of_kind, error, run_node
 from helpers.loop_nodes import one_reduction
 
-#: around blocks of 16 and 32 and runs of 1024 and 2048 elements
+#: lengths around the blocks of 16 and 32 and the runs of 1024 and 2048 elements
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 100, 1023, 1025, 2050, 4099)
 
 
@@ -39,7 +39,7 @@ def test_nan_and_infinity(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_of_several_nans_the_first_is_found(kind: str, axis: int) -> None:
-    """Whatever the order in which partial results are joined; as numpy and PyTorch."""
+    """This holds for any order in which partial results are combined, as in numpy and PyTorch."""
     rng = np.random.default_rng(4)
     for length in (3, 15, 32, 75, 300, 4097):
         array = rng.standard_normal((5, length)).astype(np.float32)
@@ -103,7 +103,7 @@ def softmax(shape: tuple[int, ...], axes: tuple[int, ...], times_x: bool) -> Nod
 @pytest.mark.parametrize("times_x", [False, True])
 @pytest.mark.parametrize("inner", [*((n,) for n in LENGTHS), (3, 5), (2, 40), (3, 33)])
 def test_a_softmax_in_place(inner: tuple[int, ...], times_x: bool, kind: str) -> None:
-    """Exponentials are kept in the output for the last walk only if that reads nothing else."""
+    """Exponentials are kept in the output for the last pass only if that pass reads nothing else."""
     shape, axes = (3, *inner), tuple(range(1, 1 + len(inner)))
     node = softmax(shape, axes, times_x)
     tensors = {i: Tensor(i, shape, "f32", "input") for i in range(2)}
@@ -115,7 +115,7 @@ def test_a_softmax_in_place(inner: tuple[int, ...], times_x: bool, kind: str) ->
 
 
 def test_exponentials_are_computed_once_where_they_can_be_kept() -> None:
-    """Text for whole blocks and for the last one, and again for the last walk."""
+    """The program has text for whole blocks and for the last block, and again for the last pass."""
     counts = []
     for times_x in (False, True):
         node = softmax((3, 64), (1,), times_x)

@@ -1,4 +1,4 @@
-"""Ceilings: measured, kept with the device and driver, and shown."""
+"""Ceilings: measured, stored per device and driver, and shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from handheld.measure.ceilings import Ceilings, measure, path_of, stored, workin
 
 @pytest.fixture
 def quick(monkeypatch, tmp_path):
-    """A measurement that proves nothing about the device but takes no time."""
+    """Replaces the measurement by one that takes no time and says nothing about the device."""
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
     for name, value in (
         ("RUN_SECONDS", 1e-4),

@@ -1,4 +1,4 @@
-"""The tuner: what it chooses, what it survives, and what it remembers."""
+"""The tuner: its choices, the failures it survives, and its records."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from handheld.step import Step
 from helpers import fake_family
 from helpers.products import products
 
-SIZES = (97, 64, 161)  # no work-group divides them evenly
+SIZES = (97, 64, 161)  # No work-group divides all of them evenly.
 
 
 @pytest.fixture
 def variants(monkeypatch, tmp_path):
-    """Puts the fake family in, offering the variants that a test names."""
+    """Installs the fake family with the variants that a test names."""
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(make, "_told", set())
-    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")  # made for other families
+    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")  # The shipped records are for other families.
     monkeypatch.setattr(lowering, "FAMILIES", {**lowering.FAMILIES, "matmul": fake_family.lower_matmul})
 
     def offer(names: str) -> None:
@@ -73,7 +73,7 @@ def test_the_fastest_right_variant_wins(variants):
     (row,) = tuner.rows()
     assert row.count == 2
     assert row.saved_ms == pytest.approx(2 * (entry.default_ms - entry.best_ms))
-    assert tuner.worker.starts == 1  # no wrong result costs a process
+    assert tuner.worker.starts == 1  # A wrong result does not end the process.
 
 
 def test_bad_variants_take_down_the_child_only(variants):
@@ -90,7 +90,7 @@ def test_bad_variants_take_down_the_child_only(variants):
     assert tuner.worker.starts == 3 and not tuner.worker.running
     again = tuner_for(products(64))
     again.run(60)
-    assert again.worker.starts == 0  # nothing is left to try
+    assert again.worker.starts == 0  # Nothing is left to try.
 
 
 def test_a_default_that_fails_needs_two_that_agree(variants):
@@ -98,7 +98,7 @@ def test_a_default_that_fails_needs_two_that_agree(variants):
     tuner = tuner_for(products(64))
     tuner.run(60)
     entry = only(tuner)
-    assert entry.choice is None and entry.default_ms is None  # one against one
+    assert entry.choice is None and entry.default_ms is None  # Two variants that disagree decide nothing.
     tuner.path.unlink()
     variants("unbuilt fast twin")
     tuner = tuner_for(products(64))
@@ -124,7 +124,7 @@ def test_a_stopped_search_goes_on(variants):
     tried = []
     again = tuner_for(products(64), progress=tried.append)
     again.run(60)
-    assert next(now.tried for now in tried) == 2  # what failed is not tried again
+    assert next(now.tried for now in tried) == 2  # A failed variant is not tried again.
     entry = only(again)
     assert entry.done and entry.choice == {"VARIANT": fake_family.FAST}
 
@@ -148,7 +148,7 @@ def test_a_killed_tuner_loses_one_candidate(variants):
         while not path.exists() or not any(e.failed for e in TuningRecord.read(path).entries.values()):
             assert process.poll() is None
             time.sleep(0.05)
-        time.sleep(0.5)  # it is in the one that hangs now
+        time.sleep(0.5)  # By now it runs the variant that hangs.
         (child,) = psutil.Process(process.pid).children()
         process.kill()
     psutil.wait_procs([child], timeout=10)
@@ -236,7 +236,7 @@ def test_a_foreign_record_is_ignored_with_one_message(variants):
     with pytest.warns(UserWarning, match=words) as caught:
         plans = [step.plan("opencl") for _ in range(2)]
     assert len(caught) == 1 and not any(p.graphs["train"].tuned for p in plans)
-    tuned_record(step)  # a record that fits, beside it
+    tuned_record(step)  # A record that fits is next to it.
     assert step.plan("opencl").graphs["train"].tuned
     assert any(words in message for message in load_tuning(describe("opencl")).ignored)
 
@@ -256,7 +256,8 @@ def test_a_corrupt_record_is_ignored_with_a_message(variants, damage):
     path.write_text(text)
     with pytest.warns(UserWarning, match="is not a tuning record.*It is ignored") as told:
         assert not step.plan("opencl").graphs["train"].tuned
-    assert not any("Error" in str(one.message) for one in told)  # Python's own say nothing here
+    # The text of Python's own exceptions would not help a user.
+    assert not any("Error" in str(one.message) for one in told)
     with pytest.raises(PlanError, match="is not a tuning record"):
         step.plan("opencl", tuning=path)
 

@@ -1,4 +1,4 @@
-"""Tuning records: signatures, keys, the folder, what is shipped."""
+"""Tuning records: signatures, keys, the folder, the shipped records."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_child_that_sleeps_with_its_parent_is_not_late(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("handheld.child.time.monotonic", lambda: next(clock))
             child.ask({}, 1.0)
-    assert time.monotonic() - started > 0.4  # a jump of the clock is no waiting
+    assert time.monotonic() - started > 0.4  # A jump of the clock does not count as waiting.
 
 
 def test_medians():
@@ -118,7 +118,7 @@ def test_shipped_records_can_be_read_and_fit_the_kernels():
 
 @pytest.fixture
 def two_families(monkeypatch, tmp_path) -> tuple[DeviceCaps, TuningRecord]:
-    """A device, and a record of it with an entry of each of two families."""
+    """A device, and its record with one entry of each of two families."""
     monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
     caps = dataclasses.replace(describe("opencl"), name="some GPU", kind="gpu")
     record = TuningRecord.of(caps)

@@ -64,7 +64,7 @@ def test_batch_norm_and_its_activation_are_one_kernel_each_way() -> None:
 
 
 def test_a_kernel_belongs_to_one_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Updates write slots; forward and backward write none but running statistics."""
+    """Updates write slots; forward and backward write only running statistics."""
     for name in MODELS:
         step, _ = step_of(name, monkeypatch, raw=False)
         graph = step.graphs["train"]
@@ -80,7 +80,7 @@ def test_dropout_masks_are_not_kept() -> None:
     graph = train_graph(model, torch.randn(4, 40), torch.tensor([0, 1, 2, 0]))
     forward = [n for n in graph.nodes if n.origin.phase == "forward"]
     kept = [o for n in forward for o in n.outputs if graph.tensors[o].size == 200]
-    assert len(kept) == 1  # the second layer's input; neither a mask nor the value before it
+    assert len(kept) == 1  # the second layer's input, but no mask and no value before dropout
 
 
 def test_updates_are_packed() -> None:
@@ -91,7 +91,7 @@ def test_updates_are_packed() -> None:
 
 
 class Residual(nn.Module):
-    """Both layers of each sum have biases with one gradient."""
+    """The biases of both layers of each sum have the same gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def test_a_gradient_that_two_updates_read_keeps_one_of_them_out(groups: int) -> 
 
     def sgd() -> torch.optim.SGD:
         parts = [{"params": model.parameters()}]
-        if groups == 2:  # with rates of their own, so that no update of one is like one of another
+        if groups == 2:  # The groups have different rates, so that their updates differ.
             parts = [{"params": model.one.parameters()}, {"params": model.two.parameters(), "lr": 0.05}]
         return torch.optim.SGD(parts, lr=0.1, momentum=0.9)
 
@@ -120,7 +120,7 @@ def test_a_gradient_that_two_updates_read_keeps_one_of_them_out(groups: int) -> 
     graph = step.graphs["train"]
     updates = [n for n in graph.nodes if n.origin.phase == "update"]
     sizes = sorted(graph.tensors[n.outputs[0]].size for n in updates)
-    # four biases alone, counters, and all the rest of a group at once
+    # four single biases, the counters, and the rest of each group in one launch
     assert len(updates) == 5 + groups and sizes[:4] == [8] * 4
     with step.plan("reference:cpu").start(float64=True) as trainer:
         for _ in range(2):
@@ -173,7 +173,7 @@ def conv_net() -> tuple[nn.Module, torch.optim.Optimizer, tuple[torch.Tensor, to
 
 @pytest.mark.parametrize("device", ["reference:cpu", "opencl"])
 def test_large_activations_are_made_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a convolution read is made again in the backward pass: less memory, the same step."""
+    """The input of a convolution is computed again in the backward pass: less memory, the same step."""
     bytes_needed, states = [], []
     for large in (1 << 40, 1024):
         monkeypatch.setattr(remake, "LARGE", large)

@@ -1,4 +1,4 @@
-"""Kernel versions: raised when launches change, and not when comments or formatting do."""
+"""Kernel versions must be raised when launches change, but not for comments or formatting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: memory that is proved, descriptions of devices that are not here, JSON, errors."""
+"""Plans: verified memory, descriptions of absent devices, JSON, errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_plan_in_words_fits_the_terminal(width: int, steps) -> None:
     lines = plan.explain("train", width).splitlines()
     assert max(map(len, lines)) <= width
     joined = " ".join(plan.explain("train", width).split())
-    assert joined == " ".join(plan.explain("train", 10**6).split())  # nothing is lost
+    assert joined == " ".join(plan.explain("train", 10**6).split())  # No text is lost.
     with pytest.raises(PlanError, match="no graph 'treain'; it has train"):
         plan.explain("treain")
 
@@ -84,7 +84,7 @@ def test_memory_is_reused(name: str, steps) -> None:
     isolated = steps[name].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"], isolate=True)
     assert plan.arena_bytes < 0.8 * plan.graphs["train"].tensor_bytes
     assert plan.arena_bytes < isolated.arena_bytes
-    assert not plan.graphs["train"].copies  # every update is made in its slot
+    assert not plan.graphs["train"].copies  # Every update is computed in its slot.
 
 
 def test_small_segments(steps) -> None:
@@ -140,7 +140,7 @@ def test_the_verifier_finds_what_is_wrong(change: str, steps) -> None:
 
 
 def workspaces(steps, sizes: tuple[int, ...]):
-    """A plan whose first two nodes want workspaces of these sizes."""
+    """A plan whose first two nodes need workspaces of these sizes."""
     plan = steps["vision"].plan("opencl", caps=DeviceCaps.shipped("mali-g78"), graphs=["train"])
     graph = plan.graphs["train"]
     lowered = [
@@ -195,7 +195,7 @@ def test_a_plan_is_a_file(steps) -> None:
     step = steps["attention"]
     plan = step.plan("opencl", caps=DeviceCaps.shipped("adreno-740"))
     text = json.dumps(to_json(plan), allow_nan=False)
-    data = json.loads(text)  # the keys of a plan file stay, whatever the fields are called
+    data = json.loads(text)  # The keys of a plan file do not change when fields are renamed.
     launch = next(n for low in data["graphs"]["train"]["nodes"] for n in low["launches"])
     assert data["sources"][launch["source"]] in {n.text for low in plan.graphs["train"].lowered for n in low.launches}
     again = from_json(json.loads(text), step)

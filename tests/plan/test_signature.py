@@ -1,4 +1,4 @@
-"""Signatures are the keys of tuning records: records that exist must find their nodes."""
+"""Signatures are the keys of tuning records, so existing records must still find their nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from handheld.device import DeviceCaps
 from handheld.plan.signature import signature
 from helpers.models import loss, make
 
-#: a change here voids the tuning records of such nodes.
+#: A change here voids the tuning records of such nodes.
 GOLDEN = {
     ("vision", "float32"): [
         "conv 4x3x18x18 8x3x3x3 > 4x8x9x9 stride=2x2 padding=1x1 e0",

@@ -1,4 +1,4 @@
-"""Problems planted in real runs, each found. Margins are wide: machines that test are shared."""
+"""Problems planted in real runs are found. Margins are wide, because test machines are shared."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BATCH = (np.zeros((64, 64), np.float32), np.zeros(64, np.int64))
 
 
 def batches(events=()):
-    """Batches for SECONDS, at most a thousand a second; each event happens once its time comes."""
+    """Batches for SECONDS, at most a thousand per second. Each event runs once when its time comes."""
     begun, left = time.monotonic(), list(events)
     while time.monotonic() - begun < SECONDS:
         while left and time.monotonic() - begun >= left[0][0]:
@@ -49,7 +49,7 @@ def batches(events=()):
 
 
 def profiled(plan, path, events=(), **options):
-    """A run that ends when its data does."""
+    """Profiles a run that ends with its data."""
     with pytest.raises(handheld.HandheldError, match="the data ended"):
         plan.profile(batches(events), path, steps=10**6, idle_s=0.2, **options)
     return handheld.open_run(path)
@@ -59,7 +59,7 @@ def burn(seconds: float, spent: list[float]) -> None:
     end, begun = time.monotonic() + seconds, time.thread_time()
     data = np.zeros(200_000)
     while time.monotonic() < end:
-        np.sin(data, out=data)  # without Python's lock: a core is really taken
+        np.sin(data, out=data)  # This releases Python's lock, so that it really occupies a core.
     spent.append(time.thread_time() - begun)
 
 
@@ -146,7 +146,7 @@ def test_a_data_loader_that_sleeps(plan, tmp_path):
 
 
 class ReadsBetween(Enqueuer):
-    """Reads something after the launches of so many nodes."""
+    """Reads a tensor after the launches of a given number of nodes."""
 
     def __init__(self, middle: int) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class ReadsBetween(Enqueuer):
 
 
 def test_a_readback_in_the_middle_of_a_step(plan, tmp_path):
-    """A step that reads a tensor between two of its launches."""
+    """A step reads a tensor between two of its launches."""
     middle = len(plan.graphs["train"].graph.nodes) // 2
     tensor = plan.graphs["train"].graph.nodes[middle - 1].outputs[0]
     forced = ReadsBetween(middle)
@@ -181,6 +181,6 @@ def test_a_readback_in_the_middle_of_a_step(plan, tmp_path):
 
 
 def test_a_plain_run_has_no_such_step(plan, tmp_path):
-    """What cannot come from a busy machine is not there."""
+    """Findings that a busy machine cannot cause are absent."""
     with plan.profile(BATCH, tmp_path / "one.run", steps=100, idle_s=0.2) as run:
         assert not {f.kind for f in run.findings()} & {"transfer", "clock", "heat"}

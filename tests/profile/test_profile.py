@@ -1,4 +1,4 @@
-"""Profiles of real steps: what is in the file is what was done."""
+"""Profiles of real steps: the file contains exactly what happened."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_commands_are_those_of_the_plan(run, plan):
 
 
 def test_parts_add_up(run):
-    """On the device's own timeline, to the nanosecond; and to the steps that the host saw."""
+    """The parts add up to the nanosecond on the device's timeline, and to the steps on the host's."""
     assert run.periods
     for period in run.periods:
         assert sum(dataclasses.astuple(period.parts)) == period.length
@@ -78,7 +78,7 @@ def test_parts_add_up(run):
     parts = run.parts()
     whole = sum(parts.by_name().values())
     assert whole == pytest.approx(parts.ms)
-    # between one step's first command and a later one's, by the device and by the host
+    # From the first command of a step to that of a later step, by the device's and by the host's clock.
     for window, group in itertools.groupby(run.timed, lambda one: one.window):
         group = list(group)
         device = group[-1].commands["started"][0] - group[0].commands["started"][0]
@@ -88,7 +88,7 @@ def test_parts_add_up(run):
 
 
 def test_the_clocks_are_tied(run):
-    """A command starts after the host has asked for it, but for the error that is stated."""
+    """A command starts after the host has enqueued it, within the stated error."""
     error = run.clock.error_ns
     assert 0 < error < 5_000_000
     for one in run.timed:
@@ -165,7 +165,7 @@ def test_bytes_alive_by_category(run, plan, step):
 
 
 def test_the_count_is_the_same_without_places(tmp_path):
-    """A chain of products, no state changes: counted from the graph alone."""
+    """A chain of products without state, counted from the graph alone."""
     model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(4)))
     step = handheld.Capture(model).evaluate(lambda b: (model(*b).sum(), None), (torch.randn(4, 16),), "look").step()
     plan = step.plan("opencl", isolate=True)

@@ -77,7 +77,7 @@ def test_each_graph_needs_its_batch(gan, tmp_path):
 
 
 def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
-    """A meter that counts the process's own cores: the sum over ops is what a step takes."""
+    """With a meter that counts the process's cores, the sum over ops is the energy of a step."""
     told = []
     with plan.profile(
         batch,
@@ -96,7 +96,7 @@ def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
         assert all(r.rail == "meter/cpu energy" and r.ticks > 0 for r in rows)
         assert all(r.low_joules <= r.joules <= r.high_joules for r in rows)
         (step,) = run.step_energy()
-        # PoCL keeps the cores busy all the while: joules follow time, whatever the machine does
+        # PoCL keeps the cores busy all the time, so joules are proportional to time on any machine.
         assert step.joules > 0 and step.alone > 0
         windows = run.file.table(EnergyWindowRow)
         assert all(w.end_ns - w.begin_ns >= 0.5e9 and w.runs > 0 for w in windows)
@@ -105,9 +105,10 @@ def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
 
 
 def test_a_sensor_of_the_users_own_by_entry_point(plan, batch, tmp_path, monkeypatch):
-    """Installed as pip leaves it behind: found, sampled by the other process, a rail of the run.
+    """A sensor that is installed as pip does it is found, sampled by the other process, and becomes a rail.
 
-    The steps take long enough for a source that is read ten times less often than it asks for."""
+    The steps take long enough for a source that is read ten times less often than it requests.
+    """
     folder = tmp_path / "site" / "meters-1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: meters\nVersion: 1.0\n")
@@ -168,7 +169,7 @@ with plan.profile(batch, {str(tmp_path / "mine.run")!r}, steps=20, idle_s=0.1) a
 
 
 def test_kill_9_loses_a_second_at_most(tmp_path):
-    """At a few moments; scripts/kill_profile.py does many."""
+    """Kills at a few moments; scripts/kill_profile.py tries many."""
     script = Path(__file__).parents[2] / "scripts" / "kill_profile.py"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(clean_path())}
     done = subprocess.run(

@@ -39,7 +39,7 @@ def test_bad_schedules(bad):
 
 
 @pytest.mark.parametrize("reading_ns", [5_000_000, 0])
-@pytest.mark.parametrize("longer_ns", [0, 2_000_000])  # than others, a recorded step
+@pytest.mark.parametrize("longer_ns", [0, 2_000_000])  # how much longer a recorded step takes
 def test_windows_keep_their_cost_low(monkeypatch, reading_ns, longer_ns):
     now = [0]
     monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
@@ -55,7 +55,7 @@ def test_windows_keep_their_cost_low(monkeypatch, reading_ns, longer_ns):
             spent += reading_ns + WINDOW * longer_ns
         windows.steps += 1
         now[0] += 1_000_000
-    unseen = WINDOW * longer_ns  # of the first: what steps take was not known
+    unseen = WINDOW * longer_ns  # The extra time of the first window is not counted: normal step times were unknown.
     assert windows.count >= 3 and windows.cost_ns == spent - unseen
     assert spent <= 0.02 * now[0] + unseen
 
@@ -67,7 +67,7 @@ def test_one_trainer_one_profiler(plan, batch, tmp_path):
             other.attach(trainer)
         trainer.step(*batch)
         with plan.start() as second, pytest.raises(HandheldError, match="holds one trainer"):
-            profiler.attach(second)  # which has closed the first
+            profiler.attach(second)  # This closed the first one.
     assert trainer.observer is None
 
 
@@ -75,7 +75,7 @@ def test_one_trainer_one_profiler(plan, batch, tmp_path):
 
 
 def test_a_device_without_profiling_queues(plan, batch, tmp_path, monkeypatch):
-    """Whole steps are timed, and the run says why there is no more."""
+    """Whole steps are timed, and the run says why there are no op times."""
     real = cl.CommandQueue
 
     def refuse(context, device=None, properties=0):

@@ -1,4 +1,4 @@
-"""Plain PyTorch under watch: ops with their phase and module, whole steps, the caller's time."""
+"""`handheld.watch` on plain PyTorch: ops with phase and module, whole steps, the caller's time."""
 
 from __future__ import annotations
 

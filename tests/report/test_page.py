@@ -32,7 +32,7 @@ def of_class(tree: ElementTree.Element, name: str) -> list[ElementTree.Element]:
 def test_what_is_not_markup_is_escaped():
     assert tag("p", "<b>", tag("i", "&"), class_='"') == ('<p class="&quot;">&lt;b&gt;<i>&amp;</i></p>')
     assert escape(Markup("<b/>")) == "<b/>"
-    assert escape("a\x00\x1b[31mb\ud800") == "a\ufffd\ufffd[31mb\ufffd"  # a device's name may lie
+    assert escape("a\x00\x1b[31mb\ud800") == "a\ufffd\ufffd[31mb\ufffd"  # A device's name may contain anything.
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_line_has_its_points_whiskers_gaps_and_numbers():
     svg = drawing(made)
     assert svg.get("role") == "img" and svg.find(f"{SVG}title").text == "Speed <1>"
     assert len(of_class(svg, "mark")) == 5 and len(of_class(svg, "whisker")) == 2
-    assert len(of_class(svg, "line")) == 2  # a point beside a gap has no line
+    assert len(of_class(svg, "line")) == 2  # A point between gaps has no line.
     assert len(of_class(svg, "reference")) == len(of_class(svg, "guide")) == 1
     told = [one.text for one in svg.iter(f"{SVG}title")]
     assert "a & b: 3 GFLOP/s at 3 (2 to 4 GFLOP/s)" in told
@@ -173,7 +173,7 @@ def test_bars_are_as_high_as_they_are_large():
     heights = [float(one.find(f"{SVG}rect").get("height")) for one in of_class(svg, "bar")]
     assert heights[1] == pytest.approx(2 * heights[0], abs=0.05) and len(heights) == 3
     assert heights[2] == pytest.approx(4 * heights[0], abs=0.05)
-    assert [t.text for t in of_class(svg, "tick") if t.text == "–"] == ["–"]  # what is missing
+    assert [t.text for t in of_class(svg, "tick") if t.text == "–"] == ["–"]  # a missing value
 
 
 def test_bars_on_a_log_axis_begin_at_a_power():
@@ -202,10 +202,10 @@ def test_points_are_compared_on_one_scale():
     (equal,) = of_class(tree, "guide")
     first, second = (mark for mark in tree.iter(f"{SVG}circle"))
     slope = [(float(equal.get(f"{k}2")) - float(equal.get(f"{k}1"))) for k in "xy"]
-    for mark, above in ((first, False), (second, True)):  # y < x below the line, y > x above it
+    for mark, above in ((first, False), (second, True)):  # y < x lies below the line, y > x above it
         on_line = float(equal.get("y1")) + (float(mark.get("cx")) - float(equal.get("x1"))) * slope[1] / slope[0]
         assert (float(mark.get("cy")) < on_line) == above
-    assert len(of_class(tree, "whisker")) == 4  # two each, in both directions
+    assert len(of_class(tree, "whisker")) == 4  # two each: horizontal and vertical
     assert "Values not above zero, which are not shown: 1." in figure
 
 
@@ -258,7 +258,7 @@ def test_a_page_is_one_well_formed_file():
     shown = "".join(root.find("body").itertext())
     for part in ("opencl:a & b", "2026-11-15", "slow <", "1,234 1,000–2,000", "±3%", "time (µs)"):
         assert part in shown, part
-    assert not re.search(r"(?:src|href)=|url\(|@import|<script", made)  # nothing from elsewhere
+    assert not re.search(r"(?:src|href)=|url\(|@import|<script", made)  # The page loads nothing.
     cells = {cell.text: cell.get("class") for cell in root.iter("td")}
     assert cells["slow <"] == "left" and cells["22"] is None and "–" in cells
     assert [th.get("colspan") for th in root.iter("th") if th.text == "paper"] == ["2"]

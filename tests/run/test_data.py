@@ -1,4 +1,4 @@
-"""Data: epochs that repeat exactly, sources as promised, errors that say what to do next."""
+"""Data: epochs that repeat exactly, the kinds of data, errors that say what to do next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ X, Y = np.arange(46.0).reshape(23, 2), np.arange(23) % 3
 
 
 def rows(batches) -> list[list[int]]:
-    """Which samples each batch of `ArrayData(X, ...)` holds."""
+    """The samples in each batch of `ArrayData(X, ...)`."""
     return [(batch[0][:, 0] // 2).astype(int).tolist() for batch in batches]
 
 
@@ -129,7 +129,7 @@ def test_digits():
     assert abs(share - 0.2).max() < 0.01  # stratified
     pixels = np.concatenate([train[0], test[0]])
     assert abs(pixels.mean()) < 1e-3 and abs(pixels.std() - 1) < 1e-3
-    other = digits(64, seed=1)  # trains in another order, on the same samples
+    other = digits(64, seed=1)  # Another seed gives another order of the same samples.
     assert np.array_equal(other.train.arrays[0], train[0])
     assert not np.array_equal(next(other.train.epoch(0))[1], y)
 
@@ -215,7 +215,7 @@ def test_bad_npz(tmp_path):
 
 
 def folder(path, count: int = 5, kind: str = "png"):
-    """Two classes: dark and light pictures of several sizes and modes."""
+    """A folder with two classes: dark and light images of several sizes and modes."""
     image = pytest.importorskip("PIL.Image")
     for label, level in (("dark", 40), ("light", 200)):
         (path / label).mkdir(parents=True)

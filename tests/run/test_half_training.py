@@ -1,4 +1,4 @@
-"""Training in halves: loss scaling, skipped steps, state, and what it saves."""
+"""Training in halves: loss scaling, skipped steps, state, memory savings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from handheld.run.loop import LOOK, PATIENCE, fit
 from handheld.run.verify import verify_plan
 from handheld.step import Step
 
-#: rounding to 11 bits, some ten times in a row and partly cancelling
+#: about ten roundings to 11 bits in a row, which partly cancel
 CLOSE = 2.0**-9
 
 
@@ -48,7 +48,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
-    """With an eps that keeps the first step from being the sign of the gradient."""
+    """Adam with an eps so large that the first step is not just the sign of the gradient."""
     return torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-2)
 
 
@@ -75,7 +75,7 @@ COUNTERS = ("handheld.scale", "handheld.good_steps", "handheld.skipped_steps")
     ],
 )
 def test_trains_like_pytorch(device, make, options):
-    """One update from the same state: the change of all parameters, against PyTorch in float32."""
+    """One update from the same state: the change of all parameters is compared with PyTorch in float32."""
     model = network()
     step = captured(model, make(model), **options)
     start = parameters(step.state(), model)
@@ -101,8 +101,8 @@ def test_trains_like_pytorch(device, make, options):
 
 @pytest.mark.parametrize(("device", "make"), [("opencl", adam), ("reference:cpu", sgd)])
 def test_an_overflow_is_skipped(device, make):
-    """A scale that is too large: nothing is learned, statistics are those of the forward pass, the
-    scale halves, and the next step is what it would have been."""
+    """With a scale that is too large, no parameter changes, running statistics are updated by the forward pass,
+    the scale halves, and the next step is the same as without the overflow."""
     model = network(norm=True)
     step = captured(model, make(model))
     running = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
@@ -112,7 +112,7 @@ def test_an_overflow_is_skipped(device, make):
         before = trainer.state()
         loss = float(trainer.step(*batch(1)))
         after, scale = trainer.state(), trainer.loss_scale()
-        assert np.isfinite(loss)  # the forward pass is not scaled
+        assert np.isfinite(loss)  # The forward pass is not scaled.
         assert same(before, after, COUNTERS + running)
         assert not np.array_equal(before["1.running_mean"], after["1.running_mean"])
         assert scale == type(scale)(2.0**23, 0, 1)
@@ -135,7 +135,7 @@ def test_a_nan_in_the_batch_is_skipped():
 
 
 def test_an_overflow_among_accumulated_batches():
-    """A bad batch spoils the update it is part of, and no other."""
+    """A bad batch spoils only the update that it is part of."""
     model = network()
     step = captured(model, sgd(model), accumulate=2)
     x, y = batch()
@@ -146,7 +146,7 @@ def test_an_overflow_among_accumulated_batches():
         trainer.step(bad, y)
         trainer.step(x, y)
         after = trainer.state()
-        assert same(before, after, (*COUNTERS, "handheld.step"))  # the sums too: they are zero
+        assert same(before, after, (*COUNTERS, "handheld.step"))  # The accumulated sums are zero too.
         assert trainer.loss_scale().skipped_steps == 1
         trainer.step(x, y)
         trainer.step(x, y)
@@ -191,7 +191,7 @@ def test_a_scale_as_gradient():
 
 
 def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
-    """What goes on from a checkpoint, or from a step file, goes on to the same bits."""
+    """Training that continues from a checkpoint or a step file gives the same bits."""
     model = network()
     step = captured(model, adam(model))
     with step.plan("reference:cpu", precision="half", growth_steps=4).start() as trainer:
@@ -211,7 +211,7 @@ def test_a_checkpoint_keeps_the_scale(tmp_path: Path):
         assert trainer.loss_scale().skipped_steps == 1
         trainer.step(*batch(7))
         assert same(want, trainer.state(), ())
-    # float32 knows nothing of the scale that is in the file
+    # Training in float32 ignores the scale in the file.
     first = batch(7)
     with loaded.plan("reference:cpu").start() as trainer:
         trainer.load(package.load_state(tmp_path / "a.checkpoint")[0])
@@ -236,7 +236,7 @@ def test_a_gan_shares_the_scale():
 
 
 def test_losses_that_are_no_number():
-    """The loop goes over them, as nothing is learned from such a step, but not without end."""
+    """The loop skips such steps, because nothing is learned from them, but not without end."""
     model = network()
     step = captured(model, sgd(model))
     x, y = (t.numpy() for t in batch())
@@ -252,7 +252,7 @@ def test_losses_that_are_no_number():
 
 
 class Root(nn.Module):
-    """Finite forward, infinite backward: the slope of a root at 0."""
+    """A finite forward pass and an infinite gradient: the slope of a root at 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ class Root(nn.Module):
 
 
 def test_a_model_that_makes_nan_is_an_error():
-    """The loss is a number, every gradient is none: no scale helps, and it says so."""
+    """The loss is finite but every gradient is NaN: no scale helps, and the error says so."""
     model = Root()
     step = captured(model, sgd(model))
     data = [tuple(t.numpy() for t in batch())] * 80
@@ -276,7 +276,7 @@ def test_a_model_that_makes_nan_is_an_error():
 
 
 def test_losses_follow_float32():
-    """The same batches from the same start, by PyTorch: losses within 1%."""
+    """Losses stay within 1% of those of PyTorch from the same start on the same batches."""
     workload = suite.get("transformer", layers=1, width=64, heads=2, vocabulary=200, length=32)
     step = workload.step(4)
     losses = {}
@@ -315,7 +315,8 @@ class Attention(nn.Module):
         return self.last(made.transpose(1, 2).reshape(4, 33, 32))
 
 
-@pytest.mark.parametrize("align_bytes", [128, 512])  # gradients end to end are halves, or are not
+# With one alignment packed gradients are halves, with the other they are float32.
+@pytest.mark.parametrize("align_bytes", [128, 512])
 def test_every_op_equals_the_reference(align_bytes):
     torch.manual_seed(0)
     model, example = Attention(), (torch.randn(4, 33, 32), torch.randn(4, 33, 8))

@@ -1,4 +1,4 @@
-"""The training loop: what is learned, how a run ends, and that nothing is lost."""
+"""The training loop: learning, how a run ends, and that no work is lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH = 16
 
 
 class Net(nn.Module):
-    """Batch statistics, random masks and momentum: everything a checkpoint must carry."""
+    """A model with batch statistics, random masks and momentum: everything that a checkpoint must contain."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def shared():
 
 @pytest.fixture
 def trainer(shared):
-    """One trainer for all tests, each from the captured state."""
+    """One trainer for all tests; each test starts from the captured state."""
     reset(*shared)
     return shared[0]
 
@@ -131,7 +131,7 @@ class PressCtrlC:
 def test_interrupted_in_the_middle_of_an_epoch_and_resumed(shared, tmp_path):
     trainer, start = shared
     path = tmp_path / "run.checkpoint"
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever ran before in this process
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Undo what earlier tests of this process set.
     reset(trainer, start)
     fit(trainer, data(), epochs=2)
     straight = trainer.state()
@@ -140,7 +140,7 @@ def test_interrupted_in_the_middle_of_an_epoch_and_resumed(shared, tmp_path):
         fit(trainer, data(), epochs=2, checkpoint=path, callbacks=[PressCtrlC()])
     assert str(path) in str(stop.value) and stop.value.history.steps == 10
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with trainer.plan.step.copy().plan("opencl").start() as fresh:  # as in another process
+    with trainer.plan.step.copy().plan("opencl").start() as fresh:  # As in another process.
         history = fit(fresh, data(), epochs=2, checkpoint=path, resume=True)
         assert same(straight, fresh.state()) and history.steps == 14
 
@@ -209,7 +209,7 @@ def test_find_nan_names_the_input(trainer):
 
 
 def test_find_nan_names_the_op_of_the_step_at_fault(trainer):
-    """A rate that overflows the weights shows as a NaN loss only one step later."""
+    """A learning rate that overflows the weights gives a NaN loss only one step later."""
     rate = lambda epoch: 1e38 if epoch * 7 > 2.5 else 0.05  # noqa: E731
     with pytest.raises(NonFiniteLoss, match=r"made (nan|inf) from") as error:
         fit(trainer, data(), epochs=1, find_nan=True, rate=rate)
@@ -232,7 +232,7 @@ def test_find_nan_goes_back_to_the_step_that_broke_a_weight(device):
 
 
 class Logarithm(nn.Module):
-    """One op of several that become one kernel."""
+    """An op that is fused with others into one kernel."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.log(x * 2 + 1).abs()

@@ -1,4 +1,4 @@
-"""Whole steps: what is refused, what is reported and what is replaced."""
+"""Whole steps: errors, warnings and replaced kernels."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_labels_of_the_example_batch_are_checked() -> None:
     model, (x, y) = net(), batch()
     with pytest.raises(BatchError, match=r"'1' of the example batch holds 4; .* from 0 to 3"):
         handheld.capture(model, F.cross_entropy, sgd(model), (x, y * 0 + 4))
-    handheld.capture(model, F.cross_entropy, sgd(model), (x, y * 0 - 100))  # what is ignored
+    handheld.capture(model, F.cross_entropy, sgd(model), (x, y * 0 - 100))  # the label that the loss ignores
 
 
 def test_a_model_of_doubles_is_told_that_it_runs_in_float32() -> None:
@@ -95,7 +95,7 @@ def test_a_closed_trainer_says_so() -> None:
 
 
 def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's log, the kernel, and the variant that is tried next."""
+    """The warning has the driver's log, the kernel, and the variant that is tried next."""
     from handheld.kernels import contract
 
     real = contract.read_cl
@@ -113,7 +113,7 @@ def test_a_kernel_that_does_not_build_is_replaced(monkeypatch: pytest.MonkeyPatc
 
 
 def test_features_that_a_compiler_refuses_are_asked_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before another kind's kernels are tried."""
+    """The kernels are built again without the features before the kernels of another kind are tried."""
     from handheld.backends.opencl import widen
 
     caps = describe("opencl")

@@ -1,4 +1,4 @@
-"""Whole steps: what capture promises, on the OpenCL device and on the reference."""
+"""Whole captured steps on the OpenCL device and on the reference."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_a_second_trainer_goes_on_where_the_first_one_was() -> None:
     with pytest.raises(HandheldError, match=r"another one was started .*step\.copy\(\)"):
         first.step(*batch())
     second.step(*batch())
-    first.close()  # loses nothing
+    first.close()  # Closing loses no state.
     second.close()
     assert step.state()["handheld.step"] == 2
     with apart.plan("reference:cpu").start() as one, step.plan("reference:cpu").start() as other:
@@ -361,7 +361,7 @@ def test_the_users_module_is_left_alone() -> None:
 
 
 def test_a_dictionary_of_modules_is_copied_back() -> None:
-    """The same dictionary that was captured brings every module back."""
+    """`copy_to` with the captured dictionary updates every module."""
     torch.manual_seed(0)
     parts = {"a": nn.Linear(3, 4), "b": nn.Linear(4, 2)}
     both = [*parts["a"].parameters(), *parts["b"].parameters()]

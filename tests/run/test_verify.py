@@ -1,4 +1,4 @@
-"""Verification charges an error to the op that makes it, and forgives what float32 cannot do."""
+"""Verification attributes an error to the op that causes it, and accepts the limits of float32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from handheld.run.verify import relative_error, verify_plan
 
 @pytest.fixture(scope="module")
 def case():
-    """The bias before batch norm has a gradient of zero: float32 gives noise, and that is right."""
+    """The bias before batch norm has a gradient of zero, for which float32 gives noise; that is correct."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

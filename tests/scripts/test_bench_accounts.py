@@ -1,4 +1,4 @@
-"""bench/accounts.py in less time than it needs: what it has found by then is kept and said."""
+"""bench/accounts.py with less time than it needs: the results so far are kept and printed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_there_is_time_for_is_kept(tmp_path):
     (row,) = found["workloads"].values()
     parts = row["time"]["parts"]
     assert abs(sum(v for k, v in parts.items() if k not in ("ms", "steps")) - parts["ms"]) < 1e-6
-    busy = row["time"]["busy_ms"]  # None: on a busy machine the host is not ahead of the device
+    busy = row["time"]["busy_ms"]  # None if the host is not ahead of the device, as on a busy machine.
     assert (busy is None or busy > 0) and row["time"]["kernels_ms"] > 0
     assert row["time"]["memory"]["allocated_bytes"] == row["time"]["memory"]["plan_bytes"]
     assert "no time" in found["problems"]["two kernels"]

@@ -1,4 +1,4 @@
-"""bench/energy.py on a meter that counts the process's own cores: what it says hangs together."""
+"""bench/energy.py on a meter that counts the process's cores: its figures are consistent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_with_a_meter(tmp_path):
     found = json.loads((tmp_path / "one.json").read_text())
     (row,) = found["rows"]
     assert row["rail"] == "meter/cpu energy" and row["other_batch"] == 16
-    # the meter takes 2 W and 10 W a core: nothing can lie outside of that
+    # The meter shows 2 W plus 10 W per core, so no figure can lie outside of that.
     assert row["idle_watts"] == pytest.approx(2, abs=1.5)
     assert 2 < row["watts"] < 2 + 10 * (os.cpu_count() or 1) + 1
     for name in ("step", "forward", "other batch"):

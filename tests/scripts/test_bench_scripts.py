@@ -1,4 +1,4 @@
-"""The benchmarks compare equal things: what a peer is handed is the model."""
+"""The benchmarks compare equal things: peers run the same model, and choices and bytes are right."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 @pytest.fixture(scope="module")
 def bench() -> Any:
-    """Imports by name from bench/."""
+    """Imports a module of bench/ by its name."""
     sys.path.append(str(BENCH))
     yield importlib.import_module
     sys.path.remove(str(BENCH))
 
 
 class Torch:
-    """translate.LAYERS in PyTorch itself."""
+    """The layers of translate.LAYERS in PyTorch."""
 
     def __init__(self, walk: Any) -> None:
         self.p = {n: torch.from_numpy(a) for n, a in walk.parameters.items()}
@@ -122,7 +122,7 @@ def test_peers_are_checked_by_name(bench: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_bytes_that_a_reduction_reads_again(bench: Any) -> None:
-    """A layer norm walks its input for the mean, for the variance and to apply them."""
+    """A layer norm reads its input for the mean, for the variance and to apply them."""
     streams = bench("streams")
     row = next(streams.layer_norm((64, 32)))
     step, name = streams.step_of(row, row.make())

@@ -1,4 +1,4 @@
-"""The lists of models: each has a name of its own, and the command tries one."""
+"""The lists of models in coverage/: names are unique, and the command tries a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/results.md is what scripts/make_results.py makes of results/, and a benchmark's --json renews a file there."""
+"""docs/results.md is up to date with results/, and a benchmark's --json renews a file there."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_row_with_a_field_that_nobody_knows_is_an_error(result_file, tmp_path)
 
 
 def test_a_benchmark_writes_such_a_file(result_file, tmp_path):
-    """The quickest of them, for real: it plans and runs one step of PyTorch's."""
+    """Runs the fastest benchmark: it plans a step and runs one step in PyTorch."""
     path = tmp_path / "memory.json"
     command = [sys.executable, str(ROOT / "bench" / "memory.py"), "--only", "a", "--json", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -126,7 +126,7 @@ def test_the_commands_exist(script):
 
 
 def test_the_parts_of_a_first_step_are_those_that_are_timed():
-    """A part under another name would be missing from the table."""
+    """A part with another name would be missing from the table."""
     parts = (ROOT / "bench" / "first_step.py").read_text(encoding="utf-8").split("PARTS = (")[1].split(")")[0]
     for name in ("imports", "load"):
         assert f'"{name}"' in parts and f'"{name}"' in (ROOT / "bench" / "warm_start.py").read_text(encoding="utf-8")

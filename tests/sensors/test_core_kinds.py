@@ -1,4 +1,4 @@
-"""What a machine says about the kinds of its cores."""
+"""The kinds of a machine's cores, from its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def tree(root, **files):
 
 
 def blocks(*cores):
-    """As /proc/cpuinfo of an ARM kernel: (implementer, part) a core."""
+    """The text of /proc/cpuinfo on ARM, from one (implementer, part) per core."""
     return (
         "\n\n".join(
             f"processor\t: {n}\nBogoMIPS\t: 62.50\nCPU implementer\t: {who}\nCPU part\t: {part}"

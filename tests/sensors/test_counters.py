@@ -22,7 +22,7 @@ def test_a_wrap_goes_over_the_top():
 def test_a_counter_that_starts_again_is_no_wrap():
     line = Rising(ENERGY)
     line.add(0.0, 200000.0)
-    assert line.add(0.01, 3.0) == 200000.0  # 62 kJ in 10 ms: nothing draws that
+    assert line.add(0.01, 3.0) == 200000.0  # A wrap would mean 62 kJ in 10 ms, which is impossible.
     assert line.add(0.02, 4.0) == 200001.0
     assert line.lost == 1
 

@@ -19,7 +19,7 @@ typo = helpers.sensor_plugins:Lines
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """A package with four plug-ins, as pip leaves it behind."""
+    """A package with four plug-ins, installed as pip does it."""
     folder = tmp_path / "site" / "meters-1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: meters\nVersion: 1.0\n")

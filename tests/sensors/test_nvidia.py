@@ -1,4 +1,4 @@
-"""NVML through a library with its interface, compiled here."""
+"""The NVIDIA sensors, with a library compiled here that has NVML's interface."""
 
 from __future__ import annotations
 

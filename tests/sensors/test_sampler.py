@@ -1,4 +1,4 @@
-"""The sampler: what it reads, what it survives, and that it ends with its parent."""
+"""The sampler: its readings, the failures it survives, and that it ends with its parent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from helpers.sensor_trees import grow, put
 
 
 def until(true, patience=30.0):
-    """Waits for something that another process does; nothing is said of how fast."""
+    """Waits until another process has done something, however long that takes."""
     end = time.monotonic() + patience
     while not (found := true()):
         assert time.monotonic() < end, "it never came"
@@ -47,7 +47,7 @@ def last(path, source, channel):
 
 
 def gaps(path, stopped=False):
-    """Its gaps; but a machine that stood still meanwhile is another test's matter."""
+    """The gaps in the samples. Those of a machine that stood still are returned only with `stopped`."""
     with Samples(path) as samples:
         return [gap for gap in samples.gaps() if ("did not run" in gap["reason"]) == stopped]
 
@@ -75,7 +75,7 @@ def test_live_readings_on_the_monotonic_clock(file):
     with Samples(file) as samples:
         t_s, resident = samples.series("process", "resident")
         assert before < t_s[0] and t_s[-1] < after and np.all(np.diff(t_s) > 0)
-        assert resident.min() > 5e6  # of this process, not of the sampler
+        assert resident.min() > 5e6  # the memory of this process, not of the sampler
         _, busy = samples.series("cpu", "cpu0 busy")
         assert np.all(np.diff(busy) >= 0)
         rows = {row["name"]: row for row in samples.sources()}
@@ -93,7 +93,7 @@ def test_all_sensors_of_this_machine(file):
 
 
 def test_it_reads_a_last_time_when_it_is_told_to_end(steered, file, tmp_path):
-    """What was sampled lies between two readings, however seldom a source is read."""
+    """The sampled time ends with a reading, even if a source is read rarely."""
     with Sampler([Steered], file, periods_s={"steered": 60.0}, where=steered):
         until(lambda: count(file, "steered") == 1)
         put(tmp_path, "value", "43")
@@ -216,7 +216,7 @@ def test_any_sink(steered, tmp_path):
 
 def test_what_cannot_start_says_why(steered, tmp_path, file):
     class Here(Steered):
-        """Another process cannot import it."""
+        """A sensor that another process cannot import."""
 
     with pytest.raises(HandheldError, match="at the top level of a module"), Sampler([Here], file):
         pass
@@ -285,7 +285,7 @@ def test_it_ends_with_its_parent_and_what_it_read_is_there(steered, file, how, d
         parent.stdout.close()
     t_s, number = Samples(file).series("steered", "number")
     assert len(t_s) >= 5 and set(number) == {42.0}
-    assert Samples(file).sources()[0]["readings"] == len(t_s)  # all that it had read
+    assert Samples(file).sources()[0]["readings"] == len(t_s)  # everything that it had read
 
 
 def test_it_outlives_the_thread_that_started_it(steered, file):
@@ -318,7 +318,7 @@ def test_a_sampler_that_is_killed_leaves_what_it_wrote(steered, file):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) > 12, reason="1% of so many cores is enough")
 def test_sources_that_take_much_are_read_less_often(file):
-    """Its own 3 ms every 10 ms would be a third of a core. A period that is asked for is kept."""
+    """Readings of 3 ms every 10 ms would take a third of a core. A requested period is kept."""
     with Sampler([Dear], file) as sampler:
         until(lambda: sampler.summary().elapsed_s > 3)
         found = sampler.summary()
@@ -337,12 +337,12 @@ def test_time_asleep_does_not_count(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     worker = SimpleNamespace(takes_s=0.0001, period_s=0.01, stretch=1.0)
     pace = Pace([worker])
-    for _ in range(30):  # 4% of a core, of two: twice what it may
+    for _ in range(30):  # 4% of a core on a machine with two: twice the limit
         for _ in range(4):
             now[0] += 0.25
             cpu[0] += 0.25 * 0.04 / worker.stretch
             pace.keep()
-        now[0] += 3.0  # stopped
+        now[0] += 3.0  # The process was stopped.
         pace.keep()
     assert worker.stretch == pytest.approx(2.0, rel=0.01)
 

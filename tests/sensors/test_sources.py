@@ -1,4 +1,4 @@
-"""Each source on a folder that reproduces a device: values, units, names, and reasons."""
+"""Each source on a file tree that reproduces a device: values, units, names and reasons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from handheld.sensors.base import UNITS, SensorLost, Unavailable, Where
 from handheld.sensors.find import SOURCES, find
 from helpers.sensor_trees import FOLDER, grow, put, values
 
-#: tree → source → what it reads there
+#: tree → source → the expected readings
 READINGS = {
     ("rapl-two-packages", rapl.Rapl): {
         "package-0": 240422.366267,
@@ -147,7 +147,7 @@ def test_readings(tree, source, tmp_path):
     for name, value in expected.items():
         assert found[name] == (value if isinstance(value, str) else pytest.approx(value)), name
     assert all(channel.unit == UNITS[channel.quantity] for channel in sensor.channels)
-    assert values(sensor) == found  # again, from the files that are open now
+    assert values(sensor) == found  # a second reading, from the files that are open now
 
 
 def test_every_tree_says_where_it_is_from():
@@ -163,7 +163,7 @@ def test_every_source_is_tested_on_a_tree_but_nvml():
     assert {source.name for source in SOURCES if source not in tested} == {
         "nvidia",
         "nvidia-power",
-    }  # a library, not files: test_nvidia.py
+    }  # NVML is a library and has no files; test_nvidia.py tests it.
 
 
 # ── what is in what ───────────────────────────────────────────────────────────────────────────
@@ -249,7 +249,7 @@ def test_an_empty_machine_has_a_reason_for_each(source, tmp_path):
 
 @contextlib.contextmanager
 def nobody():
-    """Root may read everything: as someone else, then."""
+    """Runs the block as the user nobody, because root may read everything."""
     if os.geteuid():
         yield
         return
@@ -275,7 +275,7 @@ def nobody():
 def test_no_permission_names_the_file_and_what_to_do(tree, source, path, hint):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        root.chmod(0o755)  # for nobody, who comes to the files that are open
+        root.chmod(0o755)  # so that the user nobody can reach readable files
         where = grow(tree, root)
         with nobody():
             source.probe(where).close()
@@ -340,7 +340,7 @@ def test_a_raspberry_pi_without_rails_says_so(tmp_path):
 def test_an_adreno_folder_that_cannot_be_listed_is_read_all_the_same(tmp_path):
     where = grow("adreno", tmp_path)
     folder = tmp_path / "sys/class/kgsl/kgsl-3d0"
-    folder.chmod(0o111)  # as SELinux does to apps: no list, but a known name opens
+    folder.chmod(0o111)  # As SELinux does to apps: the folder cannot be listed, but a known name opens.
     try:
         assert values(adreno.Adreno.probe(where))["gpu load"] == 37.0
     finally:

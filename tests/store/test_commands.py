@@ -1,4 +1,4 @@
-"""Command records: the bytes of a run file and the array are the same rows."""
+"""Command records: the bytes in a run file and the array contain the same rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from handheld.store.commands import LAUNCH, UPLOAD, CommandKind, commands, from_
 
 
 def test_commands_keep_their_bytes() -> None:
-    """The file has a column after the other, little-endian, in the order of schema.sql."""
+    """The file stores column after column, little-endian, in the order of schema.sql."""
     rows = [(UPLOAD, -1, 64, *range(10, 16)), (LAUNCH, 7, 0, *range(20, 26))]
     packed = to_bytes(commands(rows))
     assert packed == np.array(rows, "<i8").T.tobytes()

@@ -1,4 +1,4 @@
-"""The records of a run file: one per table, read and written as they are, also from files that lack a column."""
+"""The records of a run file: one class per table, exact round trips, files that lack a column."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def whole(tmp_path) -> Path:
 
 
 def columns(table: str) -> list[str]:
-    """Of a table of a new file, in their order."""
+    """The columns of a table in a new file, in order."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         for statement in statements():
             db.execute(statement)
@@ -97,7 +97,7 @@ def test_a_value_that_cannot_be_read(whole):
 
 
 def test_rows_can_still_be_read_as_dictionaries(whole):
-    """As in the code of users who wrote it when rows were dictionaries."""
+    """Users may have code from the time when rows were dictionaries."""
     with handheld.open_run(whole) as run:
         (first, *_), step = run.ops(), run.steps()[0]
         assert first["ms"] == first.ms == 6.0 and step["recorded"] is True

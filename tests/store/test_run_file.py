@@ -1,4 +1,4 @@
-"""The run file: written as it goes, opened whatever happened to it, refused if it is not ours."""
+"""The run file: written during the run, readable after a crash, refused if it is another kind of file."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_newer(whole):
 
 @pytest.mark.parametrize("keep", [0.05, 0.3, 0.6, 0.95])
 def test_truncated(whole, keep):
-    """Cut anywhere it is an error that says so, or opens with what is there: never a traceback."""
+    """A truncated file opens with what it still contains or raises a clear error, never another exception."""
     size = whole.stat().st_size
     with whole.open("r+b") as file:
         file.truncate(int(size * keep))
@@ -153,13 +153,13 @@ def test_a_folder_that_is_not_there(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root writes it all")
 def test_a_folder_that_cannot_be_written_to(whole, tmp_path):
-    """A file on a read-only medium opens: here, as a user who may only read."""
+    """A file on a read-only medium opens. Here, a user without write permission opens it."""
     folder = tmp_path / "locked"
     folder.mkdir()
     shutil.copy(whole, folder / "one.run")
     os.chmod(folder, 0o555)
     parent = folder
-    while parent != parent.parent and os.geteuid() == 0:  # pytest's folders are closed to others
+    while parent != parent.parent and os.geteuid() == 0:  # Other users cannot enter pytest's folders.
         os.chmod(parent, parent.stat().st_mode | 0o055)
         parent = parent.parent
         if parent == Path("/tmp"):
@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written_to(whole, tmp_path):
 
 
 def test_a_disk_that_fills_is_said_and_the_rest_opens(tmp_path):
-    """A limit on the size of files is a full disk as far as SQLite can tell."""
+    """For SQLite, a limit on the size of files is the same as a full disk."""
     path = tmp_path / "one.run"
     code = """
 import resource, signal, sys
@@ -231,7 +231,7 @@ def test_what_is_kept_has_an_end(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "MOST_ROWS", 10)
     writer = RunWriter(tmp_path / "one.run")
     for n in range(25):
-        writer.put("nowhere", n)  # a table that does not exist: no write succeeds
+        writer.put("nowhere", n)  # The table does not exist, so no write succeeds.
     writer.commit()
     assert writer.lost == 15
     with pytest.raises(RunFileError, match="25 rows are lost"):
@@ -239,7 +239,7 @@ def test_what_is_kept_has_an_end(tmp_path, monkeypatch):
 
 
 def test_two_processes_write_at_once(tmp_path):
-    """The sampler's sink and the writer take turns: nothing is lost on either side."""
+    """The sampler's sink and the writer share the file, and neither loses a row."""
     path = tmp_path / "one.run"
     writer = RunWriter(path)
     sink = RunSink(str(path))
@@ -287,7 +287,7 @@ def test_the_schema_is_as_it_is_documented():
 
 
 def test_old_versions_open(tmp_path):
-    """Version 1, as the first release writes it, kept as a file."""
+    """A file of version 1, written by the first release, still opens."""
     path = tmp_path / "old.run"
     shutil.copy(Path(__file__).parent / "version-1.run", path)
     file = RunFile(path)

@@ -1,4 +1,4 @@
-"""The 2022 study: a tiny run for real, what is said about given numbers, and the page."""
+"""The 2022 study: a tiny real run, the answers for given numbers, and the page."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def called(*words: str) -> object:
     return CliRunner().invoke(app, ["study", "das2022", *words])
 
 
-# ── for real ──────────────────────────────────────────────────────────────────────────────────
+# ── a real run ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> Path:
-    """The whole command, as small as it goes."""
+    """Runs the whole command at the smallest size."""
     folder = tmp_path_factory.mktemp("das")
     done = called("--models", "m1", "--widths", "8", "--steps", "2", "--out", str(folder), "--json")
     assert done.exit_code == 0, done.output
@@ -51,7 +51,7 @@ def test_a_run_measures_every_way(ran):
         assert derived.gflops(ways[name]) > 0
     facts = ways[APART[1]]["facts"]
     assert facts["uploads"] > facts["downloads"] > facts["ops"] and facts["upload_bytes"] > 2176
-    # 32x16 by 16x16 forward, 16x32 by 32x16 for the weights; the input needs no gradient
+    # 32x16 by 16x16 forward, 16x32 by 32x16 for the weights. The input needs no gradient.
     assert facts["product_flops"] == 2 * 2 * 32 * 16 * 16
     assert ways[OPTIMISED]["facts"]["upload_bytes"] == 32 * 16 * 4 + 32 * 4
     (row,) = result["sweep"]
@@ -129,7 +129,7 @@ def test_other_files_are_no_result(ran, tmp_path):
         assert done.exit_code == 1 and said in " ".join(done.stderr.split()), done.stderr
 
 
-# ── what is said about given numbers ──────────────────────────────────────────────────────────
+# ── answers for given numbers ────────────────────────────────────────────────────────────────
 
 
 def times(**seconds: float) -> dict[str, dict[str, float]]:
@@ -143,7 +143,7 @@ def way(facts: dict[str, int] | None = None, **seconds: float) -> dict[str, obje
 
 
 def ways(cpu: float, gpu: float, scale: float = 1.0) -> dict[str, dict[str, object]]:
-    """A CPU and a GPU with so many seconds a step; per-op transfers of 20 µs each."""
+    """Results of a CPU and a GPU with the given seconds per step, and per-op transfers of 20 µs each."""
     flops = {"product_flops": 1_000_000, "launches": 8}
     moved = {"uploads": 20, "upload_bytes": 20_000, "downloads": 10, "download_bytes": 10_000}
     phases = {"forward": 1e-5, "backward": 2e-5 * scale, "update": 1e-5}
@@ -222,7 +222,7 @@ def test_time_is_cut_into_latency_bandwidth_launches_and_kernels(result):
 
 def test_the_width_from_which_on_it_wins_is_that_of_all_wider_ones(result):
     found = derived.crossover(result, OPTIMISED)
-    assert found["from_width"] == 1024  # 64 wins too, but 256 does not
+    assert found["from_width"] == 1024  # Width 64 wins too, but 256 does not.
     assert found["widths"][2048] == pytest.approx(20)
     result["sweep"][-1]["ways"][PYTORCH]["times"] = times(step=1e-5)
     assert derived.crossover(result, OPTIMISED)["from_width"] is None

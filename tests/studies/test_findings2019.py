@@ -1,4 +1,4 @@
-"""The ten findings on run files with planted properties: each answer follows what was planted."""
+"""The ten findings on run files with planted properties: each answer follows from these properties."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def row(
     kinds: dict[str, str] | None = None,
     live: Row | None = None,
 ) -> Row:
-    """A run of one workload at one batch, observed."""
+    """The observed run of one workload at one batch size."""
     made = MadeRun(
         folder / f"{name}-{batch}.run",
         caps=caps,
@@ -85,7 +85,7 @@ def row(
 
 
 def _powered(made: MadeRun, watts: Callable[[float], float] | dict[str, float] | None) -> None:
-    """Sensors of power: one per part, or one meter of all."""
+    """Adds power sensors: one per part, or one for everything."""
     if isinstance(watts, dict):
         made.source(
             "rails",
@@ -105,7 +105,7 @@ def answer(number: int, *rows: Row) -> Answer:
 
 
 def noise(seed: int, low: float, high: float, each_s: float) -> Callable[[float], float]:
-    """A level that is drawn anew every so often."""
+    """A random level that changes at regular intervals."""
     return lambda t: random.Random(f"{seed} {int(t / each_s)}").uniform(low, high)
 
 
@@ -126,7 +126,7 @@ def test_1_cores_beyond_what_the_paper_saw(tmp_path):
 
 @pytest.mark.parametrize(("sign", "holds"), [(-1, True), (1, False)])
 def test_1_device_and_cores_over_time(tmp_path, sign, holds):
-    """Steps of 1.2 s, the first half of each a gap: the cores work in it, or do not."""
+    """Steps of 1.2 s that begin with a gap of half their length, in which the cores work or do not."""
     made = MadeRun(tmp_path / "a.run", caps=GPU, settings={"what": "net", "batch": 4})
     made.steps(12, commands=((LAUNCH, 0, 600.0),), every=4, outside_ms=lambda i: 600.0)
     counters = [rising(lambda t: 0.5 if (t % 1.2 < 0.6) == (sign < 0) else 0.1) for _ in (0, 1)]
@@ -185,9 +185,9 @@ def test_2_cores_that_repeat_and_cores_that_do_not(tmp_path, cores, holds):
 
 
 def test_2_says_how_far_off_it_is(tmp_path):
-    """Every later step is a quarter slower than the steps that were learned from."""
+    """Later steps are a quarter slower than the steps that the prediction is based on."""
     seen = row(tmp_path, slower=lambda i: 1.0 if i < 60 else 1.25)["prediction"]["ops"]
-    assert seen["error"] == pytest.approx(0.2, abs=0.03)  # of what was measured: 0.25 / 1.25
+    assert seen["error"] == pytest.approx(0.2, abs=0.03)  # relative to the measured time: 0.25 / 1.25
     assert seen["held_out"] >= 10 and seen["learned_from"] >= 10
 
 
@@ -202,7 +202,7 @@ def test_7_power_that_repeats_and_power_that_does_not(tmp_path, watts, word):
 
 @pytest.mark.parametrize(("regular", "word"), [(True, HOLDS), (False, FAILS)])
 def test_7_power_within_a_step(tmp_path, regular, word):
-    """Steps of 100 ms: their second half draws three times as much, or a half that is drawn."""
+    """Steps of 100 ms. The second half draws three times the power, or a randomly chosen half does."""
 
     def watts(t: float) -> float:
         late = t % 0.1 > 0.05
@@ -233,7 +233,7 @@ def test_7_a_run_too_short_for_its_sensor(tmp_path):
 
 
 def bursts(share: float) -> Callable[[float], float]:
-    """A core that works in the first share of every second."""
+    """A core that is busy for the first part of every second."""
     return lambda t: 1.0 if t % 1.0 < share else 0.0
 
 
@@ -257,7 +257,7 @@ def test_4_cores_that_are_alike_or_not_known(tmp_path):
 
 @pytest.mark.parametrize(("own", "said"), [(0.5, "kept 0.7 of 2 cores busy during 1 of 1"), (1.2, "")])
 def test_others_on_the_machine_are_named(tmp_path, own, said):
-    """Two cores are busy for 0.6 of the time each; the run's own process has so much of it."""
+    """Two cores are busy for 0.6 of the time each; the run's own process takes a given part of that."""
     made = MadeRun(tmp_path / "a.run", caps=CPU, settings={"what": "net", "batch": 4})
     made.steps(120)
     counters = [rising(lambda t, rate=rate: rate) for rate in (0.6, 0.6, own)]
@@ -297,7 +297,7 @@ def test_6_names_the_rail_that_is_missing(tmp_path):
 
 
 def test_an_nvidia_card_as_it_reports_itself(tmp_path):
-    """A counter of the board that ticks every 100 ms, its power, and its memory's within it."""
+    """A counter of the board that updates every 100 ms, the board's power, and the memory's part of it."""
     made = MadeRun(tmp_path / "a.run", caps=GPU, settings={"what": "net", "batch": 4})
     made.steps(450)
     joules = rising(lambda t: 300.0)

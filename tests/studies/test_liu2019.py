@@ -1,4 +1,4 @@
-"""The study of 2019 from its results folder: result, page, command; what is there is not run."""
+"""The 2019 study from its results folder: result, page, command. Existing results are not measured again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABSENT = {"rapl": "there is no /sys/class/powercap"}
 
 
 def folder(path: Path, *, watts: float | None = 10.0, cases: int = 5) -> Path:
-    """Two workloads at two batches, one batch that does not fit, and what is still to be run."""
+    """Results of two workloads at two batch sizes, one batch that does not fit, and cases that have not run."""
     writer = Writer(path)
     wanted = [(name, batch) for name in ("resnet50", "char_cnn") for batch in (4, 64, 256)]
     writer.describe(
@@ -213,7 +213,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path, monkeypatch):
 
 
 def test_a_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):
-    """One run for real, then the same command again: nothing is run twice."""
+    """A real run, then the same command again: nothing runs twice."""
     monkeypatch.chdir(tmp_path)
     words = ("--workloads", "mlp", "--batch", "8", "--seconds", "0.1", "--json")
     first = command(*words)

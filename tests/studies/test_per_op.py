@@ -1,4 +1,4 @@
-"""Every tensor through the host, op by op: the same bits as a step that stays on the device."""
+"""Placement per op, with every tensor passing through the host: the same bits as a step on the device."""
 
 from __future__ import annotations
 

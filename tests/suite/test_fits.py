@@ -1,4 +1,4 @@
-"""What a step needs, from its plan."""
+"""The memory that a step needs, from its plan."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from handheld.suite.fits import needed
 def test_what_lasts_and_what_grows(name):
     workload = suite.get(name, size="small")
     one, more = needed(workload, 1), needed(workload, 16)
-    # parameters, and a momentum or a mean square for each that is trained
+    # parameters, and one momentum or mean square for each trained parameter
     least = 4 * (parameters(workload) + trained(workload))
     inputs = sum(part.numel() * 4 for part in workload.batch(1))
-    assert least <= one.lasting_bytes <= least + 2 * inputs + 128 * 64  # and the outputs
+    assert least <= one.lasting_bytes <= least + 2 * inputs + 128 * 64  # The upper bound includes the outputs.
     assert more.lasting_bytes - one.lasting_bytes <= 15 * 2 * inputs + 128 * 64
     assert one.arena_bytes < more.arena_bytes < 16 * one.arena_bytes + 128 * 256
     assert (one.workload, one.size, one.batch) == (name, "small", 1)

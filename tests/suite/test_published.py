@@ -1,4 +1,4 @@
-"""Parameters and FLOPs against what was published, counted on tensors without values."""
+"""Compares parameters and FLOPs with published figures, counted on tensors without values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from handheld.suite.transformer import LowRank
 
 TORCHVISION = "torchvision's table of weights, docs.pytorch.org/vision/stable/models.html"
 
-#: workload at size paper -> (parameters, where that is published)
+#: workload at size paper -> (parameters, the publication)
 PARAMETERS = {
     "resnet18": (11_689_512, TORCHVISION),
     "resnet50": (25_557_032, TORCHVISION),
@@ -42,7 +42,7 @@ PARAMETERS = {
     "m1": (16 * 16 + 16, "das2022's layers"),
 }
 
-#: workload -> (giga multiply-adds of one sample, options, where that is published)
+#: workload -> (giga multiply-adds per sample, options, the publication)
 GMACS = {
     "resnet18": (1.81, {}, TORCHVISION),
     "resnet50": (4.09, {}, TORCHVISION),
@@ -69,7 +69,7 @@ def test_parameters(name):
     assert parameters(suite.get(name, size="paper")) == PARAMETERS[name][0], PARAMETERS[name][1]
 
 
-#: 101 and 152 layers are more of what 50 are, and take seconds
+#: 101 and 152 layers repeat the blocks of 50 layers, and take seconds
 SLOW = ("resnet101", "resnet152", "xception", "mobilenet_v2")
 
 
@@ -100,9 +100,9 @@ def test_rounded_figures():
 
 
 def test_nmt_as_its_description_says():
-    """TensorFlow's nmt/standard_hparams/iwslt15.json: 512 units, words of both languages."""
+    """By TensorFlow's nmt/standard_hparams/iwslt15.json: 512 units, vocabularies of both languages."""
     read, write, units = 17_191, 7_709, 512
-    lstm = 4 * units * (2 * units + 2)  # PyTorch's has two biases
+    lstm = 4 * units * (2 * units + 2)  # PyTorch's LSTM has two biases.
     want = (read + 2 * write) * units + 4 * lstm + 2 * units**2 + 1 + 3 * units**2
     assert parameters(suite.get("nmt", size="paper")) == want
 
@@ -111,7 +111,7 @@ def test_nmt_as_its_description_says():
     ("name", "count"),
     [
         ("mobilenet_v2_last", 1280 * 1000 + 1000),
-        ("mobilenet_v2_bias", 1280 * 1000 + 1000 + 17_056),  # as many biases as channels with a norm
+        ("mobilenet_v2_bias", 1280 * 1000 + 1000 + 17_056),  # one bias per channel with a norm
         ("gpt_lora", 12 * 2 * 2 * 8 * 768),
         ("dqn", 1_686_180),
     ],

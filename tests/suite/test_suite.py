@@ -14,7 +14,7 @@ from handheld import suite
 from handheld.errors import HandheldError
 from handheld.suite import dqn
 
-#: cheap enough for every run; the others with --all-cases
+#: fast enough for every run; --all-cases runs the others too
 CHEAP = (
     "m2",
     "squeezenet",
@@ -104,7 +104,7 @@ def test_it_can_be_learned(learner):
 
 
 def test_losses_fall_on_opencl(request):
-    """The same by scripts/check_losses.py: two small ones, or all of them: half an hour."""
+    """Two small workloads by scripts/check_losses.py; with --all-cases all of them, which takes half an hour."""
     path = Path(__file__).parents[2] / "scripts" / "check_losses.py"
     script = runpy.run_path(str(path))
     everything = request.config.getoption("--all-cases")
@@ -130,7 +130,7 @@ def test_captured(name):
 
 
 def test_what_is_frozen_stays():
-    """Fine-tuning writes what it trains, and no statistics."""
+    """Fine-tuning writes only what it trains, and no running statistics."""
     for tuned in ("mobilenet_v2_last", "gpt_lora"):
         step = small(tuned).step(batch=2, evaluate=False)
         written = {write.slot for write in step.graphs["train"].writes}
@@ -140,7 +140,7 @@ def test_what_is_frozen_stays():
 
 
 def test_dqn_plays_learns_and_copies():
-    """All three graphs over one state, from a memory that fills while it plays."""
+    """All three graphs share one state and use a replay memory that fills while the agent plays."""
     workload = suite.get("dqn", size="small", width=4)
     step = workload.step(batch=8)
     assert list(step.graphs) == ["learn", "copy", "predict"]
@@ -150,8 +150,8 @@ def test_dqn_plays_learns_and_copies():
         after = trainer.state()
     assert len(rewards) == (8 + 16) // 11 and set(rewards) <= {-1.0, 1.0}
     assert not (before["online.fc2.bias"] == after["online.fc2.bias"]).all()
-    assert not (before["target.fc2.bias"] == after["target.fc2.bias"]).all()  # it was copied
-    assert not (after["online.fc2.bias"] == after["target.fc2.bias"]).all()  # some steps ago
+    assert not (before["target.fc2.bias"] == after["target.fc2.bias"]).all()  # The online network was copied to it.
+    assert not (after["online.fc2.bias"] == after["target.fc2.bias"]).all()  # That was some steps ago.
 
 
 def test_dcgan_is_two_updates_over_one_state():
