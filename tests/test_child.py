@@ -118,3 +118,11 @@ def test_time_that_passes_while_this_process_sleeps_does_not_count(child, monkey
         patch.setattr("handheld.child.time.monotonic", lambda: next(clock))
         child.receive(1.0)
     assert time.monotonic() - started > 0.4
+
+
+@pytest.mark.parametrize(("filters", "code", "shown"), [("error:programs built", 1, True), ("", 0, False)])
+def test_a_child_is_silent_about_warnings_unless_the_environment_asks(tmp_path, monkeypatch, filters, code, shown):
+    monkeypatch.setenv("PYTHONWARNINGS", filters)
+    (tmp_path / "warner.py").write_text("import warnings\nwarnings.warn('programs built separately')\n")
+    done = subprocess.run(python_module("warner"), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code and ("programs built separately" in done.stderr) == shown

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from handheld.device import DeviceCaps
 from handheld.errors import HandheldError
 from handheld.frontend.entry import capture
+from handheld.profile.watching import watch
 from handheld.step import Step
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from handheld.measure.ceilings import Ceilings
     from handheld.plan.plan import Plan
     from handheld.profile.profiler import Profiler
-    from handheld.profile.watch import Watch
     from handheld.run.verify import Verification
 
 __version__ = "0.1.0"
@@ -81,13 +81,6 @@ def open_run(path: str | Path) -> Run:
     from handheld.analyse.run import open_run as run
 
     return run(path)
-
-
-def watch(model: Any, path: str | Path, **options: Any) -> Watch:
-    """Profile plain PyTorch, which Handheld does not run; see handheld.profile.watch."""
-    from handheld.profile.watch import Watch as watch_class
-
-    return watch_class(model, path, **options)
 
 
 def __getattr__(name: str) -> Any:

@@ -41,8 +41,9 @@ Message = dict[str, Any]
 
 
 def python_module(name: str) -> tuple[str, ...]:
-    """The command that runs a module with this interpreter."""
-    return (sys.executable, "-W", "ignore", "-m", name)
+    """The command that runs a module with this interpreter. Warnings are silent unless PYTHONWARNINGS is set."""
+    silent = () if os.environ.get("PYTHONWARNINGS") else ("-W", "ignore")
+    return (sys.executable, *silent, "-m", name)
 
 
 @dataclass(frozen=True)

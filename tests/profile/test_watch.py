@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
 
 import pytest
@@ -134,3 +135,9 @@ def test_only_modules_are_watched(tmp_path):
     with pytest.raises(HandheldError, match=r"needs a torch\.nn\.Module, not a int"):
         handheld.watch(3, tmp_path / "one.run")
     assert not (tmp_path / "one.run").exists()
+
+
+def test_help_shows_what_watch_takes() -> None:
+    taken = [name for name, p in inspect.signature(handheld.watch).parameters.items()]
+    assert taken == ["model", "path", "wait", "warmup", "active", "sensors", "where", "idle_s"]
+    assert all(f"`{name}`" in (handheld.watch.__doc__ or "") for name in taken[1:])

@@ -56,17 +56,17 @@ class Eager:
     ) -> Run:
         """Train for at least `steps` steps and, with `seconds`, until they have passed."""
         from handheld.profile.run import until
-        from handheld.profile.watch import Watch
+        from handheld.profile.watching import watch
 
         queued: deque[Any] = deque()
-        with Watch(self.model, path, sensors=sensors) as watch:
+        with watch(self.model, path, sensors=sensors) as watched:
             for done in until(steps, seconds):
-                watch.begin()
+                watched.begin()
                 loss = self._step()
                 self._wait(queued)
-                watch.step()
+                watched.step()
                 progress(done, max(steps, done), "step")
-            watch.writer.meta(loss=float(loss.detach()))
+            watched.writer.meta(loss=float(loss.detach()))
         return open_run(path)
 
     def _step(self) -> Any:

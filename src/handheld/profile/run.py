@@ -20,8 +20,8 @@ from handheld.errors import HandheldError
 from handheld.plan.plan import Plan
 from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure
 from handheld.profile.profiler import Profiler
-from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
-from handheld.profile.windows import WARMUP
+from handheld.profile.sampling import Sensors, idle, sampled, sources
+from handheld.profile.windows import IDLE_S, WARMUP
 from handheld.run.batch import check_batch
 from handheld.sensors.base import Where
 

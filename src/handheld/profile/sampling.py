@@ -14,7 +14,6 @@ from handheld.sensors.sampler import Sampler
 from handheld.sensors.sink import RunSink
 from handheld.store.writer import RunWriter
 
-IDLE_S = 1.0  # how long the machine is idle before the first step, to measure its idle power
 #: Sources that measure power or energy on some machines. An error about missing power names why each is absent.
 POWER_SOURCES = ("nvidia-power", "rapl", "jetson-power", "pixel-rails", "amd-gpu", "raspberry-pi", "battery", "hwmon")
 

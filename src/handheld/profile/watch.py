@@ -16,10 +16,11 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch.optim import optimizer
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,8 +31,8 @@ from handheld.errors import HandheldError
 from handheld.module_paths import follow_modules
 from handheld.profile.facts import code_state, machine, versions
 from handheld.profile.profiler import ending
-from handheld.profile.sampling import IDLE_S, Sensors, idle, sampled, sources
-from handheld.profile.windows import WARMUP, WINDOW, Windows
+from handheld.profile.sampling import Sensors, idle, sampled, sources
+from handheld.profile.windows import WINDOW, Windows
 from handheld.sensors.base import Where
 from handheld.store.commands import LAUNCH, to_bytes
 from handheld.store.rows import OpRow, StepRow
@@ -41,24 +42,15 @@ GRAPH = "step"
 
 
 class Watch:
-    """A watched training loop; `handheld.watch` creates it. The module's docstring shows how to use it."""
+    """A watched training loop; `handheld.watch` makes it and says what its arguments are."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        path: str | Path,
-        *,
-        wait: int = 0,
-        warmup: int = WARMUP,
-        active: int | None = None,
-        sensors: Sensors = True,
-        where: Where | None = None,
-        idle_s: float = IDLE_S,
+        self, model: nn.Module, path: str | Path, windows: Windows, sensors: Sensors, where: Where | None, idle_s: float
     ) -> None:
         if not isinstance(model, nn.Module):
             raise HandheldError(f"watch needs a torch.nn.Module, not a {type(model).__name__}")
         self.model, self.path = model, Path(path)
-        self.windows = Windows(wait, warmup, active)
+        self.windows = windows
         self.where = next((p.device.type for p in model.parameters()), "cpu")
         self.sensors, self.root, self.idle_s = sensors, where, idle_s
         self._stack = contextlib.ExitStack()
@@ -123,7 +115,7 @@ class Watch:
                 self.windows.opened()
         self._begin = None
 
-    def _called(self, *_: Any) -> None:
+    def _called(self, *_: object) -> None:
         """Note the beginning of a step. Time before the model is called belongs to the caller (most likely data)."""
         if self._begin is None:
             self._begin = time.monotonic_ns()
@@ -194,19 +186,20 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._again: dict[tuple[str, ...], int] = {}
         self._hooks = contextlib.ExitStack()
 
-    def __enter__(self) -> Any:
-        def begin(*_: Any) -> None:
+    def __enter__(self) -> Self:
+        def begin(*_: object) -> None:
             self.updating = True
 
-        def end(*_: Any) -> None:
+        def end(*_: object) -> None:
             self.updating = False
 
         self._hooks.enter_context(follow_modules(self.path, self.watch._paths))
         self._hooks.callback(optimizer.register_optimizer_step_pre_hook(begin).remove)
         self._hooks.callback(optimizer.register_optimizer_step_post_hook(end).remove)
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._hooks.close()
 
@@ -214,7 +207,7 @@ class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._again.clear()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         phase, path = self._origin()

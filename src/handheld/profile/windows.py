@@ -17,6 +17,7 @@ from handheld.errors import HandheldError
 WINDOW = 4  # steps per window; the first of them starts on an idle device, the others start as usual
 SHARE = 0.02  # the share of a run's time that recording may cost
 WARMUP = 2  # The first steps always differ from the others.
+IDLE_S = 1.0  # how long the machine is idle before the first step, to measure its idle power
 
 
 class Windows:
