@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from handheld.analyse.run import Run, open_run
 from handheld.analyse.stats import AHEAD
 from handheld.errors import HandheldError
 from handheld.resolve import Factory, ModelSpec, Suite
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from handheld.suite.workload import Batch, Modules, Update
 
 KIND = "pytorch"
 
@@ -35,11 +41,11 @@ class Eager:
         import torch
 
         self.where = processor(device).partition(":")[2]
-        modules, losses, optimizers, example = _parts(spec, batch, seed)
-        self.model = torch.nn.ModuleDict({name or "model": m for name, m in modules.items()})
+        parts = _parts(spec, batch, seed)
+        self.model = torch.nn.ModuleDict({name or "model": m for name, m in parts.modules.items()})
         self.model.to(self.where).train()
-        batch_there = torch.utils._pytree.tree_map(lambda tensor: tensor.to(self.where), example)
-        self.updates = [(loss, optimizer(), batch_there) for loss, optimizer in zip(losses, optimizers, strict=True)]
+        batch_there = torch.utils._pytree.tree_map(lambda tensor: tensor.to(self.where), parts.example)
+        self.updates = [(update.loss, update.optimizer(), batch_there) for update in parts.updates]
 
     @property
     def parameters(self) -> int:
@@ -58,7 +64,7 @@ class Eager:
         from handheld.profile.run import until
         from handheld.profile.watching import watch
 
-        queued: deque[Any] = deque()
+        queued: deque[torch.cuda.Event] = deque()
         with watch(self.model, path, sensors=sensors) as watched:
             for done in until(steps, seconds):
                 watched.begin()
@@ -69,15 +75,15 @@ class Eager:
             watched.writer.meta(loss=float(loss.detach()))
         return open_run(path)
 
-    def _step(self) -> Any:
+    def _step(self) -> torch.Tensor:
         for compute, optimizer, example in self.updates:
             optimizer.zero_grad(set_to_none=True)
             loss = compute(example)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         return loss
 
-    def _wait(self, queued: deque[Any]) -> None:
+    def _wait(self, queued: deque[torch.cuda.Event]) -> None:
         """On a GPU, let the host be at most two steps ahead, as in Handheld."""
         if self.where != "cuda":
             return
@@ -90,27 +96,32 @@ class Eager:
             queued.popleft().synchronize()
 
 
-def _parts(spec: ModelSpec, batch: int, seed: int) -> tuple[Any, list[Any], list[Any], Any]:
-    """The modules by name, the loss of each update as a function of the batch, their optimizers, and an example batch.
+class _Update(NamedTuple):
+    """One update. Its optimizer is a function, because it must be made after the modules have moved to their device."""
 
-    Optimizers are functions, because they must be made after the modules have moved to their device.
-    """
+    loss: Callable[[Any], torch.Tensor]
+    optimizer: Callable[[], torch.optim.Optimizer]
+
+
+class _Parts(NamedTuple):
+    modules: dict[str, nn.Module]
+    updates: list[_Update]
+    example: Any  # a nest of tensors
+
+
+def _parts(spec: ModelSpec, batch: int, seed: int) -> _Parts:
     from handheld.frontend.closures import closure
 
     if isinstance(spec, Suite):
         modules, updates = spec.workload.parts(seed)
-        return (
-            modules,
-            [_loss(update, modules) for update in updates],
-            [partial(update.optimizer, modules) for update in updates],
-            spec.workload.batch(batch, seed),
-        )
+        found = [_Update(_loss(update, modules), partial(update.optimizer, modules)) for update in updates]
+        return _Parts(modules, found, spec.workload.batch(batch, seed))
     if not isinstance(spec, Factory):
         raise HandheldError(f"{spec.name} is a step file, which plain PyTorch cannot train. Try: --on reference:cpu")
     model, loss, optimizer = spec.parts(seed)
     fn = closure(model, loss, 1)
-    return {"": model}, [lambda b: fn(b)[0]], [lambda: optimizer], spec.need_example(batch)
+    return _Parts({"": model}, [_Update(lambda b: fn(b)[0], lambda: optimizer)], spec.need_example(batch))
 
 
-def _loss(update: Any, modules: Any) -> Callable[[Any], Any]:
+def _loss(update: Update, modules: Modules) -> Callable[[Batch], torch.Tensor]:
     return lambda batch: update.loss(modules, tuple(batch[i] for i in update.takes))

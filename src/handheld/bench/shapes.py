@@ -83,6 +83,43 @@ class CaseShape(TypedDict):
     batch: int | None
 
 
+class DescribeTask(TypedDict):
+    """Asks a worker what devices are."""
+
+    devices: list[str]
+
+
+class PrepareTask(CaseShape):
+    """Asks a worker to capture the step of a case into the file `step`."""
+
+    seed: int
+    step: str
+
+
+class EagerTask(CaseShape):
+    """Asks a worker to train a case with plain PyTorch and to write the run file `run`."""
+
+    run: str
+    seed: int
+    steps: int
+    seconds: float | None
+
+
+class MeasureTask(TypedDict):
+    """Asks a worker to run the captured step `step` and to write the run file `run`."""
+
+    workload: str
+    device: str
+    batch: int
+    data: str
+    step: str
+    run: str
+    seed: int
+    steps: int
+    seconds: float | None
+    limit_bytes: int | None
+
+
 class _Ended(CaseShape):
     key: str
     status: str

@@ -30,6 +30,7 @@ from handheld import package
 from handheld.backends.base import describe
 from handheld.bench.eager import Eager, processor
 from handheld.bench.row import measured
+from handheld.bench.shapes import CaseShape, DescribeTask, EagerTask, MeasureTask, PrepareTask
 from handheld.bench.task import FREE
 from handheld.child import Parent
 from handheld.errors import DeviceError, HandheldError, OutOfMemory
@@ -46,7 +47,7 @@ class Failed(Exception):
     """A task that failed, with its status and reason."""
 
 
-def describe_devices(task: dict[str, Any], say: Say) -> None:
+def describe_devices(task: DescribeTask, say: Say) -> None:
     devices = {}
     for device in task["devices"]:
         caps = describe(processor(device)).to_json()
@@ -58,7 +59,7 @@ def describe_devices(task: dict[str, Any], say: Say) -> None:
     say(facts={"devices": devices})
 
 
-def prepare(task: dict[str, Any], say: Say) -> None:
+def prepare(task: PrepareTask, say: Say) -> None:
     say(stage="capturing")
     begun, path = time.monotonic(), Path(task["step"])
     spec = _spec(task)
@@ -85,7 +86,7 @@ def prepare(task: dict[str, Any], say: Say) -> None:
     say(facts={**facts, "prepare_s": time.monotonic() - begun})
 
 
-def measure(task: dict[str, Any], say: Say) -> None:
+def measure(task: MeasureTask, say: Say) -> None:
     say(stage="opening the device")
     path, device = Path(task["step"]), task["device"]
     _open(device)
@@ -119,10 +120,10 @@ def measure(task: dict[str, Any], say: Say) -> None:
     say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})
 
 
-def _limit(task: dict[str, Any], device: str) -> int | None:
+def _limit(task: MeasureTask, device: str) -> int | None:
     """The most memory that a plan may use: the given limit and, on a device that shares the machine's memory, no more
     than this process may hold (task.py)."""
-    limit: int | None = task["limit_bytes"]
+    limit = task["limit_bytes"]
     if not describe(device).unified_memory:
         return limit
     held = psutil.Process().memory_info().rss
@@ -130,7 +131,7 @@ def _limit(task: dict[str, Any], device: str) -> int | None:
     return min(limit or room, room)
 
 
-def eager(task: dict[str, Any], say: Say) -> None:
+def eager(task: EagerTask, say: Say) -> None:
     say(stage="building the model")
     _open(task["device"])
     spec = _spec(task)
@@ -158,7 +159,7 @@ class Steps:
             self.say(stage=f"step {done}")
 
 
-def _spec(task: dict[str, Any]) -> ModelSpec:
+def _spec(task: CaseShape) -> ModelSpec:
     return open_model(task["workload"], task["size"] if task["size"] != "own" else None)
 
 
@@ -169,7 +170,9 @@ def _open(device: str) -> None:
         raise Failed("device lost", str(error)) from None
 
 
-def _given(arrays: Any, name: str, keys: list[str] | None) -> Any:
+def _given(
+    arrays: np.lib.npyio.NpzFile, name: str, keys: list[str] | None
+) -> tuple[np.ndarray, ...] | dict[str, np.ndarray]:
     count = sum(key.rpartition("/")[0] == name for key in arrays.files)
     values = [arrays[f"{name}/{i}"] for i in range(count)]
     return tuple(values) if keys is None else dict(zip(keys, values, strict=True))
@@ -190,7 +193,12 @@ def _memory(error: Exception) -> bool:
     )
 
 
-TASKS = {"describe": describe_devices, "prepare": prepare, "measure": measure, "eager": eager}
+TASKS: dict[str, Callable[[Any, Say], None]] = {
+    "describe": describe_devices,
+    "prepare": prepare,
+    "measure": measure,
+    "eager": eager,
+}
 
 
 def main() -> None:
@@ -198,7 +206,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # If memory runs out, the system should kill this process and no other.
         Path("/proc/self/oom_score_adj").write_text("1000")
 
-    def say(**words: Any) -> None:
+    def say(**words: object) -> None:
         parent.send(words)
 
     task = parent.receive()

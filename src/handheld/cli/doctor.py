@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import platform
 import sys
+from dataclasses import dataclass
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import psutil
 import typer
@@ -55,15 +56,61 @@ def doctor(
     """
     report = examine(measure, on)
     if json:
-        output.print_json(report)
+        output.print_json({**report, "devices": [device.to_json() for device in report["devices"]]})
     else:
         present(report)
-    if not any(device["passed"] for device in report["devices"]):
+    if all(device.problem for device in report["devices"]):
         raise typer.Exit(1)
 
 
-def examine(measure: bool = False, on: str | None = None) -> dict[str, Any]:
-    """Everything that doctor reports, as plain data."""
+class TuningFacts(TypedDict):
+    """What the tuning records hold for a device, and which records are not used and why."""
+
+    shapes: int
+    changed: int
+    failed: dict[str, int]
+    records: list[str]
+    ignored: list[str]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """An OpenCL device. `problem` says why it did not pass the test, or is empty."""
+
+    name: str
+    problem: str
+    caps: DeviceCaps
+    tuning: TuningFacts
+    ceilings: ceilings.Ceilings | None
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "passed": not self.problem,
+            "problem": self.problem,
+            "caps": self.caps.to_json(),
+            "tuning": self.tuning,
+            "ceilings": self.ceilings.to_json() if self.ceilings else None,
+        }
+
+
+class Report(TypedDict):
+    """Everything that doctor reports."""
+
+    handheld: str
+    python: str
+    system: str
+    memory_bytes: int
+    memory_available_bytes: int
+    packages: dict[str, str | None]
+    battery_percent: float | None
+    temperature_celsius: float | None
+    devices: list[DeviceFacts]
+    sensors: list[sensing.SensorFacts]
+    notes: list[str]
+
+
+def examine(measure: bool = False, on: str | None = None) -> Report:
     devices, notes = _devices(measure, on)
     battery, heat = guards.battery(), guards.temperature()
     return {
@@ -81,7 +128,7 @@ def examine(measure: bool = False, on: str | None = None) -> dict[str, Any]:
     }
 
 
-def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[str]]:
+def _devices(measure: bool, on: str | None) -> tuple[list[DeviceFacts], list[str]]:
     try:
         devices = opencl_devices.devices() if on is None else [opencl_devices.find(on)]
     except DeviceError as error:
@@ -95,17 +142,7 @@ def _devices(measure: bool, on: str | None) -> tuple[list[dict[str, Any]], list[
             problem = probe.run_in_child(name)
         if measure and not problem:
             problem = _measure(name)
-        known = ceilings.stored(device.caps)
-        rows.append(
-            {
-                "name": name,
-                "passed": not problem,
-                "problem": problem,
-                "caps": device.caps.to_json(),
-                "tuning": _tuning(device.caps),
-                "ceilings": known.to_json() if known else None,
-            }
-        )
+        rows.append(DeviceFacts(name, problem, device.caps, _tuning(device.caps), ceilings.stored(device.caps)))
     notes = (
         []
         if rows
@@ -127,8 +164,7 @@ def _measure(name: str) -> str:
     return ""
 
 
-def _tuning(caps: DeviceCaps) -> dict[str, Any]:
-    """What the tuning records hold for a device, and which records are not used and why."""
+def _tuning(caps: DeviceCaps) -> TuningFacts:
     tuning = load_tuning(caps)
     failed = {
         why: sum(why == w for e in tuning.entries.values() for _, w in e.failed)
@@ -170,7 +206,7 @@ def _missing() -> list[str]:
     return notes
 
 
-def present(report: dict[str, Any]) -> None:
+def present(report: Report) -> None:
     """Print the report."""
     free, total = report["memory_available_bytes"], report["memory_bytes"]
     heat, charge = report["temperature_celsius"], report["battery_percent"]
@@ -196,37 +232,35 @@ def present(report: dict[str, Any]) -> None:
         output.out.print(Text.assemble(("note: ", "bold yellow"), note))
 
 
-def _device(device: dict[str, Any]) -> Table:
+def _device(device: DeviceFacts) -> Table:
     verdict = (
-        Text("PASS", style="bold green")
-        if device["passed"]
-        else Text.assemble(("FAIL ", "bold red"), device["problem"])
+        Text("PASS", style="bold green") if not device.problem else Text.assemble(("FAIL ", "bold red"), device.problem)
     )
-    caps = device["caps"]
-    extras = [name.replace("_", " ") for name in ("fp16", "fp64", "images", "unified_memory") if caps[name]]
-    if caps["kind"] == "cpu":
-        wide = " (AVX-512, requested by name)" if caps["features"] else ""
-        extras.append(f"vectors of {caps['vector_width']} floats{wide}")
+    caps = device.caps
+    extras = [name.replace("_", " ") for name in ("fp16", "fp64", "images", "unified_memory") if getattr(caps, name)]
+    if caps.kind == "cpu":
+        wide = " (AVX-512, requested by name)" if caps.features else ""
+        extras.append(f"vectors of {caps.vector_width} floats{wide}")
     return output.grid(
         [
-            ("device", Text(device["name"], style="bold")),
+            ("device", Text(device.name, style="bold")),
             ("result", verdict),
-            ("what", f"{caps['name']} ({caps['kind']}, {caps['compute_units']} compute units)"),
-            ("driver", caps["driver"]),
+            ("what", f"{caps.name} ({caps.kind}, {caps.compute_units} compute units)"),
+            ("driver", caps.driver),
             (
                 "memory",
-                f"{output.size(caps['global_mem_bytes'])} available, "
-                f"{output.size(caps['max_alloc_bytes'])} in one piece, "
-                f"{output.size(caps['local_mem_bytes'])} local",
+                f"{output.size(caps.global_mem_bytes)} available, "
+                f"{output.size(caps.max_alloc_bytes)} in one piece, "
+                f"{output.size(caps.local_mem_bytes)} local",
             ),
             ("has", ", ".join(extras) or "nothing optional"),
-            ("tuning", _tuning_words(device["tuning"])),
-            *_ceilings_rows(device["ceilings"]),
+            ("tuning", _tuning_words(device.tuning)),
+            *_ceilings_rows(device.ceilings),
         ]
     )
 
 
-def _tuning_words(tuning: dict[str, Any]) -> str:
+def _tuning_words(tuning: TuningFacts) -> str:
     lines = list(tuning["ignored"])
     if tuning["shapes"]:
         lines.insert(
@@ -236,10 +270,9 @@ def _tuning_words(tuning: dict[str, Any]) -> str:
     return "\n".join(lines) or "none. Try: handheld tune MODEL"
 
 
-def _ceilings_rows(data: dict[str, Any] | None) -> list[tuple[str, str]]:
-    if data is None:
+def _ceilings_rows(known: ceilings.Ceilings | None) -> list[tuple[str, str]]:
+    if known is None:
         return [("ceilings", "not measured. Try: handheld doctor --ceilings")]
-    known = ceilings.Ceilings.from_json(data)
     half = f", fp16 {_rate(known.fp16, 'FLOP/s')}" if known.fp16 else ""
     rows = [
         ("ceilings", f"measured {known.date}, medians (± half the range between quartiles)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from rich.text import Text
 
@@ -17,15 +17,41 @@ APART_S = 0.25  # Seconds between the two readings of a counter.
 _EACH = 4  # Up to this many channels of one kind are shown one by one.
 
 
-def examine(where: Where | None = None) -> list[dict[str, Any]]:
+class ChannelFacts(TypedDict):
+    """One quantity of a sensor. `value` is None if it could not be read; `reason` says why."""
+
+    name: str
+    quantity: str
+    unit: str
+    counter: bool
+    covers: list[str]
+    part_of: str
+    value: float | None
+    rate: float | None
+    reason: str
+
+
+class SensorFacts(TypedDict):
+    """A sensor source. The last three fields are there if it is available."""
+
+    name: str
+    about: str
+    available: bool
+    reason: str
+    period_s: NotRequired[float]
+    cost_s: NotRequired[float]
+    channels: NotRequired[list[ChannelFacts]]
+
+
+def examine(where: Where | None = None) -> list[SensorFacts]:
     """Every sensor source as plain data. A counter gets a rate: W for J, a share of the time for s."""
     sources = find(where)
     time.sleep(APART_S)
     return [_examined(source) for source in sources]
 
 
-def _examined(source: ProbedSource) -> dict[str, Any]:
-    data: dict[str, Any] = {
+def _examined(source: ProbedSource) -> SensorFacts:
+    data: SensorFacts = {
         "name": source.name,
         "about": source.about,
         "available": not source.reason,
@@ -46,12 +72,11 @@ def _examined(source: ProbedSource) -> dict[str, Any]:
     return {**data, "period_s": source.sensor.period_s, "cost_s": source.cost_s, "channels": channels}
 
 
-def _channel(channel: Channel, before: tuple[float, Value], after: tuple[float, Value]) -> dict[str, Any]:
+def _channel(channel: Channel, before: tuple[float, Value], after: tuple[float, Value]) -> ChannelFacts:
     value = after[1]
     speed = None
     if channel.counter and not isinstance(value, str) and not isinstance(before[1], str):
         speed = rate(channel, before[0], before[1], after[0], value)
-    missing = isinstance(value, str)
     return {
         "name": channel.name,
         "quantity": channel.quantity,
@@ -59,13 +84,13 @@ def _channel(channel: Channel, before: tuple[float, Value], after: tuple[float, 
         "counter": channel.counter,
         "covers": list(channel.covers),
         "part_of": channel.part_of,
-        "value": None if missing else value,
+        "value": None if isinstance(value, str) else value,
         "rate": speed,
-        "reason": value if missing else "",
+        "reason": value if isinstance(value, str) else "",
     }
 
 
-def rows(sensors: list[dict[str, Any]]) -> list[tuple[str, str | Text]]:
+def rows(sensors: list[SensorFacts]) -> list[tuple[str, str | Text]]:
     """The same as names and text for the terminal."""
     rows: list[tuple[str, str | Text]] = []
     for sensor in sensors:
@@ -77,7 +102,7 @@ def rows(sensors: list[dict[str, Any]]) -> list[tuple[str, str | Text]]:
     return rows
 
 
-def _reading(channels: list[dict[str, Any]]) -> str:
+def _reading(channels: list[ChannelFacts]) -> str:
     parts = []
     for quantity in dict.fromkeys(channel["quantity"] for channel in channels):
         group = [channel for channel in channels if channel["quantity"] == quantity]
@@ -91,12 +116,11 @@ def _reading(channels: list[dict[str, Any]]) -> str:
     return ", ".join(parts)
 
 
-def _number(channel: dict[str, Any]) -> float | None:
-    number: float | None = channel["rate"] if channel["counter"] else channel["value"]
-    return number
+def _number(channel: ChannelFacts) -> float | None:
+    return channel["rate"] if channel["counter"] else channel["value"]
 
 
-def _value(channel: dict[str, Any]) -> str:
+def _value(channel: ChannelFacts) -> str:
     number = _number(channel)
     if number is None:
         return f"not read: {channel['reason'] or 'the counter did not advance'}"
