@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import numpy as np
 
 from handheld.analyse import stats
 from handheld.store.record import Record
-from handheld.store.rows import OpRow
+from handheld.store.rows import Op, OpRow
 
 _TIMES = frozenset({"p5_ms", "p95_ms", "cv", "recorded", "gflops", "gbytes_s"})
 
 
 @dataclass(frozen=True, slots=True)
-class OpTime(Record):
+class OpTime(Op):
     """An op with its time (median over recorded steps), work and rates. Times are None for ops of graphs that were not
     recorded."""
 
-    id: int
-    graph: str
-    position: int
-    op: str
-    source: str
-    phase: str
-    path: str
-    signature: str
-    variant: str
-    launches: int
-    flops: int
-    bytes: int
     ms: float | None = None
     share: float | None = None  # share of the time of all ops
     p5_ms: float | None = None
@@ -40,11 +28,6 @@ class OpTime(Record):
     recorded: int | None = None  # the number of recorded times
     gflops: float | None = None
     gbytes_s: float | None = None
-
-    @property
-    def title(self) -> str:
-        """Module path and op, for messages and tables."""
-        return f"{self.path or '(model)'} {self.op}"
 
     def to_json(self) -> dict[str, object]:
         values = Record.to_json(self)
@@ -96,20 +79,7 @@ def op_table(rows: Sequence[OpRow], times: Mapping[int, np.ndarray]) -> list[OpT
 
 
 def _op_time(row: OpRow, ns: np.ndarray | None, total: float) -> OpTime:
-    op = OpTime(
-        id=row.id,
-        graph=row.graph,
-        position=row.position,
-        op=row.op,
-        source=row.source,
-        phase=row.phase,
-        path=row.path,
-        signature=row.signature,
-        variant=row.variant,
-        launches=row.launches,
-        flops=row.flops,
-        bytes=row.bytes,
-    )
+    op = OpTime(*(getattr(row, field.name) for field in fields(Op)))
     if ns is None:
         return op
     spread = stats.distribution(ns * 1e-6)

@@ -15,7 +15,7 @@ import torch
 
 from handheld.errors import UnsupportedOp
 from handheld.frontend.aten import MaybeTensor, Results
-from handheld.frontend.contractions import bind_dense, floats, matmul, transpose
+from handheld.frontend.contractions import floats, matmul, transpose
 from handheld.frontend.layout import expand, permute
 from handheld.frontend.record import Recorder
 from handheld.frontend.reductions import fold, keepdim, softmax_view
@@ -200,7 +200,7 @@ def attention(
     a = _Attention(rec, q, k, v, attn_mask)
     scores = _scores(rec, a.q, a.k, a.mask, is_causal, _scale_of(q, scale))
     y = matmul(rec, _probabilities(rec, scores), a.v)
-    bind_dense(rec, out[0], y)
+    rec.bind_dense(out[0], y)
     # The second result, the log of the row sums, is needed only by PyTorch's own backward pass.
     rec.bind(out[1], rec.map(tuple(out[1].shape), [], lambda b: iota(b, 0).to(F32) * 0.0))
 
@@ -229,13 +229,13 @@ def attention_backward(
     factor = _scale_of(q, scale)
     # The probabilities are computed again, because keeping them would need memory for queries * keys.
     p = _probabilities(rec, _scores(rec, a.q, a.k, a.mask, is_causal, factor))
-    bind_dense(rec, out[2], a.summed(rec, matmul(rec, transpose(p), gv)))
+    rec.bind_dense(out[2], a.summed(rec, matmul(rec, transpose(p), gv)))
     dp = matmul(rec, gv, transpose(a.v))
     last = (len(p.shape) - 1,)
     row = keepdim(fold(rec, p, last, lambda x, b: (x * b).reduce("sum"), [dp]), p.shape, last)
     ds = rec.map(p.shape, [p, dp, row], lambda x, b, r: x * (b - r) * factor)
-    bind_dense(rec, out[0], matmul(rec, ds, a.k))
-    bind_dense(rec, out[1], a.summed(rec, matmul(rec, transpose(ds), a.q)))
+    rec.bind_dense(out[0], matmul(rec, ds, a.k))
+    rec.bind_dense(out[1], a.summed(rec, matmul(rec, transpose(ds), a.q)))
 
 
 # ── the op that replaces scaled_dot_product_attention ────────────────────────────────────────────

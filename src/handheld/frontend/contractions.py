@@ -234,12 +234,6 @@ def conv2d(
     return _conv(rec, op, a, b, tuple(shape), _geometry(rec, 2, stride, padding, dilation, groups))
 
 
-def bind_dense(rec: Recorder, out: torch.Tensor, view: View) -> None:
-    """Binds a dense view to `out`, which has the same elements in its own shape."""
-    shape = tuple(out.shape)
-    rec.bind(out, View(view.tensor, shape, contiguous_strides(shape), 0))
-
-
 @lowering("convolution.default")
 def convolution(
     rec: Recorder,
@@ -267,7 +261,7 @@ def convolution(
         b = rec.read(bias)
         wide = View(b.tensor, y.shape, (0, b.strides[0], 0, 0), b.offset)
         y = rec.map(y.shape, [y, wide], lambda p, q: p + q)
-    bind_dense(rec, out, y)
+    rec.bind_dense(out, y)
 
 
 @lowering("convolution_backward.default")
@@ -295,11 +289,11 @@ def convolution_backward(
     gv, xv, wv = floats(rec, g, x, w)
     if mask[0]:
         op = "conv" if transposed else "conv_input"
-        bind_dense(rec, out[0], _conv(rec, op, gv, wv, _shape4(x), geometry))
+        rec.bind_dense(out[0], _conv(rec, op, gv, wv, _shape4(x), geometry))
     if mask[1]:
         # A transposed convolution is the adjoint of a convolution, so input and gradient change roles.
         first, second = (xv, gv) if transposed else (gv, xv)
-        bind_dense(rec, out[1], _conv(rec, "conv_weight", first, second, _shape4(w), geometry))
+        rec.bind_dense(out[1], _conv(rec, "conv_weight", first, second, _shape4(w), geometry))
     if mask[2]:
         axes = tuple(d for d in range(g.dim()) if d != 1)
         rec.bind(out[2], fold(rec, gv, axes, lambda a: a.reduce("sum")))

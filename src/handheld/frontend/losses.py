@@ -10,7 +10,6 @@ import torch
 from handheld.frontend.aten import MaybeTensor, Results
 from handheld.frontend.norms import along
 from handheld.frontend.record import Recorder
-from handheld.frontend.reductions import finish
 from handheld.frontend.registry import lowering
 from handheld.frontend.values import Val, gather, iota, linear_index
 from handheld.graph.dtypes import F32
@@ -65,8 +64,8 @@ def nll_loss(
             return [value / w if reduction == 1 else value, w]
 
         loss, count = rec.loops(space, axes, [view], reduced, gathered=table)
-    finish(rec, out[0], loss)
-    finish(rec, out[1], count)
+    rec.bind_dense(out[0], loss)
+    rec.bind_dense(out[1], count)
 
 
 @lowering("nll_loss_backward.default", "nll_loss2d_backward.default")

@@ -11,7 +11,7 @@ import torch
 from handheld.frontend.aten import MaybeTensor, Results
 from handheld.frontend.layout import expand
 from handheld.frontend.record import Recorder
-from handheld.frontend.reductions import finish, fold, keepdim, moments
+from handheld.frontend.reductions import fold, keepdim, moments
 from handheld.frontend.registry import lowering
 from handheld.frontend.values import Val
 from handheld.graph.graph import View
@@ -24,6 +24,12 @@ def along(rec: Recorder, vector: torch.Tensor | None, shape: Sequence[int], dim:
     view = rec.read(vector)
     strides = tuple(view.strides[0] if d == dim else 0 for d in range(len(shape)))
     return View(view.tensor, tuple(shape), strides, view.offset)
+
+
+def _statistics(rec: Recorder, x: View, axes: Sequence[int], eps: float) -> tuple[View, View]:
+    """Returns the mean over `axes` and 1 / the standard deviation."""
+    average, var = moments(rec, x, axes, 0)
+    return average, rec.map(var.shape, [var], lambda a: (a + float(eps)).unary("rsqrt"))
 
 
 def _affine(rec: Recorder, x: View, average: View, rstd: View, weight: View | None, bias: View | None) -> View:
@@ -54,8 +60,8 @@ def batch_norm(
         rstd = rec.map(variance_.shape, [variance_], lambda v: (v + float(eps)).unary("rsqrt"))
         _update_running(rec, running_mean, average, momentum, 1.0)
         _update_running(rec, running_var, variance_, momentum, count / max(count - 1, 1))
-        finish(rec, out[1], average)
-        finish(rec, out[2], rstd)
+        rec.bind_dense(out[1], average)
+        rec.bind_dense(out[2], rstd)
     else:
         average = rec.read(running_mean)
         v = rec.read(running_var)
@@ -122,9 +128,9 @@ def batch_norm_backward(
 
         rec.bind(out[0], rec.map(xv.shape, operands + ([w] if w is not None else []), build))
     if mask[1]:
-        finish(rec, out[1], dot)
+        rec.bind_dense(out[1], dot)
     if mask[2]:
-        finish(rec, out[2], total)
+        rec.bind_dense(out[2], total)
 
 
 @lowering("native_layer_norm.default")
@@ -139,13 +145,12 @@ def layer_norm(
 ) -> None:
     view = rec.read(x)
     axes = tuple(range(x.dim() - len(shape), x.dim()))
-    average, var = moments(rec, view, axes, 0)
-    rstd = rec.map(var.shape, [var], lambda a: (a + float(eps)).unary("rsqrt"))
+    average, rstd = _statistics(rec, view, axes, eps)
     wide = [keepdim(s, view.shape, axes) for s in (average, rstd)]
     vectors = [None if t is None else expand(rec.read(t), view.shape) for t in (weight, bias)]
     rec.bind(out[0], _affine(rec, view, *wide, *vectors))
-    finish(rec, out[1], average)
-    finish(rec, out[2], rstd)
+    rec.bind_dense(out[1], average)
+    rec.bind_dense(out[2], rstd)
 
 
 @lowering("native_layer_norm_backward.default")
@@ -200,7 +205,7 @@ def layer_norm_backward(
 def _vector_sum(
     rec: Recorder, out: torch.Tensor, g: View, lead: tuple[int, ...], more: Sequence[View], build: Callable[..., Val]
 ) -> None:
-    finish(rec, out, fold(rec, g, lead, lambda *v: build(*v).reduce("sum"), more))
+    rec.bind_dense(out, fold(rec, g, lead, lambda *v: build(*v).reduce("sum"), more))
 
 
 # ── group norm: layer norm over the channels of a group ──────────────────────────────────────────
@@ -245,13 +250,12 @@ def group_norm(
 ) -> None:
     view = _grouped(rec.read(x), groups)
     axes = tuple(range(2, len(view.shape)))
-    average, var = moments(rec, view, axes, 0)
-    rstd = rec.map(var.shape, [var], lambda a: (a + float(eps)).unary("rsqrt"))
+    average, rstd = _statistics(rec, view, axes, eps)
     wide = [_per_group(s, view.shape) for s in (average, rstd)]
     vectors = [_per_channel(rec, t, view.shape) for t in (weight, bias)]
-    finish(rec, out[0], _affine(rec, view, *wide, *vectors))
-    finish(rec, out[1], average)
-    finish(rec, out[2], rstd)
+    rec.bind_dense(out[0], _affine(rec, view, *wide, *vectors))
+    rec.bind_dense(out[1], average)
+    rec.bind_dense(out[2], rstd)
 
 
 @lowering("native_group_norm_backward.default")
@@ -289,8 +293,7 @@ def group_norm_backward(
             shape,
             axes,
         )
-        finish(
-            rec,
+        rec.bind_dense(
             out[0],
             rec.map(
                 shape,

@@ -18,7 +18,7 @@ from handheld.frontend.registry import lowering
 from handheld.frontend.state import ir_dtype
 from handheld.frontend.values import Val, iota
 from handheld.graph.dtypes import BOOL, F32, I32
-from handheld.graph.graph import View, contiguous_strides
+from handheld.graph.graph import View
 
 
 def axes_of(x: torch.Tensor, dim: Dims) -> tuple[int, ...]:
@@ -42,13 +42,7 @@ def fold(rec: Recorder, x: View, axes: Sequence[int], build: Callable[..., Val],
     return rec.reduce(x.shape, axes, [x, *more], build)
 
 
-def finish(rec: Recorder, out: torch.Tensor, view: View) -> None:
-    """Binds a reduced view to `out`, which may have the reduced dimensions with size 1."""
-    shape = tuple(out.shape)
-    rec.bind(out, View(view.tensor, shape, contiguous_strides(shape), 0))
-
-
-@lowering("sum.default", "sum.dim_IntList")
+@lowering("sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int")
 def total(
     rec: Recorder,
     out: torch.Tensor,
@@ -58,8 +52,8 @@ def total(
     *,
     dtype: torch.dtype | None = None,
 ) -> None:
-    kind = ir_dtype(out.dtype)
-    finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(kind).reduce("sum")))
+    kind, op = ir_dtype(out.dtype), "prod" if ".prod." in rec.torch_op else "sum"
+    rec.bind_dense(out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(kind).reduce(op)))
 
 
 @lowering("mean.default", "mean.dim")
@@ -75,39 +69,25 @@ def mean(
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
     scale = 1.0 / count if count else math.nan
-    finish(rec, out, fold(rec, rec.read(x), axes, lambda a: a.to(F32).reduce("sum") * scale))
-
-
-@lowering("prod.default", "prod.dim_int")
-def prod(
-    rec: Recorder,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    dim: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> None:
-    kind = ir_dtype(out.dtype)
-    finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(kind).reduce("prod")))
+    rec.bind_dense(out, fold(rec, rec.read(x), axes, lambda a: a.to(F32).reduce("sum") * scale))
 
 
 @lowering("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
 def truth(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Dims = None, keepdim: bool = False) -> None:
     op = "any_of" if ".any." in rec.torch_op else "all_of"
-    finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(BOOL).reduce(op)))
+    rec.bind_dense(out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.to(BOOL).reduce(op)))
 
 
 @lowering("amax.default", "amin.default", "max.default", "min.default")
 def extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Dims = None, keepdim: bool = False) -> None:
     op = "max_of" if "max" in rec.torch_op else "min_of"
-    finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op)))
+    rec.bind_dense(out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op)))
 
 
 @lowering("argmax.default", "argmin.default")
 def arg_extreme(rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: Dims = None, keepdim: bool = False) -> None:
     op = "arg_max" if "argmax" in rec.torch_op else "arg_min"
-    finish(rec, out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op, I32)))
+    rec.bind_dense(out, fold(rec, rec.read(x), axes_of(x, dim), lambda a: a.reduce(op, I32)))
 
 
 @lowering("max.dim", "min.dim")
@@ -119,8 +99,8 @@ def extreme_dim(rec: Recorder, out: Results, x: torch.Tensor, dim: int, keepdim:
         return [a.reduce(f"{name}_of"), a.reduce(f"arg_{name}", I32)]
 
     value, index = rec.loops(view.shape, axes, [view], build)
-    finish(rec, out[0], value)
-    finish(rec, out[1], index)
+    rec.bind_dense(out[0], value)
+    rec.bind_dense(out[1], index)
 
 
 def moments(rec: Recorder, x: View, axes: Sequence[int], correction: float) -> tuple[View, View]:
@@ -150,14 +130,14 @@ def variance(
     _, view = moments(rec, rec.read(x), axes_of(x, dim), _correction(args[:1], options))
     if ".std." in rec.torch_op:
         view = rec.map(view.shape, [view], lambda a: a.unary("sqrt"))
-    finish(rec, out, view)
+    rec.bind_dense(out, view)
 
 
 @lowering("var_mean.correction", "var_mean.dim", "var_mean.default")
 def var_mean(rec: Recorder, out: Results, x: torch.Tensor, dim: Dims = None, *args: object, **options: object) -> None:
     average, view = moments(rec, rec.read(x), axes_of(x, dim), _correction(args[:1], options))
-    finish(rec, out[0], view)
-    finish(rec, out[1], average)
+    rec.bind_dense(out[0], view)
+    rec.bind_dense(out[1], average)
 
 
 @lowering("histc.default")
@@ -175,7 +155,7 @@ def histc(rec: Recorder, out: torch.Tensor, x: torch.Tensor, bins: int = 100, mi
         inside = a.ge(low).both(a.le(high))
         return inside.both(place.eq(iota(a.builder, 0))).to(F32).reduce("sum")
 
-    finish(rec, out, fold(rec, values, tuple(range(1, x.dim() + 1)), build))
+    rec.bind_dense(out, fold(rec, values, tuple(range(1, x.dim() + 1)), build))
 
 
 # ── softmax ───────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from handheld.frontend.emit import Emitter
 from handheld.frontend.layout import expand, is_dense, permute, physical_order
 from handheld.frontend.state import StateBuilder, TensorKey, ir_dtype, tensor_key
 from handheld.frontend.values import Val
-from handheld.graph.graph import Attr, View
+from handheld.graph.graph import Attr, View, contiguous_strides
 
 
 @dataclass
@@ -116,6 +116,11 @@ class Storages(Emitter):
         if not (whole and computed_here and target == self.dtype_of(view)):
             physical = self.map(physical.shape, [physical], lambda x: x.to(target))
         self.bind_tensor(out, physical.tensor)
+
+    def bind_dense(self, out: torch.Tensor, view: View) -> None:
+        """Binds a dense view to `out`, which has the same elements in its own shape."""
+        shape = tuple(out.shape)
+        self.bind(out, View(view.tensor, shape, contiguous_strides(shape), 0))
 
     def _bind_with_gaps(self, out: torch.Tensor, view: View, dtype: str) -> None:
         """Binds a result that has gaps in its storage. The gaps are filled with zeros."""

@@ -212,6 +212,15 @@ def _attrs(
     return plane, depth
 
 
+def _average_attrs(
+    kernel: Sizes, stride: Sizes | None, padding: Sizes, count_pad: bool, divisor: int | None
+) -> tuple[dict[str, Attr], dict[str, Attr]]:
+    plane, depth = _attrs(kernel, stride, padding, count_pad=count_pad, divisor=0)
+    if divisor:
+        plane["divisor"], depth["divisor"] = 1, int(divisor)
+    return plane, depth
+
+
 def _average(rec: Recorder, op: str, x: View, shape: Shape, attrs: dict[str, Attr]) -> View:
     return rec.dense(rec.emit(op, [x], [(shape, F32)], {**attrs, "shape": shape})[0])
 
@@ -228,9 +237,7 @@ def avg_pool3d(
     count_pad: bool = True,
     divisor: int | None = None,
 ) -> None:
-    plane, depth = _attrs(kernel, stride, padding, count_pad=count_pad, divisor=0)
-    if divisor:
-        plane["divisor"], depth["divisor"] = 1, int(divisor)
+    plane, depth = _average_attrs(kernel, stride, padding, count_pad, divisor)
     stages = _stages(_volume(x.shape), _volume(out.shape))
     y = _average(rec, "avg_pool", _dense(rec.contiguous(rec.read(x)), stages[0]), stages[1], plane)
     bind_image(rec, out, _average(rec, "avg_pool", _dense(y, stages[2]), stages[3], depth).tensor)
@@ -249,9 +256,7 @@ def avg_pool3d_backward(
     count_pad: bool,
     divisor: int | None,
 ) -> None:
-    plane, depth = _attrs(kernel, stride, padding, count_pad=count_pad, divisor=0)
-    if divisor:
-        plane["divisor"], depth["divisor"] = 1, int(divisor)
+    plane, depth = _average_attrs(kernel, stride, padding, count_pad, divisor)
     stages = _stages(_volume(x.shape), _volume(g.shape))
     y = _average(rec, "avg_pool_grad", _dense(rec.contiguous(rec.read(g)), stages[3]), stages[2], depth)
     bind_image(rec, out, _average(rec, "avg_pool_grad", _dense(y, stages[1]), stages[0], plane).tensor)

@@ -52,10 +52,8 @@ class Row(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class OpRow(Row):
+class Op(Record):
     """An operation of a graph."""
-
-    table: ClassVar[str] = "op"
 
     id: int
     graph: str
@@ -69,12 +67,20 @@ class OpRow(Row):
     launches: int
     flops: int
     bytes: int
-    live: Mapping[str, int] = field(default_factory=dict, metadata={"coding": _JSON})  # live bytes per category
 
     @property
     def title(self) -> str:
         """Module path and op, for messages and tables."""
         return f"{self.path or '(model)'} {self.op}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow(Op, Row):
+    """An operation and the memory that is in use while it runs."""
+
+    table: ClassVar[str] = "op"
+
+    live: Mapping[str, int] = field(default_factory=dict, metadata={"coding": _JSON})  # live bytes per category
 
 
 @dataclass(frozen=True, slots=True)
