@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -96,3 +98,14 @@ def test_the_device_here(tmp_path, monkeypatch):
         assert caps.vector_width <= max(compiled, 8) or caps.features
     assert not opencl_devices._processor_has("avx9000")
     assert not caps.features or opencl_devices._processor_has(caps.features)
+
+
+def test_users_do_not_see_what_compilers_print_after_success() -> None:
+    """In a process of its own: the filter is set once, when pyopencl is first used."""
+    code = (
+        "import warnings; warnings.simplefilter('error')\n"
+        "from handheld.backends.opencl.devices import opencl\n"
+        "opencl().compiler_output('a note of a compiler')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Non-empty" not in done.stderr, done.stderr

@@ -101,7 +101,7 @@ def present(results: Results, lines: list[Line], ran: int, seconds: float) -> No
                 name,
                 f"{output.middle(line['device'], 14):<14} {line['batch']:>5} "
                 f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} ",
-                (output.middle(beside, 18), "dim"),
+                (output.middle(beside, 17), "dim"),
             )
         )
     out.print()
@@ -161,7 +161,7 @@ def _facts(results: Results, lines: list[Line], ran: int, seconds: float) -> lis
             "energy",
             f"from {', '.join(rails)}"
             if rails
-            else "not measured: there is no power sensor here (handheld doctor says why)",
+            else "not measured: there is no power sensor here, or the runs were too short for it (see handheld doctor)",
         )
     )
     facts.append(("heat", _heat(rows)))
@@ -187,7 +187,7 @@ def _heat(rows: list[Row]) -> str:
     if not known:
         return "there is no temperature sensor here: runs paused between each other, in random order"
     return (
-        f"runs started at most {max(known):.0f} °C warmer than the first "
+        f"runs started at most {max(*known, 0.0):.0f} °C warmer than the first "
         f"(the hottest at {max(celsius for row in rows if (celsius := row.get('celsius'))):.0f} °C)"
     )
 

@@ -155,8 +155,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
     if _DEBUG in given:
         given = [_DEBUG, *(word for word in given if word != _DEBUG)]
-    # Drivers print messages while they build kernels. A failed build is reported as a BuildError.
-    warnings.filterwarnings("ignore", message="Non-empty compiler output")
     warnings.showwarning = lambda message, *_, **__: output.warn(str(message))
     own = threading.current_thread() is threading.main_thread()
     if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,14 @@ def opencl() -> Any:
         import pyopencl
     except ImportError as error:  # A broken OpenCL loader also ends here.
         raise DeviceError(f"pyopencl cannot be imported ({error}). Try: pip install pyopencl") from None
+    _ignore_compiler_notes()
     return pyopencl
+
+
+@functools.cache
+def _ignore_compiler_notes() -> None:
+    """pyopencl warns if a compiler prints anything, even after success. Failed builds raise BuildError anyway."""
+    warnings.filterwarnings("ignore", message="Non-empty compiler output")
 
 
 #: The results of `_vectors_of` in this process.
