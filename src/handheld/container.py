@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -118,7 +118,7 @@ def _bytes_of(name: str, array: Array) -> npt.NDArray[np.uint8]:
 def _header(
     arrays: Mapping[str, Array], flat: Mapping[str, npt.NDArray[np.uint8]], metadata: Mapping[str, str]
 ) -> bytes:
-    entries: dict[str, Any] = {}
+    entries: dict[str, object] = {}
     end, checksum = 0, _text_checksum(metadata)
     for name, data in flat.items():
         need(name != _METADATA, f"a tensor cannot be called {name}")
@@ -212,17 +212,17 @@ def parse_json(data: bytes | str) -> Any:
         raise StepFileError("is damaged, or not a file that Handheld wrote") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     entries = dict(pairs)
     need(len(entries) == len(pairs), "a name appears twice")
     return entries
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _long_text(value: Any) -> str:
+def _long_text(value: object) -> str:
     if not isinstance(value, str):
         raise StepFileError("malformed step file: metadata must be text")
     try:

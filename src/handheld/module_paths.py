@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as hooks
@@ -16,10 +15,10 @@ def follow_modules(path: list[str], names: Mapping[int, str]) -> Iterator[None]:
 
     `names` maps `id(module)` to its name. A module without a name counts as part of the module that called it."""
 
-    def enter(module: nn.Module, args: Any) -> None:
+    def enter(module: nn.Module, args: object) -> None:
         path.append(names.get(id(module), path[-1]))
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
+    def leave(module: nn.Module, args: object, output: object) -> None:
         path.pop()
 
     entering = hooks.register_module_forward_pre_hook(enter)

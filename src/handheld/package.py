@@ -67,7 +67,7 @@ def _step(metadata: dict[str, str]) -> tuple[dict[str, Slot], dict[str, Graph], 
     return by_name, read, _facts(meta)
 
 
-def save_state(path: str | Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> Path:
+def save_state(path: str | Path, arrays: Mapping[str, Array], meta: Mapping[str, object]) -> Path:
     """Write a checkpoint atomically."""
     metadata = _metadata("checkpoint", {"meta": value_to_json(dict(meta))})
     return container.write(Path(path), arrays, metadata, CheckpointError)
@@ -83,7 +83,7 @@ def _checkpoint(metadata: dict[str, str]) -> dict[str, Any]:
     return _facts(meta)
 
 
-def _metadata(kind: str, content: Mapping[str, Any]) -> dict[str, str]:
+def _metadata(kind: str, content: Mapping[str, object]) -> dict[str, str]:
     written = json.dumps(content, allow_nan=False, separators=(",", ":"))
     return {"handheld": kind, "version": str(VERSION), kind: written}
 
@@ -107,7 +107,7 @@ def _content(metadata: dict[str, str], kind: str) -> Any:
     return container.parse_json(metadata[kind])
 
 
-def _slot(data: Any, where: str) -> Slot:
+def _slot(data: object, where: str) -> Slot:
     slot = slot_from_json(data)
     need(slot.role in SLOT_ROLES, f"slot {slot.name!r} has the role {slot.role}")
     need(slot.torch_dtype in TORCH_DTYPES, f"slot {slot.name!r} is a {slot.torch_dtype[:40]!r}")
@@ -129,7 +129,7 @@ def _check_values(slots: Mapping[str, Slot], values: Mapping[str, Array]) -> Non
             raise StepFileError(f"the value {name!r} belongs to no slot")
 
 
-def _facts(data: Any) -> dict[str, Any]:
+def _facts(data: object) -> dict[str, Any]:
     facts = a_value(data, "meta")
     if not isinstance(facts, dict):
         raise StepFileError("malformed step file: meta should be a dictionary")

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +17,7 @@ out = Console(highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """Print one JSON document to stdout, without colour; NaN and infinities become null."""
     print(json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False))
 
@@ -28,7 +27,7 @@ def print_error(kind: str, message: str) -> None:
     print_json({"error": {"type": kind, "message": message}})
 
 
-def finite(data: Any) -> Any:
+def finite(data: object) -> object:
     if isinstance(data, dict):
         return {str(key): finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):

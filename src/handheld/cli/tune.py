@@ -7,7 +7,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
@@ -156,7 +156,7 @@ def _bar(tuner: Tuner, budget: float, quiet: bool) -> Iterator[None]:
         yield
 
 
-def _as_json(tuner: Tuner, notes: list[str], seconds: float, stopped: bool) -> dict[str, Any]:
+def _as_json(tuner: Tuner, notes: list[str], seconds: float, stopped: bool) -> dict[str, object]:
     rows = tuner.rows()
     before, after = _totals(rows)
     return {

@@ -172,7 +172,7 @@ def _present_frozen(frozen: list[Frozen], accepted: bool) -> None:
     )
 
 
-def _as_json(result: Verification, frozen: list[Frozen], accepted: bool) -> dict[str, Any]:
+def _as_json(result: Verification, frozen: list[Frozen], accepted: bool) -> dict[str, object]:
     first = result.first
     return {
         "device": result.device,
@@ -185,7 +185,7 @@ def _as_json(result: Verification, frozen: list[Frozen], accepted: bool) -> dict
     }
 
 
-def _row_as_json(row: Row) -> dict[str, Any]:
+def _row_as_json(row: Row) -> dict[str, object]:
     fields = dataclasses.asdict(row)
     fields["source"] = fields.pop("torch_op")  # The JSON document keeps its old key.
     return fields

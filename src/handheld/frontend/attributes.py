@@ -82,7 +82,7 @@ def _refill(target: Any, values: Any) -> None:
         target[:] = values
 
 
-def _has_tensor(value: Any) -> bool:
+def _has_tensor(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return True
     if isinstance(value, (dict, list, tuple, set)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -24,7 +24,15 @@ from torch.utils import _pytree as pytree
 from handheld.errors import CaptureError, ValueRead
 from handheld.frontend import arguments
 from handheld.frontend.attributes import Attributes
-from handheld.frontend.closures import bind_inputs, leaf_names, loss_and_outputs, named_outputs, read_output, torch_name
+from handheld.frontend.closures import (
+    Closure,
+    bind_inputs,
+    leaf_names,
+    loss_and_outputs,
+    named_outputs,
+    read_output,
+    torch_name,
+)
 from handheld.frontend.experts import dense_experts
 from handheld.frontend.optimizers import Optimizer, clip_norm, clip_value
 from handheld.frontend.reading import Frozen, check_ranges, watched
@@ -67,9 +75,9 @@ class Capture:
 
     def train(
         self,
-        fn: Callable[[Any], Any],
+        fn: Closure,
         optimizer: torch.optim.Optimizer,
-        batch: Any,
+        batch: object,
         name: str = "train",
         *,
         clip_norm: float | None = None,
@@ -87,7 +95,7 @@ class Capture:
         self._record(name, fn, batch, owner, accumulate=accumulate, last=True, **options)
         return self
 
-    def evaluate(self, fn: Callable[[Any], Any], batch: Any, name: str = "evaluate") -> Capture:
+    def evaluate(self, fn: Closure, batch: object, name: str = "evaluate") -> Capture:
         """Records a forward pass in eval mode. It updates no parameter."""
         with self._eval_mode(), torch.no_grad():
             self._record(name, fn, batch, None)
@@ -132,9 +140,7 @@ class Capture:
             self._optimizers[id(optimizer)] = Optimizer(optimizer, self.state, name)
         return self._optimizers[id(optimizer)]
 
-    def _record(
-        self, name: str, fn: Callable[[Any], Any], batch: Any, optimizer: Optimizer | None, **options: Any
-    ) -> None:
+    def _record(self, name: str, fn: Closure, batch: object, optimizer: Optimizer | None, **options: Any) -> None:
         try:
             self._record_once(name, fn, batch, optimizer, fake=True, **options)
         except ValueRead:
@@ -142,7 +148,7 @@ class Capture:
             self._record_once(name, fn, batch, optimizer, fake=False, **options)
 
     def _record_once(
-        self, name: str, fn: Callable[[Any], Any], batch: Any, optimizer: Optimizer | None, fake: bool, **options: Any
+        self, name: str, fn: Closure, batch: object, optimizer: Optimizer | None, fake: bool, **options: Any
     ) -> None:
         """Runs the closure once under the recorder, on fake or real tensors, and keeps the graph as `name`."""
         mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
@@ -164,7 +170,7 @@ class Capture:
             rec.path.append("loss")
             result = fn(pytree.tree_unflatten(given, spec))
             loss, outputs = loss_and_outputs(result, optimizer is not None)
-            notes: dict[str, Any] = {}
+            notes: dict[str, object] = {}
             writes: dict[str, int] = {}
             if optimizer is not None:
                 writes = self._backward(rec, loss, optimizer, notes, **options)
@@ -199,7 +205,7 @@ class Capture:
         rec: Recorder,
         loss: torch.Tensor,
         optimizer: Optimizer,
-        notes: dict[str, Any],
+        notes: dict[str, object],
         *,
         clip_norm: float | None,
         clip_value: float | None,
@@ -270,7 +276,7 @@ class Capture:
         inputs: list[GraphInput],
         outputs: list[GraphOutput],
         writes: dict[str, int],
-        notes: dict[str, Any],
+        notes: dict[str, object],
     ) -> None:
         raw = check(rec.graph(name, inputs, outputs, writes, notes), self.state.slots)
         self._unfused[name], self.graphs[name] = raw, optimize(raw, self.state)

@@ -18,10 +18,13 @@ from handheld.frontend.record import Recorder
 from handheld.frontend.state import ir_dtype
 from handheld.graph.graph import GraphInput, View, contiguous_strides
 
+#: What is recorded: `fn(batch)` returns `loss` or `(loss, outputs)`. The batch and the outputs are nests of tensors.
+Closure = Callable[[Any], Any]
+
 
 def bind_inputs(
-    rec: Recorder, leaves: Sequence[Any], batch: Any, mode: FakeTensorMode | None
-) -> tuple[list[Any], list[GraphInput]]:
+    rec: Recorder, leaves: Sequence[object], batch: object, mode: FakeTensorMode | None
+) -> tuple[list[object], list[GraphInput]]:
     """Makes every tensor of the batch an input of the graph. Other leaves (numbers, None) stay unchanged."""
     given, inputs = [], []
     for name, leaf in zip(leaf_names(batch), leaves, strict=True):
@@ -43,7 +46,7 @@ def bind_inputs(
     return given, inputs
 
 
-def leaf_names(batch: Any) -> list[str]:
+def leaf_names(batch: object) -> list[str]:
     return [
         ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) or "batch"
         for path, _ in pytree.tree_flatten_with_path(batch)[0]
@@ -55,7 +58,7 @@ def torch_name(tensor: torch.Tensor) -> str:
     return "float32" if half else str(tensor.dtype).removeprefix("torch.")
 
 
-def loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:
+def loss_and_outputs(result: object, training: bool) -> tuple[Any, object]:
     loss, outputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not training and loss is None:
         return None, outputs
@@ -67,7 +70,7 @@ def loss_and_outputs(result: Any, training: bool) -> tuple[Any, Any]:
     return loss, outputs
 
 
-def named_outputs(outputs: Any) -> list[tuple[str, torch.Tensor]]:
+def named_outputs(outputs: object) -> list[tuple[str, torch.Tensor]]:
     named = []
     for path, leaf in pytree.tree_flatten_with_path(outputs)[0]:
         if isinstance(leaf, torch.Tensor):
@@ -87,7 +90,7 @@ def read_output(rec: Recorder, tensor: torch.Tensor) -> View:
     return rec.map(view.shape, [view], lambda a: a)
 
 
-def closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int) -> Callable[[Any], Any]:
+def closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int) -> Closure:
     """Returns `fn(batch) -> (loss, outputs)`. Without `loss`, the model returns it itself or has it as `.loss`."""
 
     def fn(batch: Any) -> Any:

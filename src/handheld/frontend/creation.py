@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from handheld.frontend.pointwise import elementwise, fit
@@ -17,7 +19,7 @@ def fill(rec: Recorder, out: torch.Tensor, x: torch.Tensor, value: torch.Tensor 
 
 
 @lowering("full.default", "full_like.default", "new_full.default", "scalar_tensor.default")
-def full(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
+def full(rec: Recorder, out: torch.Tensor, *args: Any, **options: Any) -> None:
     value = args[-1] if len(args) > 1 else options.get("fill_value", args[0])
     elementwise(rec, out, [value], lambda a: a, ir_dtype(out.dtype))
 
@@ -44,7 +46,7 @@ def ones(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> 
 
 
 @lowering("arange.default", "arange.start", "arange.start_step")
-def arange(rec: Recorder, out: torch.Tensor, *args: object, **options: object) -> None:
+def arange(rec: Recorder, out: torch.Tensor, *args: float, **options: object) -> None:
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else 1
     kind = ir_dtype(out.dtype)

@@ -48,7 +48,7 @@ def signbit(x: T) -> T:
 
 
 @decomposed("copysign.Tensor", "copysign.Scalar")
-def copysign(a: T, b: Any) -> T:
+def copysign(a: T, b: T | float) -> T:
     negative = signbit(b) if isinstance(b, T) else math.copysign(1.0, b) < 0
     size = a.abs()
     return torch.where(negative, -size, size) if isinstance(negative, T) else (-size if negative else size)
@@ -86,7 +86,7 @@ def is_any_true(x: T) -> T:
 
 
 @decomposed("fake_quantize_per_tensor_affine_cachemask.default")
-def fake_quantize(x: T, scale: Any, zero: Any, low: int, high: int) -> tuple[T, T]:
+def fake_quantize(x: T, scale: T | float, zero: T | int, low: int, high: int) -> tuple[T, T]:
     """Returns x rounded to the levels between `low` and `high`, and a mask of the elements that were not clamped."""
     level = (x * (1 / scale) + zero).round()
     return (level.clamp(low, high) - zero) * scale, (level >= low) & (level <= high)
@@ -316,7 +316,9 @@ def _fit(value: float, dtype: torch.dtype) -> float | int:
 
 
 @decomposed("multi_margin_loss_backward.default")
-def multi_margin_backward(g: T, x: T, target: T, p: Any, margin: Any, weight: T | None = None, reduction: int = 1) -> T:
+def multi_margin_backward(
+    g: T, x: T, target: T, p: float, margin: float, weight: T | None = None, reduction: int = 1
+) -> T:
     rows = x if x.dim() == 2 else x.reshape(1, -1)
     target = target.reshape(-1)
     count, classes = rows.shape

@@ -153,7 +153,7 @@ class Emitter:
         inputs: Sequence[GraphInput],
         outputs: Sequence[GraphOutput],
         writes: Mapping[str, int],
-        notes: Mapping[str, Any],
+        notes: Mapping[str, object],
     ) -> Graph:
         """Returns what was built so far as a graph. `writes` has the new tensor of each slot."""
         return Graph(

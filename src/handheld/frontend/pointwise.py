@@ -19,7 +19,7 @@ Operand = torch.Tensor | float | int | bool
 
 
 def elementwise(
-    rec: Recorder, out: torch.Tensor, operands: Sequence[Any], build: Callable[..., Val], compute: str | None = None
+    rec: Recorder, out: torch.Tensor, operands: Sequence[Operand], build: Callable[..., Val], compute: str | None = None
 ) -> None:
     """Adds a map over `out`, in the order of its memory, and binds `out` to it.
 
@@ -30,9 +30,9 @@ def elementwise(
     views = [permute(expand(rec.read(t), tuple(out.shape)), order) for t in tensors]
     target = ir_dtype(out.dtype)
 
-    def program(*loaded: Any) -> Val:
+    def program(*loaded: Builder | Val) -> Val:
         builder = loaded[0] if isinstance(loaded[0], Builder) else loaded[0].builder
-        vals = iter(loaded if isinstance(loaded[0], Val) else loaded[1:])
+        vals = (value for value in loaded if isinstance(value, Val))
         given = []
         for operand in operands:
             if isinstance(operand, torch.Tensor):
@@ -51,7 +51,7 @@ def elementwise(
         rec.bind(out, result)
 
 
-def fit(value: Any, kind: str) -> Any:
+def fit(value: float, kind: str) -> float:
     """Converts a Python number to the type `kind`. Integers are clipped to 32 bits."""
     if kind == F32:
         return float(value)
@@ -60,7 +60,7 @@ def fit(value: Any, kind: str) -> Any:
     return max(-(2**31), min(2**31 - 1, int(value)))
 
 
-def result_kind(*operands: Any) -> str:
+def result_kind(*operands: Operand) -> str:
     """Returns the type in which PyTorch computes with these operands."""
     dtype = None
     for a in operands:
@@ -238,7 +238,9 @@ def where(rec: Recorder, out: torch.Tensor, c: Operand, a: Operand, b: Operand) 
 
 
 @lowering("clamp.default", "clamp.Tensor")
-def clamp(rec: Recorder, out: torch.Tensor, x: torch.Tensor, min: Any = None, max: Any = None) -> None:
+def clamp(
+    rec: Recorder, out: torch.Tensor, x: torch.Tensor, min: Operand | None = None, max: Operand | None = None
+) -> None:
     bounds = [b for b in (min, max) if b is not None]
     ops = [op for op, b in (("max", min), ("min", max)) if b is not None]
 
@@ -251,17 +253,17 @@ def clamp(rec: Recorder, out: torch.Tensor, x: torch.Tensor, min: Any = None, ma
 
 
 @lowering("clamp_min.default", "clamp_min.Tensor")
-def clamp_min(rec: Recorder, out: torch.Tensor, x: torch.Tensor, low: Any) -> None:
+def clamp_min(rec: Recorder, out: torch.Tensor, x: torch.Tensor, low: Operand) -> None:
     clamp(rec, out, x, low)
 
 
 @lowering("clamp_max.default", "clamp_max.Tensor")
-def clamp_max(rec: Recorder, out: torch.Tensor, x: torch.Tensor, high: Any) -> None:
+def clamp_max(rec: Recorder, out: torch.Tensor, x: torch.Tensor, high: Operand) -> None:
     clamp(rec, out, x, None, high)
 
 
 @lowering("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(rec: Recorder, out: torch.Tensor, x: torch.Tensor, mask: torch.Tensor, value: Any) -> None:
+def masked_fill(rec: Recorder, out: torch.Tensor, x: torch.Tensor, mask: torch.Tensor, value: Operand) -> None:
     kind = ir_dtype(out.dtype)
     elementwise(rec, out, [mask, x, value], lambda m, a, b: m.where(b.to(kind), a))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -66,7 +65,13 @@ def _by_frequency(rec: Recorder, grad: View, index: View, rows: int, width: int,
 
 @lowering("scatter.src", "scatter.value", "scatter_add.default", "scatter.reduce", "scatter.value_reduce")
 def scatter_op(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, **options: object
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    src: torch.Tensor | float,
+    **options: object,
 ) -> None:
     if options.get("reduce", "add") != "add":
         raise UnsupportedOp(f"scatter with reduce={options['reduce']!r} has no lowering. Try: scatter_reduce")
@@ -105,7 +110,13 @@ def index_add(
 
 
 def _scatter_along(
-    rec: Recorder, out: torch.Tensor, x: torch.Tensor, dim: int, index: torch.Tensor, src: Any, mode: str
+    rec: Recorder,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    src: torch.Tensor | float,
+    mode: str,
 ) -> None:
     iv, kind = rec.read(index), ir_dtype(out.dtype)
     if isinstance(src, torch.Tensor):

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from handheld.frontend.capture import Capture
+from handheld.frontend.closures import Closure
 from handheld.frontend.reading import Frozen
 
 
@@ -30,9 +31,7 @@ class Decision:
     tried: int
 
 
-def try_batches(
-    model: nn.Module, fn: Callable[[Any], Any], batch: Any, others: Iterable[tuple[str, Any]]
-) -> list[Decision]:
+def try_batches(model: nn.Module, fn: Closure, batch: Any, others: Iterable[tuple[str, Any]]) -> list[Decision]:
     """Runs `fn` on the batch and on other, named batches, in training mode and in eval mode."""
     trials = [("", batch), *others]
     decisions: dict[str, Decision] = {}
@@ -73,9 +72,7 @@ def other_batches(batch: Any) -> Iterator[tuple[str, Any]]:
     yield "a batch of zeros", changed(torch.zeros_like)
 
 
-def _reads(
-    model: nn.Module, fn: Callable[[Any], Any], batch: Any, evaluate: bool, number: int
-) -> tuple[Frozen, ...] | None:
+def _reads(model: nn.Module, fn: Closure, batch: Any, evaluate: bool, number: int) -> tuple[Frozen, ...] | None:
     """Returns the values that Python code reads on this batch, or None if the code fails on it."""
     capture = Capture(model)
 
@@ -110,7 +107,7 @@ def _otherwise(first: Sequence[Frozen], n: int, other: Sequence[Frozen]) -> str:
     return f"{read.what} with other values" if read.what == frozen.what else f"it is {read.what}"
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: object, b: object) -> bool:
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return a.shape == b.shape and torch.equal(a, b)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):

@@ -62,7 +62,7 @@ class _NumpyArrays(interpret.Arrays[Array]):
     def arange(self, size: int) -> Array:
         return np.arange(size, dtype=np.int32)
 
-    def cast(self, x: Any, dtype: str) -> Array:
+    def cast(self, x: Array, dtype: str) -> Array:
         return np.asarray(x).astype(DTYPES[dtype].numpy, copy=False)
 
     def long(self, x: Array) -> Array:
@@ -71,7 +71,7 @@ class _NumpyArrays(interpret.Arrays[Array]):
     def expand(self, x: Array, shape: Sequence[int]) -> Array:
         return np.broadcast_to(x, tuple(shape))
 
-    def apply(self, op: str, dtype: str, args: Sequence[Array]) -> Any:
+    def apply(self, op: str, dtype: str, args: Sequence[Array]) -> Array:
         wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in args]
         if op in _BITWISE and dtype == BOOL:
             op = "logical_" + op
@@ -79,12 +79,13 @@ class _NumpyArrays(interpret.Arrays[Array]):
             return _INTEGER[op](*(a.astype(np.int64) for a in wide))
         return _TABLE[op](*wide)
 
-    def reduce(self, op: str, x: Array, axes: Sequence[int]) -> Any:
+    def reduce(self, op: str, x: Array, axes: Sequence[int]) -> Array:
         if op.startswith("arg"):
             kept = [1 if d in axes else n for d, n in enumerate(x.shape)]
             outer = [d for d in range(x.ndim) if d not in axes]
             rows = x.transpose([*outer, *axes]).reshape([x.shape[d] for d in outer] + [-1])
-            return (np.argmax if op == "arg_max" else np.argmin)(rows, axis=-1).reshape(kept)
+            found: Array = (np.argmax if op == "arg_max" else np.argmin)(rows, axis=-1)
+            return found.reshape(kept)
         wide = {"f": np.float64, "i": np.int64, "b": np.bool_}[x.dtype.kind]
         return _REDUCE[op](x.astype(wide), axis=tuple(axes), keepdims=True)
 
@@ -97,7 +98,7 @@ def _pow(a: Array, b: Array) -> Array:
 
 _BITWISE = ("and", "or", "xor")
 
-_REDUCE: dict[str, Callable[..., Any]] = {
+_REDUCE: dict[str, Callable[..., Array]] = {
     "sum": np.sum,
     "prod": np.prod,
     "max_of": np.max,
@@ -106,12 +107,12 @@ _REDUCE: dict[str, Callable[..., Any]] = {
     "all_of": np.all,
 }
 
-_INTEGER: dict[str, Callable[..., Any]] = {
+_INTEGER: dict[str, Callable[..., Array]] = {
     "pow": _pow,
     "truncdiv": lambda a, b: np.where(b == 0, 0, np.trunc(a / np.where(b == 0, 1, b))),
 }
 
-_TABLE: dict[str, Callable[..., Any]] = {
+_TABLE: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
     "abs": np.abs,
     "sign": lambda x: (x > 0) * 1 - (x < 0) * 1,

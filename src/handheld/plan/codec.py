@@ -22,7 +22,7 @@ VERSION = 3
 _KINDS: dict[str, Callable[[int], Arg]] = {"buffer": Buffer, "start": Start, "workspace": Workspace, "int": Int}
 
 
-def to_json(plan: Plan) -> dict[str, Any]:
+def to_json(plan: Plan) -> dict[str, object]:
     """Returns the plan as plain data, without its graphs: those are in the step file."""
     texts: dict[str, int] = {}
     graphs = {name: _graph_to_json(g, texts) for name, g in plan.graphs.items()}
@@ -44,7 +44,7 @@ def _place(place: Place) -> list[int]:
     return [place.segment, place.offset, place.nbytes]
 
 
-def _graph_to_json(graph: GraphPlan, texts: dict[str, int]) -> dict[str, Any]:
+def _graph_to_json(graph: GraphPlan, texts: dict[str, int]) -> dict[str, object]:
     return {
         "nodes": [_lowered_to_json(low, texts) for low in graph.lowered],
         "tuned": [[n, dict(choice)] for n, choice in sorted(graph.tuned.items())],
@@ -54,7 +54,7 @@ def _graph_to_json(graph: GraphPlan, texts: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _lowered_to_json(lowered: Lowered, texts: dict[str, int]) -> dict[str, Any]:
+def _lowered_to_json(lowered: Lowered, texts: dict[str, int]) -> dict[str, object]:
     return {
         "why": lowered.why,
         "workspace": list(lowered.workspace),
@@ -71,7 +71,7 @@ def _lowered_to_json(lowered: Lowered, texts: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _arg_to_json(arg: Arg) -> list[Any]:
+def _arg_to_json(arg: Arg) -> list[object]:
     if isinstance(arg, Buffer):
         return ["buffer", arg.tensor]
     if isinstance(arg, Texture):

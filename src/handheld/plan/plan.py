@@ -116,7 +116,7 @@ class Plan:
 
         return explain(self, graph, width)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Returns the plan as plain data."""
         from handheld.plan.codec import to_json
 

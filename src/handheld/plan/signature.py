@@ -20,16 +20,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from handheld.graph.dtypes import F16, F32
-from handheld.graph.graph import Graph, Node, View
+from handheld.graph.graph import Attr, Graph, Node, View
 from handheld.graph.ops import OPS
 
 #: Elements in a vector of the widest registers.
 ALIGNED = 16
 
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, Attr] = {
     "stride": (1, 1),
     "padding": (0, 0),
     "dilation": (1, 1),
@@ -75,5 +74,5 @@ def _sizes(sizes: Sequence[int]) -> str:
     return "x".join(str(n) for n in sizes) or "1"
 
 
-def _value(value: Any) -> str:
+def _value(value: float | str | Sequence[int]) -> str:
     return _sizes([int(n) for n in value]) if isinstance(value, (tuple, list)) else str(value)

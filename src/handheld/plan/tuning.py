@@ -53,8 +53,8 @@ class Entry:
     #: (choice, why): choices that failed. They are not tried again. None is the default of the family.
     failed: list[tuple[Choice | None, str]] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        rows: dict[str, Any] = {
+    def to_json(self) -> dict[str, object]:
+        rows: dict[str, object] = {
             "choice": self.choice and dict(self.choice),
             "default_ms": self.default_ms,
             "best_ms": self.best_ms,
@@ -80,16 +80,16 @@ class Entry:
         )
 
 
-def _choice(data: Any) -> Choice:
+def _choice(data: object) -> Choice:
     if not isinstance(data, dict) or not all(type(v) is int for v in data.values()):
         raise ValueError(f"{data!r} is not a choice")
     return data
 
 
-def _ms(value: Any) -> float | None:
+def _ms(value: object) -> float | None:
     if value is None:
         return None
-    if not math.isfinite(value):
+    if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{value!r} is not a time")
     return float(value)
 

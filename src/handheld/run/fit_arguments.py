@@ -18,7 +18,7 @@ def writable(path: Path) -> Path:
     return path
 
 
-def check_callbacks(callbacks: Any) -> None:
+def check_callbacks(callbacks: object) -> None:
     """Raise an error if a callback has no method that `fit` would call."""
     if not isinstance(callbacks, Sequence):
         raise HandheldError("callbacks must be a list of objects with on_step, on_epoch or on_message")

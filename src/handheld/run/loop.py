@@ -67,7 +67,7 @@ def fit(
     epochs: int,
     test: Any = None,
     metrics: Mapping[str, Metric] | None = None,
-    callbacks: Sequence[Any] = (),
+    callbacks: Sequence[object] = (),
     checkpoint: str | Path | None = None,
     every: int | None = None,
     resume: bool = False,
@@ -138,7 +138,7 @@ class _Loop:
     path: Path | None = None
 
     def __init__(
-        self, trainer: Trainer, data: Data, epochs: int, callbacks: Sequence[Any], rate: Schedule | None
+        self, trainer: Trainer, data: Data, epochs: int, callbacks: Sequence[object], rate: Schedule | None
     ) -> None:
         self.trainer, self.data, self.epochs = trainer, data, epochs
         self.callbacks, self.schedule = callbacks, rate
@@ -312,7 +312,7 @@ class _Loop:
         rates = schedule(epoch + (position / self.batches if self.batches else 0.0))
         return [float(rates)] * len(self.rates) if isinstance(rates, (int, float)) else [float(rate) for rate in rates]
 
-    def _tell(self, method: str, what: Any) -> None:
+    def _tell(self, method: str, what: object) -> None:
         for callback in self.callbacks:
             call = getattr(callback, method, None)
             if call is not None and call(what) is False:

@@ -69,7 +69,7 @@ class Way(ABC):
     def inspect(self, steps: int) -> None:
         """Measure the parts of a step. This may slow down the steps that are inspected."""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """What is known without running."""
         return {}
 
@@ -146,7 +146,7 @@ class Planned(Way):
     def close(self) -> None:
         self.trainer.close()
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         inputs = [self.graph.tensors[given.tensor].nbytes for given in self.graph.inputs]
         launches = self.plan.graphs["train"].launches or None  # PyTorch's own launches are not counted.
         return {
@@ -260,7 +260,7 @@ class Apart(Way):
             took = (part["ended"] - part["started"]) * NS
             self.note("kernels", float(took[part["kind"] == LAUNCH].sum()))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         uploads, up_bytes, downloads, down_bytes = self.perop.crossings
         return {
             "launches": self.perop.plan.graphs["train"].launches,
