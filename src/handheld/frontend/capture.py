@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,19 @@ from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
 from handheld.step import Step, check_frozen, warn
 
 
+@dataclass(frozen=True)
+class _Update:
+    """How a training step changes the parameters."""
+
+    optimizer: Optimizer
+    clip_norm: float | None
+    clip_value: float | None
+    #: The number of batches whose mean gradient one update uses.
+    accumulate: int
+    #: Whether this batch is the last of them, so that the update follows.
+    last: bool = True
+
+
 class Capture:
     """Records closures over one state. `step()` returns the recorded graphs as a Step."""
 
@@ -89,10 +103,10 @@ class Capture:
         arguments.check_clipping(clip_norm, clip_value, accumulate)
         arguments.check_batch(batch, 1)
         owner = self._optimizer(optimizer, name)
-        options = {"clip_norm": clip_norm, "clip_value": clip_value}
+        update = _Update(owner, clip_norm, clip_value, accumulate)
         if accumulate > 1:
-            self._record(f"{name}.accumulate", fn, batch, owner, accumulate=accumulate, last=False, **options)
-        self._record(name, fn, batch, owner, accumulate=accumulate, last=True, **options)
+            self._record(f"{name}.accumulate", fn, batch, replace(update, last=False))
+        self._record(name, fn, batch, update)
         return self
 
     def evaluate(self, fn: Closure, batch: object, name: str = "evaluate") -> Capture:
@@ -140,16 +154,14 @@ class Capture:
             self._optimizers[id(optimizer)] = Optimizer(optimizer, self.state, name)
         return self._optimizers[id(optimizer)]
 
-    def _record(self, name: str, fn: Closure, batch: object, optimizer: Optimizer | None, **options: Any) -> None:
+    def _record(self, name: str, fn: Closure, batch: object, update: _Update | None) -> None:
         try:
-            self._record_once(name, fn, batch, optimizer, fake=True, **options)
+            self._record_once(name, fn, batch, update, fake=True)
         except ValueRead:
             # The model reads values: run it once on real tensors and note which values are fixed by that.
-            self._record_once(name, fn, batch, optimizer, fake=False, **options)
+            self._record_once(name, fn, batch, update, fake=False)
 
-    def _record_once(
-        self, name: str, fn: Closure, batch: object, optimizer: Optimizer | None, fake: bool, **options: Any
-    ) -> None:
+    def _record_once(self, name: str, fn: Closure, batch: object, update: _Update | None, fake: bool) -> None:
         """Runs the closure once under the recorder, on fake or real tensors, and keeps the graph as `name`."""
         mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
         rec = Recorder(self.state, mode)
@@ -169,17 +181,17 @@ class Capture:
             stack.enter_context(rec)
             rec.path.append("loss")
             result = fn(pytree.tree_unflatten(given, spec))
-            loss, outputs = loss_and_outputs(result, optimizer is not None)
+            loss, outputs = loss_and_outputs(result, update is not None)
             notes: dict[str, object] = {}
             writes: dict[str, int] = {}
-            if optimizer is not None:
-                writes = self._backward(rec, loss, optimizer, notes, **options)
+            if update is not None:
+                writes = self._backward(rec, loss, update, notes)
             for old, new in attributes.new_buffers():
                 torch.ops.aten.copy_.default(old, new)
             rec.path.pop()
             named = [GraphOutput("loss", read_output(rec, loss), "float32")] if loss is not None else []
             named += [GraphOutput(key, read_output(rec, t), torch_name(t)) for key, t in named_outputs(outputs)]
-        if optimizer is not None or any(n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())):
+        if update is not None or any(n.op == "random" for node in rec.nodes for n in node.attrs.get("program", ())):
             rec.phase, rec.path, rec.torch_op = "update", ["handheld"], "step counter"
             done = rec.slot_view("handheld.step")
             writes["handheld.step"] = rec.map((), [done], lambda t: t + 1).tensor
@@ -190,7 +202,7 @@ class Capture:
                         f"{name}: the model changes the tensor {slot}, which is neither a parameter nor a buffer. "
                         "Try: register it with register_buffer"
                     )
-                if optimizer is not None or self.state.slots[slot].role == "buffer":
+                if update is not None or self.state.slots[slot].role == "buffer":
                     writes[slot] = storage.tensor
         if rec.ranges:
             notes["ranges"] = tuple(map(tuple, rec.ranges.values()))
@@ -200,20 +212,9 @@ class Capture:
             notes["frozen"] = tuple(dict.fromkeys(map(str, rec.frozen)))
         self._finish(name, rec, inputs, named, writes, notes)
 
-    def _backward(
-        self,
-        rec: Recorder,
-        loss: torch.Tensor,
-        optimizer: Optimizer,
-        notes: dict[str, object],
-        *,
-        clip_norm: float | None,
-        clip_value: float | None,
-        accumulate: int,
-        last: bool,
-    ) -> dict[str, int]:
+    def _backward(self, rec: Recorder, loss: torch.Tensor, update: _Update, notes: dict[str, object]) -> dict[str, int]:
         """Records gradients, clipping and update. Returns the new tensor of each slot that the step writes."""
-        parameters = [p for p, _ in optimizer.parameters]
+        parameters = [p for p, _ in update.optimizer.parameters]
         if not parameters:
             raise CaptureError("the optimizer has no parameter with requires_grad=True, so there is nothing to train")
         if not loss.requires_grad:
@@ -238,15 +239,15 @@ class Capture:
         rec.path.append("optimizer")
         views = {id(p): rec.read(g) for p, g in zip(parameters, grads, strict=True) if g is not None}
         writes: dict[str, int] = {}
-        if accumulate > 1:
-            notes["accumulate"] = accumulate
-            views, writes = self._accumulate(rec, parameters, views, accumulate, last)
-        if last:
-            if clip_norm is not None:
-                views = _clip_norm(rec, views, clip_norm)
-            if clip_value is not None:
-                views = _clip_value(rec, views, clip_value)
-            writes |= optimizer.emit(rec, views)
+        if update.accumulate > 1:
+            notes["accumulate"] = update.accumulate
+            views, writes = self._accumulate(rec, parameters, views, update.accumulate, update.last)
+        if update.last:
+            if update.clip_norm is not None:
+                views = clip_norm(rec, views, update.clip_norm)
+            if update.clip_value is not None:
+                views = clip_value(rec, views, update.clip_value)
+            writes |= update.optimizer.emit(rec, views)
         rec.path.pop()
         return writes
 
@@ -312,6 +313,3 @@ class Capture:
         finally:
             for module, training in modes.items():
                 module.training = training
-
-
-_clip_norm, _clip_value = clip_norm, clip_value
