@@ -79,7 +79,7 @@ def test_ceilings_of_another_driver_are_not_these(quick):
 
 def test_ceilings_say_when_something_else_ran(quick, monkeypatch):
     assert 0 <= measure("opencl").others <= 1
-    for others, said in ((0.05, ""), (0.7, "other processes took 70% of the processors")):
+    for others, said in ((0.05, ""), (0.7, "other processes used 70% of the processors")):
         then = iter([(100.0, 10.0), (200.0, 10.0 + 100 * others)])
         monkeypatch.setattr(ceilings, "_processor_s", lambda then=then: next(then))
         found = measure("opencl")
