@@ -1,11 +1,13 @@
 """Handheld trains PyTorch models on phone-class hardware and reports where the time of each step goes.
 
-step = handheld.capture(model, loss, optimizer, batch)     # needs PyTorch
-step.save("model.step")
+A first training, in two parts:
 
-step = handheld.load("model.step")                         # does not need PyTorch
-with step.plan("opencl").start() as trainer:
-    loss = trainer.step(x, y)
+    step = handheld.capture(model, loss, optimizer, batch)     # needs PyTorch
+    step.save("model.step")
+
+    step = handheld.load("model.step")                         # does not need PyTorch
+    with step.plan("opencl").start() as trainer:
+        loss = trainer.step(x, y)
 """
 
 from __future__ import annotations

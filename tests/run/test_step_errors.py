@@ -26,7 +26,7 @@ def test_a_model_that_reads_values_says_what_was_fixed() -> None:
             return self.f(x) * (2 if x.sum() > 0 else 3)
 
     model = Reads()
-    with pytest.warns(UserWarning, match="frozen now") as told:
+    with pytest.warns(UserWarning, match="now frozen") as told:
         step = handheld.capture(model, lambda y: y.sum(), sgd(model), (torch.ones(2, 3),))
     assert step.graphs["train"].notes["frozen"]
     assert len(told) == 1 and "in train, evaluate, predict: " in str(told[0].message)
