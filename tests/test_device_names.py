@@ -41,6 +41,8 @@ def test_the_old_name_is_today_s_device():
             describe(wrong)
     with pytest.raises(DeviceError, match="reference:cpu, reference:cuda and null"):
         describe("tensor:cpu")
+    with pytest.raises(DeviceError, match=r"only handheld bench runs\. Try: reference:cuda"):
+        describe("pytorch:cuda")
 
 
 def test_a_gpu_is_one_under_either_name_and_under_plain_pytorch():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from handheld.cli.prepare import load
-from handheld.errors import HandheldError
+from handheld.errors import BatchError, HandheldError
 from handheld.resolve import open_model
 
 
@@ -53,3 +53,12 @@ def test_a_text_is_cut_to_the_models_length(tmp_path: Path):
         assert x.shape == y.shape == (4, 64) and (x[:, 1:] == y[:, :-1]).all()
         assert len(found.classes) == 256
     assert found.train.samples > 3000 and found.test is not None  # The text has 500 kB.
+
+
+def test_a_step_file_refuses_another_batch_size(tmp_path):
+    """Else a command would run its own batch and report the figures of the other."""
+    open_model("m1").step([8], 0).save(tmp_path / "one.step")
+    spec = open_model(str(tmp_path / "one.step"))
+    assert spec.step([8], 0).graphs.keys() == {"train", "evaluate", "predict"}
+    with pytest.raises(BatchError, match=r"captured for a batch of 8, not 16\. Try: --batch 8"):
+        spec.step([16], 0)

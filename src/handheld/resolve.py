@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from handheld import container, package, suite
-from handheld.errors import CaptureError, HandheldError, StepFileError
+from handheld.errors import BatchError, CaptureError, HandheldError, StepFileError
 from handheld.run.batch import batch_sizes
 from handheld.run.data import DATA_SUFFIXES
 from handheld.step import Step
@@ -250,7 +250,20 @@ class StepFile(ModelSpec):
         return graph.tensors[graph.inputs[0].tensor].shape if graph and graph.inputs else ()
 
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
+        for size in sizes:
+            self._check_size(size)
         return self.loaded
+
+    def _check_size(self, size: int) -> None:
+        """Raise BatchError if the file was not captured for a batch of this size."""
+        shape = self.shape()
+        known = list(self.sizes) or [shape[0]] if shape else []
+        if known and size not in known:
+            batches = ", ".join(map(str, known))
+            raise BatchError(
+                f"the step file was captured for a batch of {batches}, not {size}. "
+                f"Try: --batch {known[0]}, or handheld package --batch {size}"
+            )
 
 
 def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:

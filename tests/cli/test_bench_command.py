@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import handheld
-from handheld.cli import output
+from handheld.bench import Settings
+from handheld.cli import bench, bench_tables, output
 from handheld.cli.main import app
 from helpers.bench_rows import CAPS, folder, row
 
@@ -157,3 +158,18 @@ def test_rows_that_did_not_train(capsys, monkeypatch):
         "2.5 mJ",
         "2.5 µJ",
     ]
+
+
+def test_each_other_device_has_its_own_ratio() -> None:
+    line = {"others": [{"device": "reference:cuda", "ratio": 0.26}, {"device": "pytorch:cpu", "ratio": 0.41}]}
+    first, second = bench_tables._others(line)
+    assert first.endswith(" 0.26x") and second == "pytorch:cpu 0.41x" and max(len(first), len(second)) <= 17
+
+
+def test_a_resumed_folder_keeps_its_limits(run, tmp_path):
+    results = folder(tmp_path / "out", [row()])
+    info = json.loads((tmp_path / "out" / "bench.json").read_text())
+    info["settings"] = {"seconds": 3.0, "steps": None, "seed": 0, "cool_s": 0.0, "limit_bytes": 5, "silence_s": 7.0}
+    (tmp_path / "out" / "bench.json").write_text(json.dumps(info))
+    kept = bench._as_begun(tmp_path / "out", Settings())
+    assert (kept.cool_s, kept.limit_bytes, kept.silence_s) == (0.0, 5, 7.0), results

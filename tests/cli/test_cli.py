@@ -131,6 +131,7 @@ def test_places_that_cannot_be_written(run, work, monkeypatch):
 
 def test_a_count_of_one_is_singular(run):
     assert [output.count(n, "launch") for n in (1, 28)] == ["1 launch", "28 launches"]
+    assert output.count(2, "epoch") == "2 epochs"
     result = run("train", "mine.py:make", "--data", "data.npz", "--epochs", "1", "--batch", "320")
     assert any(line.rstrip().endswith("per step, 1 step") for line in result.stdout.splitlines())
 

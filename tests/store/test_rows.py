@@ -103,5 +103,7 @@ def test_rows_can_still_be_read_as_dictionaries(whole):
         assert first["ms"] == first.ms == 6.0 and step["recorded"] is True
         assert run.summary()["variance"]["median"] == run.variance().times.median
         assert run.memory()[0]["activation"] == run.memory()[0].live["activation"] == 64
+        assert "ms" in first and "nothing" not in first and first.get("nothing", 3) == 3
+        assert dict(first) == first.to_json() == {**first} and list(first) == list(first.keys())
         with pytest.raises(KeyError):
             first["nothing"]

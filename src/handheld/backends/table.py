@@ -72,4 +72,8 @@ def backend(device: str, planned: bool = False) -> Backend:
 def unknown(device: str) -> DeviceError:
     """Returns the error for an unknown device."""
     *names, last = (name for row in BACKENDS.values() for name in row.names)
-    return DeviceError(f"unknown device {device!r}; there are {', '.join(names)} and {last}")
+    kind, _, where = device.partition(":")
+    if kind == "pytorch":
+        text = f"{device} is plain PyTorch, which only handheld bench runs. Try: reference:{where or 'cpu'}"
+        return DeviceError(text)
+    return DeviceError(f"unknown device {device!r}; there are {', '.join(names)} and {last}. Try: handheld doctor")

@@ -33,10 +33,10 @@ from handheld.bench.row import measured
 from handheld.bench.shapes import CaseShape, DescribeTask, EagerTask, MeasureTask, PrepareTask
 from handheld.bench.task import FREE
 from handheld.child import Parent
-from handheld.errors import DeviceError, HandheldError, OutOfMemory
+from handheld.errors import BatchError, DeviceError, HandheldError, OutOfMemory
 from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.run import profile
-from handheld.resolve import ModelSpec, StepFile, open_model
+from handheld.resolve import ModelSpec, open_model
 
 SAY_S = 0.5  # Seconds between two reports about steps.
 
@@ -64,9 +64,10 @@ def prepare(task: PrepareTask, say: Say) -> None:
     begun, path = time.monotonic(), Path(task["step"])
     spec = _spec(task)
     batch = task["batch"] or spec.default_batch
-    step = spec.step([batch], task["seed"])
-    if isinstance(spec, StepFile) and task["batch"] and spec.sizes and (task["batch"] not in spec.sizes):
-        raise Failed("failed", f"batch {batch} is not in the step file; it has {', '.join(map(str, spec.sizes))}")
+    try:
+        step = spec.step([batch], task["seed"])
+    except BatchError as error:
+        raise Failed("failed", str(error)) from None
     example, by_name, arrays = spec.example(batch), {}, dict[str, np.ndarray]()
     runs = spec.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, batch)]
     for name, share in runs:

@@ -194,7 +194,7 @@ def _as_begun(folder: Path, settings: Settings) -> Settings:
         settings,
         **{
             name: before[name]
-            for name in ("seconds", "steps", "seed")
+            for name in ("seconds", "steps", "seed", "cool_s", "limit_bytes", "silence_s")
             if name in before and getattr(settings, name) == getattr(Settings, name)
         },
     )

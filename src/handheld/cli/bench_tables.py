@@ -95,17 +95,20 @@ def present(results: Results, lines: list[Line], ran: int, seconds: float) -> No
         if not line["trains"]:
             _say_why(name, line)
             continue
-        beside = ", ".join(f"{other['device']} {_times(other['ratio'])}" for other in line["others"])
-        out.print(
-            Text.assemble(
-                name,
-                f"{output.middle(line['device'], 14):<14} {line['batch']:>5} "
-                f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} ",
-                (output.middle(beside, 17), "dim"),
-            )
+        start = (
+            f"{name}{output.middle(line['device'], 14):<14} {line['batch']:>5} "
+            f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} "
         )
+        for number, other in enumerate(_others(line) or [""]):
+            out.print(Text.assemble(" " * len(start) if number else start, (other, "dim")))
     out.print()
     out.print(output.grid(_facts(results, lines, ran, seconds)))
+
+
+def _others(line: Line) -> list[str]:
+    """Each other device with its own ratio, in at most 17 columns."""
+    ratios = [(other["device"], _times(other["ratio"])) for other in line["others"]]
+    return [f"{output.middle(device, 16 - len(ratio))} {ratio}" for device, ratio in ratios]
 
 
 def present_workloads(names: Iterable[str], json: bool) -> None:

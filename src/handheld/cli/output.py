@@ -85,7 +85,7 @@ def size(nbytes: float) -> str:
 
 def count(number: int, what: str) -> str:
     """The number and the noun in singular or plural: `1 step`, `28 launches`."""
-    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    ending = "" if number == 1 else "es" if what.endswith("ch") and what != "epoch" else "s"
     return f"{number:,} {what}{ending}"
 
 

@@ -53,7 +53,7 @@ class GraphPlan:
         return sum(t.nbytes for i, t in self.graph.tensors.items() if i not in slots and i not in inside)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A step on a device. `segments` holds the size of each allocation in bytes."""
 
@@ -68,6 +68,10 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Constants that planning added, by slot.
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        ops = ", ".join(f"{name} {len(graph.lowered)} ops" for name, graph in self.graphs.items())
+        return f"<Plan on {self.device}: {ops}; {self.bytes:,} bytes>"
 
     @property
     def slots(self) -> dict[str, Slot]:

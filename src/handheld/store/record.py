@@ -5,7 +5,7 @@ A record is a frozen dataclass. `to_json` returns what `--json` prints: plain di
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -21,10 +21,22 @@ class Record:
         values = {field.name: plain(getattr(self, field.name)) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None or name not in self.optional}
 
-    # Rows were dictionaries in older versions; `row["ms"]` in users' code still works.
+    # Rows were dictionaries in older versions; `row["ms"]`, `"ms" in row` and `dict(row)` in users' code still work.
     # The return type is `object`, so that a type checker points to the attribute.
     def __getitem__(self, name: str) -> object:
         return self.to_json()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.to_json()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.to_json())
+
+    def keys(self) -> KeysView[str]:
+        return self.to_json().keys()
+
+    def get(self, name: str, default: object = None) -> object:
+        return self.to_json().get(name, default)
 
 
 def plain(value: object) -> object:

@@ -220,7 +220,9 @@ def _works(device: cl.Device, features: str) -> bool:
 
 def find(spec: str) -> OpenCLDevice:
     """Returns the device for `opencl`, `opencl:0` or `opencl:<part of a name>`, or raises DeviceError."""
-    wanted = spec.partition(":")[2]
+    kind, _, wanted = spec.partition(":")
+    if kind != "opencl":
+        raise DeviceError(f"{spec} is not an OpenCL device. Try: opencl, or opencl:NAME as handheld doctor lists it")
     known = devices()
     if not known:
         raise DeviceError(
