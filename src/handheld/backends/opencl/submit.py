@@ -1,7 +1,7 @@
 """Gives launches to a device. This is the only place that enqueues the kernels of a session.
 
 A session binds its kernels once and passes `Work` to a submitter: a whole step, one node, or a step in which some
-nodes are repeated. `Enqueuer` enqueues the launches one by one. To run them in another way (a recording that the
+nodes are repeated. `Enqueuer` enqueues the launches one by one. To run them in another way (a command buffer that the
 device replays, another machine), write another `Submitter` and pass it as `plan.start(submitter=...)`.
 """
 
