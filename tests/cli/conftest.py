@@ -24,7 +24,9 @@ def work(tmp_path_factory) -> Path:
     np.savez(folder / "data.npz", x=x.astype(np.float32), y=labels)
     np.savez(folder / "thin.npz", x=np.zeros((64, 5), np.float32), y=np.arange(64) % 3)
     np.savez(folder / "wide.npz", x=np.zeros((64, 6), np.float32), y=np.arange(64) % 7)
-    (folder / "sitecustomize.py").write_text(BLOCK_TORCH)
+    # In its own folder: `mine.py` puts its folder on sys.path, and later tests start children with that path.
+    (folder / "block").mkdir()
+    (folder / "block" / "sitecustomize.py").write_text(BLOCK_TORCH)
     return folder
 
 

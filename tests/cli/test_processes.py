@@ -20,7 +20,9 @@ from handheld.package import load_state
 
 def process(work: Path, *words: str, torch: bool = True) -> subprocess.Popen[str]:
     own = str(Path(handheld.__file__).parents[1])
-    path = own if torch else f"{work}{os.pathsep}{own}"  # The first folder contains the code that blocks torch.
+    path = (
+        own if torch else f"{work / 'block'}{os.pathsep}{own}"
+    )  # The first folder contains the code that blocks torch.
     environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": path}
     command = [sys.executable, "-m", "handheld.cli.main", *words]
     return subprocess.Popen(

@@ -24,6 +24,7 @@ from handheld.cli import output, profile, run_tables
 from handheld.cli.main import app
 from handheld.errors import RunFileError
 from handheld.profile import sampling
+from helpers.commands import BLOCK_TORCH
 from helpers.paths import clean_path
 from helpers.run_files import MadeRun
 
@@ -36,17 +37,6 @@ def make():
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     batch = (torch.randn(8, 6), torch.zeros(8, dtype=torch.int64))
     return model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.2), batch
-"""
-
-BLOCK_TORCH = """
-import sys
-
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, NoTorch())
 """
 
 
