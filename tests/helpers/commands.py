@@ -57,4 +57,4 @@ def fails(result, *words: str) -> None:
     assert not result.stdout
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
     for word in words:
-        assert word in result.stderr
+        assert word in result.stderr, result.stderr

@@ -17,7 +17,7 @@ from handheld.cli.prepare import capture_example
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph
-from handheld.resolve import ModelSpec, open_model
+from handheld.resolve import ModelSpec, StepFile, open_model
 from handheld.run.batch import batch_sizes
 from handheld.run.verify import TOLERANCE, Row, Verification, verify_plan
 from handheld.step import Step
@@ -64,7 +64,8 @@ def verify(
     import torch  # noqa: F401  PyTorch is the reference; if it is missing, the command fails early.
 
     spec = open_model(what, size)
-    batch_size = batch or min(spec.default_batch, 4)
+    own = spec.default_batch if isinstance(spec, StepFile) else min(spec.default_batch, 4)
+    batch_size = batch or own
     step, batches = capture_example(spec, [batch_size], seed, data)
     if not batches and (example := spec.example(batch_size)) is not None:
         batches = [example]
