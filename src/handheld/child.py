@@ -71,9 +71,13 @@ class Ending:
 
 
 class Child:
-    """The parent's side. The process starts at once and is killed by `close`; OSError if it cannot start."""
+    """The parent's side. The process starts at once and is killed by `close`; OSError if it cannot start.
 
-    def __init__(self, command: Sequence[str]) -> None:
+    With `share_path`, the child finds every module that this process finds, such as a user's sensor class.
+    """
+
+    def __init__(self, command: Sequence[str], *, share_path: bool = False) -> None:
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} if share_path else {}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  `close` closes it
         try:
             self._process = subprocess.Popen(
@@ -82,7 +86,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={**os.environ, **path},
             )
         except BaseException:
             self._errors.close()

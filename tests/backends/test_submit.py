@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 
 import handheld
+from handheld import suite
 from handheld.backends.opencl.bind import OwnBuffers, bind
 from handheld.backends.opencl.programs import build
 from handheld.backends.opencl.submit import FLUSH_EVERY, Bound, Enqueuer, Notes, Submitter, Work
+from handheld.errors import DeviceError
 from handheld.kernels.base import Buffer, Int, Launch
 from handheld.plan.plan import Plan
 from handheld.store.commands import LAUNCH
@@ -154,3 +156,10 @@ def test_one_place_enqueues() -> None:
         if isinstance(node, ast.Attribute) and node.attr == "enqueue_nd_range_kernel"
     }
     assert found == {"opencl/submit.py", "opencl/devices.py"}
+
+
+@pytest.mark.parametrize("wrong", [Enqueuer, 3])
+def test_what_is_not_a_submitter_is_refused(wrong: object) -> None:
+    """A class instead of an instance would fail only later, far from its cause."""
+    with pytest.raises(DeviceError, match="must be a Submitter"):
+        suite.get("m1").step(batch=4).plan("opencl").start(submitter=wrong)

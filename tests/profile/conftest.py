@@ -29,5 +29,5 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 def run(plan, batch, tmp_path_factory):
     """One profile that several tests read."""
     path = tmp_path_factory.mktemp("profile") / "one.run"
-    with plan.profile(batch, path, steps=60, idle_s=0.3, what="test") as run:
+    with plan.profile(batch, path, steps=60, idle_s=0.3, settings={"what": "test"}) as run:
         yield run

@@ -9,6 +9,7 @@ import pyopencl as cl
 import pytest
 
 import handheld
+from handheld import suite
 from handheld.errors import BatchError, HandheldError
 from handheld.profile.profiler import Profiler
 from handheld.profile.windows import WINDOW, Windows
@@ -139,3 +140,11 @@ def test_bad_requests_are_refused_before_there_is_a_file(plan, batch, tmp_path):
     with pytest.raises(BatchError, match="takes 2 tensors"):
         plan.profile(batch[:1], path)
     assert not path.exists()
+
+
+def test_a_misspelled_option_is_a_type_error(tmp_path):
+    plan = suite.get("m1").step(batch=4).plan("null")
+    with pytest.raises(TypeError, match="stepz"):
+        plan.profile((), tmp_path / "a.run", stepz=3)
+    with pytest.raises(TypeError, match="stepz"):
+        handheld.Profiler(tmp_path / "b.run", stepz=3)

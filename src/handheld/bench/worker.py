@@ -112,10 +112,7 @@ def measure(task: MeasureTask, say: Say) -> None:
         seconds=task["seconds"],
         graph=names,
         progress=steps,
-        what=task["workload"],
-        batch=task["batch"],
-        seed=task["seed"],
-        data=task["data"],
+        settings={"what": task["workload"], "batch": task["batch"], "seed": task["seed"], "data": task["data"]},
     ) as run:
         row = measured(run, task["batch"], device)
     say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})

@@ -129,7 +129,7 @@ def profile(
             estimate=estimate,
             progress=progress,
             code=spec.folder,
-            **about,
+            settings=about,
         )
     with run:
         present(run, json)

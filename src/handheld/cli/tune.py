@@ -111,8 +111,6 @@ def _training(step: Step, spec: ModelSpec, graph: str | None, batch_size: int) -
         if not names:
             raise HandheldError(f"there is no graph {graph!r}; the step has {', '.join(step.graphs)}")
     sizes = batch_sizes(step.graphs, "train")
-    if sizes and batch_size not in sizes:
-        raise HandheldError(f"batch {batch_size} is not in the step file; it has {', '.join(map(str, sizes))}")
     chosen = [n for n in names if not sizes or n.partition("@")[2].partition(".")[0] == str(batch_size)]
     if not chosen:
         raise HandheldError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Profiler:
         active: int | None = None,
         estimate: Estimate | None = None,
         code: Path | None = None,
-        **settings: Any,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.windows = Windows(wait, warmup, active)
         self.writer = RunWriter(path)
@@ -69,7 +69,7 @@ class Profiler:
             status="running",
             begun_unix_ns=time.time_ns(),
             begun_monotonic_ns=self._begun_ns,
-            settings=settings,
+            settings=dict(settings or {}),
             schedule={"wait": wait, "warmup": warmup, "active": active},
             estimate=estimate and dataclasses.asdict(estimate),
         )

@@ -50,7 +50,8 @@ def profile(
     estimate: Estimate | None = None,
     idle_s: float = IDLE_S,
     progress: Progress | None = None,
-    **settings: Any,
+    code: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Run `steps` steps, measure them and return the opened run file.
 
@@ -60,6 +61,7 @@ def profile(
     - `sensors`: True for all that are present, False for none, or sensor classes. They look at `where`.
     - `energy`: afterwards, also run windows that measure the energy of each op, for about `energy_s` seconds.
     - `estimate`: the watts of the device, for estimates of energy.
+    - `code`: the folder whose git state is stored. `settings`: facts about the run that are stored with it.
 
     The steps run on a copy of the step's state."""
     names = _checked(plan, graph, steps, energy)
@@ -73,7 +75,13 @@ def profile(
     with contextlib.ExitStack() as stack:
         profiler = stack.enter_context(
             Profiler(
-                path, wait=wait, warmup=warmup, active=active, estimate=estimate, steps=steps, graphs=names, **settings
+                path,
+                wait=wait,
+                warmup=warmup,
+                active=active,
+                estimate=estimate,
+                code=code,
+                settings={"steps": steps, "graphs": names, **(settings or {})},
             )
         )
         stack.enter_context(sampled(profiler.writer, found, where))

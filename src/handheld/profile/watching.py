@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from handheld.errors import HandheldError
 from handheld.profile.windows import IDLE_S, WARMUP, Windows
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def watch(
     `where` is the system's root folder for sensors. Before the first step, the idle machine is measured for `idle_s`
     seconds.
     """
-    from handheld.profile.watch import Watch
+    try:
+        from handheld.profile.watch import Watch
+    except ImportError as error:
+        raise HandheldError(f"watching a model needs PyTorch ({error}). Try: pip install 'handheld[capture]'") from None
 
     return Watch(model, path, Windows(wait, warmup, active), sensors, where, idle_s)

@@ -93,7 +93,7 @@ class Sampler:
             "sensors": [{"class": _name(type_), "period_s": self.periods_s.get(type_.name)} for type_ in self.sources],
         }
         try:
-            self._child = Child(python_module("handheld.sensors.child"))
+            self._child = Child(python_module("handheld.sensors.child"), share_path=True)
         except OSError as error:
             raise SensorError(f"the sampler does not start: {sys.executable}: {error.strerror}") from None
         try:

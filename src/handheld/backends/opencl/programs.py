@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from handheld.backends.opencl.devices import find, opencl
 from handheld.backends.opencl.merge import merge, renamed
-from handheld.backends.opencl.quiet import without_counts
 from handheld.backends.opencl.widen import texts_of
 from handheld.errors import BuildError
 from handheld.plan.lowering import family
@@ -105,8 +104,7 @@ class Programs:
         if len(texts) == 1:
             return {texts[0]: _Built(self._build_one(first[texts[0]]), None)}
         try:
-            with without_counts():
-                whole = self._program(merge([self._texts[text] for text in texts]))
+            whole = self._program(merge([self._texts[text] for text in texts]))
             return {text: _Built(whole, i) for i, text in enumerate(texts)}
         except opencl().Error as error:  # Building them separately shows whether a single text is at fault.
             problem = str(error)[:1000]

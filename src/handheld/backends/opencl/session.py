@@ -2,7 +2,7 @@
 
     devices    finds devices and names them
     memory     the memory of the plan on the device (staging: host memory for uploads)
-    programs   builds kernels (merge, widen, quiet)
+    programs   builds kernels (merge, widen)
     bind       gives kernels their arguments, once
     submit     gives launches to the device
 
@@ -83,7 +83,9 @@ class OpenCLSession(Session):
         self._slots = plan.slots
         self._found = find(plan.device)
         self._check_device()
-        self._submitter = submitter or Enqueuer()
+        if not isinstance(submitter, Submitter | None):
+            raise DeviceError(f"submitter={submitter!r:.60} must be a Submitter. Try: plan.start(submitter=Enqueuer())")
+        self._submitter = Enqueuer() if submitter is None else submitter
         self._flight = Flight()
         self._timed: cl.CommandQueue | None = None  # keeps times; created for the first recording
         self._mark: cl.Buffer | None = None
