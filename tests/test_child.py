@@ -18,7 +18,7 @@ COMMAND = python_module("helpers.child_worker")
 
 @pytest.fixture
 def child():
-    with Child(COMMAND) as child:
+    with Child(COMMAND, share_path=True) as child:
         yield child
 
 
@@ -40,13 +40,13 @@ def test_how_it_ended_is_said(child):
 
 
 def test_a_crash_is_told_from_an_end_that_someone_asked_for():
-    with Child(COMMAND) as child:
+    with Child(COMMAND, share_path=True) as child:
         child.send({"do": "abort"})
         assert child.receive(30.0) is None
         assert child.ending().crashed and child.ending().describe().startswith(
             "the process crashed (signal 6, SIGABRT)"
         )
-    with Child(COMMAND) as child:
+    with Child(COMMAND, share_path=True) as child:
         child.send({"do": "echo", "what": ""})
         child.receive(30.0)
         os.kill(child.pid, signal.SIGTERM)
@@ -88,7 +88,7 @@ def test_it_is_killed_with_everything_that_it_started(child, dies_first):
 PARENT = """
 import time
 from handheld.child import Child, python_module
-child = Child(python_module("helpers.child_worker"))
+child = Child(python_module("helpers.child_worker"), share_path=True)
 child.send({"do": "echo", "what": 1})
 child.receive(30.0)
 child.send({"do": "hang"})

@@ -72,18 +72,10 @@ def profile(
         found.need_power()
         # Running an op again must not overwrite what any op reads.
         plan = plan.again(isolate=True)
+    facts = {"steps": steps, "graphs": names, **(settings or {})}
     with contextlib.ExitStack() as stack:
-        profiler = stack.enter_context(
-            Profiler(
-                path,
-                wait=wait,
-                warmup=warmup,
-                active=active,
-                estimate=estimate,
-                code=code,
-                settings={"steps": steps, "graphs": names, **(settings or {})},
-            )
-        )
+        profiler = Profiler(path, wait=wait, warmup=warmup, active=active, estimate=estimate, code=code, settings=facts)
+        stack.enter_context(profiler)
         stack.enter_context(sampled(profiler.writer, found, where))
         trainer = stack.enter_context(plan.start())
         profiler.attach(trainer)
