@@ -49,7 +49,7 @@ def test_what_is_no_step_file(tmp_path):
 
 def test_a_newer_file(tmp_path):
     for version, message in (
-        ("2", "newer Handheld .*upgrade"),
+        ("2", "newer Handheld .*Try: install"),
         ("0", "no step"),
         ("-1", "version"),
         ("1e9", "version"),

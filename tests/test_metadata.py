@@ -36,6 +36,15 @@ def test_constraints_pin_what_the_test_command_depends_on():
     assert wanted - constrained == set(), "a dependency has no line in constraints.txt"
 
 
+def test_no_text_suggests_the_unpublished_package():
+    """`pip install handheld` finds nothing: the package is not published."""
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    for path in files:
+        joined = re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))  # one text over several lines
+        found = re.search(r"pip3? install (-\S+ )*['\"]?handheld\b(?!-|\S*\.whl)", joined)
+        assert found is None, f"{path}: {found and found[0]}"
+
+
 def test_the_version_is_stated_once():
     assert 'version = { attr = "handheld.__version__" }' in text("pyproject.toml")
     assert not re.search(r'^version = "', text("pyproject.toml"), re.MULTILINE)

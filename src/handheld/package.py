@@ -99,7 +99,7 @@ def _content(metadata: dict[str, str], kind: str) -> Any:
     if int(version) > VERSION:
         raise StepFileError(
             f"was written by a newer Handheld (file version {version}, this one "
-            f"reads {VERSION}). Try: pip install --upgrade handheld"
+            f"reads {VERSION}). Try: install that version here, or write the file again with this one"
         )
     if stored != kind:
         raise StepFileError(f"is {article[stored]}, not {article[kind]}")

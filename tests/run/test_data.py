@@ -258,13 +258,13 @@ def test_bad_images(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="images of 0 pixels"):
         images(path, 2, size=0)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match=r"needs pillow.*pip install 'handheld\[data\]'"):
+    with pytest.raises(DataError, match=r"needs pillow.*pip install pillow"):
         images(path, 2)
 
 
 def test_no_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match=r"scikit-learn.*pip install 'handheld\[data\]'"):
+    with pytest.raises(DataError, match=r"scikit-learn.*pip install scikit-learn"):
         digits(8)
 
 

@@ -110,7 +110,7 @@ def test_newer(whole):
     db = sqlite3.connect(whole)
     db.execute(f"PRAGMA user_version={VERSION + 1}")
     db.close()
-    with pytest.raises(RunFileError, match=f"newer Handheld .version {VERSION + 1}.*pip install"):
+    with pytest.raises(RunFileError, match=f"newer Handheld .version {VERSION + 1}.*Try: install that version"):
         handheld.open_run(whole)
 
 

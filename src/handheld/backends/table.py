@@ -45,7 +45,7 @@ BACKENDS: dict[str, Row] = {
     "reference": Row(
         "handheld.backends.reference.session",
         ("reference:cpu", "reference:cuda"),
-        "PyTorch ({error}). Try: pip install 'handheld[capture]'",
+        "PyTorch ({error}). Try: pip install torch",
     ),
     "null": Row("handheld.backends.null", ("null",)),
 }

@@ -199,10 +199,11 @@ def _missing() -> list[str]:
     if _version("torch") is None:
         notes.append(
             "PyTorch is not installed: step files train here, but capturing a model needs PyTorch. "
-            "Try: pip install 'handheld[capture]'"
+            "Try: pip install torch"
         )
-    if _version("scikit-learn") is None or _version("pillow") is None:
-        notes.append("--data digits and image folders need two more packages. Try: pip install 'handheld[data]'")
+    for package, needs in (("scikit-learn", "--data digits needs"), ("pillow", "image folders need")):
+        if _version(package) is None:
+            notes.append(f"{needs} {package}, which is not installed. Try: pip install {package}")
     return notes
 
 

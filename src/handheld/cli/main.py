@@ -101,8 +101,8 @@ def _text(error: Exception) -> str:
         return f"{name}{error}"
     if (error.name or "").partition(".")[0] == "torch":
         return (
-            "this needs PyTorch, which is not installed here. Try: pip install "
-            "'handheld[capture]', or use a step file packaged elsewhere"
+            "this needs PyTorch, which is not installed here. Try: pip install torch, "
+            "or use a step file packaged elsewhere"
         )
     hint = f". Try: pip install {error.name.partition('.')[0]}" if error.name else ""
     return f"{str(error).rstrip('.')}{hint}"

@@ -48,7 +48,7 @@ def capture(
     try:
         from torch import nn
     except ImportError as error:
-        raise CaptureError(f"capturing a model needs PyTorch ({error}). Try: pip install 'handheld[capture]'") from None
+        raise CaptureError(f"capturing a model needs PyTorch ({error}). Try: pip install torch") from None
     from handheld.frontend import arguments
     from handheld.frontend.capture import Capture
     from handheld.frontend.closures import closure

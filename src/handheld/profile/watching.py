@@ -39,6 +39,6 @@ def watch(
     try:
         from handheld.profile.watch import Watch
     except ImportError as error:
-        raise HandheldError(f"watching a model needs PyTorch ({error}). Try: pip install 'handheld[capture]'") from None
+        raise HandheldError(f"watching a model needs PyTorch ({error}). Try: pip install torch") from None
 
     return Watch(model, path, Windows(wait, warmup, active), sensors, where, idle_s)

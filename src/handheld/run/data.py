@@ -121,7 +121,7 @@ def digits(batch_size: int, *, seed: int = 0, test: float = 0.2, shift: int = 2)
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataError(
-            "the digits are part of scikit-learn, which is not installed. Try: pip install 'handheld[data]'"
+            "the digits are part of scikit-learn, which is not installed. Try: pip install scikit-learn"
         ) from error
     bunch = load_digits()
     grow = bilinear(8, 28)

@@ -83,7 +83,5 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError(
-            "reading images needs pillow, which is not installed. Try: pip install 'handheld[data]'"
-        ) from error
+        raise DataError("reading images needs pillow, which is not installed. Try: pip install pillow") from error
     return Image

@@ -50,7 +50,7 @@ class RunFile:
         if version > VERSION:
             raise RunFileError(
                 f"{self.path} was written by a newer Handheld (version {version}; "
-                f"this one reads up to {VERSION}). Try: pip install -U handheld"
+                f"this one reads up to {VERSION}). Try: install that version here"
             )
         self.meta = _today({k: json.loads(v) for k, v in self.rows("SELECT key, value FROM meta")})
 

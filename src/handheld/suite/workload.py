@@ -156,8 +156,7 @@ class Workload:
             return importlib.import_module(f"handheld.suite.{self.family}")
         except ImportError as error:
             raise HandheldError(
-                f"the workload {self.name} needs PyTorch, which is not installed "
-                f"({error}). Try: pip install 'handheld[capture]'"
+                f"the workload {self.name} needs PyTorch, which is not installed ({error}). Try: pip install torch"
             ) from error
 
 
