@@ -18,7 +18,8 @@ from handheld.errors import NonFiniteGradient, NonFiniteLoss, PlanError
 from handheld.frontend.capture import Capture
 from handheld.plan.codec import from_json
 from handheld.run.data import load_data
-from handheld.run.loop import LOOK, PATIENCE, fit
+from handheld.run.loop import fit
+from handheld.run.losses import LOOK, PATIENCE
 from handheld.run.verify import verify_plan
 from handheld.step import Step
 

@@ -18,7 +18,7 @@ from handheld.graph.graph import Graph
 from handheld.resolve import ModelSpec, StepFile, open_model
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData, load_data
-from handheld.run.loop import Schedule
+from handheld.run.rates import Schedule
 from handheld.step import Step, frozen_text
 from handheld.step import check_frozen as refuse_frozen
 

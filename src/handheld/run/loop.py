@@ -7,18 +7,14 @@ run gives the same bits as a run that was never stopped.
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from handheld import package
-from handheld.errors import CheckpointError, HandheldError, NonFiniteGradient, NonFiniteLoss
+from handheld.errors import CheckpointError, HandheldError
 from handheld.run.batch import batch_sizes
 from handheld.run.batches import Batch, Data
 from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint
@@ -27,21 +23,13 @@ from handheld.run.fit_arguments import as_data, check_callbacks, writable
 from handheld.run.guards import Guards
 from handheld.run.history import Epoch, History
 from handheld.run.interrupt import Interrupt, Interrupted
+from handheld.run.losses import LOOK, Losses
 from handheld.run.metrics import Metric
 from handheld.run.nonfinite import Replay
+from handheld.run.rates import Rates, Schedule
 
 if TYPE_CHECKING:
-    from handheld.run.trainer import Loss, Trainer
-
-#: Number of steps whose loss is not read yet. The session allows the host to be this far ahead.
-LAG = 2
-#: Half precision: how many losses in a row may be NaN. Such a step changes no parameter.
-PATIENCE = 16
-#: Half precision: after this many steps, check that steps still change the parameters.
-LOOK = 64
-
-#: From the number of epochs done (with a fraction) to the learning rate, or to one rate per group.
-Schedule = Callable[[float], "float | Sequence[float]"]
+    from handheld.run.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -110,11 +98,11 @@ def fit(
             "Try: run each update by name, trainer.run(name, *batch)"
         )
     guards = Guards(battery_floor, thermal_limit)
-    loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks, rate)
+    replay = Replay(trainer) if find_nan else None
+    losses = Losses(trainer, stop_on_nan or find_nan, replay)
+    loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks, rate, losses)
     loop.test = None if test is None else as_data(test, epochs)
     loop.metrics, loop.guards, loop.every = metrics, guards, every
-    loop.stop_on_nan = stop_on_nan or find_nan
-    loop.replay = Replay(trainer) if find_nan else None
     loop.path = None if checkpoint is None else writable(Path(checkpoint))
     if resume:
         loop.resume()
@@ -133,30 +121,30 @@ class _Loop:
     metrics: Mapping[str, Metric] | None = None
     guards: Guards
     every: int | None = None
-    stop_on_nan = True
-    replay: Replay | None = None
     path: Path | None = None
 
     def __init__(
-        self, trainer: Trainer, data: Data, epochs: int, callbacks: Sequence[object], rate: Schedule | None
+        self,
+        trainer: Trainer,
+        data: Data,
+        epochs: int,
+        callbacks: Sequence[object],
+        rate: Schedule | None,
+        losses: Losses,
     ) -> None:
         self.trainer, self.data, self.epochs = trainer, data, epochs
-        self.callbacks, self.schedule = callbacks, rate
+        self.callbacks, self.losses = callbacks, losses
         self.interrupt = Interrupt()
         self.history = History()
         self.epoch = self.position = 0
         count = getattr(data, "__len__", None)
         self.batches: int | None = None if count is None else int(count())
-        self.rates: list[float] = trainer.rates("train")
-        self.pending: deque[tuple[int, int, Loss]] = deque()
-        self.latest: tuple[float | None, int] = (None, 0)
-        self.saved = ""
-        self.bad = 0
-        self.patience = PATIENCE if trainer.plan.options.get("precision") == "half" else 0
+        self.rates = Rates(trainer, rate, self.batches)
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self.loss_sum, self.losses, self.samples, self.seconds = 0.0, 0, 0, 0.0
+        self.losses.begin_epoch()
+        self.samples, self.seconds = 0, 0.0
         self.started = time.perf_counter()
 
     # ── epochs and steps ──────────────────────────────────────────────────────────────────────
@@ -171,20 +159,19 @@ class _Loop:
             self._end_early(str(stop))
         except KeyboardInterrupt:  # This is the second Ctrl-C.
             self.history.stopped = self._where(f"{self.interrupt.word} twice: stopped at once")
-            kept = f". The last checkpoint is from {self.saved}" if self.saved else ""
+            kept = f". The last checkpoint is from {self.losses.saved}" if self.losses.saved else ""
             raise Interrupted(self.history.stopped + kept, self.history, self.interrupt.signal) from None
         return self.history
 
     def _step(self, batch: Batch) -> None:
-        changed = self._set_rates()
-        if self.replay is not None:
-            self.replay.before_step(batch, changed)
+        changed = self.rates.before_step(self.epoch, self.position)
+        if self.losses.replay is not None:
+            self.losses.replay.before_step(batch, changed)
         loss = self.trainer.step(*batch)
         self.position += 1
         self.history.steps += 1
         self.samples += self.data.batch_size
-        self.pending.append((self.history.steps, self.position, loss))
-        self._drain(LAG if self.replay is None else 0)
+        self.losses.add(loss, self.history.steps, self.epoch, self.position)
         self._tell(
             "on_step",
             Progress(
@@ -193,13 +180,13 @@ class _Loop:
                 self.position,
                 self.batches,
                 self.history.steps,
-                *self.latest,
-                self.rates[0] if self.rates else math.nan,
+                *self.losses.latest,
+                self.rates.first,
                 self.data.batch_size,
             ),
         )
         if self.history.steps % LOOK == 0:
-            self._look()
+            self.losses.check_scale(self._place())
         if self.every is not None and self.history.steps % self.every == 0:
             self._save()
         self._check()
@@ -215,19 +202,9 @@ class _Loop:
             raise _Stop(reason or self.interrupt.word)
 
     def _end_epoch(self) -> None:
-        self._drain(0)
-        self._look()
-        if self.bad and not self.losses and self.stop_on_nan:
-            value, step = self.latest
-            raise NonFiniteLoss(self._explain(value or math.nan, step, self.position))
+        self.losses.end_epoch(self._place())
         seconds = self.seconds + time.perf_counter() - self.started
-        row = Epoch(
-            self.epoch + 1,
-            self.loss_sum / max(self.losses, 1),
-            self.rates[0] if self.rates else math.nan,
-            self.samples,
-            seconds,
-        )
+        row = Epoch(self.epoch + 1, self.losses.mean, self.rates.first, self.samples, seconds)
         if self.test is not None:
             row.test = evaluate(self.trainer, self.test, self.metrics, self._check)
         self.history.epochs.append(row)
@@ -239,7 +216,7 @@ class _Loop:
             self._check()
 
     def _end_early(self, reason: str) -> None:
-        self._drain(0)
+        self.losses.read()
         self._save()
         self.history.stopped = self._where(reason)
         if reason == self.interrupt.word:
@@ -250,67 +227,13 @@ class _Loop:
             )
             raise Interrupted(f"{self.history.stopped}. {kept}", self.history, self.interrupt.signal)
 
+    def _place(self) -> str:
+        return f"step {self.history.steps} (epoch {self.epoch + 1}, batch {self.position})"
+
     def _where(self, reason: str) -> str:
         return f"{reason} in epoch {self.epoch + 1} of {self.epochs}, after step {self.history.steps}"
 
-    # ── losses and rates ──────────────────────────────────────────────────────────────────────
-
-    def _drain(self, keep: int) -> None:
-        """Read losses until only `keep` are still unread."""
-        while len(self.pending) > keep:
-            step, position, loss = self.pending.popleft()
-            value = float(loss)
-            self.latest = (value, step)
-            self.bad = 0 if math.isfinite(value) else self.bad + 1
-            if not 0 < self.bad <= self.patience:
-                self.loss_sum, self.losses = self.loss_sum + value, self.losses + 1
-            if self.stop_on_nan and self.bad > self.patience:
-                self.pending.clear()
-                raise NonFiniteLoss(self._explain(value, step, position))
-
-    def _look(self) -> None:
-        """Half precision: stop a model that makes NaN itself, because every step would be skipped."""
-        scale = self.trainer.loss_scale() if self.patience and self.stop_on_nan else None
-        if scale is not None and scale.useless:
-            raise NonFiniteGradient(
-                f"gradients are NaN or infinite even with a loss scale of {scale.scale:.1g}, at "
-                f"step {self.history.steps} (epoch {self.epoch + 1}); "
-                f"{scale.skipped_steps:,} steps were skipped. The scale is not the cause: the model's "
-                "backward pass makes them. Try: --precision float32 --find-nan "
-                "(find_nan=True) to see which op does"
-            )
-
-    def _explain(self, value: float, step: int, position: int) -> str:
-        text = f"the loss became {value} at step {step} (epoch {self.epoch + 1}, batch {position})"
-        if self.patience:
-            text += ", and was not finite in the steps before: activations are too large for half precision"
-        if self.replay is None:
-            text += ". Try: a lower learning rate, or find_nan=True (--find-nan) to see which op caused it"
-        else:
-            cause = self.replay.find()
-            text += f": {cause.text}"
-            if cause.steps_back:
-                text += f", in step {step - cause.steps_back}"
-        return f"{text}. The last checkpoint is from {self.saved}" if self.saved else text
-
-    def _set_rates(self) -> list[float] | None:
-        """Set the schedule's rates for this step. Returns them, or None if they did not change."""
-        if self.schedule is None:
-            return None
-        rates = self._scheduled(self.schedule, self.epoch, self.position)
-        if len(rates) != len(self.rates):
-            raise HandheldError(f"the schedule returned {len(rates)} rates; the optimizer has {len(self.rates)} groups")
-        if rates == self.rates:
-            return None
-        for group, rate in enumerate(rates):
-            self.trainer.set_rate(rate, group, "train")
-        self.rates = rates
-        return rates
-
-    def _scheduled(self, schedule: Schedule, epoch: int, position: int) -> list[float]:
-        """The schedule's rates for the batch at this position."""
-        rates = schedule(epoch + (position / self.batches if self.batches else 0.0))
-        return [float(rates)] * len(self.rates) if isinstance(rates, (int, float)) else [float(rate) for rate in rates]
+    # ── messages ──────────────────────────────────────────────────────────────────────────────
 
     def _tell(self, method: str, what: object) -> None:
         for callback in self.callbacks:
@@ -323,7 +246,7 @@ class _Loop:
     def _save(self) -> None:
         if self.path is None:
             return
-        self._drain(0)  # Reading all losses first keeps a state with NaN from replacing a good one.
+        self.losses.read()  # Reading all losses first keeps a state with NaN from replacing a good one.
         seconds = self.seconds + time.perf_counter() - self.started
         meta = {
             "epoch": self.epoch,
@@ -333,7 +256,7 @@ class _Loop:
             "device": self.trainer.plan.caps.name,
             "data": data_facts(self.data),
             "history": self.history.to_json(),
-            "partial": [self.loss_sum, self.losses, self.samples, seconds],
+            "partial": [self.losses.total, self.losses.count, self.samples, seconds],
         }
         try:
             package.save_state(self.path, self.trainer.state(), meta)
@@ -342,35 +265,26 @@ class _Loop:
                 f"{error}. Training stopped after step {self.history.steps}; the "
                 "trainer still holds the state. Try: trainer.state()"
             ) from error
-        self.saved = f"epoch {self.epoch + 1}, batch {self.position}: {self.path}"
+        self.losses.saved = f"epoch {self.epoch + 1}, batch {self.position}: {self.path}"
 
     def resume(self) -> None:
         """Go back to where the checkpoint was written. Raises CheckpointError if it does not fit."""
         assert self.path is not None
         saved = read_checkpoint(self.path, self.data, self.trainer.plan.step.slots)
-        before = self.trainer.rates("train")
         self.trainer.load(saved.state)
         self.epoch, self.position, self.trainer.micro = saved.epoch, saved.position, saved.micro
-        self.history, self.rates = saved.history, self.trainer.rates("train")
-        self.loss_sum, self.losses, self.samples, self.seconds = saved.partial
-        self.saved = f"epoch {saved.epoch + 1}, batch {saved.position}: {self.path}"
-        changes = list(self._changes(saved, before))
+        self.history = saved.history
+        self.losses.total, self.losses.count, self.samples, self.seconds = saved.partial
+        self.losses.saved = f"epoch {saved.epoch + 1}, batch {saved.position}: {self.path}"
+        changes = list(self._changes(saved))
         if changes:
             self._tell("on_message", f"settings differ from those of {self.path}: {'; '.join(changes)}")
 
-    def _changes(self, saved: Checkpoint, before: list[float]) -> Iterator[str]:
+    def _changes(self, saved: Checkpoint) -> Iterator[str]:
         """The settings that differ from those of the checkpoint; the user may want each of them."""
         if saved.epochs not in (0, self.epochs):
             yield f"epochs were {saved.epochs} and are {self.epochs}"
         device = self.trainer.plan.caps.name
         if saved.device not in ("", device):
             yield f"the device was {saved.device} and is {device}, so the last bits will differ"
-        if self.schedule is None:
-            if before != self.rates:
-                held, own = (", ".join(f"{r:.3g}" for r in rates) for rates in (self.rates, before))
-                yield f"the checkpoint's rate {held} is used, not the step's {own}"
-        elif self.history.steps:
-            back = (saved.epoch, saved.position - 1) if saved.position else (saved.epoch - 1, (self.batches or 1) - 1)
-            now = np.asarray(self._scheduled(self.schedule, *back), np.float32).tolist()
-            if now != self.rates:
-                yield (f"the rate of its last step was {self.rates[0]:.3g}; now it would be {now[0]:.3g}")
+        yield from self.rates.resumed(saved.epoch, saved.position, self.history.steps)
