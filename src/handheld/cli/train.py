@@ -24,6 +24,7 @@ from handheld.run.checkpoint import read_checkpoint
 from handheld.run.guards import Guards
 from handheld.run.history import History
 from handheld.run.interrupt import Interrupted
+from handheld.run.rates import Schedule as Schedules
 from handheld.run.trainer import Trainer
 from handheld.step import Step
 
@@ -176,7 +177,7 @@ class _Limits:
 
 
 def _fit(
-    trainer: Trainer, job: Job, files: _Files, limits: _Limits, epochs: int, rates: loop.Schedule, quiet: bool
+    trainer: Trainer, job: Job, files: _Files, limits: _Limits, epochs: int, rates: Schedules, quiet: bool
 ) -> History:
     own = trainer.rates("train")
     for note in job.notes:
