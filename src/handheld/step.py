@@ -107,6 +107,7 @@ class Step:
         modules = {f"{name}.": part for name, part in model.items()} if isinstance(model, dict) else {"": model}
         own: dict[str, Any] = {}
         for prefix, part in modules.items():
+            part = uncompiled(part)
             if not hasattr(part, "named_parameters"):
                 raise HandheldError(
                     f"copy_to takes the module that was captured, or a dictionary of them, not a {type(part).__name__}"
@@ -146,6 +147,11 @@ class Step:
             for line in graph.notes.get("frozen", ()):
                 graphs.setdefault(line, []).append(graph.name)
         return graphs
+
+
+def uncompiled(module: Any) -> Any:
+    """The user's own module inside the wrapper that `torch.compile` returns; any other module as it is."""
+    return getattr(module, "_orig_mod", module)
 
 
 def frozen_text(step: Step) -> str:

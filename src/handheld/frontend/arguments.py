@@ -113,3 +113,9 @@ def _what(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__} itself (write {value.__name__}(...))"
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+def check_weight(weight: object) -> None:
+    """The share by which `Capture.copy` moves the target towards the source."""
+    if not isinstance(weight, (int, float)) or not 0 < weight <= 1:
+        raise CaptureError(f"weight={weight!r:.40} must be a number above 0 and at most 1. Try: 1 to copy")

@@ -31,6 +31,7 @@ from handheld.frontend.closures import (
     leaf_names,
     loss_and_outputs,
     named_outputs,
+    no_own_update,
     read_output,
     torch_name,
 )
@@ -50,7 +51,7 @@ from handheld.graph.graph import Graph, GraphInput, GraphOutput, View
 from handheld.module_paths import follow_modules
 from handheld.passes.pipeline import optimize
 from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
-from handheld.step import Step, check_frozen, warn
+from handheld.step import Step, check_frozen, uncompiled, warn
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Capture:
         arguments.check_seed(seed)
         warn_untested()
         self.modules = {"": modules} if isinstance(modules, nn.Module) else dict(modules)
+        self.modules = {name: uncompiled(module) for name, module in self.modules.items()}
         self.state = StateBuilder(self.modules)
         self.state.add_value("handheld.seed", np.array(seed, np.int32), "control", "int64")
         self.state.add_value("handheld.step", np.array(0, np.int32), "control", "int64")
@@ -115,8 +117,17 @@ class Capture:
             self._record(name, fn, batch, None)
         return self
 
-    def copy(self, name: str, pairs: Mapping[nn.Module, nn.Module] | Sequence[tuple[nn.Module, nn.Module]]) -> Capture:
-        """Records a graph that copies parameters and buffers between modules: [(target, source), ...]."""
+    def copy(
+        self,
+        name: str,
+        pairs: Mapping[nn.Module, nn.Module] | Sequence[tuple[nn.Module, nn.Module]],
+        weight: float = 1.0,
+    ) -> Capture:
+        """Records a graph that copies parameters and buffers between modules: [(target, source), ...].
+
+        With `weight` below 1, parameters move towards the source by that share, as in a moving average.
+        """
+        arguments.check_weight(weight)
         rec = Recorder(self.state, None)
         rec.phase, rec.torch_op = "update", "copy"
         writes: dict[str, int] = {}
@@ -127,7 +138,11 @@ class Capture:
                 rec.path = [self.state.path_of(slot)]
                 rec.slot_tensor(slot)
                 view = rec.dense(rec.slot_tensor(self.state.find(originals[key])))
-                writes[slot] = rec.map(view.shape, [view], lambda a: a).tensor
+                if weight == 1 or not tensor.requires_grad:
+                    writes[slot] = rec.map(view.shape, [view], lambda a: a).tensor
+                else:
+                    old = rec.dense(rec.slot_tensor(slot))
+                    writes[slot] = rec.map(view.shape, [old, view], lambda a, b: a + (b - a) * weight).tensor
         self._finish(name, rec, [], [], writes, {})
         return self
 
@@ -180,7 +195,8 @@ class Capture:
             stack.enter_context(watched(rec))
             stack.enter_context(rec)
             rec.path.append("loss")
-            result = fn(pytree.tree_unflatten(given, spec))
+            with no_own_update():
+                result = fn(pytree.tree_unflatten(given, spec))
             loss, outputs = loss_and_outputs(result, update is not None)
             notes: dict[str, object] = {}
             writes: dict[str, int] = {}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
 from handheld.errors import CaptureError
@@ -108,3 +110,26 @@ def closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: 
         return loss(output, *targets), output
 
     return fn
+
+
+@contextmanager
+def no_own_update() -> Iterator[None]:
+    """While active, `loss.backward()` and `optimizer.step()` are errors: Handheld adds both to the step itself."""
+
+    def refuse(what: str) -> Callable[..., None]:
+        def call(*_: object, **__: object) -> None:
+            raise CaptureError(
+                f"the code to capture calls {what}, which Handheld does itself. Try: return the loss, and leave out "
+                "zero_grad(), backward() and step()"
+            )
+
+        return call
+
+    backward = torch.Tensor.backward
+    hook = register_optimizer_step_pre_hook(refuse("optimizer.step()"))
+    torch.Tensor.backward = refuse("loss.backward()")  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.Tensor.backward = backward  # type: ignore[method-assign]
+        hook.remove()

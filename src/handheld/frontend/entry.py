@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from handheld.errors import CaptureError
-from handheld.step import Step
+from handheld.step import Step, uncompiled
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,7 @@ def capture(
     arguments.check_loss(loss)
     arguments.check_batch(batch, inputs)
     arguments.check_frozen(frozen)
-    module = model if isinstance(model, nn.Module) else None
+    module = uncompiled(model) if isinstance(model, nn.Module) else None
     builder = Capture(modules if module is None else module, seed)  # type: ignore[arg-type]  # checked above
     fn = model if module is None else closure(module, loss, inputs)
     if optimizer is not None:
