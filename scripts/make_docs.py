@@ -222,12 +222,29 @@ def _short_number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
+def idioms_page() -> str:
+    """The table of idioms, with what becomes of each."""
+    sys.path.insert(0, str(DOCS.parent / "tests"))
+    from idioms.idiom import IDIOMS
+    from idioms.test_idioms import ORDER
+
+    lines = [
+        f"# Idioms\n\n{NOTE}What PyTorch training code does, and what becomes of it here. Each row has a test in\n"
+        "`tests/idioms/`, which compares with PyTorch or checks the error."
+    ]
+    for topic, title in ORDER.items():
+        rows = [f"| {case.code} | {case.here} |" for case in IDIOMS if case.topic == topic]
+        lines += [f"\n## {title}\n", "| in PyTorch | here |", "|---|---|", *rows]
+    return "\n".join((*lines, ""))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "errors.md": errors_page,
     "ops.md": ops_page,
     "measurement.md": measurement_page,
     "suite.md": suite_page,
+    "idioms.md": idioms_page,
 }
 
 

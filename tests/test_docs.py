@@ -36,7 +36,7 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["commands.md", "errors.md", "ops.md", "measurement.md"])
+@pytest.mark.parametrize("name", ["commands.md", "errors.md", "ops.md", "measurement.md", "idioms.md"])
 def test_generated_pages_are_fresh(script, name):
     made, kept = script.PAGES[name](), page(name)
     if name == "commands.md" and f"<!-- typer {typer.__version__} -->" not in kept:

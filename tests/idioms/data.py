@@ -20,7 +20,7 @@ from handheld.errors import HandheldError
 from idioms.idiom import DEVICE, assert_same, batches, idiom, mlp, samples, torch_loop, twin
 
 
-@idiom("data", "DataLoader(dataset, batch_size=32), whose last batch is short")
+@idiom("data", "`DataLoader(dataset, batch_size=32)`, whose last batch is short")
 def loader_with_short_batch() -> None:
     loader = DataLoader(TensorDataset(*samples(50)), batch_size=32)
     model = mlp()
@@ -35,7 +35,7 @@ def loader_with_short_batch() -> None:
     assert_same(step, other)
 
 
-@idiom("data", "DataLoader(…, shuffle=True, drop_last=True)")
+@idiom("data", "`DataLoader(…, shuffle=True, drop_last=True)`")
 def loader_shuffled() -> None:
     loader = DataLoader(TensorDataset(*samples(50)), batch_size=32, shuffle=True, drop_last=True)
     model = mlp()
@@ -56,7 +56,7 @@ class Flipped(Dataset[Any]):
         return (image.flip(-1) if torch.rand(()) < 0.5 else image), index % 3
 
 
-@idiom("data", "a Dataset of one's own with transforms, read by workers (num_workers=2)")
+@idiom("data", "a `Dataset` of one's own with transforms, read by workers (`num_workers=2`)")
 def dataset_with_workers() -> None:
     torch.manual_seed(0)
     loader = DataLoader(Flipped(), batch_size=4, num_workers=2)
@@ -72,7 +72,7 @@ class Stream(IterableDataset[Any]):
         yield from zip(x, y, strict=True)
 
 
-@idiom("data", "IterableDataset, or a generator per epoch")
+@idiom("data", "`IterableDataset`, or a generator per epoch")
 def stream() -> None:
     loader = DataLoader(Stream(), batch_size=16)
     model = mlp()
@@ -103,7 +103,7 @@ class Named(nn.Module):
         return output if labels is None else {"loss": F.cross_entropy(logits, labels), **output}
 
 
-@idiom("data", "dictionaries as batches: model(**batch).loss")
+@idiom("data", "dictionaries as batches: `model(**batch).loss`")
 def dictionaries() -> None:
     data = [{"features": x, "labels": y} for x, y in batches(4)]
     model = Named()
@@ -124,7 +124,7 @@ def dictionaries() -> None:
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
-@idiom("data", "Hugging Face: model(input_ids=…, attention_mask=…, labels=…).loss")
+@idiom("data", "`model(input_ids=…, attention_mask=…, labels=…).loss` (Hugging Face)")
 def hugging_face() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
@@ -163,7 +163,7 @@ def hugging_face() -> None:
     np.testing.assert_allclose(scores, expected, rtol=2e-3, atol=2e-4)
 
 
-@idiom("data", "sequences of different lengths: pack_padded_sequence around an LSTM or GRU")
+@idiom("data", "`pack_padded_sequence` around an LSTM or GRU")
 def packed_sequences() -> None:
     class Tagger(nn.Module):
         def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
@@ -192,7 +192,7 @@ def packed_sequences() -> None:
         assert_same(step, other)
 
 
-@idiom("data", "nn.CTCLoss with lengths that change per batch")
+@idiom("data", "`nn.CTCLoss` with lengths that change per batch")
 def ctc() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.LogSoftmax(-1))
@@ -243,7 +243,7 @@ def mixup() -> None:
     assert_same(step, other)
 
 
-@idiom("evaluation", "model.eval(); with torch.no_grad(): … over 50 samples in batches of 32")
+@idiom("evaluation", "`model.eval(); with torch.no_grad(): …` over 50 samples in batches of 32")
 def evaluate_all() -> None:
     x, y = samples(50)
     loader = DataLoader(TensorDataset(x, y), batch_size=32)
@@ -275,7 +275,7 @@ def sklearn_metrics() -> None:
     assert metrics.f1_score(y.numpy(), guess, average="macro") > 0.8
 
 
-@idiom("data", "mse_loss of [32, 1] against [32]", "PyTorch's warning, with your line")
+@idiom("data", "`mse_loss` of [32, 1] against [32]", "PyTorch's warning, with your line")
 def broadcast_loss() -> None:
     model = nn.Linear(8, 1)
     with pytest.warns(UserWarning, match="target size"):
@@ -303,7 +303,7 @@ def wrong_labels() -> None:
         trainer.step(x, y + 5)
 
 
-@idiom("data", "torch.manual_seed for the same result twice", "works; capture(seed=…) starts dropout's numbers")
+@idiom("data", "`torch.manual_seed` for the same result twice", "works; `capture(seed=…)` starts dropout's numbers")
 def seeds() -> None:
     def run(seed: int) -> np.ndarray:
         model = nn.Sequential(mlp(), nn.Dropout(0.5))

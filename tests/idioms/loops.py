@@ -20,7 +20,7 @@ from handheld.run.data import ArrayData
 from idioms.idiom import DEVICE, assert_same, batches, idiom, mlp, samples, torch_loop, twin
 
 
-@idiom("loop", "for x, y in batches: … loss.backward(); optimizer.step()")
+@idiom("loop", "`for x, y in batches: … loss.backward(); optimizer.step()`")
 def custom_loop() -> None:
     data, model = batches(6), mlp()
     other = twin(model)
@@ -32,7 +32,7 @@ def custom_loop() -> None:
     assert_same(step, other)
 
 
-@idiom("loop", "running_loss += loss.item()")
+@idiom("loop", "`running_loss += loss.item()`")
 def logging_the_loss() -> None:
     data, model = batches(4), mlp()
     step = handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.1), data[0])
@@ -50,7 +50,9 @@ def logging_the_loss() -> None:
     assert ours == pytest.approx(sum(theirs), rel=1e-5)
 
 
-@idiom("loop", "a function that calls loss.backward() and optimizer.step() itself", "error: return the loss instead")
+@idiom(
+    "loop", "a function that calls `loss.backward()` and `optimizer.step()` itself", "error: return the loss instead"
+)
 def closure_with_backward() -> None:
     data, model = batches(1), mlp()
     optimizer = SGD(model.parameters(), 0.1)
@@ -66,7 +68,7 @@ def closure_with_backward() -> None:
         handheld.capture(train_step, None, optimizer, data[0], modules=model)
 
 
-@idiom("loop", "def training_step(self, batch, index): … return loss (Lightning)")
+@idiom("loop", "`def training_step(self, batch, index): … return loss` (Lightning)")
 def lightning_module() -> None:
     class Module(nn.Module):
         def __init__(self) -> None:
@@ -91,7 +93,7 @@ def lightning_module() -> None:
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
-@idiom("gradients", "clip_grad_norm_ before optimizer.step()", "works, as capture(clip_norm=…)")
+@idiom("gradients", "`clip_grad_norm_` before `optimizer.step()`", "works, as `capture(clip_norm=…)`")
 def clip_norm() -> None:
     data, model = batches(4), mlp()
     other = twin(model)
@@ -108,7 +110,7 @@ def clip_norm() -> None:
     assert_same(step, other)
 
 
-@idiom("gradients", "clip_grad_value_ before optimizer.step()", "works, as capture(clip_value=…)")
+@idiom("gradients", "`clip_grad_value_` before `optimizer.step()`", "works, as `capture(clip_value=…)`")
 def clip_value() -> None:
     data, model = batches(4), mlp()
     other = twin(model)
@@ -125,7 +127,9 @@ def clip_value() -> None:
     assert_same(step, other)
 
 
-@idiom("gradients", "(loss / 4).backward() four times, then one optimizer.step()", "works, as capture(accumulate=4)")
+@idiom(
+    "gradients", "`(loss / 4).backward()` four times, then one `optimizer.step()`", "works, as `capture(accumulate=4)`"
+)
 def accumulation() -> None:
     data, model = batches(8), mlp()
     other = twin(model)
@@ -141,7 +145,11 @@ def accumulation() -> None:
     assert_same(step, other)
 
 
-@idiom("precision", "with torch.autocast('cpu', torch.bfloat16): …", "warning: computed in float32; precision='half'")
+@idiom(
+    "precision",
+    "`with torch.autocast('cpu', torch.bfloat16): …`",
+    "warning: computed in float32; `plan(precision='half')`",
+)
 def autocast() -> None:
     data, model = batches(2), mlp()
 
@@ -155,7 +163,7 @@ def autocast() -> None:
         assert np.isfinite(float(trainer.step(*data[0])))
 
 
-@idiom("precision", "GradScaler: scaler.scale(loss).backward()", "works, as plan(precision='half')")
+@idiom("precision", "`scaler.scale(loss).backward()` (GradScaler)", "works, as `plan(precision='half')`")
 def grad_scaler() -> None:
     data, model = batches(4), mlp()
     step = handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.1), data[0])
@@ -188,7 +196,7 @@ def keep_best() -> None:
     assert float(loss) == pytest.approx(best, rel=1e-5)
 
 
-@idiom("saving", "torch.save(model.state_dict(), path) after training")
+@idiom("saving", "`torch.save(model.state_dict(), path)` after training")
 def save_state_dict() -> None:
     data, model = batches(4), mlp()
     other = twin(model)
@@ -203,7 +211,7 @@ def save_state_dict() -> None:
     assert_same(step, other, 0)
 
 
-@idiom("saving", "model.load_state_dict(torch.load(path)) before training")
+@idiom("saving", "`model.load_state_dict(torch.load(path))` before training")
 def load_state_dict() -> None:
     data, model = batches(3), mlp(seed=0)
     model.load_state_dict(mlp(seed=7).state_dict())
@@ -229,7 +237,7 @@ def checkpoint_and_resume() -> None:
     assert all(np.array_equal(whole[name], parts[name]) for name in whole)
 
 
-@idiom("saving", "swa_utils.AveragedModel (EMA) updated after each step", "works, after step.copy_to(model)")
+@idiom("saving", "`swa_utils.AveragedModel` (EMA) updated after each step", "works, after `step.copy_to(model)`")
 def averaged_model() -> None:
     data, model = batches(3), mlp()
     other = twin(model)

@@ -30,7 +30,7 @@ def _equal(model: nn.Module, loss: Loss = F.cross_entropy, data: list[Pair] | No
     assert_same(step, other)
 
 
-@idiom("model", "freeze a backbone: p.requires_grad = False")
+@idiom("model", "freeze a backbone: `p.requires_grad = False`")
 def frozen_backbone() -> None:
     model = mlp()
     model[0].requires_grad_(False)
@@ -81,7 +81,7 @@ def lora() -> None:
     _equal(model)
 
 
-@idiom("model", "tied weights: head.weight = embedding.weight")
+@idiom("model", "tied weights: `head.weight = embedding.weight`")
 def tied_weights() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -103,7 +103,7 @@ def batch_norm() -> None:
     _equal(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)))
 
 
-@idiom("model", "torch.compile(model)", "works; captured uncompiled")
+@idiom("model", "`torch.compile(model)`", "works; captured uncompiled")
 def compiled() -> None:
     model, data = mlp(), batches(3)
     other = twin(model)
@@ -116,7 +116,7 @@ def compiled() -> None:
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
-@idiom("model", "torch.utils.checkpoint around a block")
+@idiom("model", "`torch.utils.checkpoint` around a block")
 def activation_checkpointing() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -131,7 +131,7 @@ def activation_checkpointing() -> None:
     _equal(Block())
 
 
-@idiom("model", "a custom autograd.Function")
+@idiom("model", "a custom `autograd.Function`")
 def custom_function() -> None:
     class Double(torch.autograd.Function):
         @staticmethod
@@ -154,7 +154,7 @@ def custom_function() -> None:
     _equal(Model())
 
 
-@idiom("model", "forward hooks, and tensor.register_hook on gradients")
+@idiom("model", "forward hooks, and `tensor.register_hook` on gradients")
 def hooks() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -173,7 +173,7 @@ def hooks() -> None:
     _equal(model)
 
 
-@idiom("model", "if x.mean() > 0: … in forward", "warning with the line; torch.where instead")
+@idiom("model", "`if x.mean() > 0: …` in `forward`", "warning with the line; `torch.where` instead")
 def decision_in_forward() -> None:
     class Decides(nn.Module):
         def __init__(self) -> None:
@@ -188,7 +188,7 @@ def decision_in_forward() -> None:
         handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.1), batches(1)[0])
 
 
-@idiom("model", "print(x.shape) and asserts on shapes in forward")
+@idiom("model", "`print(x.shape)` and asserts on shapes in `forward`")
 def shapes_in_forward() -> None:
     class Asserts(nn.Module):
         def __init__(self) -> None:
@@ -204,7 +204,7 @@ def shapes_in_forward() -> None:
         _equal(Asserts())
 
 
-@idiom("model", "nn.DataParallel(model)", "works; pass model.module to copy_to")
+@idiom("model", "`nn.DataParallel(model)`", "works")
 def data_parallel() -> None:
     model, data = mlp(), batches(3)
     other = twin(model)
@@ -218,7 +218,7 @@ def data_parallel() -> None:
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
-@idiom("loss", "class weights, label smoothing and ignore_index in cross entropy")
+@idiom("loss", "class weights, label smoothing and `ignore_index` in cross entropy")
 def weighted_loss() -> None:
     criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1, ignore_index=0)
     _equal(mlp(), criterion)
@@ -242,7 +242,7 @@ def several_losses() -> None:
     _equal(Heads(), loss)
 
 
-@idiom("loss", "an L1 penalty over model.parameters()")
+@idiom("loss", "an L1 penalty over `model.parameters()`")
 def penalty() -> None:
     model, data = mlp(), batches(4)
     other = twin(model)

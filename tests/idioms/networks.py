@@ -36,7 +36,7 @@ def triplet() -> None:
     assert_same(step, other)
 
 
-@idiom("loss", "distillation from a teacher under torch.no_grad()")
+@idiom("loss", "distillation from a teacher under `torch.no_grad()`")
 def distillation() -> None:
     model, teacher, data = mlp(), mlp(seed=3), batches(3)
     other = twin(model)
@@ -63,7 +63,7 @@ def distillation() -> None:
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
-@idiom("loss", "a gradient penalty: torch.autograd.grad(…, create_graph=True)")
+@idiom("loss", "a gradient penalty: `torch.autograd.grad(…, create_graph=True)`")
 def gradient_penalty() -> None:
     model, data = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), batches(3)
     other = twin(model)
@@ -88,7 +88,7 @@ def gradient_penalty() -> None:
     assert_same(step, other)
 
 
-@idiom("networks", "a GAN: two networks, two optimizers", "works, as two graphs of handheld.Capture")
+@idiom("networks", "a GAN: two networks, two optimizers", "works, as two graphs of `handheld.Capture`")
 def gan() -> None:
     torch.manual_seed(0)
     nets = {"g": nn.Linear(4, 8), "d": nn.Linear(8, 1)}
@@ -123,7 +123,9 @@ def gan() -> None:
             np.testing.assert_allclose(state[f"{name}.{key}"], value.numpy(), rtol=1e-4, atol=1e-5)
 
 
-@idiom("networks", "a target network or an average of weights (DQN, BYOL, EMA)", "works, as Capture.copy(…, weight=…)")
+@idiom(
+    "networks", "a target network or an average of weights (DQN, BYOL, EMA)", "works, as `Capture.copy(…, weight=…)`"
+)
 def target_network() -> None:
     nets = {"online": mlp(), "target": mlp(seed=5)}
     online, target = (twin(net) for net in nets.values())
@@ -148,7 +150,7 @@ def target_network() -> None:
         np.testing.assert_allclose(state[f"target.{name}"], value.numpy(), rtol=2e-5, atol=2e-5)
 
 
-@idiom("networks", "REINFORCE: (-log_prob * reward).mean() on actions taken outside")
+@idiom("networks", "REINFORCE: `(-log_prob * reward).mean()` on actions taken outside")
 def policy_gradient() -> None:
     torch.manual_seed(0)
     data = [(torch.randn(8, 8), torch.randint(3, (8,)), torch.randn(8)) for _ in range(3)]

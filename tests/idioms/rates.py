@@ -42,23 +42,23 @@ def _follow(make: Any, per_step: bool, optimizer: Any = SGD) -> None:
     assert_same(step, other)
 
 
-@idiom("rates", "scheduler.step() once per epoch (StepLR, CosineAnnealingLR, …)")
+@idiom("rates", "`scheduler.step()` once per epoch (`StepLR`, `CosineAnnealingLR`, …)")
 def scheduler_per_epoch() -> None:
     _follow(lambda o: lr_scheduler.StepLR(o, 1, gamma=0.5), False)
     _follow(lambda o: lr_scheduler.CosineAnnealingLR(o, 3), False, Adam)
 
 
-@idiom("rates", "warm-up with LambdaLR, stepped per batch")
+@idiom("rates", "warm-up with `LambdaLR`, stepped per batch")
 def warm_up() -> None:
     _follow(lambda o: lr_scheduler.LambdaLR(o, lambda n: min(1.0, (n + 1) / 8)), True, AdamW)
 
 
-@idiom("rates", "OneCycleLR(optimizer, max_lr, total_steps), stepped per batch")
+@idiom("rates", "`OneCycleLR(optimizer, max_lr, total_steps)`, stepped per batch")
 def one_cycle() -> None:
     _follow(lambda o: lr_scheduler.OneCycleLR(o, 0.2, total_steps=16, cycle_momentum=False), True)
 
 
-@idiom("rates", "ReduceLROnPlateau(optimizer), stepped with the test loss")
+@idiom("rates", "`ReduceLROnPlateau(optimizer)`, stepped with the test loss")
 def plateau() -> None:
     data, test = batches(4), batches(2, seed=5)
     model = mlp()
@@ -70,7 +70,7 @@ def plateau() -> None:
     assert [epoch.rate for epoch in history.epochs] == pytest.approx([0.1, 0.1, 0.05, 0.025])
 
 
-@idiom("rates", "fit with a scheduler object")
+@idiom("rates", "`trainer.fit(…, rate=scheduler)`")
 def scheduler_in_fit() -> None:
     data, model = batches(4), mlp()
     other = twin(model)
@@ -85,7 +85,7 @@ def scheduler_in_fit() -> None:
     assert_same(step, other)
 
 
-@idiom("rates", "for group in optimizer.param_groups: group['lr'] *= 0.1")
+@idiom("rates", "`for group in optimizer.param_groups: group['lr'] *= 0.1`")
 def rate_by_hand() -> None:
     data, model = batches(4), mlp()
     other = twin(model)
@@ -101,7 +101,7 @@ def rate_by_hand() -> None:
     assert_same(step, other)
 
 
-@idiom("rates", "weight_decay changed during training", "error: capture again")
+@idiom("rates", "`weight_decay` changed during training", "error: capture again")
 def hyperparameter_by_hand() -> None:
     data, model = batches(2), mlp()
     optimizer = SGD(model.parameters(), 0.1)

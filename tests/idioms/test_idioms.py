@@ -7,6 +7,21 @@ import pytest
 from idioms import data, loops, models, networks, rates  # noqa: F401 (they fill the table)
 from idioms.idiom import IDIOMS, Idiom
 
+#: The topics of the table, in order, with their titles.
+ORDER = {
+    "loop": "The loop",
+    "data": "Data",
+    "evaluation": "Evaluation",
+    "optimizers": "Optimizers",
+    "rates": "Learning rates",
+    "gradients": "Gradients",
+    "stopping": "Stopping",
+    "saving": "Saving and loading",
+    "model": "Models",
+    "loss": "Losses",
+    "networks": "Several networks",
+    "precision": "Precision",
+}
 #: Idioms that do not work yet.
 PENDING = frozenset(
     [
@@ -43,5 +58,5 @@ def test_idiom(case: Idiom, request: pytest.FixtureRequest) -> None:
 
 
 def test_there_are_at_least_40() -> None:
-    assert len(IDIOMS) >= 40
+    assert len(IDIOMS) >= 40 and {case.topic for case in IDIOMS} == set(ORDER)
     assert len({case.run.__name__ for case in IDIOMS}) == len(IDIOMS)
