@@ -32,15 +32,19 @@ MAX_SLOTS = 1_000_000
 
 def save(step: Step, path: str | Path) -> Path:
     """Write a step file atomically."""
-    _check_values(step.slots, step.values)
+    used = {name for graph in step.graphs.values() for name in graph.slots}
+    only_added = {name for graph in step.added.values() for name in graph.slots} - used
+    slots = {n: s for n, s in step.slots.items() if s.role != "constant" or n not in only_added}
+    values = {name: value for name, value in step.values.items() if name in slots or name not in step.slots}
+    _check_values(slots, values)
     for graph in step.graphs.values():
-        check(graph, step.slots)
+        check(graph, slots)
     content = {
-        "slots": [slot_to_json(slot) for slot in step.slots.values()],
+        "slots": [slot_to_json(slot) for slot in slots.values()],
         "graphs": {name: to_json(graph) for name, graph in step.graphs.items()},
         "meta": value_to_json(dict(step.meta)),
     }
-    return container.write(Path(path), step.values, _metadata("step", content))
+    return container.write(Path(path), values, _metadata("step", content))
 
 
 @paused()

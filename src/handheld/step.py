@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from handheld.device import DeviceCaps
     from handheld.plan.plan import Plan
     from handheld.run.trainer import Trainer
+
+
+class Code(Protocol):
+    """The code that a step was captured from."""
+
+    def add(self, step: Step, kind: str, size: int) -> str:
+        """Adds the graph of a kind (train, evaluate, predict) for another batch size to the step."""
+        ...
 
 
 class Step:
@@ -35,11 +43,19 @@ class Step:
         #: The graphs before fusion, if they were captured in this process. Reports use them to name the op that the
         #: model called instead of a fused kernel.
         self.unfused: Step | None = None
+        #: The code of the step, if it was captured in this process: it can add graphs for other batch sizes.
+        self.code: Code | None = None
+        #: Graphs that the code added for other batch sizes. Step files do not hold them.
+        self.added: dict[str, Graph] = {}
         self._trainer: Trainer | None = None
 
     def __repr__(self) -> str:
         count = sum(s.role == "parameter" for s in self.slots.values())
         return f"<Step {self.meta.get('name', '')}: {', '.join(self.graphs)}; {count} parameters>"
+
+    def graph(self, name: str) -> Graph:
+        """A graph of the step, or one that was added for another batch size."""
+        return self.graphs[name] if name in self.graphs else self.added[name]
 
     def plan(
         self,
@@ -93,7 +109,7 @@ class Step:
         self._sync()
         values = {name: value.copy() for name, value in self.values.items()}
         other = Step(self.slots, values, self.graphs, self.meta)
-        other.unfused = self.unfused
+        other.unfused, other.code, other.added = self.unfused, self.code, dict(self.added)
         return other
 
     def _sync(self) -> None:

@@ -49,6 +49,11 @@ class Counters:
     bindings: int = 0
     builds: int = 0
 
+    def add(self, other: Counters) -> None:
+        """Adds the counts of an earlier session."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
     def __sub__(self, other: Counters) -> Counters:
         now, before = dataclasses.asdict(self), dataclasses.asdict(other)
         return Counters(**{k: now[k] - before[k] for k in now})

@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,7 @@ from handheld.frontend.reading import Frozen, check_ranges, watched
 from handheld.frontend.record import Recorder
 from handheld.frontend.recurrent import single_op_recurrence
 from handheld.frontend.replaced import replaced_functions
+from handheld.frontend.sizes import Code, Recipe
 from handheld.frontend.state import StateBuilder
 from handheld.frontend.tables import LOWERINGS  # noqa: F401 (filled by this import)
 from handheld.frontend.tested import warn_untested
@@ -88,6 +89,8 @@ class Capture:
         self.frozen: dict[str, tuple[Frozen, ...]] = {}
         self._unfused: dict[str, Graph] = {}
         self._optimizers: dict[int, Optimizer] = {}
+        #: How the first graph of each kind was recorded. `train` and `train@18` are of one kind.
+        self.recipes: dict[str, Recipe] = {}
 
     def train(
         self,
@@ -104,6 +107,8 @@ class Capture:
         arguments.check_optimizer(optimizer)
         arguments.check_clipping(clip_norm, clip_value, accumulate)
         arguments.check_batch(batch, 1)
+        options = {"clip_norm": clip_norm, "clip_value": clip_value, "accumulate": accumulate}
+        self._remember(name, lambda b, n: self.train(fn, optimizer, b, n, **options), batch)  # type: ignore[arg-type]
         owner = self._optimizer(optimizer, name)
         update = _Update(owner, clip_norm, clip_value, accumulate)
         if accumulate > 1:
@@ -113,7 +118,8 @@ class Capture:
 
     def evaluate(self, fn: Closure, batch: object, name: str = "evaluate") -> Capture:
         """Records a forward pass in eval mode. It updates no parameter."""
-        with self._eval_mode(), torch.no_grad():
+        self._remember(name, lambda b, n: self.evaluate(fn, b, n), batch)
+        with self.eval_mode(), torch.no_grad():
             self._record(name, fn, batch, None)
         return self
 
@@ -156,6 +162,7 @@ class Capture:
         step = Step(keep, values, self.graphs, meta)
         rest = {n: v for n, v in self.state.values.items() if n not in keep or keep[n].role == "constant"}
         step.unfused = Step(self.state.slots, rest, self._unfused)
+        step.code = Code(self)
         if frozen == "error":
             check_frozen(step, "capture(..., frozen='accept')")
         warn(step, frozen == "warn")
@@ -320,12 +327,40 @@ class Capture:
                 logger.setLevel(level)
 
     @contextmanager
-    def _eval_mode(self) -> Iterator[None]:
-        modes = {m: m.training for module in self.modules.values() for m in module.modules()}
+    def modes(self, wanted: Mapping[nn.Module, bool]) -> Iterator[None]:
+        """While active, each module is in training mode (True) or eval mode (False)."""
+        before = {module: module.training for module in self._all_modules()}
         try:
-            for module in self.modules.values():
-                module.eval()
+            for module, training in wanted.items():
+                module.training = training
             yield
         finally:
-            for module, training in modes.items():
+            for module, training in before.items():
                 module.training = training
+
+    def eval_mode(self) -> AbstractContextManager[None]:
+        return self.modes(dict.fromkeys(self._all_modules(), False))
+
+    def _all_modules(self) -> list[nn.Module]:
+        return [part for module in self.modules.values() for part in module.modules()]
+
+    # ── other batch sizes ─────────────────────────────────────────────────────────────────────
+
+    def _remember(self, name: str, record: Callable[[Any, str], object], batch: object) -> None:
+        modes = {module: module.training for module in self._all_modules()}
+        self.recipes.setdefault(name.partition("@")[0], Recipe(record, batch, modes))
+
+    def give(self, step: Step, names: Sequence[str]) -> None:
+        """Adds graphs that were recorded after `step` was made to it, with the slots that are new to it."""
+        for name in names:
+            graph = self.graphs[name]
+            for slot in graph.slots:
+                if slot not in step.slots:
+                    step.slots[slot] = self.state.slots[slot]
+                    step.values[slot] = self.state.values[slot].reshape(self.state.slots[slot].shape)
+            step.added[name] = graph
+            if step.unfused is not None:
+                step.unfused.slots.update({s: self.state.slots[s] for s in self._unfused[name].slots})
+                constants = {s: v for s, v in self.state.values.items() if self.state.slots[s].role == "constant"}
+                step.unfused.values.update(constants)
+                step.unfused.graphs[name] = self._unfused[name]

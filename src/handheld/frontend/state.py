@@ -150,6 +150,10 @@ class StateBuilder:
             self.add(f"constant.{count}", tensor, "constant")
         return self._by_key[key]
 
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Returns whether the tensor has a slot."""
+        return tensor_key(tensor) in self._by_key
+
     def owner(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Returns the parameter or buffer that a tensor is a view of, or None. A registered tensor is no view."""
         storage = tensor.untyped_storage()._cdata

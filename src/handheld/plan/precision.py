@@ -31,7 +31,7 @@ def prepare(
     graphs: list[Graph] = []
     tables: Tables = {}
     for name in names:
-        graph = step.graphs[name]
+        graph = step.graph(name)
         if precision == "float32":
             graphs.append(check(without_scale(graph), step.slots))
             continue

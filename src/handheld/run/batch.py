@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,34 +26,52 @@ def batch_sizes(names: Iterable[str], kind: str) -> dict[int, str]:
 
 
 def choose_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, ...]) -> str:
-    """The graph of a kind (train, evaluate, predict) that was captured for this batch."""
+    """The graph of a kind (train, evaluate, predict) for this batch. If none fits, `check_batch` will say why."""
+    name = fitting_graph(graphs, kind, batch)
+    if name is not None:
+        return name
     sizes = batch_sizes(graphs, kind)
     if kind in graphs or not sizes:
         return kind
-    named = batch[0] if len(batch) == 1 and isinstance(batch[0], Mapping) else None
-    shapes: list[tuple[int, ...]] = []
-    for name in sizes.values():
-        graph = graphs[name].graph
-        values: Sequence[Any] = batch
-        if named is not None:
-            values = [named.get(given.name) for given in graph.inputs]
-        shapes = [tuple(np.shape(value)) for value in values]
-        if shapes == [graph.tensors[given.tensor].shape for given in graph.inputs]:
-            return name
+    shapes = [tuple(np.shape(value)) for value in _values(batch)]
     size = next((s[0] for s in shapes if s), 0)
     if size in sizes:
-        return sizes[size]  # check_batch reports what else does not fit.
+        return sizes[size]
     raise BatchError(
         f"a batch of {size} fits no {kind} graph; the step has batches of "
         f"{', '.join(map(str, sizes))}. Try: handheld package --batch {size}"
     )
 
 
-def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> list[np.ndarray]:
-    """The batch in the graph's order and types. Raises BatchError with what does not fit.
+def fitting_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, ...]) -> str | None:
+    """The graph of a kind whose inputs have exactly the shapes of this batch, or None."""
+    for name in (kind, *batch_sizes(graphs, kind).values()):
+        if name in graphs:
+            graph = graphs[name].graph
+            values = _by_name(graph, batch)
+            if values is not None and [tuple(np.shape(v)) for v in values] == input_shapes(graph):
+                return name
+    return None
 
-    If `own` is false, an array that needs no conversion is returned without a copy.
-    """
+
+def input_shapes(graph: Graph) -> list[tuple[int, ...]]:
+    return [graph.tensors[given.tensor].shape for given in graph.inputs]
+
+
+def _values(batch: tuple[Any, ...]) -> list[Any]:
+    return list(batch[0].values()) if len(batch) == 1 and isinstance(batch[0], Mapping) else list(batch)
+
+
+def _by_name(graph: Graph, batch: tuple[Any, ...]) -> list[Any] | None:
+    """The values of the batch in the order of the graph's inputs, or None if there are others."""
+    try:
+        return in_order(graph, batch)
+    except BatchError:
+        return None
+
+
+def in_order(graph: Graph, batch: tuple[Any, ...]) -> list[Any]:
+    """The values of the batch in the order of the graph's inputs."""
     names = [given.name for given in graph.inputs]
     if len(batch) == 1 and isinstance(batch[0], Mapping):
         missing = [n for n in names if n not in batch[0]]
@@ -62,9 +80,18 @@ def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> li
         batch = tuple(batch[0][n] for n in names)
     if len(batch) != len(names):
         raise BatchError(f"graph {graph.name!r} takes {len(names)} tensors ({', '.join(names)}), not {len(batch)}")
+    return list(batch)
+
+
+def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> list[np.ndarray]:
+    """The batch in the graph's order and types. Raises BatchError with what does not fit.
+
+    If `own` is false, an array that needs no conversion is returned without a copy.
+    """
+    values = in_order(graph, batch)
     ranges = graph.ranges
     arrays = []
-    for given, value in zip(graph.inputs, batch, strict=True):
+    for given, value in zip(graph.inputs, values, strict=True):
         name, tensor = given.name, graph.tensors[given.tensor]
         array = _array(value, name, given.torch_dtype)
         if array.shape != tensor.shape:

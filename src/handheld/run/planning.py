@@ -43,7 +43,7 @@ def plan_step(
     device = canonical(device)
     caps = describe(device) if caps is None else caps
     names = list(step.graphs) if graphs is None else list(graphs)
-    missing = [n for n in names if n not in step.graphs]
+    missing = [n for n in names if n not in step.graphs and n not in step.added]
     if missing or not names:
         raise PlanError(f"the step has no graph {missing or '(none named)'}; it has {', '.join(step.graphs)}")
     if naive and precision != "float32":

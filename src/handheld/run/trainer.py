@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Real
@@ -17,9 +17,11 @@ from handheld.collector import paused
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import DTYPES
 from handheld.passes.scale import GOOD, SCALE, SKIPPED, SMALLEST
-from handheld.run.batch import check_batch, choose_graph
+from handheld.run.batch import check_batch, fitting_graph
 from handheld.run.checkpoint import by_slot
 from handheld.run.loop import fit
+from handheld.run.pieces import run_pieces
+from handheld.run.sizes import add_sizes, own_graph
 from handheld.step import named_state
 
 if TYPE_CHECKING:
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
 class Loss:
     """The loss of a step. It is read from the device when its value is used."""
 
-    def __init__(self, pending: Pending) -> None:
-        self._pending: Pending | None = pending
-        self._value = float("nan")
+    def __init__(self, pending: Pending | None, value: float = float("nan"), note: str = "") -> None:
+        self._pending = pending
+        self._value = value
+        #: Which samples the loss does not cover, and why; "" if it covers all of them.
+        self.note = note
 
     def __float__(self) -> float:
         if self._pending is not None:
@@ -89,10 +93,16 @@ class Trainer:
         if before is not None and not before.closed:
             before.close()
             before._replaced = True
+        self._options = options
         self.session: Session = open_session(plan, **options)
         #: Number of batches whose gradients are summed but not yet applied (gradient accumulation).
         self.micro = 0
-        self._last = ""
+        #: The graph that ran last.
+        self.last = ""
+        #: The graphs whose samples do not influence each other, as far as that was tried (pieces.py).
+        self.by_sample: set[str] = set()
+        #: Why a graph cannot be had for a batch size: (kind, size) -> reason.
+        self.refused: dict[tuple[str, int], str] = {}
         #: Is told when steps begin and end (profile/profiler.py).
         self.observer: Observer | None = None
         plan.step._trainer = self
@@ -107,12 +117,39 @@ class Trainer:
         return loss
 
     def next_graph(self, *batch: Any) -> str:
-        """The graph that `step` would run on this batch."""
-        name = choose_graph(self.plan.graphs, "train", batch)
+        """The graph that `step` would run on this batch. A batch of another size gets its own graph if the code of
+        the step is at hand."""
+        name = fitting_graph(self.plan.graphs, "train", batch) or own_graph(self, batch)
         if f"{name}.accumulate" in self.plan.graphs:
             every = self.plan.graphs[name].graph.notes.get("accumulate", 1)
             return name if (self.micro + 1) % every == 0 else f"{name}.accumulate"
         return name
+
+    def add_sizes(self, kind: str, sizes: Iterable[int]) -> str:
+        """Add the graphs of a kind (train, evaluate, predict) for other batch sizes, and keep the state.
+
+        They come from the step, or from its code if it was captured in this process. Returns "", or why one of
+        the sizes cannot be added.
+        """
+        self._open()
+        return add_sizes(self, kind, list(sizes))
+
+    def reopen(self, graphs: Sequence[str]) -> None:
+        """Make the plan again with other graphs of the step, and continue from the state of now."""
+        self._open()
+        before, counters = self.plan, self.session.counters
+        plan = before.again(graphs=list(graphs))
+        self.sync()
+        self.session.close()
+        try:
+            self.session = open_session(plan, **self._options)
+            self.plan = plan
+        except HandheldError:
+            self.session = open_session(before, **self._options)
+            raise
+        finally:
+            self.last = ""
+            self.session.counters.add(counters)
 
     def run(self, graph: str, *batch: Any) -> Loss:
         """Run a graph once, by its name: `train`, `evaluate`, a GAN's `d` or `g`."""
@@ -129,7 +166,7 @@ class Trainer:
         for given, array in zip(plan.inputs, check_batch(plan, batch, own=False), strict=True):
             self.session.upload(graph, given.tensor, array)
         self.session.run(graph)
-        self._last = graph
+        self.last = graph
         if plan.outputs and plan.outputs[0].name == "loss":
             return Loss(self.session.download(graph, plan.outputs[0].view.tensor))
         return Loss(_Nan())
@@ -137,29 +174,35 @@ class Trainer:
     def outputs(self) -> dict[str, np.ndarray]:
         """The outputs of the last run except the loss, under the names of the model's outputs."""
         self._open()
-        if not self._last:
+        if not self.last:
             raise HandheldError(
                 "nothing was run yet, so there are no outputs. Try: "
                 "trainer.evaluate(*batch), or trainer.run(graph, *batch)"
             )
-        graph = self.plan.graphs[self._last].graph
+        graph = self.plan.graphs[self.last].graph
         outputs = {}
         for shown in graph.outputs:
             if shown.name != "loss":
-                value = self.session.read_tensor(self._last, shown.view.tensor).reshape(shown.view.shape)
+                value = self.session.read_tensor(self.last, shown.view.tensor).reshape(shown.view.shape)
                 # Integers have 32 bits on the device, even if they have 64 in the model.
                 outputs[shown.name] = value.astype(shown.torch_dtype) if "int" in shown.torch_dtype else value
         return outputs
 
     def evaluate(self, *batch: Any) -> tuple[Loss, dict[str, np.ndarray]]:
-        """Loss and outputs in eval mode. Changes no state."""
-        name = choose_graph(self.plan.graphs, "evaluate", batch)
-        return self.run(name, *batch), self.outputs()
+        """Loss and outputs of any number of samples in eval mode. Changes no state.
+
+        The loss is the mean over the samples. If it cannot cover all of them, its `note` says so; this happens only
+        with a step file, whose last and smaller batch is filled up.
+        """
+        result = run_pieces(self, "evaluate", batch)
+        if isinstance(result.loss, Loss):
+            return result.loss, result.outputs
+        note = f"the loss covers {result.covered} of {result.samples} samples: {result.why}" if result.why else ""
+        return Loss(None, result.loss, note), result.outputs
 
     def predict(self, *inputs: Any) -> Any:
-        """The model's outputs in eval mode: one array, or a dict if there are several."""
-        self.run(choose_graph(self.plan.graphs, "predict", inputs), *inputs)
-        outputs = self.outputs()
+        """The model's outputs for any number of samples in eval mode: one array, or a dict if there are several."""
+        outputs = run_pieces(self, "predict", inputs).outputs
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     fit = fit

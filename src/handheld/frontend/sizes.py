@@ -1,0 +1,105 @@
+"""Captures graphs of a step for other batch sizes, from the code that the step was captured from.
+
+A graph has one batch size. While the code is at hand, the last and smaller batch of a data set gets its own graph
+(`train@18`) over the same state. The example batch of the first capture gives the types and the other dimensions;
+its samples are repeated or left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from handheld.errors import CaptureError, HandheldError
+
+if TYPE_CHECKING:
+    from handheld.frontend.capture import Capture
+    from handheld.step import Step
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a graph was recorded: `record(batch, name)` records it again."""
+
+    record: Callable[[Any, str], object]
+    batch: object
+    #: Whether each module was in training mode.
+    modes: Mapping[nn.Module, bool]
+
+
+class Code:
+    """The code of a step, which can be captured again. It belongs to this process and is not part of a step file."""
+
+    def __init__(self, builder: Capture) -> None:
+        self._builder = builder
+
+    def add(self, step: Step, kind: str, size: int) -> str:
+        """Adds the graph of a kind (train, evaluate, predict) for another batch size, and returns its name.
+
+        Raises CaptureError if the code does not run with this batch size, or is no longer as it was.
+        """
+        builder, name = self._builder, f"{kind}@{size}"
+        recipe = builder.recipes.get(kind)
+        if recipe is None:
+            raise CaptureError(f"no code of graph {kind!r} is at hand. Try: handheld package --batch {size}")
+        if name not in builder.graphs:
+            self._check_same()
+            try:
+                with builder.modes(recipe.modes):
+                    recipe.record(resized(recipe.batch, size), name)
+            except HandheldError as error:
+                raise CaptureError(f"graph {kind!r} cannot be captured for a batch of {size}: {error}") from error
+            except Exception as error:  # The user's code may raise anything.
+                first_line = str(error).strip().partition("\n")[0]
+                raise CaptureError(
+                    f"graph {kind!r} cannot be captured for a batch of {size}: {type(error).__name__}: {first_line}"
+                ) from error
+        self._check_names(kind, name)
+        builder.give(step, [n for n in builder.graphs if n in (name, f"{name}.accumulate")])
+        return name
+
+    def _check_same(self) -> None:
+        """Raises CaptureError if the model has other tensors than when it was captured."""
+        state = self._builder.state
+        for prefix, module in self._builder.modules.items():
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if not tensor.is_complex() and not state.knows(tensor):
+                    raise CaptureError(
+                        f"{prefix}{'.' if prefix else ''}{name} is another tensor than when the model was captured, so "
+                        "no graph for another batch size can be added. Try: capture the model again"
+                    )
+
+    def _check_names(self, kind: str, name: str) -> None:
+        """Raises CaptureError if the graph has other inputs or outputs than the first one of its kind."""
+        graphs = self._builder.graphs
+        first = next(graph for n, graph in graphs.items() if n.partition("@")[0] == kind)
+        for what in ("inputs", "outputs"):
+            old, new = ([value.name for value in getattr(graph, what)] for graph in (first, graphs[name]))
+            if old != new:
+                raise CaptureError(
+                    f"graph {name!r} has the {what} {', '.join(new)}; {first.name!r} has {', '.join(old)}. "
+                    f"Try: a model whose {what} do not depend on the batch size"
+                )
+
+
+def resized(batch: object, size: int) -> object:
+    """The batch with its samples repeated or cut to `size`. Tensors without the dimension of samples stay."""
+    leaves, spec = pytree.tree_flatten(batch)
+    rows = next((leaf.shape[0] for leaf in leaves if getattr(leaf, "ndim", 0)), 0)
+    return pytree.tree_unflatten([_rows(leaf, rows, size) for leaf in leaves], spec)
+
+
+def _rows(leaf: Any, rows: int, size: int) -> Any:
+    if not getattr(leaf, "ndim", 0) or leaf.shape[0] != rows:
+        return leaf
+    chosen = np.arange(size) % rows
+    if isinstance(leaf, np.ndarray):
+        return leaf[chosen]
+    with torch.no_grad():
+        return leaf.detach()[torch.from_numpy(chosen).to(leaf.device)].requires_grad_(leaf.requires_grad)

@@ -1,0 +1,99 @@
+"""The batch sizes of a trainer's graphs, and how graphs for other sizes are added while it runs.
+
+Other graphs come from the step (a step file may hold several sizes) or from its code, which captures them
+(frontend/sizes.py). The plan is then made again, and the state is carried over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from handheld.errors import BatchError, HandheldError
+from handheld.graph.graph import Graph
+from handheld.run.batch import batch_sizes, choose_graph, in_order, input_shapes
+
+if TYPE_CHECKING:
+    from handheld.plan.plan import GraphPlan
+    from handheld.run.trainer import Trainer
+
+#: How many graphs of other batch sizes a plan may have of each kind.
+MOST = 8
+
+
+def rows(graph: Graph) -> int:
+    """The batch size of a graph: the first dimension of its first input that has one; 0 without one."""
+    return next((shape[0] for shape in input_shapes(graph) if shape), 0)
+
+
+def sizes_of(graphs: Mapping[str, GraphPlan], kind: str) -> dict[int, str]:
+    """The batch sizes of all planned graphs of a kind, smallest first."""
+    names = [name for name in (kind, *batch_sizes(graphs, kind).values()) if name in graphs]
+    return dict(sorted((rows(graphs[name].graph), name) for name in names))
+
+
+def samples_in(graph: Graph, batch: tuple[Any, ...]) -> int | None:
+    """The number of samples of a batch that fits the graph except for that number, or None if it does not."""
+    size, found = rows(graph), set[int]()
+    try:
+        values = in_order(graph, batch)
+    except BatchError:
+        return None
+    for value, shape in zip(values, input_shapes(graph), strict=True):
+        given = tuple(np.shape(value))
+        if shape[:1] == (size,) and len(given) == len(shape) and given[1:] == shape[1:]:
+            found.add(given[0])
+        elif given != shape:
+            return None
+    return found.pop() if len(found) == 1 else None
+
+
+def own_graph(trainer: Trainer, batch: tuple[Any, ...]) -> str:
+    """The training graph for a batch of another size, which is added. Raises BatchError if that is not possible."""
+    graphs = trainer.plan.graphs
+    sizes = sizes_of(graphs, "train")
+    count = samples_in(graphs[next(iter(sizes.values()))].graph, batch) if sizes else None
+    if not count:
+        return choose_graph(graphs, "train", batch)  # Running it raises the error that says what does not fit.
+    problem = add_sizes(trainer, "train", [count])
+    if problem:
+        known = ", ".join(map(str, sizes))
+        raise BatchError(f"the batch has {count} samples; the plan has training graphs for {known}. {problem}")
+    return sizes_of(trainer.plan.graphs, "train")[count]
+
+
+def add_sizes(trainer: Trainer, kind: str, sizes: Sequence[int]) -> str:
+    """`Trainer.add_sizes`."""
+    known, refused = sizes_of(trainer.plan.graphs, kind), trainer.refused
+    wanted = [size for size in dict.fromkeys(sizes) if size not in known]
+    added: list[str] = []
+    for size in wanted:
+        if (kind, size) not in refused:
+            try:
+                added += _graphs(trainer, kind, size, len(known) + len(added))
+            except HandheldError as error:
+                refused[kind, size] = str(error)
+    try:
+        if added:
+            trainer.reopen([*trainer.plan.graphs, *added])
+    except HandheldError as error:
+        refused |= dict.fromkeys(((kind, size) for size in wanted), str(error))
+    return next((refused[kind, size] for size in wanted if (kind, size) in refused), "")
+
+
+def _graphs(trainer: Trainer, kind: str, size: int, known: int) -> list[str]:
+    """The names of the graphs of a kind for a batch size, from the step or from its code."""
+    step = trainer.plan.step
+    names = [name for name in (kind, *batch_sizes(step.graphs, kind).values()) if name in step.graphs]
+    own = [name for name in names if rows(step.graphs[name]) == size]
+    if not own and step.code is None:
+        raise BatchError(f"Try: handheld package --batch {size}, or batches of a size that the step has")
+    if trainer.observer is not None:
+        raise BatchError("No graph can be added during a profile. Try: batches of one size")
+    if known > MOST:
+        raise BatchError(f"The plan already has graphs for {MOST} other sizes. Try: batches of fewer sizes")
+    name = own[0] if own or step.code is None else step.code.add(step, kind, size)
+    with_sums = f"{name}.accumulate"
+    return [name, *([with_sums] if with_sums in step.graphs or with_sums in step.added else [])]
