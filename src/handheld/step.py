@@ -14,6 +14,7 @@ from handheld.graph.graph import Graph, Slot
 
 if TYPE_CHECKING:
     from handheld.device import DeviceCaps
+    from handheld.live_optimizer import LiveOptimizer
     from handheld.plan.plan import Plan
     from handheld.run.trainer import Trainer
 
@@ -47,6 +48,9 @@ class Step:
         self.code: Code | None = None
         #: Graphs that the code added for other batch sizes. Step files do not hold them.
         self.added: dict[str, Graph] = {}
+        #: The optimizers of this process that the step was captured with, by the name of their slots. A trainer follows
+        #: their learning rates. A step file does not hold them.
+        self.optimizers: dict[str, LiveOptimizer] = {}
         self._trainer: Trainer | None = None
 
     def __repr__(self) -> str:
@@ -110,6 +114,7 @@ class Step:
         values = {name: value.copy() for name, value in self.values.items()}
         other = Step(self.slots, values, self.graphs, self.meta)
         other.unfused, other.code, other.added = self.unfused, self.code, dict(self.added)
+        other.optimizers = {name: live.copy() for name, live in self.optimizers.items()}
         return other
 
     def _sync(self) -> None:

@@ -49,6 +49,7 @@ from handheld.frontend.values import constant
 from handheld.graph.check import check
 from handheld.graph.dtypes import F32
 from handheld.graph.graph import Graph, GraphInput, GraphOutput, View
+from handheld.live_optimizer import LiveOptimizer
 from handheld.module_paths import follow_modules
 from handheld.passes.pipeline import optimize
 from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
@@ -91,6 +92,7 @@ class Capture:
         self._optimizers: dict[int, Optimizer] = {}
         #: How the first graph of each kind was recorded. `train` and `train@18` are of one kind.
         self.recipes: dict[str, Recipe] = {}
+        self._live: dict[str, LiveOptimizer] = {}
 
     def train(
         self,
@@ -163,6 +165,9 @@ class Capture:
         rest = {n: v for n, v in self.state.values.items() if n not in keep or keep[n].role == "constant"}
         step.unfused = Step(self.state.slots, rest, self._unfused)
         step.code = Code(self)
+        for name, live in self._live.items():
+            live.end_capture()
+            step.optimizers[name] = live.copy()
         if frozen == "error":
             check_frozen(step, "capture(..., frozen='accept')")
         warn(step, frozen == "warn")
@@ -174,6 +179,7 @@ class Capture:
         if id(optimizer) not in self._optimizers:
             name = "optimizer" if not self._optimizers else f"optimizer_{graph}"
             self._optimizers[id(optimizer)] = Optimizer(optimizer, self.state, name)
+            self._live[name] = LiveOptimizer(optimizer, name)
         return self._optimizers[id(optimizer)]
 
     def _record(self, name: str, fn: Closure, batch: object, update: _Update | None) -> None:

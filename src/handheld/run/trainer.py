@@ -163,6 +163,9 @@ class Trainer:
 
     def _run(self, graph: str, batch: tuple[Any, ...]) -> Loss:
         plan = self.plan.graphs[graph].graph
+        for optimizer, live in self.plan.step.optimizers.items():
+            if live.counter in plan.slots:
+                self.follow(optimizer)
         for given, array in zip(plan.inputs, check_batch(plan, batch, own=False), strict=True):
             self.session.upload(graph, given.tensor, array)
         self.session.run(graph)
@@ -255,7 +258,20 @@ class Trainer:
     def rates(self, optimizer: str | None = None) -> list[float]:
         """The learning rates of an optimizer, one per parameter group."""
         self._open()
-        return [float(self.session.read_slot(name)) for name in self._rate_slots(optimizer)]
+        slots = self._rate_slots(optimizer)
+        self.follow(slots[0].rpartition(".lr.")[0])
+        return [float(self.session.read_slot(name)) for name in slots]
+
+    def follow(self, optimizer: str) -> dict[str, float]:
+        """Copy what a scheduler changed in the PyTorch optimizer to the device; `step` and `run` do it by themselves.
+
+        Returns the slots that changed. A step file has no PyTorch optimizer to follow.
+        """
+        live = self.plan.step.optimizers.get(optimizer)
+        changed = live.changes() if live is not None else {}
+        for slot, value in changed.items():
+            self.session.write_slot(slot, np.array(value, np.float32))
+        return changed
 
     def _rate_slots(self, optimizer: str | None) -> list[str]:
         """The slots of an optimizer's rates, one per group. `optimizer` is its own name or a graph's

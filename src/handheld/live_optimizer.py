@@ -1,0 +1,177 @@
+"""The optimizer object that a step was captured with, watched for changes. Needs no PyTorch.
+
+Code that trains in the process that captured the step keeps its PyTorch optimizer. A scheduler, or the user,
+changes the learning rates in `optimizer.param_groups`; the trainer copies them to the device before the next
+training step. Every other change would be ignored by the captured step, so it is an error.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from handheld.errors import HandheldError
+
+#: Steps between two looks at every parameter of the optimizer. Looking costs about 30 ns per parameter.
+LOOK = 16
+#: Entries of a parameter group that do not change what the optimizer computes: notes of schedulers, and the
+#: choice of an implementation.
+_NOTES = {"params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
+IGNORED = _NOTES | {"foreach", "fused", "capturable", "differentiable"}
+
+Group = Mapping[str, Any]
+
+
+class TorchOptimizer(Protocol):
+    """What is used of a `torch.optim.Optimizer`."""
+
+    param_groups: list[dict[str, Any]]
+    state: Any
+    defaults: dict[str, Any]
+
+
+class LiveOptimizer:
+    """An optimizer of this process, and what was last seen of it.
+
+    It is held weakly: if nobody else keeps the optimizer, nothing can change it, and its memory is free.
+    """
+
+    def __init__(self, optimizer: TorchOptimizer, name: str, moving: Sequence[str] = ()) -> None:
+        self._optimizer = weakref.ref(optimizer, self._gone)
+        self.name = name
+        #: The slot that counts its steps. The graphs that have it update with this optimizer.
+        self.counter = f"{name}.step"
+        #: Hyperparameters besides the rate that may change, because the step reads them from slots.
+        self.moving = frozenset(moving)
+        own = type(optimizer).__module__.partition(".")[0] == "torch"
+        # Optimizers of PyTorch compute with the entries in `defaults` only; another one may read any entry.
+        keys = optimizer.defaults.keys() if own else {key for group in optimizer.param_groups for key in group}
+        self._keys = sorted(keys - IGNORED)
+        self._seen = _copy(optimizer)
+        self._state: object = None
+        self._trained: list[bool] = []
+        self._wait = 0
+        self.end_capture()
+
+    def _gone(self, _: object) -> None:
+        self._seen.clear()  # It keeps parameters alive.
+        self._state = None
+
+    def end_capture(self) -> None:
+        """Take the parameters as they are now. The user's code may have changed requires_grad during the capture."""
+        optimizer = self.optimizer
+        if optimizer is not None:
+            self._state, self._trained = optimizer.state, _trained(optimizer)
+
+    @property
+    def optimizer(self) -> TorchOptimizer | None:
+        """The PyTorch optimizer, or None if it no longer exists."""
+        return self._optimizer()
+
+    def copy(self) -> LiveOptimizer:
+        """Watches the same optimizer for another trainer."""
+        other = copy.copy(self)
+        other._seen = [dict(group) for group in self._seen]
+        if self.optimizer is not None:
+            other._optimizer = weakref.ref(self.optimizer, other._gone)
+        return other
+
+    def forget_rates(self) -> None:
+        """Makes `changes` return every rate, also those that did not change."""
+        for group in self._seen:
+            group["lr"] = None
+
+    def changes(self) -> dict[str, float]:
+        """The slots whose values changed since the last call, with their new values. Called before every step."""
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return {}
+        if self._wait:
+            self._wait -= 1
+        else:
+            self._check_parameters(optimizer)
+        if optimizer.param_groups == self._seen and optimizer.state is self._state:
+            return {}
+        return self._look(optimizer)
+
+    def _look(self, optimizer: TorchOptimizer) -> dict[str, float]:
+        self._check_state(optimizer)
+        groups, changed = optimizer.param_groups, dict[str, float]()
+        if len(groups) != len(self._seen):
+            raise HandheldError(
+                f"the optimizer has {len(groups)} parameter groups; it had {len(self._seen)} when the step was "
+                f"captured, and only those are trained. {_AGAIN}"
+            )
+        for number, (group, seen) in enumerate(zip(groups, self._seen, strict=True)):
+            for key in self._keys:
+                now, before = _plain(group.get(key)), seen.get(key)
+                if now != before:
+                    if key != "lr" and key not in self.moving:
+                        raise HandheldError(_not_captured(key, before, now, group))
+                    if not 0 <= now < 2.0**128:
+                        raise HandheldError(f"{key} of the optimizer is {now}; it must be a finite number, 0 or more")
+                    changed[f"{self.name}.{key}.{number}"] = float(now)
+        self._seen = _copy(optimizer)
+        return changed
+
+    def _check_state(self, optimizer: TorchOptimizer) -> None:
+        """Values that were loaded into the optimizer after the capture would have no effect."""
+        if optimizer.state is not self._state:
+            if optimizer.state:
+                raise HandheldError(
+                    "optimizer.load_state_dict was called after the capture; the trainer does not see the loaded "
+                    "values. Try: load before handheld.capture, or trainer.load(values) with those of trainer.state()"
+                )
+            self._state = optimizer.state
+
+    def _check_parameters(self, optimizer: TorchOptimizer) -> None:
+        # PyTorch's schedulers warn if the optimizer was never stepped. The trainer steps in its place.
+        optimizer._opt_called = True  # type: ignore[attr-defined]
+        now, before = _trained(optimizer), self._trained
+        if now != before and len(optimizer.param_groups) == len(self._seen):
+            what = (
+                f"requires_grad of {sum(a != b for a, b in zip(now, before, strict=True))} parameters changed"
+                if len(now) == len(before)
+                else f"the optimizer got {len(now) - len(before)} more parameters"
+            )
+            raise HandheldError(f"{what} after the step was captured, which fixed what is trained. {_AGAIN}")
+        self._wait = LOOK - 1
+
+
+#: How a user goes on after the set of trained parameters changed.
+_AGAIN = (
+    "Try: step.copy_to(model), then handheld.capture again, which takes the trained values; momentum and averages "
+    "start anew"
+)
+
+
+def _copy(optimizer: TorchOptimizer) -> list[dict[str, Any]]:
+    """The groups as they are now. Lists of parameters stay the same object, so that comparing them is quick."""
+    return [
+        {key: value if key == "params" else _plain(value) for key, value in group.items()}
+        for group in optimizer.param_groups
+    ]
+
+
+def _trained(optimizer: TorchOptimizer) -> list[bool]:
+    return [p.requires_grad for group in optimizer.param_groups for p in group["params"]]
+
+
+def _plain(value: Any) -> Any:
+    """A value that does not change when the optimizer's own does: tensors become numbers."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_plain(item) for item in value)
+    item: Callable[[], Any] | None = getattr(value, "item", None)
+    return value if item is None else item()
+
+
+def _not_captured(key: str, before: object, now: object, group: Group) -> str:
+    text = f"{key} of the optimizer is {now}; it was {before} when the step was captured, and is fixed since then"
+    if key in ("momentum", "betas") and "max_momentum" in group:
+        return (
+            f"{text}. The scheduler changes it. Try: cycle_momentum=False, or make the scheduler before "
+            "handheld.capture"
+        )
+    return f"{text}. Only learning rates can change. Try: set {key} before handheld.capture, or capture again"
