@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from handheld import container, package, suite
+from handheld.callers import standing_at
 from handheld.errors import BatchError, CaptureError, HandheldError, StepFileError
 from handheld.run.batch import batch_sizes
 from handheld.run.data import DATA_SUFFIXES
@@ -156,7 +157,14 @@ class Factory(ModelSpec):
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         parts = self.parts(seed)
         examples = {n: resized(batch, n) if batch is not None else self.need_example(n) for n in sizes}
-        return capture_sizes(parts, examples, seed, self.name)
+        with standing_at(*self._place()):
+            return capture_sizes(parts, examples, seed, self.name)
+
+    def _place(self) -> tuple[str, int]:
+        """The file and line of the function, for warnings about code that only Handheld calls, such as F.mse_loss."""
+        function = getattr(sys.modules[_module_name(self.path)], self.function)
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        return str(self.path.resolve()), code.co_firstlineno if code else 1
 
     def parts(self, seed: int) -> Parts:
         """A new model at each call; equal for equal seeds."""

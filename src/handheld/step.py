@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from handheld.callers import warn_user
 from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
 
@@ -198,16 +198,19 @@ def warn(step: Step, frozen: bool = True) -> None:
     unreached = step.no_gradient()
     if unreached:
         shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
-        warnings.warn(
-            f"no gradient reaches {len(unreached)} parameters, which keep their values: {shown}", stacklevel=4
-        )
+        warn_user(f"no gradient reaches {len(unreached)} parameters, which keep their values: {shown}")
     if frozen and step.frozen():
-        warnings.warn(frozen_text(step), stacklevel=4)
+        warn_user(frozen_text(step))
     double = sum(s.role == "parameter" and s.torch_dtype == "float64" for s in step.slots.values())
     if double:
-        warnings.warn(
-            f"{double} parameters are float64 in PyTorch and float32 here: the results are those of model.float()",
-            stacklevel=4,
+        warn_user(
+            f"{double} parameters are float64 in PyTorch and float32 here: the results are those of model.float()"
+        )
+    inputs = {i.name for g in step.graphs.values() for i in g.inputs if i.torch_dtype == "float64"}
+    if inputs and not double:
+        warn_user(
+            f"input {', '.join(sorted(inputs))} of the batch is float64 in PyTorch and float32 here. "
+            "Try: .float(), to compute the same in PyTorch"
         )
 
 

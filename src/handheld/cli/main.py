@@ -9,13 +9,15 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 import handheld
+from handheld import callers
 from handheld.cli import bench, doctor, export, output, package, profile, show, stopping, study, train, tune, verify
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
@@ -150,12 +152,27 @@ def handheld_command(
     """
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Prints a warning. One about the user's own code names its file and line."""
+    if callers.is_user_file(filename):
+        output.warn(str(message), f"{output.path(Path(filename))}:{lineno}")
+    else:
+        output.warn(str(message))
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command line. `--debug` may stand anywhere in `argv`."""
     given = list(sys.argv[1:] if argv is None else argv)
     if _DEBUG in given:
         given = [_DEBUG, *(word for word in given if word != _DEBUG)]
-    warnings.showwarning = lambda message, *_, **__: output.warn(str(message))
+    warnings.showwarning = _show_warning
     own = threading.current_thread() is threading.main_thread()
     if own and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _Interrupts())

@@ -44,8 +44,10 @@ def stopped(message: str) -> None:
     err.print(Text.assemble(("stopped: ", "bold yellow"), message), soft_wrap=True)
 
 
-def warn(message: str) -> None:
-    err.print(Text.assemble(("note: ", "bold yellow"), message), soft_wrap=True)
+def warn(message: str, place: str = "") -> None:
+    """Print a note, or a warning about the user's code at `place` (its file and line)."""
+    label = f"warning: {place}: " if place else "note: "
+    err.print(Text.assemble((label, "bold yellow"), message), soft_wrap=True)
 
 
 def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:

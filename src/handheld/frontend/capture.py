@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from handheld.callers import warn_user
 from handheld.errors import CaptureError, ValueRead
 from handheld.frontend import arguments
 from handheld.frontend.attributes import Attributes
@@ -36,6 +36,8 @@ from handheld.frontend.closures import (
     torch_name,
 )
 from handheld.frontend.experts import dense_experts
+from handheld.frontend.heard import Heard
+from handheld.frontend.idioms import check_trainable, fresh_gradients, gradients, in_float32
 from handheld.frontend.optimizers import Optimizer, clip_norm, clip_value
 from handheld.frontend.reading import Frozen, check_ranges, watched
 from handheld.frontend.record import Recorder
@@ -93,6 +95,7 @@ class Capture:
         #: How the first graph of each kind was recorded. `train` and `train@18` are of one kind.
         self.recipes: dict[str, Recipe] = {}
         self._live: dict[str, LiveOptimizer] = {}
+        self._heard = Heard()
 
     def train(
         self,
@@ -180,6 +183,13 @@ class Capture:
             name = "optimizer" if not self._optimizers else f"optimizer_{graph}"
             self._optimizers[id(optimizer)] = Optimizer(optimizer, self.state, name)
             self._live[name] = LiveOptimizer(optimizer, name)
+            still = [self.state.find(p) for g in optimizer.param_groups for p in g["params"] if not p.requires_grad]
+            if still:
+                shown = ", ".join(still[:8]) + (" …" if len(still) > 8 else "")
+                warn_user(
+                    "parameters of the optimizer that have requires_grad=False keep their values "
+                    f"({len(still)}): {shown}"
+                )
         return self._optimizers[id(optimizer)]
 
     def _record(self, name: str, fn: Closure, batch: object, update: _Update | None) -> None:
@@ -188,6 +198,8 @@ class Capture:
         except ValueRead:
             # The model reads values: run it once on real tensors and note which values are fixed by that.
             self._record_once(name, fn, batch, update, fake=False)
+        finally:
+            self._heard.issue()
 
     def _record_once(self, name: str, fn: Closure, batch: object, update: _Update | None, fake: bool) -> None:
         """Runs the closure once under the recorder, on fake or real tensors, and keeps the graph as `name`."""
@@ -196,6 +208,8 @@ class Capture:
         leaves, spec = pytree.tree_flatten(batch)
         with ExitStack() as stack:
             stack.enter_context(self._quiet())
+            stack.enter_context(in_float32())
+            stack.enter_context(fresh_gradients(p for m in self.modules.values() for p in m.parameters()))
             stack.enter_context(single_op_recurrence())
             stack.enter_context(replaced_functions())
             stack.enter_context(dense_experts())
@@ -244,18 +258,10 @@ class Capture:
     def _backward(self, rec: Recorder, loss: torch.Tensor, update: _Update, notes: dict[str, object]) -> dict[str, int]:
         """Records gradients, clipping and update. Returns the new tensor of each slot that the step writes."""
         parameters = [p for p, _ in update.optimizer.parameters]
-        if not parameters:
-            raise CaptureError("the optimizer has no parameter with requires_grad=True, so there is nothing to train")
-        if not loss.requires_grad:
-            raise CaptureError("the loss does not depend on any parameter of the optimizer")
+        check_trainable(loss, parameters)
         # The gradient of the loss is a slot. It is 1 in float32; see passes/scale.py for half precision.
         seed = rec.stand_in_of(SCALE, torch.ones(())).reshape(loss.shape).to(loss.dtype)
-        computed = torch.autograd.grad(loss, parameters, seed, allow_unused=True)
-        # Functions that run their own backward pass (reversible layers) leave gradients in p.grad.
-        grads = [
-            p.grad if g is None else g if p.grad is None else g + p.grad
-            for p, g in zip(parameters, computed, strict=True)
-        ]
+        grads = gradients(loss, parameters, seed)
         if all(g is None for g in grads):
             raise CaptureError(
                 "no gradient reaches any parameter of the optimizer. "
@@ -313,15 +319,14 @@ class Capture:
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """While active, the random state is forked and seeded, PyTorch's warnings and fake-tensor logs are silent,
-        and functions compiled with torch.compile run uncompiled."""
+        """While active, the random state is forked and seeded, PyTorch's warnings are kept, its fake-tensor logs are
+        silent, and functions compiled with torch.compile run uncompiled."""
         fast_path = torch.backends.mha.get_fastpath_enabled()
         logger = logging.getLogger("torch._subclasses.fake_tensor")
         level = logger.level
         compiled = "torch._dynamo" in sys.modules  # Do not import it here: that takes seconds.
         eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), eager:
-            warnings.simplefilter("ignore")
+        with torch.random.fork_rng(devices=[]), self._heard.listening(), eager:
             logger.setLevel(logging.CRITICAL)  # PyTorch logs errors that it also raises.
             torch.manual_seed(0)  # Keys of random ops are drawn from this seed, so every capture gets the same ones.
             # The fused inference path of a transformer layer is one opaque op that cannot be recorded.

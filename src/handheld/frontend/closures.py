@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from handheld.errors import CaptureError
 from handheld.frontend import arguments
 from handheld.frontend.layout import permute, physical_order
+from handheld.frontend.reading import user_line
 from handheld.frontend.record import Recorder
 from handheld.frontend.state import ir_dtype
 from handheld.graph.graph import GraphInput, View, contiguous_strides
@@ -67,7 +68,11 @@ def loss_and_outputs(result: object, training: bool) -> tuple[Any, object]:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise CaptureError(
             "the closure must return a scalar loss or (loss, outputs); it returned "
-            + (f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__)
+            + (
+                f"a tensor of shape {tuple(loss.shape)}. Try: .mean() or .sum()"
+                if isinstance(loss, torch.Tensor)
+                else f"{type(loss).__name__}. Try: return the tensor itself, without .item()"
+            )
         )
     return loss, outputs
 
@@ -119,8 +124,8 @@ def no_own_update() -> Iterator[None]:
     def refuse(what: str) -> Callable[..., None]:
         def call(*_: object, **__: object) -> None:
             raise CaptureError(
-                f"the code to capture calls {what}, which Handheld does itself. Try: return the loss, and leave out "
-                "zero_grad(), backward() and step()"
+                f"the code to capture calls {what}, which Handheld does itself ({user_line()}). "
+                "Try: return the loss, and leave out zero_grad(), backward() and step()"
             )
 
         return call

@@ -8,18 +8,17 @@ that read it, and `capture` reports it to the caller.
 from __future__ import annotations
 
 import linecache
-import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from handheld.callers import NOWHERE, user_place
 from handheld.errors import BatchError, ValueRead
 from handheld.graph.graph import IndexRange
 
@@ -54,14 +53,6 @@ BAKED = frozenset(
 
 _CHANGING = frozenset({"input", "parameter", "buffer", "optimizer", "control"})
 
-#: Paths of code that is not the user's, and so is never reported as the line that read a value.
-_NOT_THEIRS = (
-    str(Path(torch.__file__).parent),
-    str(Path(__file__).parents[1]),
-    sysconfig.get_paths()["stdlib"] + "/contextlib",
-    "<frozen",
-)
-
 
 @dataclass(frozen=True)
 class Frozen:
@@ -82,15 +73,12 @@ class Frozen:
 
 def user_line() -> str:
     """Returns file, line number and text of the innermost code outside PyTorch and Handheld."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith(_NOT_THEIRS):
-            text = linecache.getline(path, frame.f_lineno).strip()
-            shown = f" `{text if len(text) <= 60 else text[:59] + '…'}`" if text else ""
-            return f"{_short(Path(path))}:{frame.f_lineno}{shown}"
-        frame = frame.f_back
-    return "the closure"
+    place = user_place()
+    if place.file == NOWHERE:
+        return "the closure"
+    text = linecache.getline(place.file, place.line).strip()
+    shown = f" `{text if len(text) <= 60 else text[:59] + '…'}`" if text else ""
+    return f"{_short(Path(place.file))}:{place.line}{shown}"
 
 
 def _short(path: Path) -> Path:

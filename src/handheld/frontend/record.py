@@ -9,6 +9,7 @@ This module decides how each op is recorded. storages.py says which tensor of th
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from handheld.errors import UnsupportedOp, ValueRead
 from handheld.frontend import complexes
 from handheld.frontend.reading import BAKED, READS, Frozen, dependence, user_line
 from handheld.frontend.registry import ADVICE, DECOMPOSED, IGNORED, LOWERINGS, SHAPES, decompositions, functional_twin
-from handheld.frontend.state import StateBuilder, host_array
+from handheld.frontend.state import HALF, StateBuilder, host_array
 from handheld.frontend.storages import Storages
 from handheld.graph.graph import IndexRange
 
@@ -62,6 +63,8 @@ class Recorder(Storages, TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sequence.setdefault(torch._C._autograd._get_sequence_nr() - 1, self._module())
         if name in READS and self._constant(args) is not None:
             return func(self._constant(args))
+        if name == "aten._to_copy.default":
+            self._report_half(kwargs.get("dtype"))
         args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs))
         if name == "aten._unsafe_view.default":
             func = torch.ops.aten.view.default
@@ -97,6 +100,15 @@ class Recorder(Storages, TorchDispatchMode):  # type: ignore[no-untyped-call]
         if result is not NotImplemented:
             return self._laid_out(result, func, args, kwargs)
         raise self._unsupported(name)
+
+    def _report_half(self, dtype: torch.dtype | None) -> None:
+        """Warns if code casts to 16 bits. (In the backward pass, autograd undoes casts of the forward pass.)"""
+        if dtype in HALF and torch._C._current_autograd_node() is None:
+            warnings.warn(
+                f"this cast to {str(dtype).removeprefix('torch.')} has no effect here: values are computed in float32. "
+                "Try: step.plan(device, precision='half') to store values in 16 bits",
+                stacklevel=2,
+            )
 
     def _unsupported(self, name: str, what: str = "") -> UnsupportedOp:
         advice = ADVICE.get(name, "Try: replace it in the model, or add a lowering in handheld/frontend/")

@@ -22,7 +22,7 @@ _DTYPES: dict[torch.dtype, str] = {
     getattr(torch, name): row.name for row in DTYPES.values() for name in (*row.torch_kept, *row.torch_passing)
 }
 #: A model may cast to these types on the way; that is computed in float32. State may not have these types.
-_HALF = tuple(getattr(torch, name) for row in DTYPES.values() for name in row.torch_passing)
+HALF = tuple(getattr(torch, name) for row in DTYPES.values() for name in row.torch_passing)
 
 
 def ir_dtype(dtype: torch.dtype) -> str:
@@ -40,7 +40,7 @@ def _unsupported(dtype: torch.dtype) -> CaptureError:
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
     """Returns a dense NumPy copy in the graph's type. Raises CaptureError for integers that do not fit 32 bits."""
-    if tensor.dtype in _HALF:
+    if tensor.dtype in HALF:
         raise _unsupported(tensor.dtype)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.detach().resolve_conj()).float()
@@ -59,6 +59,25 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
                 )
             array = np.clip(array, -(2**31), 2**31 - 1)
     return np.ascontiguousarray(array.astype(DTYPES[dtype].numpy))
+
+
+def _check_parameter(name: str, parameter: torch.Tensor) -> None:
+    """Raises CaptureError if a parameter cannot be state of a step."""
+    if parameter.is_complex():
+        raise CaptureError(
+            f"{name} is a complex parameter, which is not supported. Try: make "
+            "torch.view_as_real(parameter) the parameter, and use torch.view_as_complex in forward"
+        )
+    if parameter.is_meta:
+        raise CaptureError(
+            f"{name} has no values: it is on the device meta. "
+            "Try: model.to_empty(device='cpu'), then load or initialise its values"
+        )
+    if parameter.dtype in HALF:
+        raise CaptureError(
+            f"{name} is {str(parameter.dtype).removeprefix('torch.')}; parameters are float32 here. "
+            "Try: model.float() before capture, and step.plan(device, precision='half') to store values in 16 bits"
+        )
 
 
 class TensorKey(NamedTuple):
@@ -95,11 +114,7 @@ class StateBuilder:
         for name, child in module.named_modules():
             self.paths.setdefault(id(child), f"{dot}{name}".rstrip(".") or prefix or "model")
         for name, parameter in module.named_parameters(remove_duplicate=False):
-            if parameter.is_complex():
-                raise CaptureError(
-                    f"{dot}{name} is a complex parameter, which is not supported. Try: make "
-                    "torch.view_as_real(parameter) the parameter, and use torch.view_as_complex in forward"
-                )
+            _check_parameter(dot + name, parameter)
             self.add(dot + name, parameter, "parameter")
         for name, buffer in module.named_buffers(remove_duplicate=False):
             if not buffer.is_complex():  # A complex buffer is a table; it becomes a constant where it is used.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import warnings
 from functools import cache
 
 import torch
+
+from handheld.callers import warn_user
 
 #: The oldest (major, minor) version that the package supports, and the newest that passed the tests.
 TESTED = ((2, 9), (2, 15))
@@ -19,8 +20,7 @@ def warn_untested() -> None:
     if numbers and TESTED[0] <= (int(numbers[1]), int(numbers[2])) <= TESTED[1]:
         return
     first, last = (".".join(map(str, version)) for version in TESTED)
-    warnings.warn(
+    warn_user(
         f"PyTorch {torch.__version__} was not tested with this Handheld, which supports {first} to {last}. "
-        "Try: handheld verify, which compares every op of your model with PyTorch",
-        stacklevel=3,
+        "Try: handheld verify, which compares every op of your model with PyTorch"
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from handheld.callers import warn_user
 from handheld.collector import paused
 from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory
@@ -30,7 +30,7 @@ def _tell(tuning: Tuning) -> None:
     for message in tuning.ignored if not tuning.used else ():
         if message not in _told:
             _told.add(message)
-            warnings.warn(message, stacklevel=6)
+            warn_user(message)
 
 
 @paused()

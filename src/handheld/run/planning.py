@@ -6,13 +6,13 @@ descriptions of devices, not devices.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handheld.backends.base import describe
+from handheld.callers import warn_user
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import BuildError, PlanError
 from handheld.passes.scale import GROWTH
@@ -85,7 +85,7 @@ def start_plan(plan: Plan, **options: Any) -> Trainer:
     except BuildError as error:
         problem = error
     for what, other in fallbacks(plan):
-        warnings.warn(f"{str(problem)[:2000]}\nTrying {what} instead", stacklevel=3)
+        warn_user(f"{str(problem)[:2000]}\nTrying {what} instead")
         try:
             return Trainer(other, **options)
         except BuildError as error:

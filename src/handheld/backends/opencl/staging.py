@@ -10,12 +10,13 @@ speed of the bus, and the host waits in the call.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from handheld.callers import warn_user
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -55,10 +56,8 @@ class Staging:
                 return self._mapped(like)
             except (self._api.Error, MemoryError) as error:
                 self._pinned = False  # Other memory is slower but works too.
-                warnings.warn(
-                    f"no pinned memory of {like.nbytes:,} bytes for batches ({error}): "
-                    "uploads to the device are slower",
-                    stacklevel=2,
+                warn_user(
+                    f"no pinned memory of {like.nbytes:,} bytes for batches ({error}): uploads to the device are slower"
                 )
         return np.empty(like.shape, like.dtype)
 
