@@ -25,6 +25,7 @@ from handheld.callers import warn_user
 from handheld.errors import CaptureError, ValueRead
 from handheld.frontend import arguments
 from handheld.frontend.attributes import Attributes
+from handheld.frontend.clipping import clip_norm, clip_value
 from handheld.frontend.closures import (
     Closure,
     bind_inputs,
@@ -38,7 +39,7 @@ from handheld.frontend.closures import (
 from handheld.frontend.experts import dense_experts
 from handheld.frontend.heard import Heard
 from handheld.frontend.idioms import check_trainable, fresh_gradients, gradients, in_float32
-from handheld.frontend.optimizers import Optimizer, clip_norm, clip_value
+from handheld.frontend.optimizers import Optimizer
 from handheld.frontend.reading import Frozen, check_ranges, watched
 from handheld.frontend.record import Recorder
 from handheld.frontend.recurrent import single_op_recurrence
