@@ -1,4 +1,4 @@
-"""The optimizer of a training step: its slots (learning rates, step counter, state) and the update of its parameters."""
+"""The optimizer of a training step: its slots (rates, step counter, state) and the update of its parameters."""
 
 from __future__ import annotations
 
