@@ -24,6 +24,12 @@ def test_version_and_help(run):
         assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+def test_without_a_command_the_help_is_printed(run):
+    for words in ((), ("study",)):
+        result = run(*words)
+        assert result.exit_code == 0 and result.stdout == run(*words, "--help").stdout and not result.stderr
+
+
 # ── errors ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -90,6 +90,30 @@ def test_the_output(run):
     assert Path("mine_make-2.run").exists(), "no run is written over"
 
 
+def test_few_steps_say_what_they_cannot_tell(run):
+    """Five steps leave one recorded period and no other step to compare it with."""
+    lines = [line.rstrip() for line in run("mine.py:make", "--steps", "5").stdout.splitlines()]
+    text = " ".join(" ".join(lines).split())
+    assert "x the time of others" not in text and "too few steps to compare recorded ones with others" in text
+    assert "op times from 2 steps only, too few to tell their spread. Try: --steps 50" in text
+    with handheld.open_run(next(Path().glob("*.run"))) as opened:
+        parts, ops = opened.parts(), opened.ops()
+        for phase in ("forward", "backward", "update"):
+            assert sum(op.mean_ms for op in ops if op.phase == phase) == pytest.approx(getattr(parts, phase))
+
+
+def test_the_tables_are_apart_and_add_up(run):
+    lines = run("mine.py:make", "--steps", "40").stdout.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    parts = next(i for i, line in enumerate(lines) if line.startswith(" where a recorded step goes"))
+    ops = next(i for i, line in enumerate(lines) if line.startswith(" op "))
+    assert lines[parts - 1] == lines[ops - 1] == ""
+    phases = {row[0]: float(row[-1].rstrip("%")) for row in map(str.split, lines[parts + 1 : ops - 1])}
+    forward = [line for line in lines[ops + 1 : lines.index("", ops)] if " forward " in line]
+    shares = [float(re.findall(r"([\d.]+)%", line)[0]) for line in forward]
+    assert sum(shares) == pytest.approx(phases["forward"], abs=0.5)
+
+
 def test_a_run_file_is_shown_again(run):
     first = run("mine.py:make", "--steps", "30", "--out", "one.run")
     again = CliRunner().invoke(app, ["show", "one.run"], prog_name="handheld")

@@ -12,7 +12,7 @@ from handheld.analyse import stats
 from handheld.store.record import Record
 from handheld.store.rows import Op, OpRow
 
-_TIMES = frozenset({"p5_ms", "p95_ms", "cv", "recorded", "gflops", "gbytes_s"})
+_TIMES = frozenset({"mean_ms", "p5_ms", "p95_ms", "cv", "recorded", "gflops", "gbytes_s"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class OpTime(Op):
     recorded: int | None = None  # the number of recorded times
     gflops: float | None = None
     gbytes_s: float | None = None
+    mean_ms: float | None = None  # mean over the steps of `StepParts`; ops of a phase add up to the phase
 
     def to_json(self) -> dict[str, object]:
         values = Record.to_json(self)
@@ -72,13 +73,15 @@ class KindTime(GroupTime):
     op: str
 
 
-def op_table(rows: Sequence[OpRow], times: Mapping[int, np.ndarray]) -> list[OpTime]:
-    """All ops, the longest first. `times` maps the id of an op to its times in ns, one per recorded step."""
+def op_table(rows: Sequence[OpRow], times: Mapping[int, np.ndarray], means: Mapping[int, float]) -> list[OpTime]:
+    """All ops, the longest first. `times` maps the id of an op to its times in ns, one per recorded step; `means` to
+    its mean in ns over the steps of StepParts."""
     total = sum(float(np.median(t)) for t in times.values()) or 1.0
-    return sorted((_op_time(row, times.get(row.id), total) for row in rows), key=lambda op: -(op.ms or 0.0))
+    ops = (_op_time(row, times.get(row.id), means.get(row.id), total) for row in rows)
+    return sorted(ops, key=lambda op: -(op.ms or 0.0))
 
 
-def _op_time(row: OpRow, ns: np.ndarray | None, total: float) -> OpTime:
+def _op_time(row: OpRow, ns: np.ndarray | None, mean_ns: float | None, total: float) -> OpTime:
     op = OpTime(*(getattr(row, field.name) for field in fields(Op)))
     if ns is None:
         return op
@@ -94,6 +97,7 @@ def _op_time(row: OpRow, ns: np.ndarray | None, total: float) -> OpTime:
         recorded=spread.n,
         gflops=row.flops / seconds * 1e-9 if seconds else None,
         gbytes_s=row.bytes / seconds * 1e-9 if seconds else None,
+        mean_ms=spread.mean if mean_ns is None else mean_ns * 1e-6,
     )
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
 
+LEAST = 5  # Fewer steps that were not recorded are no comparison: the host runs ahead of the device in some of them.
+
+
 @dataclass(frozen=True, slots=True)
 class SourceCost(Record):
     """The cost of reading one source."""
@@ -52,7 +55,7 @@ def overhead(run: Run) -> Overhead:
     noted = run.meta.get("sampler")
     return Overhead(
         recording_share=_recording(run),
-        recorded_over_others=parts.ms / usual.mean if parts and usual and usual.mean else None,
+        recorded_over_others=parts.ms / usual.median if parts and usual and usual.n >= LEAST and usual.median else None,
         sampler=_noted(noted) if noted else _sampler(run),
     )
 

@@ -80,7 +80,7 @@ class Run:
     def ops(self) -> list[OpTime]:
         """One row per op, the longest first: its time (median over recorded steps), share of all ops, spread, work and
         rates. Times are None for ops of graphs that were not recorded."""
-        return op_table(self.op_rows, timeline.op_times(self.timed))
+        return op_table(self.op_rows, timeline.op_times(self.timed), timeline.op_means(self.periods))
 
     def modules(self, depth: int | None = None) -> list[ModuleTime]:
         """Time per module path (its first `depth` names), and in forward, backward and update."""

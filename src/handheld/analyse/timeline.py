@@ -177,6 +177,17 @@ def op_times(steps: list[Timed]) -> dict[int, np.ndarray]:
     return {op: np.array(values) for op, values in times.items()}
 
 
+def op_means(periods: Sequence[Period]) -> dict[int, float]:
+    """The mean time of each op in ns over the periods of its graph, which `step_parts` also uses."""
+    counts: dict[str, int] = {}
+    sums: dict[tuple[str, int], int] = {}
+    for period in periods:
+        counts[period.graph] = counts.get(period.graph, 0) + 1
+        for op, ns in period.ops.items():
+            sums[period.graph, op] = sums.get((period.graph, op), 0) + ns
+    return {op: ns / counts[graph] for (graph, op), ns in sums.items()}
+
+
 def _by_op(step: Timed) -> dict[int, int]:
     launches = step.commands["kind"] == LAUNCH
     ops = step.commands["op"][launches]

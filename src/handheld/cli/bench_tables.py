@@ -1,4 +1,4 @@
-"""Prints what `bench` reports in 80 columns: one line per run, the report card, a comparison of two folders."""
+"""Prints what `bench` reports: one line per run, the report card, a comparison of two folders."""
 
 from __future__ import annotations
 
@@ -13,31 +13,40 @@ from handheld.bench import Results, Row
 from handheld.bench.folder import statuses
 from handheld.bench.shapes import Comparison, Line, Side, Untrained
 from handheld.cli import output
+from handheld.cli.tables import Column, Lines
 
-_HEAD = f"{'':>4} {'workload':<19} {'on':<14} {'batch':>5} {'samples/s':>10} {'ms/step':>10} {'memory':>10}"
 NOT_MEASURED = "not measured"
 
 
 def say_row(row: Row, number: int) -> None:
     """Print the line of a finished run."""
+    lines = Lines(
+        (Column(""), 4),
+        (Column("workload", name_of=True), 19),
+        (Column("on", name_of=True, least=8), 14),
+        (Column("batch"), 5),
+        (Column("samples/s"), 10),
+        (Column("ms/step", drop=1), 10),
+        (Column("memory", drop=2), 10),
+    )
     if number == 1:
-        output.out.print(Text(_HEAD, style="dim"))
+        output.out.print(Text(lines.head, style="dim"))
     batch = "own" if row["batch"] is None else str(row["batch"])
-    start = f"{number:>4} {output.middle(row['workload'], 19):<19} {output.middle(row['device'], 14):<14} {batch:>5} "
+    start = (str(number), row["workload"], row["device"], batch)
     if row["status"] == "trained":
-        output.out.print(Text(start + _numbers(row)))
+        output.out.print(Text(lines.line(*start, *_numbers(row))))
         return
-    _say_why(start, row)
+    _say_why(lines.line(*start), row)
 
 
 def _say_why(start: str, row: Row | Line) -> None:
     """Print the reason on the same line if it fits, else below it."""
-    text, room = why(row), 80 - len(start)
+    text, room = why(row), output.out.width - len(start)
     if len(text) <= room:
         output.out.print(Text.assemble(start, (text, "yellow")))
         return
     output.out.print(Text.assemble(start, (row["status"], "yellow")))
-    for part in textwrap.wrap(text.removeprefix(row["status"]).lstrip(":, "), 75):
+    for part in textwrap.wrap(text.removeprefix(row["status"]).lstrip(":, "), output.out.width - 5):
         output.out.print(Text(f"     {part}", style="yellow"))
 
 
@@ -50,11 +59,9 @@ def why(row: Row | Line | Untrained) -> str:
     return f"{row['status']}{more}: {row['reason']}".replace("\n", " ")
 
 
-def _numbers(row: Row) -> str:
+def _numbers(row: Row) -> tuple[str, str, str]:
     memory = row.get("planned_bytes") or row.get("peak_bytes")
-    return (
-        f"{_rate(row.get('samples_s')):>10} {_ms(row.get('step_ms')):>10} {output.size(memory) if memory else '':>10}"
-    )
+    return _rate(row.get("samples_s")), _ms(row.get("step_ms")), output.size(memory) if memory else ""
 
 
 def _rate(value: float | None) -> str:
@@ -87,20 +94,24 @@ def present(results: Results, lines: list[Line], ran: int, seconds: float) -> No
     out = output.out
     out.print()
     out.print(Text("what trains here", style="bold"))
-    out.print(
-        Text(f"{'workload':<18} {'best on':<14} {'batch':>5} {'samples/s':>9} {'J/sample':>12} others", style="dim")
+    layout = Lines(
+        (Column("workload", name_of=True), 18),
+        (Column("best on", name_of=True, least=8), 14),
+        (Column("batch"), 5),
+        (Column("samples/s"), 9),
+        (Column("J/sample", drop=1), 12),
+        (Column("others", name_of=True, drop=2, least=17), 17),
     )
+    out.print(Text(layout.head, style="dim"))
     for line in lines:
-        name = f"{output.middle(line['workload'], 18):<18} "
         if not line["trains"]:
-            _say_why(name, line)
+            _say_why(layout.line(line["workload"]), line)
             continue
-        start = (
-            f"{name}{output.middle(line['device'], 14):<14} {line['batch']:>5} "
-            f"{_rate(line['samples_s']):>9} {joules(line['joules_sample']):>12} "
-        )
-        for number, other in enumerate(_others(line) or [""]):
-            out.print(Text.assemble(" " * len(start) if number else start, (other, "dim")))
+        figures = (str(line["batch"]), _rate(line["samples_s"]), joules(line["joules_sample"]))
+        first, *more = _others(line) or [""]
+        out.print(Text(layout.line(line["workload"], line["device"], *figures, first)))
+        for other in more if layout.shows("others") else ():
+            out.print(Text(layout.line("", "", "", "", "", other), style="dim"))
     out.print()
     out.print(output.grid(_facts(results, lines, ran, seconds)))
 
@@ -130,12 +141,17 @@ def present_workloads(names: Iterable[str], json: bool) -> None:
             }
         )
         return
-    output.out.print(Text(f"{'workload':<19} {'domain':<8} {'from':<16} {'batch':>5} ", style="dim"))
+    layout = Lines(
+        (Column("workload", name_of=True, least=19), 19),
+        (Column("domain", name_of=True, drop=1, least=8), 8),
+        (Column("from", name_of=True, drop=2, least=16), 16),
+        (Column("batch"), 5),
+        (Column("about", name_of=True, least=26), 26),
+    )
+    output.out.print(Text(layout.head.removesuffix(" "), style="dim"))
     for workload in workloads:
-        start = (
-            f"{workload.name:<19} {workload.domain:<8} {', '.join(workload.used_in):<16} {workload.default_batch:>5} "
-        )
-        lines = textwrap.wrap(workload.about, 80 - len(start)) or [""]
+        start = layout.line(workload.name, workload.domain, ", ".join(workload.used_in), str(workload.default_batch))
+        lines = textwrap.wrap(workload.about, max(output.out.width - len(start), 20)) or [""]
         for number, line in enumerate(lines):
             output.out.print(Text.assemble(start if not number else " " * len(start), (line, "dim")))
 
@@ -199,21 +215,21 @@ def present_compared(comparison: Comparison) -> None:
     """Print the comparison of two folders; ratios are b divided by a."""
     out = output.out
     out.print(output.grid([("a", comparison["a"]), ("b", comparison["b"])]))
-    out.print(
-        Text(
-            f"{'workload':<18} {'on':<14} {'batch':>5} {'a: samples/s':>12} "
-            f"{'b: samples/s':>12} {'b/a':>6} {'memory':>7}",
-            style="dim",
-        )
+    layout = Lines(
+        (Column("workload", name_of=True), 18),
+        (Column("on", name_of=True, least=8), 14),
+        (Column("batch"), 5),
+        (Column("a: samples/s"), 12),
+        (Column("b: samples/s"), 12),
+        (Column("b/a"), 6),
+        (Column("memory", drop=1), 7),
     )
+    out.print(Text(layout.head, style="dim"))
     for line in comparison["rows"]:
         a, b, ratios = line["a"], line["b"], line["ratios"]
         batch = "own" if line["batch"] is None else str(line["batch"])
-        start = (
-            f"{output.middle(line['workload'], 18):<18} {output.middle(line['device'], 14):<14} "
-            f"{batch:>5} {_side(a):>12} {_side(b):>12} "
-        )
-        out.print(Text(start + f"{_ratio(ratios.get('samples_s')):>6} {_ratio(ratios.get('planned_bytes')):>7}"))
+        figures = (_side(a), _side(b), _ratio(ratios.get("samples_s")), _ratio(ratios.get("planned_bytes")))
+        out.print(Text(layout.line(line["workload"], line["device"], batch, *figures)))
     means = comparison["means"]
     out.print()
     facts: list[tuple[str, str | Text]] = []

@@ -112,7 +112,7 @@ def _text(error: Exception) -> str:
 
 app = typer.Typer(
     cls=_Commands,
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
@@ -138,6 +138,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def handheld_command(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -150,6 +151,8 @@ def handheld_command(
     handheld doctor                       show what this machine can do
     handheld train lenet5 --data digits   train a first model
     """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def _show_warning(

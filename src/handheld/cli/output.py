@@ -5,16 +5,32 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+
+class TrimmedConsole(Console):
+    """A console whose lines have no trailing spaces, unless a terminal shows them."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        text = Text(re.sub(r"[ \t]+$", "", captured.get(), flags=re.MULTILINE))
+        super().print(text, end="", no_wrap=True, overflow="ignore", crop=False)
+
+
 #: Results go to stdout; progress, notes and errors go to stderr.
-out = Console(highlight=False, soft_wrap=False)
-err = Console(stderr=True, highlight=False)
+out = TrimmedConsole(highlight=False, soft_wrap=False)
+err = TrimmedConsole(stderr=True, highlight=False)
 
 
 def print_json(data: object) -> None:

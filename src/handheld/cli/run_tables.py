@@ -1,4 +1,4 @@
-"""Prints a run as tables of 80 columns."""
+"""Prints a run as tables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from handheld.analyse.overhead import Overhead
 from handheld.analyse.run import FEW, Run
 from handheld.analyse.summary import GraphSummary
 from handheld.cli import output
+from handheld.cli.tables import Column, table
 from handheld.measure.ceilings import disturbed
 
 SHOWN = 12  # Rows per table.
@@ -35,19 +36,29 @@ def present(run: Run, json: bool = False) -> None:
         )
         return
     output.out.print(head(run))
-    for graph in run.graphs if run.periods else ():
-        if run.parts(graph):
-            output.out.print(parts(run, graph))
-    if run.periods:
-        output.out.print(ops(run, SHOWN))
-    rows = run.op_energy()
-    for rail in dict.fromkeys(row.rail for row in rows):
-        output.out.print(joules(run, [row for row in rows if row.rail == rail], rail))
-    for finding in run.findings():
+    for made in _tables(run):
+        output.out.print()
+        output.out.print(made)
+    findings = run.findings()
+    if findings:
+        output.out.print()
+    for finding in findings:
         output.out.print(Text.assemble((f"{finding.kind}: ", "bold"), finding.text), soft_wrap=False)
+    output.out.print()
     for note in run.notes():
         output.warn(note.text)
     output.out.print(Text.assemble(("run file ", "dim"), str(run.path)), soft_wrap=True)
+
+
+def _tables(run: Run) -> Iterable[RenderableType]:
+    for graph in run.graphs if run.periods else ():
+        if run.parts(graph):
+            yield parts(run, graph)
+    if run.periods:
+        yield ops(run, SHOWN)
+    rows = run.op_energy()
+    for rail in dict.fromkeys(row.rail for row in rows):
+        yield joules(run, [row for row in rows if row.rail == rail], rail)
 
 
 def live(run: Run, count: int) -> Iterable[RenderableType]:
@@ -88,6 +99,11 @@ def head(run: Run) -> Table:
     if summary.launches:
         rows.append(("launches", _launches(summary.launches)))
     rows += _memory(summary.memory)
+    few = min((row.recorded or 0 for row in run.ops() if row.ms is not None), default=FEW)
+    if few < FEW:
+        rows.append(
+            ("op times", f"from {output.count(few, 'step')} only, too few to tell their spread. Try: --steps 50")
+        )
     rows.append(("energy", _energy(summary.energy)))
     rows.append(("overhead", _overhead(summary.overhead)))
     if summary.status not in ("complete", "running"):
@@ -156,75 +172,77 @@ def _overhead(overhead: Overhead) -> str:
     texts = [f"recording {share:.1%} of the run" if share is not None else "recording: not timed yet"]
     if ratio is not None:
         texts.append(f"a recorded step takes {ratio:.2f}x the time of others")
+    elif share is not None:
+        texts.append("too few steps to compare recorded ones with others")
     texts.append(f"sensors {sampler.cpu_share:.1%} of a core" if sampler else "no sensors")
     return ", ".join(texts)
 
 
-def parts(run: Run, graph: str) -> Table:
+def parts(run: Run, graph: str) -> RenderableType:
     """Where the time of a step goes, as the mean of the steps with op times."""
     parts = run.parts(graph)
     assert parts is not None
     title = "where a recorded step goes"
     if len(run.graphs) > 1:
         title = f"a recorded step of {graph}"
-    table = _table(title, "mean ms", "share")
-    for name, ms in parts.by_name().items():
-        if abs(ms) > LEAST_SHARE * parts.ms:
-            table.add_row(name, f"{ms:.3f}", f"{ms / parts.ms:.1%}")
-    table.add_row("all", f"{parts.ms:.3f}", "100%", style="bold")
-    return table
+    shown = {name: ms for name, ms in parts.by_name().items() if abs(ms) > LEAST_SHARE * parts.ms}
+    return table(
+        [Column(title, name_of=True), Column("mean ms"), Column("share")],
+        [
+            *((name, f"{ms:.3f}", f"{ms / parts.ms:.1%}") for name, ms in shown.items()),
+            ("all", f"{parts.ms:.3f}", "100%"),
+        ],
+        styles=[*[""] * len(shown), "bold"],
+    )
 
 
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    table.add_column(first, overflow="ellipsis", no_wrap=True, max_width=34)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+OPS = (
+    Column("op", name_of=True, least=16),
+    Column("phase", drop=1),
+    Column("mean ms"),
+    Column("share"),
+    Column("spread", drop=3),
+    Column("GFLOP/s", drop=2),
+    Column("GB/s", drop=2),
+)
 
 
-def ops(run: Run, count: int) -> Table:
-    """The ops that take the longest."""
-    table = _table("op", "phase", "ms", "share", "spread", "GFLOP/s", "GB/s")
-    rows = [row for row in run.ops() if row.ms is not None]
-    for row in rows[:count]:
-        table.add_row(
+def ops(run: Run, count: int) -> RenderableType:
+    """The ops that take the longest: means over the same steps as the table of parts, so that both add up."""
+    known = sorted(((row, row.mean_ms) for row in run.ops() if row.mean_ms is not None), key=lambda pair: -pair[1])
+    step_ms = sum(parts.ms for graph in run.graphs if (parts := run.parts(graph))) or 1.0
+    rows = [
+        (
             row.title,
             row.phase,
-            f"{row.ms:.3f}",
-            f"{row.share:.1%}",
-            f"{row.cv:.0%}",
-            *(f"{rate:.1f}" if rate else "" for rate in (row.gflops, row.gbytes_s)),
+            f"{ms:.3f}",
+            f"{ms / step_ms:.1%}",
+            f"{row.cv:.0%}" if (row.recorded or 0) >= FEW else "",
+            *(f"{work / ms * 1e-6:.1f}" if work and ms else "" for work in (row.flops, row.bytes)),
         )
-    rest = rows[count:]
+        for row, ms in known[:count]
+    ]
+    rest = known[count:]
     if rest:
-        table.add_row(
-            output.count(len(rest), "more op"),
-            "",
-            f"{sum(r.ms or 0.0 for r in rest):.3f}",
-            f"{sum(r.share or 0.0 for r in rest):.1%}",
-            "",
-            "",
-            "",
-            style="dim",
-        )
-    return table
+        ms = sum(ms for _, ms in rest)
+        rows.append((output.count(len(rest), "more op"), "", f"{ms:.3f}", f"{ms / step_ms:.1%}", "", "", ""))
+    return table(OPS, rows, styles=[*[""] * min(count, len(known)), *["dim"] * bool(rest)])
 
 
 def _millijoules(joules: float | None) -> str:
     return "" if joules is None else f"{joules * 1e3:.3f}"
 
 
-def joules(run: Run, rows: list[OpEnergy], rail: str) -> Table:
+def joules(run: Run, rows: list[OpEnergy], rail: str) -> RenderableType:
     """Energy per op signature on one rail, one column per method."""
     methods = list(dict.fromkeys(row.method for row in rows))
     title = "energy of ops (an estimate)" if "estimate" in methods else f"energy of ops, {rail}"
     heads = [word for m in methods for word in ((f"{m} mJ",) if m == "estimate" else (f"{m} mJ", "±"))]
-    table = _table(title, *heads)
     by_key = {(row.signature, row.method): row for row in rows}
     most: dict[str, float] = {}
     for row in rows:
         most[row.signature] = max(row.joules, most.get(row.signature, row.joules))
+    lines = []
     for key in sorted(most, key=lambda key: -most[key])[:SHOWN]:
         cells = []
         for method in methods:
@@ -233,15 +251,23 @@ def joules(run: Run, rows: list[OpEnergy], rail: str) -> Table:
             if method != "estimate":
                 high = energy.high_joules if energy else None
                 cells.append("" if energy is None or high is None else f"{(high - energy.joules) * 1e3:.3f}")
-        table.add_row(key, *cells)
-    if "estimate" in methods:
-        return table
+        lines.append((key, *cells))
+    sums = [] if "estimate" in methods else _sums(run, methods, rail)
+    return table(
+        [Column(title, name_of=True, least=16), *(Column(head) for head in heads)],
+        [*lines, *sums],
+        styles=[*[""] * len(lines), *["bold"] * len(sums)],
+    )
+
+
+def _sums(run: Run, methods: list[str], rail: str) -> list[tuple[str, ...]]:
+    """The sums over ops, and the energy of a step, in the columns of the methods."""
+    rows = []
     for step in run.step_energy():
         if step.rail == rail:
             totals = {"slope": step.slope, "alone": step.alone}
             sums = [cell for m in methods for cell in (_millijoules(totals[m]), "")]
-            table.add_row("sum over ops", *sums, style="bold")
-            table.add_row(
-                "one step, measured", f"{step.joules * 1e3:.3f}", f"{step.half_width * 1e3:.3f}", "", "", style="bold"
-            )
-    return table
+            rows.append(("sum over ops", *sums))
+            whole = (f"{step.joules * 1e3:.3f}", f"{step.half_width * 1e3:.3f}")
+            rows.append(("one step, measured", *whole, *[""] * (len(sums) - 2)))
+    return rows

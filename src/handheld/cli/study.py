@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from handheld.cli import liu2019, output
 from handheld.cli.options import Json, out_folder
+from handheld.cli.tables import Column, table
 from handheld.errors import StudyError
 from handheld.report.scale import number
 from handheld.studies import answers2022 as answers
@@ -23,15 +23,15 @@ from handheld.studies import page2022, paper2022
 from handheld.studies.ways2022 import APART, NAIVE, OPTIMISED, PYTORCH, REFERENCE
 
 study = typer.Typer(
-    no_args_is_help=True,
-    help="Repeat a published study on this device.",
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
 US = 1e6
 MODELS, WIDTHS = ",".join(das.MODELS), ",".join(map(str, das.WIDTHS))
 LEAST_WIDTH, MOST_WIDTH = 1, 1 << 15
+
+#: The title, the columns and the rows of a printed table.
+Rows = tuple[str, Sequence[Column], Sequence[tuple[str, ...]]]
 
 
 On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME (names: handheld doctor)."))]
@@ -52,6 +52,13 @@ Page = Annotated[
         help=("Measure nothing; draw the page of this result again, next to it or in --out."),
     ),
 ]
+
+
+@study.callback()
+def study_command(context: typer.Context) -> None:
+    """Repeat a published study on this device."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @study.command("das2022")
@@ -173,10 +180,10 @@ def present(result: dict[str, Any]) -> None:
         )
     )
     for make in (_backward, _parts, _shares, _speeds, _sweep):
-        table = make(result)
-        if table.row_count:
+        title, columns, rows = make(result)
+        if rows:
             output.out.print()
-            output.out.print(table)
+            output.out.print(table(columns, rows, title=title))
     for answer in answers.answers(result):
         output.out.print()
         output.out.print(Text.assemble((answer["question"], "bold"), "\n", answer["answer"]))
@@ -185,38 +192,32 @@ def present(result: dict[str, Any]) -> None:
     output.out.print()
 
 
-def _table(title: str, first: str, *names: str) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim", title=title, title_justify="left", title_style="bold")
-    table.add_column(first, no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _backward(result: dict[str, Any]) -> Table:
-    table = _table(
-        "Backward pass, µs: three phones of the paper, and here",
-        "model",
-        "paper CPU",
-        "paper GPU",
-        "paper GPU stock",
-        "CPU",
-        "per-op",
-        "per-op naive",
-        "resident",
-    )
+def _backward(result: dict[str, Any]) -> Rows:
+    rows: list[tuple[str, ...]] = []
     for name, theirs in paper2022.BACKWARD_US.items():
         if name in result["models"]:
             ways = result["models"][name]["ways"]
-            table.add_row(
-                name.upper(),
-                *(
-                    f"{min(theirs[what])}–{max(theirs[what])}"
-                    for what in (paper2022.CPU, paper2022.GPU, paper2022.STOCK)
-                ),
-                *(_us(ways.get(way), "backward") for way in (PYTORCH, APART[1], APART[0], OPTIMISED)),
+            rows.append(
+                (
+                    name.upper(),
+                    *(
+                        f"{min(theirs[what])}–{max(theirs[what])}"
+                        for what in (paper2022.CPU, paper2022.GPU, paper2022.STOCK)
+                    ),
+                    *(_us(ways.get(way), "backward") for way in (PYTORCH, APART[1], APART[0], OPTIMISED)),
+                )
             )
-    return table
+    columns = (
+        Column("model", name_of=True),
+        Column("paper CPU", drop=1),
+        Column("paper GPU", drop=2),
+        Column("paper GPU stock", drop=3),
+        Column("CPU"),
+        Column("per-op"),
+        Column("per-op naive", drop=4),
+        Column("resident"),
+    )
+    return "Backward pass, µs: three phones of the paper, and here", columns, rows
 
 
 def _us(way: dict[str, Any] | None, what: str) -> str:
@@ -224,98 +225,99 @@ def _us(way: dict[str, Any] | None, what: str) -> str:
     return number(None if took is None else took * US)
 
 
-def _parts(result: dict[str, Any]) -> Table:
-    table = _table(
-        "Where a step goes, µs: per-op, and resident",
-        "model",
-        "transfer latency",
-        "transfer bytes",
-        "launch latency",
-        "kernels",
-        "resident step",
-        "its transfers",
-        "its kernels",
-    )
+def _parts(result: dict[str, Any]) -> Rows:
+    rows: list[tuple[str, ...]] = []
     lines = derived.fits(result)
     for name, row in result["models"].items():
         ways = row["ways"]
         apart = derived.parts(ways[APART[1]], lines) if APART[1] in ways else None
         stay = derived.resident_parts(ways[OPTIMISED]) if OPTIMISED in ways else None
-        table.add_row(
-            name.upper(),
-            *(
-                number(None if part is None or part[key] is None else part[key] * US)
-                for part, keys in (
-                    (apart, ("latency", "bandwidth", "launch", "kernels")),
-                    (stay, ("whole", "transfers", "kernels")),
-                )
-                for key in keys
-            ),
+        rows.append(
+            (
+                name.upper(),
+                *(
+                    number(None if part is None or part[key] is None else part[key] * US)
+                    for part, keys in (
+                        (apart, ("latency", "bandwidth", "launch", "kernels")),
+                        (stay, ("whole", "transfers", "kernels")),
+                    )
+                    for key in keys
+                ),
+            )
         )
-    return table
-
-
-def _shares(result: dict[str, Any]) -> Table:
-    table = _table(
-        f"Transfers' share of a step (paper: {paper2022.TRANSFER_SHARE:.0%}; goal "
-        f"resident: {paper2022.GOAL_SHARE:.0%})",
-        "model",
-        "per-op",
-        "times the kernels",
-        "resident",
-        "if nothing moved",
+    columns = (
+        Column("model", name_of=True),
+        Column("transfer latency"),
+        Column("transfer bytes"),
+        Column("launch latency", drop=3),
+        Column("kernels"),
+        Column("resident step"),
+        Column("its transfers", drop=1),
+        Column("its kernels", drop=2),
     )
-    for name, row in derived.shares(result).items():
-        compute = row["to_compute"]
-        table.add_row(
+    return "Where a step goes, µs: per-op, and resident", columns, rows
+
+
+def _shares(result: dict[str, Any]) -> Rows:
+    rows = [
+        (
             name.upper(),
             _percent(row["per_op"]),
-            number(compute),
+            number(row["to_compute"]),
             _percent(row["resident"]),
             _percent(row["omitted"], "less"),
         )
-    return table
+        for name, row in derived.shares(result).items()
+    ]
+    title = (
+        f"Transfers' share of a step (paper: {paper2022.TRANSFER_SHARE:.0%}; goal resident: {paper2022.GOAL_SHARE:.0%})"
+    )
+    names = ("per-op", "times the kernels", "resident", "if nothing moved")
+    return title, [Column("model", name_of=True), *(Column(name) for name in names)], rows
 
 
 def _percent(share: float | None, word: str = "") -> str:
     return "–" if share is None else f"{share:.1%} {word}".rstrip()
 
 
-def _speeds(result: dict[str, Any]) -> Table:
-    table = _table("Matrix products, GFLOP/s", "", "paper (Nord / OP 6 / OP 8)", "here", "at width")
+def _speeds(result: dict[str, Any]) -> Rows:
     peaks = derived.peaks(result)
     theirs = {
         way: " / ".join(f"{rates[n]:.0f}" for n in (2, 0, 1))
         for way, rates in ((NAIVE, paper2022.GFLOPS[paper2022.STOCK]), (OPTIMISED, paper2022.GFLOPS[paper2022.GPU]))
     }
     theirs[REFERENCE] = "–".join(f"{rate:.0f}" for rate in paper2022.CPU_GFLOPS)
-    for way, name in ((NAIVE, "naive"), (OPTIMISED, "optimised"), (REFERENCE, "CPU")):
-        if way in peaks:
-            rate, width = peaks[way]
-            table.add_row(name, theirs[way], number(rate), f"{width:,}")
-    return table
+    rows = [
+        (name, theirs[way], number(peaks[way][0]), f"{peaks[way][1]:,}")
+        for way, name in ((NAIVE, "naive"), (OPTIMISED, "optimised"), (REFERENCE, "CPU"))
+        if way in peaks
+    ]
+    names = ("paper (Nord / OP 6 / OP 8)", "here", "at width")
+    return "Matrix products, GFLOP/s", [Column("", name_of=True), *(Column(name) for name in names)], rows
 
 
-def _sweep(result: dict[str, Any]) -> Table:
-    table = _table(
-        "Step of two layers, µs, by layer width",
-        "width",
-        "PyTorch",
-        "reference:cpu",
-        "naive",
-        "optimised",
-        "per-op",
-        "CPU / optimised",
-    )
+def _sweep(result: dict[str, Any]) -> Rows:
+    rows: list[tuple[str, ...]] = []
     for row in result["sweep"]:
         ways = row["ways"]
         cpu, optimised = derived.best_cpu(ways), derived.seconds(ways.get(OPTIMISED), "step")
-        table.add_row(
-            f"{row['width']:,}",
-            *(_us(ways.get(way), "step") for way in (PYTORCH, REFERENCE, NAIVE, OPTIMISED, APART[1])),
-            f"{cpu[1] / optimised:.2f}x" if cpu and optimised else "–",
+        rows.append(
+            (
+                f"{row['width']:,}",
+                *(_us(ways.get(way), "step") for way in (PYTORCH, REFERENCE, NAIVE, OPTIMISED, APART[1])),
+                f"{cpu[1] / optimised:.2f}x" if cpu and optimised else "–",
+            )
         )
-    return table
+    columns = (
+        Column("width", name_of=True),
+        Column("PyTorch"),
+        Column("reference:cpu", drop=1),
+        Column("naive", drop=2),
+        Column("optimised"),
+        Column("per-op"),
+        Column("CPU / optimised"),
+    )
+    return "Step of two layers, µs, by layer width", columns, rows
 
 
 study.command("liu2019")(liu2019.study_liu2019)

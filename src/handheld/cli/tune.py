@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 from handheld.backends.base import describe
 from handheld.cli import output
 from handheld.cli.options import Data, Json, Precision, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
+from handheld.cli.tables import Column, table
 from handheld.errors import HandheldError
 from handheld.kernels.base import Choice
 from handheld.measure.jobs import find_jobs
@@ -30,6 +31,13 @@ from handheld.run.batch import batch_sizes
 from handheld.step import Step
 
 SHOWN = 20  # Signatures in the table.
+COLUMNS = (
+    Column("signature", name_of=True, least=20),
+    Column("per step", drop=2),
+    Column("default ms", drop=1),
+    Column("best ms"),
+    Column("gain"),
+)
 
 
 On = Annotated[str, typer.Option("--on", metavar="DEVICE", help=("opencl, or opencl:NAME (names: handheld doctor)."))]
@@ -210,13 +218,10 @@ def present(tuner: Tuner, seconds: float) -> None:
     )
 
 
-def _table(rows: list[Row]) -> Table:
-    """One line per signature, and one below it for a choice that is not the default."""
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    table.add_column("signature", no_wrap=True)
-    for name in ("per step", "default ms", "best ms", "gain"):
-        table.add_column(name, justify="right", no_wrap=True)
-    width = output.out.width - 44  # The columns of numbers take the rest.
+def _table(rows: list[Row]) -> RenderableType:
+    """One line per signature, and more below it for a choice that is not the default."""
+    width = max(output.out.width - 44, 20)  # The columns of numbers take the rest.
+    cells = []
     for row in rows:
         entry = row.entry
         assert entry is not None and entry.best_ms is not None
@@ -225,8 +230,8 @@ def _table(rows: list[Row]) -> Table:
         shown = Text(output.middle(row.signature, width))
         for line in textwrap.wrap(_words(entry.choice or {}), width - 2):
             shown.append(f"\n  {line}", style="dim")
-        table.add_row(shown, str(row.count), "failed" if own is None else f"{own:.3f}", f"{entry.best_ms:.3f}", gain)
-    return table
+        cells.append((shown, str(row.count), "failed" if own is None else f"{own:.3f}", f"{entry.best_ms:.3f}", gain))
+    return table(COLUMNS, cells)
 
 
 def _words(choice: Choice) -> str:

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from handheld.cli import output
 from handheld.cli.options import AcceptFrozen, Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example
+from handheld.cli.tables import Column, table
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph
@@ -23,6 +23,14 @@ from handheld.run.verify import TOLERANCE, Row, Verification, verify_plan
 from handheld.step import Step
 
 SHOWN = 10  # Ops listed without --all.
+COLUMNS = (
+    Column("op"),
+    Column("kind", name_of=True, least=8),
+    Column("phase", name_of=True, drop=1, least=8),
+    Column("where", name_of=True, least=12),
+    Column("error"),
+    Column("PyTorch's", drop=2),
+)
 
 
 def verify(
@@ -197,19 +205,9 @@ def present(result: Verification, everything: bool, frozen: bool = False) -> Non
     output.out.print(f"{verdict}  {result}")
     if not rows:
         return
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name, justify in (
-        ("op", "right"),
-        ("kind", "left"),
-        ("phase", "left"),
-        ("where", "left"),
-        ("error", "right"),
-        ("PyTorch's", "right"),
-    ):
-        table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True)  # type: ignore[arg-type]
-    for row in rows if everything else rows[:SHOWN]:
-        table.add_row(*_cells(row), style="" if row.passed else "red")
-    output.out.print(table)
+    shown = rows if everything else rows[:SHOWN]
+    styles = ["" if row.passed else "red" for row in shown]
+    output.out.print(table(COLUMNS, [_cells(row) for row in shown], styles=styles))
 
 
 def _cells(row: Row) -> tuple[str, ...]:
