@@ -57,6 +57,13 @@ class ModelSpec(ABC):
             example = list(example.values())
         return tuple(example[0].shape) if example else ()
 
+    def label(self) -> tuple[int, str] | None:
+        """The number of dimensions and the type of the last input, which holds the labels; None if it is not known."""
+        example = self.example(1)
+        if not isinstance(example, (tuple, list)) or len(example) < 2 or not hasattr(example[-1], "dtype"):
+            return None
+        return int(example[-1].ndim), str(example[-1].dtype).removeprefix("torch.")
+
 
 def open_model(what: str, size: str | None = None) -> ModelSpec:
     """The model for a text that the user typed. Only a workload has sizes."""
@@ -256,6 +263,13 @@ class StepFile(ModelSpec):
         name = next(iter(self.sizes.values()), "train")
         graph = self.loaded.graphs.get(name)
         return graph.tensors[graph.inputs[0].tensor].shape if graph and graph.inputs else ()
+
+    def label(self) -> tuple[int, str] | None:
+        graph = self.loaded.graphs.get(next(iter(self.sizes.values()), "train"))
+        if graph is None or len(graph.inputs) < 2:
+            return None
+        last = graph.inputs[-1]
+        return len(graph.tensors[last.tensor].shape), last.torch_dtype
 
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         for size in sizes:

@@ -122,7 +122,7 @@ def test_digits():
     x, y = next(data.train.epoch(0))
     assert x.shape == (64, 1, 28, 28) and x.dtype == np.float32 and y.dtype == np.int64
     assert len(data.classes) == 10
-    assert data.test is not None and not data.note
+    assert data.test is not None and not data.notes
     train, test = data.train.arrays, data.test.arrays
     assert len(train[0]) + len(test[0]) == 1797 and abs(len(test[0]) - 360) < 6
     share = np.bincount(test[1]) / (np.bincount(test[1]) + np.bincount(train[1]))
@@ -174,7 +174,7 @@ def test_npz(tmp_path):
     data = npz(tmp_path / "c.npz", 3)
     assert data.train.samples == 23 and data.test.dropped == 2
     data = npz(tmp_path / "c.npz", 6)
-    assert data.test is None and "5 samples are held out, and a batch has 6" in data.note
+    assert data.test is None and "5 samples are held out, and a batch has 6" in data.notes[-1]
     np.savez(tmp_path / "d.npz", x=X, y=X)
     assert npz(tmp_path / "d.npz", 2, test=0.5).test.samples == 12
     assert npz(tmp_path / "d.npz", 2, test=0).test is None
@@ -255,7 +255,7 @@ def test_bad_images(tmp_path, monkeypatch):
     (path / "dark" / "0.png").write_bytes((path / "dark" / "0.png").read_bytes()[:40])
     with pytest.raises(DataError, match=r"dark.0\.png cannot be read as an image"):
         list(images(path, 1, test=0).train.epoch(0))
-    with pytest.raises(DataError, match="images of 0 pixels"):
+    with pytest.raises(DataError, match="images of 0x0 pixels"):
         images(path, 2, size=0)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(DataError, match=r"needs pillow.*pip install pillow"):
@@ -306,6 +306,6 @@ def test_bad_text(tmp_path):
 def test_unknown_data(tmp_path):
     with pytest.raises(DataError, match=r"'digit': no such file or folder. Try: digits"):
         load_data("digit", 2)
-    (tmp_path / "a.csv").write_text("1,2")
-    with pytest.raises(DataError, match=r"a\.csv is not a known kind of data"):
-        load_data(str(tmp_path / "a.csv"), 2)
+    (tmp_path / "a.xml").write_text("1,2")
+    with pytest.raises(DataError, match=r"a\.xml is not a known kind of data"):
+        load_data(str(tmp_path / "a.xml"), 2)

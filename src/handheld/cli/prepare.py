@@ -13,31 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from handheld.errors import BatchError, DataError, HandheldError
+from handheld.cli import output
+from handheld.cli.data_options import PLAIN, DataOptions, flatten_labels, label_dims, load, own_size
+from handheld.errors import BatchError, CaptureError, DataError, HandheldError
 from handheld.graph.graph import Graph
 from handheld.resolve import ModelSpec, StepFile, open_model
 from handheld.run.batch import batch_sizes, check_batch
-from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData, load_data
+from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData
 from handheld.run.rates import Schedule
 from handheld.step import Step, frozen_text
 from handheld.step import check_frozen as refuse_frozen
 
 
-def load(data: str, size: int, seed: int, spec: ModelSpec) -> DataSet:
-    """Load the data in the shape that the model takes."""
-    shape, options = spec.shape(), dict[str, Any]()
-    if len(shape) == 4:
-        options = {"size": shape[2], "gray": shape[1] == 1}
-    elif len(shape) == 2:
-        options = {"length": shape[1]}
-    return load_data(data, size, seed=seed, **options)
-
-
-def capture(spec: ModelSpec, size: int, seed: int, dataset: DataSet) -> Step:
+def capture(spec: ModelSpec, size: int, seed: int, dataset: DataSet, given: DataOptions) -> Step:
     if isinstance(spec, StepFile):
         step = spec.step([size], seed)
+        dataset.remember(step)
     else:
-        step = _capture(spec, [size], seed, dataset, _examples(dataset, 1)[0])
+        step = _capture(spec, [size], seed, dataset, given)[0]
     if "train" not in step.graphs and not batch_sizes(step.graphs, "train"):
         raise HandheldError(
             f"{spec.name} has the graphs {', '.join(step.graphs)} and no single "
@@ -48,23 +41,46 @@ def capture(spec: ModelSpec, size: int, seed: int, dataset: DataSet) -> Step:
     return step
 
 
-def capture_example(spec: ModelSpec, sizes: list[int], seed: int, data: str | None) -> tuple[Step, list[Any]]:
+def capture_example(
+    spec: ModelSpec, sizes: list[int], seed: int, data: str | None, given: DataOptions = PLAIN
+) -> tuple[Step, list[Any]]:
     """Capture the step from the model's own example or, with `data`, from the first batch of the data.
 
-    Returns the step and the first few batches of the data (none without `data`).
+    Returns the step and the first few batches of the data (none without `data`). Prints the notes about the data.
     """
     if data is None:
         return spec.step(sizes, seed), []
-    dataset = load(data, max(sizes), seed, spec)
-    batches = _examples(dataset, 4)
-    return _capture(spec, sizes, seed, dataset, batches[0]), batches
+    dataset = load(data, max(sizes), seed, spec, given)
+    captured = _capture(spec, sizes, seed, dataset, given)
+    for note in dataset.notes:
+        output.warn(note)
+    return captured
 
 
-def _capture(spec: ModelSpec, sizes: list[int], seed: int, dataset: DataSet, batch: Any) -> Step:
+def _capture(
+    spec: ModelSpec, sizes: list[int], seed: int, dataset: DataSet, given: DataOptions
+) -> tuple[Step, list[Any]]:
+    """The step, which remembers the facts about its data, and the first few batches."""
     try:
-        return spec.step(sizes, seed, batch, len(dataset.classes) or None)
+        batches = _examples(dataset, 4)
+        step = spec.step(sizes, seed, batches[0], len(dataset.classes) or None)
+        if spec.label() is None and label_dims(dataset) == 2 and _output_dims(step) == 1:
+            # The loss would compare every output with every label.
+            flatten_labels(dataset)
+            batches = _examples(dataset, 4)
+            step = spec.step(sizes, seed, batches[0])
     except BatchError as error:
         raise DataError(f"{dataset.name} does not fit {spec.name}: {error}") from None
+    except CaptureError as error:
+        raise type(error)(f"{error}{own_size(spec, given)}") from error.__cause__
+    dataset.remember(step)
+    return step, batches
+
+
+def _output_dims(step: Step) -> int:
+    """The number of dimensions of the model's first output."""
+    graph = next((g for name, g in step.graphs.items() if name.partition("@")[0] == "predict"), None)
+    return len(graph.outputs[0].view.shape) if graph is not None and graph.outputs else 0
 
 
 def _examples(dataset: DataSet, count: int) -> list[Any]:
@@ -179,15 +195,17 @@ class Job:
     seconds: float
 
 
-def prepare(what: str, size: str | None, data: str, batch: int | None, seed: int, accept_frozen: bool) -> Job:
+def prepare(
+    what: str, size: str | None, data: str, batch: int | None, seed: int, accept_frozen: bool, given: DataOptions
+) -> Job:
     """Open the model and the data, capture the step and check that they fit together."""
     started = time.perf_counter()
     spec = open_model(what, size)
     batch = batch or spec.default_batch
-    dataset = load(data, batch, seed, spec)
-    step = capture(spec, batch, seed, dataset)
+    dataset = load(data, batch, seed, spec, given)
+    step = capture(spec, batch, seed, dataset, given)
     frozen = check_frozen(step, spec, accept_frozen)
     graphs = graphs_for(step, batch)
     check_fit(step.graphs[batch_sizes(graphs, "train").get(batch, "train")], dataset, spec.name)
-    notes = tuple(filter(None, (dataset.note, frozen)))
+    notes = tuple(filter(None, (*dataset.notes, frozen)))
     return Job(spec.name, batch, dataset, step, graphs, notes, time.perf_counter() - started)

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from handheld.cli import output
+from handheld.cli.data_options import PLAIN, DataOptions, with_data_options
 from handheld.cli.options import AcceptFrozen, Force, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import Job, check_new, check_rates, check_writable, prepare, schedule_of
 from handheld.cli.progress import Bar
@@ -36,7 +37,7 @@ Data = Annotated[
         show_default=False,
         help=(
             "digits, pydoc (the text of Python's manual), a .npz file, a folder of images (one "
-            "sub-folder per class), or a .txt file; see above."
+            "sub-folder per class), a .csv file, or a .txt file; see above."
         ),
     ),
 ]
@@ -77,6 +78,7 @@ FindNan = Annotated[
 ]
 
 
+@with_data_options
 def train(
     what: Spec,
     data: Data,
@@ -98,6 +100,7 @@ def train(
     find_nan: FindNan = False,
     accept_frozen: AcceptFrozen = False,
     json: Json = False,
+    given: DataOptions = PLAIN,
 ) -> None:
     """Train a model and print its test accuracy.
 
@@ -105,18 +108,13 @@ def train(
     and the command says how to continue. A second Ctrl-C stops at once. A step file trains without
     PyTorch. A factory returns (model, loss, optimizer), or these three and an example batch.
 
-    \b
-    Data (one row per sample; shuffled by the seed; a fifth is held out to test):
-    file.npz   arrays x and y; or x_train, y_train, x_test, y_test; or all of
-               its arrays in order, labels last. Floats become float32,
-               integers int64; image bytes are scaled to [0, 1]
-    folder/    class/picture.png, or train/class/… and test/class/…; resized
-    file.txt   bytes are the tokens; the last fifth of the text is the test set
+    DATA_FORMATS
 
     \b
     Examples:
     handheld train lenet5 --data digits
     handheld train mine.py:make --data photos/ --epochs 5 --lr 0.01
+    handheld train mine.py:make --data photos/ --augment flip,crop --normalise
     handheld train model.step --data photos/ --checkpoint run.checkpoint
     handheld train resnet18 --data photos/ --precision half
     """
@@ -126,7 +124,7 @@ def train(
     check_rates(schedule, lr)
     limits = _Limits(battery_floor, thermal_limit, find_nan)
     Guards(battery_floor, thermal_limit)  # A missing sensor is reported before the capture.
-    job = prepare(what, size, data, batch, seed, accept_frozen)
+    job = prepare(what, size, data, batch, seed, accept_frozen, given)
     files.check_epochs(epochs, job)
     with job.step.plan(on, graphs=job.graphs, precision=precision).start() as trainer:
         rates = schedule_of(schedule, lr, trainer.rates("train"), epochs)

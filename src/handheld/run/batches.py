@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from handheld.errors import DataError
+from handheld.run.augment import Augment, Normalise, shifted
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -88,7 +89,8 @@ class Indexed(ABC):
 class ArrayData(Indexed):
     """Arrays with one row per sample: `ArrayData(x, y, batch_size=64)`.
 
-    With `shift`, each image of the first array is moved by up to that many pixels, differently in each epoch.
+    `augment` (`"flip,crop"`) changes the images of the first array at random, differently in each epoch. With `shift`,
+    they are moved by up to that many pixels. `normalise` applies to the first array. `notes` say which types changed.
     """
 
     def __init__(
@@ -98,12 +100,16 @@ class ArrayData(Indexed):
         shuffle: bool = True,
         seed: int = 0,
         shift: int = 0,
+        augment: str | Augment = "",
+        normalise: Normalise | None = None,
         keep_short: bool = False,
         name: str = "the data",
     ) -> None:
         if not arrays:
             raise DataError(f"{name} holds no arrays. Try: ArrayData(x, y, batch_size=...)")
-        self.arrays = tuple(_as_array(array) for array in arrays)
+        given = [np.asarray(a.detach().cpu() if hasattr(a, "detach") else a) for a in arrays]
+        self.arrays = tuple(map(_as_array, given))
+        self.notes = tuple(filter(None, (cast_note(f"array {i}", a) for i, a in enumerate(given))))
         lengths = [array.shape[0] if array.ndim else -1 for array in self.arrays]
         if min(lengths) < 0 or len(set(lengths)) > 1:
             shapes = ", ".join(str(array.shape) for array in self.arrays)
@@ -118,15 +124,32 @@ class ArrayData(Indexed):
                 f"{name} of shape {self.arrays[0].shape} cannot be shifted by {shift}. "
                 "Try: images [n, channels, height, width], or shift=0"
             )
-        self._edge = self.arrays[0].min() if shift else 0  # The value of pixels that move in from outside.
+        self.augment = Augment.parse(augment) if isinstance(augment, str) else augment
+        self.augment.check(self.arrays[0].shape, name)
+        self.normalise = normalise
+        if normalise is not None:
+            normalise.check(self.arrays[0].shape, self.arrays[0].dtype, name)
+        # The value of pixels that move in from outside.
+        self._edge = self.arrays[0].min() if shift or self.augment.crop else 0
 
     @cached_property
     def content(self) -> int:
         return checksum(*self.arrays)
 
+    @property
+    def prepared(self) -> str:
+        """What happens to each sample, for checkpoints."""
+        return "; ".join(filter(None, (str(self.augment), str(self.normalise or ""))))
+
     def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
         first, *rest = (array[indices] for array in self.arrays)
-        return (shifted(first, self.shift, self._edge, random) if self.shift else first, *rest)
+        if self.shift:
+            first = shifted(first, self.shift, self._edge, random)
+        if self.augment:
+            first = self.augment(first, self._edge, random)
+        if self.normalise is not None:
+            first = self.normalise(first)
+        return (first, *rest)
 
 
 class IterableData:
@@ -190,16 +213,6 @@ def checksum(*arrays: Array) -> int:
     return crc
 
 
-def shifted(x: Array, by: int, edge: Any, random: np.random.Generator) -> Array:
-    """x[n, c, h, w] with each image moved by up to `by` pixels in both directions."""
-    n, _, height, width = x.shape
-    wide = np.pad(x, ((0, 0), (0, 0), (by, by), (by, by)), constant_values=edge)
-    down = random.integers(0, 2 * by + 1, (n, 1)) + np.arange(height)  # [n, h]
-    right = random.integers(0, 2 * by + 1, (n, 1)) + np.arange(width)  # [n, w]
-    moved = wide.transpose(0, 2, 3, 1)[np.arange(n)[:, None, None], down[:, :, None], right[:, None, :]]
-    return np.ascontiguousarray(moved.transpose(0, 3, 1, 2))
-
-
 def stratified(labels: Any, share: float, seed: int) -> tuple[Array, Array]:
     """Indices of a training and a test set. `share` of each class is held out, drawn with `seed`."""
     _check_share(share)
@@ -224,9 +237,17 @@ def _check_share(share: float) -> None:
         raise DataError(f"the share of the test set is {share}; it must be at least 0 and below 1. Try: 0.2")
 
 
-def _as_array(value: Any) -> Array:
-    """The value as float32, int64 or bool, the types that models take. Image bytes are scaled to [0, 1]."""
-    array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+def cast_note(name: str, array: Array) -> str:
+    """What `ArrayData` changes about an array, or ""."""
+    if array.dtype == np.uint8 and array.ndim > 2:
+        return f"{name} is uint8: scaled from 0…255 to [0, 1] as float32"
+    if array.dtype.kind == "f" and array.dtype.itemsize > 4:
+        return f"{name} is {array.dtype}: converted to float32"
+    return ""
+
+
+def _as_array(array: Array) -> Array:
+    """The array as float32, int64 or bool, the types that models take. Image bytes are scaled to [0, 1]."""
     if array.dtype == np.uint8 and array.ndim > 2:
         return array.astype(np.float32) / 255
     kinds: dict[str, Any] = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}

@@ -55,12 +55,12 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
         ) from None
     for name, value in data_facts(data).items():
         if facts.get(name, value) != value:
-            what = (
-                "belongs to other data: the samples are not the same"
-                if name == "content"
-                else f"was written with {name} {facts[name]} of the data; now it is {value}, so the "
-                "batches would differ"
-            )
+            what = f"was written with {name} {facts[name]} of the data; now it is {value}, so the batches would differ"
+            if name == "content":
+                what = "belongs to other data: the samples are not the same"
+            if name == "prepared":
+                before, now = facts[name] or "nothing", value or "nothing"
+                what = f"was written with data prepared by {before}; now it is {now}, so the batches would differ"
             raise CheckpointError(
                 f"{path} {what}. Try: to continue with other data, --export a step file and train that"
             )
@@ -71,11 +71,13 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
     return Checkpoint(state, epoch, position, micro, partial, history, epochs, device)
 
 
-def data_facts(data: Data) -> dict[str, int]:
+def data_facts(data: Data) -> dict[str, int | str]:
     """What must be the same for the next batch to be the same."""
-    facts = {
+    facts: dict[str, int | str] = {
         name: int(getattr(data, name)) for name in ("batch_size", "samples", "seed", "content") if hasattr(data, name)
     }
+    if hasattr(data, "prepared"):
+        facts["prepared"] = str(data.prepared)
     # An iterable does not know its batch size before its first batch.
     return {name: value for name, value in facts.items() if value or name != "batch_size"}
 

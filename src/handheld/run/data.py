@@ -1,4 +1,4 @@
-"""Data sets: `.npz` files, folders of images, text files, scikit-learn's digits, Python's manual.
+"""Data sets: `.npz` files, folders of images, CSV and text files, scikit-learn's digits, Python's manual.
 
 `load_data` turns what a user types into a training set and a test set (see batches.py). Every error
 names the file and says what to do next.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,57 +16,48 @@ import numpy as np
 import numpy.typing as npt
 
 from handheld.errors import DataError
+from handheld.run.augment import Augment, Normalise, Normalising
 from handheld.run.batches import (
     Array,
     ArrayData,
     Batch,
     Data,
     Indexed,
-    Indices,
     IterableData,
-    checksum,
+    cast_note,
     random_split,
     stratified,
 )
-from handheld.run.image_files import ImageData, classes_in
+from handheld.run.dataset import SPLIT, DataFacts, DataSet, listed, too_few
+from handheld.run.image_files import ImageData
+from handheld.run.images import images
+from handheld.run.tables import TABLE_SUFFIXES, table
+from handheld.run.text_files import TextData, pydoc_text, text, windows
 
 __all__ = [
     "ArrayData",
+    "Augment",
     "Batch",
     "Data",
+    "DataFacts",
     "DataSet",
     "ImageData",
     "Indexed",
     "IterableData",
+    "Normalise",
     "TextData",
     "digits",
     "images",
     "load_data",
     "npz",
+    "table",
     "text",
 ]
 
-#: The seed of every split, so that the test set does not depend on the seed of the training.
-SPLIT = 0
 TEXT_SUFFIXES = (".txt", ".text", ".md")
 #: Files that `load_data` reads.
-DATA_SUFFIXES = (".npz", *TEXT_SUFFIXES)
-_SPLITS = (("train", "test"), ("train", "val"), ("train", "valid"), ("training", "testing"))
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A training set and a test set.
-
-    `classes` are the names of the labels or tokens. `note` is a message for the user, for example why
-    there is no test set.
-    """
-
-    name: str
-    train: Data
-    test: Data | None
-    classes: tuple[str, ...] = ()
-    note: str = ""
+DATA_SUFFIXES = (".npz", *TABLE_SUFFIXES, *TEXT_SUFFIXES)
+_KINDS = "a .npz file, a folder of images, a .csv file, or a .txt file"
 
 
 def load_data(
@@ -76,33 +66,69 @@ def load_data(
     *,
     seed: int = 0,
     test: float = 0.2,
-    size: int = 32,
+    size: int | tuple[int, int] = 32,
     gray: bool = False,
     length: int = 64,
     tokens: str = "byte",
+    augment: str | Augment = "",
+    normalise: Normalising = False,
+    label: str | None = None,
+    drop: Sequence[str] = (),
+    regression: bool | None = None,
+    like: DataFacts | None = None,
 ) -> DataSet:
-    """Load `digits`, `pydoc`, a `.npz` file, a `.txt` file, or a folder with one sub-folder of images per class.
+    """Load `digits`, `pydoc`, a `.npz`, `.csv` or `.txt` file, or a folder with one sub-folder of images per class.
 
-    `test` is the share that is held out if the data has no test set. `size` and `gray` apply to
-    images, `length` and `tokens` (byte or char) to text.
+    `test` is the share that is held out if the data has no test set. `size` and `gray` apply to images, `augment` to
+    images and image arrays, `length` and `tokens` (byte or char) to text, `label`, `drop` and `regression` (float
+    labels) to a CSV file. `normalise=True` computes mean and standard deviation from the training set. `like` are the
+    facts of a step file: its order of classes, columns, tokens and its normalisation are used again.
     """
-    if spec == "digits":
-        return digits(batch_size, seed=seed, test=test)
-    if spec == "pydoc":
-        return _windows(spec, pydoc_text().encode(), batch_size, seed, test, length, tokens)
     path = Path(spec)
-    if path.is_dir():
-        return images(path, batch_size, seed=seed, test=test, size=size, gray=gray)
-    if not path.exists():
-        raise DataError(
-            f"there is no data {spec!r}: no such file or folder. "
-            "Try: digits, pydoc, a .npz file, a folder of images, or a .txt file"
+    kind = _kind(spec, path)
+    if kind != "table" and (label is not None or drop):
+        raise DataError(f"{spec} has no columns to name or drop. --label and --drop apply to .csv files")
+    if kind in ("table", "text") and Augment.parse(str(augment)):
+        raise DataError(f"{spec} holds no images, so it cannot be augmented. Try: without --augment")
+    if kind == "text" and normalise:
+        raise DataError(f"{spec} is text: tokens cannot be normalised. Try: without --normalise")
+    chosen = normalise if normalise or like is None or like.normalise is None else like.normalise
+    if kind == "text":
+        raw = pydoc_text().encode() if spec == "pydoc" else None
+        if raw is None:
+            return text(path, batch_size, seed=seed, test=test, length=length, tokens=tokens, like=like)
+        return windows(spec, raw, batch_size, seed, test, length, tokens, like)
+    if kind == "table":
+        return table(
+            path,
+            batch_size,
+            seed=seed,
+            test=test,
+            label=label,
+            drop=drop,
+            regression=regression,
+            normalise=Normalise.given(chosen),
+            like=like,
         )
-    if path.suffix == ".npz":
-        return npz(path, batch_size, seed=seed, test=test)
-    if path.suffix in TEXT_SUFFIXES:
-        return text(path, batch_size, seed=seed, test=test, length=length, tokens=tokens)
-    raise DataError(f"{path} is not a known kind of data. Try: a .npz file, a folder of images, or a .txt file")
+    common: dict[str, Any] = {"seed": seed, "test": test, "augment": augment, "normalise": chosen}
+    if kind == "images":
+        return images(path, batch_size, size=size, gray=gray, like=like, **common)
+    return digits(batch_size, **common) if kind == "digits" else npz(path, batch_size, **common)
+
+
+def _kind(spec: str, path: Path) -> str:
+    if spec == "digits":
+        return "digits"
+    if spec == "pydoc":
+        return "text"
+    if path.is_dir():
+        return "images"
+    if not path.exists():
+        raise DataError(f"there is no data {spec!r}: no such file or folder. Try: digits, pydoc, {_KINDS}")
+    suffixes = {".npz": "arrays", **dict.fromkeys(TABLE_SUFFIXES, "table"), **dict.fromkeys(TEXT_SUFFIXES, "text")}
+    if path.suffix.lower() not in suffixes:
+        raise DataError(f"{path} is not a known kind of data. Try: {_KINDS}")
+    return suffixes[path.suffix.lower()]
 
 
 # Digits
@@ -112,7 +138,15 @@ def load_data(
 _DIGITS = (0.3053, 0.3247)
 
 
-def digits(batch_size: int, *, seed: int = 0, test: float = 0.2, shift: int = 2) -> DataSet:
+def digits(
+    batch_size: int,
+    *,
+    seed: int = 0,
+    test: float = 0.2,
+    shift: int = 2,
+    augment: str | Augment = "",
+    normalise: Normalising = False,
+) -> DataSet:
     """1,797 handwritten digits (scikit-learn), enlarged from 8x8 to 28x28 and normalised.
 
     The test set is the same for every seed. Training images are moved by up to `shift` pixels.
@@ -127,8 +161,9 @@ def digits(batch_size: int, *, seed: int = 0, test: float = 0.2, shift: int = 2)
     grow = bilinear(8, 28)
     x = (((grow @ (bunch.images / 16.0) @ grow.T) - _DIGITS[0]) / _DIGITS[1]).astype(np.float32)
     y = bunch.target.astype(np.int64)
-    split = stratified(y, test, SPLIT)
-    return _arrays("digits", (x[:, None], y), split, batch_size, seed, tuple("0123456789"), shift)
+    parts = _split((x[:, None], y), stratified(y, test, SPLIT))
+    facts = DataFacts("digits", tuple("0123456789"), image_size=(28, 28), gray=True)
+    return _both("digits", *parts, batch_size, seed, facts, shift=shift, augment=augment, normalise=normalise)
 
 
 def bilinear(size: int, out: int) -> npt.NDArray[np.float64]:
@@ -142,17 +177,9 @@ def bilinear(size: int, out: int) -> npt.NDArray[np.float64]:
     return matrix
 
 
-def _arrays(
-    name: str,
-    arrays: tuple[Any, ...],
-    split: tuple[Array, Array],
-    batch_size: int,
-    seed: int,
-    classes: tuple[str, ...] = (),
-    shift: int = 0,
-) -> DataSet:
+def _split(arrays: tuple[Any, ...], split: tuple[Array, Array]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     train, held = (tuple(array[indices] for array in arrays) for indices in split)
-    return _both(name, train, held, batch_size, seed, classes, shift)
+    return train, held
 
 
 def _both(
@@ -161,48 +188,81 @@ def _both(
     held: tuple[Any, ...],
     batch_size: int,
     seed: int,
-    classes: tuple[str, ...] = (),
+    facts: DataFacts,
+    *,
     shift: int = 0,
+    augment: str | Augment = "",
+    normalise: Normalising = False,
+    notes: Sequence[str] = (),
 ) -> DataSet:
-    data = ArrayData(*train, batch_size=batch_size, seed=seed, shift=shift, name=f"{name} (training)")
-    note = _too_few(len(held[0]) if held else 0, batch_size)
-    test = None if note else ArrayData(*held, batch_size=batch_size, shuffle=False, name=f"{name} (test)")
-    return DataSet(name, data, test, classes, note)
-
-
-def _too_few(held: int, batch_size: int) -> str:
-    """Why there is no test set, or ""."""
-    if held >= batch_size:
-        return ""
-    return f"no test set: only {held} samples are held out, and a batch has {batch_size}"
+    """The data set of arrays. Test data is normalised with the numbers of the training data."""
+    told, chosen = list(notes), Normalise.given(normalise)
+    data = ArrayData(*train, batch_size=batch_size, seed=seed, shift=shift, augment=augment, name=f"{name} (training)")
+    if chosen is True:
+        chosen, constant = Normalise.of([data.arrays[0]], name)
+        told += filter(None, (constant,))
+    if isinstance(chosen, Normalise):
+        chosen.check(data.arrays[0].shape, data.arrays[0].dtype, name)
+        data.normalise = chosen
+        told.append(f"{name}: normalised with {chosen}")
+        facts = facts.normalised(chosen)
+    few = too_few(len(held[0]) if held else 0, batch_size)
+    told += filter(None, (few,))
+    test = (
+        None
+        if few
+        else ArrayData(*held, batch_size=batch_size, shuffle=False, normalise=data.normalise, name=f"{name} (test)")
+    )
+    return DataSet(name, data, test, facts, tuple(told))
 
 
 # .npz files
 
 
-def npz(path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2) -> DataSet:
+def npz(
+    path: str | Path,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    test: float = 0.2,
+    augment: str | Augment = "",
+    normalise: Normalising = False,
+) -> DataSet:
     """Load arrays `x` and `y`, or x_train, y_train, x_test, y_test, or all arrays in order with the labels last.
 
     Arrays have one row per sample. Floats become float32, integers int64; image bytes are scaled to [0, 1].
     """
     path = Path(path)
-    arrays = _read_npz(path)
+    arrays = read_npz(path)
+    options: dict[str, Any] = {"augment": augment, "normalise": normalise}
     if {"x_train", "y_train"} <= set(arrays):
         tested = {"x_test", "y_test"} <= set(arrays)
-        held = (arrays["x_test"], arrays["y_test"]) if tested else ()
-        return _both(str(path), (arrays["x_train"], arrays["y_train"]), held, batch_size, seed)
-    names = ["x", "y"] if {"x", "y"} <= set(arrays) else list(arrays)
-    chosen = tuple(arrays[name] for name in names)
+        used = ["x_train", "y_train", *(["x_test", "y_test"] if tested else [])]
+        parts = tuple(arrays[n] for n in used[:2]), tuple(arrays[n] for n in used[2:])
+        notes = _array_notes(path, arrays, used)
+        return _both(str(path), *parts, batch_size, seed, DataFacts("arrays"), notes=notes, **options)
+    used = ["x", "y"] if {"x", "y"} <= set(arrays) else list(arrays)
+    chosen = tuple(arrays[name] for name in used)
     ArrayData(*chosen, batch_size=1, keep_short=True, name=str(path))  # Checks that the arrays fit together.
     labels = chosen[-1]
     if len(chosen) > 1 and labels.ndim == 1 and labels.dtype.kind in "iu":
         split = stratified(labels, test, SPLIT)
     else:
         split = random_split(len(chosen[0]), test, SPLIT)
-    return _arrays(str(path), chosen, split, batch_size, seed)
+    notes = _array_notes(path, arrays, used)
+    return _both(str(path), *_split(chosen, split), batch_size, seed, DataFacts("arrays"), notes=notes, **options)
 
 
-def _read_npz(path: Path) -> dict[str, Array]:
+def _array_notes(path: Path, arrays: Mapping[str, Array], used: Sequence[str]) -> list[str]:
+    """What is not used of a file, and which types change."""
+    notes = [f"{path}: {note}" for name in used if (note := cast_note(name, arrays[name]))]
+    unused = [name for name in arrays if name not in used]
+    if unused:
+        notes.append(f"{path}: arrays that are not used: {listed(unused)}")
+    return notes
+
+
+def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of a file by name. All of them hold numbers or booleans."""
     again = "Try: write it with numpy.savez(path, x=..., y=...)"
     arrays: dict[str, Array] = {}
@@ -232,116 +292,3 @@ def _read_npz(path: Path) -> dict[str, Array]:
             }.get(array.dtype.kind, "numbers or booleans")
             raise DataError(f"the array {name!r} of {path} has type {array.dtype}, which no model takes. Try: {hint}")
     return arrays
-
-
-# Images
-
-
-def images(
-    folder: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, size: int = 32, gray: bool = False
-) -> DataSet:
-    """One sub-folder per class, or two such folders named train and test."""
-    folder = Path(folder)
-    own = next(((folder / a, folder / b) for a, b in _SPLITS if (folder / a).is_dir() and (folder / b).is_dir()), None)
-    options: dict[str, Any] = {"batch_size": batch_size, "size": size, "gray": gray}
-    if own is not None:
-        classes, files, labels = classes_in(own[0])
-        others, held_files, held_labels = classes_in(own[1])
-        if others != classes:
-            raise DataError(
-                f"{own[0]} has the classes {', '.join(classes)} and {own[1]} "
-                f"{', '.join(others)}. Try: the same sub-folders in both"
-            )
-    else:
-        classes, every, of = classes_in(folder)
-        train, rest = stratified(of, test, SPLIT)
-        files, labels = [every[i] for i in train], [of[i] for i in train]
-        held_files, held_labels = [every[i] for i in rest], [of[i] for i in rest]
-    note = _too_few(len(held_files), batch_size)
-    held = None if note else ImageData(held_files, held_labels, shuffle=False, name=f"{folder} (test)", **options)
-    data = ImageData(files, labels, seed=seed, name=f"{folder} (training)", **options)
-    return DataSet(str(folder), data, held, tuple(classes), note)
-
-
-# Text
-
-
-class TextData(Indexed):
-    """Windows of a sequence of tokens: x[n, length], and y, which is x one token later."""
-
-    def __init__(
-        self,
-        tokens: npt.NDArray[np.int64],
-        *,
-        length: int,
-        batch_size: int,
-        shuffle: bool = True,
-        seed: int = 0,
-        name: str = "the text",
-    ) -> None:
-        if length < 1:
-            raise DataError(f"windows of {length} tokens are not possible. Try: length 64")
-        self.tokens, self.length = tokens, length
-        super().__init__(
-            max(len(tokens) - 1, 0) // length,
-            batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            keep_short=False,
-            name=f"{name} in windows of {length}",
-        )
-
-    @cached_property
-    def content(self) -> int:
-        return checksum(self.tokens)
-
-    def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
-        rows = self.tokens[indices[:, None] * self.length + np.arange(self.length + 1)]
-        return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
-
-
-def text(
-    path: str | Path, batch_size: int, *, seed: int = 0, test: float = 0.2, length: int = 64, tokens: str = "byte"
-) -> DataSet:
-    """A text as bytes (256 tokens) or as characters (one token per distinct character). The end is the test set."""
-    try:
-        raw = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read as text: {error}") from error
-    return _windows(str(path), raw, batch_size, seed, test, length, tokens)
-
-
-def pydoc_text() -> str:
-    """The topics of Python's manual that Python ships for `help()`: about 500 kB of English."""
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:  # Some systems leave it out.
-        raise DataError("this Python has no text of its manual (pydoc_data). Try: a .txt file") from error
-    return "\n".join(topics[name] for name in sorted(topics))
-
-
-def _windows(path: str, raw: bytes, batch_size: int, seed: int, test: float, length: int, tokens: str) -> DataSet:
-    """The tokens of a text, split into a training and a test set of windows."""
-    try:
-        content = raw.decode() if tokens == "char" else ""
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} cannot be read as text: {error}. Try: tokens as bytes") from error
-    if tokens == "byte":
-        row = np.frombuffer(raw, np.uint8).astype(np.int64)
-        classes = tuple(chr(i) if 32 <= i < 127 else f"\\x{i:02x}" for i in range(256))
-    elif tokens == "char":
-        classes = tuple(sorted(set(content)))
-        places = {character: i for i, character in enumerate(classes)}
-        row = np.array([places[character] for character in content], np.int64)
-    else:
-        raise DataError(f"there are no tokens {tokens!r}. Try: byte or char")
-    random_split(1, test, SPLIT)  # Checks that the share is possible.
-    cut = len(row) - round(len(row) * test)
-    train = TextData(row[:cut], length=length, batch_size=batch_size, seed=seed, name=f"{path} (training)")
-    note = _too_few((len(row) - cut - 1) // length, batch_size)
-    held = (
-        None
-        if note
-        else TextData(row[cut:], length=length, batch_size=batch_size, shuffle=False, name=f"{path} (test)")
-    )
-    return DataSet(path, train, held, classes, note)

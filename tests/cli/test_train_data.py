@@ -1,0 +1,141 @@
+"""Data of `handheld train`: what is changed is said, and the options for images and tables."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import handheld
+from handheld.run.dataset import DataFacts
+from helpers.commands import fails
+
+Image = pytest.importorskip("PIL.Image")
+
+NETWORKS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def _parts(model, loss=F.cross_entropy):
+    return model, loss, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+def any_size():
+    return _parts(nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                                nn.Linear(4, 3)))
+
+def fixed():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(20 * 20, 3))
+    return (*_parts(model), (torch.zeros(4, 1, 20, 20), torch.zeros(4, dtype=torch.int64)))
+
+def table():
+    return _parts(nn.Linear(2, 3))
+
+def flat():
+    class Flat(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).squeeze(-1)
+    return _parts(Flat(2, 1), F.mse_loss)
+
+def column():
+    return _parts(nn.Linear(2, 1), F.mse_loss)
+
+def binary():
+    return (*_parts(nn.Linear(2, 1), F.binary_cross_entropy_with_logits), (torch.zeros(4, 2), torch.zeros(4, 1)))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def photos(work):
+    (work / "nets.py").write_text(NETWORKS)
+    random = np.random.default_rng(0)
+    for k, name in enumerate(("circle", "square", "triangle")):
+        (work / "photos" / name).mkdir(parents=True)
+        for i in range(12):
+            pixels = random.integers(0, 60, (48, 48, 3), np.uint8)
+            pixels[..., k] += 150
+            Image.fromarray(pixels).save(work / "photos" / name / f"{i}.png")
+    x = random.standard_normal((120, 2))
+    kinds = np.where(x[:, 0] > 0, "warm", "cold")
+    lines = [f"{a:.4f},{b:.4f},n{i},{k}" for i, ((a, b), k) in enumerate(zip(x, kinds, strict=True))]
+    (work / "weather.csv").write_text("\n".join(["wind,sun,station,kind", *lines]) + "\n")
+    numbers = [f"{a:.4f},{b:.4f},{3 * a - b + 1:.4f}" for a, b in x]
+    (work / "price.csv").write_text("\n".join(["size,age,price", *numbers]) + "\n")
+
+
+WORDS = ("--epochs", "2", "--batch", "4", "--on", "reference:cpu")
+
+
+def test_images_are_resized_and_that_is_said(run, work):
+    result = run("train", "nets.py:any_size", "--data", "photos", *WORDS, "--export", "any.step", "--force")
+    assert result.exit_code == 0, result.output
+    assert "resized to 32×32 from 48×48; classes circle, square, triangle" in result.stderr
+    assert "has no example batch" in result.stderr and "--image-size changes it" in result.stderr
+    facts = DataFacts.of(handheld.load(work / "any.step").meta)
+    assert facts == DataFacts("images", ("circle", "square", "triangle"), image_size=(32, 32))
+    result = run("train", "nets.py:any_size", "--data", "photos", *WORDS, "--image-size", "48x40")
+    assert "resized to 48×40 from 48×48" in result.stderr and "example batch" not in result.stderr
+    result = run("train", "nets.py:fixed", "--data", "photos", *WORDS)
+    assert "resized to 20×20 from 48×48" in result.stderr and "made gray: 36 images" in result.stderr
+
+
+def test_sizes_that_do_not_fit(run, work):
+    words = ("--data", "photos", *WORDS)
+    fails(
+        run("train", "nets.py:fixed", *words, "--image-size", "24"), "example batch has images of 20x20. Try: --image"
+    )
+    run("package", "nets.py:fixed", "--out", "fixed.step", "--force")
+    fails(run("train", "fixed.step", *words, "--image-size", "24"), "takes images of 20x20, not 24x24. Try: without")
+    for size in ("0", "3x", "big"):
+        fails(run("train", "nets.py:fixed", *words, "--image-size", size), f"--image-size {size} is not a size")
+    fails(run("train", "nets.py:table", "--data", "data.npz", "--image-size", "8", *WORDS), "no folder of images")
+
+
+def test_augment_and_normalise(run, work):
+    words = ("--data", "photos", *WORDS, "--image-size", "24", "--augment", "flip,crop")
+    result = run("train", "nets.py:any_size", *words, "--normalize", "--export", "norm.step", "--force")
+    assert result.exit_code == 0, result.output
+    assert "photos: normalised with mean 0." in result.stderr
+    facts = DataFacts.of(handheld.load(work / "norm.step").meta)
+    assert len(facts.mean) == 3 and facts.image_size == (24, 24)
+    again = run("train", "norm.step", "--data", "photos", *WORDS)
+    assert "photos: normalised with mean 0." in again.stderr  # as the file says
+    given = run("train", "nets.py:any_size", *words, "--mean", "0.5", "--std", "0.25")
+    assert "normalised with mean 0.5 and standard deviation 0.25" in given.stderr
+    fails(run("train", "nets.py:any_size", *words, "--mean", "0.5"), "--mean needs --std too")
+    fails(run("train", "nets.py:any_size", *words, "--mean", "a", "--std", "1"), "--mean a is not a list of numbers")
+    fails(run("train", "nets.py:any_size", "--data", "photos", "--augment", "rotate"), "no augmentation 'rotate'. Try")
+
+
+def test_a_checkpoint_remembers_the_augmentation(run, work):
+    words = ("train", "nets.py:any_size", "--data", "photos", *WORDS, "--checkpoint", "aug.checkpoint")
+    assert run(*words, "--augment", "flip").exit_code == 0
+    fails(run(*words, "--resume", "--augment", "crop"), "prepared by 32x32 RGB; flip; now it is 32x32 RGB; crop")
+
+
+def test_tables(run, work):
+    words = ("--data", "weather.csv", "--epochs", "15", "--batch", "8", "--on", "reference:cpu")
+    fails(run("train", "nets.py:table", *words), "column 'station'", "line 2: 'n0'", "Try: --drop station")
+    result = run("train", "nets.py:table", *words, "--drop", "station", "--normalise", "--json", "--export", "w.step")
+    report = json.loads(result.stdout)
+    assert report["test"]["accuracy"] > 0.9
+    assert "label 'kind', classes cold, warm" in result.stderr and "dropped station" in result.stderr
+    facts = DataFacts.of(handheld.load(work / "w.step").meta)
+    assert facts.features == ("wind", "sun") and facts.label == "kind" and facts.classes == ("cold", "warm")
+    again = run("train", "w.step", *words)
+    assert again.exit_code == 0, again.output
+    assert "columns that the model does not take: station" in again.stderr
+
+
+@pytest.mark.parametrize("model", ["flat", "column"])
+def test_a_regression_compares_each_output_with_its_label(run, work, model):
+    words = ("--data", "price.csv", "--epochs", "30", "--batch", "8", "--on", "reference:cpu", "--json")
+    report = json.loads(run("train", f"nets.py:{model}", *words, "--lr", "0.1").stdout)
+    assert report["test"]["loss"] < 1e-3
+
+
+def test_two_classes_as_floats(run, work):
+    words = ("--data", "weather.csv", "--drop", "station", "--epochs", "20", "--batch", "8", "--on", "reference:cpu")
+    result = run("train", "nets.py:binary", *words, "--json")
+    assert json.loads(result.stdout)["test"]["loss"] < 0.3, result.output
