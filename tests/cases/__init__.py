@@ -15,7 +15,15 @@ from cases.layers import layer_cases
 from cases.linalg import linalg_cases
 from cases.pointwise import pointwise_cases
 from cases.reduce import reduce_cases
+from cases.sequences import sequence_cases
 
 CASES: dict[str, Case] = collect(
-    pointwise_cases(), reduce_cases(), layer_cases(), image_cases(), index_cases(), complex_cases(), linalg_cases()
+    pointwise_cases(),
+    reduce_cases(),
+    layer_cases(),
+    sequence_cases(),
+    image_cases(),
+    index_cases(),
+    complex_cases(),
+    linalg_cases(),
 )

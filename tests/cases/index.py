@@ -13,6 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from cases.case import Case, cl, ints, mask, module, normal, of
 
 
+def _with_zeros(x: torch.Tensor) -> Any:
+    """The same zeros are joined twice, in different shapes."""
+    zeros = x.new_zeros(10)
+    return torch.cat([zeros.unsqueeze(1).expand(-1, 5), x]), torch.cat([zeros, x[0]])
+
+
 def _views() -> Iterator[Case]:
     yield of("view transpose", lambda x: x.transpose(1, 2) * x.permute(0, 2, 1), normal(3, 5, 7))
     yield of("view reshape", lambda x: x.t().reshape(-1) * x.reshape(35), normal(5, 7))
@@ -43,6 +49,7 @@ def _joining() -> Iterator[Case]:
     yield of("cat empty", lambda x: torch.cat([x, x[:, :0], torch.empty(0), x], 1), normal(2, 3))
     yield of("cat types", lambda x, a: torch.cat([x, a], 0), normal(2, 3), ints(5, 4, 3))
     yield of("cat ints", lambda a, m: (torch.cat([a, a + 1]), torch.cat([m, ~m])), ints(5, 4), mask(3))
+    yield of("cat zeros", _with_zeros, normal(5, 5))
     yield of("cat channels last", lambda x, y: torch.cat([x, y], 1), cl(2, 3, 4, 5), cl(2, 2, 4, 5))
     yield of(
         "stack", lambda x, y: torch.stack([x, y, x], 1) * 2 + torch.stack([x, y, y], -2), normal(3, 5), normal(3, 5)

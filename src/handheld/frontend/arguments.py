@@ -9,6 +9,7 @@ from numbers import Real
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from handheld.errors import CaptureError
@@ -71,7 +72,14 @@ def check_clipping(clip_norm: object, clip_value: object, accumulate: object) ->
 
 
 def check_batch(batch: object, inputs: object) -> None:
-    tensors = [t for t in pytree.tree_leaves(batch) if hasattr(t, "shape")]
+    leaves = pytree.tree_leaves(batch, is_leaf=lambda value: isinstance(value, PackedSequence))
+    if any(isinstance(leaf, PackedSequence) for leaf in leaves):
+        raise CaptureError(
+            "the example batch has a PackedSequence, whose size changes from batch to batch, and the shapes of a step "
+            "are fixed. Try: padded sequences and a tensor of lengths in the batch, and "
+            "pack_padded_sequence(x, lengths, enforce_sorted=False) in the model"
+        )
+    tensors = [t for t in leaves if hasattr(t, "shape")]
     if not tensors:
         raise CaptureError(
             f"capture needs an example batch of tensors, which gives it their shapes and types; it got {_what(batch)}"

@@ -40,6 +40,7 @@ from handheld.frontend.experts import dense_experts
 from handheld.frontend.heard import Heard
 from handheld.frontend.idioms import check_trainable, fresh_gradients, gradients, in_float32
 from handheld.frontend.optimizers import Optimizer
+from handheld.frontend.packed import packed_sequences
 from handheld.frontend.reading import Frozen, check_ranges, watched
 from handheld.frontend.record import Recorder
 from handheld.frontend.recurrent import single_op_recurrence
@@ -212,6 +213,7 @@ class Capture:
             stack.enter_context(in_float32())
             stack.enter_context(fresh_gradients(p for m in self.modules.values() for p in m.parameters()))
             stack.enter_context(single_op_recurrence())
+            stack.enter_context(packed_sequences(rec, dict(zip(leaf_names(batch), leaves, strict=True))))
             stack.enter_context(replaced_functions())
             stack.enter_context(dense_experts())
             attributes = Attributes(self.modules.values())

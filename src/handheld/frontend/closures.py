@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from handheld.errors import CaptureError
 from handheld.frontend import arguments
 from handheld.frontend.layout import permute, physical_order
+from handheld.frontend.packed import is_packed, padded_output
 from handheld.frontend.reading import user_line
 from handheld.frontend.record import Recorder
 from handheld.frontend.state import ir_dtype
@@ -79,6 +80,7 @@ def loss_and_outputs(result: object, training: bool) -> tuple[Any, object]:
 
 def named_outputs(outputs: object) -> list[tuple[str, torch.Tensor]]:
     named = []
+    outputs = pytree.tree_map(padded_output, outputs, is_leaf=is_packed)
     for path, leaf in pytree.tree_flatten_with_path(outputs)[0]:
         if isinstance(leaf, torch.Tensor):
             key = ".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path)

@@ -105,6 +105,36 @@ def dependence(rec: Recorder, tensors: Sequence[int]) -> list[tuple[str, str]]:
     return sources
 
 
+def origin(rec: Recorder, number: int) -> tuple[int, tuple[str, ...]]:
+    """Follows a tensor back through whole copies and sorts. Returns the tensor with the same values, and the sorts."""
+    producer = {out: node for node in rec.nodes for out in node.outputs}
+    sorts: list[str] = []
+    while number in producer:
+        node = producer[number]
+        if node.op == "sort" and number == node.outputs[0]:
+            sorts.append(f"descending={node.attrs['descending']}")
+        elif not (node.op == "map" and [i.op for i in node.program] == ["load"] and not node.program[0].params[1]):
+            break
+        if node.inputs[0].size != rec.tensors[node.inputs[0].tensor].size:
+            break
+        number = node.inputs[0].tensor
+    return number, tuple(sorts)
+
+
+def note_numbers(rec: Recorder, tensor: torch.Tensor, what: str) -> None:
+    """Notes numbers that Python code gave as a list or as a tensor it made itself: they are the same in every step."""
+    view = rec.read(tensor)
+    source = rec.tensors[origin(rec, view.tensor)[0]]
+    if source.role != "constant":
+        return
+    values = rec.state.values[source.name].tolist()
+    shown = str(values) if len(values) <= 8 else f"{str(values[:8])[:-1]}, …]"
+    where = rec._module()
+    module = "" if where in ("loss", "model") else where
+    names = ("a list of numbers (a tensor of the batch may change)",)
+    rec.frozen.append(Frozen(user_line(), module, f"{what} {shown}", names, values))
+
+
 def check_ranges(ranges: Iterable[IndexRange], batch: Mapping[str, Any]) -> None:
     """Raises BatchError if the example batch holds a label or an index outside the valid range."""
     for name, low, high, ignore in ranges:

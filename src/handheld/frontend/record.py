@@ -23,9 +23,9 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from handheld.errors import UnsupportedOp, ValueRead
+from handheld.errors import CaptureError, UnsupportedOp, ValueRead
 from handheld.frontend import complexes
-from handheld.frontend.reading import BAKED, READS, Frozen, dependence, user_line
+from handheld.frontend.reading import BAKED, READS, Frozen, dependence, origin, user_line
 from handheld.frontend.registry import ADVICE, DECOMPOSED, IGNORED, LOWERINGS, SHAPES, decompositions, functional_twin
 from handheld.frontend.state import HALF, StateBuilder, host_array
 from handheld.frontend.storages import Storages
@@ -211,9 +211,15 @@ class Recorder(Storages, TorchDispatchMode):  # type: ignore[no-untyped-call]
             return list(torch.ops.aten.nonzero.default(mask).unbind(1))
 
     def note_range(self, index: torch.Tensor, low: int, high: int, ignore: int | None = None) -> None:
-        """Notes the range of valid values (low to high - 1) if `index` is a whole, unchanged input."""
+        """Notes the range of valid values (low to high - 1) if `index` is a whole input, or a copy of it."""
         view = self.read(index)
-        tensor = self.tensors[view.tensor]
+        tensor = self.tensors[origin(self, view.tensor)[0]]
+        order = next((n for n in self.nodes if n.op == "sort" and n.outputs[1] == tensor.id), None)
+        if order is not None and order.inputs[0].shape[-1] > high:
+            raise CaptureError(
+                f"{user_line()}: the order of {order.inputs[0].shape[-1]} values is used as an index into a dimension "
+                f"of size {high}. Try: sort as many values as the dimension has"
+            )
         if tensor.role != "input" or view.size != tensor.size:
             return
         known = self.ranges.get(tensor.name)

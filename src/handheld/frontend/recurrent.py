@@ -1,8 +1,12 @@
 """Records nn.LSTM and nn.GRU as single ops: one node per layer and direction, forward and backward.
 
 While a step is being captured, the functions behind nn.LSTM and nn.GRU are replaced. The replacements compute the
-input part of all gates in one matrix product, and the recurrence in a custom op with its own gradient. Cases that
-they do not cover (projections, packed sequences) are left to PyTorch, which unrolls them.
+input part of all gates in one matrix product, and the recurrence in a custom op with its own gradient. Projections
+are left to PyTorch, which unrolls them.
+
+A packed sequence (packed.py) runs over all padded steps. After the end of a sequence the gates are closed: the input
+part of each gate is a large number, so that the state is kept exactly and its gradient passes unchanged. nn.RNN with
+tanh is then a GRU whose reset gate is open and whose update gate is closed. Layers without gates are unrolled.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from handheld.frontend.packed import Lengths, refuse_packed
+from handheld.frontend.packed_rows import Rows
 from handheld.frontend.record import Recorder
 from handheld.frontend.registry import lowering
 from handheld.graph.dtypes import F32
@@ -176,9 +182,11 @@ def _layers(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    lengths: Lengths | None = None,
 ) -> tuple[T, list[T]]:
     """Runs all layers and directions with `cell` as the recurrence. Returns the outputs and the final states."""
-    per, directions = (4 if biases else 2), (2 if bidirectional else 1)
+    directions = 2 if bidirectional else 1
+    per = len(weights) // (layers * directions)
     x = x.transpose(0, 1) if batch_first else x
     last: list[list[T]] = [[] for _ in states]
     for layer in range(layers):
@@ -186,7 +194,7 @@ def _layers(
         for direction in range(directions):
             k = layer * directions + direction
             group = weights[k * per : (k + 1) * per]
-            y, final = cell(x, [s[k] for s in states], group, direction == 1)
+            y, final = cell(x, [s[k] for s in states], group, biases, direction == 1, lengths)
             outs.append(y)
             for store, value in zip(last, final, strict=True):
                 store.append(value)
@@ -196,44 +204,140 @@ def _layers(
     return (x.transpose(0, 1) if batch_first else x), [torch.stack(s) for s in last]
 
 
-def _lstm_cell(x: T, states: Sequence[T], group: Sequence[T], reverse: bool) -> tuple[T, list[T]]:
-    bias = group[2] + group[3] if len(group) == 4 else None
-    gx = F.linear(x, group[0], bias)
-    h, c_last = _Lstm.apply(gx, group[1], states[0], states[1], reverse)  # type: ignore[no-untyped-call]
+#: Large enough to close or open a gate: its sigmoid is exactly 0 or 1.
+_FAR = 1e4
+
+
+def _closed(gx: T, gates: Sequence[float], lengths: Lengths) -> T:
+    """Returns gx[t, n, gates] with these numbers as the input part of the gates outside the sequences."""
+    parts = gx.reshape(*gx.shape[:2], len(gates), -1)
+    return lengths.keep(parts, torch.tensor(gates).unsqueeze(1)).flatten(2)
+
+
+def _at_end(h: T, lengths: Lengths) -> T:
+    """Returns the row of each sequence's last step."""
+    return torch.where(lengths.last.unsqueeze(2), h, 0.0).sum(0)
+
+
+def _lstm_cell(
+    x: T, states: Sequence[T], group: Sequence[T], biases: bool, reverse: bool, lengths: Lengths | None
+) -> tuple[T, list[T]]:
+    h0, c0 = states
+    gx = F.linear(x, group[0], group[2] + group[3] if biases else None)
+    if lengths is not None:
+        gx = _closed(gx, (-_FAR, _FAR, 0.0, -_FAR), lengths)
+        if reverse and not lengths.is_zero(h0):
+            # The padding comes first and closes the output gate, so the first step of a sequence gets h0 here.
+            first = lengths.last & (lengths.lengths < lengths.steps)
+            gx = gx + torch.where(first.unsqueeze(2), F.linear(h0, group[1]), 0.0)
+    h, c_last = _Lstm.apply(gx, group[1], h0, c0, reverse)  # type: ignore[no-untyped-call]
+    if lengths is not None and not reverse:
+        return h, [_at_end(h, lengths), c_last]
     return h, [h[0 if reverse else -1], c_last]
 
 
-def _gru_cell(x: T, states: Sequence[T], group: Sequence[T], reverse: bool) -> tuple[T, list[T]]:
-    gx = F.linear(x, group[0], group[2] if len(group) == 4 else None)
-    bias = group[3] if len(group) == 4 else torch.zeros(group[1].shape[0])
+def _gru_cell(
+    x: T, states: Sequence[T], group: Sequence[T], biases: bool, reverse: bool, lengths: Lengths | None
+) -> tuple[T, list[T]]:
+    gx = F.linear(x, group[0], group[2] if biases else None)
+    if lengths is not None:
+        gx = _closed(gx, (0.0, _FAR, 0.0), lengths)
+    bias = group[3] if biases else torch.zeros(group[1].shape[0])
     h = _Gru.apply(gx, group[1], bias, states[0], reverse)  # type: ignore[no-untyped-call]
     return h, [h[0 if reverse else -1]]
 
 
+def _tanh_cell(
+    x: T, states: Sequence[T], group: Sequence[T], biases: bool, reverse: bool, lengths: Lengths
+) -> tuple[T, list[T]]:
+    """Runs nn.RNN with tanh as a GRU with h = n: its reset gate is 1, and its update gate 0 inside the sequences."""
+    gx, w = F.linear(x, group[0], group[2] if biases else None), group[1]
+    gate = torch.full_like(gx, _FAR)
+    gates = torch.cat([gate, lengths.keep(-gate, _FAR), lengths.keep(gx, 0.0)], 2)
+    none = w.new_zeros(2 * w.shape[0])
+    bias = torch.cat([none, group[3] if biases else w.new_zeros(w.shape[0])])
+    whole = torch.cat([none.unsqueeze(1).expand(-1, w.shape[1]), w])
+    h = _Gru.apply(gates, whole, bias, states[0], reverse)  # type: ignore[no-untyped-call]
+    return h, [h[0 if reverse else -1]]
+
+
+def _relu_step(gates: T, states: Sequence[T], group: Sequence[T]) -> list[T]:
+    return [gates.relu()]
+
+
+def _projected_step(gates: T, states: Sequence[T], group: Sequence[T]) -> list[T]:
+    i, f, g, o = gates.chunk(4, 1)
+    c = f.sigmoid() * states[1] + i.sigmoid() * g.tanh()
+    return [F.linear(o.sigmoid() * c.tanh(), group[-1]), c]
+
+
+def _unrolled(step: Callable[[T, Sequence[T], Sequence[T]], list[T]]) -> Callable[..., tuple[T, list[T]]]:
+    """Returns a cell that runs one time step after the other, and keeps the states outside the sequences."""
+
+    def cell(
+        x: T, states: Sequence[T], group: Sequence[T], biases: bool, reverse: bool, lengths: Lengths
+    ) -> tuple[T, list[T]]:
+        gx = F.linear(x, group[0], group[2] + group[3] if biases else None)
+        rows: list[T] = []
+        for t in _steps(lengths.steps, reverse):
+            new = step(gx[t] + F.linear(states[0], group[1]), states, group)
+            valid = lengths.valid[t].unsqueeze(1)
+            states = [torch.where(valid, value, old) for value, old in zip(new, states, strict=True)]
+            rows.append(states[0])
+        return torch.stack(rows[::-1] if reverse else rows), list(states)
+
+    return cell
+
+
+def _packed(cell: Callable[..., tuple[T, list[T]]], states: Sequence[T], args: Sequence[Any]) -> tuple[Any, ...]:
+    """Runs the layers on a packed sequence. Returns its rows and the final states."""
+    data, lengths, _, weights, biases, layers, dropout, train, bidirectional = args
+    if not isinstance(lengths, Lengths) or not isinstance(data, Rows):
+        refuse_packed("a recurrent layer")
+    y, last = _layers(cell, data.padded, states, weights, biases, layers, dropout, train, bidirectional, False, lengths)
+    return Rows(y, lengths), *last
+
+
 @contextmanager
 def single_op_recurrence() -> Iterator[None]:
-    """While active, nn.LSTM and nn.GRU run as single ops per layer."""
-    original = {name: getattr(torch._VF, name) for name in ("lstm", "gru")}
+    """While active, nn.LSTM and nn.GRU run as single ops per layer, and packed sequences keep their padding."""
+    original = {name: getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
     def lstm(*args: Any) -> Any:
-        plain = len(args) == 9 and isinstance(args[1], (tuple, list))
-        if not plain or len(args[2]) != args[4] * (2 if args[7] else 1) * (4 if args[3] else 2):
+        packed = _is_packed(args)
+        weights, biases, layers, _, _, bidirectional = args[3:] if packed else args[2:8]
+        projected = len(weights) != layers * (2 if bidirectional else 1) * (4 if biases else 2)
+        if packed:
+            return _packed(_unrolled(_projected_step) if projected else _lstm_cell, args[2], args)
+        if projected:
             return original["lstm"](*args)
-        x, hx, weights, *rest = args
+        x, hx, _, *rest = args
         y, (h, c) = _layers(_lstm_cell, x, hx, weights, *rest)
         return y, h, c
 
     def gru(*args: Any) -> Any:
-        if len(args) != 9 or not isinstance(args[2], (tuple, list)):
-            return original["gru"](*args)
+        if _is_packed(args):
+            return _packed(_gru_cell, [args[2]], args)
         x, hx, weights, *rest = args
         y, (h,) = _layers(_gru_cell, x, [hx], weights, *rest)
         return y, h
 
-    for name, function in (("lstm", lstm), ("gru", gru)):
-        setattr(torch._VF, name, function)
+    def rnn_tanh(*args: Any) -> Any:
+        return _packed(_tanh_cell, [args[2]], args) if _is_packed(args) else original["rnn_tanh"](*args)
+
+    def rnn_relu(*args: Any) -> Any:
+        packed = _is_packed(args)
+        return _packed(_unrolled(_relu_step), [args[2]], args) if packed else original["rnn_relu"](*args)
+
+    for function in (lstm, gru, rnn_tanh, rnn_relu):
+        setattr(torch._VF, function.__name__, function)
     try:
         yield
     finally:
         for name in original:
             delattr(torch._VF, name)
+
+
+def _is_packed(args: Sequence[Any]) -> bool:
+    """Says whether these are the arguments for a packed sequence: the weights come fourth instead of third."""
+    return isinstance(args[3], (tuple, list))

@@ -34,7 +34,6 @@ _CTC = "Try: compute the CTC loss outside the step, or use cross entropy over fr
 ADVICE = {
     "aten._ctc_loss.default": _CTC,
     "aten._ctc_loss.Tensor": _CTC,
-    "aten._pack_padded_sequence.default": "Try: give the recurrent layer padded sequences, and mask the loss",
     "aten._linalg_svd.default": _OUTSIDE,
     "aten._linalg_eigh.default": _OUTSIDE,
     "aten.linalg_qr.default": _OUTSIDE,

@@ -67,7 +67,7 @@ def respace(node: Node, shape: tuple[int, ...], first: int = 0) -> Node | None:
     """Returns the map over another shape of the same size, or None if that is not possible."""
     if tuple(node.attrs["shape"]) == shape:
         return node
-    if names_dimensions(node):
+    if names_dimensions(node) or math.prod(node.attrs["shape"]) != math.prod(shape):
         return None
     node = _gathers_apart(node)
     gathered = {i.params[0] for i in node.program if i.op == "gather"}

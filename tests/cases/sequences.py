@@ -1,0 +1,136 @@
+"""Sequences of different lengths: packed sequences around recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
+
+from cases.case import Case, ints, module, normal, of
+
+
+def _lengths(*values: int) -> Callable[[], torch.Tensor]:
+    return lambda: torch.tensor(values)
+
+
+class _Packed(nn.Module):
+    """Packs, runs the layer and pads: outputs, final states and lengths."""
+
+    def __init__(self, layer: nn.Module, is_sorted: bool = False, **padding: Any) -> None:
+        super().__init__()
+        self.layer, self.is_sorted, self.padding = layer, is_sorted, padding
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, *state: torch.Tensor) -> Any:
+        first = self.layer.batch_first
+        packed = pack_padded_sequence(x, lengths, batch_first=first, enforce_sorted=self.is_sorted)
+        given = (state if isinstance(self.layer, nn.LSTM) else state[0]) if state else None
+        output, last = self.layer(packed, given)
+        return (*pad_packed_sequence(output, batch_first=first, **self.padding), last)
+
+
+def _layers() -> Iterator[Case]:
+    whole: dict[str, Any] = {"num_layers": 2, "bidirectional": True, "batch_first": True}
+    for cell in (nn.LSTM, nn.GRU, nn.RNN):
+        name = f"packed {cell.__name__.lower()}"
+        yield module(name, lambda c=cell: _Packed(c(3, 5)), normal(6, 4, 3), _lengths(3, 6, 1, 4))
+        yield module(
+            f"{name} sorted",
+            lambda c=cell: _Packed(c(3, 5, bias=False), is_sorted=True),
+            normal(6, 4, 3),
+            _lengths(6, 4, 4, 1),
+        )
+        yield module(
+            f"{name} both ways, two layers",
+            lambda c=cell: _Packed(c(3, 5, **whole), total_length=9, padding_value=2.0),
+            normal(4, 7, 3),
+            _lengths(3, 7, 1, 4),
+        )
+        states = [normal(2, 4, 5)] * (2 if cell is nn.LSTM else 1)
+        yield module(
+            f"{name} with state",
+            lambda c=cell: _Packed(c(3, 5, bidirectional=True)),
+            normal(6, 4, 3),
+            _lengths(3, 6, 1, 5),
+            *states,
+        )
+    yield module(
+        "packed rnn relu",
+        lambda: _Packed(nn.RNN(3, 5, 2, nonlinearity="relu", bidirectional=True)),
+        normal(5, 3, 3),
+        _lengths(3, 5, 1),
+    )
+    yield module(
+        "packed lstm projected",
+        lambda: _Packed(nn.LSTM(3, 5, 2, proj_size=2, bidirectional=True)),
+        normal(5, 3, 3),
+        _lengths(3, 5, 1),
+    )
+
+
+class _Captions(nn.Module):
+    """A loss over the rows of packed outputs and packed targets, as in image captioning."""
+
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        self.embed, self.lstm, self.head = nn.Embedding(7, 3), nn.LSTM(3, 5, batch_first=True), nn.Linear(5, 7)
+        self.loss = nn.CrossEntropyLoss(reduction=reduction)
+
+    def forward(self, words: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(self.embed(words), lengths, batch_first=True, enforce_sorted=False)
+        targets = pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False).data
+        hidden, _ = self.lstm(packed)
+        scores = self.head(hidden[0])
+        loss: torch.Tensor = self.loss(F.relu(scores) + scores, targets)
+        return loss
+
+
+class _Repacked(nn.Module):
+    """Layers of single rows between the packing and the recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.gru = nn.Embedding(7, 3), nn.GRU(3, 5, bidirectional=True)
+
+    def forward(self, words: torch.Tensor, lengths: torch.Tensor) -> Any:
+        packed = pack_padded_sequence(words, lengths, enforce_sorted=False)
+        rows = F.log_softmax(F.dropout(self.embed(packed.data), 0.1, self.training and False), dim=1) * 0.5
+        again = PackedSequence(rows, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+        output, last = self.gru(again)
+        return pad_packed_sequence(output)[0], last, F.mse_loss(output.data, output.data * 0.5), rows.sum()
+
+
+class _Idioms(nn.Module):
+    """What models do with lengths: masks, means, the last output, sorting by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 5, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        ordered, order = lengths.sort(descending=True)
+        packed = pack_padded_sequence(x[order], ordered.cpu(), batch_first=True)
+        output, given = pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=x.size(1))
+        output = output[order.argsort()]
+        mask = (torch.arange(x.size(1)) < lengths[:, None]).unsqueeze(2)
+        mean = (output * mask).sum(1) / lengths[:, None]
+        return mean, output[torch.arange(x.size(0)), lengths - 1], given
+
+
+def _pads(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
+    packed = pack_sequence([x, y, z], enforce_sorted=False)
+    return pad_sequence([x, y, z], batch_first=True), *pad_packed_sequence(packed, padding_value=-1.0)
+
+
+def sequence_cases() -> list[Case]:
+    words, lengths = ints(7, 3, 6), _lengths(4, 6, 2)
+    return [
+        *_layers(),
+        *(module(f"packed captions {kind}", lambda k=kind: _Captions(k), words, lengths) for kind in ("mean", "sum")),
+        module("packed rows", _Repacked, ints(7, 6, 3), lengths),
+        module("packed idioms", _Idioms, normal(3, 6, 3), lengths),
+        of("pack sequence", _pads, normal(4, 3), normal(6, 3), normal(2, 3)),
+    ]
