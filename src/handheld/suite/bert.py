@@ -54,7 +54,7 @@ class Bert(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         words, kinds = x.unbind(1)
-        places = torch.arange(x.shape[2])
+        places = torch.arange(x.shape[2], device=x.device)
         y = self.dropout(self.norm(self.words(words) + self.places(places) + self.kinds(kinds)))
         for layer in self.layers:
             y = layer(y)

@@ -32,7 +32,7 @@ class Gpt(nn.Module):
                 nn.init.zeros_(module.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.dropout(self.embed(x) + self.place(torch.arange(x.shape[1])))
+        y = self.dropout(self.embed(x) + self.place(torch.arange(x.shape[1], device=x.device)))
         for block in self.blocks:
             y = block(y)
         return F.linear(self.norm(y), self.embed.weight)
