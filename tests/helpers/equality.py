@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from handheld.graph.interpret import philox, random_key
 
 Modules = dict[str, Any]
+#: State of torch.optim that is one number per parameter, equal in a whole group. Handheld keeps it once per group.
+SHARED = ("mu_product", "eta", "mu")
 
 
 def uniform(shape: tuple[int, ...], seed: int, step: int, key: int) -> np.ndarray:
@@ -93,16 +95,20 @@ class Eager:
             found |= {dot + k: v for k, v in [*module.named_parameters(), *module.named_buffers()]}
         names = {id(p): k for k, p in found.items()}
         for graph, optimizer in self.optimizers.items():
+            groups = {id(p): n for n, group in enumerate(optimizer.param_groups) for p in group["params"]}
             for p, fields in optimizer.state.items():
                 for field, value in fields.items():
                     if isinstance(value, torch.Tensor) and field != "step":
-                        found[f"{self.updates[graph].name}.{names[id(p)]}.{field}"] = value
+                        owner = groups[id(p)] if field in SHARED else names[id(p)]
+                        key = f"{field}.{owner}" if field in SHARED else f"{owner}.{field}"
+                        found[f"{self.updates[graph].name}.{key}"] = value
         return found
 
     def state(self) -> dict[str, np.ndarray]:
         return {k: v.detach().numpy().copy() for k, v in self._tensors().items()}
 
     def load(self, state: dict[str, np.ndarray]) -> None:
+        """Loads values. (Shared numbers are equal in all parameters already, and have float32 values in PyTorch.)"""
         with torch.no_grad():
             for k, v in self._tensors().items():
                 if k in state:

@@ -8,7 +8,8 @@ import torch
 from handheld.errors import CaptureError
 from handheld.frontend.record import Recorder
 from handheld.frontend.state import StateBuilder, host_array
-from handheld.frontend.update_rules import RULES, Update
+from handheld.frontend.update import Update
+from handheld.frontend.update_rules import RULES
 from handheld.graph.graph import View
 
 
@@ -38,14 +39,23 @@ class Optimizer:
         steps = [int(s["step"]) for s in self.optimizer.state.values() if "step" in s]
         return max(steps, default=0)
 
-    def slot(self, parameter: torch.Tensor, field: str) -> str:
-        """Returns the slot of one state tensor of a parameter."""
+    def slot(self, parameter: torch.Tensor, field: str, initial: float = 0.0) -> str:
+        """Returns the slot of one state tensor of a parameter. PyTorch's own value, if there is one, comes first."""
         owner = self.state.find(parameter)
         name = f"{self.name}.{owner}.{field}"
         if name not in self.state.slots:
             saved = self.optimizer.state.get(parameter, {}).get(field)
-            value = host_array(saved) if saved is not None else np.zeros(tuple(parameter.shape), np.float32)
+            value = host_array(saved) if saved is not None else np.full(tuple(parameter.shape), initial, np.float32)
             self.state.add_value(name, value, "optimizer")
+        return name
+
+    def group_slot(self, number: int, field: str, initial: float) -> str:
+        """Returns the slot of a number that PyTorch keeps per parameter and that is equal in a whole group."""
+        name = f"{self.name}.{field}.{number}"
+        if name not in self.state.slots:
+            saved = [self.optimizer.state.get(p, {}).get(field) for p in self.optimizer.param_groups[number]["params"]]
+            value = next((float(v) for v in saved if v is not None), initial)
+            self.state.add_value(name, np.array(value, np.float32), "optimizer")
         return name
 
     def emit(self, rec: Recorder, gradients: dict[int, View]) -> dict[str, int]:
@@ -60,10 +70,9 @@ class Optimizer:
             owner = self.state.find(parameter)
             if owner in writes or id(parameter) not in gradients:
                 continue
-            group = self.optimizer.param_groups[number]
             rates = shared.setdefault(number, {"lr": rec.slot_view(f"{self.name}.lr.{number}"), "done": done})
             rec.path.append(self.state.path_of(owner))
-            update = Update(rec, self, parameter, gradients[id(parameter)], group, rates)
+            update = Update(rec, self, parameter, gradients[id(parameter)], number, rates)
             self.rule(update)
             rec.path.pop()
             writes.update(update.writes)
