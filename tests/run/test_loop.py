@@ -298,7 +298,8 @@ def test_a_resume_says_what_is_not_as_it_was(shared, tmp_path):
 
     train(1, lambda epoch: 0.1, False)
     assert not train(1, lambda epoch: 0.1, True)
-    (text,) = train(2, lambda epoch: 0.1, True)
+    where, text = train(2, lambda epoch: 0.1, True)
+    assert where == f"continuing at epoch 2 of 2, from {path}"
     assert "epochs were 1 and are 2" in text and "rate" not in text
     (text,) = train(2, lambda epoch: 0.2, True)
     assert text.endswith("the rate of its last step was 0.1; now it would be 0.2")

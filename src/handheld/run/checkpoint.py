@@ -18,6 +18,10 @@ from handheld.errors import CheckpointError
 from handheld.graph.graph import Slot
 from handheld.run.batches import Data
 from handheld.run.history import History
+from handheld.run.stopping import Kept
+
+#: What the names of the best epoch's values begin with, beside those of the current state.
+_BEST = "handheld.best/"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,32 @@ class Checkpoint:
     #: The number of epochs of that training, and its device; 0 and "" in a file that does not hold them.
     epochs: int
     device: str
+    #: The scheduler as `Stepper.saved` wrote it, or None.
+    scheduler: object = None
+    #: The state of the best epoch, if it was kept.
+    best: Kept | None = None
+
+
+def write_checkpoint(
+    path: Path, state: Mapping[str, np.ndarray], meta: Mapping[str, object], best: Kept | None
+) -> None:
+    """Write the state and where it was reached, and the state of the best epoch if that is another one."""
+    arrays, facts = dict(state), dict(meta)
+    if best is not None:
+        same = best.epoch == meta["epoch"] and not meta["position"]
+        facts["best"] = {"epoch": best.epoch, "micro": best.micro, "same": same}
+        if not same:
+            arrays |= {f"{_BEST}{name}": value for name, value in best.state.items()}
+    package.save_state(path, arrays, facts)
+
+
+def _best(state: dict[str, np.ndarray], meta: Mapping[str, Any]) -> Kept | None:
+    """Take the state of the best epoch out of a checkpoint's arrays."""
+    other = {name.removeprefix(_BEST): state.pop(name) for name in list(state) if name.startswith(_BEST)}
+    facts = meta.get("best")
+    if facts is None:
+        return None
+    return Kept(int(facts["epoch"]), dict(state) if facts["same"] else other, int(facts["micro"]))
 
 
 def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkpoint:
@@ -49,10 +79,16 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
         partial = float(loss_sum), int(losses), int(samples), float(seconds)
         facts, history = dict(meta["data"]), History.from_json(meta["history"])
         epochs, device = int(meta.get("epochs", 0)), str(meta.get("device", ""))
+        best = _best(state, meta)
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(
             f"{path} is not a checkpoint of a training loop: a part of it is missing or malformed"
         ) from None
+    try:
+        for values in (state,) if best is None else (state, best.state):
+            by_slot(values, slots)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} belongs to another model: {error}") from None
     for name, value in data_facts(data).items():
         if facts.get(name, value) != value:
             what = f"was written with {name} {facts[name]} of the data; now it is {value}, so the batches would differ"
@@ -64,11 +100,7 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
             raise CheckpointError(
                 f"{path} {what}. Try: to continue with other data, --export a step file and train that"
             )
-    try:
-        by_slot(state, slots)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path} belongs to another model: {error}") from None
-    return Checkpoint(state, epoch, position, micro, partial, history, epochs, device)
+    return Checkpoint(state, epoch, position, micro, partial, history, epochs, device, meta.get("scheduler"), best)
 
 
 def data_facts(data: Data) -> dict[str, int | str]:

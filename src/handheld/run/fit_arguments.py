@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from handheld.errors import CheckpointError, DataError, HandheldError
+from handheld.run.batch import batch_sizes
 from handheld.run.batches import Data, IterableData
+
+if TYPE_CHECKING:
+    from handheld.run.trainer import Trainer
 
 
 def writable(path: Path) -> Path:
@@ -18,8 +22,26 @@ def writable(path: Path) -> Path:
     return path
 
 
-def check_callbacks(callbacks: object) -> None:
-    """Raise an error if a callback has no method that `fit` would call."""
+def check_counts(epochs: object, every: object) -> None:
+    if type(epochs) is not int or epochs < 0:
+        raise HandheldError(f"epochs={epochs!r:.40} must be a whole number, 0 or more")
+    if every is not None and (type(every) is not int or every < 1):
+        raise HandheldError(f"every={every!r:.40} must be a whole number of steps, 1 or more")
+
+
+def check_graphs(trainer: Trainer) -> None:
+    graphs = trainer.plan.graphs
+    if "train" not in graphs and not batch_sizes(graphs, "train"):
+        raise HandheldError(
+            f"fit runs the graph 'train', but this plan has {', '.join(graphs)}. "
+            "Try: run each update by name, trainer.run(name, *batch)"
+        )
+
+
+def check_calls(callbacks: object, metrics: object) -> None:
+    """Raise an error if a metric is no function, or a callback has no method that `fit` would call."""
+    if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
+        raise HandheldError("metrics must be a dictionary that maps names to functions f(outputs, batch)")
     if not isinstance(callbacks, Sequence):
         raise HandheldError("callbacks must be a list of objects with on_step, on_epoch or on_message")
     for callback in callbacks:

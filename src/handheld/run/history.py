@@ -36,6 +36,18 @@ class History:
     paused_seconds: float = 0.0
     #: Why training ended before its last epoch, or "".
     stopped: str = ""
+    #: The number of the best epoch (0: none), and the metric that says so, such as "test loss".
+    best_epoch: int = 0
+    best_by: str = ""
+    #: The epoch whose state the trainer holds at the end, with keep_best; 0 for that of the last step.
+    kept_epoch: int = 0
+    #: Whether training ended because patience was exhausted.
+    early: bool = False
+
+    @property
+    def best(self) -> Epoch | None:
+        """The best epoch, if `fit` was asked to find it."""
+        return next((e for e in self.epochs if e.number == self.best_epoch), None)
 
     @property
     def last(self) -> Epoch | None:
@@ -43,7 +55,9 @@ class History:
 
     @property
     def test(self) -> dict[str, float]:
-        """The metrics of the latest evaluation."""
+        """The metrics of the latest evaluation, or of the epoch whose state was kept."""
+        if self.kept_epoch:
+            return next(e.test for e in self.epochs if e.number == self.kept_epoch)
         return next((e.test for e in reversed(self.epochs) if e.test), {})
 
     def to_json(self) -> dict[str, Any]:

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handheld import package
-from handheld.errors import CheckpointError, HandheldError
-from handheld.run.batch import batch_sizes
+from handheld.errors import CheckpointError, NonFiniteGradient, NonFiniteLoss
 from handheld.run.batches import Batch, Data
-from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint
+from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint, write_checkpoint
 from handheld.run.evaluate import evaluate
-from handheld.run.fit_arguments import as_data, check_callbacks, writable
+from handheld.run.fit_arguments import as_data, check_calls, check_counts, check_graphs, writable
 from handheld.run.guards import Guards
 from handheld.run.history import Epoch, History
 from handheld.run.interrupt import Interrupt, Interrupted
 from handheld.run.losses import LOOK, Losses
 from handheld.run.metrics import Metric
 from handheld.run.nonfinite import Replay
-from handheld.run.rates import Rates, Schedule
+from handheld.run.rates import Rates, Schedule, check_rate
+from handheld.run.schedulers import TorchScheduler
+from handheld.run.stopping import Best, goal_of
 
 if TYPE_CHECKING:
     from handheld.run.trainer import Trainer
@@ -63,7 +63,12 @@ def fit(
     thermal_limit: float | None = None,
     stop_on_nan: bool = True,
     find_nan: bool = False,
-    rate: Schedule | None = None,
+    rate: Schedule | TorchScheduler | None = None,
+    rate_every: str = "epoch",
+    patience: int | None = None,
+    best: str | None = None,
+    mode: str | None = None,
+    keep_best: bool = False,
 ) -> History:
     """Train for `epochs` and evaluate on `test` after each epoch.
 
@@ -73,36 +78,31 @@ def fit(
     SIGTERM, which raise `Interrupted`. `resume` continues from the checkpoint with the same bits.
     Resuming with other data is an error; other epochs or rates, or another device, only cause a message.
 
+    `rate` is a function of the epochs done, or a scheduler of `torch.optim.lr_scheduler`, which steps
+    after every epoch, or after every update with `rate_every="step"`. `ReduceLROnPlateau` gets the test
+    loss, or the training loss without a test set.
+
+    Training ends if `patience` epochs in a row are not better than the best one so far. `best` names the
+    metric that decides (default: the loss), `mode` ("max" or "min") what is better if it is your own
+    metric. With `keep_best` the trainer is left in the state of the best epoch.
+
     Training ends below `battery_floor` percent and pauses above `thermal_limit` °C. `find_nan` names
     the op that made the first NaN. It costs time: the state is read now and then, and the loss of every
     step is read. The trainer is then back in the state before the step at fault.
     """
-    if type(epochs) is not int or epochs < 0:
-        raise HandheldError(f"epochs={epochs!r:.40} must be a whole number, 0 or more")
-    if every is not None and (type(every) is not int or every < 1):
-        raise HandheldError(f"every={every!r:.40} must be a whole number of steps, 1 or more")
-    check_callbacks(callbacks)
-    if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
-        raise HandheldError("metrics must be a dictionary that maps names to functions f(outputs, batch)")
-    if rate is not None and not callable(rate):
-        raise HandheldError(
-            f"rate={rate!r:.40} must be a function of the epochs done, such as "
-            "lambda epoch: 0.1 * 0.9**epoch. Try: trainer.set_rate(rate) for one fixed rate"
-        )
+    check_counts(epochs, every)
+    check_calls(callbacks, metrics)
+    check_rate(rate, rate_every)
+    check_graphs(trainer)
     if resume and checkpoint is None:
         raise CheckpointError("resume needs a checkpoint to continue from. Try: checkpoint=PATH")
-    graphs = trainer.plan.graphs
-    if "train" not in graphs and not batch_sizes(graphs, "train"):
-        raise HandheldError(
-            f"fit runs the graph 'train', but this plan has {', '.join(graphs)}. "
-            "Try: run each update by name, trainer.run(name, *batch)"
-        )
-    guards = Guards(battery_floor, thermal_limit)
-    replay = Replay(trainer) if find_nan else None
-    losses = Losses(trainer, stop_on_nan or find_nan, replay)
-    loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks, rate, losses)
+    goal = goal_of(best, mode, patience, keep_best, test is not None, metrics or {})
+    loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks)
+    loop.guards = Guards(battery_floor, thermal_limit)
+    loop.losses = Losses(trainer, stop_on_nan or find_nan, Replay(trainer) if find_nan else None)
+    loop.rates, loop.best = Rates(trainer, rate, rate_every, loop.batches, goal), Best(goal, trainer)
     loop.test = None if test is None else as_data(test, epochs)
-    loop.metrics, loop.guards, loop.every = metrics, guards, every
+    loop.metrics, loop.every = metrics, every
     loop.path = None if checkpoint is None else writable(Path(checkpoint))
     if resume:
         loop.resume()
@@ -120,43 +120,42 @@ class _Loop:
     test: Data | None = None
     metrics: Mapping[str, Metric] | None = None
     guards: Guards
+    losses: Losses
+    rates: Rates
+    best: Best
     every: int | None = None
     path: Path | None = None
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        data: Data,
-        epochs: int,
-        callbacks: Sequence[object],
-        rate: Schedule | None,
-        losses: Losses,
-    ) -> None:
-        self.trainer, self.data, self.epochs = trainer, data, epochs
-        self.callbacks, self.losses = callbacks, losses
+    def __init__(self, trainer: Trainer, data: Data, epochs: int, callbacks: Sequence[object]) -> None:
+        self.trainer, self.data, self.epochs, self.callbacks = trainer, data, epochs, callbacks
         self.interrupt = Interrupt()
         self.history = History()
         self.epoch = self.position = 0
         count = getattr(data, "__len__", None)
         self.batches: int | None = None if count is None else int(count())
-        self.rates = Rates(trainer, rate, self.batches)
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self.losses.begin_epoch()
         self.samples, self.seconds = 0, 0.0
         self.started = time.perf_counter()
 
     # ── epochs and steps ──────────────────────────────────────────────────────────────────────
 
     def run(self) -> History:
+        self.rates.check_length(self.epochs - self.epoch, self.position)
         try:
+            self._check_patience()
             while self.epoch < self.epochs:
                 for batch in self.data.epoch(self.epoch, self.position):
                     self._step(batch)
                 self._end_epoch()
+            self.best.restore(self.history)
         except _Stop as stop:
             self._end_early(str(stop))
+        except (NonFiniteLoss, NonFiniteGradient) as error:
+            if self.losses.replay is not None or not self.best.restore(self.history):
+                raise
+            raise type(error)(f"{error}. The trainer holds the state of epoch {self.history.kept_epoch}") from error
         except KeyboardInterrupt:  # This is the second Ctrl-C.
             self.history.stopped = self._where(f"{self.interrupt.word} twice: stopped at once")
             kept = f". The last checkpoint is from {self.losses.saved}" if self.losses.saved else ""
@@ -168,6 +167,7 @@ class _Loop:
         if self.losses.replay is not None:
             self.losses.replay.before_step(batch, changed)
         loss = self.trainer.step(*batch)
+        self.rates.after_step()
         self.position += 1
         self.history.steps += 1
         self.samples += self.data.batch_size
@@ -208,29 +208,43 @@ class _Loop:
         if self.test is not None:
             row.test = evaluate(self.trainer, self.test, self.metrics, self._check)
         self.history.epochs.append(row)
+        self.rates.after_epoch(row)
+        self.best.after_epoch(self.history)
         self.epoch, self.position = self.epoch + 1, 0
+        self.losses.begin_epoch()
         self._begin_epoch()
         self._save()
         self._tell("on_epoch", row)
+        self._check_patience()
         if self.epoch < self.epochs:
             self._check()
+
+    def _check_patience(self) -> None:
+        reason = self.best.reason(self.history)
+        if reason and self.epoch < self.epochs:
+            self.history.early = True
+            raise _Stop(reason)
 
     def _end_early(self, reason: str) -> None:
         self.losses.read()
         self._save()
         self.history.stopped = self._where(reason)
+        kept = self.best.restore(self.history)
         if reason == self.interrupt.word:
-            kept = (
+            state = f"the state of epoch {self.history.kept_epoch}, the best" if kept else "the state"
+            held = (
                 f"{self.path} holds the state; resume=True continues from it"
                 if self.path is not None
-                else "The trainer holds the state"
+                else f"The trainer holds {state}"
             )
-            raise Interrupted(f"{self.history.stopped}. {kept}", self.history, self.interrupt.signal)
+            raise Interrupted(f"{self.history.stopped}. {held}", self.history, self.interrupt.signal)
 
     def _place(self) -> str:
         return f"step {self.history.steps} (epoch {self.epoch + 1}, batch {self.position})"
 
     def _where(self, reason: str) -> str:
+        if not self.position and self.epoch:
+            return f"{reason} after epoch {self.epoch} of {self.epochs} (step {self.history.steps})"
         return f"{reason} in epoch {self.epoch + 1} of {self.epochs}, after step {self.history.steps}"
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────
@@ -257,9 +271,10 @@ class _Loop:
             "data": data_facts(self.data),
             "history": self.history.to_json(),
             "partial": [self.losses.total, self.losses.count, self.samples, seconds],
+            "scheduler": self.rates.saved(),
         }
         try:
-            package.save_state(self.path, self.trainer.state(), meta)
+            write_checkpoint(self.path, self.trainer.state(), meta, self.best.kept)
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}. Training stopped after step {self.history.steps}; the "
@@ -277,6 +292,9 @@ class _Loop:
         self.losses.total, self.losses.count, self.samples, self.seconds = saved.partial
         self.losses.saved = f"epoch {saved.epoch + 1}, batch {saved.position}: {self.path}"
         changes = list(self._changes(saved))
+        if self.epoch < self.epochs:
+            batch = f", batch {self.position + 1}" if self.position else ""
+            self._tell("on_message", f"continuing at epoch {self.epoch + 1} of {self.epochs}{batch}, from {self.path}")
         if changes:
             self._tell("on_message", f"settings differ from those of {self.path}: {'; '.join(changes)}")
 
@@ -287,4 +305,5 @@ class _Loop:
         device = self.trainer.plan.caps.name
         if saved.device not in ("", device):
             yield f"the device was {saved.device} and is {device}, so the last bits will differ"
-        yield from self.rates.resumed(saved.epoch, saved.position, self.history.steps)
+        yield from self.rates.resumed(saved)
+        yield from self.best.resumed(self.history, saved.best)

@@ -13,7 +13,7 @@ of the node is executed step by step and its instruction is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ MAX_VALUES = 1 << 26
 class _PastStep:
     graph: str
     arrays: list[np.ndarray]
-    rates: Sequence[float] | None
+    changed: Mapping[str, float]
     snapshot: dict[str, np.ndarray] | None
 
 
@@ -60,8 +60,8 @@ class Replay:
         self.records: list[_PastStep] = []
         self._slots = [s.name for s in trainer.plan.step.slots.values() if s.role != "constant"]
 
-    def before_step(self, batch: tuple[object, ...], rates: Sequence[float] | None) -> None:
-        """Call this before `trainer.step`, with the same batch, and with `rates` if they have just changed."""
+    def before_step(self, batch: tuple[object, ...], changed: Mapping[str, float]) -> None:
+        """Call this before `trainer.step`, with the same batch, and with the slots of rates that have just changed."""
         name = self.trainer.next_graph(*batch)
         arrays = check_batch(self.trainer.plan.graphs[name].graph, batch)
         starts = [i for i, r in enumerate(self.records) if r.snapshot is not None]
@@ -69,7 +69,7 @@ class Replay:
         if not starts or len(self.records) - starts[-1] >= WINDOW:
             snapshot = {n: self.trainer.session.read_slot(n) for n in self._slots}
             del self.records[: starts[-1] if starts else 0]
-        self.records.append(_PastStep(name, arrays, rates, snapshot))
+        self.records.append(_PastStep(name, arrays, changed, snapshot))
 
     def find(self) -> Cause:
         """Follow the loss of the last step back. Leaves the trainer in the state before the step at fault."""
@@ -97,8 +97,8 @@ class Replay:
         self._rates(self.records[k])
 
     def _rates(self, record: _PastStep) -> None:
-        for group, rate in enumerate(record.rates or ()):
-            self.trainer.set_rate(rate, group, "train")
+        for slot, value in record.changed.items():
+            self.trainer.session.write_slot(slot, np.array(value, np.float32))
 
     def _look(self, k: int, slot: str) -> Cause | str:
         """What made the loss of step k (or its new value of `slot`) non-finite: an op, or the slot that

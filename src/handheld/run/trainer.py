@@ -245,7 +245,7 @@ class Trainer:
         updates in (`"d"`, `"g"`).
         """
         self._open()
-        slots = self._rate_slots(optimizer)
+        slots = self.rate_slots(optimizer)
         if group is None and len(slots) > 1:
             raise HandheldError(f"the optimizer has {len(slots)} parameter groups. Try: set_rate(rate, group=0)")
         if not 0 <= (group or 0) < len(slots):
@@ -258,7 +258,7 @@ class Trainer:
     def rates(self, optimizer: str | None = None) -> list[float]:
         """The learning rates of an optimizer, one per parameter group."""
         self._open()
-        slots = self._rate_slots(optimizer)
+        slots = self.rate_slots(optimizer)
         self.follow(slots[0].rpartition(".lr.")[0])
         return [float(self.session.read_slot(name)) for name in slots]
 
@@ -273,7 +273,7 @@ class Trainer:
             self.session.write_slot(slot, np.array(value, np.float32))
         return changed
 
-    def _rate_slots(self, optimizer: str | None) -> list[str]:
+    def rate_slots(self, optimizer: str | None) -> list[str]:
         """The slots of an optimizer's rates, one per group. `optimizer` is its own name or a graph's
         (`train` also stands for `train@16`)."""
         owners: dict[str, list[str]] = {}
