@@ -40,7 +40,7 @@ class Rates:
         self.schedule = rate if self.stepper is None and callable(rate) else None
         if self.stepper is not None:
             self._attach(self.stepper)
-        self.values: list[float] = trainer.rates("train")
+        self.values: list[float] = trainer.rates("train") if self.stepper is None else self.stepper.rates
 
     def _attach(self, stepper: Stepper) -> None:
         """Make the trainer follow the optimizer of the scheduler."""
