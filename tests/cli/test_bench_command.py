@@ -100,6 +100,26 @@ def test_sizes_of_memory():
     ]
 
 
+def test_compare_warns_of_chance_and_of_a_busy_machine(run, tmp_path):
+    spread = {"step_p5_ms": 35.0, "step_p95_ms": 45.0}
+    rows = [row("mlp", **spread), row("lenet5", **spread), row("gpt")]
+    folder(tmp_path / "a", [{**one, "others_cores": 0.1, "others_top": ""} for one in rows])
+    faster = {"step_p5_ms": 18.0, "step_p95_ms": 22.0, "samples_s": 200.0}
+    rows = [row("mlp", samples_s=110.0, step_p5_ms=33.0, step_p95_ms=39.0), row("lenet5", **faster), row("gpt")]
+    folder(tmp_path / "b", [{**one, "others_cores": 1.2, "others_top": "ffmpeg, process 7"} for one in rows])
+    lines = run("--compare", "a", "b").stdout.splitlines()
+    text = " ".join(" ".join(lines).split())
+    assert (
+        "warning: b (b): other processes held 60% of the 2 cores during 3 of 3 runs (most: ffmpeg, process 7)" in text
+    )
+    assert "warning: a (a)" not in text
+    marks = {line.split()[0]: line.split()[5] for line in lines if line.startswith(("mlp", "lenet5", "gpt"))}
+    assert marks == {"mlp": "1.10x~", "lenet5": "2.00x", "gpt": "1.00x?"}
+    assert "1 row: the difference is within the spread of the steps" in text and "1 row: too few steps" in text
+    found = json.loads(run("--compare", "a", "b", "--json").stdout)
+    assert [line["within_spread"] for line in found["rows"]] == [True, False, None] and len(found["warnings"]) == 1
+
+
 def test_compare_and_merge(run, tmp_path):
     folder(tmp_path / "a", [row(), row("vgg16", status="hung", reason="x", samples_s=None)])
     folder(tmp_path / "b", [row(samples_s=150.0), row("lenet5")], devices={"opencl": {**CAPS, "driver": "2"}})

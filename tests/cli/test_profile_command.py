@@ -90,6 +90,28 @@ def test_the_output(run):
     assert Path("mine_make-2.run").exists(), "no run is written over"
 
 
+def test_a_busy_machine_is_a_warning_above_the_tables(run, tmp_path):
+    """The busy processes are no children of the command, so they count as others."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        done = subprocess.run(
+            command("mine.py:make", "--steps", "60", "--out", "busy.run"),
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment(),
+            check=False,
+        )
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert done.stdout.startswith("warning: other processes held ") and "Try: end them" in done.stdout, done.stderr
+    with handheld.open_run("busy.run") as opened:
+        assert opened.others().busy and opened.meta["others"]["during"]["count"] == os.cpu_count()
+        assert opened.summary().to_json()["others"]["cores"] == opened.others().cores
+
+
 def test_few_steps_say_what_they_cannot_tell(run):
     """Five steps leave one recorded period and no other step to compare it with."""
     lines = [line.rstrip() for line in run("mine.py:make", "--steps", "5").stdout.splitlines()]

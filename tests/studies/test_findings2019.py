@@ -255,7 +255,7 @@ def test_4_cores_that_are_alike_or_not_known(tmp_path):
     assert unknown.answer == UNKNOWN and "does not report" in unknown.why
 
 
-@pytest.mark.parametrize(("own", "said"), [(0.5, "kept 0.7 of 2 cores busy during 1 of 1"), (1.2, "")])
+@pytest.mark.parametrize(("own", "said"), [(0.5, "held 35% of the 2 cores during the run"), (1.2, "")])
 def test_others_on_the_machine_are_named(tmp_path, own, said):
     """Two cores are busy for 0.6 of the time each; the run's own process takes a given part of that."""
     made = MadeRun(tmp_path / "a.run", caps=CPU, settings={"what": "net", "batch": 4})

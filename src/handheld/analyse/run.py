@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from handheld.analyse import commands, stats, timeline
+from handheld.analyse.busy import Others, others
 from handheld.analyse.energy import OpEnergy, RailEnergy, StepEnergy, op_energy, rail_energy, step_energy
 from handheld.analyse.estimate import op_estimate, step_estimate
 from handheld.analyse.finding import Finding
@@ -186,6 +187,10 @@ class Run:
         the least bandwidth that the ops needed."""
         return utilisation(self)
 
+    def others(self) -> Others | None:
+        """The cores that other processes held during the run, and whether that disturbed it. None if not known."""
+        return others(self)
+
     def findings(self) -> list[Finding]:
         """Named causes of slow steps, each with its evidence and the steps and ops it affects."""
         return find(self)
@@ -227,6 +232,7 @@ class Run:
             parts=self.parts(),
             phases=self.phases(),
             utilisation=self.utilisation(),
+            others=self.others(),
             launches=self.launches(),
             transfers=self.transfers(),
             host=self.host(),

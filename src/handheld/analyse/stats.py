@@ -15,7 +15,6 @@ LIKE_THE_REST = 0.1  # A step is normal if its time differs from the usual time 
 IN_A_ROW = 3  # Warm-up ends with this many normal steps in sequence.
 FOLLOWING, MOST_FOLLOWING = 10, 200  # the least and the most steps that they are compared with
 AHEAD = 3  # how many steps the host may be ahead of the device, plus one
-OTHERS = 0.1  # Other processes are reported if they use more than this share of the cores.
 BLOCK_NS = 50_000_000  # Step times are averaged over blocks of this length.
 SLOW_SPREADS, SLOW_SHARE = 6.0, 0.2  # A slow step exceeds the median by so many deviations and by this share of it.
 
@@ -157,18 +156,6 @@ def slow(times: np.ndarray, usually: np.ndarray | None = None) -> np.ndarray:
     usual = np.median(times if usually is None else usually)
     spread = 1.4826 * np.median(np.abs(times - usual))
     return np.flatnonzero(times > usual + max(SLOW_SPREADS * spread, SLOW_SHARE * usual))
-
-
-def others(cores: list[float], count: int) -> str:
-    """A warning if other processes used many of the machine's `count` cores, else an empty text. `cores` has one value
-    per run."""
-    many = [busy for busy in cores if busy > OTHERS * count]
-    if not many:
-        return ""
-    return (
-        f"other processes kept {np.median(many):.1f} of {count} cores busy during {len(many)} "
-        f"of {len(cores)} runs: they disturb times, loads and predictions"
-    )
 
 
 def drift(times: np.ndarray) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from handheld.analyse.busy import Others
 from handheld.analyse.commands import HostTime, LaunchCost, Transfer
 from handheld.analyse.energy import RailEnergy
 from handheld.analyse.memory import MemorySummary
@@ -42,6 +43,7 @@ class Summary(Record):
     parts: StepParts | None
     phases: list[PhaseTime]
     utilisation: Utilisation
+    others: Others | None
     launches: LaunchCost | None
     transfers: list[Transfer]
     host: HostTime | None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from handheld.analyse.busy import warning_of_runs
 from handheld.bench.folder import RUNS, Results, Writer
 from handheld.bench.shapes import Comparison, Info, Mean, Pair, Row, Side
 from handheld.errors import ResultsError
@@ -33,7 +34,32 @@ def compare(a: Results, b: Results) -> Comparison:
         "rows": lines,
         "means": means,
         "differences": _differences(a.info, b.info),
+        "warnings": [
+            f"{name} ({results.folder}): {text}"
+            for name, results in (("a", a), ("b", b))
+            if (text := disturbed(results))
+        ],
     }
+
+
+def disturbed(results: Results) -> str:
+    """A warning if other processes held many cores during the runs of a folder, or ""."""
+    known = [row for row in results.rows if row.get("others_cores") is not None]
+    if not known:
+        return ""
+    worst = max(known, key=lambda row: row["others_cores"] or 0.0)
+    cores = results.info["machine"].get("cores") or 1
+    return warning_of_runs([row["others_cores"] or 0.0 for row in known], cores, worst.get("others_top") or "")
+
+
+def _overlap(a: Row | None, b: Row | None) -> bool | None:
+    """Whether the middle nine tenths of two rows' step times overlap. None if one of them is not known."""
+    if a is None or b is None:
+        return None
+    (low, high), (other_low, other_high) = ((row.get("step_p5_ms"), row.get("step_p95_ms")) for row in (a, b))
+    if low is None or high is None or other_low is None or other_high is None:
+        return None
+    return low <= other_high and other_low <= high
 
 
 def _line(key: str, a: Row | None, b: Row | None) -> Pair:
@@ -53,6 +79,7 @@ def _line(key: str, a: Row | None, b: Row | None) -> Pair:
         "a": _short(a),
         "b": _short(b),
         "ratios": ratios,
+        "within_spread": _overlap(a, b),
     }
 
 
@@ -70,6 +97,9 @@ def _short(row: Row | None) -> Side | None:
         "step_ms": row.get("step_ms"),
         "joules_sample": row.get("joules_sample"),
         "planned_bytes": row.get("planned_bytes"),
+        "step_p5_ms": row.get("step_p5_ms"),
+        "step_p95_ms": row.get("step_p95_ms"),
+        "others_cores": row.get("others_cores"),
     }
 
 

@@ -20,7 +20,8 @@ def measured(run: Run, batch: int, device: str) -> Measured:
     known = [ms for ms, _ in times if ms is not None]
     step_ms = sum(known) if times and len(known) == len(times) else None
     memory, use, loss = run.memory_summary(), run.utilisation(), run.meta.get("loss")
-    spread = run.variance().times
+    times_of_steps, others = run.variance().times, run.others()
+    spread = times_of_steps if times_of_steps and times_of_steps.n >= FEW else None
     return {
         "steps": sum(step.graph == run.graph for step in run.steps()),
         "step_ms": step_ms,
@@ -34,7 +35,8 @@ def measured(run: Run, batch: int, device: str) -> Measured:
         "allocated_bytes": memory.allocated_bytes,
         "device_busy": use.device_busy,
         "gflops": use.gflops,
-        "others_cores": use.others_cores,
+        "others_cores": others.cores if others else None,
+        "others_top": others.top if others else None,
         **_energy(run, batch, device),
         "findings": sorted({finding.kind for finding in run.findings()}),
     }

@@ -55,6 +55,7 @@ class Measured(TypedDict, total=False):
     device_busy: float | None
     gflops: float | None
     others_cores: float | None
+    others_top: str | None
     first_step_s: float
     findings: list[str]
     # energy
@@ -220,10 +221,16 @@ class Side(TypedDict):
     step_ms: float | None
     joules_sample: float | None
     planned_bytes: int | None
+    step_p5_ms: float | None
+    step_p95_ms: float | None
+    others_cores: float | None
 
 
 class Pair(TypedDict):
-    """A key in two folders; `ratios` are b's figures divided by a's."""
+    """A key in two folders; `ratios` are b's figures divided by a's.
+
+    `within_spread` says whether the step times of the two overlap, from 5% to 95% of the steps. None: not known.
+    """
 
     key: str
     workload: str
@@ -233,6 +240,7 @@ class Pair(TypedDict):
     a: Side | None
     b: Side | None
     ratios: dict[str, float]
+    within_spread: bool | None
 
 
 class Mean(TypedDict):
@@ -250,3 +258,4 @@ class Comparison(TypedDict):
     rows: list[Pair]
     means: dict[str, Mean | None]
     differences: list[str]
+    warnings: list[str]

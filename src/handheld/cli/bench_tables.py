@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from rich.text import Text
 
 from handheld import suite
-from handheld.analyse.stats import others
 from handheld.bench import Results, Row
+from handheld.bench.compare import disturbed
 from handheld.bench.folder import statuses
 from handheld.bench.shapes import Comparison, Line, Side, Untrained
 from handheld.cli import output
@@ -93,6 +93,7 @@ def present(results: Results, lines: list[Line], ran: int, seconds: float) -> No
     """Print the report card."""
     out = output.out
     out.print()
+    output.caution(disturbed(results))
     out.print(Text("what trains here", style="bold"))
     layout = Lines(
         (Column("workload", name_of=True), 18),
@@ -184,10 +185,8 @@ def _facts(results: Results, lines: list[Line], ran: int, seconds: float) -> lis
         )
     )
     facts.append(("heat", _heat(rows)))
-    loads = [cores for row in rows if (cores := row.get("others_cores")) is not None]
-    busy = others(loads, results.info["machine"].get("cores") or 1) if loads else ""
-    if busy:
-        facts.append(("disturbed", busy))
+    if not any(row.get("others_cores") is not None for row in rows):
+        facts.append(("other load", "not known: the system does not report it, or the runs were too short"))
     facts.append(
         (
             "data",
@@ -214,21 +213,24 @@ def _heat(rows: list[Row]) -> str:
 def present_compared(comparison: Comparison) -> None:
     """Print the comparison of two folders; ratios are b divided by a."""
     out = output.out
+    for warning in comparison["warnings"]:
+        output.caution(warning)
     out.print(output.grid([("a", comparison["a"]), ("b", comparison["b"])]))
     layout = Lines(
-        (Column("workload", name_of=True), 18),
+        (Column("workload", name_of=True), 17),
         (Column("on", name_of=True, least=8), 14),
         (Column("batch"), 5),
         (Column("a: samples/s"), 12),
         (Column("b: samples/s"), 12),
-        (Column("b/a"), 6),
+        (Column("b/a"), 7),
         (Column("memory", drop=1), 7),
     )
     out.print(Text(layout.head, style="dim"))
     for line in comparison["rows"]:
         a, b, ratios = line["a"], line["b"], line["ratios"]
         batch = "own" if line["batch"] is None else str(line["batch"])
-        figures = (_side(a), _side(b), _ratio(ratios.get("samples_s")), _ratio(ratios.get("planned_bytes")))
+        mark = {True: "~", False: " ", None: "?"}[line["within_spread"]] if "samples_s" in ratios else ""
+        figures = (_side(a), _side(b), _ratio(ratios.get("samples_s")) + mark, _ratio(ratios.get("planned_bytes")))
         out.print(Text(layout.line(line["workload"], line["device"], batch, *figures)))
     means = comparison["means"]
     out.print()
@@ -244,7 +246,22 @@ def present_compared(comparison: Comparison) -> None:
             )
         )
     facts += [("differs", text) for text in comparison["differences"]]
+    facts += _judged(comparison)
     out.print(output.grid(facts))
+
+
+def _judged(comparison: Comparison) -> list[tuple[str, str | Text]]:
+    """What the marks behind the ratios mean."""
+    both = [line for line in comparison["rows"] if "samples_s" in line["ratios"]]
+    within, unknown = (sum(line["within_spread"] is value for line in both) for value in (True, None))
+    facts: list[tuple[str, str | Text]] = []
+    if within:
+        rows = output.count(within, "row")
+        facts.append(("~", f"{rows}: the difference is within the spread of the steps, so it may be chance"))
+    if unknown:
+        rows = output.count(unknown, "row")
+        facts.append(("?", f"{rows}: too few steps to tell whether the difference is chance. Try: a longer --seconds"))
+    return facts
 
 
 def _side(row: Side | None) -> str:

@@ -193,9 +193,8 @@ def _present(study: dict[str, Any], result: Path, target: Path, json: bool) -> N
         if answer["why"]:
             table.add_row("", f"why    {answer['why']}", style="dim")
     output.out.print()
+    output.caution(study["disturbed"])
     output.out.print(table)
-    if study["disturbed"]:
-        output.warn(study["disturbed"])
     output.out.print(
         output.grid(
             [

@@ -60,10 +60,16 @@ def stopped(message: str) -> None:
     err.print(Text.assemble(("stopped: ", "bold yellow"), message), soft_wrap=True)
 
 
+def caution(message: str) -> None:
+    """Print a warning about the results, above them on stdout. Nothing if the text is empty."""
+    if message:
+        out.print(Text.assemble(("warning: ", "bold red"), message))
+
+
 def warn(message: str, place: str = "") -> None:
     """Print a note, or a warning about the user's code at `place` (its file and line)."""
     label = f"warning: {place}: " if place else "note: "
-    err.print(Text.assemble((label, "bold yellow"), message), soft_wrap=True)
+    err.print(Text.assemble((label, "bold yellow"), message), soft_wrap=not err.is_terminal)
 
 
 def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from handheld.analyse.busy import Others
 from handheld.analyse.commands import LaunchCost
 from handheld.analyse.energy import OpEnergy, RailEnergy
 from handheld.analyse.memory import MemorySummary
@@ -35,6 +36,8 @@ def present(run: Run, json: bool = False) -> None:
             }
         )
         return
+    others = run.others()
+    output.caution(others.warning if others else "")
     output.out.print(head(run))
     for made in _tables(run):
         output.out.print()
@@ -104,6 +107,8 @@ def head(run: Run) -> Table:
         rows.append(
             ("op times", f"from {output.count(few, 'step')} only, too few to tell their spread. Try: --steps 50")
         )
+    if summary.others is None or not summary.others.busy:  # A busy machine has its warning above.
+        rows.append(("other load", _others(summary.others)))
     rows.append(("energy", _energy(summary.energy)))
     rows.append(("overhead", _overhead(summary.overhead)))
     if summary.status not in ("complete", "running"):
@@ -150,6 +155,12 @@ def _memory(memory: MemorySummary) -> list[tuple[str, str | Text]]:
     if text:
         rows.append(("", text))
     return rows
+
+
+def _others(others: Others | None) -> str:
+    if others is None:
+        return "not known: the system does not report it, or the run was too short"
+    return f"other processes held {others.share:.0%} of the {output.count(others.count, 'core')}"
 
 
 def _energy(rows: list[RailEnergy]) -> str:

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from handheld.analyse.busy import Others
 from handheld.analyse.estimate import Estimate
 from handheld.backends.base import Recording
 from handheld.errors import DeviceError, HandheldError
+from handheld.measure.load import Load
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
 from handheld.profile.facts import facts
@@ -63,6 +65,8 @@ class Profiler:
         self._recorded: list[tuple[int, str, int]] = []  # step, graph, number of commands until its end
         self._unread: list[tuple[Recording, list[tuple[int, str, int]]]] = []
         self._begun_ns = time.monotonic_ns()
+        self._load = Load()
+        self._load_before: Others | None = None
         self._no_times = False
         self._energy_windows = 0
         self.writer.meta(
@@ -88,6 +92,7 @@ class Profiler:
             allocated_bytes=trainer.session.allocated_bytes,
         )
         self._describe(trainer.plan)
+        self._load_before = self._load.lap()
         trainer.observer = self
         self._trainer = trainer
 
@@ -228,6 +233,7 @@ class Profiler:
                 ended_monotonic_ns=end,
                 steps=self.windows.steps,
                 recording_share=self.windows.cost_ns / max(end - self._begun_ns, 1),
+                others=others_as_json(self._load_before, self._load.lap()),
             )
             self.writer.close()
 
@@ -236,6 +242,11 @@ class Profiler:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(ending(kind))
+
+
+def others_as_json(before: Others | None, during: Others | None) -> dict[str, object]:
+    """The load of other processes before and during the steps, as the run file holds it."""
+    return {name: load and load.to_json() for name, load in (("before", before), ("during", during))}
 
 
 def ending(kind: type[BaseException] | None) -> str:

@@ -28,9 +28,10 @@ from torch.utils.flop_counter import flop_registry
 
 from handheld.backends.reference.recording import TorchRecording
 from handheld.errors import HandheldError
+from handheld.measure.load import Load
 from handheld.module_paths import follow_modules
 from handheld.profile.facts import code_state, machine, versions
-from handheld.profile.profiler import ending
+from handheld.profile.profiler import ending, others_as_json
 from handheld.profile.sampling import Sensors, idle, sampled, sources
 from handheld.profile.windows import WINDOW, Windows
 from handheld.sensors.base import Where
@@ -63,6 +64,7 @@ class Watch:
         found = sources(self.sensors, self.root)
         self.writer = RunWriter(self.path)
         self._begun = time.monotonic_ns()
+        self._load = Load()
         name = torch.cuda.get_device_name() if self.where == "cuda" else f"PyTorch {torch.__version__} on {self.where}"
         self.writer.meta(
             status="running",
@@ -78,6 +80,7 @@ class Watch:
         self._stack.enter_context(sampled(self.writer, found, self.root))
         if found.here:
             idle(self.writer, self.idle_s)
+        self._load_before = self._load.lap()
         self._paths = {id(module): path for path, module in self.model.named_modules()}
         hook = self.model.register_forward_pre_hook(self._called)
         self._stack.callback(hook.remove)
@@ -170,6 +173,7 @@ class Watch:
             ended_monotonic_ns=end,
             steps=self.windows.steps,
             recording_share=self.windows.cost_ns / max(end - self._begun, 1),
+            others=others_as_json(self._load_before, self._load.lap()),
         )
         self.writer.close()
 

@@ -40,6 +40,7 @@ def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
     summary_batch = next((s.batch for s in run.steps()), None)
     batch = settings.get("batch") or summary_batch
     step_ms, use, times = _step_ms(run), run.utilisation(), run.variance().times
+    others = run.others()
     power, why = _power(run)
     return {
         "workload": workload or settings.get("what"),
@@ -58,7 +59,8 @@ def observe(run: Run, workload: str | None = None, domain: str = "") -> Row:
         "device_busy": use.device_busy,
         "device_load": _load(run),
         "cores": _cores(run),
-        "others_cores": use.others_cores,
+        "others_cores": others.cores if others else None,
+        "others_top": others.top if others else None,
         "power": power,
         "power_why": why,
         "memory": _memory(run),

@@ -1,0 +1,89 @@
+"""How much of the cores other processes held during a measurement, and what to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from handheld.store.record import Record
+
+if TYPE_CHECKING:
+    from handheld.analyse.run import Run
+
+BUSY = 0.1  # Other processes are reported if they held more than this share of the cores.
+ADVICE = "Try: end them, or measure again when they are done"
+
+
+@dataclass(frozen=True, slots=True)
+class Others(Record):
+    """The load of other processes: `cores` of the machine's `count` cores, on average over `seconds`."""
+
+    cores: float
+    count: int
+    seconds: float
+    top: str = ""  # the process that held most, if the system names it
+    top_cores: float = 0.0
+
+    @property
+    def share(self) -> float:
+        return self.cores / max(self.count, 1)
+
+    @property
+    def busy(self) -> bool:
+        return self.share > BUSY
+
+    @property
+    def warning(self) -> str:
+        """A warning if the others held too much, else ""."""
+        if not self.busy:
+            return ""
+        top = f" (most: {self.top}, {self.top_cores:.1f} cores)" if self.top else ""
+        return (
+            f"other processes held {self.share:.0%} of the {self.count} cores{top}: "
+            f"times are too long and vary. {ADVICE}"
+        )
+
+
+def others_in(data: object) -> Others | None:
+    """Read the JSON form. Returns None for anything else, such as the files of older versions."""
+    if not isinstance(data, Mapping):
+        return None
+    try:
+        return Others(
+            cores=float(data["cores"]),
+            count=int(data["count"]),
+            seconds=float(data["seconds"]),
+            top=str(data.get("top") or ""),
+            top_cores=float(data.get("top_cores") or 0.0),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def others(run: Run) -> Others | None:
+    """The load during the steps; if they were too short to tell, the load before them. None if it is not known.
+
+    Older run files have only the readings of the sensors.
+    """
+    noted: Mapping[str, Any] = run.meta.get("others") or {}
+    known = others_in(noted.get("during")) or others_in(noted.get("before"))
+    use = run.utilisation()
+    if known is None and use.others_cores is not None:
+        begin, end = run.warm()
+        known = Others(use.others_cores, len(use.cores), (end - begin) * 1e-9)
+    return known
+
+
+def warning_of_runs(cores: Sequence[float], count: int, top: str = "") -> str:
+    """A warning about several runs, or "". `cores` has the load of the others in each run."""
+    many = [busy for busy in cores if busy > BUSY * count]
+    if not many:
+        return ""
+    runs = f"{len(many)} of {len(cores)} runs" if len(cores) > 1 else "the run"
+    return (
+        f"other processes held {np.median(many) / max(count, 1):.0%} of the {count} cores during {runs}"
+        f"{f' (most: {top})' if top else ''}: times, loads and predictions are disturbed. {ADVICE}"
+    )
