@@ -39,7 +39,7 @@ NARROW: dict[str, set[str]] = {
     "sensors": {"errors", "child"},
     "store": {"errors", "device", "sensors"},
     "analyse": {"errors", "graph", "store"},
-    "export": {"errors", "store", "analyse"},
+    "export": {"errors", "store", "analyse", "step", "container"},
     "frontend": {"errors", "callers", "module_paths", "live_optimizer", "graph", "step", "passes"},
     "suite": {"errors", "device", "graph", "step", "frontend"},
 }

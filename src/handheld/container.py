@@ -71,7 +71,7 @@ def write(
 
     target = Path(os.path.realpath(path))  # If path is a link, replace the file that it points to, not the link.
     try:
-        _replace(target, fill)
+        replace_file(target, fill)
     except OSError as error:
         size = 8 + len(header) + sum(data.nbytes for data in flat.values())
         reason = error.strerror or type(error).__name__
@@ -80,7 +80,8 @@ def write(
     return path
 
 
-def _replace(target: Path, fill: Callable[[BinaryIO], None]) -> None:
+def replace_file(target: Path, fill: Callable[[BinaryIO], None]) -> None:
+    """Write a file under a temporary name, then rename it."""
     temporary = target.with_name(f".handheld-{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:

@@ -8,12 +8,15 @@ graph that is read is checked against all rules of graph/check.py.
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
+import handheld
 from handheld import container
 from handheld.collector import paused
 from handheld.errors import CheckpointError, StepFileError
@@ -42,9 +45,18 @@ def save(step: Step, path: str | Path) -> Path:
     content = {
         "slots": [slot_to_json(slot) for slot in slots.values()],
         "graphs": {name: to_json(graph) for name, graph in step.graphs.items()},
-        "meta": value_to_json(dict(step.meta)),
+        "meta": value_to_json({**step.meta, "written": _written()}),
     }
     return container.write(Path(path), values, _metadata("step", content))
+
+
+def _written() -> dict[str, str]:
+    """The versions that write a file, and the time."""
+    return {
+        "handheld": handheld.__version__,
+        "python": platform.python_version(),
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
 
 
 @paused()

@@ -13,6 +13,8 @@ from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
 
 if TYPE_CHECKING:
+    import torch
+
     from handheld.device import DeviceCaps
     from handheld.live_optimizer import LiveOptimizer
     from handheld.plan.plan import Plan
@@ -107,6 +109,21 @@ class Step:
         """All values by their PyTorch names. A tied value appears under each of its names."""
         self._sync()
         return named_state(self.slots, self.values)
+
+    def model_names(self) -> dict[str, str]:
+        """The names in the model's PyTorch state dict, each with its slot: parameters, and the buffers that PyTorch
+        saves. A tied value has several names."""
+        transient = set(self.meta.get("transient", ()))
+        model = [slot for slot in self.slots.values() if slot.role in ("parameter", "buffer")]
+        return {name: slot.name for slot in model for name in slot.names if name not in transient}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers as PyTorch tensors, for `model.load_state_dict`. Needs PyTorch."""
+        import torch
+
+        state, names = self.state(), self.model_names()
+        tensors = {slot: torch.from_numpy(np.array(state[name])) for name, slot in names.items()}
+        return {name: tensors[slot] for name, slot in names.items()}
 
     def copy(self) -> Step:
         """A step with the same graphs and a copy of the state, for example to train twice from here."""

@@ -1,4 +1,4 @@
-"""`handheld export`: writes a run file in another format."""
+"""`handheld export`: writes a run file, or the state of a trained model, in another format."""
 
 from __future__ import annotations
 
@@ -7,35 +7,102 @@ from typing import Annotated
 
 import typer
 
+from handheld import container, package
 from handheld import export as exporters
 from handheld.analyse.run import open_run
 from handheld.cli import output
 from handheld.cli.options import Json
+from handheld.cli.prepare import check_writable
+from handheld.errors import HandheldError, StepFileError
+from handheld.export.state import State, state_of
+
+_SUFFIXES = {".pt": "pt", ".pth": "pt", ".bin": "pt", ".safetensors": "safetensors"}
+_ALL = ", ".join((*exporters.FORMATS, *exporters.STATE_FORMATS))
 
 
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE.run", help="A run file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A run file, a step file or a checkpoint.")],
     format_name: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help=f"One of: {', '.join(exporters.FORMATS)}.")
-    ] = "csv",
+        str | None,
+        typer.Option("--format", metavar="FORMAT", help=f"One of: {_ALL}. Default: by --out, else csv or pt."),
+    ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="PATH", help="File or folder to write. Default: next to the run file."),
+        Path | None, typer.Option("--out", metavar="PATH", help="File or folder to write. Default: next to the file.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a run file in another format.
+    """Write a run file or a trained model in another format.
 
-    csv makes a folder with one file per table: ops, steps, samples and energy.
+    csv makes a folder with one file per table of a run: ops, steps, samples and energy. pt and
+    safetensors hold the parameters and buffers of a step file or checkpoint under PyTorch's names:
+    model.load_state_dict(torch.load("model.pt", weights_only=True)). Optimizer state is not in them.
 
     \b
     Examples:
     handheld export lenet5-1.run
     handheld export lenet5-1.run --format csv --out tables
+    handheld export model.step --out model.pt
+    handheld export run.checkpoint --out model.safetensors
     """
+    state = _state(file)
+    if state is not None:
+        _export_state(file, state, format_name, out, json)
+        return
+    chosen = format_name or _SUFFIXES.get(out.suffix if out else "", "csv")
+    if chosen in exporters.STATE_FORMATS:
+        raise HandheldError(f"{chosen} is a format for step files and checkpoints. Try: --format csv for {file}")
     with open_run(file) as run:
-        written = exporters.export(run, format_name, out or file.with_name(f"{file.stem}-{format_name}"))
+        written = exporters.export(run, chosen, out or file.with_name(f"{file.stem}-{chosen}"))
     if json:
         output.print_json({"files": [str(path) for path in written]})
     else:
         output.out.print(output.grid([("wrote" if i == 0 else "", output.path(p)) for i, p in enumerate(written)]))
+
+
+def _state(file: Path) -> State | None:
+    """The state in a step file or a checkpoint; None if the file is neither."""
+    try:
+        _, kind = container.read(file, lambda metadata: metadata.get("handheld"))
+    except StepFileError:
+        if file.suffix in (".step", ".checkpoint"):
+            raise
+        return None
+    if kind == "step":
+        return state_of(package.load(file))
+    if kind != "checkpoint":
+        return None
+    arrays, meta = package.load_state(file)
+    origin = meta.get("step")
+    origin = origin if isinstance(origin, dict) else {}
+    names = origin.get("model")
+    if not isinstance(names, tuple) or not all(name in arrays for name in names):
+        raise HandheldError(
+            f"{file} does not say which of its values belong to the model: an older Handheld wrote it. "
+            "Try: --resume the training once, or --export a step file and export that"
+        )
+    return State({name: arrays[name] for name in names}, {}, tuple(origin.get("absent", ())))
+
+
+def _export_state(file: Path, state: State, format_name: str | None, out: Path | None, json: bool) -> None:
+    chosen = format_name or _SUFFIXES.get(out.suffix if out else "", "pt")
+    if chosen not in exporters.STATE_FORMATS:
+        known = "is a format for run files" if chosen in exporters.FORMATS else "is no format"
+        raise HandheldError(f"{chosen} {known}. Try one of: {', '.join(exporters.STATE_FORMATS)}")
+    path = out or file.with_suffix(f".{chosen}")
+    if path == file:
+        raise HandheldError(f"--out {path} would replace the file itself. Try: another name")
+    check_writable(path)
+    exporters.STATE_FORMATS[chosen](state, path)
+    values = sum(array.size for array in state.arrays.values())
+    if state.absent:
+        output.warn(f"not in the file, but in the model's state dict: {', '.join(state.absent)}. Try: strict=False")
+    if json:
+        output.print_json({"files": [str(path)], "tensors": len(state.arrays), "values": values})
+        return
+    load = "torch.load(path, weights_only=True)" if chosen == "pt" else "safetensors.torch.load_file(path)"
+    rows = [
+        ("wrote", output.path(path)),
+        ("state", f"{len(state.arrays)} tensors, {values:,} values; no optimizer state"),
+        ("load it", f"model.load_state_dict({load})"),
+    ]
+    output.out.print(output.grid(rows))

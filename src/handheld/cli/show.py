@@ -1,4 +1,4 @@
-"""`handheld show`: prints the tables of a run file."""
+"""`handheld show`: prints the tables of a run file, or the facts of a step file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,28 @@ import typer
 from handheld.analyse.run import open_run
 from handheld.cli.options import Json
 from handheld.cli.run_tables import present
+from handheld.cli.step_facts import print_facts
 
 
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE.run", help=("A run file; it may still be in progress."))],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help=("A run file, which may still be in progress, or a step file."))
+    ],
     json: Json = False,
 ) -> None:
-    """Print the tables of a run file.
+    """Print the tables of a run file, or what a step file says about itself.
 
-    They are the tables that `handheld profile` prints at its end.
+    The tables are those that `handheld profile` prints at its end. A step file tells its inputs, the
+    classes and form of its data, and the versions that made it.
 
     \b
     Examples:
     handheld show lenet5-1.run
     handheld show lenet5-1.run --json
+    handheld show model.step
     """
+    if file.suffix == ".step":
+        print_facts(file, json)
+        return
     with open_run(file) as run:
         present(run, json)

@@ -1,7 +1,8 @@
-"""Converts a run file to other formats.
+"""Converts run files, and the state of trained models, to other formats.
 
-One file per format. A format is a function `write(run, out)` that reads the run and nothing else, writes its files
-completely or not at all, and returns their paths. To add one, write its file and add a row to `FORMATS`.
+One file per format. A format of a run is a function `write(run, out)` that reads the run and nothing else, writes its
+files completely or not at all, and returns their paths. To add one, write its file and add a row to `FORMATS`.
+Formats of a model's state are in `STATE_FORMATS`: they write arrays by their PyTorch names.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from types import MappingProxyType
 
 from handheld.analyse.run import Run
 from handheld.errors import RunFileError
-from handheld.export import csv
+from handheld.export import csv, state
 
 #: Format name on the command line -> its write function.
 FORMATS: Mapping[str, Callable[[Run, Path], list[Path]]] = MappingProxyType({"csv": csv.write})
+
+#: Format name -> its write function, for parameters and buffers.
+STATE_FORMATS: Mapping[str, Callable[[state.State, Path], Path]] = MappingProxyType(
+    {"pt": state.write_pt, "safetensors": state.write_safetensors}
+)
 
 
 def export(run: Run, format_name: str, out: Path) -> list[Path]:

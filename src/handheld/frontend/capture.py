@@ -40,6 +40,7 @@ from handheld.frontend.experts import dense_experts
 from handheld.frontend.heard import Heard
 from handheld.frontend.idioms import check_trainable, fresh_gradients, gradients, in_float32
 from handheld.frontend.optimizers import Optimizer
+from handheld.frontend.origin import origin
 from handheld.frontend.packed import packed_sequences
 from handheld.frontend.reading import Frozen, check_ranges, watched
 from handheld.frontend.record import Recorder
@@ -166,7 +167,7 @@ class Capture:
         used = {s for g in self.graphs.values() for s in g.slots}
         keep = {n: s for n, s in self.state.slots.items() if n in used or s.role in ("parameter", "buffer", "control")}
         values = {n: self.state.values[n].reshape(s.shape) for n, s in keep.items()}
-        step = Step(keep, values, self.graphs, meta)
+        step = Step(keep, values, self.graphs, {**origin(self.modules, keep), **meta})
         rest = {n: v for n, v in self.state.values.items() if n not in keep or keep[n].role == "constant"}
         step.unfused = Step(self.state.slots, rest, self._unfused)
         step.code = Code(self)

@@ -19,6 +19,7 @@ from handheld.graph.graph import Slot
 from handheld.run.batches import Data
 from handheld.run.history import History
 from handheld.run.stopping import Kept
+from handheld.step import Step
 
 #: What the names of the best epoch's values begin with, beside those of the current state.
 _BEST = "handheld.best/"
@@ -101,6 +102,14 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
                 f"{path} {what}. Try: to continue with other data, --export a step file and train that"
             )
     return Checkpoint(state, epoch, position, micro, partial, history, epochs, device, meta.get("scheduler"), best)
+
+
+def checkpoint_origin(step: Step) -> dict[str, object]:
+    """What prediction and export need to know of the step: its facts, and the names of the model's own state."""
+    return {
+        **{k: step.meta[k] for k in ("name", "data", "absent") if k in step.meta},
+        "model": tuple(step.model_names()),
+    }
 
 
 def data_facts(data: Data) -> dict[str, int | str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from handheld.errors import CheckpointError, NonFiniteGradient, NonFiniteLoss
 from handheld.run.batches import Batch, Data
-from handheld.run.checkpoint import Checkpoint, data_facts, read_checkpoint, write_checkpoint
+from handheld.run.checkpoint import Checkpoint, checkpoint_origin, data_facts, read_checkpoint, write_checkpoint
 from handheld.run.evaluate import evaluate
 from handheld.run.fit_arguments import as_data, check_calls, check_counts, check_graphs, writable
 from handheld.run.guards import Guards
@@ -269,6 +269,7 @@ class _Loop:
             "epochs": self.epochs,
             "device": self.trainer.plan.caps.name,
             "data": data_facts(self.data),
+            "step": checkpoint_origin(self.trainer.plan.step),
             "history": self.history.to_json(),
             "partial": [self.losses.total, self.losses.count, self.samples, seconds],
             "scheduler": self.rates.saved(),
