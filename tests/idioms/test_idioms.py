@@ -25,12 +25,9 @@ ORDER = {
 #: Idioms that do not work yet.
 PENDING = frozenset(
     [
-        "loader_with_short_batch",
         "dictionaries",
         "packed_sequences",
         "ctc",
-        "evaluate_all",
-        "sklearn_metrics",
         "broadcast_loss",
         "scheduler_per_epoch",
         "warm_up",

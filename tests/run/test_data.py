@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from handheld.errors import DataError
+from handheld.run.batches import sizes_in
 from handheld.run.data import ArrayData, Data, ImageData, IterableData, TextData, digits, images, load_data, npz, text
 
 X, Y = np.arange(46.0).reshape(23, 2), np.arange(23) % 3
@@ -85,19 +86,18 @@ def test_iterables():
     batches = [(X[:5], Y[:5]), (X[5:10], Y[5:10]), (X[10:13], Y[10:13])]
     data = IterableData(batches)
     assert isinstance(data, Data)
-    assert rows(data.epoch(0)) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    assert (data.batch_size, data.dropped) == (5, 3)
-    assert rows(data.epoch(1, start=1)) == [[5, 6, 7, 8, 9]]
+    assert rows(data.epoch(0)) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12]]
+    assert (data.batch_size, data.dropped, sizes_in(data)) == (5, 0, {5, 3})
+    assert rows(data.epoch(1, start=1)) == [[5, 6, 7, 8, 9], [10, 11, 12]]
     made = IterableData(lambda epoch: [X[epoch : epoch + 2]])
     assert rows(made.epoch(3)) == [[3, 4]]
     named = next(IterableData([{"x": X[:2], "n": 3}]).epoch(0))
     assert named[0]["x"].shape == (2, 2) and len(named) == 1
     once = IterableData(iter(batches))
-    assert len(list(once)) == 2
+    assert len(list(once)) == 3
     for source, match in (
         (once, "read only once"),
         (IterableData([]), "has no batches"),
-        (IterableData([X[:2], X[:3]]), "one batch size"),
         (IterableData([3.0]), "cannot be counted"),
     ):
         with pytest.raises(DataError, match=match):
@@ -110,7 +110,15 @@ def test_a_dataloader_is_an_iterable():
     torch = pytest.importorskip("torch")
     pairs = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
     data = IterableData(torch.utils.data.DataLoader(pairs, batch_size=4))
-    assert len(list(data.epoch(0))) == len(list(data.epoch(1))) == 5 and data.dropped == 3
+    assert len(list(data.epoch(0))) == len(list(data.epoch(1))) == 6 and data.dropped == 0
+    assert sizes_in(data) == {4, 3}
+    assert sizes_in(IterableData(torch.utils.data.DataLoader(pairs, batch_size=4, drop_last=True))) == {4}
+    assert sizes_in(IterableData(torch.utils.data.DataLoader(pairs, batch_size=32))) == {23}
+    assert sizes_in(IterableData(iter([X]))) == set()
+    assert sizes_in(ArrayData(X, batch_size=5)) == {5} and sizes_in(ArrayData(X, batch_size=5, keep_short=True)) == {
+        5,
+        3,
+    }
 
 
 # ── digits ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Epochs of batches of one size, from arrays or from any iterable.
+"""Epochs of batches, from arrays or from any iterable.
 
 The number of an epoch decides its batches: `data.epoch(3)` always gives the same batches in the same
 order, and `data.epoch(3, start=10)` gives them without the first ten. So a checkpoint only has to
@@ -7,9 +7,10 @@ remember the number of the epoch and the position in it.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,9 +28,9 @@ Batch = tuple[Any, ...]
 
 @runtime_checkable
 class Data(Protocol):
-    """Batches of one size that can be read repeatedly.
+    """Batches that can be read repeatedly. Only the last one of an epoch is usually smaller than `batch_size`.
 
-    `dropped` counts the samples that the last epoch left out because its last batch was incomplete.
+    `dropped` counts the samples that every epoch leaves out because its last batch would be incomplete.
     """
 
     batch_size: int
@@ -155,8 +156,8 @@ class ArrayData(Indexed):
 class IterableData:
     """Any iterable of batches: a list, a DataLoader, or a function of the epoch's number.
 
-    The first batch sets the batch size. Smaller batches are dropped and counted; a larger one is an
-    error. An iterator that cannot be restarted serves one epoch only.
+    The first batch sets the batch size; the others may have other sizes. An iterator that cannot be
+    restarted serves one epoch only.
     """
 
     def __init__(self, batches: Iterable[Any] | Callable[[int], Iterable[Any]], name: str = "the iterable") -> None:
@@ -174,19 +175,11 @@ class IterableData:
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, starting at batch `start`. Earlier batches are read and skipped."""
-        self.dropped = count = 0
+        count = 0
         for item in self._items(number):
-            batch = _as_batch(item)
-            size = _rows(batch)
+            batch = as_batch(item)
             if not self.batch_size:
-                self.batch_size = size
-            if size > self.batch_size:
-                raise DataError(
-                    f"{self.name} gave a batch of {size} after one of {self.batch_size}. A step has one batch size"
-                )
-            if size < self.batch_size:
-                self.dropped += size
-                continue
+                self.batch_size = rows_in(batch)
             if count >= start:
                 yield batch
             count += 1
@@ -256,7 +249,7 @@ def _as_array(array: Array) -> Array:
     return array.astype(kinds[array.dtype.kind], copy=False)
 
 
-def _as_batch(item: Any) -> Batch:
+def as_batch(item: Any) -> Batch:
     """An item of an iterable in the form that a step takes."""
     if isinstance(item, Mapping):
         return ({name: _as_numpy(value) for name, value in item.items()},)
@@ -269,9 +262,28 @@ def _as_numpy(value: Any) -> Array:
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
-def _rows(batch: Batch) -> int:
+def rows_in(batch: Batch) -> int:
+    """The number of samples of a batch."""
     arrays = list(batch[0].values()) if batch and isinstance(batch[0], Mapping) else list(batch)
     for array in arrays:
         if array.ndim:
             return int(array.shape[0])
     raise DataError("no input of the batch has a first dimension, so its samples cannot be counted")
+
+
+def sizes_in(data: Data) -> set[int]:
+    """The sizes of the batches of an epoch, as far as they are known before it is read."""
+    if isinstance(data, Indexed):
+        return _cut(data.samples, data.batch_size, keep_short=not data.dropped)
+    source = getattr(data, "batches", None)
+    if isinstance(source, list | tuple):  # Other sequences may read files.
+        return {rows_in(as_batch(item)) for item in source}
+    size, sampler = getattr(source, "batch_size", None), getattr(source, "sampler", None)
+    if isinstance(size, int) and isinstance(sampler, Sized):  # A DataLoader.
+        with contextlib.suppress(TypeError):  # Some samplers do not know their length.
+            return _cut(len(sampler), size, keep_short=not getattr(source, "drop_last", False))
+    return set()
+
+
+def _cut(count: int, size: int, keep_short: bool) -> set[int]:
+    return ({size} if count >= size else set()) | ({count % size} if keep_short and count % size else set())

@@ -36,7 +36,7 @@ class Checkpoint:
     epoch: int
     position: int
     micro: int
-    partial: tuple[float, int, int, float]
+    partial: tuple[float, float, int, float]
     history: History
     #: The number of epochs of that training, and its device; 0 and "" in a file that does not hold them.
     epochs: int
@@ -45,6 +45,8 @@ class Checkpoint:
     scheduler: object = None
     #: The state of the best epoch, if it was kept.
     best: Kept | None = None
+    #: The samples of the unfinished epoch that were left out.
+    dropped: int = 0
 
 
 def write_checkpoint(
@@ -77,10 +79,11 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
     try:
         epoch, position, micro = (int(meta[k]) for k in ("epoch", "position", "micro"))
         loss_sum, losses, samples, seconds = meta["partial"]
-        partial = float(loss_sum), int(losses), int(samples), float(seconds)
+        partial = float(loss_sum), float(losses), int(samples), float(seconds)
         facts, history = dict(meta["data"]), History.from_json(meta["history"])
         epochs, device = int(meta.get("epochs", 0)), str(meta.get("device", ""))
         best = _best(state, meta)
+        dropped = int(meta.get("dropped", 0))
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(
             f"{path} is not a checkpoint of a training loop: a part of it is missing or malformed"
@@ -101,7 +104,9 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
             raise CheckpointError(
                 f"{path} {what}. Try: to continue with other data, --export a step file and train that"
             )
-    return Checkpoint(state, epoch, position, micro, partial, history, epochs, device, meta.get("scheduler"), best)
+    return Checkpoint(
+        state, epoch, position, micro, partial, history, epochs, device, meta.get("scheduler"), best, dropped
+    )
 
 
 def checkpoint_origin(step: Step) -> dict[str, object]:

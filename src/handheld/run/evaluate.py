@@ -3,52 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from handheld.run.batches import Batch, Data, Indexed
-from handheld.run.metrics import Means, Metric, default_metrics
+from handheld.run.metrics import Arrays, Means, Metric, default_metrics
+from handheld.run.pieces import run_pieces
 
 if TYPE_CHECKING:
     from handheld.run.trainer import Trainer
 
 
+class Evaluation(NamedTuple):
+    """The `loss` and the metrics of a test set. `note` says what they do not cover, or is ""."""
+
+    values: dict[str, float]
+    note: str
+
+
 def evaluate(
     trainer: Trainer, data: Data, metrics: Mapping[str, Metric] | None = None, check: Callable[[], None] | None = None
-) -> dict[str, float]:
-    """The `loss` and the metrics over a test set. Without `metrics`, accuracy if the outputs are class scores.
+) -> Evaluation:
+    """The `loss` and the metrics over all samples of a test set.
 
-    For data that can be indexed, every sample counts: an incomplete last batch is filled up, and the
-    added samples are ignored by the metrics. The loss is the mean over the full batches. `check` is
-    called after each batch; it may raise an exception to stop.
+    Without `metrics`, accuracy if the outputs are class scores. Every sample has the same weight, so the loss is
+    that of PyTorch over the whole test set. `check` is called after each batch; it may raise an exception to stop.
     """
-    means, last = Means(), Means()
-    for batch, counted in _batches(data):
-        loss, outputs = trainer.evaluate(*batch)
-        arrays = list(batch[0].values()) if isinstance(batch[0], Mapping) else list(batch)
-        rows = int(np.shape(arrays[0])[0])
-        (means if counted == rows else last).add("loss", float(loss))
-        outputs = {name: _first(value, rows, counted) for name, value in outputs.items()}
-        arrays = [_first(np.asarray(value), rows, counted) for value in arrays]
-        chosen = default_metrics(outputs, arrays) if metrics is None else metrics
+    means, samples, covered, notes = Means(), 0, 0, dict[str, None]()
+    for batch in _batches(data):
+        result = run_pieces(trainer, "evaluate", batch, strict=False)
+        samples, covered = samples + result.samples, covered + result.covered
+        if result.covered:
+            means.add("loss", float(result.loss), result.covered)
+        notes |= dict.fromkeys(filter(None, (result.why, result.uncut)))
+        named = batch[0] if isinstance(batch[0], Mapping) else {str(i): value for i, value in enumerate(batch)}
+        arrays = Arrays({name: np.asarray(value) for name, value in named.items()})
+        chosen = default_metrics(result.outputs, arrays) if metrics is None else metrics
         for name, metric in chosen.items():
-            means.add(name, metric(outputs, arrays))
+            means.add(name, metric(result.outputs, arrays), result.samples)
         if check is not None:
             check()
-    return {**last.values(), **means.values()}
+    partly = f"the test loss covers {covered} of {samples} samples: " if covered < samples else ""
+    return Evaluation(means.values(), partly + "; ".join(notes))
 
 
-def _first(array: Any, rows: int, counted: int) -> Any:
-    return array[:counted] if array.ndim and array.shape[0] == rows else array
-
-
-def _batches(data: Data) -> Iterator[tuple[Batch, int]]:
-    """Batches of one size, each with the number of its samples that count."""
+def _batches(data: Data) -> Iterator[Batch]:
+    """All batches in order; the last one may be smaller."""
     if not isinstance(data, Indexed):
-        yield from ((batch, data.batch_size) for batch in data.epoch(0))
+        yield from data.epoch(0)
         return
     random = np.random.default_rng(0)
     for start in range(0, data.samples, data.batch_size):
-        indices = np.arange(start, start + data.batch_size) % data.samples
-        yield data.take(indices, random), min(data.batch_size, data.samples - start)
+        yield data.take(np.arange(start, min(start + data.batch_size, data.samples)), random)

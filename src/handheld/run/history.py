@@ -12,7 +12,10 @@ from handheld.errors import CheckpointError
 
 @dataclass
 class Epoch:
-    """One pass over the data. `test` holds the metrics of the evaluation that followed."""
+    """One pass over the data. `test` holds the metrics of the evaluation that followed.
+
+    `dropped` counts the training samples that were left out. `note` says what the metrics do not cover.
+    """
 
     number: int
     loss: float
@@ -20,6 +23,8 @@ class Epoch:
     samples: int
     seconds: float
     test: dict[str, float] = field(default_factory=dict)
+    dropped: int = 0
+    note: str = ""
 
     @property
     def samples_per_second(self) -> float:
@@ -54,6 +59,11 @@ class History:
         return self.epochs[-1] if self.epochs else None
 
     @property
+    def dropped(self) -> int:
+        """The training samples that were left out, over all epochs."""
+        return sum(e.dropped for e in self.epochs)
+
+    @property
     def test(self) -> dict[str, float]:
         """The metrics of the latest evaluation, or of the epoch whose state was kept."""
         if self.kept_epoch:
@@ -75,11 +85,13 @@ class History:
                     samples=int(e["samples"]),
                     seconds=float(e["seconds"]),
                     test={str(k): float(v) for k, v in _items(e["test"])},
+                    dropped=int(e.get("dropped", 0)),
+                    note=str(e.get("note", "")),
                 )
                 for e in data["epochs"]
             ]
             return History(epochs, int(data["steps"]), float(data["paused_seconds"]))
-        except (KeyError, TypeError, ValueError, IndexError):
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError):
             raise CheckpointError("the checkpoint's history is malformed") from None
 
 

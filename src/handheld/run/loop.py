@@ -8,13 +8,14 @@ run gives the same bits as a run that was never stopped.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from handheld.errors import CheckpointError, NonFiniteGradient, NonFiniteLoss
-from handheld.run.batches import Batch, Data
+from handheld.errors import BatchError, CheckpointError, NonFiniteGradient, NonFiniteLoss
+from handheld.run.batches import Batch, Data, rows_in
 from handheld.run.checkpoint import Checkpoint, checkpoint_origin, data_facts, read_checkpoint, write_checkpoint
 from handheld.run.evaluate import evaluate
 from handheld.run.fit_arguments import as_data, check_calls, check_counts, check_graphs, writable
@@ -26,6 +27,7 @@ from handheld.run.metrics import Metric
 from handheld.run.nonfinite import Replay
 from handheld.run.rates import Rates, Schedule, check_rate
 from handheld.run.schedulers import TorchScheduler
+from handheld.run.sizes import add_sizes, largest, sizes_for
 from handheld.run.stopping import Best, goal_of
 
 if TYPE_CHECKING:
@@ -131,23 +133,26 @@ class _Loop:
         self.interrupt = Interrupt()
         self.history = History()
         self.epoch = self.position = 0
+        self.size = largest(trainer, "train")
         count = getattr(data, "__len__", None)
         self.batches: int | None = None if count is None else int(count())
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self.samples, self.seconds = 0, 0.0
+        self.samples, self.seconds, self.dropped = 0, 0.0, 0
         self.started = time.perf_counter()
 
     # ── epochs and steps ──────────────────────────────────────────────────────────────────────
 
     def run(self) -> History:
         self.rates.check_length(self.epochs - self.epoch, self.position)
+        add_sizes(self.trainer, sizes_for(self.trainer, self.data, self.test))  # Not in the middle of the training.
         try:
             self._check_patience()
             while self.epoch < self.epochs:
                 for batch in self.data.epoch(self.epoch, self.position):
-                    self._step(batch)
+                    if not self._drop(batch):
+                        self._step(batch)
                 self._end_epoch()
             self.best.restore(self.history)
         except _Stop as stop:
@@ -162,6 +167,18 @@ class _Loop:
             raise Interrupted(self.history.stopped + kept, self.history, self.interrupt.signal) from None
         return self.history
 
+    def _drop(self, batch: Batch) -> bool:
+        """Whether the batch is left out, because it is too small for the graph and no other one can be had."""
+        size = rows_in(batch)
+        problem = self.trainer.add_sizes("train", [size]) if size < self.size else ""
+        if problem:
+            if not self.history.dropped and not self.dropped:
+                samples = "1 sample" if size == 1 else f"{size} samples"
+                self._say(f"a batch of {samples} is left out; the step trains on {self.size}. {problem}")
+            self.dropped += size
+            self.position += 1
+        return bool(problem)
+
     def _step(self, batch: Batch) -> None:
         changed = self.rates.before_step(self.epoch, self.position)
         if self.losses.replay is not None:
@@ -170,8 +187,9 @@ class _Loop:
         self.rates.after_step()
         self.position += 1
         self.history.steps += 1
-        self.samples += self.data.batch_size
-        self.losses.add(loss, self.history.steps, self.epoch, self.position)
+        size = rows_in(batch)
+        self.samples += size
+        self.losses.add(loss, self.history.steps, self.epoch, self.position, size / (self.size or size))
         self._tell(
             "on_step",
             Progress(
@@ -182,7 +200,7 @@ class _Loop:
                 self.history.steps,
                 *self.losses.latest,
                 self.rates.first,
-                self.data.batch_size,
+                size,
             ),
         )
         if self.history.steps % LOOK == 0:
@@ -205,8 +223,16 @@ class _Loop:
         self.losses.end_epoch(self._place())
         seconds = self.seconds + time.perf_counter() - self.started
         row = Epoch(self.epoch + 1, self.losses.mean, self.rates.first, self.samples, seconds)
+        row.dropped = self.dropped + self.data.dropped
+        if self.dropped and not self.samples:
+            raise BatchError(
+                f"every batch of epoch {self.epoch + 1} is too small for the step, which trains on {self.size} "
+                f"samples. Try: batches of {self.size}"
+            )
         if self.test is not None:
-            row.test = evaluate(self.trainer, self.test, self.metrics, self._check)
+            row.test, row.note = evaluate(self.trainer, self.test, self.metrics, self._check)
+            if row.note and all(row.note != e.note for e in self.history.epochs):
+                self._say(row.note)
         self.history.epochs.append(row)
         self.rates.after_epoch(row)
         self.best.after_epoch(self.history)
@@ -255,6 +281,12 @@ class _Loop:
             if call is not None and call(what) is False:
                 raise _Stop("stopped by a callback")
 
+    def _say(self, text: str) -> None:
+        """A message that the user must see, also if no callback shows messages."""
+        if not any(hasattr(callback, "on_message") for callback in self.callbacks):
+            warnings.warn(text, stacklevel=2)
+        self._tell("on_message", text)
+
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────
 
     def _save(self) -> None:
@@ -271,6 +303,7 @@ class _Loop:
             "data": data_facts(self.data),
             "step": checkpoint_origin(self.trainer.plan.step),
             "history": self.history.to_json(),
+            "dropped": self.dropped,
             "partial": [self.losses.total, self.losses.count, self.samples, seconds],
             "scheduler": self.rates.saved(),
         }
@@ -291,6 +324,7 @@ class _Loop:
         self.epoch, self.position, self.trainer.micro = saved.epoch, saved.position, saved.micro
         self.history = saved.history
         self.losses.total, self.losses.count, self.samples, self.seconds = saved.partial
+        self.dropped = saved.dropped
         self.losses.saved = f"epoch {saved.epoch + 1}, batch {saved.position}: {self.path}"
         changes = list(self._changes(saved))
         if self.epoch < self.epochs:

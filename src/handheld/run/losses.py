@@ -21,40 +21,41 @@ LOOK = 64
 
 
 class Losses:
-    """The losses of the steps so far. `total` and `count` are those of the current epoch."""
+    """The losses of the steps so far. `total` and `count` are those of the current epoch; a smaller batch counts as
+    part of a step."""
 
     def __init__(self, trainer: Trainer, stop_on_nan: bool, replay: Replay | None) -> None:
         self.trainer, self.stop_on_nan, self.replay = trainer, stop_on_nan, replay
-        self.total, self.count = 0.0, 0
+        self.total, self.count = 0.0, 0.0
         #: The last loss that was read, and its step.
         self.latest: tuple[float | None, int] = (None, 0)
         #: Where the last checkpoint is from, for error messages.
         self.saved = ""
         self.patience = PATIENCE if trainer.plan.options.get("precision") == "half" else 0
         self._bad = 0
-        self._pending: deque[tuple[str, int, Loss]] = deque()
+        self._pending: deque[tuple[str, int, Loss, float]] = deque()
 
     @property
     def mean(self) -> float:
-        return self.total / max(self.count, 1)
+        return self.total / self.count if self.count else 0.0
 
     def begin_epoch(self) -> None:
-        self.total, self.count = 0.0, 0
+        self.total, self.count = 0.0, 0.0
 
-    def add(self, loss: Loss, step: int, epoch: int, position: int) -> None:
+    def add(self, loss: Loss, step: int, epoch: int, position: int, weight: float = 1.0) -> None:
         """Add the loss of a step, and read those of earlier steps."""
-        self._pending.append((f"at step {step} (epoch {epoch + 1}, batch {position})", step, loss))
+        self._pending.append((f"at step {step} (epoch {epoch + 1}, batch {position})", step, loss, weight))
         self.read(LAG if self.replay is None else 0)
 
     def read(self, keep: int = 0) -> None:
         """Read losses until only `keep` are still unread. Raises NonFiniteLoss."""
         while len(self._pending) > keep:
-            place, step, loss = self._pending.popleft()
+            place, step, loss, weight = self._pending.popleft()
             value = float(loss)
             self.latest = (value, step)
             self._bad = 0 if math.isfinite(value) else self._bad + 1
             if not 0 < self._bad <= self.patience:
-                self.total, self.count = self.total + value, self.count + 1
+                self.total, self.count = self.total + value * weight, self.count + weight
             if self.stop_on_nan and self._bad > self.patience:
                 self._pending.clear()
                 raise NonFiniteLoss(self._explain(value, step, place))

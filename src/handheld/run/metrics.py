@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 Array = np.ndarray
+
+#: The names of inputs that hold labels. Without one of them, the last input does.
+LABELS = ("labels", "label")
+
+
+class Arrays(Sequence[Array]):
+    """The arrays of a batch, by position (`batch[-1]`) or by name (`batch["labels"]`)."""
+
+    def __init__(self, named: Mapping[str, Array]) -> None:
+        self.named = dict(named)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Array: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[Array]: ...
+    def __getitem__(self, key: int | str | slice) -> Array | list[Array]:
+        if isinstance(key, str):
+            return self.named[key]
+        return list(self.named.values())[key]
+
+    def __len__(self) -> int:
+        return len(self.named)
+
+    @property
+    def labels(self) -> Array:
+        return next((self.named[name] for name in LABELS if name in self.named), self[-1])
+
 
 #: From the outputs by name and the batch's arrays to a mean over the batch, or to its total and count.
 Metric = Callable[[Mapping[str, Array], Sequence[Array]], "float | tuple[float, float]"]
@@ -15,7 +42,7 @@ Metric = Callable[[Mapping[str, Array], Sequence[Array]], "float | tuple[float, 
 
 def accuracy(outputs: Mapping[str, Array], batch: Sequence[Array]) -> tuple[float, float]:
     """The share of labels for which the largest output is right. Negative labels are ignored."""
-    scores, labels = next(iter(outputs.values())), np.asarray(batch[-1])
+    scores, labels = next(iter(outputs.values())), _labels(batch)
     guess = scores.argmax(axis=class_axis(scores.shape, labels.shape))
     counted = labels >= 0
     return float((guess == labels)[counted].sum()), float(counted.sum())
@@ -31,13 +58,29 @@ def class_axis(scores: tuple[int, ...], labels: tuple[int, ...]) -> int | None:
 
 
 def default_metrics(outputs: Mapping[str, Array], batch: Sequence[Any]) -> dict[str, Metric]:
-    """Accuracy if the outputs are class scores and the last input holds labels; else no metric."""
+    """Accuracy if the outputs are class scores and there are labels; else no metric.
+
+    A language model that is given its tokens as labels shifts them itself. Which output belongs to which label is
+    then not known here, so there is no accuracy.
+    """
     if not outputs or not batch:
         return {}
-    scores, labels = next(iter(outputs.values())), np.asarray(batch[-1])
+    scores, labels = next(iter(outputs.values())), _labels(batch)
+    if isinstance(batch, Arrays) and labels.ndim > 1 and _is_input(labels, batch):
+        return {}
     if scores.dtype.kind != "f" or labels.dtype.kind not in "iu":
         return {}
     return {"accuracy": accuracy} if class_axis(scores.shape, labels.shape) is not None else {}
+
+
+def _labels(batch: Sequence[Array]) -> Array:
+    return np.asarray(batch.labels if isinstance(batch, Arrays) else batch[-1])
+
+
+def _is_input(labels: Array, batch: Arrays) -> bool:
+    """Whether the labels are the tokens of another input, except for those that are ignored."""
+    others = [value for value in batch if value is not batch.labels and value.shape == labels.shape]
+    return any(np.array_equal(value[labels >= 0], labels[labels >= 0]) for value in others)
 
 
 class Means:
@@ -46,8 +89,9 @@ class Means:
     def __init__(self) -> None:
         self._totals: dict[str, tuple[float, float]] = {}
 
-    def add(self, name: str, value: float | tuple[float, float]) -> None:
-        total, count = value if isinstance(value, tuple) else (float(value), 1.0)
+    def add(self, name: str, value: float | tuple[float, float], samples: int = 1) -> None:
+        """Adds a total and its count, or the mean of a number of samples."""
+        total, count = value if isinstance(value, tuple) else (float(value) * samples, float(samples))
         total_so_far, seen = self._totals.get(name, (0.0, 0.0))
         self._totals[name] = (total_so_far + total, seen + count)
 

@@ -34,10 +34,16 @@ class Result:
     samples: int
     covered: int
     why: str = ""
+    #: Says that an output includes the filling, because it does not have one row per sample.
+    uncut: str = ""
 
 
-def run_pieces(trainer: Trainer, kind: str, batch: tuple[Any, ...]) -> Result:
-    """Runs the graphs of a kind (evaluate, predict) over all samples of the batch."""
+def run_pieces(trainer: Trainer, kind: str, batch: tuple[Any, ...], strict: bool = True) -> Result:
+    """Runs the graphs of a kind (evaluate, predict) over all samples of the batch.
+
+    If samples are filled up, an output that does not have one row per sample is an error; without `strict`, it
+    stays as it is, and `uncut` says so.
+    """
     graphs = trainer.plan.graphs
     name = fitting_graph(graphs, kind, batch)
     sizes = sizes_of(graphs, kind)
@@ -55,7 +61,7 @@ def run_pieces(trainer: Trainer, kind: str, batch: tuple[Any, ...]) -> Result:
     pieces = list(_cut(trainer, kind, count))
     for name, size in pieces:
         graph = trainer.plan.graphs[name].graph
-        if len(pieces) > 1 or size < rows(graph):
+        if len(pieces) > 1 or (strict and size < rows(graph)):
             _check_rows(graph)
         piece = [v[start : start + size] if cut else v for v, cut in zip(values, batched, strict=True)]
         parts.append(_run(trainer, name, piece, batched, size))
@@ -119,11 +125,13 @@ class _Filled:
     def result(self) -> Result:
         has_loss = self.graph.outputs and self.graph.outputs[0].name == "loss"
         loss, outputs = self._run(changed=False)
+        whole = [key for key, value in outputs.items() if value.shape[:1] != (self.count,)]
+        uncut = f"output {whole[0]!r} includes samples that fill up the last batch" if whole else ""
         why = ""
         if has_loss or self.name not in self.trainer.by_sample:
             other_loss, other = self._run(changed=True)
             for key, value in outputs.items():
-                if not _close(value, other[key]):
+                if key not in whole and not _close(value, other[key]):
                     raise HandheldError(
                         f"output {key!r} of graph {self.name!r} depends on the other samples of the batch, so "
                         f"{self.count} samples cannot run in a graph for {self.size}. Try: capture the model with "
@@ -132,12 +140,14 @@ class _Filled:
             self.trainer.by_sample.add(self.name)
             if has_loss:
                 loss, why = self._loss(loss, other_loss)
-        return Result(loss, outputs, self.count, 0 if why else self.count, why)
+        return Result(loss, outputs, self.count, 0 if why else self.count, why, uncut)
 
     def _run(self, changed: bool, fill_all: bool = False) -> tuple[float, dict[str, Array]]:
         loss = self.trainer.run(self.name, *self._fill(changed, fill_all))
         outputs = self.trainer.outputs()
-        return float(loss), {key: value[: self.count] for key, value in outputs.items()}
+        return float(loss), {
+            key: value[: self.count] if value.shape[:1] == (self.size,) else value for key, value in outputs.items()
+        }
 
     def _fill(self, changed: bool, fill_all: bool) -> list[Array]:
         filled = []

@@ -6,7 +6,7 @@ Other graphs come from the step (a step file may hold several sizes) or from its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from handheld.errors import BatchError, HandheldError
 from handheld.graph.graph import Graph
 from handheld.run.batch import batch_sizes, choose_graph, in_order, input_shapes
+from handheld.run.batches import Data, Indexed, sizes_in
 
 if TYPE_CHECKING:
     from handheld.plan.plan import GraphPlan
@@ -57,30 +58,53 @@ def own_graph(trainer: Trainer, batch: tuple[Any, ...]) -> str:
     count = samples_in(graphs[next(iter(sizes.values()))].graph, batch) if sizes else None
     if not count:
         return choose_graph(graphs, "train", batch)  # Running it raises the error that says what does not fit.
-    problem = add_sizes(trainer, "train", [count])
+    problem = add_sizes(trainer, {"train": [count]})
     if problem:
         known = ", ".join(map(str, sizes))
         raise BatchError(f"the batch has {count} samples; the plan has training graphs for {known}. {problem}")
     return sizes_of(trainer.plan.graphs, "train")[count]
 
 
-def add_sizes(trainer: Trainer, kind: str, sizes: Sequence[int]) -> str:
-    """`Trainer.add_sizes`."""
-    known, refused = sizes_of(trainer.plan.graphs, kind), trainer.refused
-    wanted = [size for size in dict.fromkeys(sizes) if size not in known]
-    added: list[str] = []
-    for size in wanted:
+def add_sizes(trainer: Trainer, wanted: Mapping[str, Iterable[int]]) -> str:
+    """Adds the graphs of each kind (train, evaluate, predict) for other batch sizes, and keeps the state.
+
+    Returns "", or why one of them cannot be added.
+    """
+    refused, added = trainer.refused, dict[tuple[str, int], list[str]]()
+    missing = [
+        (kind, size)
+        for kind, sizes in wanted.items()
+        for size in dict.fromkeys(sizes)
+        if size not in sizes_of(trainer.plan.graphs, kind)
+    ]
+    for kind, size in missing:
         if (kind, size) not in refused:
+            known = len(sizes_of(trainer.plan.graphs, kind)) + sum(k == kind for k, _ in added)
             try:
-                added += _graphs(trainer, kind, size, len(known) + len(added))
+                added[kind, size] = _graphs(trainer, kind, size, known)
             except HandheldError as error:
                 refused[kind, size] = str(error)
     try:
         if added:
-            trainer.reopen([*trainer.plan.graphs, *added])
+            trainer.reopen([*trainer.plan.graphs, *(name for names in added.values() for name in names)])
     except HandheldError as error:
-        refused |= dict.fromkeys(((kind, size) for size in wanted), str(error))
-    return next((refused[kind, size] for size in wanted if (kind, size) in refused), "")
+        refused |= dict.fromkeys(added, str(error))
+    return next((refused[key] for key in missing if key in refused), "")
+
+
+def sizes_for(trainer: Trainer, data: Data, test: Data | None) -> dict[str, set[int]]:
+    """The batch sizes that training and evaluation will need, as far as they are known before they start."""
+    wanted = {"train": {n for n in sizes_in(data) if n < largest(trainer, "train")}}
+    size = largest(trainer, "evaluate")
+    if test is not None and size:
+        whole = {test.samples % test.batch_size, test.batch_size} if isinstance(test, Indexed) else sizes_in(test)
+        wanted["evaluate"] = {n % size for n in whole} - {0}
+    return wanted
+
+
+def largest(trainer: Trainer, kind: str) -> int:
+    """The largest batch size of the planned graphs of a kind; 0 if there is none."""
+    return max(sizes_of(trainer.plan.graphs, kind), default=0)
 
 
 def _graphs(trainer: Trainer, kind: str, size: int, known: int) -> list[str]:

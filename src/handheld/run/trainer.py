@@ -132,7 +132,7 @@ class Trainer:
         the sizes cannot be added.
         """
         self._open()
-        return add_sizes(self, kind, list(sizes))
+        return add_sizes(self, {kind: sizes})
 
     def reopen(self, graphs: Sequence[str]) -> None:
         """Make the plan again with other graphs of the step, and continue from the state of now."""
