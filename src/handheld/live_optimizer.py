@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from handheld.errors import HandheldError
@@ -38,13 +38,13 @@ class LiveOptimizer:
     It is held weakly: if nobody else keeps the optimizer, nothing can change it, and its memory is free.
     """
 
-    def __init__(self, optimizer: TorchOptimizer, name: str, moving: Sequence[str] = ()) -> None:
+    def __init__(self, optimizer: TorchOptimizer, name: str, moving: str = "") -> None:
         self._optimizer = weakref.ref(optimizer, self._gone)
         self.name = name
         #: The slot that counts its steps. The graphs that have it update with this optimizer.
         self.counter = f"{name}.step"
-        #: Hyperparameters besides the rate that may change, because the step reads them from slots.
-        self.moving = frozenset(moving)
+        #: "momentum" or "beta1" if it may change too, because the step reads it from a slot.
+        self.moving = moving
         own = type(optimizer).__module__.partition(".")[0] == "torch"
         # Optimizers of PyTorch compute with the entries in `defaults` only; another one may read any entry.
         keys = optimizer.defaults.keys() if own else {key for group in optimizer.param_groups for key in group}
@@ -79,9 +79,13 @@ class LiveOptimizer:
         return other
 
     def forget_rates(self) -> None:
-        """Makes `changes` return every rate, also those that did not change."""
+        """Makes `changes` return every rate (and momentum that may change), also those that did not change."""
         for group in self._seen:
             group["lr"] = None
+            if self.moving == "momentum":
+                group["momentum"] = None
+            elif self.moving:
+                group["betas"] = (None, *group["betas"][1:])
 
     def changes(self) -> dict[str, float]:
         """The slots whose values changed since the last call, with their new values. Called before every step."""
@@ -108,13 +112,20 @@ class LiveOptimizer:
             for key in self._keys:
                 now, before = _plain(group.get(key)), seen.get(key)
                 if now != before:
-                    if key != "lr" and key not in self.moving:
-                        raise HandheldError(_not_captured(key, before, now, group))
-                    if not 0 <= now < 2.0**128:
+                    slot, value = self._slot(key, before, now, group)
+                    if not 0 <= value < 2.0**128:
                         raise HandheldError(f"{key} of the optimizer is {now}; it must be a finite number, 0 or more")
-                    changed[f"{self.name}.{key}.{number}"] = float(now)
+                    changed[f"{self.name}.{slot}.{number}"] = float(value)
         self._seen = _copy(optimizer)
         return changed
+
+    def _slot(self, key: str, before: Any, now: Any, group: Group) -> tuple[str, float]:
+        """The slot of a changed entry, and its new value. Raises HandheldError if the step has no slot for it."""
+        if key in ("lr", self.moving):
+            return key, now
+        if key == "betas" and self.moving == "beta1" and now[1:] == before[1:]:
+            return "beta1", now[0]
+        raise HandheldError(_not_captured(key, before, now, group))
 
     def _check_state(self, optimizer: TorchOptimizer) -> None:
         """Values that were loaded into the optimizer after the capture would have no effect."""
@@ -171,7 +182,7 @@ def _not_captured(key: str, before: object, now: object, group: Group) -> str:
     text = f"{key} of the optimizer is {now}; it was {before} when the step was captured, and is fixed since then"
     if key in ("momentum", "betas") and "max_momentum" in group:
         return (
-            f"{text}. The scheduler changes it. Try: cycle_momentum=False, or make the scheduler before "
-            "handheld.capture"
+            f"{text}. The scheduler changes it. Try: cycle_momentum=False; or, for SGD, RMSprop, Adam and AdamW, make "
+            "the scheduler before handheld.capture"
         )
     return f"{text}. Only learning rates can change. Try: set {key} before handheld.capture, or capture again"

@@ -117,6 +117,7 @@ CASES = {
     ),
     "CosineAnnealingWarmRestarts": (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 4, 2), "step"),
     "OneCycleLR": (lambda o: schedulers.OneCycleLR(o, 0.5, total_steps=STEPS, cycle_momentum=False), "step"),
+    "OneCycleLR with momentum": (lambda o: schedulers.OneCycleLR(o, 0.5, total_steps=STEPS), "step"),
     "CyclicLR": (lambda o: schedulers.CyclicLR(o, 0.01, 0.3, 4, cycle_momentum=False), "step"),
     "ReduceLROnPlateau": (lambda o: schedulers.ReduceLROnPlateau(o, "min", 0.3, patience=0), "epoch"),
     "ReduceLROnPlateau max": (lambda o: schedulers.ReduceLROnPlateau(o, "max", 0.3, patience=0), "epoch"),

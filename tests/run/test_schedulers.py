@@ -120,6 +120,48 @@ def test_a_rate_that_is_a_tensor_is_followed():
         np.testing.assert_allclose(step.state()[key], value, rtol=2e-5, atol=2e-6, err_msg=key)
 
 
+MOMENTUM = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "SGD dampening": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3),
+    "SGD nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+}
+
+
+@pytest.mark.parametrize("cycle", [schedulers.OneCycleLR, schedulers.CyclicLR])
+@pytest.mark.parametrize("name", MOMENTUM)
+def test_a_scheduler_made_before_the_capture_may_change_momentum(name, cycle):
+    def make(o):
+        return cycle(o, 0.05, total_steps=STEPS) if cycle is schedulers.OneCycleLR else cycle(o, 0.001, 0.05, 4)
+
+    net = model().double()
+    optimizer = MOMENTUM[name](net.parameters())
+    scheduler = make(optimizer)
+    for x, y in batches():
+        optimizer.zero_grad()
+        F.cross_entropy(net(x.double()), y).backward()
+        optimizer.step()
+        scheduler.step()
+    own = model()
+    optimizer = MOMENTUM[name](own.parameters())
+    scheduler = make(optimizer)
+    step = handheld.capture(own, F.cross_entropy, optimizer, batches(1)[0])
+    assert any(slot in step.slots for slot in ("optimizer.momentum.0", "optimizer.beta1.0"))
+    with step.plan("opencl").start() as trainer:
+        for x, y in batches():
+            trainer.step(x, y)
+            scheduler.step()
+    for key, value in net.state_dict().items():
+        np.testing.assert_allclose(step.state()[key], value, rtol=5e-5, atol=5e-6, err_msg=key)
+
+
+def test_momentum_that_no_scheduler_changes_is_a_constant():
+    _, _, step = start()
+    assert not any(name.startswith("optimizer.momentum.") for name in step.slots)
+
+
 def test_set_rate_stays_until_the_optimizer_changes():
     _, optimizer, step = start()
     with step.plan("opencl").start() as trainer:

@@ -185,7 +185,7 @@ class Capture:
         if id(optimizer) not in self._optimizers:
             name = "optimizer" if not self._optimizers else f"optimizer_{graph}"
             self._optimizers[id(optimizer)] = Optimizer(optimizer, self.state, name)
-            self._live[name] = LiveOptimizer(optimizer, name)
+            self._live[name] = LiveOptimizer(optimizer, name, self._optimizers[id(optimizer)].moving)
             still = [self.state.find(p) for g in optimizer.param_groups for p in g["params"] if not p.requires_grad]
             if still:
                 shown = ", ".join(still[:8]) + (" …" if len(still) > 8 else "")

@@ -9,7 +9,7 @@ from handheld.errors import CaptureError
 from handheld.frontend.record import Recorder
 from handheld.frontend.state import StateBuilder, host_array
 from handheld.frontend.update import Update
-from handheld.frontend.update_rules import RULES
+from handheld.frontend.update_rules import MOVING, RULES
 from handheld.graph.graph import View
 
 
@@ -25,11 +25,16 @@ class Optimizer:
         self.step = f"{name}.step"
         if self.step not in state.slots:
             state.add_value(self.step, np.array(self._steps_done(), np.int32), "control", "int64")
+        #: "momentum" or "beta1" if a scheduler changes it: OneCycleLR and CyclicLR leave these notes in the groups.
+        self.moving = MOVING.get(kind, "") if any("max_momentum" in g for g in optimizer.param_groups) else ""
         self.parameters: list[tuple[torch.Tensor, int]] = []
         seen: set[int] = set()
         for number, group in enumerate(optimizer.param_groups):
             if f"{name}.lr.{number}" not in state.slots:
                 state.add_value(f"{name}.lr.{number}", np.array(float(group["lr"]), np.float32), "control")
+            if self.moving and f"{name}.{self.moving}.{number}" not in state.slots:
+                value = group["momentum"] if self.moving == "momentum" else group["betas"][0]
+                state.add_value(f"{name}.{self.moving}.{number}", np.array(float(value), np.float32), "control")
             for p in group["params"]:
                 if p.requires_grad and id(p) not in seen:
                     seen.add(id(p))

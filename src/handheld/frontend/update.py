@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,8 @@ class Update:
         self.shape = tuple(parameter.shape)
         self.gradient = gradient
         self.writes: dict[str, int] = {}
+        #: The momentum (or beta1) if a scheduler changes it, else nothing.
+        self.moving = [rec.slot_view(f"{owner.name}.{owner.moving}.{number}")] if owner.moving else []
         if self.group.get("maximize"):
             self.gradient = rec.map(self.shape, [gradient], lambda g: -g)
 
@@ -74,8 +76,14 @@ class Update:
         self.writes[self.owner.group_slot(self.number, field, 0.0)] = new.tensor
         return new
 
-    def correction(self, beta: float) -> View:
-        """Returns 1 - beta**t, where t counts steps from 1."""
+    def correction(self, beta: float, moving: Sequence[View] = ()) -> View:
+        """Returns 1 - beta**t, where t counts steps from 1. `moving` holds the beta if a scheduler changes it."""
+        if moving:
+            return self.scalar(
+                "moving correction",
+                [self.rates["done"], *moving],
+                lambda t, b: -((t + 1).to(F32) * b.unary("log")).unary("expm1"),
+            )
         log = math.log(beta) if beta > 0 else -math.inf
         if beta == 0:
             return self.scalar("one", [self.rates["done"]], lambda t: t.to(F32) * 0.0 + 1.0)

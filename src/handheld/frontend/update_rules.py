@@ -25,25 +25,26 @@ def _sgd(u: Update) -> None:
     def start(p: Val, g: Val) -> Val:
         return g + p * decay if decay else g
 
-    if not momentum:
+    if not momentum and not u.moving:
         u.apply([], [u.rates["lr"]], lambda p, g, lr: [p - lr * start(p, g)])
         return
 
-    def build(p: Val, g: Val, buffer: Val, lr: Val, done: Val | None = None) -> list[Val]:
+    def build(p: Val, g: Val, buffer: Val, lr: Val, *rest: Val) -> list[Val]:
         g = start(p, g)
-        new = buffer * momentum + (g * (1 - dampening) if dampening else g)
-        if done is not None:
-            new = done.eq(0).where(g, new)
-        return [p - lr * (g + new * momentum if group["nesterov"] else new), new]
+        factor = rest[-1] if u.moving else momentum
+        new = buffer * factor + (g * (1 - dampening) if dampening else g)
+        if dampening:
+            new = rest[0].eq(0).where(g, new)
+        return [p - lr * (g + new * factor if group["nesterov"] else new), new]
 
-    scalars = [u.rates["lr"]] + ([u.rates["done"]] if dampening else [])
+    scalars = [u.rates["lr"]] + ([u.rates["done"]] if dampening else []) + u.moving
     u.apply(["momentum_buffer"], scalars, build)
 
 
 def _adam(u: Update, decoupled: bool) -> None:
     group = u.group
     (beta1, beta2), eps, decay = group["betas"], float(group["eps"]), float(group["weight_decay"])
-    c1, c2 = u.correction(float(beta1)), u.correction(float(beta2))
+    c1, c2 = u.correction(float(beta1), u.moving), u.correction(float(beta2))
     size = u.scalar("step size", [u.rates["lr"], c1], lambda lr, c: lr / c)
     root = u.scalar("root", [c2], lambda c: c.unary("sqrt"))
     shrink = decoupled or bool(group.get("decoupled_weight_decay"))
@@ -51,19 +52,19 @@ def _adam(u: Update, decoupled: bool) -> None:
 
     def build(p: Val, g: Val, m: Val, v: Val, *rest: Val) -> list[Val]:
         best = rest[0] if amsgrad else None
-        lr, step, r = rest[-3:]
+        lr, step, r = rest[amsgrad:][:3]
         if decay and shrink:
             p = p * (1.0 - lr * decay)
         elif decay:
             g = g + p * decay
-        m = m + (g - m) * float(1 - beta1)
+        m = m + (g - m) * (1.0 - rest[-1] if u.moving else float(1 - beta1))
         v = v * float(beta2) + g * g * float(1 - beta2)
         top = best.binary("max", v) if best is not None else v
         p = p - step * m / (top.unary("sqrt") / r + eps)
         return [p, m, v, top] if amsgrad else [p, m, v]
 
     fields = ["exp_avg", "exp_avg_sq"] + (["max_exp_avg_sq"] if amsgrad else [])
-    u.apply(fields, [u.rates["lr"], size, root], build)
+    u.apply(fields, [u.rates["lr"], size, root, *u.moving], build)
 
 
 def _rmsprop(u: Update) -> None:
@@ -72,7 +73,8 @@ def _rmsprop(u: Update) -> None:
     centered = bool(group["centered"])
 
     def build(p: Val, g: Val, square: Val, *rest: Val) -> list[Val]:
-        left, lr = list(rest[:-1]), rest[-1]
+        scalars = 1 + len(u.moving)
+        left, lr = list(rest[:-scalars]), rest[-scalars]
         g = g + p * decay if decay else g
         square = square * alpha + g * g * (1 - alpha)
         states, spread = [square], square
@@ -82,13 +84,13 @@ def _rmsprop(u: Update) -> None:
             states.append(mean)
             spread = square - mean * mean
         move = g / (spread.unary("sqrt") + eps)
-        if momentum:
-            move = left.pop(0) * momentum + move
+        if momentum or u.moving:
+            move = left.pop(0) * (rest[-1] if u.moving else momentum) + move
             states.append(move)
         return [p - lr * move, *states]
 
-    fields = ["square_avg"] + (["grad_avg"] if centered else []) + (["momentum_buffer"] if momentum else [])
-    u.apply(fields, [u.rates["lr"]], build)
+    fields = ["square_avg"] + ["grad_avg"] * centered + ["momentum_buffer"] * bool(momentum or u.moving)
+    u.apply(fields, [u.rates["lr"], *u.moving], build)
 
 
 def _adagrad(u: Update) -> None:
@@ -241,6 +243,9 @@ def _asgd(u: Update) -> None:
     u.set_group_state("eta", [lr, done], slower)
     u.set_group_state("mu", [done], lambda t: 1.0 / ((t + 1).to(F32) - start).binary("max", 1.0))
 
+
+#: The hyperparameter that a scheduler may change besides the rate, for the rules that can read it from a slot.
+MOVING = {"SGD": "momentum", "RMSprop": "momentum", "Adam": "beta1", "AdamW": "beta1"}
 
 RULES: dict[str, Callable[[Update], None]] = {
     "SGD": _sgd,

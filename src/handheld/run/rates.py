@@ -46,7 +46,9 @@ class Rates:
         """Make the trainer follow the optimizer of the scheduler."""
         live, optimizer = self.trainer.plan.step.optimizers.get(self.owner), stepper.scheduler.optimizer
         if live is None or live.optimizer is None:  # A step file: any optimizer can hold its rates.
-            live = LiveOptimizer(optimizer, self.owner)
+            slots = self.trainer.plan.step.slots
+            moving = next((name for name in ("momentum", "beta1") if f"{self.owner}.{name}.0" in slots), "")
+            live = LiveOptimizer(optimizer, self.owner, moving)
             if len(optimizer.param_groups) != len(self.slots):
                 raise HandheldError(
                     f"the optimizer of the scheduler has {len(optimizer.param_groups)} parameter groups, and that of "
