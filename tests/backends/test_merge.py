@@ -129,6 +129,7 @@ REACHING = (
     "multihead",
     "lstm",
     "gru",
+    "ctc mean",
     "scatter_add",
     "index_put two",
     "embedding",

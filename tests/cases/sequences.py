@@ -125,10 +125,58 @@ def _pads(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
     return pad_sequence([x, y, z], batch_first=True), *pad_packed_sequence(packed, padding_value=-1.0)
 
 
+def _ctc(
+    name: str, steps: int, classes: int, labels: torch.Tensor, inputs: list[int], targets: list[int], **options: Any
+) -> Case:
+    """The CTC loss of random scores, with lengths as tensors of the batch."""
+
+    def loss(scores: torch.Tensor, *batch: torch.Tensor) -> torch.Tensor:
+        return F.ctc_loss(scores.log_softmax(-1), *batch, **options)
+
+    tensors = (lambda: labels, _lengths(*inputs), _lengths(*targets))
+    return of(f"ctc {name}", loss, normal(steps, len(inputs), classes), *tensors)
+
+
+def _ctc_cases() -> Iterator[Case]:
+    padded = torch.tensor([[1, 2, 2, 3, 1], [4, 4, 4, 0, 0], [3, 0, 0, 0, 0]])
+    lengths = [11, 9, 7], [5, 3, 1]
+    for kind in ("mean", "sum", "none"):
+        yield _ctc(kind, 11, 6, padded, *lengths, reduction=kind)
+    last = padded + (padded == 0) * 9 - 1  # The classes are 0 to 3, the last one is the blank, padding is 8.
+    yield _ctc("last blank", 11, 5, last, *lengths, blank=4, reduction="none")
+    yield _ctc("joined", 11, 6, torch.tensor([1, 2, 2, 3, 1, 4, 4, 4, 3]), *lengths, reduction="none")
+    yield _ctc("empty target", 7, 5, padded, [7, 5, 1], [0, 2, 0], reduction="none")
+    yield _ctc("no labels", 4, 5, torch.zeros(2, 0, dtype=torch.long), [4, 2], [0, 0], reduction="none")
+    yield _ctc("no steps", 7, 5, padded, [0, 0, 7], [0, 2, 1], reduction="none", zero_infinity=True)
+    for zero in (False, True):
+        # The second target needs five steps, because of its equal labels.
+        yield _ctc(f"infeasible {zero}", 7, 5, padded, [7, 4, 3], [5, 3, 1], reduction="none", zero_infinity=zero)
+    yield _ctc("infeasible mean", 7, 5, padded, [7, 4, 3], [5, 3, 1], zero_infinity=True)
+    many = torch.randint(1, 29, (3, 67), generator=torch.Generator().manual_seed(0))
+    yield _ctc("long", 200, 29, many, [200, 199, 131], [67, 3, 61], reduction="none")
+    yield of(
+        "ctc one sample",
+        lambda x, y, n, k: F.ctc_loss(x.log_softmax(1), y, n, k),
+        normal(9, 4),
+        ints(4, 3, low=1),
+        lambda: torch.tensor(8),
+        lambda: torch.tensor(3),
+    )
+    yield of(
+        "ctc batch first",
+        lambda x, y, n, k: nn.CTCLoss(reduction="sum")(x.log_softmax(2).transpose(0, 1), y, n // 2, k),
+        normal(3, 11, 5),
+        lambda: padded,
+        _lengths(22, 18, 15),
+        _lengths(5, 3, 1),
+    )
+
+
 def sequence_cases() -> list[Case]:
     words, lengths = ints(7, 3, 6), _lengths(4, 6, 2)
     return [
         *_layers(),
+        *_ctc_cases(),
         *(module(f"packed captions {kind}", lambda k=kind: _Captions(k), words, lengths) for kind in ("mean", "sum")),
         module("packed rows", _Repacked, ints(7, 6, 3), lengths),
         module("packed idioms", _Idioms, normal(3, 6, 3), lengths),

@@ -43,6 +43,9 @@ def work(step) -> int:
         if node.op.startswith("attention"):
             q, k = (view.shape for view in node.inputs[int(node.op.endswith("grad")) :][:2])
             shape, inner = (*q, k[2]), 4
+        if node.op.startswith("ctc"):
+            logp, targets = (view.shape for view in node.inputs[int(node.op.endswith("grad")) :][:2])
+            shape, inner = (*logp[:2], 2 * targets[1] + 1), 4
         total += int(np.prod(shape)) * inner * (64 if node.op == "sort" else 1)
     return total
 

@@ -149,6 +149,19 @@ OP_RULES = [
     ("is f32, not i32", with_tensor("attention", 4, "f32")),
     ("is bool, not f32", with_tensor("attention", 2, "bool 2 2 7 6")),
     ("not dense", with_view("attention_grad", 5, (2, 4, 5), (20, 1, 4))),
+    # connectionist temporal classification
+    ("wrong ranks", with_tensor("ctc", 0, "f32 7 10")),
+    ("wrong ranks", with_tensor("ctc_grad", 2, "i32 6")),
+    ("no steps or no classes", with_tensor("ctc", 0, "f32 0 2 5")),
+    ("blank 5 is not one of 5", with_attrs("ctc", blank=5)),
+    ("blank -1 is not one of 5", with_attrs("ctc_grad", blank=-1)),
+    ("an operand is .*, not", with_tensor("ctc", 2, "i32 3")),
+    ("an operand is .*, not", with_tensor("ctc", 4, "f32 3")),
+    ("an operand is .*, not", with_tensor("ctc_grad", 0, "f32 3")),
+    ("an operand is .*, not", with_tensor("ctc_grad", 5, "f32 7 2 4")),
+    ("is f32, not i32", with_tensor("ctc", 1, "f32 2 3")),
+    ("is i32, not f32", with_tensor("ctc_grad", 1, "i32 7 2 5")),
+    ("not dense", with_view("ctc", 0, (7, 2, 5), (5, 35, 1))),
 ]
 
 

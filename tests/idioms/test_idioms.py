@@ -26,8 +26,6 @@ ORDER = {
 PENDING = frozenset(
     [
         "dictionaries",
-        "packed_sequences",
-        "ctc",
         "broadcast_loss",
         "scheduler_per_epoch",
         "warm_up",

@@ -28,7 +28,7 @@ IGNORED = frozenset(
 )
 
 _OUTSIDE = "Matrix decompositions are not supported. Try: compute it outside the step"
-_CTC = "Try: compute the CTC loss outside the step, or use cross entropy over frames"
+_CTC = "Try: torch.nn.functional.ctc_loss or nn.CTCLoss, which are recorded"
 
 #: What to do instead, for ops that will not get a lowering.
 ADVICE = {

@@ -1,8 +1,8 @@
 """Replaces some PyTorch functions during a capture by ones that can be recorded.
 
 The replacements of grid_sampler and embedding_bag are built from simpler functions, which autograd differentiates
-instead of using special gradient kernels. Attention becomes one custom op (attention.py). Reentrant checkpoints
-become non-reentrant ones.
+instead of using special gradient kernels. Attention and the CTC loss become one custom op each (attention.py, ctc.py).
+Reentrant checkpoints become non-reentrant ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpoints
 
-from handheld.frontend import attention
+from handheld.frontend import attention, ctc
 
 T = torch.Tensor
 
@@ -102,6 +102,7 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Callable[..., T]], Callable[..., T]]]
     (torch, "grid_sampler_2d", _grid_sampler),
     (F, "embedding_bag", _embedding_bag),
     (F, "scaled_dot_product_attention", attention.whole),
+    (torch, "ctc_loss", ctc.whole),
     (checkpoints.CheckpointFunction, "apply", _checkpoint),
 )
 

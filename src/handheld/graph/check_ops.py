@@ -270,6 +270,21 @@ def _attention(graph: Graph, node: Node) -> None:
         need(view.is_contiguous, "lse, seed or step is not dense")
 
 
+def _ctc(graph: Graph, node: Node) -> None:
+    grad = node.op == "ctc_grad"
+    logp, targets = (view.shape for view in node.inputs[grad : grad + 2])
+    need(len(logp) == 3 and len(targets) == 2, f"log-probabilities {logp} or targets {targets} have wrong ranks")
+    steps, samples, classes = logp
+    need(steps > 0 and classes > 0, f"there are no steps or no classes in {logp}")
+    need(0 <= node.attrs["blank"] < classes, f"blank {node.attrs['blank']} is not one of {classes} classes")
+    expected = [(samples,)] * grad + [logp, (samples, targets[1]), (samples,), (samples,), logp if grad else (samples,)]
+    actual = [*(view.shape for view in node.inputs), graph.tensors[node.outputs[0]].shape]
+    for shape, right in zip(actual, expected, strict=True):
+        need(shape == right, f"an operand is {shape}, not {right}")
+    _dense(node)
+    _types(graph, node, f"{F32} " * grad + f"{F32} {I32} {I32} {I32}", F32)
+
+
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "matmul": _matmul,
@@ -290,5 +305,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "gru_grad": _recurrent,
         "attention": _attention,
         "attention_grad": _attention,
+        "ctc": _ctc,
+        "ctc_grad": _ctc,
     }
 )

@@ -309,6 +309,8 @@ ATTRIBUTES: dict[str, Item[Any]] = {
     "region_offset": an_int,
     "reverse": a_bool,
     "descending": a_bool,
+    "blank": an_int,
+    "zero_infinity": a_bool,
     "scale": a_number,
     "causal": a_bool,
     "masked": a_bool,

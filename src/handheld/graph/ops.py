@@ -1,4 +1,4 @@
-"""The vocabulary of a graph: twenty ops, each with its exact meaning. There are no other ops.
+"""The vocabulary of a graph: 22 ops, each with its exact meaning. There are no other ops.
 
 `x[n, c, h, w]` is a view with these dimensions in this order. It may have any strides, unless the text says
 "dense". program.py explains `program` and `stores`.
@@ -199,6 +199,26 @@ _OPS = (
         _ATTENTION,
         "dout[b, h, l, e], q, k, v, out[b, h, l, e], lse (dense), then mask, seed and step as in "
         "attention -> dq[b, l, h, d], dk[b, s, g, d], dv[b, s, g, e].",
+    ),
+    Op(
+        "ctc",
+        4,
+        1,
+        ("blank",),
+        "logp[t, n, c], targets[n, k] (i32), input_lengths[n], target_lengths[n] (i32), all dense -> loss[n] = "
+        "-log of the sum, over all alignments, of the product of exp(logp) along the alignment. An alignment "
+        "gives each of the first input_lengths[n] steps a class, so that the classes without repetitions and then "
+        "without `blank` are the first target_lengths[n] targets. Without an alignment the loss is infinite; with a "
+        "target that is no class it is NaN. Lengths are clamped to t and k.",
+    ),
+    Op(
+        "ctc_grad",
+        5,
+        1,
+        ("blank", "zero_infinity"),
+        "d[n], then the inputs of ctc -> dense [t, n, c]: d * (exp(logp) - the share of the alignments with class c "
+        "at step t), as PyTorch defines it for logp from log_softmax; 0 from step input_lengths[n]. Where the loss is "
+        "infinite it is NaN, or 0 with `zero_infinity`.",
     ),
 )
 

@@ -5,6 +5,7 @@
     attention*            attention and its gradient
     pool*, recurrent*     pooling; LSTM and GRU
     index*, order*        writing by index; sorting and scans
+    ctc*                  connectionist temporal classification
     loops.py, rows*.py    generated kernels of map and reduce (expr.py, space.py, stages.py)
     half.cl, wide.cl, math.cl   halves in memory, vectors of 16 floats, functions: included by the others
 

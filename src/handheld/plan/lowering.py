@@ -13,7 +13,7 @@ from types import MappingProxyType, ModuleType
 from handheld.device import DeviceCaps
 from handheld.errors import PlanError
 from handheld.graph.graph import Graph, Node
-from handheld.kernels import attention, contract, index, loops, naive, order, pool, recurrent, rows
+from handheld.kernels import attention, contract, ctc, index, loops, naive, order, pool, recurrent, rows
 from handheld.kernels.base import Choice, Lower, Lowered
 from handheld.plan.signature import signature
 
@@ -39,6 +39,8 @@ FAMILIES: Mapping[str, Lower] = MappingProxyType(
         "gru_grad": recurrent.lower_gru_grad,
         "attention": attention.lower_attention,
         "attention_grad": attention.lower_attention_grad,
+        "ctc": ctc.lower_ctc,
+        "ctc_grad": ctc.lower_ctc_grad,
     }
 )
 

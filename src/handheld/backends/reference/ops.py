@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from handheld.backends.reference import attention, rnn
+from handheld.backends.reference import attention, ctc, rnn
 from handheld.backends.reference.programs import TorchArrays, strided
 from handheld.errors import GraphError
 from handheld.graph import interpret
@@ -262,4 +262,6 @@ _OPS: dict[str, Callable[..., tuple[T, ...]]] = {
     "gru_grad": _rnn(rnn.gru_grad),
     "attention": attention.attention,
     "attention_grad": attention.attention_grad,
+    "ctc": ctc.ctc,
+    "ctc_grad": ctc.ctc_grad,
 }
