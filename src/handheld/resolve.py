@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from handheld import container, package, suite
 from handheld.callers import standing_at
 from handheld.errors import BatchError, CaptureError, HandheldError, StepFileError
@@ -328,10 +330,9 @@ def resized(batch: Any, size: int) -> Any:
         return {key: resized(value, size) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
         return tuple(resized(value, size) for value in batch)
-    if not getattr(batch, "ndim", 0):
+    if not getattr(batch, "ndim", 0) or not batch.shape[0]:
         return batch
-    copies = -(-size // max(batch.shape[0], 1))
-    return batch.repeat(copies, *[1] * (batch.ndim - 1))[:size]
+    return batch[np.arange(size) % batch.shape[0]]
 
 
 def _rows(batch: Any) -> int:

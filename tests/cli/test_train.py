@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import handheld
 from handheld import container
@@ -217,3 +219,47 @@ def test_a_finished_run_has_nothing_to_go_on_with(run, work):
     result = run(*words, "--resume")
     assert result.exit_code == 0 and "test accuracy" in result.stdout
     assert "note: done.ck already has 1 epoch; --epochs 1 adds none" in result.stderr
+
+
+# ── batches of any length ─────────────────────────────────────────────────────────────────────────
+
+PLAIN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def make():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    return model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.parametrize("held", [50, 5])
+def test_every_test_sample_is_evaluated(run, work, held):
+    (work / "plain.py").write_text(PLAIN)
+    with np.load(work / "data.npz") as file:
+        x, y = file["x"], file["y"]
+    arrays = {"x_train": x[:100], "y_train": y[:100], "x_test": x[100 : 100 + held], "y_test": y[100 : 100 + held]}
+    np.savez(work / f"held{held}.npz", **arrays)
+    data = ("--data", f"held{held}.npz", "--epochs", "1", "--on", "reference:cpu")
+    result = run("train", "plain.py:make", *data, "--batch", "32", "--export", f"held{held}.step", "--force", "--json")
+    report = json.loads(result.stdout)
+    step = handheld.load(work / f"held{held}.step")
+    assert list(step.graphs) == ["train", "evaluate", "predict"]  # The graph of the rest is not part of the file.
+    state = step.state()
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    model.load_state_dict({name: torch.from_numpy(np.array(state[name])) for name in model.state_dict()})
+    with torch.no_grad():
+        scores = model(torch.from_numpy(arrays["x_test"]))
+    labels = torch.from_numpy(arrays["y_test"])
+    assert report["test"]["loss"] == pytest.approx(float(nn.functional.cross_entropy(scores, labels)), rel=1e-5)
+    assert report["test"]["accuracy"] == pytest.approx(float((scores.argmax(1) == labels).float().mean()))
+    assert report["dropped_per_epoch"] == report["epochs"][0]["dropped"] == 4
+    shown = run("train", "plain.py:make", *data, "--batch", "32").stdout
+    assert f"100 to train, {held} to test" in shown and "4 samples per epoch" in shown
+    # The step file fills up the rest: at a rate of 0 the result is that of the trained model.
+    again = json.loads(run("train", f"held{held}.step", *data, "--lr", "0", "--json").stdout)
+    assert again["test"]["loss"] == pytest.approx(report["test"]["loss"], rel=1e-4)
+    assert again["test"]["accuracy"] == pytest.approx(report["test"]["accuracy"])

@@ -180,9 +180,11 @@ def test_npz(tmp_path):
     assert len(next(npz(tmp_path / "b.npz", 2).train.epoch(0))) == 3
     np.savez(tmp_path / "c.npz", x_train=X, y_train=Y, x_test=X[:5], y_test=Y[:5])
     data = npz(tmp_path / "c.npz", 3)
-    assert data.train.samples == 23 and data.test.dropped == 2
+    assert (data.train.samples, data.train.dropped, data.test.samples, data.test.dropped) == (23, 2, 5, 0)
     data = npz(tmp_path / "c.npz", 6)
-    assert data.test is None and "5 samples are held out, and a batch has 6" in data.notes[-1]
+    assert data.test is not None and (data.test.samples, len(data.test), data.test.dropped) == (5, 1, 0)
+    np.savez(tmp_path / "d.npz", x=X[:2], y=Y[:2])
+    assert "no test set: no samples are held out" in npz(tmp_path / "d.npz", 1).notes[-1]
     np.savez(tmp_path / "d.npz", x=X, y=X)
     assert npz(tmp_path / "d.npz", 2, test=0.5).test.samples == 12
     assert npz(tmp_path / "d.npz", 2, test=0).test is None

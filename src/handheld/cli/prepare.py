@@ -17,10 +17,11 @@ from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, flatten_labels, label_dims, load, own_size
 from handheld.errors import BatchError, CaptureError, DataError, HandheldError
 from handheld.graph.graph import Graph
-from handheld.resolve import ModelSpec, StepFile, open_model
+from handheld.resolve import ModelSpec, StepFile, open_model, resized
 from handheld.run.batch import batch_sizes, check_batch
-from handheld.run.data import ArrayData, Data, DataSet, ImageData, TextData
+from handheld.run.data import ArrayData, Data, DataSet, ImageData, Indexed, TextData
 from handheld.run.rates import Schedule
+from handheld.run.sizes import rows
 from handheld.step import Step, frozen_text
 from handheld.step import check_frozen as refuse_frozen
 
@@ -98,7 +99,7 @@ def check_fit(graph: Graph, dataset: DataSet, model: str) -> None:
     limits = graph.ranges
     for data in filter(None, (dataset.train, dataset.test)):
         try:
-            check_batch(graph, next(iter(data.epoch(0))))
+            check_batch(graph, resized(next(iter(data.epoch(0))), rows(graph)))
         except BatchError as error:
             raise DataError(f"{dataset.name} does not fit {model}: {error}") from None
         for given, array in zip(graph.inputs, _held(data), strict=True):
@@ -162,6 +163,17 @@ def graphs_for(step: Step, size: int) -> list[str]:
     return [name for name in step.graphs if name.partition("@")[2].partition(".")[0] == str(size)]
 
 
+def graphs_for_rest(step: Step, size: int, test: Data | None) -> list[str]:
+    """The evaluation graph of the last and smaller batch of the test set, if the code of the step can capture one."""
+    rest = test.samples % size if isinstance(test, Indexed) else 0
+    if not rest or step.code is None:
+        return []
+    try:
+        return [step.code.add(step, "evaluate", rest)]
+    except CaptureError:
+        return []  # The training loop fills up the batch instead.
+
+
 def check_rates(schedule: str, lr: float | None) -> None:
     if schedule not in ("cosine", "constant"):
         raise HandheldError(f"there is no schedule {schedule!r}. Try: cosine or constant")
@@ -208,4 +220,5 @@ def prepare(
     graphs = graphs_for(step, batch)
     check_fit(step.graphs[batch_sizes(graphs, "train").get(batch, "train")], dataset, spec.name)
     notes = tuple(filter(None, (*dataset.notes, frozen)))
+    graphs += graphs_for_rest(step, batch, dataset.test)
     return Job(spec.name, batch, dataset, step, graphs, notes, time.perf_counter() - started)

@@ -25,8 +25,8 @@ def _samples(data: object) -> str:
     return f"{data.samples:,}" if hasattr(data, "samples") else "?"
 
 
-def _train_graph(plan: Plan) -> str:
-    return next(iter(batch_sizes(plan.graphs, "train").values()), "train")
+def _train_graph(plan: Plan, batch: int) -> str:
+    return batch_sizes(plan.graphs, "train").get(batch, "train")
 
 
 def _work(graph: GraphPlan) -> str:
@@ -35,7 +35,7 @@ def _work(graph: GraphPlan) -> str:
 
 def introduce(job: Job, trainer: Trainer) -> None:
     plan, dataset = trainer.plan, job.dataset
-    graph = plan.graphs[_train_graph(plan)]
+    graph = plan.graphs[_train_graph(plan, job.batch)]
     parameters = sum(math.prod(s.shape) for s in plan.step.slots.values() if s.role == "parameter")
     held = "no test set" if dataset.test is None else f"{_samples(dataset.test)} to test"
     output.out.print(
@@ -81,7 +81,7 @@ class Trained:
     @staticmethod
     def of(job: Job, trainer: Trainer, history: History, seconds: float) -> Trained:
         plan = trainer.plan
-        graph = plan.graphs[_train_graph(plan)]
+        graph = plan.graphs[_train_graph(plan, job.batch)]
         return Trained(
             model=job.name,
             data=job.dataset.name,
@@ -95,7 +95,7 @@ class Trained:
             device_bytes=plan.bytes,
             steps=history.steps,
             test=dict(history.test),
-            dropped_per_epoch=job.dataset.train.dropped,
+            dropped_per_epoch=history.last.dropped if history.last else job.dataset.train.dropped,
             stopped=history.stopped,
             epochs=history.epochs,
             seconds=seconds,

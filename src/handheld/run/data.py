@@ -28,7 +28,7 @@ from handheld.run.batches import (
     random_split,
     stratified,
 )
-from handheld.run.dataset import SPLIT, DataFacts, DataSet, listed, too_few
+from handheld.run.dataset import SPLIT, DataFacts, DataSet, listed, no_test_set
 from handheld.run.image_files import ImageData
 from handheld.run.images import images
 from handheld.run.tables import TABLE_SUFFIXES, table
@@ -206,13 +206,10 @@ def _both(
         data.normalise = chosen
         told.append(f"{name}: normalised with {chosen}")
         facts = facts.normalised(chosen)
-    few = too_few(len(held[0]) if held else 0, batch_size)
+    few = no_test_set(len(held[0]) if held else 0)
     told += filter(None, (few,))
-    test = (
-        None
-        if few
-        else ArrayData(*held, batch_size=batch_size, shuffle=False, normalise=data.normalise, name=f"{name} (test)")
-    )
+    options: dict[str, Any] = {"shuffle": False, "keep_short": True, "normalise": data.normalise}
+    test = None if few else ArrayData(*held, batch_size=batch_size, name=f"{name} (test)", **options)
     return DataSet(name, data, test, facts, tuple(told))
 
 

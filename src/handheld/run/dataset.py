@@ -107,11 +107,9 @@ def listed(names: tuple[str, ...] | list[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def too_few(held: int, batch_size: int) -> str:
-    """Why there is no test set, or ""."""
-    if held >= batch_size:
-        return ""
-    return f"no test set: only {held} samples are held out, and a batch has {batch_size}"
+def no_test_set(held: int) -> str:
+    """Why there is no test set, or "". A test set may be smaller than a batch."""
+    return "" if held else "no test set: no samples are held out. Try: more samples, or data with a test set of its own"
 
 
 def class_numbers(name: str, own: list[str], like: DataFacts | None) -> tuple[list[str], list[int], list[str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from handheld.errors import DataError
 from handheld.run.augment import Augment, Normalise, Normalising
 from handheld.run.batches import Array, stratified
-from handheld.run.dataset import SPLIT, DataFacts, DataSet, class_numbers, listed, too_few
+from handheld.run.dataset import SPLIT, DataFacts, DataSet, class_numbers, listed, no_test_set
 from handheld.run.image_files import ImageData, ImageFiles, classes_in, describe
 
 #: Sub-folders that are a training set and a test set.
@@ -63,9 +63,9 @@ def images(
         chosen.check((0, 1 if gray else 3, *pixels), np.dtype(np.float32), str(folder))
         data.normalise, facts = chosen, facts.normalised(chosen)
         told.append(f"{folder}: normalised with {chosen}")
-    few = too_few(len(second.files), batch_size)
+    few = no_test_set(len(second.files))
     told += filter(None, (few,))
-    options |= {"normalise": data.normalise, "shuffle": False, "name": f"{folder} (test)"}
+    options |= {"normalise": data.normalise, "shuffle": False, "keep_short": True, "name": f"{folder} (test)"}
     held = None if few else ImageData(second.files, held_labels, **options)
     return DataSet(str(folder), data, held, facts, tuple(told))
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from handheld.errors import DataError
 from handheld.run.augment import Normalise
 from handheld.run.batches import Array, ArrayData, random_split, stratified
-from handheld.run.dataset import SPLIT, DataFacts, DataSet, class_numbers, listed, too_few
+from handheld.run.dataset import SPLIT, DataFacts, DataSet, class_numbers, listed, no_test_set
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 #: What people write for a value that they do not have.
@@ -183,9 +183,9 @@ def table(
     options: dict[str, Any] = {"batch_size": batch_size}
     rows = x.astype(np.float32)
     data = ArrayData(rows[split[0]], y[split[0]], seed=seed, name=f"{path} (training)", **options)
-    few = too_few(len(split[1]), batch_size)
+    few = no_test_set(len(split[1]))
     told += filter(None, (few,))
-    options |= {"shuffle": False, "name": f"{path} (test)"}
+    options |= {"shuffle": False, "keep_short": True, "name": f"{path} (test)"}
     held = None if few else ArrayData(rows[split[1]], y[split[1]], **options)
     return DataSet(str(path), data, held, facts, tuple(told))
 

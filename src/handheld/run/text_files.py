@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from handheld.errors import DataError
 from handheld.run.batches import Array, Indexed, Indices, checksum, random_split
-from handheld.run.dataset import SPLIT, DataFacts, DataSet, too_few
+from handheld.run.dataset import SPLIT, DataFacts, DataSet, no_test_set
 
 BYTES = tuple(chr(i) if 32 <= i < 127 else f"\\x{i:02x}" for i in range(256))
 
@@ -26,6 +27,7 @@ class TextData(Indexed):
         batch_size: int,
         shuffle: bool = True,
         seed: int = 0,
+        keep_short: bool = False,
         name: str = "the text",
     ) -> None:
         if length < 1:
@@ -36,7 +38,7 @@ class TextData(Indexed):
             batch_size,
             shuffle=shuffle,
             seed=seed,
-            keep_short=False,
+            keep_short=keep_short,
             name=f"{name} in windows of {length}",
         )
 
@@ -110,11 +112,8 @@ def windows(
     random_split(1, test, SPLIT)  # Checks that the share is possible.
     cut = len(row) - round(len(row) * test)
     train = TextData(row[:cut], length=length, batch_size=batch_size, seed=seed, name=f"{path} (training)")
-    note = too_few((len(row) - cut - 1) // length, batch_size)
-    held = (
-        None
-        if note
-        else TextData(row[cut:], length=length, batch_size=batch_size, shuffle=False, name=f"{path} (test)")
-    )
+    note = no_test_set(max(len(row) - cut - 1, 0) // length)
+    options: dict[str, Any] = {"shuffle": False, "keep_short": True, "name": f"{path} (test)"}
+    held = None if note else TextData(row[cut:], length=length, batch_size=batch_size, **options)
     facts = DataFacts("text", tuple(classes), tokens=tokens, length=length)
     return DataSet(path, train, held, facts, tuple(filter(None, (note,))))
