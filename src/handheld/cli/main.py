@@ -18,7 +18,21 @@ from typer.core import TyperGroup
 
 import handheld
 from handheld import callers
-from handheld.cli import bench, doctor, export, output, package, profile, show, stopping, study, train, tune, verify
+from handheld.cli import (
+    bench,
+    doctor,
+    export,
+    output,
+    package,
+    predict,
+    profile,
+    show,
+    stopping,
+    study,
+    train,
+    tune,
+    verify,
+)
 from handheld.errors import HandheldError
 from handheld.run.interrupt import Interrupted
 
@@ -120,6 +134,7 @@ app = typer.Typer(
 )
 app.command("doctor")(doctor.doctor)
 app.command("train")(train.train)
+app.command("predict")(predict.predict)
 app.command("profile")(profile.profile)
 app.command("show")(show.show)
 app.command("export")(export.export)

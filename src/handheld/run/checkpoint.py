@@ -22,7 +22,7 @@ from handheld.run.stopping import Kept
 from handheld.step import Step
 
 #: What the names of the best epoch's values begin with, beside those of the current state.
-_BEST = "handheld.best/"
+BEST = "handheld.best/"
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ def write_checkpoint(
         same = best.epoch == meta["epoch"] and not meta["position"]
         facts["best"] = {"epoch": best.epoch, "micro": best.micro, "same": same}
         if not same:
-            arrays |= {f"{_BEST}{name}": value for name, value in best.state.items()}
+            arrays |= {f"{BEST}{name}": value for name, value in best.state.items()}
     package.save_state(path, arrays, facts)
 
 
 def _best(state: dict[str, np.ndarray], meta: Mapping[str, Any]) -> Kept | None:
     """Take the state of the best epoch out of a checkpoint's arrays."""
-    other = {name.removeprefix(_BEST): state.pop(name) for name in list(state) if name.startswith(_BEST)}
+    other = {name.removeprefix(BEST): state.pop(name) for name in list(state) if name.startswith(BEST)}
     facts = meta.get("best")
     if facts is None:
         return None
