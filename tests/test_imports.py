@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "handheld"
 
 #: from the bottom to the top; parts of one layer do not import each other
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "callers", "collector", "report", "module_paths"),
+    ("errors", "callers", "collector", "report", "module_paths", "units"),
     ("device", "cache", "child", "live_optimizer"),
     ("sensors",),
     ("graph", "store"),

@@ -17,6 +17,7 @@ from handheld.errors import DeviceError
 #: Renamed backends: old first part of a device's name -> current one. Old names are still accepted everywhere, also in
 #: files.
 ALIASES = {"torch": "reference"}
+_SHIPPED = Path(__file__).parent / "plan" / "devices"
 
 
 def canonical(device: str) -> str:
@@ -69,14 +70,35 @@ class DeviceCaps:
         required = fields - {"images", "fp16", "fp64", "vector_width", "features"}
         if not isinstance(data, dict) or not required <= set(data) <= fields:
             raise DeviceError(f"a device description must have the fields {sorted(fields)}")
+        for field in dataclasses.fields(DeviceCaps):
+            value = data.get(field.name, field.default)
+            if type(value).__name__ != field.type:
+                raise DeviceError(f"{field.name} of a device description must be {field.type}, not {value!r:.60}")
         return DeviceCaps(**{**data, "kind": canonical(str(data["kind"]))})
+
+    @staticmethod
+    def read(path: Path) -> DeviceCaps:
+        """A description from a JSON file. Raises DeviceError."""
+        try:
+            return DeviceCaps.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise DeviceError(f"{path} cannot be read: {error.strerror}") from None
+        except ValueError:
+            raise DeviceError(
+                f"{path} is no JSON file. Try: copy a description that handheld doctor --json prints"
+            ) from None
+        except DeviceError as error:
+            raise DeviceError(f"{path}: {error}") from None
+
+    @staticmethod
+    def names() -> list[str]:
+        """The names of the descriptions that come with Handheld."""
+        return sorted(path.stem for path in _SHIPPED.glob("*.json"))
 
     @staticmethod
     def shipped(name: str) -> DeviceCaps:
         """A description that comes with Handheld, for example `adreno-740` or `mali-g78`."""
-        folder = Path(__file__).parent / "plan" / "devices"
-        path = folder / f"{name}.json"
-        if not path.is_file():
-            names = ", ".join(sorted(p.stem for p in folder.glob("*.json")))
-            raise DeviceError(f"Handheld has no description of {name!r}. Try one of: {names}")
-        return DeviceCaps.from_json(json.loads(path.read_text()))
+        names = DeviceCaps.names()
+        if name not in names:
+            raise DeviceError(f"Handheld has no description of {name!r}. Try one of: {', '.join(names)}")
+        return DeviceCaps.read(_SHIPPED / f"{name}.json")

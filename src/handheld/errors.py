@@ -7,7 +7,7 @@
     ├── GraphError              a graph that breaks the rules (a bug in a pass, or a bad file)
     ├── StepFileError           a step file or checkpoint that is truncated, corrupt, newer or hostile
     ├── PlanError               no plan can be made for this graph on this device
-    │   └── OutOfMemory         needed and available bytes, and the largest tensors
+    │   └── OutOfMemory         needed and available bytes, the largest batch that fits
     ├── DeviceError             a device that is missing or failed
     │   └── BuildError          the driver rejected a kernel: log, kernel, build options
     ├── BatchError              a batch whose shape, type or values do not fit the plan
@@ -57,11 +57,19 @@ class PlanError(HandheldError):
 
 
 class OutOfMemory(PlanError):
-    """The plan needs more memory than the device has."""
+    """The plan needs more memory than the device has. `largest_batch` is the largest that fits, if one was found."""
 
     def __init__(self, text: str, needed_bytes: int | None = None, available_bytes: int | None = None) -> None:
         super().__init__(text)
         self.needed_bytes, self.available_bytes = needed_bytes, available_bytes
+        #: The largest batch that fits, if it was looked for and one was found.
+        self.largest_batch: int | None = None
+
+    def again(self, text: str, largest_batch: int | None) -> OutOfMemory:
+        """The same error with another text and with what was found about other batch sizes."""
+        other = OutOfMemory(text, self.needed_bytes, self.available_bytes)
+        other.largest_batch = largest_batch
+        return other
 
 
 class DeviceError(HandheldError):

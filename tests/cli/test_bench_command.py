@@ -88,9 +88,9 @@ def test_what_makes_no_sense(run, tmp_path, words, text):
 
 
 def test_sizes_of_memory():
-    from handheld.cli.bench import _bytes
+    from handheld.cli.bench import nbytes
 
-    assert [_bytes(text) for text in ("512MiB", "2g", "1.5GB", "1000", "64 k", None)] == [
+    assert [nbytes(text, "--limit-memory") for text in ("512MiB", "2g", "1.5GB", "1000", "64 k", None)] == [
         2**29,
         2**31,
         3 * 2**29,

@@ -148,7 +148,7 @@ def bench(
     if compare or merge:
         _folders(names or [], compare, merge, out, json)
         return
-    settings = Settings(seconds, steps, seed, _bytes(limit_memory), timeout, cooling(cool))
+    settings = Settings(seconds, steps, seed, nbytes(limit_memory, "--limit-memory"), timeout, cooling(cool))
     if resume is not None:
         if names:
             raise HandheldError(
@@ -290,7 +290,7 @@ def batches(text: str | None) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _bytes(text: str | None) -> int | None:
+def nbytes(text: str | None, option: str) -> int | None:
     """Bytes from a text such as `512MiB`, `2g` or `1000000`."""
     if text is None:
         return None
@@ -301,7 +301,7 @@ def _bytes(text: str | None) -> int | None:
     except ValueError:
         number = 0.0
     if not 1 <= number < 2**63:
-        raise HandheldError(f"--limit-memory {text!r} must be a size. Try: 512MiB or 2GiB")
+        raise HandheldError(f"{option} {text!r} must be a size. Try: 512MiB or 2GiB")
     return int(number)
 
 

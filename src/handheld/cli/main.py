@@ -24,6 +24,7 @@ from handheld.cli import (
     export,
     output,
     package,
+    plan,
     predict,
     profile,
     show,
@@ -138,6 +139,7 @@ app.command("predict")(predict.predict)
 app.command("profile")(profile.profile)
 app.command("show")(show.show)
 app.command("export")(export.export)
+app.command("plan")(plan.plan)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)

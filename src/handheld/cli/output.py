@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from handheld.units import size as size  # noqa: PLC0414  The commands call it output.size.
+
 
 class TrimmedConsole(Console):
     """A console whose lines have no trailing spaces, unless a terminal shows them."""
@@ -96,15 +98,6 @@ def path(where: Path) -> str:
     with contextlib.suppress(ValueError, RuntimeError):
         text = f"~/{where.relative_to(Path.home())}"
     return middle(text, out.width - 15)
-
-
-def size(nbytes: float) -> str:
-    """Bytes in the largest unit that keeps the number above one."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            return f"{nbytes:,.0f} {unit}" if unit == "B" else f"{nbytes:,.1f} {unit}"
-        nbytes /= 1024
-    raise AssertionError
 
 
 def count(number: int, what: str) -> str:

@@ -18,6 +18,9 @@ from torch.utils import _pytree as pytree
 
 from handheld.errors import CaptureError, HandheldError
 
+#: Larger tensors of a batch are not filled with values for a capture.
+LAZY_BYTES = 16 << 20
+
 if TYPE_CHECKING:
     from handheld.frontend.capture import Capture
     from handheld.step import Step
@@ -52,7 +55,7 @@ class Code:
             self._check_same()
             try:
                 with builder.modes(recipe.modes):
-                    recipe.record(resized(recipe.batch, size), name)
+                    recipe.record(resized(recipe.batch, size, not self._reads_values(kind)), name)
             except HandheldError as error:
                 raise CaptureError(f"graph {kind!r} cannot be captured for a batch of {size}: {error}") from error
             except Exception as error:  # The user's code may raise anything.
@@ -63,6 +66,11 @@ class Code:
         self._check_names(kind, name)
         builder.give(step, [n for n in builder.graphs if n in (name, f"{name}.accumulate")])
         return name
+
+    def _reads_values(self, kind: str) -> bool:
+        """Whether Python code read values when the graph was captured, so that it needs those of the batch again."""
+        graphs = [graph for name, graph in self._builder.graphs.items() if name.partition("@")[0] == kind]
+        return any(graph.notes.get("frozen") for graph in graphs)
 
     def _check_same(self) -> None:
         """Raises CaptureError if the model has other tensors than when it was captured."""
@@ -88,16 +96,21 @@ class Code:
                 )
 
 
-def resized(batch: object, size: int) -> object:
-    """The batch with its samples repeated or cut to `size`. Tensors without the dimension of samples stay."""
+def resized(batch: object, size: int, lazy: bool = False) -> object:
+    """The batch with its samples repeated or cut to `size`. Tensors without the dimension of samples stay.
+
+    With `lazy`, large tensors hold zeros: the system gives them memory only when it is used, and a capture uses none.
+    """
     leaves, spec = pytree.tree_flatten(batch)
     rows = next((leaf.shape[0] for leaf in leaves if getattr(leaf, "ndim", 0)), 0)
-    return pytree.tree_unflatten([_rows(leaf, rows, size) for leaf in leaves], spec)
+    return pytree.tree_unflatten([_rows(leaf, rows, size, lazy) for leaf in leaves], spec)
 
 
-def _rows(leaf: Any, rows: int, size: int) -> Any:
+def _rows(leaf: Any, rows: int, size: int, lazy: bool) -> Any:
     if not getattr(leaf, "ndim", 0) or leaf.shape[0] != rows:
         return leaf
+    if lazy and isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and size * leaf[:1].nbytes > LAZY_BYTES:
+        return torch.zeros((size, *leaf.shape[1:]), dtype=leaf.dtype, requires_grad=leaf.requires_grad)
     chosen = np.arange(size) % rows
     if isinstance(leaf, np.ndarray):
         return leaf[chosen]

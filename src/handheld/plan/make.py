@@ -17,6 +17,7 @@ from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.precision import prepare, table_slots
 from handheld.plan.tuning import Tuning, load_tuning
 from handheld.plan.verify import verify
+from handheld.units import size as size_text
 
 if TYPE_CHECKING:
     from handheld.step import Step
@@ -81,11 +82,11 @@ def _check_memory(plan: Plan, limit: int | None) -> None:
     graph = max(plan.graphs.values(), key=lambda g: sum(t.nbytes for t in g.graph.tensors.values())).graph
     largest = sorted(graph.tensors.values(), key=lambda t: -t.nbytes)[:5]
     rows = "; ".join(
-        f"{t.role} {list(t.shape)} {t.nbytes / 2**20:.1f} MiB" + (f" ({t.name})" if t.name else "") for t in largest
+        f"{t.role} {list(t.shape)} {size_text(t.nbytes)}" + (f" ({t.name})" if t.name else "") for t in largest
     )
     raise OutOfMemory(
-        f"the plan needs {plan.bytes / 2**20:.1f} MiB on {plan.device}, but only "
-        f"{available / 2**20:.1f} MiB are available. Largest tensors of graph "
+        f"the plan needs {size_text(plan.bytes)} on {plan.device}, but only "
+        f"{size_text(available)} are available. Largest tensors of graph "
         f"{graph.name!r}: {rows}. Try: a smaller batch",
         plan.bytes,
         available,

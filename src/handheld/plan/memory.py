@@ -19,6 +19,7 @@ from handheld.graph.graph import Graph, Node, Slot, Tensor, View, pack_offsets
 from handheld.kernels.base import Lowered, round_up
 from handheld.passes.spaces import same_walk, store_strides
 from handheld.plan.lifetimes import lifetimes
+from handheld.units import size as size_text
 
 
 class SlotCopy(NamedTuple):
@@ -64,8 +65,8 @@ class Segments:
     def _fits(self, nbytes: int, what: str) -> None:
         if nbytes > self.limit:
             raise OutOfMemory(
-                f"{what} needs {nbytes:,} bytes in one piece; the device allocates at most "
-                f"{self.limit:,}. Try: a smaller batch"
+                f"{what} needs {size_text(nbytes)} in one piece; the device allocates at most "
+                f"{size_text(self.limit)}. Try: a smaller batch"
             )
 
 

@@ -15,14 +15,27 @@ IDLE = frozenset({*LEAVES, "gather", "cast"})
 
 def flops(node: Node, graph: Graph) -> int:
     """Floating-point operations of a node. Contractions count multiplications and additions, programs one operation per
-    instruction and point, recurrent layers only their matrix products."""
+    instruction and point, recurrent layers and attention only their matrix products."""
     if node.op in ("matmul", "conv", "conv_input", "conv_weight"):
         return contract.flops(node, graph) + _program(node, int(math.prod(node.attrs["shape"])))
     if node.op in ("lstm", "lstm_grad", "gru", "gru_grad"):
         weights = max(math.prod(view.shape) for view in node.inputs if len(view.shape) == 2)
         steps = max(math.prod(view.shape[:2]) for view in node.inputs if len(view.shape) == 3)
         return 2 * weights * steps
+    if node.op in ("attention", "attention_grad"):
+        return _attention(node)
     return _program(node, int(math.prod(node.attrs["shape"]))) if "program" in node.attrs else 0
+
+
+def _attention(node: Node) -> int:
+    """The matrix products of attention: two forward; in the gradient five, because the scores are computed again."""
+    backward = node.op == "attention_grad"
+    query, key, value = (view.shape for view in node.inputs[backward : backward + 3])
+    pairs = query[2] * key[2]
+    if node.attrs["causal"]:  # A query reads the keys up to its own position.
+        pairs = sum(min(position + 1, key[2]) for position in range(query[2]))
+    terms = 3 * query[3] + 2 * value[3] if backward else query[3] + value[3]
+    return int(2 * math.prod(query[:2]) * pairs * terms)
 
 
 def _program(node: Node, points: int) -> int:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from handheld.backends.base import describe
 from handheld.callers import warn_user
 from handheld.device import DeviceCaps, canonical
-from handheld.errors import BuildError, PlanError
+from handheld.errors import BuildError, OutOfMemory, PlanError
 from handheld.passes.scale import GROWTH
 from handheld.plan.make import make_plan
 from handheld.plan.plan import Plan
+from handheld.run.fitting import Sizes, with_largest
 from handheld.run.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ def plan_step(
         "precision": precision,
         "growth_steps": growth_steps,
     }
-    return make_plan(step, device, caps, names, options)
+    try:
+        return make_plan(step, device, caps, names, options)
+    except OutOfMemory as error:
+        raise with_largest(error, Sizes(step, device, caps, names, options)) from None
 
 
 def _check_options(device: object, caps: object, graphs: object, limit: object, tuning: object) -> None:

@@ -1,0 +1,98 @@
+"""`handheld plan`: what a step needs on a device, and which batch fits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from handheld.device import DeviceCaps
+from helpers.commands import fails
+
+ADRENO = ("--device", "adreno-740")
+
+
+def planned(result):
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_table_fits_80_columns(run):
+    result = run("plan", "mine.py:with_batch", "--batch", "1,8,64,128,256,512", *ADRENO, "--memory", "1MiB")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    for word in ("parameter", "activation", "total", "launches per step", "largest batch that fits is"):
+        assert word in result.stdout
+    assert sum(line.startswith(" batch ") for line in lines) == 2, "six batches need two tables"
+    assert "No time is predicted" in lines[-1]
+
+
+def test_categories_add_up_and_the_largest_batch_fits(run):
+    words = ("mine.py:with_batch", *ADRENO, "--memory", "100KiB", "--json")
+    found = planned(run("plan", *words, "--batch", "1,8,4096"))
+    assert found["available_bytes"] == 100 << 10 and found["graphs"] == ["train", "evaluate", "predict"]
+    for row in found["batches"]:
+        assert sum(row["by_category"].values()) == row["bytes"] and row["launches"] > 3
+    small, middle, large = found["batches"]
+    assert small["fits"] and middle["fits"] and not large["fits"] and "needs" in large["why"]
+    assert small["by_category"]["parameter"] >= 4 * (6 * 16 + 16 + 16 * 3 + 3)
+    assert middle["by_category"]["input"] == 8 * small["by_category"]["input"] == 8 * (6 * 4 + 4)
+    assert small["flops"] < middle["flops"] < large["flops"]
+    most = found["largest"]["batch"]
+    assert found["largest"]["exact"] and found["largest"]["grows"] and found["time"] is None
+    edge = planned(run("plan", *words, "--batch", f"{most},{most + 1}"))
+    assert [row["fits"] for row in edge["batches"]] == [True, False]
+
+
+def test_graphs_precision_and_no_search(run):
+    words = ("plan", "mine.py:with_batch", *ADRENO, "--seconds", "0", "--json")
+    every, train, half = (planned(run(*words, *more)) for more in ((), ("--graphs", "train"), ("--precision", "half")))
+    assert every["largest"] is None and every["batches"][0]["batch"] == 8
+    assert train["graphs"] == ["train"] and train["batches"][0]["bytes"] < every["batches"][0]["bytes"]
+    assert half["precision"] == "half"
+    explained = run("plan", "mine.py:with_batch", *ADRENO, "--seconds", "0", "--explain")
+    assert "plan for adreno-740" in explained.stdout and "graph train:" in explained.stdout
+
+
+def test_a_search_that_is_cut_says_so(run):
+    result = run("plan", "mine.py:with_batch", *ADRENO, "--seconds", "0.001", "--batch", "1")
+    assert "larger ones were not tried" in result.stdout.replace("\n", " ") or "those between" in result.stdout
+
+
+def test_a_step_file_has_its_own_batches(run, work):
+    assert run("package", "mine.py:with_batch", "--batch", "2,8", "--out", "two.step").exit_code == 0
+    found = planned(run("plan", "two.step", *ADRENO, "--json"))
+    assert [row["batch"] for row in found["batches"]] == [2, 8]
+    assert found["largest"]["batch"] == 8 and found["largest"]["only_batches_of_the_file"]
+    shown = run("plan", "two.step", "--batch", "2", *ADRENO)
+    assert "only the batches that it was packaged with: the largest that fits is 8" in shown.stdout.replace("\n", " ")
+    fails(run("plan", "two.step", "--batch", "4", *ADRENO), "captured for a batch of 2, 8, not 4")
+
+
+def test_devices(run, work):
+    caps = DeviceCaps.shipped("mali-g78").to_json()
+    (work / "phone.json").write_text(json.dumps({**caps, "name": "my phone", "global_mem_bytes": 1 << 30}))
+    words = ("plan", "m1", "--seconds", "0", "--json", "--device")
+    assert planned(run(*words, "phone.json"))["name"] == "my phone"
+    assert planned(run(*words, "phone.json"))["available_bytes"] == 1 << 30
+    assert planned(run(*words, "reference:cpu"))["device"] == "reference:cpu"
+    (work / "bad.json").write_text(json.dumps({**caps, "global_mem_bytes": "2GiB"}))
+    (work / "worse.json").write_text("{")
+    plain = ("plan", "m1", "--seconds", "0", "--device")
+    fails(run(*plain, "bad.json"), "bad.json: global_mem_bytes", "must be int", "'2GiB'")
+    fails(run(*plain, "worse.json"), "worse.json is no JSON file", "Try: ")
+    fails(run(*plain, "gone.json"), "gone.json cannot be read")
+    fails(run(*plain, "toaster"), "there is no device 'toaster'", "Try: ", "adreno-740")
+    fails(run("plan", "m1", "--memory", "lots"), "--memory 'lots' must be a size", "2GiB")
+    fails(run("plan", "m1", "--graphs", "fly", *ADRENO), "--graphs fly", "train, evaluate, predict")
+
+
+@pytest.mark.parametrize("command", ["train", "profile", "verify"])
+def test_commands_name_the_largest_batch(run, monkeypatch, command):
+    from handheld.run import planning
+
+    tiny = DeviceCaps.from_json({**planning.describe("opencl").to_json(), "global_mem_bytes": 30 << 10})
+    monkeypatch.setattr(planning, "describe", lambda device: tiny)
+    data = ("--data", "data.npz") if command == "train" else ()
+    fails(run(command, "mine.py:with_batch", "--batch", "256", *data), "largest batch that fits is", "Try: a batch of")
