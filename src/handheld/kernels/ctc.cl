@@ -13,8 +13,12 @@
 // These logs grow with t, and a float near -700 has lost four digits. So each row is stored relative to the largest
 // values of the rows before it: stored(t) = true(t) - (top(0) + .. + top(t-1)). Shares do not depend on the scale.
 //
-// Layout, dense: logp[t, n, c], targets[n, k], alpha and ab[n, t, s], beta[n, 2, s], link[n, k], norm[t, n].
+// Layout, dense, with W = 2*S + 3 places for the states of the longest target and two guards of -inf, which stand for
+// the states outside: before the row in alpha, after it in beta.
 //
+//   logp[t, n, c], targets[n, k], label and skip[n, W], alpha and ab[n, t, W], beta[n, 2, W], link[n, k], norm[t, n]
+//
+//   ctc_states   work-item (n, s): the class of the state; 0 where a step of two may end in it, else -inf.
 //   ctc_alpha    a work-group per sample walks over t; its items share the states. `rows` is 2 for the loss alone, and
 //                T for the gradient, which needs every row.
 //   ctc_beta     the same from the end; adds beta to alpha.
@@ -22,28 +26,23 @@
 //   ctc_link     work-item (n, k): the next place of the same label, so that equal labels form a chain.
 //   ctc_spread   work-item (t, n, c): d * exp(logp), and 0 after the end.
 //   ctc_collect  work-item (t, n, k): subtracts d * (shares of one label). The first of equal labels takes all of them;
-//                item k = K takes the blanks. So no two items write one element.
+//                item k = S takes the blanks. So no two items write one element.
 //
 // Parameters:
 
-#ifndef LANES  // items of a work-group of ctc_alpha and ctc_beta, a power of two; 1 on a CPU
+#ifndef LANES  // items of a work-group of ctc_alpha and ctc_beta, a power of two. 1: a CPU, with math.cl before this file
 #define LANES 1
 #endif
 
-#define LABEL(labels, s) ((s) & 1 ? clamp(labels[(s) / 2], 0, C - 1) : blank)
-
-float log_sum(float a, float b, float c) {
-    float top = fmax(fmax(a, b), c);
-    if (top == -INFINITY) return top;
-    return top + log(exp(a - top) + exp(b - top) + exp(c - top));
-}
-
-// The largest value of all items. Afterwards all items see each other's writes.
 #if LANES > 1
+#define EXP exp
+#define LOG log
+#define VECTORIZE
 #define SHARED __local float part[LANES];
 #define SAMPLE get_group_id(0)
 #define LANE get_local_id(0)
 #define HIGHEST(own) highest(own, part)
+// The largest value of all items. Afterwards all items see each other's writes.
 float highest(float own, __local float *part) {
     int lane = get_local_id(0);
     part[lane] = own;
@@ -57,79 +56,107 @@ float highest(float own, __local float *part) {
     return top == -INFINITY ? 0 : top;
 }
 #else
+#define EXP f_exp
+#define LOG f_log
+#ifdef __clang__
+#define VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define VECTORIZE
+#endif
 #define SHARED
 #define SAMPLE get_global_id(0)
 #define LANE 0
 #define HIGHEST(own) (own == -INFINITY ? 0 : own)
 #endif
 
+inline float log_sum(float a, float b, float c) {
+    float top = a > b ? a : b;
+    top = c > top ? c : top;
+    float sum = EXP(a - top) + EXP(b - top) + EXP(c - top);
+    return top == -INFINITY ? top : top + LOG(sum);
+}
+
+__kernel void ctc_states(__global const int *targets, __global int *label, __global float *skip,
+                         int total, int C, int S, int blank) {
+    int id = get_global_id(0);
+    if (id >= total) return;
+    int width = 2 * S + 3, n = id / width, s = id % width;
+    __global const int *labels = targets + n * S;
+    int own = s & 1 && s / 2 < S ? labels[s / 2] : blank;
+    int other = s & 1 && s > 1 && s / 2 < S ? labels[s / 2 - 1] : own;
+    label[id] = clamp(own, 0, C - 1);
+    skip[id] = own != other ? 0 : -INFINITY;
+}
+
 __kernel void ctc_alpha(__global const float *logp, __global const int *targets,
                         __global const int *input_lengths, __global const int *target_lengths,
-                        __global float *loss, __global float *alpha, int T, int N, int C, int S,
-                        int blank, int rows) {
+                        __global const int *label, __global const float *skip, __global float *loss,
+                        __global float *alpha, int T, int N, int C, int S, int rows) {
     SHARED
-    int n = SAMPLE, lane = LANE, width = 2 * S + 1;
+    int n = SAMPLE, lane = LANE, width = 2 * S + 3;
     int steps = clamp(input_lengths[n], 0, T), count = clamp(target_lengths[n], 0, S);
     int states = 2 * count + 1;
-    __global const int *labels = targets + n * S;
-    __global float *mine = alpha + n * rows * width;
+    __global float *mine = alpha + n * rows * width + 2;
+    label += n * width;
+    skip += n * width;
     float scale = 0, top = 0;
     for (int t = 0; t < steps; t++) {
         __global float *row = mine + t % rows * width;
         __global const float *before = mine + (t + rows - 1) % rows * width;
-        float best = -INFINITY;
-        for (int s = lane; s < states; s += LANES) {
-            int label = LABEL(labels, s);
-            float x = s < 2 ? 0 : -INFINITY;
-            if (t > 0) {
-                float one = s > 0 ? before[s - 1] : -INFINITY;
-                float two = s > 1 && label != LABEL(labels, s - 2) ? before[s - 2] : -INFINITY;
-                x = log_sum(before[s], one, two) - top;
-            }
-            x += logp[(t * N + n) * C + label];
-            row[s] = x;
-            best = fmax(best, x);
+        __global const float *frame = logp + (t * N + n) * C;
+        if (t == 0) {
+            for (int s = lane; s < states; s += LANES) row[s] = s < 2 ? frame[label[s]] : -INFINITY;
+        } else {
+            VECTORIZE
+            for (int s = lane; s < states; s += LANES)
+                row[s] = log_sum(before[s], before[s - 1], before[s - 2] + skip[s]) - top + frame[label[s]];
         }
+        float best = -INFINITY;
+        for (int s = lane; s < states; s += LANES) best = row[s] > best ? row[s] : best;
+        if (lane == 0) row[-2] = row[-1] = -INFINITY;
         scale += top;
         top = HIGHEST(best);
     }
     if (lane > 0) return;
     float total = count == 0 ? 0 : -INFINITY;
     if (steps > 0) {
-        __global const float *last = mine + (steps - 1) % rows * width;
-        total = log_sum(last[states - 1], states > 1 ? last[states - 2] : -INFINITY, -INFINITY) + scale;
+        __global const float *end = mine + (steps - 1) % rows * width + states - 1;
+        total = log_sum(end[0], end[-1], -INFINITY) + scale;
     }
     for (int k = 0; k < count; k++)
-        if (labels[k] < 0 || labels[k] >= C) total = NAN;
+        if (targets[n * S + k] < 0 || targets[n * S + k] >= C) total = NAN;
     loss[n] = -total;
 }
 
-__kernel void ctc_beta(__global const float *logp, __global const int *targets,
-                       __global const int *input_lengths, __global const int *target_lengths,
-                       __global float *alpha, __global float *beta, int T, int N, int C, int S,
-                       int blank) {
+__kernel void ctc_beta(__global const float *logp, __global const int *input_lengths,
+                       __global const int *target_lengths, __global const int *label,
+                       __global const float *skip, __global float *alpha, __global float *beta,
+                       int T, int N, int C, int S) {
     SHARED
-    int n = SAMPLE, lane = LANE, width = 2 * S + 1;
+    int n = SAMPLE, lane = LANE, width = 2 * S + 3;
     int steps = clamp(input_lengths[n], 0, T), states = 2 * clamp(target_lengths[n], 0, S) + 1;
-    __global const int *labels = targets + n * S;
+    label += n * width;
+    skip += n * width;
     float top = 0;
     for (int t = steps - 1; t >= 0; t--) {
         __global float *row = beta + (n * 2 + t % 2) * width;
         __global const float *after = beta + (n * 2 + (t + 1) % 2) * width;
+        __global const float *frame = logp + (t * N + n) * C;
+        __global float *both = alpha + (n * T + t) * width + 2;
+        if (t == steps - 1) {
+            for (int s = lane; s < states; s += LANES) row[s] = s < states - 2 ? -INFINITY : 0;
+        } else {
+            VECTORIZE
+            for (int s = lane; s < states; s += LANES)
+                row[s] = log_sum(after[s], after[s + 1], after[s + 2] + skip[s + 2]) - top;
+        }
         float best = -INFINITY;
         for (int s = lane; s < states; s += LANES) {
-            int label = LABEL(labels, s);
-            float x = s >= states - 2 ? 0 : -INFINITY;
-            if (t < steps - 1) {
-                float one = s + 1 < states ? after[s + 1] : -INFINITY;
-                float two = s + 2 < states && label != LABEL(labels, s + 2) ? after[s + 2] : -INFINITY;
-                x = log_sum(after[s], one, two) - top;
-            }
-            alpha[(n * T + t) * width + s] += x;
-            x += logp[(t * N + n) * C + label];
-            row[s] = x;
-            best = fmax(best, x);
+            both[s] += row[s];
+            row[s] += frame[label[s]];
+            best = row[s] > best ? row[s] : best;
         }
+        if (lane == 0) row[states] = row[states + 1] = -INFINITY;
         top = HIGHEST(best);
     }
 }
@@ -142,11 +169,11 @@ __kernel void ctc_norm(__global const float *ab, __global const int *input_lengt
     int t = id / N, n = id % N;
     if (t >= input_lengths[n]) return;
     int states = 2 * clamp(target_lengths[n], 0, S) + 1;
-    __global const float *row = ab + (n * T + t) * (2 * S + 1);
+    __global const float *row = ab + (n * T + t) * (2 * S + 3) + 2;
     float top = -INFINITY, sum = 0;
-    for (int s = 0; s < states; s++) top = fmax(top, row[s]);
-    for (int s = 0; s < states; s++) sum += exp(row[s] - top);
-    norm[id] = top + log(sum);
+    for (int s = 0; s < states; s++) top = row[s] > top ? row[s] : top;
+    for (int s = 0; s < states; s++) sum += EXP(row[s] - top);
+    norm[id] = top + LOG(sum);
 }
 
 // link[n, k] = 2 * (the next place of the same label, or S) + (1 if it is the first of them).
@@ -168,32 +195,32 @@ __kernel void ctc_spread(__global const float *d, __global const float *logp,
     int id = get_global_id(0);
     if (id >= total) return;
     int n = id / C % N;
-    float x = d[n] * exp(logp[id]);
+    float x = d[n] * EXP(logp[id]);
     if (!isfinite(loss[n])) x = zero_infinity && !isnan(loss[n]) ? 0 : NAN;
     dlogp[id] = id / C / N < input_lengths[n] ? x : 0;
 }
 
-__kernel void ctc_collect(__global const float *d, __global const int *targets,
-                          __global const int *input_lengths, __global const int *target_lengths,
+__kernel void ctc_collect(__global const float *d, __global const int *input_lengths,
+                          __global const int *target_lengths, __global const int *label,
                           __global const float *loss, __global const float *ab,
                           __global const float *norm, __global const int *link,
                           __global float *dlogp, int total, int T, int N, int C, int S, int blank) {
     int id = get_global_id(0);
     if (id >= total) return;
-    int k = id % (S + 1), n = id / (S + 1) % N, t = id / (S + 1) / N;
+    int k = id % (S + 1), n = id / (S + 1) % N, t = id / (S + 1) / N, width = 2 * S + 3;
     int count = clamp(target_lengths[n], 0, S);
     if (t >= input_lengths[n] || !isfinite(loss[n])) return;
-    __global const int *labels = targets + n * S;
-    __global const float *row = ab + (n * T + t) * (2 * S + 1);
+    __global const float *row = ab + (n * T + t) * width + 2;
     float whole = norm[t * N + n], sum = 0;
-    int label = blank;
+    int own = blank;
+    label += n * width;
     if (k == S) {
         for (int s = 0; s < 2 * count + 1; s++)
-            if (LABEL(labels, s) == blank) sum += exp(row[s] - whole);
+            if (label[s] == blank) sum += EXP(row[s] - whole);
     } else {
-        label = labels[k];
-        if (k >= count || label == blank || !(link[n * S + k] & 1)) return;
-        for (int j = k; j < S; j = link[n * S + j] / 2) sum += exp(row[2 * j + 1] - whole);
+        own = label[2 * k + 1];
+        if (k >= count || own == blank || !(link[n * S + k] & 1)) return;
+        for (int j = k; j < S; j = link[n * S + j] / 2) sum += EXP(row[2 * j + 1] - whole);
     }
-    dlogp[(t * N + n) * C + label] -= d[n] * sum;
+    dlogp[(t * N + n) * C + own] -= d[n] * sum;
 }
