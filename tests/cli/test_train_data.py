@@ -41,6 +41,35 @@ def flat():
 def column():
     return _parts(nn.Linear(2, 1), F.mse_loss)
 
+class Output(dict):
+    def __init__(self, loss, logits):
+        super().__init__(logits=logits, **({} if loss is None else {"loss": loss}))
+    def __getattr__(self, name):
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+class Named(nn.Module):
+    # Takes a dictionary and returns the loss, as the models of Hugging Face do.
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 8), nn.Linear(8, 2)
+    def forward(self, input_ids, attention_mask, labels=None):
+        seen = (self.words(input_ids) * attention_mask[..., None]).sum(1) / attention_mask.sum(1, keepdim=True)
+        logits = self.head(seen)
+        if labels is None:
+            return Output(None, logits)
+        return Output(F.cross_entropy(logits, labels), logits)
+
+def named():
+    model = Named()
+    batch = {"input_ids": torch.zeros(4, 6, dtype=torch.int64), "attention_mask": torch.ones(4, 6),
+             "labels": torch.zeros(4, dtype=torch.int64)}
+    return model, None, torch.optim.Adam(model.parameters(), lr=0.05), batch
+
+def named_without():
+    return named()[:3]
+
 def binary():
     return (*_parts(nn.Linear(2, 1), F.binary_cross_entropy_with_logits), (torch.zeros(4, 2), torch.zeros(4, 1)))
 """
@@ -133,6 +162,24 @@ def test_a_regression_compares_each_output_with_its_label(run, work, model):
     words = ("--data", "price.csv", "--epochs", "30", "--batch", "8", "--on", "reference:cpu", "--json")
     report = json.loads(run("train", f"nets.py:{model}", *words, "--lr", "0.1").stdout)
     assert report["test"]["loss"] < 1e-3
+
+
+@pytest.mark.parametrize("model", ["named", "named_without"])
+def test_named_arrays(run, work, model):
+    random = np.random.default_rng(0)
+    words = random.integers(0, 20, (60, 6))
+    labels = (words < 10).sum(1) > 3
+    mask = np.ones((60, 6), np.float32)
+    np.savez(work / "named.npz", labels=labels.astype(np.int64), attention_mask=mask, input_ids=words)
+    words = ("--data", "named.npz", "--epochs", "30", "--batch", "4", "--on", "reference:cpu", "--json")
+    result = run("train", f"nets.py:{model}", *words, "--export", f"{model}.step", "--force")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["epochs"][-1]["loss"] < 0.3
+    again = run("train", f"{model}.step", *words)
+    assert again.exit_code == 0, again.output
+    np.savez(work / "unnamed.npz", x=np.zeros((60, 6), np.int64), y=labels.astype(np.int64))
+    if model == "named":
+        fails(run("train", "nets.py:named", "--data", "unnamed.npz", "--on", "reference:cpu"), "no 'input_ids', which")
 
 
 def test_two_classes_as_floats(run, work):

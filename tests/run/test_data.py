@@ -44,6 +44,23 @@ def test_an_epoch_is_decided_by_its_number():
     assert rows(ArrayData(X, batch_size=5, shuffle=False).epoch(9))[0] == [0, 1, 2, 3, 4]
 
 
+def test_a_dictionary_of_arrays_makes_dictionaries(tmp_path):
+    data = ArrayData({"input_ids": X, "labels": Y}, batch_size=5, shuffle=False)
+    (batch,) = next(data.epoch(0))
+    assert list(batch) == ["input_ids", "labels"] and batch["labels"].tolist() == Y[:5].tolist()
+    assert any("array input_ids is float64" in note for note in data.notes)
+    np.savez(tmp_path / "a.npz", labels=Y, input_ids=Y + 1, extra=X)
+    named = npz(tmp_path / "a.npz", 2, names=("input_ids", "labels"))
+    (batch,) = next(named.train.epoch(0))
+    assert list(batch) == ["input_ids", "labels"] and named.test.samples == 5
+    np.testing.assert_array_equal((batch["input_ids"] - 1), batch["labels"])
+    assert any("not used: extra" in note for note in named.notes)
+    assert list(next(npz(tmp_path / "a.npz", 2).train.epoch(0))[0]) == ["labels", "input_ids", "extra"]
+    assert len(next(npz(tmp_path / "a.npz", 2, names=()).train.epoch(0))) == 3
+    with pytest.raises(DataError, match=r"no 'mask', which the model takes. Try: numpy.savez\(path, mask=..."):
+        npz(tmp_path / "a.npz", 2, names=("mask",))
+
+
 def test_a_short_batch_can_be_kept():
     data = ArrayData(X, batch_size=5, keep_short=True, shuffle=False)
     assert (len(data), data.dropped) == (5, 0) and rows(data.epoch(0))[-1] == [20, 21, 22]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +21,8 @@ from handheld.run.dataset import DataFacts
 FORMATS = """\b
 Data (one row per sample; shuffled by the seed; a fifth is held out to test):
 file.npz   arrays x and y; or x_train, y_train, x_test, y_test; or all of
-           its arrays in order, labels last. Floats become float32,
+           its arrays in order, labels last; or input_ids, labels and so on
+           for a model that takes a dictionary. Floats become float32,
            integers int64; image bytes are scaled to [0, 1]
 folder/    class/picture.png, or train/class/… and test/class/…; resized
            to what the model takes, or to --image-size
@@ -165,6 +166,7 @@ def load(data: str, batch: int, seed: int, spec: ModelSpec, given: DataOptions =
         normalise=given.normalise,
         label=given.label,
         drop=given.drop,
+        names=_input_names(spec),
         regression=None if wanted is None else wanted[1].startswith("float"),
         **options,
     )
@@ -175,6 +177,17 @@ def load(data: str, batch: int, seed: int, spec: ModelSpec, given: DataOptions =
     if wanted is not None and wanted[0] == 1 and label_dims(dataset) == 2:
         flatten_labels(dataset)
     return dataset
+
+
+def _input_names(spec: ModelSpec) -> tuple[str, ...] | None:
+    """The names of the inputs of a model that takes a dictionary; empty if it takes tensors in order, None if nothing
+    is known."""
+    if isinstance(spec, StepFile):
+        graph = spec.loaded.graphs.get(next(iter(spec.sizes.values()), "train"))
+        names = tuple(given.name for given in graph.inputs) if graph is not None else ()
+        return () if all(name.isdigit() for name in names) else names
+    example = spec.example(1)
+    return None if example is None else tuple(example) if isinstance(example, Mapping) else ()
 
 
 def _checked_size(size: tuple[int, int], spec: ModelSpec, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -6,7 +6,8 @@ import itertools
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,13 +64,14 @@ def _capture(
 ) -> tuple[Step, list[Any]]:
     """The step, which remembers the facts about its data, and the first few batches."""
     try:
+        if spec.label() is None and label_dims(dataset) == 2:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                trial = spec.step(sizes, seed, _examples(dataset, 1)[0])
+            if _output_dims(trial) == 1:  # The loss would compare every output with every label.
+                flatten_labels(dataset)
         batches = _examples(dataset, 4)
         step = spec.step(sizes, seed, batches[0], len(dataset.classes) or None)
-        if spec.label() is None and label_dims(dataset) == 2 and _output_dims(step) == 1:
-            # The loss would compare every output with every label.
-            flatten_labels(dataset)
-            batches = _examples(dataset, 4)
-            step = spec.step(sizes, seed, batches[0])
     except BatchError as error:
         raise DataError(f"{dataset.name} does not fit {spec.name}: {error}") from None
     except CaptureError as error:
@@ -88,8 +90,13 @@ def _examples(dataset: DataSet, count: int) -> list[Any]:
     """The first batches, as PyTorch tensors."""
     import torch
 
+    def tensor(array: Any) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array))
+
     return [
-        tuple(torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
+        {name: tensor(array) for name, array in batch[0].items()}
+        if isinstance(batch[0], Mapping)
+        else tuple(map(tensor, batch))
         for batch in itertools.islice(dataset.train.epoch(0), count)
     ]
 
@@ -102,7 +109,7 @@ def check_fit(graph: Graph, dataset: DataSet, model: str) -> None:
             check_batch(graph, resized(next(iter(data.epoch(0))), rows(graph)))
         except BatchError as error:
             raise DataError(f"{dataset.name} does not fit {model}: {error}") from None
-        for given, array in zip(graph.inputs, _held(data), strict=True):
+        for given, array in zip(graph.inputs, _held(data, graph), strict=True):
             if given.name in limits and array is not None:
                 _, low, high, ignore = limits[given.name]
                 bad = array[((array < low) | (array >= high)) & (array != ignore)]
@@ -113,12 +120,14 @@ def check_fit(graph: Graph, dataset: DataSet, model: str) -> None:
                     )
 
 
-def _held(data: Data) -> tuple[Any, ...]:
+def _held(data: Data, graph: Graph) -> tuple[Any, ...]:
     """The arrays that the data keeps in memory, one per input; None for an input that is read from files."""
     if isinstance(data, TextData):
         return data.tokens, data.tokens
     if isinstance(data, ImageData):
         return None, data.labels
+    if isinstance(data, ArrayData) and data.names:
+        return tuple(data.arrays[data.names.index(given.name)] for given in graph.inputs)
     return data.arrays if isinstance(data, ArrayData) else ()
 
 

@@ -83,13 +83,14 @@ class Indexed(ABC):
         """A checksum of the samples: other samples give another number."""
 
     @abstractmethod
-    def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
+    def take(self, indices: Indices, random: np.random.Generator) -> Batch:
         """These samples as one batch. `random` serves augmentation."""
 
 
 class ArrayData(Indexed):
     """Arrays with one row per sample: `ArrayData(x, y, batch_size=64)`.
 
+    One dictionary of arrays makes batches that are dictionaries: `ArrayData({"input_ids": x, "labels": y}, ...)`.
     `augment` (`"flip,crop"`) changes the images of the first array at random, differently in each epoch. With `shift`,
     they are moved by up to that many pixels. `normalise` applies to the first array. `notes` say which types changed.
     """
@@ -108,9 +109,19 @@ class ArrayData(Indexed):
     ) -> None:
         if not arrays:
             raise DataError(f"{name} holds no arrays. Try: ArrayData(x, y, batch_size=...)")
+        #: The names of the arrays, if batches are dictionaries; else empty.
+        self.names: tuple[str, ...] = ()
+        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+            self.names, arrays = tuple(arrays[0]), tuple(arrays[0].values())
+            if not arrays:
+                raise DataError(f"{name} holds no arrays. Try: ArrayData({{'x': x}}, batch_size=...)")
         given = [np.asarray(a.detach().cpu() if hasattr(a, "detach") else a) for a in arrays]
         self.arrays = tuple(map(_as_array, given))
-        self.notes = tuple(filter(None, (cast_note(f"array {i}", a) for i, a in enumerate(given))))
+        self.notes = tuple(
+            filter(
+                None, (cast_note(f"array {i}", a) for i, a in zip(self.names or range(len(given)), given, strict=True))
+            )
+        )
         lengths = [array.shape[0] if array.ndim else -1 for array in self.arrays]
         if min(lengths) < 0 or len(set(lengths)) > 1:
             shapes = ", ".join(str(array.shape) for array in self.arrays)
@@ -142,7 +153,7 @@ class ArrayData(Indexed):
         """What happens to each sample, for checkpoints."""
         return "; ".join(filter(None, (str(self.augment), str(self.normalise or ""))))
 
-    def take(self, indices: Indices, random: np.random.Generator) -> tuple[Array, ...]:
+    def take(self, indices: Indices, random: np.random.Generator) -> Batch:
         first, *rest = (array[indices] for array in self.arrays)
         if self.shift:
             first = shifted(first, self.shift, self._edge, random)
@@ -150,6 +161,8 @@ class ArrayData(Indexed):
             first = self.augment(first, self._edge, random)
         if self.normalise is not None:
             first = self.normalise(first)
+        if self.names:
+            return (dict(zip(self.names, (first, *rest), strict=True)),)
         return (first, *rest)
 
 

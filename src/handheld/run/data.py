@@ -75,14 +75,16 @@ def load_data(
     label: str | None = None,
     drop: Sequence[str] = (),
     regression: bool | None = None,
+    names: Sequence[str] | None = None,
     like: DataFacts | None = None,
 ) -> DataSet:
     """Load `digits`, `pydoc`, a `.npz`, `.csv` or `.txt` file, or a folder with one sub-folder of images per class.
 
     `test` is the share that is held out if the data has no test set. `size` and `gray` apply to images, `augment` to
     images and image arrays, `length` and `tokens` (byte or char) to text, `label`, `drop` and `regression` (float
-    labels) to a CSV file. `normalise=True` computes mean and standard deviation from the training set. `like` are the
-    facts of a step file: its order of classes, columns, tokens and its normalisation are used again.
+    labels) to a CSV file, `names` (of the inputs of a model that takes a dictionary) to a `.npz` file.
+    `normalise=True` computes mean and standard deviation from the training set. `like` are the facts of a step file:
+    its order of classes, columns, tokens and its normalisation are used again.
     """
     path = Path(spec)
     kind = _kind(spec, path)
@@ -113,7 +115,7 @@ def load_data(
     common: dict[str, Any] = {"seed": seed, "test": test, "augment": augment, "normalise": chosen}
     if kind == "images":
         return images(path, batch_size, size=size, gray=gray, like=like, **common)
-    return digits(batch_size, **common) if kind == "digits" else npz(path, batch_size, **common)
+    return digits(batch_size, **common) if kind == "digits" else npz(path, batch_size, names=names, **common)
 
 
 def _kind(spec: str, path: Path) -> str:
@@ -206,7 +208,8 @@ def _both(
         data.normalise = chosen
         told.append(f"{name}: normalised with {chosen}")
         facts = facts.normalised(chosen)
-    few = no_test_set(len(held[0]) if held else 0)
+    first = next(iter(held[0].values())) if held and isinstance(held[0], Mapping) else held[0] if held else ()
+    few = no_test_set(len(first))
     told += filter(None, (few,))
     options: dict[str, Any] = {"shuffle": False, "keep_short": True, "normalise": data.normalise}
     test = None if few else ArrayData(*held, batch_size=batch_size, name=f"{name} (test)", **options)
@@ -224,14 +227,27 @@ def npz(
     test: float = 0.2,
     augment: str | Augment = "",
     normalise: Normalising = False,
+    names: Sequence[str] | None = None,
 ) -> DataSet:
     """Load arrays `x` and `y`, or x_train, y_train, x_test, y_test, or all arrays in order with the labels last.
 
-    Arrays have one row per sample. Floats become float32, integers int64; image bytes are scaled to [0, 1].
+    Arrays have one row per sample. Floats become float32, integers int64; image bytes are scaled to [0, 1]. If
+    `names` are given, batches are dictionaries of the arrays with these names; if it is None, of all arrays of a file
+    that has `input_ids`.
     """
     path = Path(path)
     arrays = read_npz(path)
     options: dict[str, Any] = {"augment": augment, "normalise": normalise}
+    if names is None and "input_ids" in arrays:
+        names = tuple(arrays)
+    if names:
+        missing = [name for name in names if name not in arrays]
+        if missing:
+            raise DataError(
+                f"{path} has the arrays {listed(list(arrays))} and no {missing[0]!r}, which the model takes. "
+                f"Try: numpy.savez(path, {', '.join(f'{n}=...' for n in names)})"
+            )
+        return _named(path, arrays, tuple(names), batch_size, seed, test, options)
     if {"x_train", "y_train"} <= set(arrays):
         tested = {"x_test", "y_test"} <= set(arrays)
         used = ["x_train", "y_train", *(["x_test", "y_test"] if tested else [])]
@@ -240,14 +256,35 @@ def npz(
         return _both(str(path), *parts, batch_size, seed, DataFacts("arrays"), notes=notes, **options)
     used = ["x", "y"] if {"x", "y"} <= set(arrays) else list(arrays)
     chosen = tuple(arrays[name] for name in used)
-    ArrayData(*chosen, batch_size=1, keep_short=True, name=str(path))  # Checks that the arrays fit together.
-    labels = chosen[-1]
-    if len(chosen) > 1 and labels.ndim == 1 and labels.dtype.kind in "iu":
-        split = stratified(labels, test, SPLIT)
-    else:
-        split = random_split(len(chosen[0]), test, SPLIT)
+    split = _own_split(path, chosen, chosen[-1], test)
     notes = _array_notes(path, arrays, used)
     return _both(str(path), *_split(chosen, split), batch_size, seed, DataFacts("arrays"), notes=notes, **options)
+
+
+def _own_split(path: Path, arrays: Sequence[Array], labels: Array, test: float) -> tuple[Array, Array]:
+    """A training and a test set of the samples, with the same share of each class if the labels are classes."""
+    ArrayData(*arrays, batch_size=1, keep_short=True, name=str(path))  # Checks that the arrays fit together.
+    if len(arrays) > 1 and labels.ndim == 1 and labels.dtype.kind in "iu":
+        return stratified(labels, test, SPLIT)
+    return random_split(len(arrays[0]), test, SPLIT)
+
+
+def _named(
+    path: Path,
+    arrays: Mapping[str, Array],
+    names: tuple[str, ...],
+    batch_size: int,
+    seed: int,
+    test: float,
+    options: Mapping[str, Any],
+) -> DataSet:
+    """The data set of a model that takes a dictionary."""
+    chosen = [arrays[name] for name in names]
+    labels = arrays.get("labels", chosen[-1])
+    split = _own_split(path, chosen, labels, test)
+    train, held = (({name: arrays[name][i] for name in names},) for i in split)
+    notes = _array_notes(path, arrays, names)
+    return _both(str(path), train, held, batch_size, seed, DataFacts("arrays"), notes=notes, **options)
 
 
 def _array_notes(path: Path, arrays: Mapping[str, Array], used: Sequence[str]) -> list[str]:
