@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, unpad_sequence
 
-from handheld import capture
+from handheld import capture, load
 from handheld.errors import BatchError, CaptureError
 from handheld.step import Step
 from helpers.equality import compare
@@ -204,3 +205,22 @@ def test_unpadding_is_reported_as_frozen() -> None:
 
     step = step_of(layer, loss, (torch.randn(2, 4, 3), torch.tensor([4, 2])), frozen="accept")
     assert step.frozen()
+
+
+def test_any_number_of_sequences_is_evaluated_and_a_step_file_keeps_the_lengths(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Tagger(nn.LSTM)
+    x, lengths = torch.randn(10, 7, 3), torch.tensor([7, 1, 4, 2, 6, 3, 5, 7, 1, 2])
+    labels = torch.randint(4, (10,))
+    step = capture(model, F.cross_entropy, sgd(model), (x[:4], lengths[:4], labels[:4]), inputs=2)
+    with torch.no_grad():
+        want = model(x, lengths)
+    with step.plan("reference:cpu").start() as trainer:
+        loss, outputs = trainer.evaluate(x, lengths, labels)
+        assert float(loss) == pytest.approx(float(F.cross_entropy(want, labels)), rel=1e-5)
+        torch.testing.assert_close(torch.from_numpy(outputs["output"]), want)
+    step.save(tmp_path / "tagger.step")
+    with load(tmp_path / "tagger.step").plan("opencl").start() as trainer:
+        torch.testing.assert_close(torch.from_numpy(trainer.predict(x, lengths)), want, rtol=1e-4, atol=1e-5)
+        with pytest.raises(BatchError, match="from 1 to 7"):
+            trainer.predict(x[:4], lengths[:4] + 1)
