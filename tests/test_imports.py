@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "handheld"
 
 #: from the bottom to the top; parts of one layer do not import each other
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "callers", "collector", "report", "module_paths", "units"),
+    ("errors", "callers", "collector", "progress", "report", "module_paths", "units"),
     ("device", "cache", "child", "live_optimizer"),
     ("sensors",),
     ("graph", "store"),
@@ -40,7 +40,7 @@ NARROW: dict[str, set[str]] = {
     "store": {"errors", "device", "sensors"},
     "analyse": {"errors", "graph", "store"},
     "export": {"errors", "store", "analyse", "step", "container"},
-    "frontend": {"errors", "callers", "module_paths", "live_optimizer", "graph", "step", "passes"},
+    "frontend": {"errors", "callers", "progress", "module_paths", "live_optimizer", "graph", "step", "passes"},
     "suite": {"errors", "device", "graph", "step", "frontend"},
 }
 

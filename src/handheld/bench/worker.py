@@ -36,6 +36,7 @@ from handheld.child import Parent
 from handheld.errors import BatchError, DeviceError, HandheldError, OutOfMemory
 from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.run import profile
+from handheld.progress import reporting
 from handheld.resolve import ModelSpec, open_model
 
 SAY_S = 0.5  # Seconds between two reports about steps.
@@ -142,6 +143,19 @@ def eager(task: EagerTask, say: Say) -> None:
     say(facts={**row, "first_step_s": steps.first_s, "resident_bytes": _most_resident()})
 
 
+class Stages:
+    """Passes on the stages of a preparation, such as `building 12 of 33`."""
+
+    def __init__(self, say: Say) -> None:
+        self._say, self._said = say, 0.0
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not done or now - self._said >= SAY_S:
+            self._said = now
+            self._say(stage=f"{stage} {done} of {total}" if total else stage)
+
+
 class Steps:
     """Reports the progress, and remembers when the first step was done."""
 
@@ -211,7 +225,8 @@ def main() -> None:
     if task is None:
         return
     try:
-        TASKS[task["do"]](task, say)
+        with reporting(Stages(say)):
+            TASKS[task["do"]](task, say)
         say(status="done")
     except Failed as stop:
         say(status=stop.args[0], reason=stop.args[1])

@@ -256,7 +256,8 @@ def shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
         yield None
         return
     last = 0.0
-    with Live(console=output.err, transient=True, auto_refresh=False) as screen:
+    with Live(Text("preparing", style="bold"), console=output.err, transient=True, auto_refresh=False) as screen:
+        screen.refresh()
 
         def tell(now: Progress) -> None:
             nonlocal last

@@ -12,6 +12,7 @@ from handheld.cli import output
 from handheld.cli.bench import batches
 from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen, check_new, check_writable
+from handheld.cli.stages import stages
 from handheld.errors import HandheldError
 from handheld.resolve import StepFile, open_model
 from handheld.step import Step
@@ -44,18 +45,20 @@ def package(
     handheld package mine.py:make --data photos/ --out mine.step
     """
     started = time.perf_counter()
-    spec = open_model(what, size)
-    if isinstance(spec, StepFile):
-        raise HandheldError(f"{what} is already a step file")
-    path = out or Path(f"{spec.name}.step")
-    check_new(path, force)
-    check_writable(path)
-    sizes = sorted(set(batches(batch))) if batch else [spec.default_batch]
-    step, _ = capture_example(spec, sizes, seed, data)
-    frozen = check_frozen(step, spec, accept_frozen)
-    if frozen:
-        output.warn(frozen)
-    step.save(path)
+    with stages(json) as stage:
+        spec = open_model(what, size)
+        if isinstance(spec, StepFile):
+            raise HandheldError(f"{what} is already a step file")
+        path = out or Path(f"{spec.name}.step")
+        check_new(path, force)
+        check_writable(path)
+        sizes = sorted(set(batches(batch))) if batch else [spec.default_batch]
+        step, _ = capture_example(spec, sizes, seed, data)
+        frozen = check_frozen(step, spec, accept_frozen)
+        if frozen:
+            output.warn(frozen)
+        stage(f"writing {path}")
+        step.save(path)
     result: dict[str, Any] = {
         "path": str(path),
         "bytes": path.stat().st_size,

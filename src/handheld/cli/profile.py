@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.live import Live
-from rich.text import Text
 
 from handheld.analyse.estimate import Estimate
 from handheld.analyse.run import open_run
@@ -19,6 +16,7 @@ from handheld.cli.live import watching
 from handheld.cli.options import Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.run_tables import present
+from handheld.cli.stages import stages
 from handheld.errors import HandheldError
 from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.run import STEPS, Progress
@@ -26,9 +24,6 @@ from handheld.profile.run import profile as measure
 from handheld.profile.sampling import sources
 from handheld.resolve import ModelSpec, open_model
 from handheld.step import Step
-
-SAY_S = 0.25  # Seconds between two updates of the progress line.
-
 
 Batch = Annotated[
     int | None, typer.Option("--batch", min=1, metavar="N", help=("Batch size. Default: the model's own."))
@@ -108,15 +103,15 @@ def profile(
     estimate = _estimate(estimate_energy, watts_busy, watts_idle)
     if energy:
         sources().need_power()  # A missing power sensor is reported before the capture.
-    spec = open_model(what, size)
-    batch_size = batch or spec.default_batch
-    step, runs = _captured(spec, batch_size, seed, data)
-    inputs = _inputs(step, runs, graph, seed)
-    names = list(inputs)
+    with stages(json):
+        spec = open_model(what, size)
+        batch_size = batch or spec.default_batch
+        step, runs = _captured(spec, batch_size, seed, data)
+        inputs = _inputs(step, runs, graph, seed)
+        plan = step.plan(on, graphs=(names := list(inputs)), precision=precision)
     used = "random" if runs.get(names[0]) is None else data or "example"
     about: dict[str, Any] = {"what": spec.name, "batch": batch_size, "seed": seed, "data": used}
     path = out or _free(spec.name)
-    plan = step.plan(on, graphs=names, precision=precision)
     with _kept(path), _shown(path, live and not json, json) as progress:
         run = measure(
             plan,
@@ -156,14 +151,19 @@ def _inputs(step: Step, runs: dict[str, Any], graph: str | None, seed: int) -> d
 
 @contextlib.contextmanager
 def _kept(path: Path) -> Iterator[None]:
-    """After Ctrl-C, say how much of the run is in the file."""
+    """After Ctrl-C, say how much of the run is in the file. A file without a step is removed."""
+    known = path.exists()
     try:
         yield
     except KeyboardInterrupt:
-        if not path.exists():
+        if known or not path.exists():
             raise
         with open_run(path) as run:
-            done = output.count(len(run.steps()), "step")
+            count = len(run.steps())
+        if not count:
+            path.unlink()
+            raise KeyboardInterrupt("interrupted before the first step; nothing was measured") from None
+        done = output.count(count, "step")
         raise KeyboardInterrupt(f"interrupted; {path} holds {done}. Try: handheld show {path}") from None
 
 
@@ -190,22 +190,9 @@ def _shown(path: Path, live: bool, quiet: bool) -> Iterator[Progress | None]:
     """On a terminal, show a progress line or, with --live, the tables of the run."""
     if quiet or not output.err.is_terminal:
         yield None
-        return
-    if live:
+    elif live:
         with watching(path):
             yield None
-        return
-    begun, last = time.monotonic(), 0.0
-    with Live(console=output.err, transient=True, auto_refresh=False) as screen:
-
-        def progress(done: int, count: int, what: str) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if now - last >= SAY_S:
-                last = now
-                screen.update(
-                    Text.assemble((f"{what} ", "bold"), f"{done}/{count}  ", (output.duration(now - begun), "dim")),
-                    refresh=True,
-                )
-
-        yield progress
+    else:
+        with stages(quiet) as stage:
+            yield lambda done, count, what: stage(what, done, count)

@@ -17,6 +17,9 @@ from handheld.run.loop import Progress as StepProgress
 _HEAD = f"{'epoch':>6} {'loss':>9} {'test loss':>10} {'accuracy':>9} {'rate':>10} {'samples/s':>10}"
 
 
+WIDE = 76  # The columns that the whole line needs.
+
+
 class Bar:
     """A callback of the training loop. Without a terminal, only the lines of the epochs are printed."""
 
@@ -27,7 +30,7 @@ class Bar:
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            TextColumn("loss {task.fields[loss]:>6}  rate {task.fields[rate]:<8}{task.fields[speed]:>7} samples/s"),
+            TextColumn(_figures(output.out.width)),
             TimeRemainingColumn(),
             console=output.out,
             transient=True,
@@ -84,6 +87,12 @@ class Bar:
     def on_message(self, text: str) -> None:
         if text:
             output.warn(text)
+
+
+def _figures(width: int) -> str:
+    """The text beside the bar. The rate is left out on a narrow terminal, so that no number is cut."""
+    rate = "rate {task.fields[rate]:<8}" if width >= WIDE else ""
+    return f"loss {{task.fields[loss]:>6}}  {rate}{{task.fields[speed]:>7}} samples/s"
 
 
 def _place(epoch: int, epochs: int) -> str:

@@ -13,8 +13,10 @@ from rich.text import Text
 
 from handheld.cli import liu2019, output
 from handheld.cli.options import Json, out_folder
+from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
 from handheld.errors import StudyError
+from handheld.progress import reporting
 from handheld.report.scale import number
 from handheld.studies import answers2022 as answers
 from handheld.studies import das2022 as das
@@ -92,7 +94,9 @@ def das2022(
         result, folder = das.read(page), out or page.parent
     else:
         settings = das.Settings(on, steps, _widths(widths), _models(models), rounds=min(das.ROUNDS, steps))
-        folder, result = out_folder(out or Path("das2022")), das.begin(settings)
+        folder = out_folder(out or Path("das2022"))
+        with stages(json):
+            result = das.begin(settings)
         try:
             with _bar(json) as tell:
                 das.measure(settings, result, folder / das.RESULT, tell)
@@ -160,9 +164,18 @@ def _bar(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         transient=True,
         disable=quiet or not output.err.is_terminal,
     )
-    task = bar.add_task("", total=1.0)
-    with bar:
-        yield lambda what, part: bar.update(task, completed=part, description=what)
+    task, now = bar.add_task("preparing", total=1.0), ""
+
+    def tell(what: str, part: float) -> None:
+        nonlocal now
+        now = what
+        bar.update(task, completed=part, description=what)
+
+    def stage(what: str, done: int, total: int) -> None:
+        bar.update(task, description=f"{now}: {what} {done} of {total}" if total else f"{now}: {what}")
+
+    with bar, reporting(stage):
+        yield tell
 
 
 # ── printed output ────────────────────────────────────────────────────────────────────────────

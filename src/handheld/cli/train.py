@@ -18,6 +18,7 @@ from handheld.cli.data_options import PLAIN, DataOptions, with_data_options
 from handheld.cli.options import AcceptFrozen, Force, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import Job, check_new, check_rates, check_writable, prepare, schedule_of
 from handheld.cli.progress import Bar
+from handheld.cli.stages import stages
 from handheld.cli.trained import Trained, how_to_go_on, introduce, print_result
 from handheld.errors import CheckpointError, StepFileError
 from handheld.run import loop
@@ -124,9 +125,11 @@ def train(
     check_rates(schedule, lr)
     limits = _Limits(battery_floor, thermal_limit, find_nan)
     Guards(battery_floor, thermal_limit)  # A missing sensor is reported before the capture.
-    job = prepare(what, size, data, batch, seed, accept_frozen, given)
-    files.check_epochs(epochs, job)
-    with job.step.plan(on, graphs=job.graphs, precision=precision).start() as trainer:
+    with stages(json):
+        job = prepare(what, size, data, batch, seed, accept_frozen, given)
+        files.check_epochs(epochs, job)
+        started_trainer = job.step.plan(on, graphs=job.graphs, precision=precision).start()
+    with started_trainer as trainer:
         rates = schedule_of(schedule, lr, trainer.rates("train"), epochs)
         history = _fit(trainer, job, files, limits, epochs, rates, quiet=json)
         result = Trained.of(job, trainer, history, time.perf_counter() - started)

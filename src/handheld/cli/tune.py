@@ -18,6 +18,7 @@ from handheld.backends.base import describe
 from handheld.cli import output
 from handheld.cli.options import Data, Json, Precision, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
+from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
 from handheld.errors import HandheldError
 from handheld.kernels.base import Choice
@@ -81,12 +82,14 @@ def tune(
     """
     if on.partition(":")[0] != "opencl":
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
-    caps = describe(on)
-    spec = open_model(what, size)
-    batch_size = batch or spec.default_batch
-    step, _ = capture_example(spec, [batch_size], 0, data)
-    names = _training(step, spec, graph, batch_size)
-    jobs = find_jobs(prepare(step, names, precision, align_bytes=caps.base_align_bytes)[0], caps)
+    with stages(json) as stage:
+        caps = describe(on)
+        spec = open_model(what, size)
+        batch_size = batch or spec.default_batch
+        step, _ = capture_example(spec, [batch_size], 0, data)
+        names = _training(step, spec, graph, batch_size)
+        stage("planning")
+        jobs = find_jobs(prepare(step, names, precision, align_bytes=caps.base_align_bytes)[0], caps)
     record, path, notes = _record(TuningRecord.of(caps), [job.signature for job in jobs] if fresh else [])
     frozen = check_frozen(step, spec, accept=True)  # Speed does not depend on the frozen values.
     notes = [*notes, *load_tuning(caps).ignored, *([frozen] if frozen else [])]

@@ -13,6 +13,7 @@ from rich.text import Text
 from handheld.cli import output
 from handheld.cli.options import AcceptFrozen, Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example
+from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
 from handheld.errors import HandheldError
 from handheld.graph.dtypes import DTYPES
@@ -69,20 +70,21 @@ def verify(
     handheld verify lenet5
     handheld verify mine.py:make --on opencl:0 --all
     """
-    import torch  # noqa: F401  PyTorch is the reference; if it is missing, the command fails early.
+    with stages(json):
+        import torch  # noqa: F401  PyTorch is the reference; if it is missing, the command fails early.
 
-    spec = open_model(what, size)
-    own = spec.default_batch if isinstance(spec, StepFile) else min(spec.default_batch, 4)
-    batch_size = batch or own
-    step, batches = capture_example(spec, [batch_size], seed, data)
-    if not batches and (example := spec.example(batch_size)) is not None:
-        batches = [example]
-    results = []
-    for name in _chosen(step, graph, batch):
-        inputs = _inputs(batches, step.graphs[name], seed)
-        plan = step.plan(on, graphs=[name], isolate=True, precision=precision)
-        results.append(verify_plan(plan, inputs, name, tolerance))
-    frozen = _frozen(step, spec, batches, seed, [result.graph for result in results])
+        spec = open_model(what, size)
+        own = spec.default_batch if isinstance(spec, StepFile) else min(spec.default_batch, 4)
+        batch_size = batch or own
+        step, batches = capture_example(spec, [batch_size], seed, data)
+        if not batches and (example := spec.example(batch_size)) is not None:
+            batches = [example]
+        results = []
+        for name in _chosen(step, graph, batch):
+            inputs = _inputs(batches, step.graphs[name], seed)
+            plan = step.plan(on, graphs=[name], isolate=True, precision=precision)
+            results.append(verify_plan(plan, inputs, name, tolerance))
+        frozen = _frozen(step, spec, batches, seed, [result.graph for result in results])
     if json:
         output.print_json([_as_json(r, frozen, accept_frozen) for r in results])
     else:

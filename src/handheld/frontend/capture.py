@@ -58,6 +58,7 @@ from handheld.live_optimizer import LiveOptimizer
 from handheld.module_paths import follow_modules
 from handheld.passes.pipeline import optimize
 from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
+from handheld.progress import report
 from handheld.step import Step, check_frozen, uncompiled, warn
 
 
@@ -196,6 +197,7 @@ class Capture:
         return self._optimizers[id(optimizer)]
 
     def _record(self, name: str, fn: Closure, batch: object, update: _Update | None) -> None:
+        report(f"capturing {name}")
         try:
             self._record_once(name, fn, batch, update, fake=True)
         except ValueRead:

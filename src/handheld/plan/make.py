@@ -17,6 +17,7 @@ from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.precision import prepare, table_slots
 from handheld.plan.tuning import Tuning, load_tuning
 from handheld.plan.verify import verify
+from handheld.progress import report
 from handheld.units import size as size_text
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def _tell(tuning: Tuning) -> None:
 @paused()
 def make_plan(step: Step, device: str, caps: DeviceCaps, names: Sequence[str], options: Mapping[str, Any]) -> Plan:
     """Makes a plan of the named graphs of a step for a described device. run/planning.py lists the options."""
+    report("planning")
     chosen, tables = prepare(step, names, options["precision"], options["growth_steps"], caps.base_align_bytes)
     limit, isolate, naive = (options[k] for k in ("memory_limit_bytes", "isolate", "naive"))
     tuning = load_tuning(caps, options["tuning"])

@@ -103,6 +103,8 @@ class Plan:
 
         If the driver rejects a kernel, the plan is made again with other variants, and a warning says so: first
         without tuning, then with the variants of a GPU on a CPU or the other way round.
+
+        `progress` is called with ("building", done, total) while kernels are built, from the threads that build.
         """
         from handheld.run.planning import start_plan
 

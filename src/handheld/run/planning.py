@@ -18,6 +18,7 @@ from handheld.errors import BuildError, OutOfMemory, PlanError
 from handheld.passes.scale import GROWTH
 from handheld.plan.make import make_plan
 from handheld.plan.plan import Plan
+from handheld.progress import Progress, reporting
 from handheld.run.fitting import Sizes, with_largest
 from handheld.run.trainer import Trainer
 
@@ -82,8 +83,13 @@ def plan_again(plan: Plan, device: str | None = None, **changed: Any) -> Plan:
     return plan_step(plan.step, device or plan.device, **{**same, **changed})
 
 
-def start_plan(plan: Plan, **options: Any) -> Trainer:
+def start_plan(plan: Plan, *, progress: Progress | None = None, **options: Any) -> Trainer:
     """Start a trainer of the plan. If the driver rejects a kernel, warn and start one of `fallbacks` instead."""
+    with reporting(progress):
+        return _start_plan(plan, options)
+
+
+def _start_plan(plan: Plan, options: dict[str, Any]) -> Trainer:
     try:
         return Trainer(plan, **options)
     except BuildError as error:

@@ -19,6 +19,7 @@ from handheld.backends.base import Session, describe, open_session
 from handheld.errors import HandheldError
 from handheld.graph.graph import Graph
 from handheld.passes.scale import SCALE, SKIPPED
+from handheld.progress import report
 from handheld.run.batch import check_batch, choose_graph
 
 if TYPE_CHECKING:
@@ -148,7 +149,11 @@ class _Comparison:
             session.begin_nodes(name)
 
     def rows(self, tolerance: float) -> list[Row]:
-        return [self._row(i, tolerance) for i in range(len(self.graph.nodes))]
+        rows, count = [], len(self.graph.nodes)
+        for i in range(count):
+            report(f"comparing {self.name}: op", i + 1, count)
+            rows.append(self._row(i, tolerance))
+        return rows
 
     def _row(self, i: int, tolerance: float) -> Row:
         node = self.graph.nodes[i]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -18,6 +19,7 @@ from handheld.backends.opencl.merge import merge, renamed
 from handheld.backends.opencl.widen import texts_of
 from handheld.errors import BuildError
 from handheld.plan.lowering import family
+from handheld.progress import Progress, listener
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -47,6 +49,23 @@ class _Built(NamedTuple):
     number: int | None
 
 
+class _Count:
+    """Reports how many programs are built. The threads that build them call it."""
+
+    def __init__(self, total: int, to: Progress | None) -> None:
+        self._done, self._total, self._to = 0, total, to
+        self._lock = threading.Lock()
+        if to is not None and total:
+            to("building", 0, total)
+
+    def __call__(self, building: Future[dict[str, _Built]]) -> None:
+        if self._to is None or building.cancelled():
+            return
+        with self._lock:
+            self._done += 1
+            self._to("building", self._done, self._total)
+
+
 class Programs:
     """The programs of a plan, built in the background."""
 
@@ -70,12 +89,19 @@ class Programs:
     def building(self, threads: int | None) -> Iterator[None]:
         """Builds programs in the background. Inside the `with` block, `kernel` waits for a single program."""
         with ThreadPoolExecutor(max_workers=threads or os.cpu_count() or 1) as pool:
-            for texts in self._families.values():
-                self._building.update(dict.fromkeys(texts, pool.submit(self._build_family, texts)))
-            self._turns = {text: n for n, text in enumerate(self._building)}
-            if threads == 1:  # Then nothing may run at the same time: Oclgrind would crash.
-                wait(self._building.values())
-            yield
+            count = _Count(len(self._families), listener())
+            try:
+                for texts in self._families.values():
+                    building = pool.submit(self._build_family, texts)
+                    building.add_done_callback(count)
+                    self._building.update(dict.fromkeys(texts, building))
+                self._turns = {text: n for n, text in enumerate(self._building)}
+                if threads == 1:  # Then nothing may run at the same time: Oclgrind would crash.
+                    wait(self._building.values())
+                yield
+            except BaseException:  # After Ctrl-C or a failed build, the programs that wait need not be built.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def turn(self, launch: Launch) -> int:
         """Returns the position of a launch's program in the build order."""
