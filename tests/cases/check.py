@@ -117,7 +117,8 @@ def differences(got: Results, want: Results, limit: float) -> list[str]:
             found += [f"{name} differs in {wrong} of {value.size} places"] if wrong else []
             continue
         same = (np.isnan(value) & np.isnan(other)) | (value == other)
-        gap = np.where(same, 0.0, other - value)
+        with np.errstate(invalid="ignore"):  # Infinity minus infinity.
+            gap = np.where(same, 0.0, other - value)
         scale = max(float(np.linalg.norm(value[np.isfinite(value)])), 0.1)
         error = float(np.linalg.norm(gap)) / scale
         if not error <= limit:
