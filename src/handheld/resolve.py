@@ -245,7 +245,8 @@ class Factory(ModelSpec):
                 f"{where} returned {_describe(made)}. It should return "
                 "(model, loss, optimizer) or (model, loss, optimizer, batch)"
             )
-        return made[:3], made[3] if len(made) > 3 else None
+        batch = made[3] if len(made) > 3 else None
+        return made[:3], dict(batch) if isinstance(batch, Mapping) else batch
 
 
 class StepFile(ModelSpec):
@@ -309,6 +310,7 @@ def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: s
     from handheld.frontend.capture import Capture
     from handheld.frontend.closures import closure
     from handheld.frontend.entry import capture
+    from handheld.frontend.predict import record_prediction
 
     model, loss, optimizer = parts
     if len(examples) == 1:
@@ -319,8 +321,7 @@ def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: s
     for size, batch in examples.items():
         builder.train(fn, optimizer, batch, f"train@{size}")
         builder.evaluate(fn, batch, f"evaluate@{size}")
-        if isinstance(batch, (tuple, list)):
-            builder.evaluate(lambda b: (None, model(*b)), tuple(batch[:1]), f"predict@{size}")
+        record_prediction(builder, model, batch, loss is not None, 1, f"predict@{size}")
     return builder.step(name=name, frozen="accept")
 
 

@@ -25,7 +25,6 @@ ORDER = {
 #: Idioms that do not work yet.
 PENDING = frozenset(
     [
-        "dictionaries",
         "broadcast_loss",
         "scheduler_per_epoch",
         "warm_up",

@@ -185,7 +185,7 @@ def _input_names(spec: ModelSpec) -> tuple[str, ...] | None:
     if isinstance(spec, StepFile):
         graph = spec.loaded.graphs.get(next(iter(spec.sizes.values()), "train"))
         names = tuple(given.name for given in graph.inputs) if graph is not None else ()
-        return () if all(name.isdigit() for name in names) else names
+        return () if all(name.isdigit() or name == "batch" for name in names) else names
     example = spec.example(1)
     return None if example is None else tuple(example) if isinstance(example, Mapping) else ()
 

@@ -13,6 +13,7 @@ from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
 from handheld.run.data import DataSet, TextData
 from handheld.run.history import Epoch, History
+from handheld.run.metrics import Arrays
 from handheld.run.trainer import LossScale, Trainer
 
 
@@ -117,7 +118,8 @@ def _labels(dataset: DataSet) -> int:
     arrays = getattr(dataset.test, "arrays", ())
     if isinstance(dataset.test, TextData) or not arrays:
         return 0
-    return int((arrays[-1] >= 0).sum())
+    names = getattr(dataset.test, "names", ())
+    return int((Arrays(dict(zip(names or map(str, range(len(arrays))), arrays, strict=True))).labels >= 0).sum())
 
 
 def print_result(result: Trained, history: History, dataset: DataSet, checkpoint: Path | None) -> None:

@@ -98,6 +98,8 @@ class Capture:
         self._optimizers: dict[int, Optimizer] = {}
         #: How the first graph of each kind was recorded. `train` and `train@18` are of one kind.
         self.recipes: dict[str, Recipe] = {}
+        #: Why there is no prediction, or "".
+        self.no_predict = ""
         self._live: dict[str, LiveOptimizer] = {}
         self._heard = Heard()
 
@@ -168,6 +170,8 @@ class Capture:
         used = {s for g in self.graphs.values() for s in g.slots}
         keep = {n: s for n, s in self.state.slots.items() if n in used or s.role in ("parameter", "buffer", "control")}
         values = {n: self.state.values[n].reshape(s.shape) for n, s in keep.items()}
+        if self.no_predict:
+            meta["no_predict"] = self.no_predict
         step = Step(keep, values, self.graphs, {**origin(self.modules, keep), **meta})
         rest = {n: v for n, v in self.state.values.items() if n not in keep or keep[n].role == "constant"}
         step.unfused = Step(self.state.slots, rest, self._unfused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -100,23 +101,44 @@ def read_output(rec: Recorder, tensor: torch.Tensor) -> View:
 
 
 def closure(model: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: int) -> Closure:
-    """Returns `fn(batch) -> (loss, outputs)`. Without `loss`, the model returns it itself or has it as `.loss`."""
+    """Returns `fn(batch) -> (loss, outputs)`. Without `loss`, the model returns it itself or has it as `.loss`.
+
+    A dictionary goes to the model as keyword arguments. With `loss`, those that the model does not take go to the loss.
+    """
 
     def fn(batch: Any) -> Any:
         if isinstance(batch, Mapping):
-            output = model(**batch)
+            mine = batch if loss is None else keywords(model, batch)
+            targets = tuple(value for key, value in batch.items() if key not in mine)
+            output = model(**mine)
         elif isinstance(batch, torch.Tensor):
-            output = model(batch)
+            targets, output = (), model(batch)
         else:
-            output = model(*batch[:inputs])
+            targets, output = tuple(batch[inputs:]), model(*batch[:inputs])
         if loss is None:
-            value = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
-            return value, {k: v for k, v in output.items() if k != "loss"} if isinstance(output, Mapping) else None
-        targets = () if isinstance(batch, (Mapping, torch.Tensor)) else tuple(batch[inputs:])
+            return _own_loss(output)
         arguments.check_call(loss, targets, inputs)
         return loss(output, *targets), output
 
     return fn
+
+
+def keywords(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of the batch that the model takes as keyword arguments."""
+    parameters = inspect.signature(model.forward).parameters
+    anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {key: value for key, value in batch.items() if anything or key in parameters}
+
+
+def _own_loss(output: Any) -> tuple[Any, Any]:
+    """The loss and the other outputs of a model that computes its loss itself."""
+    if isinstance(output, torch.Tensor):
+        return output, None
+    if isinstance(output, Mapping):
+        return output.get("loss"), {key: value for key, value in output.items() if key != "loss"}
+    if isinstance(output, tuple) and output and not hasattr(output, "loss"):
+        return output[0], output[1:]
+    return getattr(output, "loss", None), None
 
 
 @contextmanager

@@ -33,7 +33,8 @@ def capture(
 
     The usual call passes an nn.Module as `model` and a function `loss(output, *targets)` that returns a scalar.
     The first `inputs` tensors of `batch` go to the model, the rest to the loss. A batch that is a dictionary goes
-    to the model as keyword arguments. Without `loss`, the model returns the loss itself or an object with `.loss`.
+    to the model as keyword arguments; with `loss`, those that the model does not take go to the loss. Without
+    `loss`, the model returns the loss itself or an object with `.loss`; the prediction then leaves out `labels`.
     Alternatively, `model` is a closure `fn(batch)` over `modules`, which returns `loss` or `(loss, outputs)`.
 
     Without `optimizer`, no training step is captured. With `evaluate=False`, only the training step is captured.
@@ -52,7 +53,9 @@ def capture(
     from handheld.frontend import arguments
     from handheld.frontend.capture import Capture
     from handheld.frontend.closures import closure
+    from handheld.frontend.predict import record_prediction
 
+    batch = dict(batch) if isinstance(batch, Mapping) else batch  # Such as a BatchEncoding of Hugging Face.
     arguments.check_model(model, modules)
     arguments.check_loss(loss)
     arguments.check_batch(batch, inputs)
@@ -64,6 +67,6 @@ def capture(
         builder.train(fn, optimizer, batch, clip_norm=clip_norm, clip_value=clip_value, accumulate=accumulate)
     if evaluate:
         builder.evaluate(fn, batch)
-        if module is not None and isinstance(batch, (tuple, list)):
-            builder.evaluate(lambda b: (None, module(*b)), tuple(batch[:inputs]), "predict")
+        if module is not None:
+            record_prediction(builder, module, batch, loss is not None, inputs)
     return builder.step(frozen=frozen, name=name or type(model).__name__)

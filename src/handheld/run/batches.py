@@ -90,7 +90,8 @@ class Indexed(ABC):
 class ArrayData(Indexed):
     """Arrays with one row per sample: `ArrayData(x, y, batch_size=64)`.
 
-    One dictionary of arrays makes batches that are dictionaries: `ArrayData({"input_ids": x, "labels": y}, ...)`.
+    Named arrays make batches that are dictionaries: `ArrayData({"input_ids": x, "labels": y}, batch_size=64)`, or
+    `ArrayData(input_ids=x, labels=y, batch_size=64)`.
     `augment` (`"flip,crop"`) changes the images of the first array at random, differently in each epoch. With `shift`,
     they are moved by up to that many pixels. `normalise` applies to the first array. `notes` say which types changed.
     """
@@ -106,7 +107,11 @@ class ArrayData(Indexed):
         normalise: Normalise | None = None,
         keep_short: bool = False,
         name: str = "the data",
+        **named: Any,
     ) -> None:
+        if arrays and named:
+            raise DataError(f"{name} has arrays with and without names. Try: names for all of them, or for none")
+        arrays = (named,) if named else arrays
         if not arrays:
             raise DataError(f"{name} holds no arrays. Try: ArrayData(x, y, batch_size=...)")
         #: The names of the arrays, if batches are dictionaries; else empty.

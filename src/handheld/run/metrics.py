@@ -32,8 +32,13 @@ class Arrays(Sequence[Array]):
         return len(self.named)
 
     @property
+    def label_name(self) -> str:
+        """The name of the labels: one of LABELS, or that of the last array."""
+        return next((name for name in LABELS if name in self.named), list(self.named)[-1])
+
+    @property
     def labels(self) -> Array:
-        return next((self.named[name] for name in LABELS if name in self.named), self[-1])
+        return self.named[self.label_name]
 
 
 #: From the outputs by name and the batch's arrays to a mean over the batch, or to its total and count.
@@ -79,8 +84,9 @@ def _labels(batch: Sequence[Array]) -> Array:
 
 def _is_input(labels: Array, batch: Arrays) -> bool:
     """Whether the labels are the tokens of another input, except for those that are ignored."""
-    others = [value for value in batch if value is not batch.labels and value.shape == labels.shape]
-    return any(np.array_equal(value[labels >= 0], labels[labels >= 0]) for value in others)
+    others = [value for name, value in batch.named.items() if name != batch.label_name]
+    kept = labels >= 0
+    return any(value.shape == labels.shape and np.array_equal(value[kept], labels[kept]) for value in others)
 
 
 class Means:

@@ -21,7 +21,7 @@ from handheld.run.batch import check_batch, fitting_graph
 from handheld.run.checkpoint import by_slot
 from handheld.run.loop import fit
 from handheld.run.pieces import run_pieces
-from handheld.run.sizes import add_sizes, own_graph
+from handheld.run.sizes import add_sizes, own_graph, sizes_of
 from handheld.step import named_state
 
 if TYPE_CHECKING:
@@ -205,6 +205,9 @@ class Trainer:
 
     def predict(self, *inputs: Any) -> Any:
         """The model's outputs for any number of samples in eval mode: one array, or a dict if there are several."""
+        if not sizes_of(self.plan.graphs, "predict"):
+            why = self.plan.step.meta.get("no_predict") or f"the plan has {', '.join(self.plan.graphs)}"
+            raise HandheldError(f"there is no graph for predictions: {why}. Try: trainer.evaluate(*batch)")
         outputs = run_pieces(self, "predict", inputs).outputs
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
