@@ -79,3 +79,13 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (tmp_path / "model.step").exists() and (tmp_path / "run.checkpoint").exists()
     assert space["made"].shape == (32, 8) and space["scores"].shape == (32, 3)
     assert len(space["history"].epochs) == 3
+
+
+def test_plan_profile_has_the_parameters_of_the_function_it_calls() -> None:
+    from handheld.plan.plan import Plan
+    from handheld.profile.run import profile
+
+    def plain(function: object) -> list[tuple[str, object]]:
+        return [(p.name, p.default) for p in inspect.signature(function).parameters.values()][1:]
+
+    assert plain(Plan.profile) == plain(profile)

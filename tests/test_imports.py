@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "handheld"
 #: from the bottom to the top; parts of one layer do not import each other
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "callers", "collector", "progress", "report", "module_paths", "units"),
-    ("device", "cache", "child", "live_optimizer"),
+    ("device", "cache", "child", "live_optimizer", "updates", "files"),
     ("sensors",),
     ("graph", "store"),
     ("step", "container", "passes", "analyse"),
@@ -39,7 +39,7 @@ NARROW: dict[str, set[str]] = {
     "sensors": {"errors", "child"},
     "store": {"errors", "device", "sensors"},
     "analyse": {"errors", "graph", "store"},
-    "export": {"errors", "store", "analyse", "step", "container"},
+    "export": {"errors", "files", "store", "analyse", "step", "container"},
     "frontend": {"errors", "callers", "progress", "module_paths", "live_optimizer", "graph", "step", "passes"},
     "suite": {"errors", "device", "graph", "step", "frontend"},
 }

@@ -15,7 +15,6 @@ import contextlib
 import json
 import math
 import os
-import secrets
 import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from handheld.errors import GraphError, HandheldError, StepFileError
+from handheld.files import replace_file
 from handheld.graph.decode import a_shape, an_int, an_object, fields, need, row, text, word
 
 Array = npt.NDArray[Any]
@@ -78,27 +78,6 @@ def write(
         kept = ". The previous file is unchanged" if target.exists() else ""
         raise failure(f"{path} ({size} bytes) could not be written: {reason}{kept}") from error
     return path
-
-
-def replace_file(target: Path, fill: Callable[[BinaryIO], None]) -> None:
-    """Write a file under a temporary name, then rename it."""
-    temporary = target.with_name(f".handheld-{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:  # Also after Ctrl-C, no temporary file is left.
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    with contextlib.suppress(OSError):  # So that the new name survives a power cut, on systems that can sync folders.
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _order(arrays: Mapping[str, Array]) -> list[str]:

@@ -9,6 +9,7 @@ import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from handheld.errors import BatchError, CaptureError, HandheldError, StepFileErr
 from handheld.run.batch import batch_sizes
 from handheld.run.data import DATA_SUFFIXES
 from handheld.step import Step
+from handheld.updates import UpdateOptions
 
 if TYPE_CHECKING:
     from handheld.frontend.trial import Decision
@@ -33,6 +35,7 @@ class ModelSpec(ABC):
     name: str
     default_batch: int
     folder: Path | None = None  # the folder of the user's code
+    update = UpdateOptions()
 
     @abstractmethod
     def example(self, size: int) -> Any:
@@ -138,9 +141,10 @@ class Suite(ModelSpec):
                 with contextlib.suppress(HandheldError):  # Not every family has the option.
                     workload = workload.with_options(**{option: classes})
         if not workload.single:
+            self.update.refuse(f"{self.name} has several updates per step, which its own code captures")
             return workload.step(sizes[0], seed)  # The family itself captures a step with several updates.
         examples = {n: resized(batch, n) if batch is not None else workload.batch(n, seed) for n in sizes}
-        return capture_sizes(workload.make(seed), examples, seed, self.name)
+        return capture_sizes(workload.make(seed), examples, seed, self.name, self.update)
 
 
 class Factory(ModelSpec):
@@ -167,7 +171,7 @@ class Factory(ModelSpec):
         parts = self.parts(seed)
         examples = {n: resized(batch, n) if batch is not None else self.need_example(n) for n in sizes}
         with standing_at(*self._place()):
-            return capture_sizes(parts, examples, seed, self.name)
+            return capture_sizes(parts, examples, seed, self.name, self.update)
 
     def _place(self) -> tuple[str, int]:
         """The file and line of the function, for warnings about code that only Handheld calls, such as F.mse_loss."""
@@ -277,6 +281,7 @@ class StepFile(ModelSpec):
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         for size in sizes:
             self._check_size(size)
+        self.update.refuse("a step file holds its updates as they were captured. Try: train the code of the model")
         return self.loaded
 
     def _check_size(self, size: int) -> None:
@@ -291,10 +296,12 @@ class StepFile(ModelSpec):
             )
 
 
-def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
+def capture_sizes(
+    parts: Parts, examples: Mapping[int, Any], seed: int, name: str, update: UpdateOptions | None = None
+) -> Step:
     """Capture the graphs train, evaluate and predict. For several batch sizes their names are `train@4` and so on."""
     try:
-        return _capture_sizes(parts, examples, seed, name)
+        return _capture_sizes(parts, examples, seed, name, asdict(update or UpdateOptions()))
     except (HandheldError, ImportError):
         raise
     except Exception as error:  # The user's forward or loss may raise anything.
@@ -306,7 +313,7 @@ def capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: st
         ) from error
 
 
-def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str) -> Step:
+def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str, update: dict[str, Any]) -> Step:
     from handheld.frontend.capture import Capture
     from handheld.frontend.closures import closure
     from handheld.frontend.entry import capture
@@ -315,11 +322,11 @@ def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: s
     model, loss, optimizer = parts
     if len(examples) == 1:
         return capture(
-            model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name, frozen="accept"
+            model, loss, optimizer, next(iter(examples.values())), seed=seed, name=name, frozen="accept", **update
         )  # Each command reports frozen values itself.
     builder, fn = Capture(model, seed), closure(model, loss, 1)
     for size, batch in examples.items():
-        builder.train(fn, optimizer, batch, f"train@{size}")
+        builder.train(fn, optimizer, batch, f"train@{size}", **update)
         builder.evaluate(fn, batch, f"evaluate@{size}")
         record_prediction(builder, model, batch, loss is not None, 1, f"predict@{size}")
     return builder.step(name=name, frozen="accept")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from handheld.cli.options import with_options
 from handheld.errors import DataError
 from handheld.resolve import ModelSpec, StepFile
 from handheld.run.augment import Augment, Normalise, Normalising
@@ -109,19 +109,8 @@ class DataOptions:
 
 
 def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `DataOptions.read`. It gets them as its last argument, `given`."""
-    own = inspect.signature(command, eval_str=True).parameters
-    added = inspect.signature(DataOptions.read, eval_str=True).parameters
-
-    @functools.wraps(command)
-    def run(**values: Any) -> None:
-        given = DataOptions.read(**{name: values.pop(name) for name in added})
-        command(**values, given=given)
-
-    shown = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own.values(), *added.values()) if p.name != "given"]
-    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # typer reads it
-    run.__annotations__ = {p.name: p.annotation for p in shown}
-    del run.__wrapped__  # typer would read its parameters instead
+    """Give a command the options of `DataOptions.read`. It gets them as its argument `given`."""
+    run = with_options(DataOptions.read, "given")(command)
     run.__doc__ = inspect.cleandoc(command.__doc__ or "").replace("DATA_FORMATS", FORMATS)
     return run
 

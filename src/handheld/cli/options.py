@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -59,3 +62,25 @@ def out_folder(folder: Path) -> Path:
     except OSError as error:
         raise HandheldError(f"--out {folder} cannot be created: {error.strerror}") from None
     return folder
+
+
+def with_options(read: Callable[..., object], name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that gives a command the options that are the parameters of `read`. The command gets the result of
+    `read` as its argument `name`."""
+    added = inspect.signature(read, eval_str=True).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            made = read(**{key: values.pop(key) for key in added})
+            command(**values, **{name: made})
+
+        shown = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own.values(), *added.values()) if p.name != name]
+        run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # typer reads it
+        run.__annotations__ = {p.name: p.annotation for p in shown}
+        del run.__wrapped__  # typer would read its parameters instead
+        return run
+
+    return decorate

@@ -25,6 +25,7 @@ from handheld.run.rates import Schedule
 from handheld.run.sizes import rows
 from handheld.step import Step, frozen_text
 from handheld.step import check_frozen as refuse_frozen
+from handheld.updates import UpdateOptions
 
 
 def capture(spec: ModelSpec, size: int, seed: int, dataset: DataSet, given: DataOptions) -> Step:
@@ -217,11 +218,19 @@ class Job:
 
 
 def prepare(
-    what: str, size: str | None, data: str, batch: int | None, seed: int, accept_frozen: bool, given: DataOptions
+    what: str,
+    size: str | None,
+    data: str,
+    batch: int | None,
+    seed: int,
+    accept_frozen: bool,
+    given: DataOptions,
+    update: UpdateOptions,
 ) -> Job:
     """Open the model and the data, capture the step and check that they fit together."""
     started = time.perf_counter()
     spec = open_model(what, size)
+    spec.update = update
     batch = batch or spec.default_batch
     dataset = load(data, batch, seed, spec, given)
     step = capture(spec, batch, seed, dataset, given)

@@ -20,6 +20,8 @@ from handheld.cli.prepare import Job, check_new, check_rates, check_writable, pr
 from handheld.cli.progress import Bar
 from handheld.cli.stages import stages
 from handheld.cli.trained import Trained, how_to_go_on, introduce, print_result
+from handheld.cli.training_options import PLAIN as PLAIN_TRAINING
+from handheld.cli.training_options import TrainingOptions, with_training_options
 from handheld.errors import CheckpointError, StepFileError
 from handheld.run import loop
 from handheld.run.checkpoint import read_checkpoint
@@ -79,6 +81,7 @@ FindNan = Annotated[
 ]
 
 
+@with_training_options
 @with_data_options
 def train(
     what: Spec,
@@ -102,6 +105,7 @@ def train(
     accept_frozen: AcceptFrozen = False,
     json: Json = False,
     given: DataOptions = PLAIN,
+    training: TrainingOptions = PLAIN_TRAINING,
 ) -> None:
     """Train a model and print its test accuracy.
 
@@ -117,7 +121,8 @@ def train(
     handheld train mine.py:make --data photos/ --epochs 5 --lr 0.01
     handheld train mine.py:make --data photos/ --augment flip,crop --normalise
     handheld train model.step --data photos/ --checkpoint run.checkpoint
-    handheld train resnet18 --data photos/ --precision half
+    handheld train mine.py:make --data photos/ --patience 5 --best accuracy --keep-best
+    handheld train resnet18 --data photos/ --precision half --accumulate 4 --clip-norm 1
     """
     started = time.perf_counter()
     files = _Files(checkpoint, every, resume, export)
@@ -126,12 +131,12 @@ def train(
     limits = _Limits(battery_floor, thermal_limit, find_nan)
     Guards(battery_floor, thermal_limit)  # A missing sensor is reported before the capture.
     with stages(json):
-        job = prepare(what, size, data, batch, seed, accept_frozen, given)
+        job = prepare(what, size, data, batch, seed, accept_frozen, given, training.update)
         files.check_epochs(epochs, job)
         started_trainer = job.step.plan(on, graphs=job.graphs, precision=precision).start()
     with started_trainer as trainer:
         rates = schedule_of(schedule, lr, trainer.rates("train"), epochs)
-        history = _fit(trainer, job, files, limits, epochs, rates, quiet=json)
+        history = _fit(trainer, job, files, limits, training, epochs, rates, quiet=json)
         result = Trained.of(job, trainer, history, time.perf_counter() - started)
     _conclude(result, history, job, files, json)
 
@@ -178,7 +183,14 @@ class _Limits:
 
 
 def _fit(
-    trainer: Trainer, job: Job, files: _Files, limits: _Limits, epochs: int, rates: Schedules, quiet: bool
+    trainer: Trainer,
+    job: Job,
+    files: _Files,
+    limits: _Limits,
+    training: TrainingOptions,
+    epochs: int,
+    rates: Schedules,
+    quiet: bool,
 ) -> History:
     own = trainer.rates("train")
     for note in job.notes:
@@ -200,6 +212,9 @@ def _fit(
             stop_on_nan=trainer.plan.device != "null",
             find_nan=limits.find_nan,
             rate=rates,
+            patience=training.patience,
+            best=training.best,
+            keep_best=training.keep_best,
         )
     for group, rate in enumerate(own):  # The next training must start from the optimizer's own rates.
         trainer.set_rate(rate, group, "train")

@@ -34,6 +34,11 @@ def _work(graph: GraphPlan) -> str:
     return output.count(graph.launches, "launch") if graph.launches else output.count(len(graph.graph.nodes), "op")
 
 
+def _accumulated(graph: GraphPlan) -> str:
+    count = graph.graph.notes.get("accumulate", 1)
+    return f", one update per {count} batches" if count > 1 else ""
+
+
 def introduce(job: Job, trainer: Trainer) -> None:
     plan, dataset = trainer.plan, job.dataset
     graph = plan.graphs[_train_graph(plan, job.batch)]
@@ -42,7 +47,7 @@ def introduce(job: Job, trainer: Trainer) -> None:
     output.out.print(
         output.grid(
             [
-                ("model", f"{job.name}, {parameters:,} parameters, batch {job.batch}"),
+                ("model", f"{job.name}, {parameters:,} parameters, batch {job.batch}{_accumulated(graph)}"),
                 ("data", f"{dataset.name}: {_samples(dataset.train)} to train, {held}"),
                 ("device", f"{device_name(trainer)} ({plan.caps.kind}, {plan.caps.compute_units} units)"),
                 (
@@ -75,6 +80,10 @@ class Trained:
     test: dict[str, float]
     dropped_per_epoch: int
     stopped: str
+    #: The number of the best epoch (0: nobody asked), the metric that says so, and the epoch whose state was kept.
+    best_epoch: int
+    best_by: str
+    kept_epoch: int
     epochs: list[Epoch]
     seconds: float
     exported: str = ""
@@ -98,6 +107,9 @@ class Trained:
             test=dict(history.test),
             dropped_per_epoch=history.last.dropped if history.last else job.dataset.train.dropped,
             stopped=history.stopped,
+            best_epoch=history.best_epoch,
+            best_by=history.best_by,
+            kept_epoch=history.kept_epoch,
             epochs=history.epochs,
             seconds=seconds,
         )
@@ -130,6 +142,9 @@ def print_result(result: Trained, history: History, dataset: DataSet, checkpoint
         of = f"  ({round(test['accuracy'] * count)} of {count})" if count else ""
         rows.append(("test accuracy", f"[bold green]{test['accuracy']:.2%}[/]{of}"))
     rows += [(f"test {name}", output.number(value)) for name, value in test.items() if name != "accuracy"]
+    if history.best is not None:
+        kept = "; the result is its state" if result.kept_epoch else "; the result is the last state"
+        rows.append(("best", f"epoch {result.best_epoch} of {len(result.epochs)} by {result.best_by}{kept}"))
     rows += [
         ("device", f"{result.device}"),
         (
@@ -154,7 +169,8 @@ def print_result(result: Trained, history: History, dataset: DataSet, checkpoint
     output.out.print()
     output.out.print(output.grid(rows))
     if history.stopped:
-        output.warn(f"{history.stopped}. {how_to_go_on(checkpoint)}" if checkpoint else history.stopped)
+        further = checkpoint and not history.early  # Without more patience, a resumed run would stop again.
+        output.warn(f"{history.stopped}. {how_to_go_on(checkpoint)}" if further else history.stopped)
 
 
 def how_to_go_on(checkpoint: Path | None) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from handheld import container
 from handheld.errors import HandheldError, StepFileError
+from handheld.files import replace_file
 from handheld.step import Step
 
 
@@ -48,7 +49,7 @@ def write_pt(state: State, path: Path) -> Path:
         torch.save(tensors, file)
 
     try:
-        container.replace_file(path, fill)
+        replace_file(path, fill)
     except OSError as error:
         raise HandheldError(f"{path} cannot be written: {error.strerror or error}. Try: another --out") from None
     return path

@@ -5,8 +5,9 @@ It holds the launches and transfers in order, and the place of every tensor in m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,13 @@ from handheld.plan.memory import Place, SlotCopy, WorkspaceKey
 from handheld.plan.precision import table_slots
 
 if TYPE_CHECKING:
+    from handheld.analyse.estimate import Estimate
     from handheld.analyse.run import Run
+    from handheld.backends.opencl.submit import Submitter
+    from handheld.profile.run import Batch, Progress
+    from handheld.profile.sampling import Sensors
     from handheld.run.trainer import Trainer
+    from handheld.sensors.base import Where
     from handheld.step import Step
 
 
@@ -98,8 +104,23 @@ class Plan:
 
         return plan_again(self, device, **changed)
 
-    def start(self, **options: Any) -> Trainer:
+    def start(
+        self,
+        *,
+        profiling: bool = False,
+        build_threads: int | None = None,
+        submitter: Submitter | None = None,
+        float64: bool = False,
+        **options: Any,
+    ) -> Trainer:
         """Opens the device, builds the kernels and uploads the state.
+
+        - `profiling` (OpenCL): the device keeps the times of every command, also outside a recording.
+        - `build_threads` (OpenCL): how many programs are built at the same time; default: the number of processors.
+        - `submitter` (OpenCL): how launches reach the device (backends/opencl/submit.py).
+        - `float64` (reference): computes in double precision.
+
+        An option that the device's backend does not have is an error.
 
         If the driver rejects a kernel, the plan is made again with other variants, and a warning says so: first
         without tuning, then with the variants of a GPU on a CPU or the other way round.
@@ -108,13 +129,55 @@ class Plan:
         """
         from handheld.run.planning import start_plan
 
-        return start_plan(self, **options)
+        given = {"profiling": profiling, "build_threads": build_threads, "submitter": submitter, "float64": float64}
+        return start_plan(self, **{k: v for k, v in given.items() if v is not None and v is not False}, **options)
 
-    def profile(self, batches: Any, path: Any, **options: Any) -> Run:
-        """Runs steps and measures them. See `handheld.profile.run.profile`."""
+    def profile(
+        self,
+        batches: Batch | Iterable[Batch] | Mapping[str, Any],
+        path: str | Path,
+        *,
+        steps: int = 50,
+        seconds: float | None = None,
+        graph: str | Sequence[str] | None = None,
+        wait: int = 0,
+        warmup: int = 2,
+        active: int | None = None,
+        sensors: Sensors = True,
+        where: Where | None = None,
+        energy: bool = False,
+        energy_s: float | None = None,
+        estimate: Estimate | None = None,
+        idle_s: float = 1.0,
+        progress: Progress | None = None,
+        code: Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Runs steps of a copy of the state, measures them, writes the run file `path` and opens it.
+
+        `handheld.profile.run.profile` describes the parameters."""
         from handheld.profile.run import profile
 
-        return profile(self, batches, path, **options)
+        return profile(
+            self,
+            batches,
+            path,
+            steps=steps,
+            seconds=seconds,
+            graph=graph,
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            sensors=sensors,
+            where=where,
+            energy=energy,
+            energy_s=energy_s,
+            estimate=estimate,
+            idle_s=idle_s,
+            progress=progress,
+            code=code,
+            settings=settings,
+        )
 
     def explain(self, graph: str | None = None, width: int = 80) -> str:
         """Describes the schedule, the memory, each kernel and why it was chosen, for one graph or all."""

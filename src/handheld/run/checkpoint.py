@@ -16,6 +16,7 @@ import numpy as np
 from handheld import package
 from handheld.errors import CheckpointError
 from handheld.graph.graph import Slot
+from handheld.passes.scale import ACCUMULATED
 from handheld.run.batches import Data
 from handheld.run.history import History
 from handheld.run.stopping import Kept
@@ -23,6 +24,8 @@ from handheld.step import Step
 
 #: What the names of the best epoch's values begin with, beside those of the current state.
 BEST = "handheld.best/"
+#: What the names of an optimizer's state begin with.
+_OPTIMIZER = ("optimizer.", "optimizer_", ACCUMULATED)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Checkpoint:
     best: Kept | None = None
     #: The samples of the unfinished epoch that were left out.
     dropped: int = 0
+    #: How many batches one update used; 0 in a file that does not hold it.
+    accumulate: int = 0
 
 
 def write_checkpoint(
@@ -83,16 +88,14 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
         facts, history = dict(meta["data"]), History.from_json(meta["history"])
         epochs, device = int(meta.get("epochs", 0)), str(meta.get("device", ""))
         best = _best(state, meta)
+        accumulate = int(meta.get("accumulate", 0))
         dropped = int(meta.get("dropped", 0))
     except (KeyError, TypeError, ValueError):
         raise CheckpointError(
             f"{path} is not a checkpoint of a training loop: a part of it is missing or malformed"
         ) from None
-    try:
-        for values in (state,) if best is None else (state, best.state):
-            by_slot(values, slots)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path} belongs to another model: {error}") from None
+    for values in (state,) if best is None else (state, best.state):
+        _check_fits(path, values, slots)
     for name, value in data_facts(data).items():
         if facts.get(name, value) != value:
             what = f"was written with {name} {facts[name]} of the data; now it is {value}, so the batches would differ"
@@ -105,7 +108,18 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
                 f"{path} {what}. Try: to continue with other data, --export a step file and train that"
             )
     return Checkpoint(
-        state, epoch, position, micro, partial, history, epochs, device, meta.get("scheduler"), best, dropped
+        state,
+        epoch,
+        position,
+        micro,
+        partial,
+        history,
+        epochs,
+        device,
+        meta.get("scheduler"),
+        best,
+        dropped,
+        accumulate,
     )
 
 
@@ -115,6 +129,29 @@ def checkpoint_origin(step: Step) -> dict[str, object]:
         **{k: step.meta[k] for k in ("name", "data", "absent") if k in step.meta},
         "model": tuple(step.model_names()),
     }
+
+
+def _check_fits(path: Path, state: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
+    """Raise CheckpointError if the state is that of another model, or of another optimizer for the same model."""
+    model = {name: value for name, value in state.items() if not name.startswith(_OPTIMIZER)}
+    problem = next((f"it has no value for {s.name}" for s in slots.values() if _lacks(state, s)), "")
+    try:
+        by_slot(state, slots)
+    except CheckpointError as error:
+        problem = str(error)
+        try:
+            by_slot(model, slots)
+        except CheckpointError:
+            raise CheckpointError(f"{path} belongs to another model: {problem}") from None
+    if problem:
+        raise CheckpointError(
+            f"{path} was written with another optimizer, or with another accumulate: {problem}. "
+            "Try: the optimizer and --accumulate (accumulate=) of that training"
+        )
+
+
+def _lacks(state: Mapping[str, np.ndarray], slot: Slot) -> bool:
+    return slot.role == "optimizer" and not any(name in state for name in slot.names)
 
 
 def data_facts(data: Data) -> dict[str, int | str]:

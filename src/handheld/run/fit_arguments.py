@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from handheld.errors import CheckpointError, DataError, HandheldError
+from handheld.files import remove_stale
 from handheld.run.batch import batch_sizes
 from handheld.run.batches import Data, IterableData
 
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def writable(path: Path) -> Path:
-    """The path, or CheckpointError if it cannot be written."""
+    """The path, or CheckpointError if it cannot be written. Removes what a killed run left of it."""
     if path.is_dir() or not path.absolute().parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise CheckpointError(f"{path} cannot be written: {why}")
+    remove_stale(path)
     return path
 
 
@@ -36,6 +38,11 @@ def check_graphs(trainer: Trainer) -> None:
             f"fit runs the graph 'train', but this plan has {', '.join(graphs)}. "
             "Try: run each update by name, trainer.run(name, *batch)"
         )
+
+
+def batches_per_update(trainer: Trainer) -> int:
+    graphs = (plan.graph for name, plan in trainer.plan.graphs.items() if name.partition("@")[0] == "train")
+    return max((int(graph.notes.get("accumulate", 1)) for graph in graphs), default=1)
 
 
 def check_calls(callbacks: object, metrics: object) -> None:

@@ -18,7 +18,7 @@ from handheld.errors import BatchError, CheckpointError, NonFiniteGradient, NonF
 from handheld.run.batches import Batch, Data, rows_in
 from handheld.run.checkpoint import Checkpoint, checkpoint_origin, data_facts, read_checkpoint, write_checkpoint
 from handheld.run.evaluate import evaluate
-from handheld.run.fit_arguments import as_data, check_calls, check_counts, check_graphs, writable
+from handheld.run.fit_arguments import as_data, batches_per_update, check_calls, check_counts, check_graphs, writable
 from handheld.run.guards import Guards
 from handheld.run.history import Epoch, History
 from handheld.run.interrupt import Interrupt, Interrupted
@@ -300,6 +300,7 @@ class _Loop:
             "micro": self.trainer.micro,
             "epochs": self.epochs,
             "device": self.trainer.plan.caps.name,
+            "accumulate": batches_per_update(self.trainer),
             "data": data_facts(self.data),
             "step": checkpoint_origin(self.trainer.plan.step),
             "history": self.history.to_json(),
@@ -337,6 +338,9 @@ class _Loop:
         """The settings that differ from those of the checkpoint; the user may want each of them."""
         if saved.epochs not in (0, self.epochs):
             yield f"epochs were {saved.epochs} and are {self.epochs}"
+        count = batches_per_update(self.trainer)
+        if saved.accumulate not in (0, count):
+            yield f"one update used {saved.accumulate} batches and uses {count}"
         device = self.trainer.plan.caps.name
         if saved.device not in ("", device):
             yield f"the device was {saved.device} and is {device}, so the last bits will differ"

@@ -11,6 +11,7 @@ import numpy as np
 from handheld.errors import HandheldError
 from handheld.live_optimizer import LiveOptimizer
 from handheld.run.checkpoint import Checkpoint
+from handheld.run.fit_arguments import batches_per_update
 from handheld.run.history import Epoch
 from handheld.run.schedulers import Stepper, TorchScheduler
 from handheld.run.stopping import Goal
@@ -96,8 +97,7 @@ class Rates:
     def check_length(self, epochs: int, position: int) -> None:
         """Check that a scheduler of fixed length lasts for the epochs to come, the first from this position."""
         if self.stepper is not None:
-            train = [plan.graph for name, plan in self.trainer.plan.graphs.items() if name.partition("@")[0] == "train"]
-            every = max((int(graph.notes.get("accumulate", 1)) for graph in train), default=1)
+            every = batches_per_update(self.trainer)
             left = None if self.batches is None else epochs * self.batches - position + self.trainer.micro
             self.stepper.check_length(None if left is None else left // every, epochs)
 

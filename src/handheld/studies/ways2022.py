@@ -131,7 +131,8 @@ class Planned(Way):
         self.plan: Plan = plan_step(step.copy(), device, graphs=["train"], naive=naive)
         self.graph: Graph = self.plan.graphs["train"].graph
         self.batch = check_batch(self.graph, tuple(batch))
-        self.trainer = self.plan.start(**({"kept": kept} if kept else {}))
+        options: dict[str, Any] = {"kept": kept} if kept else {}
+        self.trainer = self.plan.start(**options)
         self.session = self.trainer.session
 
     def run(self, steps: int) -> None:
