@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from handheld import container
 from handheld.errors import DataError, HandheldError
+from handheld.files import replace_file
 from handheld.graph.graph import Graph
 from handheld.run.batches import Array
 from handheld.run.dataset import DataFacts
@@ -90,7 +90,7 @@ class Predictions:
             file.write(content)
 
         try:
-            container.replace_file(path, fill)
+            replace_file(path, fill)
         except OSError as error:
             raise HandheldError(f"{path} cannot be written: {error.strerror or error}. Try: another --out") from None
         return path
