@@ -121,8 +121,8 @@ def train(
     handheld train mine.py:make --data photos/ --epochs 5 --lr 0.01
     handheld train mine.py:make --data photos/ --augment flip,crop --normalise
     handheld train model.step --data photos/ --checkpoint run.checkpoint
-    handheld train mine.py:make --data photos/ --patience 5 --best accuracy --keep-best
-    handheld train resnet18 --data photos/ --precision half --accumulate 4 --clip-norm 1
+    handheld train mine.py:make --data photos/ --patience 5 --keep-best
+    handheld train resnet18 --data photos/ --precision half --clip-norm 1
     """
     started = time.perf_counter()
     files = _Files(checkpoint, every, resume, export)
