@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from handheld.backends.opencl.submit import Submitter
     from handheld.profile.run import Batch, Progress
     from handheld.profile.sampling import Sensors
+    from handheld.progress import Progress as Building
     from handheld.run.trainer import Trainer
     from handheld.sensors.base import Where
     from handheld.step import Step
@@ -111,6 +112,7 @@ class Plan:
         build_threads: int | None = None,
         submitter: Submitter | None = None,
         float64: bool = False,
+        progress: Building | None = None,
         **options: Any,
     ) -> Trainer:
         """Opens the device, builds the kernels and uploads the state.
@@ -130,7 +132,9 @@ class Plan:
         from handheld.run.planning import start_plan
 
         given = {"profiling": profiling, "build_threads": build_threads, "submitter": submitter, "float64": float64}
-        return start_plan(self, **{k: v for k, v in given.items() if v is not None and v is not False}, **options)
+        return start_plan(
+            self, **{k: v for k, v in given.items() if v is not None and v is not False}, progress=progress, **options
+        )
 
     def profile(
         self,
