@@ -26,15 +26,22 @@ class _Reading:
 
 
 class Load:
-    """The load of other processes since this object was made, or since the last `lap`."""
+    """The load of other processes since this object was made, or since the last `lap`.
+
+    Both are None if the system does not report it, or if too little time has passed.
+    """
 
     def __init__(self) -> None:
-        self._last = _read()
+        self._first = self._last = _read()
 
     def lap(self) -> Others | None:
-        """The load since the last lap, or None if the system does not report it or too little time has passed."""
-        before, now = self._last, _read()
-        self._last = now
+        before, self._last = self._last, _read()
+        return self._between(before, self._last)
+
+    def so_far(self) -> Others | None:
+        return self._between(self._first, _read())
+
+    def _between(self, before: _Reading | None, now: _Reading | None) -> Others | None:
         if before is None or now is None or now.at - before.at < LEAST_S:
             return None
         seconds, count = now.at - before.at, os.cpu_count() or 1

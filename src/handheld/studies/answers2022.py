@@ -2,28 +2,29 @@
 
 A transfer of b bytes is modelled as latency + b / bandwidth. Both are fitted to transfers of many sizes by
 relative error, so that 4 bytes count as much as 4 MiB. The error of the fit is reported too, because no
-driver follows a line exactly.
+driver follows a line exactly. What noise could have made is no answer: evidence2022 decides that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from handheld.studies import paper2022 as paper
 from handheld.studies.derived2022 import (
     DIRECTIONS,
     POOR_FIT,
-    best_cpu,
+    against_cpu,
     crossover,
     fits,
     on_cpu,
     parts,
     peaks,
-    resident_parts,
     seconds,
     shares,
 )
+from handheld.studies.evidence2022 import Ratio, busy, ratio
 from handheld.studies.ways2022 import APART, NAIVE, OPTIMISED, PER_OP, REFERENCE
 
 Row = dict[str, Any]
@@ -64,37 +65,42 @@ def _name(result: Row) -> str:
 def _wins(result: Row) -> Row | None:
     cross = crossover(result, OPTIMISED)
     models = {
-        name: (cpu[1] / own)
+        name: found
         for name, row in result["models"].items()
-        if (cpu := best_cpu(row["ways"])) and (own := seconds(row["ways"].get(OPTIMISED), "step"))
+        if (found := against_cpu(result, row["ways"], OPTIMISED)) is not None
     }
     if not cross["widths"] and not models:
         return None
     texts = [_from_width(cross, f"{_name(result)} trains faster than the CPU")]
     if models:
-        texts.append(
-            "Of the study's models: "
-            + ", ".join(f"{name.upper()} {_times(ratio)}" for name, ratio in models.items())
-            + "."
-        )
-    won = cross["from_width"] is not None or any(r > 1 for r in models.values())
+        texts.append("Of the study's models: " + "; ".join(_told(name, found) for name, found in models.items()) + ".")
+    verdicts = [found.above(1.0) for found in (*models.values(), *cross["ratios"].values())]
+    won = cross["from_width"] is not None or any(found.above(1.0) for found in models.values())
     return {
         "question": f"Does {_name(result)} win, with everything on the device?",
         "answer": _sentence(" ".join(texts)),
-        "kind": "good" if won else "bad",
+        "kind": "good" if won else "bad" if False in verdicts else "note",
         "from_width": cross["from_width"],
-        "models": models,
+        "models": {name: found.value for name, found in models.items()},
+        "told": {name: found.above(1.0) is not None for name, found in models.items()},
     }
+
+
+def _told(name: str, found: Ratio) -> str:
+    if found.above(1.0) is None:
+        return f"{name.upper()} cannot be told here ({found.why})"
+    return f"{name.upper()} {_times(found.value)}"
 
 
 def _wins_apart(result: Row) -> Row | None:
     cross = crossover(result, OPTIMISED + PER_OP)
     if not cross["widths"]:
         return None
+    slower = any(found.above(1.0) is False for found in cross["ratios"].values())
     return {
         "question": "And if the tensors of every op are moved, as in the study?",
         "answer": _sentence(_from_width(cross, f"{_name(result)} would train faster than the CPU")),
-        "kind": "bad" if cross["from_width"] is None else "note",
+        "kind": "bad" if cross["from_width"] is None and slower else "note",
         "from_width": cross["from_width"],
     }
 
@@ -104,14 +110,18 @@ def _from_width(cross: Row, what: str) -> str:
     if not cross["widths"]:
         return "no sweep of widths was measured."
     widest = max(cross["widths"])
+    last: Ratio = cross["ratios"][widest]
     if cross["from_width"] is None:
-        return f"no: up to a width of {widest:,} the CPU is faster ({_times(cross['widths'][widest])} at {widest:,})."
+        if last.above(1.0) is None:
+            return f"this cannot be told here: {last.why}."
+        untold = [width for width, found in cross["ratios"].items() if found.above(1.0) is not False]
+        reach = "at" if untold else "up to"
+        return f"no: {reach} a width of {widest:,} the CPU is faster ({_times(last.value)} at {widest:,})."
     if cross["from_width"] == min(cross["widths"]):
         return (
-            f"yes: {what} at every width tried, from {cross['from_width']:,} up "
-            f"({_times(cross['widths'][widest])} at {widest:,})."
+            f"yes: {what} at every width tried, from {cross['from_width']:,} up ({_times(last.value)} at {widest:,})."
         )
-    return f"{what} from a width of {cross['from_width']:,} up ({_times(cross['widths'][widest])} at {widest:,})."
+    return f"{what} from a width of {cross['from_width']:,} up ({_times(last.value)} at {widest:,})."
 
 
 def _sentence(text: str) -> str:
@@ -128,27 +138,46 @@ def _share(result: Row) -> Row | None:
     stay = [row["resident"] for row in by_model.values() if row["resident"] is not None]
     if not apart or not stay:
         return None
-    met = max(stay) <= paper.GOAL_SHARE
+    verdict, why = _goal(result)
     wide = _small_from(result)
-    rest = "" if met or wide is None else f"; it is met from a width of {wide:,} up"
+    rest = "" if verdict is not False or wide is None else f"; it is met from a width of {wide:,} up"
+    told = {True: "met", False: f"not met by every model{rest}", None: f"whether it is met cannot be told here ({why})"}
     return {
         "question": "How much of a step do transfers take?",
         "answer": f"{_range(apart)} if the tensors of every op are moved (paper: "
         f"{paper.TRANSFER_SHARE:.0%}), and {_range(stay)} if they stay on the "
         f"device. The goal there is at most {paper.GOAL_SHARE:.0%}: "
-        f"{'met' if met else f'not met by every model{rest}'}.",
-        "kind": "good" if met else "bad",
+        f"{told[verdict]}.",
+        "kind": {True: "good", False: "bad", None: "note"}[verdict],
         "per_op": apart,
         "resident": stay,
     }
+
+
+def _goal(result: Row) -> tuple[bool | None, str]:
+    """Whether the share of transfers is at most the goal in every model; None and the reason if it cannot be told."""
+    found = [
+        ratio(result, times["transfers"], times["step"])
+        for row in result["models"].values()
+        if OPTIMISED in row["ways"] and "transfers" in (times := row["ways"][OPTIMISED]["times"])
+    ]
+    above = [one.above(paper.GOAL_SHARE) for one in found]
+    if True in above:
+        return False, ""
+    if None in above:
+        return None, found[above.index(None)].why
+    return True, ""
 
 
 def _small_from(result: Row) -> int | None:
     """The smallest width from which transfers stay below the goal."""
     first = None
     for row in reversed(result["sweep"]):
-        stay = resident_parts(row["ways"][OPTIMISED]) if OPTIMISED in row["ways"] else None
-        if stay is None or stay["share"] > paper.GOAL_SHARE:
+        times = row["ways"][OPTIMISED]["times"] if OPTIMISED in row["ways"] else {}
+        if (
+            "transfers" not in times
+            or ratio(result, times["transfers"], times["step"]).above(paper.GOAL_SHARE) is not False
+        ):
             break
         first = row["width"]
     return first
@@ -179,10 +208,12 @@ def _cost(result: Row) -> Row | None:
         if max(latency.values()) < 0.5
         else "latency for small models, bandwidth for large ones"
     )
-    texts = [
-        f"{word}: {_range(list(latency.values()))} of the transfer time is a fixed "
-        "cost that does not depend on the number of bytes."
-    ]
+    poor = any(line and line["rms_error"] > POOR_FIT for line in lines.values())
+    share = (
+        f"{_range(list(latency.values()))} of the transfer time is a fixed cost that does not depend on the number of"
+    )
+    why = busy(result) or ("the line fits poorly" if poor else "")
+    texts = [f"this cannot be told here ({why}). By the fit, {share} bytes." if why else f"{word}: {share} bytes."]
     for name, line in lines.items():
         if line:
             texts.append(
@@ -198,9 +229,6 @@ def _cost(result: Row) -> Row | None:
         texts.append(f"A launch takes, with waiting for it, {_si(launch['median'], 's')}.")
     explained = [cut["predicted"] / cut["transfers"] for cut in rows.values()]
     texts.append(f"These figures explain {_range(explained)} of the time that the transfers of a step take.")
-    poor = any(line and line["rms_error"] > POOR_FIT for line in lines.values())
-    if poor:
-        texts.append("The line fits poorly, so the split between the two is rough.")
     return {
         "question": "Is the cost latency or bandwidth?",
         "answer": _sentence(" ".join(texts)),
@@ -221,16 +249,31 @@ def _kernels(result: Row) -> Row | None:
     if NAIVE not in best or OPTIMISED not in best:
         return None
     gain = best[OPTIMISED][0] / best[NAIVE][0]
+    naive, own = (_products(result, way, best[way][1]) for way in (NAIVE, OPTIMISED))
+    better = ratio(result, naive, own)
+    # Both peaks may be at different widths, so the interval of the times is moved to the gain.
+    better = replace(better, value=gain, low=better.low * gain / better.value, high=better.high * gain / better.value)
+    verdict = better.above(1.0)
+    worth = (
+        f"{gain:.1f} times as fast" if verdict is not None else f"which is faster cannot be told here ({better.why})"
+    )
     cpu = f"; PyTorch on the CPU {best[REFERENCE][0]:.3g} GFLOP/s" if REFERENCE in best else ""
     theirs = [b / a for a, b in zip(paper.GFLOPS[paper.STOCK], paper.GFLOPS[paper.GPU], strict=True)]
     return {
         "question": "What are better kernels worth?",
         "answer": f"Matrix products at their best: naive {best[NAIVE][0]:.3g} GFLOP/s, "
-        f"optimised {best[OPTIMISED][0]:.3g} GFLOP/s, {gain:.1f} times as fast "
+        f"optimised {best[OPTIMISED][0]:.3g} GFLOP/s, {worth} "
         f"(paper: {min(theirs):.1f} to {max(theirs):.1f} times){cpu}.",
-        "kind": "good" if gain > 1 else "bad",
+        "kind": {True: "good", False: "bad", None: "note"}[verdict],
         "gain": gain,
     }
+
+
+def _products(result: Row, way: str, width: int) -> Row:
+    """The times of the matrix products of a way at a width."""
+    row = next(row for row in result["sweep"] if row["width"] == width)
+    times: Row = row["ways"][way]["times"]["products"]
+    return times
 
 
 def _layers(result: Row) -> Row | None:
@@ -242,10 +285,12 @@ def _layers(result: Row) -> Row | None:
     theirs = paper.BACKWARD_US
     bytes_ratio = [b / a for a, b in zip(theirs["m1"][paper.GPU], theirs["m3"][paper.GPU], strict=True)]
     layer_ratio = [b / a for a, b in zip(theirs["m1"][paper.GPU], theirs["m2"][paper.GPU], strict=True)]
-    follows = m2 / m1 > m3 / m1
+    rows = {name: result["models"][name]["ways"][APART[1]]["times"]["backward"] for name in ("m2", "m3")}
+    found = ratio(result, rows["m2"], rows["m3"])
+    first = {True: "The layers", False: "The bytes", None: f"This cannot be told here ({found.why})"}[found.above(1.0)]
     return {
         "question": "Does the time follow the layers or the bytes?",
-        "answer": f"{'The layers' if follows else 'The bytes'}, in the per-op placement: three "
+        "answer": f"{first}, in the per-op placement: three "
         f"times the layers (M2) take {m2 / m1:.1f} times as long backward as M1, 256 "
         f"times the weights (M3) {m3 / m1:.1f} times. In the paper: "
         f"{min(layer_ratio):.1f} to {max(layer_ratio):.1f} and "

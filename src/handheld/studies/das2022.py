@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -27,6 +26,7 @@ from handheld.backends.opencl.devices import find
 from handheld.backends.opencl.programs import Kept
 from handheld.device import canonical
 from handheld.errors import OutOfMemory, StudyError
+from handheld.measure.load import Load
 from handheld.measure.transfers import SECONDS, SIZES, launch_times, transfer_times
 from handheld.profile.facts import code_state, machine, versions
 from handheld.studies.ways2022 import APART, RECORDED, WAYS, Resident, Way, check_equal, open_way
@@ -43,7 +43,6 @@ ROUNDS = 10
 CHECKED = 3  # After this many steps the ways are compared. These steps are also the warm-up.
 #: Limits per way: a slow one runs fewer steps per round, and fewer rounds if one step takes that long.
 ROUND_SECONDS, WAY_SECONDS, LEAST_ROUNDS = 0.3, 3.0, 2
-LOADED = 0.5  # More processes per core than this, before the study begins, mean a busy machine.
 TOO_SLOW = 1.0  # Seconds per step. A slower way is not tried with wider layers.
 
 Row = dict[str, Any]
@@ -66,7 +65,7 @@ def begin(settings: Settings) -> Row:
         raise StudyError(
             f"the study compares OpenCL with the CPU, but {settings.device} is not an OpenCL device. Try: --on opencl"
         )
-    device, (busy, cores) = find(settings.device), _load()
+    device = find(settings.device)
     return {
         "handheld": FORMAT,
         "version": VERSION,
@@ -85,12 +84,8 @@ def begin(settings: Settings) -> Row:
         "sweep": [],
         "transfers": {},
         "launches": {},
-        "notes": []
-        if busy < LOADED * cores
-        else [
-            f"the machine was busy with other work when the study began (load {busy:.1f} on "
-            f"{cores} cores): times are too long, most of all those of the CPU"
-        ],
+        "others": None,
+        "notes": [],
     }
 
 
@@ -99,7 +94,7 @@ def measure(settings: Settings, result: Row, path: Path, tell: Tell = lambda wha
 
     After an interruption, the result holds everything that was measured until then.
     """
-    kept = Kept(settings.device)
+    kept, load = Kept(settings.device), Load()
     jobs: list[tuple[str, Callable[[], None]]] = [
         ("transfers", partial(_transfers, settings, result)),
         *((name.upper(), partial(_model, name, settings, kept, result)) for name in settings.models),
@@ -108,6 +103,8 @@ def measure(settings: Settings, result: Row, path: Path, tell: Tell = lambda wha
     for place, (what, job) in enumerate(jobs):
         tell(what, place / len(jobs))
         job()
+        others = load.so_far()
+        result["others"] = others.to_json() if others else None
         result["complete"] = place == len(jobs) - 1
         cache.write_json(path, result)
 
@@ -243,13 +240,6 @@ def _processor() -> str:
             if line.lower().startswith(("model name", "hardware")):
                 return line.partition(":")[2].strip()
     return "not known"
-
-
-def _load() -> tuple[float, int]:
-    """The average number of runnable processes over the last minute, and the cores; 0 if that is not known."""
-    with contextlib.suppress(OSError, AttributeError):
-        return os.getloadavg()[0], os.cpu_count() or 1
-    return 0.0, os.cpu_count() or 1
 
 
 def _threads() -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from handheld.studies.evidence2022 import Ratio, ratio
 from handheld.studies.ways2022 import APART, CPU, OPTIMISED
 
 Row = dict[str, Any]
@@ -121,22 +122,33 @@ def resident_parts(way: Row) -> Row | None:
     }
 
 
+def against_cpu(result: Row, ways: Mapping[str, Row], way: str) -> Ratio | None:
+    """The time of a step on the CPU, the faster of its two ways, over that of another way; None if not measured."""
+    cpu, own = best_cpu(ways), ways.get(way)
+    if cpu is None or seconds(own, "step") is None:
+        return None
+    assert own is not None
+    return ratio(result, ways[cpu[0]]["times"]["step"], own["times"]["step"])
+
+
 def crossover(result: Row, way: str) -> Row:
     """The smallest width from which a way is faster than the CPU, at it and at all larger measured widths.
 
-    `widths` holds every ratio of the CPU's time to the time of this way.
+    `widths` holds every ratio of the CPU's time to the time of this way, and `ratios` the same with intervals. A ratio
+    that could be noise does not count as faster.
     """
-    ratios = {}
-    for row in result["sweep"]:
-        cpu, own = best_cpu(row["ways"]), seconds(row["ways"].get(way), "step")
-        if cpu is not None and own is not None:
-            ratios[row["width"]] = cpu[1] / own
+    ratios = {row["width"]: found for row in result["sweep"] if (found := against_cpu(result, row["ways"], way))}
     first = None
     for width in sorted(ratios, reverse=True):
-        if ratios[width] <= 1:
+        if not ratios[width].above(1.0):
             break
         first = width
-    return {"way": way, "from_width": first, "widths": ratios}
+    return {
+        "way": way,
+        "from_width": first,
+        "widths": {width: found.value for width, found in ratios.items()},
+        "ratios": ratios,
+    }
 
 
 def peaks(result: Row) -> dict[str, tuple[float, int]]:

@@ -12,6 +12,7 @@ from handheld.report.markup import Markup
 from handheld.report.page import Column, beside, callout, page, section, spread, table, text
 from handheld.studies import answers2022 as answers
 from handheld.studies import derived2022 as derived
+from handheld.studies import evidence2022 as evidence
 from handheld.studies import paper2022 as paper
 from handheld.studies import time2022
 from handheld.studies.ways2022 import APART, CPU, NAIVE, OPTIMISED, PER_OP, PYTORCH, REFERENCE, RESIDENT, WAYS
@@ -63,8 +64,10 @@ def draw(result: Row) -> str:
 
 
 def _answers(result: Row) -> Markup:
+    warning = evidence.warning(result)
     return section(
         "The answer",
+        callout("bad", "Other processes were busy", f"{warning[0].upper()}{warning[1:]}.") if warning else "",
         *(callout(answer["kind"], answer["question"], answer["answer"]) for answer in answers.answers(result)),
         *(callout("note", "Left out", note) for note in result["notes"]),
     )
@@ -92,7 +95,7 @@ def _published(result: Row, what: str, colour: int) -> Series:
     """The mean of three phones, and their range."""
     published = [paper.BACKWARD_US[model][what] for model in _models(result)]
     return Series(
-        what,
+        f"paper: {what}",
         [mean(phones) for phones in published],
         low=[float(min(phones)) for phones in published],
         high=[float(max(phones)) for phones in published],
@@ -102,21 +105,15 @@ def _published(result: Row, what: str, colour: int) -> Series:
 
 
 def _backward(result: Row) -> Markup:
-    names = [name.upper() for name in _models(result)]
-    axis = Axis("backward pass", "µs", log=True)
-    theirs = charts.bars(
-        "In the paper: three phones",
-        names,
-        [_published(result, paper.CPU, 0), _published(result, paper.STOCK, 3), _published(result, paper.GPU, 1)],
-        axis,
-        note=f"Mean of {', '.join(paper.PHONES)}; whiskers span the three. Read off a chart, ± {paper.READ_OFF:.0%}.",
-    )
-    ours = charts.bars(
-        "Here",
-        names,
-        [_measured(result, way, "backward") for way in (PYTORCH, NAIVE + PER_OP, OPTIMISED + PER_OP, OPTIMISED)],
-        axis,
-        note="Median; whiskers span the middle half. “Per-op” moves the tensors of every op "
+    theirs = [_published(result, what, colour) for what, colour in ((paper.CPU, 0), (paper.STOCK, 3), (paper.GPU, 1))]
+    ours = [_measured(result, way, "backward") for way in (PYTORCH, NAIVE + PER_OP, OPTIMISED + PER_OP, OPTIMISED)]
+    both = charts.bars(
+        "The paper's three phones (pale), and here",
+        [name.upper() for name in _models(result)],
+        [*theirs, *ours],
+        Axis("backward pass", "µs", log=True),
+        note=f"Paper: mean of {', '.join(paper.PHONES)}, whiskers span the three, read off a chart, "
+        f"± {paper.READ_OFF:.0%}. Here: median, whiskers span the middle half. “Per-op” moves the tensors of every op "
         "between host and device, as in the study; “resident” is how Handheld normally works: "
         "here, only the backward launches, one after another.",
     )
@@ -136,7 +133,7 @@ def _backward(result: Row) -> Markup:
     ]
     return section(
         "Backward time",
-        beside(theirs, ours),
+        both,
         table(
             columns, rows, caption="Backward pass, batch 32, µs", note="Small figures are the range of the middle half."
         ),
