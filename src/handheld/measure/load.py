@@ -12,7 +12,8 @@ import psutil
 from handheld.analyse.busy import Others
 
 LEAST_S = 0.3  # Counters advance in steps of 10 ms, so a shorter time says little.
-NAMED = 0.05  # A process is named if it held more than this share of the cores.
+NAMED = 0.05  # A process is named if it held more than this share of the cores,
+LARGE = 0.25  # and more than this share of what all other processes held.
 
 _Process = tuple[int, float]  # the number of a process, and when it began
 
@@ -51,7 +52,7 @@ class Load:
             for process, (name, total) in now.each.items()
         }
         (number, _), (most, name) = max(spent.items(), key=lambda item: item[1], default=((0, 0.0), (0.0, "")))
-        named = most / seconds > NAMED * count
+        named = most / seconds > max(NAMED * count, LARGE * cores)
         return Others(
             cores=min(max(cores, 0.0), float(count)),
             count=count,

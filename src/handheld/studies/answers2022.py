@@ -7,7 +7,7 @@ driver follows a line exactly. What noise could have made is no answer: evidence
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,7 +73,7 @@ def _wins(result: Row) -> Row | None:
         return None
     texts = [_from_width(cross, f"{_name(result)} trains faster than the CPU")]
     if models:
-        texts.append("Of the study's models: " + "; ".join(_told(name, found) for name, found in models.items()) + ".")
+        texts.append(f"Of the study's models: {_told(models)}.")
     verdicts = [found.above(1.0) for found in (*models.values(), *cross["ratios"].values())]
     won = cross["from_width"] is not None or any(found.above(1.0) for found in models.values())
     return {
@@ -86,10 +86,15 @@ def _wins(result: Row) -> Row | None:
     }
 
 
-def _told(name: str, found: Ratio) -> str:
-    if found.above(1.0) is None:
-        return f"{name.upper()} cannot be told here ({found.why})"
-    return f"{name.upper()} {_times(found.value)}"
+def _told(models: Mapping[str, Ratio]) -> str:
+    """The ratio of each model. Those that cannot be told for the same reason are named together."""
+    texts = [f"{name.upper()} {_times(found.value)}" for name, found in models.items() if found.above(1.0) is not None]
+    unknown: dict[str, list[str]] = {}
+    for name, found in models.items():
+        if found.above(1.0) is None:
+            unknown.setdefault(found.why, []).append(name.upper())
+    texts += [f"{', '.join(names)} cannot be told here ({why})" for why, names in unknown.items()]
+    return "; ".join(texts)
 
 
 def _wins_apart(result: Row) -> Row | None:
