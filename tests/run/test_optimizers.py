@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 import handheld
+from helpers import custom_optimizers
 from helpers.equality import compare, relative
 from helpers.nets import batch, net
 
@@ -65,6 +66,7 @@ OPTIMIZERS: dict[str, Make] = {
     "rprop": of(optim.Rprop, lr=0.01),
     "rprop options": in_groups(optim.Rprop, lr=0.01, etas=(0.4, 1.3), step_sizes=(1e-3, 0.02), maximize=True),
     "asgd": of(optim.ASGD, lr=0.05),
+    **{f"own {kind.__name__} options": in_groups(kind, lr=0.01) for kind in custom_optimizers.ALL},
     "asgd options": in_groups(optim.ASGD, lr=0.05, lambd=0.1, alpha=0.5, t0=2, maximize=True),
 }
 

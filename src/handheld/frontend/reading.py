@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import linecache
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from handheld.callers import NOWHERE, user_place
+from handheld.callers import NOWHERE, is_user_file, user_place
 from handheld.errors import BatchError, ValueRead
 from handheld.graph.graph import IndexRange
 
@@ -74,11 +75,19 @@ class Frozen:
 def user_line() -> str:
     """Returns file, line number and text of the innermost code outside PyTorch and Handheld."""
     place = user_place()
-    if place.file == NOWHERE:
-        return "the closure"
-    text = linecache.getline(place.file, place.line).strip()
+    return "the closure" if place.file == NOWHERE else _line(place.file, place.line)
+
+
+def raised_at(error: BaseException) -> str:
+    """Returns the same for the innermost such code that an error passed through."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_user_file(f.filename)]
+    return _line(frames[-1].filename, frames[-1].lineno or 0) if frames else user_line()
+
+
+def _line(file: str, line: int) -> str:
+    text = linecache.getline(file, line).strip()
     shown = f" `{text if len(text) <= 60 else text[:59] + '…'}`" if text else ""
-    return f"{_short(Path(place.file))}:{place.line}{shown}"
+    return f"{_short(Path(file))}:{line}{shown}"
 
 
 def _short(path: Path) -> Path:
@@ -152,6 +161,22 @@ def check_ranges(ranges: Iterable[IndexRange], batch: Mapping[str, Any]) -> None
 
 
 @contextmanager
+def tensor_methods(methods: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """While active, tensors have these methods instead of their own."""
+    own = {name: vars(torch.Tensor).get(name) for name in methods}
+    for name, method in methods.items():
+        setattr(torch.Tensor, name, method)
+    try:
+        yield
+    finally:
+        for name, original in own.items():
+            if original is None:  # It is inherited.
+                delattr(torch.Tensor, name)
+            else:
+                setattr(torch.Tensor, name, original)
+
+
+@contextmanager
 def watched(rec: Recorder) -> Iterator[None]:
     """While active, numpy() and tolist() count as reads too. PyTorch does not report them to dispatch modes."""
     originals = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist")}
@@ -166,10 +191,5 @@ def watched(rec: Recorder) -> Iterator[None]:
 
         return read
 
-    for name in originals:
-        setattr(torch.Tensor, name, watch(name))
-    try:
+    with tensor_methods({name: watch(name) for name in originals}):
         yield
-    finally:
-        for name in originals:
-            delattr(torch.Tensor, name)

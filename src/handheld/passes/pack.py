@@ -27,6 +27,8 @@ def pack_updates(graph: Graph, layout: Layout) -> Graph:
     share one state, so they must all use the same groups.
     """
     written = {write.tensor for write in graph.writes}
+    # A value that another node reads stays where it is: packs come last.
+    written -= {view.tensor for node in graph.nodes for view in node.inputs}
     groups: dict[object, list[int]] = {}
     for i, node in enumerate(graph.nodes):
         key = _key(graph, node, written)
@@ -194,11 +196,13 @@ def schedule_updates(graph: Graph) -> Graph:
             readers[t] = readers.get(t, 0) + 1
     places: dict[int, list[Node]] = {}
     last: list[Node] = []
+    late: set[int] = set()  # What the last updates write. Updates that read it come after them.
     for node in updates:
         inputs = _parts([v.tensor for v in node.inputs], packs)
         olds = [old_of[t] for t in _parts(node.outputs, packs) if t in old_of]
-        if any(readers.get(t, 0) > (t in inputs) for t in olds):
+        if any(readers.get(t, 0) > (t in inputs) for t in olds) or late & set(inputs):
             last.append(node)
+            late.update(_parts(node.outputs, packs))
             continue
         after = max((written_at.get(t, -1) for t in inputs), default=-1)
         after = max([after, *(read_at.get(t, -1) for t in olds)])
