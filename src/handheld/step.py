@@ -113,7 +113,7 @@ class Step:
     def model_names(self) -> dict[str, str]:
         """The names in the model's PyTorch state dict, each with its slot: parameters, and the buffers that PyTorch
         saves. A tied value has several names."""
-        transient = set(self.meta.get("transient", ()))
+        transient = set(names_in(self.meta, "transient"))
         model = [slot for slot in self.slots.values() if slot.role in ("parameter", "buffer")]
         return {name: slot.name for slot in model for name in slot.names if name not in transient}
 
@@ -190,6 +190,12 @@ class Step:
 def uncompiled(module: Any) -> Any:
     """The user's own module inside the wrapper that `torch.compile` returns; any other module as it is."""
     return getattr(module, "_orig_mod", module)
+
+
+def names_in(meta: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """The names under a key of a step's meta. A file may hold anything there, so other values are ignored."""
+    names = meta.get(key, ())
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, (tuple, list)) else ()
 
 
 def frozen_text(step: Step) -> str:

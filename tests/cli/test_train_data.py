@@ -137,6 +137,26 @@ def test_augment_and_normalise(run, work):
     fails(run("train", "nets.py:any_size", "--data", "photos", "--augment", "rotate"), "no augmentation 'rotate'. Try")
 
 
+def test_package_remembers_the_form_of_the_data(run, work):
+    words = ("package", "nets.py:any_size", "--batch", "4", "--out", "form.step", "--force")
+    result = run(*words, "--data", "photos", "--image-size", "24", "--normalise")
+    assert result.exit_code == 0, result.output
+    facts = DataFacts.of(handheld.load(work / "form.step").meta)
+    assert facts.image_size == (24, 24) and len(facts.std) == 3 and facts.classes[0] == "circle"
+    trained = run("train", "form.step", "--data", "photos", *WORDS)
+    assert trained.exit_code == 0 and "resized to 24×24" in trained.stderr and "normalised" in trained.stderr
+    fails(run("package", "nets.py:fixed", "--image-size", "24", "--out", "x.step"), "Try: --data DATA")
+
+
+@pytest.mark.parametrize("bad", [3, {"classes": "abc"}, {"mean": ("a",)}, {"gray": 1}, {"image_size": (True, 2)}])
+def test_malformed_facts_are_refused(run, work, bad):
+    step = handheld.load(work / "form.step")
+    step.meta["data"], step.meta["transient"], step.meta["absent"] = bad, 7, "ab"
+    step.save(work / "bad.step")
+    fails(run("train", "bad.step", "--data", "photos", *WORDS), "malformed step file")
+    assert run("export", "bad.step", "--format", "safetensors").exit_code == 0
+
+
 def test_a_checkpoint_remembers_the_augmentation(run, work):
     words = ("train", "nets.py:any_size", "--data", "photos", *WORDS, "--checkpoint", "aug.checkpoint")
     assert run(*words, "--augment", "flip").exit_code == 0
@@ -148,7 +168,8 @@ def test_tables(run, work):
     fails(run("train", "nets.py:table", *words), "column 'station'", "line 2: 'n0'", "Try: --drop station")
     result = run("train", "nets.py:table", *words, "--drop", "station", "--normalise", "--json", "--export", "w.step")
     report = json.loads(result.stdout)
-    assert report["test"]["accuracy"] > 0.9
+    assert report["test"]["accuracy"] > 0.9 and report["classes"] == ["cold", "warm"]
+    assert any("dropped station" in note for note in report["notes"])
     assert "label 'kind', classes cold, warm" in result.stderr and "dropped station" in result.stderr
     facts = DataFacts.of(handheld.load(work / "w.step").meta)
     assert facts.features == ("wind", "sun") and facts.label == "kind" and facts.classes == ("cold", "warm")

@@ -79,8 +79,8 @@ def test_what_is_not_read_is_counted(tmp_path):
     (tmp_path / "c").mkdir()
     save(tmp_path / "loose.png", colour(4, 4))
     notes = " ".join(images(tmp_path, 1, test=0).notes)
-    assert "3 files skipped that are not images (2 .txt, 1 .mp4)" in notes
-    assert "1 image skipped that are in no class sub-folder" in notes
+    assert "skipped because they are not images: 3 files (2 .txt, 1 .mp4)" in notes
+    assert "skipped outside of the class sub-folders: 1 image" in notes
     assert "sub-folders without images are no classes: c" in notes
     with pytest.raises(DataError, match=r"has images, but none in a sub-folder\. Try: one sub-folder per class"):
         (tmp_path / "flat").mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -108,9 +108,9 @@ class DataOptions:
         )
 
 
-def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_data_options(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
     """Give a command the options of `DataOptions.read`. It gets them as its argument `given`."""
-    run = with_options(DataOptions.read, "given")(command)
+    run = with_options(DataOptions.read, "given", without)(command)
     run.__doc__ = inspect.cleandoc(command.__doc__ or "").replace("DATA_FORMATS", FORMATS)
     return run
 

@@ -15,6 +15,7 @@ from handheld.cli.options import Json
 from handheld.cli.prepare import check_writable
 from handheld.errors import HandheldError, StepFileError
 from handheld.export.state import State, state_of
+from handheld.step import names_in
 
 _SUFFIXES = {".pt": "pt", ".pth": "pt", ".bin": "pt", ".safetensors": "safetensors"}
 _ALL = ", ".join((*exporters.FORMATS, *exporters.STATE_FORMATS))
@@ -80,7 +81,7 @@ def _state(file: Path) -> State | None:
             f"{file} does not say which of its values belong to the model: an older Handheld wrote it. "
             "Try: --resume the training once, or --export a step file and export that"
         )
-    return State({name: arrays[name] for name in names}, {}, tuple(origin.get("absent", ())))
+    return State({name: arrays[name] for name in names}, {}, names_in(origin, "absent"))
 
 
 def _export_state(file: Path, state: State, format_name: str | None, out: Path | None, json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,10 +64,13 @@ def out_folder(folder: Path) -> Path:
     return folder
 
 
-def with_options(read: Callable[..., object], name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator that gives a command the options that are the parameters of `read`. The command gets the result of
-    `read` as its argument `name`."""
-    added = inspect.signature(read, eval_str=True).parameters
+def with_options(
+    read: Callable[..., object], name: str, without: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that gives a command the options that are the parameters of `read`, except those in `without`. The
+    command gets the result of `read` as its argument `name`."""
+    every = inspect.signature(read, eval_str=True).parameters
+    added = {key: parameter for key, parameter in every.items() if key not in without}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters

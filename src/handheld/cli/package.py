@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from handheld.cli import output
 from handheld.cli.bench import batches
+from handheld.cli.data_options import PLAIN, DataOptions, with_data_options
 from handheld.cli.options import AcceptFrozen, Data, Force, Json, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen, check_new, check_writable
 from handheld.cli.stages import stages
@@ -23,6 +25,7 @@ Batch = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE.step", help=("File to write. Default: NAME.step."))]
 
 
+@functools.partial(with_data_options, without=("augment",))
 def package(
     what: Spec,
     size: Size = None,
@@ -33,11 +36,13 @@ def package(
     seed: Seed = 0,
     accept_frozen: AcceptFrozen = False,
     json: Json = False,
+    given: DataOptions = PLAIN,
 ) -> None:
     """Capture a model to a step file.
 
-    The file holds the model's state and one set of graphs per batch size. It contains data only, no
-    code, and trains where PyTorch is not installed: handheld train FILE.step
+    The file holds the model's state and one set of graphs per batch size. With --data, it remembers
+    the classes, the form of images or columns, and the normalisation. It contains data only, no code,
+    and trains where PyTorch is not installed: handheld train FILE.step
 
     \b
     Examples:
@@ -49,11 +54,13 @@ def package(
         spec = open_model(what, size)
         if isinstance(spec, StepFile):
             raise HandheldError(f"{what} is already a step file")
+        if data is None and given != PLAIN:
+            raise HandheldError("the options for data need data. Try: --data DATA")
         path = out or Path(f"{spec.name}.step")
         check_new(path, force)
         check_writable(path)
         sizes = sorted(set(batches(batch))) if batch else [spec.default_batch]
-        step, _ = capture_example(spec, sizes, seed, data)
+        step, _ = capture_example(spec, sizes, seed, data, given)
         frozen = check_frozen(step, spec, accept_frozen)
         if frozen:
             output.warn(frozen)

@@ -86,6 +86,9 @@ class Trained:
     kept_epoch: int
     epochs: list[Epoch]
     seconds: float
+    classes: tuple[str, ...] = ()
+    #: What was done to the data, and what else the user should know.
+    notes: tuple[str, ...] = ()
     exported: str = ""
 
     @staticmethod
@@ -112,6 +115,8 @@ class Trained:
             kept_epoch=history.kept_epoch,
             epochs=history.epochs,
             seconds=seconds,
+            classes=job.dataset.classes,
+            notes=job.notes,
         )
 
     def to_json(self) -> dict[str, object]:

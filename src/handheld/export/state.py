@@ -12,7 +12,7 @@ import numpy as np
 from handheld import container
 from handheld.errors import HandheldError, StepFileError
 from handheld.files import replace_file
-from handheld.step import Step
+from handheld.step import Step, names_in
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def state_of(step: Step) -> State:
     for name, slot in names.items():
         first.setdefault(slot, name)
     shared = {name: first[slot] for name, slot in names.items() if first[slot] != name}
-    return State({name: state[name] for name in names}, shared, tuple(step.meta.get("absent", ())))
+    return State({name: state[name] for name in names}, shared, names_in(step.meta, "absent"))
 
 
 def write_pt(state: State, path: Path) -> Path:

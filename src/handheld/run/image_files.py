@@ -131,11 +131,9 @@ class ImageFiles:
         """What of the folder was not used."""
         notes = []
         if self.skipped:
-            kinds = ", ".join(f"{n} {suffix or 'without a suffix'}" for suffix, n in self.skipped.most_common(6))
-            total = sum(self.skipped.values())
-            notes.append(f"{folder}: {_count(total, 'file')} skipped that are not images ({kinds})")
+            notes.append(skipped_note(folder, self.skipped))
         if self.outside:
-            notes.append(f"{folder}: {_count(self.outside, 'image')} skipped that are in no class sub-folder")
+            notes.append(f"{folder}: skipped outside of the class sub-folders: {_count(self.outside, 'image')}")
         if self.empty:
             notes.append(f"{folder}: sub-folders without images are no classes: {listed(self.empty)}")
         return notes
@@ -174,6 +172,11 @@ def images_below(folder: Path, skipped: Counter[str]) -> list[Path]:
         else:
             skipped[path.suffix.lower()] += 1
     return files
+
+
+def skipped_note(folder: Path, skipped: Counter[str]) -> str:
+    kinds = ", ".join(f"{n} {suffix or 'without a suffix'}" for suffix, n in skipped.most_common(6))
+    return f"{folder}: skipped because they are not images: {_count(sum(skipped.values()), 'file')} ({kinds})"
 
 
 def describe(files: list[Path], size: tuple[int, int], gray: bool) -> list[str]:

@@ -16,7 +16,7 @@ from handheld.run.augment import Normalise
 from handheld.run.batches import Array, ArrayData, Indexed, Indices, cast_note, checksum
 from handheld.run.data import TEXT_SUFFIXES, digits, read_npz
 from handheld.run.dataset import DataFacts, listed
-from handheld.run.image_files import SUFFIXES, ImageData, describe, images_below
+from handheld.run.image_files import SUFFIXES, ImageData, describe, images_below, skipped_note
 from handheld.run.tables import TABLE_SUFFIXES, Table, as_number, chosen_columns, read_table
 from handheld.run.text_files import encode, pydoc_text
 
@@ -77,8 +77,7 @@ def _images(path: Path, shape: tuple[int, ...], facts: DataFacts, batch_size: in
     size, gray = (shape[2], shape[3]), shape[1] == 1
     notes = [f"{path}: {'; '.join(changes)}"] if (changes := describe(files, size, gray)) else []
     if skipped:
-        kinds = ", ".join(f"{n} {suffix or 'without a suffix'}" for suffix, n in skipped.most_common(6))
-        notes.append(f"{path}: files skipped that are not images: {kinds}")
+        notes.append(skipped_note(path, skipped))
     labels = None
     if path.is_dir():
         labels, told = _folder_labels(path, files, facts.classes)
