@@ -15,11 +15,11 @@ CLASSES = ("circle", "square", "triangle")
 
 
 def draw(kind: str, size: int, random: random.Random) -> Image.Image:
-    """One shape of random colour, size and place on a noisy background."""
-    picture = Image.effect_noise((size, size), 40).convert("RGB")
+    """One shape of random colour, size and place on a dark background."""
+    picture = Image.new("RGB", (size, size), tuple(random.randint(0, 90) for _ in range(3)))
     radius = random.randint(size // 5, size // 3)
     x, y = (random.randint(radius, size - radius) for _ in range(2))
-    colour = tuple(random.randint(0, 255) for _ in range(3))
+    colour = tuple(random.randint(140, 255) for _ in range(3))
     canvas = ImageDraw.Draw(picture)
     if kind == "circle":
         canvas.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour)

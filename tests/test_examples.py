@@ -1,0 +1,68 @@
+"""Runs the programs of examples/ and the commands and code of docs/tutorial.md, as a user would."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+#: What the last lines of each program must say.
+SAYS = {
+    "custom_loop": r"accuracy 9[0-9]\.\d%",
+    "gan": r"radius of the generated points: (0\.9|1\.0)\d ±",
+    "hugging_face": r"test accuracy (8|9)\d\.\d%",
+    "lora": r"after merging: 0\.00\d\d",
+    "resume": r"same bits: True",
+}
+#: Programs that other tests run.
+OTHERS = {"draw_shapes", "photos"}
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def test_every_program_is_run():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(SAYS) | OTHERS
+
+
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_example(name, tmp_path):
+    if name == "hugging_face":
+        pytest.importorskip("transformers")
+    printed = run([sys.executable, str(ROOT / "examples" / f"{name}.py")], tmp_path)
+    assert re.search(SAYS[name], printed), printed
+
+
+def test_the_cookbook_names_every_program():
+    page = (ROOT / "docs" / "cookbook.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\(\.\./examples/(\w+)\.py\)", page)) == set(SAYS)
+
+
+def test_the_tutorial_as_it_is_written(tmp_path):
+    """All of its commands, in order, and then its Python, in one folder."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^    ((?:handheld|python) .+)$", page, re.MULTILINE)
+    assert len(commands) >= 7
+    for command in commands:
+        words = [sys.executable if word == "python" else word for word in command.split()]
+        if words[0] == "handheld":
+            words[:1] = [sys.executable, "-m", "handheld"]
+        printed = run(words, tmp_path)
+        if "--export" in words:
+            assert re.search(r"test accuracy  (9\d|100)\.\d\d%", printed)
+    *_, code = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    (tmp_path / "tutorial.py").write_text(code, encoding="utf-8")
+    run([sys.executable, "tutorial.py"], tmp_path)
+    load = (
+        "import torch; from examples.photos import Net; "
+        "Net().load_state_dict(torch.load('shapes.pt', weights_only=True))"
+    )
+    run([sys.executable, "-c", load], tmp_path)
