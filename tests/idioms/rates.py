@@ -63,11 +63,18 @@ def plateau() -> None:
     data, test = batches(4), batches(2, seed=5)
     model = mlp()
     optimizer = SGD(model.parameters(), 0.1)
-    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=10.0)
+    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)
     step = handheld.capture(model, F.cross_entropy, optimizer, data[0])
     with step.plan(DEVICE).start() as trainer:
         history = trainer.fit(data, epochs=4, test=test, rate=scheduler)
-    assert [epoch.rate for epoch in history.epochs] == pytest.approx([0.1, 0.1, 0.05, 0.025])
+    theirs = SGD(mlp().parameters(), 0.1)
+    scheduler = lr_scheduler.ReduceLROnPlateau(theirs, factor=0.5, patience=0, threshold=0.5)
+    expected = []
+    for epoch in history.epochs:
+        expected.append(theirs.param_groups[0]["lr"])
+        scheduler.step(epoch.test["loss"])
+    assert [epoch.rate for epoch in history.epochs] == pytest.approx(expected)
+    assert min(expected) < 0.1
 
 
 @idiom("rates", "`trainer.fit(…, rate=scheduler)`")
