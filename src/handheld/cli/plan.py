@@ -15,8 +15,8 @@ import typer
 from handheld.backends.base import describe
 from handheld.cli import output, plan_tables
 from handheld.cli.bench import batches, nbytes, split
-from handheld.cli.options import Json, Precision, Size, Spec
-from handheld.cli.prepare import check_frozen
+from handheld.cli.options import Data, Json, Precision, Size, Spec
+from handheld.cli.prepare import capture_example, check_frozen
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import DeviceError, HandheldError, OutOfMemory
 from handheld.passes.scale import GROWTH
@@ -73,6 +73,7 @@ class Row:
 
 def plan(
     what: Spec,
+    data: Data = None,
     size: Size = None,
     batch: Batch = None,
     device: Device = "opencl",
@@ -107,7 +108,7 @@ def plan(
     \b
     Examples:
     handheld plan mobilenet_v2 --size paper --batch 1,8,64 --device adreno-740 --memory 2GiB
-    handheld plan mine.py:make --batch 4,16 --precision half
+    handheld plan mine.py:make --data photos/ --batch 4,16 --precision half
     handheld plan lenet5.step --device phone.json --json
     """
     caps, limit = _device(device), nbytes(memory, "--memory")
@@ -115,7 +116,7 @@ def plan(
     wanted = _batches(batch, spec)
     with _progress(json) as say:
         say(f"capturing {spec.name} for a batch of {wanted[0]}")
-        step = _captured(spec, wanted[0])
+        step = _captured(spec, wanted[0], data)
         sizes = _sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision)
         rows = []
         for number, count in enumerate(wanted):
@@ -152,8 +153,8 @@ def _batches(text: str | None, spec: ModelSpec) -> list[int]:
     return wanted
 
 
-def _captured(spec: ModelSpec, batch: int) -> Step:
-    step = spec.step([batch], 0)
+def _captured(spec: ModelSpec, batch: int, data: str | None) -> Step:
+    step, _ = capture_example(spec, [batch], 0, data)
     frozen = check_frozen(step, spec, accept=True)  # The costs do not depend on the frozen values.
     if frozen:
         output.warn(frozen)
