@@ -118,10 +118,7 @@ def plan(
         say(f"capturing {spec.name} for a batch of {wanted[0]}")
         step = _captured(spec, wanted[0], data)
         sizes = _sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision)
-        rows = []
-        for number, count in enumerate(wanted):
-            say(f"planning a batch of {count}, {number + 1} of {len(wanted)}")
-            rows.append(_row(sizes, count))
+        rows = _rows(sizes, wanted, say)
         found = _search(sizes, rows, seconds, say)
     result = _result(spec, device, caps, sizes, rows, found)
     if json:
@@ -181,6 +178,14 @@ def _sizes(
         "growth_steps": GROWTH,
     }
     return Sizes(step, device, caps, names, options)
+
+
+def _rows(sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None]) -> list[Row]:
+    rows = []
+    for number, count in enumerate(wanted):
+        say(f"planning a batch of {count}, {number + 1} of {len(wanted)}")
+        rows.append(_row(sizes, count))
+    return rows
 
 
 def _row(sizes: Sizes, batch: int) -> Row:
