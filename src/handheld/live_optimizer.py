@@ -41,8 +41,8 @@ class LiveOptimizer:
     def __init__(self, optimizer: TorchOptimizer, name: str, moving: str = "") -> None:
         self._optimizer = weakref.ref(optimizer, self._gone)
         self.name = name
-        #: The slot that counts its steps. The graphs that have it update with this optimizer.
-        self.counter = f"{name}.step"
+        #: Slots of which a graph has one if it updates with this optimizer: the number of its steps, the first rate.
+        self.step_slot, self.rate_slot = f"{name}.step", f"{name}.lr.0"
         #: "momentum" or "beta1" if it may change too, because the step reads it from a slot.
         self.moving = moving
         own = type(optimizer).__module__.partition(".")[0] == "torch"

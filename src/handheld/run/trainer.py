@@ -163,9 +163,9 @@ class Trainer:
 
     def _run(self, graph: str, batch: tuple[Any, ...]) -> Loss:
         plan = self.plan.graphs[graph].graph
-        for optimizer, live in self.plan.step.optimizers.items():
-            if live.counter in plan.slots:
-                self.follow(optimizer)
+        for live in self.plan.step.optimizers.values():
+            if live.step_slot in plan.slots or live.rate_slot in plan.slots:
+                self._write(live.changes())
         for given, array in zip(plan.inputs, check_batch(plan, batch, own=False), strict=True):
             self.session.upload(graph, given.tensor, array)
         self.session.run(graph)
@@ -271,10 +271,12 @@ class Trainer:
         Returns the slots that changed. A step file has no PyTorch optimizer to follow.
         """
         live = self.plan.step.optimizers.get(optimizer)
-        changed = live.changes() if live is not None else {}
-        for slot, value in changed.items():
+        return {} if live is None else self._write(live.changes())
+
+    def _write(self, numbers: dict[str, float]) -> dict[str, float]:
+        for slot, value in numbers.items():
             self.session.write_slot(slot, np.array(value, np.float32))
-        return changed
+        return numbers
 
     def rate_slots(self, optimizer: str | None) -> list[str]:
         """The slots of an optimizer's rates, one per group. `optimizer` is its own name or a graph's
