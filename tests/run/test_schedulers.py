@@ -157,6 +157,43 @@ def test_a_scheduler_made_before_the_capture_may_change_momentum(name, cycle):
         np.testing.assert_allclose(step.state()[key], value, rtol=5e-5, atol=5e-6, err_msg=key)
 
 
+class Counting(torch.optim.Optimizer):
+    """An optimizer without a rule of its own, with a counter in its groups."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr, "decay": 0.9, "count": 0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] += 1
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["average"] = torch.zeros_like(p)
+                state["average"].lerp_(p.grad, 1 - group["decay"])
+                p.add_(state["average"].sign(), alpha=-group["lr"] / group["count"])
+
+
+def test_a_custom_optimizer_is_followed_too():
+    net = model()
+    optimizer = Counting(net.parameters(), 0.1)
+    pytorch_loop(net, optimizer, schedulers.ExponentialLR(optimizer, 0.8))
+    own = model()
+    optimizer = Counting(own.parameters(), 0.1)
+    scheduler = schedulers.ExponentialLR(optimizer, 0.8)
+    step = handheld.capture(own, F.cross_entropy, optimizer, batches(1)[0])
+    with step.plan("opencl").start() as trainer:
+        for x, y in batches():
+            trainer.step(x, y)
+            scheduler.step()
+        optimizer.param_groups[0]["decay"] = 0.5
+        with pytest.raises(HandheldError, match=r"decay of the optimizer is 0\.5"):
+            trainer.step(x, y)
+    for key, value in net.state_dict().items():
+        np.testing.assert_allclose(step.state()[key], value, rtol=2e-5, atol=2e-6, err_msg=key)
+
+
 def test_momentum_that_no_scheduler_changes_is_a_constant():
     _, _, step = start()
     assert not any(name.startswith("optimizer.momentum.") for name in step.slots)

@@ -171,7 +171,9 @@ def _check(optimizer: torch.optim.Optimizer) -> None:
     for base in type(optimizer).__mro__:
         if base.__name__ in _REFUSED and base.__module__.startswith("torch."):
             raise CaptureError(f"optimizer {kind} cannot be captured: {_REFUSED[base.__name__]}")
-    needed = [p.name for p in inspect.signature(optimizer.step).parameters.values() if p.default is p.empty]
+    # Schedulers put a function of their own in the place of optimizer.step, so the class is asked.
+    parameters = list(inspect.signature(type(optimizer).step).parameters.values())[1:]
+    needed = [p.name for p in parameters if p.default is p.empty]
     if any(p not in ("args", "kwargs") for p in needed):
         raise CaptureError(
             f"optimizer {kind} cannot be captured: its step() needs {needed[0]}, and a captured step computes the loss "
