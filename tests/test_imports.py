@@ -37,8 +37,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 #: parts that may import less than their layer allows
 NARROW: dict[str, set[str]] = {
     "sensors": {"errors", "child"},
-    "store": {"errors", "device", "sensors"},
-    "analyse": {"errors", "graph", "store"},
+    "store": {"errors", "units", "device", "sensors"},
+    "analyse": {"errors", "units", "graph", "store"},
     "export": {"errors", "files", "store", "analyse", "step", "container"},
     "frontend": {"errors", "callers", "progress", "module_paths", "live_optimizer", "graph", "step", "passes"},
     "suite": {"errors", "device", "graph", "step", "frontend"},

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from handheld.errors import HandheldError
+from handheld.units import count
 
 #: Steps between two looks at every parameter of the optimizer. Looking costs about 30 ns per parameter.
 LOOK = 16
@@ -143,9 +144,9 @@ class LiveOptimizer:
         now, before = _trained(optimizer), self._trained
         if now != before and len(optimizer.param_groups) == len(self._seen):
             what = (
-                f"requires_grad of {sum(a != b for a, b in zip(now, before, strict=True))} parameters changed"
+                f"requires_grad of {count(sum(a != b for a, b in zip(now, before, strict=True)), 'parameter')} changed"
                 if len(now) == len(before)
-                else f"the optimizer got {len(now) - len(before)} more parameters"
+                else f"the optimizer got {count(len(now) - len(before), 'more parameter')}"
             )
             raise HandheldError(f"{what} after the step was captured, which fixed what is trained. {_AGAIN}")
         self._wait = LOOK - 1

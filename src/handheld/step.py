@@ -11,6 +11,7 @@ import numpy as np
 from handheld.callers import warn_user
 from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
+from handheld.units import count
 
 if TYPE_CHECKING:
     import torch
@@ -221,13 +222,14 @@ def warn(step: Step, frozen: bool = True) -> None:
     unreached = step.no_gradient()
     if unreached:
         shown = ", ".join(unreached[:8]) + (" …" if len(unreached) > 8 else "")
-        warn_user(f"no gradient reaches {len(unreached)} parameters, which keep their values: {shown}")
+        these = "its value" if len(unreached) == 1 else "their values"
+        warn_user(f"no gradient reaches {count(len(unreached), 'parameter')}; training keeps {these}: {shown}")
     if frozen and step.frozen():
         warn_user(frozen_text(step))
     double = sum(s.role == "parameter" and s.torch_dtype == "float64" for s in step.slots.values())
     if double:
         warn_user(
-            f"{double} parameters are float64 in PyTorch and float32 here: the results are those of model.float()"
+            f"float32 replaces the float64 of {count(double, 'parameter')}: the results are those of model.float()"
         )
     inputs = {i.name for g in step.graphs.values() for i in g.inputs if i.torch_dtype == "float64"}
     if inputs and not double:

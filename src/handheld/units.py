@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 
+def count(number: int, what: str) -> str:
+    """The number and the noun in singular or plural: `1 step`, `28 launches`."""
+    ending = "" if number == 1 else "es" if what.endswith("ch") and what != "epoch" else "s"
+    return f"{number:,} {what}{ending}"
+
+
 def size(nbytes: float) -> str:
     """Bytes in the largest unit that keeps the number above one: `12 B`, `3.4 KiB`, `1.9 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):

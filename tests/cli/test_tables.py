@@ -70,3 +70,16 @@ def test_only_a_terminal_gets_trailing_spaces():
         text = console.file.getvalue()
         assert any(line.endswith(" ") for line in text.splitlines()) is terminal
         assert re.sub(r" +\n", "\n", text) == " a       b\n x       y\n longer  words\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "said"),
+    (
+        (1, "float", "1 float"),
+        (16, "float", "16 floats"),
+        (1, "launch", "1 launch"),
+        (1200, "launch", "1,200 launches"),
+    ),
+)
+def test_one_is_singular(number, what, said):
+    assert output.count(number, what) == said

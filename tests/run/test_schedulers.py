@@ -250,8 +250,8 @@ def test_two_optimizers_are_followed_each_in_its_graph():
         (lambda net, o: o.param_groups[1].update(momentum=0.5), "momentum of the optimizer is 0.5"),
         (lambda net, o: schedulers.OneCycleLR(o, 0.2, total_steps=9), "Try: cycle_momentum=False"),
         (lambda net, o: o.add_param_group({"params": [nn.Parameter(torch.zeros(2))]}), "has 3 parameter groups"),
-        (lambda net, o: o.param_groups[0]["params"].append(nn.Parameter(torch.zeros(2))), "got 1 more parameters"),
-        (lambda net, o: net[0].weight.requires_grad_(False), "requires_grad of 1 parameters changed"),
+        (lambda net, o: o.param_groups[0]["params"].append(nn.Parameter(torch.zeros(2))), "got 1 more parameter"),
+        (lambda net, o: net[0].weight.requires_grad_(False), "requires_grad of 1 parameter changed"),
         (lambda net, o: o.param_groups[0].update(lr=float("nan")), "lr of the optimizer is nan"),
     ],
 )

@@ -202,7 +202,7 @@ except RunFileError as error:
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=env, check=False)
-    assert "300 rows are lost; rows committed before can still be read" in done.stdout, done.stderr
+    assert "300 rows lost; rows committed before can still be read" in done.stdout, done.stderr
     with handheld.open_run(path) as run:
         assert len(run.steps()) == 100
 
@@ -234,7 +234,7 @@ def test_what_is_kept_has_an_end(tmp_path, monkeypatch):
         writer.put("nowhere", n)  # The table does not exist, so no write succeeds.
     writer.commit()
     assert writer.lost == 15
-    with pytest.raises(RunFileError, match="25 rows are lost"):
+    with pytest.raises(RunFileError, match="25 rows lost"):
         writer.close()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from handheld.store.record import Record
+from handheld.units import count
 
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
@@ -42,7 +43,7 @@ class Others(Record):
             return ""
         top = f" (most: {self.top}, {self.top_cores:.1f} cores)" if self.top else ""
         return (
-            f"other processes held {self.share:.0%} of the {self.count} cores{top}: "
+            f"other processes held {self.share:.0%} of the {count(self.count, 'core')}{top}: "
             f"times are too long and vary. {ADVICE}"
         )
 
@@ -77,13 +78,14 @@ def others(run: Run) -> Others | None:
     return known
 
 
-def warning_of_runs(cores: Sequence[float], count: int, top: str = "") -> str:
-    """A warning about several runs, or "". `cores` has the load of the others in each run."""
-    many = [busy for busy in cores if busy > BUSY * count]
+def warning_of_runs(cores: Sequence[float], machine: int, top: str = "") -> str:
+    """A warning about several runs, or "". `cores` has the load of the others in each run, and the machine has
+    `machine` cores."""
+    many = [busy for busy in cores if busy > BUSY * machine]
     if not many:
         return ""
     runs = f"{len(many)} of {len(cores)} runs" if len(cores) > 1 else "the run"
     return (
-        f"other processes held {np.median(many) / max(count, 1):.0%} of the {count} cores during {runs}"
+        f"other processes held {np.median(many) / max(machine, 1):.0%} of the {count(machine, 'core')} during {runs}"
         f"{f' (most: {top})' if top else ''}: times, loads and predictions are disturbed. {ADVICE}"
     )

@@ -14,6 +14,7 @@ import numpy as np
 from handheld.analyse import machine, timeline
 from handheld.analyse.finding import Finding, finding, slower, touched
 from handheld.store.commands import LAUNCH
+from handheld.units import count
 
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
@@ -70,7 +71,7 @@ def _caller(run: Run) -> list[Finding]:
         finding(
             "caller",
             f"{what} {each:.2f} ms between the end of a step and the beginning "
-            f"of the next in {len(ids)} steps, {share:.0%} of the time, for data or for the "
+            f"of the next in {count(len(ids), 'step')}, {share:.0%} of the time, for data or for the "
             "caller's own code",
             ids,
             _first_ops(run),

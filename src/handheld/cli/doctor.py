@@ -241,12 +241,12 @@ def _device(device: DeviceFacts) -> Table:
     extras = [name.replace("_", " ") for name in ("fp16", "fp64", "images", "unified_memory") if getattr(caps, name)]
     if caps.kind == "cpu":
         wide = " (AVX-512, requested by name)" if caps.features else ""
-        extras.append(f"vectors of {caps.vector_width} floats{wide}")
+        extras.append(f"vectors of {output.count(caps.vector_width, 'float')}{wide}")
     return output.grid(
         [
             ("device", Text(device.name, style="bold")),
             ("result", verdict),
-            ("what", f"{caps.name} ({caps.kind}, {caps.compute_units} compute units)"),
+            ("what", f"{caps.name} ({caps.kind}, {output.count(caps.compute_units, 'compute unit')})"),
             ("driver", caps.driver),
             (
                 "memory",

@@ -103,7 +103,7 @@ def _export_state(file: Path, state: State, format_name: str | None, out: Path |
     load = "torch.load(path, weights_only=True)" if chosen == "pt" else "safetensors.torch.load_file(path)"
     rows = [
         ("wrote", output.path(path)),
-        ("state", f"{len(state.arrays)} tensors, {values:,} values; no optimizer state"),
+        ("state", f"{output.count(len(state.arrays), 'tensor')}, {output.count(values, 'value')}; no optimizer state"),
         ("load it", f"model.load_state_dict({load})"),
     ]
     output.out.print(output.grid(rows))

@@ -66,7 +66,7 @@ def _how_far(run: Run) -> Text:
     done = len(run.steps()) // max(len(settings.get("graphs", ())), 1)
     steps = settings.get("steps")
     windows = len(run.file.rows("SELECT 1 FROM energy_window"))
-    text = f"{done}" + (f" of {steps} steps" if steps else " steps")
+    text = f"{done} of {output.count(steps, 'step')}" if steps else output.count(done, "step")
     seconds = (time.monotonic_ns() - run.meta["begun_monotonic_ns"]) * 1e-9
     return Text.assemble(
         (text, "bold"),

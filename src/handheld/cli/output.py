@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from handheld.units import count as count  # noqa: PLC0414  The commands call it output.count.
 from handheld.units import size as size  # noqa: PLC0414  The commands call it output.size.
 
 
@@ -98,12 +99,6 @@ def path(where: Path) -> str:
     with contextlib.suppress(ValueError, RuntimeError):
         text = f"~/{where.relative_to(Path.home())}"
     return middle(text, out.width - 15)
-
-
-def count(number: int, what: str) -> str:
-    """The number and the noun in singular or plural: `1 step`, `28 launches`."""
-    ending = "" if number == 1 else "es" if what.endswith("ch") and what != "epoch" else "s"
-    return f"{number:,} {what}{ending}"
 
 
 def duration(seconds: float) -> str:

@@ -92,7 +92,11 @@ def _say(path: Path, step: Step, result: dict[str, Any]) -> None:
                         f"{name} ({output.count(len(graph.nodes), 'op')})" for name, graph in step.graphs.items()
                     ),
                 ),
-                ("state", f"{len(step.slots)} slots, {result['parameters']} of them parameters"),
+                (
+                    "state",
+                    f"{output.count(len(step.slots), 'slot')}, "
+                    f"of which {output.count(result['parameters'], 'parameter')}",
+                ),
                 ("time", output.duration(result["seconds"])),
             ]
         )

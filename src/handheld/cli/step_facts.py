@@ -35,7 +35,7 @@ def facts_json(step: Step) -> dict[str, object]:
 
 def facts_rows(step: Step) -> list[tuple[str, str]]:
     """The facts as rows of a grid."""
-    rows = [("model", f"{step.meta.get('name') or 'without a name'}, {_parameters(step):,} parameters")]
+    rows = [("model", f"{step.meta.get('name') or 'without a name'}, {output.count(_parameters(step), 'parameter')}")]
     for i, (name, graph) in enumerate(step.graphs.items()):
         inputs = ", ".join(f"{g.name} {g.torch_dtype}{list(graph.tensors[g.tensor].shape)}" for g in graph.inputs)
         rows.append(("graphs" if i == 0 else "", f"{name}({inputs})".replace("[", r"\[")))

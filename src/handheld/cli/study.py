@@ -189,7 +189,7 @@ def present(result: dict[str, Any]) -> None:
         output.grid(
             [
                 ("device", f"{result['device']} ({result['caps']['kind']})"),
-                ("CPU", f"{result['machine']['processor']}, {result['machine']['threads']} threads"),
+                ("CPU", f"{result['machine']['processor']}, {output.count(result['machine']['threads'], 'thread')}"),
                 ("measured", result["date"]),
             ]
         )

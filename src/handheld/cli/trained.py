@@ -47,9 +47,15 @@ def introduce(job: Job, trainer: Trainer) -> None:
     output.out.print(
         output.grid(
             [
-                ("model", f"{job.name}, {parameters:,} parameters, batch {job.batch}{_accumulated(graph)}"),
+                (
+                    "model",
+                    f"{job.name}, {output.count(parameters, 'parameter')}, batch {job.batch}{_accumulated(graph)}",
+                ),
                 ("data", f"{dataset.name}: {_samples(dataset.train)} to train, {held}"),
-                ("device", f"{device_name(trainer)} ({plan.caps.kind}, {plan.caps.compute_units} units)"),
+                (
+                    "device",
+                    f"{device_name(trainer)} ({plan.caps.kind}, {output.count(plan.caps.compute_units, 'unit')})",
+                ),
                 (
                     "step",
                     f"{_work(graph)}, {output.size(plan.bytes)} on the device"

@@ -9,6 +9,7 @@ from handheld.graph.graph import ROLES
 from handheld.graph.text import show_node
 from handheld.kernels.base import Choice
 from handheld.plan.plan import GraphPlan, Plan
+from handheld.units import count, size
 
 MIB = 2**20
 
@@ -18,7 +19,7 @@ def explain(plan: Plan, only: str | None = None, width: int = 80) -> str:
         raise PlanError(f"the plan has no graph {only!r}; it has {', '.join(plan.graphs)}")
     lines = [
         f"plan for {plan.device} ({plan.caps.name}, {plan.caps.kind})",
-        f"memory {plan.bytes / MIB:.2f} MiB in {len(plan.segments)} segments; arena {plan.arena_bytes / MIB:.2f} MiB",
+        f"memory {size(plan.bytes)} in {count(len(plan.segments), 'segment')}; arena {size(plan.arena_bytes)}",
     ]
     for name, graph in plan.graphs.items():
         if only is None or name == only:
@@ -43,16 +44,18 @@ def _wrapped(line: str, width: int) -> list[str]:
 def _explain_graph(name: str, plan: GraphPlan) -> list[str]:
     graph = plan.graph
     sizes = {role: sum(t.nbytes for t in graph.tensors.values() if t.role == role) for role in ROLES}
-    by_role = ", ".join(f"{role} {n / MIB:.2f}" for role, n in sizes.items() if n)
+    by_role = ", ".join(f"{role} {size(n)}" for role, n in sizes.items() if n)
     lines = [
-        f"graph {name}: {len(graph.nodes)} nodes, {plan.launches} launches of {plan.programs} "
-        f"programs, {len(graph.inputs)} uploads, {len(plan.copies)} copies",
-        f"tensors (MiB, without reuse): {by_role}",
+        f"graph {name}: {count(len(graph.nodes), 'node')}, {count(plan.launches, 'launch')} of "
+        f"{count(plan.programs, 'program')}, {count(len(graph.inputs), 'upload')}, "
+        f"{len(plan.copies)} {'copy' if len(plan.copies) == 1 else 'copies'}",
+        f"tensors (without reuse): {by_role}",
     ]
     for i, (node, lowered) in enumerate(zip(graph.nodes, plan.lowered, strict=True)):
         lines.append(f"{i:4d}  {show_node(node, graph)}")
         for launch in lowered.launches[:1]:
-            more = f" and {len(lowered.launches) - 1} more launches" if len(lowered.launches) > 1 else ""
+            rest = len(lowered.launches) - 1
+            more = f" and {count(rest, 'more launch')}" if rest else ""
             lines.append(
                 f"        {launch.kernel} {launch.global_size}/{launch.local_size}{more}; "
                 f"{lowered.why}; {_variant(plan.tuned.get(i))}"

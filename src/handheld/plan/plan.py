@@ -17,6 +17,7 @@ from handheld.graph.graph import Graph, Slot
 from handheld.kernels.base import Choice, Lowered
 from handheld.plan.memory import Place, SlotCopy, WorkspaceKey
 from handheld.plan.precision import table_slots
+from handheld.units import count
 
 if TYPE_CHECKING:
     from handheld.analyse.estimate import Estimate
@@ -77,7 +78,7 @@ class Plan:
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        ops = ", ".join(f"{name} {len(graph.lowered)} ops" for name, graph in self.graphs.items())
+        ops = ", ".join(f"{name} {count(len(graph.lowered), 'op')}" for name, graph in self.graphs.items())
         return f"<Plan on {self.device}: {ops}; {self.bytes:,} bytes>"
 
     @property

@@ -29,6 +29,7 @@ from handheld.errors import PlanError
 from handheld.kernels.base import Choice
 from handheld.kernels.versions import current
 from handheld.plan.lowering import family
+from handheld.units import count
 
 VERSION = 3
 
@@ -145,7 +146,7 @@ class TuningRecord:
         if self.device != caps.name and not self.like(caps):
             return f"it is for {self.device}, but this is {caps.name}"
         if self.vector_width != caps.vector_width:
-            return f"it is for vectors of {self.vector_width} floats, not {caps.vector_width}"
+            return f"it is for vectors of {count(self.vector_width, 'float')}, not {caps.vector_width}"
         if self.driver != caps.driver:
             return f"it is for the driver {self.driver}, but this is {caps.driver}"
         return ""

@@ -21,6 +21,7 @@ from pathlib import Path
 from handheld.errors import RunFileError
 from handheld.sensors.sink import SCHEMA as SENSOR_SCHEMA
 from handheld.store.rows import NoteRow, Row
+from handheld.units import count
 
 APPLICATION = 0x4848726E  # "HHrn"
 VERSION = 1
@@ -109,7 +110,8 @@ class RunWriter:
         self._db.close()
         if self.problem:
             raise RunFileError(
-                f"{self.problem}. {len(self._rows) + self.lost} rows are lost; rows committed before can still be read"
+                f"{self.problem}. {count(len(self._rows) + self.lost, 'row')} lost; "
+                "rows committed before can still be read"
             )
 
 

@@ -26,6 +26,7 @@ from handheld.studies.checks2019 import (
     span,
 )
 from handheld.studies.observations import NO_POWER, main_rail
+from handheld.units import count
 
 
 def _watts(row: Row, part: str) -> float | None:
@@ -171,7 +172,7 @@ def energy_grows(rows: Sequence[Row]) -> list[Check]:
             what,
             paper,
             f"batch {batches_of(pairs)} costs "
-            f"{span(list(ratios.values()), '{:.2g}', '×')} energy, {len(pairs)} workloads "
+            f"{span(list(ratios.values()), '{:.2g}', '×')} energy, {count(len(pairs), 'workload')} "
             f"({', '.join(sorted(rails))})" + not_for(slower),
             most(slower),
         )
@@ -246,5 +247,5 @@ def throughput(rows: Sequence[Row]) -> list[Check]:
         for name, (low, high) in pairs.items()
         if name.startswith(("resnet50", "dqn", "densenet40"))
     ]
-    text = f"batch {batches_of(pairs)}: {span(list(ratios.values()), '{:.3g}', '×')}, {len(pairs)} workloads"
+    text = f"batch {batches_of(pairs)}: {span(list(ratios.values()), '{:.3g}', '×')}, {count(len(pairs), 'workload')}"
     return [Check(what, paper, "; ".join([text, *known]) + not_for(rises), most(rises))]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from handheld.analyse.busy import others_in
+from handheld.units import count as times
 
 LEAST = 5  # Fewer repetitions have no interval.
 
@@ -41,8 +42,8 @@ class Ratio:
 
 def ratio(result: Row, over: Mapping[str, Any], under: Mapping[str, Any]) -> Ratio:
     """The ratio of two times, each with its median, quartiles and number of repetitions."""
-    count = min(over["n"], under["n"])
-    few = f"it was repeated only {count} times, and {LEAST} are needed" if count < LEAST else ""
+    repeated = min(over["n"], under["n"])
+    few = f"it was repeated only {times(repeated, 'time')}, and {LEAST} are needed" if repeated < LEAST else ""
     return Ratio(
         value=over["median"] / under["median"],
         low=over["p25"] / under["p75"],

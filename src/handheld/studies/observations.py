@@ -18,6 +18,7 @@ from handheld.bench.row import rail_row
 from handheld.device import is_gpu
 from handheld.graph.graph import PHASES
 from handheld.studies import predictability
+from handheld.units import count
 
 INTERVAL_S = 0.05  # A core is idle in such an interval if its busy time does not rise.
 LEAST_INTERVALS = 10
@@ -170,9 +171,8 @@ def _power(run: Run) -> tuple[list[Row], str]:
     if any(row["ticks"] >= POWER_TICKS for row in rows):
         return [row for row in rows if row["ticks"] >= POWER_TICKS], ""
     if rows:
-        return [], (
-            f"the run was too short for the sensor: its values changed {max(row['ticks'] for row in rows)} times"
-        )
+        most = count(max(row["ticks"] for row in rows), "time")
+        return [], f"the run was too short for the sensor: its values changed {most}"
     return [], NO_POWER
 
 

@@ -10,6 +10,7 @@ from handheld.report.page import Column, callout, listing, page, section, table,
 from handheld.studies.checks2019 import FORETOLD
 from handheld.studies.figures2019 import FIGURES
 from handheld.studies.findings2019 import FAILS, HOLDS, UNKNOWN
+from handheld.units import count as plural
 
 WORDS = {True: "yes", False: "no", None: "not measured"}
 MIB = 2**20
@@ -45,7 +46,7 @@ def draw(result: Row) -> str:
 
 def _machine(machine: Row) -> str:
     kinds = sorted(set((machine.get("core_kinds") or {}).values()))
-    return f"{machine['cores']} cores{': ' if kinds else ''}{', '.join(kinds)}"
+    return f"{plural(machine['cores'], 'core')}{': ' if kinds else ''}{', '.join(kinds)}"
 
 
 def _sizes(rows: Iterable[Row]) -> str:

@@ -16,6 +16,7 @@ from handheld.studies import evidence2022 as evidence
 from handheld.studies import paper2022 as paper
 from handheld.studies import time2022
 from handheld.studies.ways2022 import APART, CPU, NAIVE, OPTIMISED, PER_OP, PYTORCH, REFERENCE, RESIDENT, WAYS
+from handheld.units import count
 
 US = 1e6
 Row = dict[str, Any]
@@ -55,7 +56,7 @@ def draw(result: Row) -> str:
         "the GPU slower than the CPU: moving tensors between the two took nine tenths of "
         "the time. This page asks the same questions of this device.",
         facts={
-            "CPU": f"{own['processor']}, {own['cores']} cores, PyTorch on {own['threads']} threads",
+            "CPU": f"{own['processor']}, {count(own['cores'], 'core')}, PyTorch on {count(own['threads'], 'thread')}",
             "driver": result["caps"]["driver"],
             "batch": str(result["batch"]),
             "versions": ", ".join(f"{k} {v}" for k, v in result["versions"].items()),

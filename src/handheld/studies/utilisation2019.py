@@ -31,6 +31,7 @@ from handheld.studies.checks2019 import (
     not_for,
     percent,
 )
+from handheld.units import count
 
 
 def utilisation(rows: Sequence[Row]) -> list[Check]:
@@ -65,7 +66,7 @@ def utilisation(rows: Sequence[Row]) -> list[Check]:
         Check(
             "correlation of device and cores over time",
             "they move against each other",
-            f"correlation {np.median(r_values):+.2f} (median of {len(r_values)} runs)" if r_values else "",
+            f"correlation {np.median(r_values):+.2f} (median of {count(len(r_values), 'run')})" if r_values else "",
             bool(np.median(r_values) <= AGAINST) if r_values else None,
             "" if r_values else "; ".join(dict.fromkeys(a["why"] for a in against)),
         )
@@ -103,7 +104,7 @@ def utilisation_grows(rows: Sequence[Row]) -> list[Check]:
     pairs = ends(rows, lambda row: row["device_busy"])
     lows, highs = ([p[n]["device_busy"] for p in pairs.values()] for n in (0, 1))
     here = (
-        f"mean {np.mean(lows):.1%}→{np.mean(highs):.1%} over {len(pairs)} workloads, batch {batches_of(pairs)}"
+        f"mean {np.mean(lows):.1%}→{np.mean(highs):.1%} over {count(len(pairs), 'workload')}, batch {batches_of(pairs)}"
         if pairs
         else ""
     )

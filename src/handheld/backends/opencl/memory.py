@@ -12,6 +12,8 @@ from handheld.backends.opencl.devices import opencl
 from handheld.errors import BuildError, OutOfMemory
 from handheld.graph.dtypes import DTYPES
 from handheld.plan.memory import WorkspaceKey
+from handheld.units import count as plural
+from handheld.units import size as size_text
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -65,8 +67,8 @@ class Memory:
                     api.enqueue_copy(queue, buffer, buffer, src_offset=0, dst_offset=start, byte_count=count)
         except api.Error as error:
             raise OutOfMemory(
-                f"{plan.device} refused {sum(plan.segments):,} bytes in {len(plan.segments)} pieces: {error}. "
-                "Try: a smaller batch"
+                f"{plan.device} refused {size_text(sum(plan.segments))} in "
+                f"{plural(len(plan.segments), 'piece')}: {error}. Try: a smaller batch"
             ) from None
 
     def __len__(self) -> int:
