@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -249,3 +250,27 @@ def test_bad_words(run, work, trained):
         fails(run("predict", step, *words), match)
     np.savez(work / "wide3.npz", x=np.zeros((4, 3), np.float32))
     fails(run("predict", step, "--data", "wide3.npz"), "wide3.npz", "3")
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    hidden: torch.Tensor
+
+
+class Answering(torch.nn.Linear):
+    def forward(self, x):
+        return Answer(super().forward(x), x * 2)
+
+
+def test_outputs_in_an_object_are_kept(run, work):
+    model = Answering(2, 3)
+    batch, optimizer = (torch.ones(4, 2), torch.zeros(4, dtype=torch.int64)), torch.optim.SGD(model.parameters())
+    step = handheld.capture(model, lambda out, y: torch.nn.functional.cross_entropy(out.logits, y), optimizer, batch)
+    assert [shown.name for shown in step.graphs["predict"].outputs] == ["output.logits", "output.hidden"]
+    step.save(work / "answer.step")
+    np.savez(work / "ones.npz", x=np.ones((5, 2), np.float32))
+    report = predicted(run, "answer.step", "--data", "ones.npz", "--out", "answer.npz")
+    assert report["predictions"][0]["class"] in ("0", "1", "2")
+    with np.load(work / "answer.npz") as file:
+        assert file["output.hidden"].tolist() == [[2, 2]] * 5

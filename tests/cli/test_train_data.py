@@ -198,6 +198,11 @@ def test_named_arrays(run, work, model):
     assert json.loads(result.stdout)["epochs"][-1]["loss"] < 0.3
     again = run("train", f"{model}.step", *words)
     assert again.exit_code == 0, again.output
+    report = json.loads(
+        run("predict", f"{model}.step", "--data", "named.npz", "--on", "reference:cpu", "--json").stdout
+    )
+    assert report.get("accuracy", 0) > 0.8, report
+    assert report["samples"] == 60 and report["predictions"][0]["class"] in ("0", "1")
     np.savez(work / "unnamed.npz", x=np.zeros((60, 6), np.int64), y=labels.astype(np.int64))
     if model == "named":
         fails(run("train", "nets.py:named", "--data", "unnamed.npz", "--on", "reference:cpu"), "no 'input_ids', which")

@@ -15,6 +15,7 @@ from handheld import package
 from handheld.cli import output
 from handheld.cli.options import Json, On, Size
 from handheld.cli.prepare import check_writable
+from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
 from handheld.errors import BatchError, CaptureError, CheckpointError, DataError, HandheldError
 from handheld.graph.dtypes import DTYPES
@@ -97,7 +98,9 @@ def predict(
     _check_fit(step, names[-1], data, spec.name, samples.data.take)
     notes = [*_unknown(spec, facts), *samples.notes]
     train = next((g for n, g in step.graphs.items() if n.partition("@")[0] in ("train", "evaluate")), None)
-    with step.plan(on, graphs=names).start() as trainer:
+    with stages(json):
+        started_trainer = step.plan(on, graphs=names).start()
+    with started_trainer as trainer:
         device = trainer.session.device_name
         predictions = run_model(trainer, samples, facts, train)
     for note in (*notes, *predictions.notes):
@@ -107,14 +110,8 @@ def predict(
         raise DataError(f"the outputs have the shape {list(shape)}, which no table holds. Try: --out FILE.npz")
     if out is not None:
         predictions.write(out, top)
-    facts_of_run = {
-        "model": spec.name,
-        "data": data,
-        "device": device,
-        "samples": len(predictions.names),
-        **predictions.metrics,
-        "seconds": time.perf_counter() - started,
-    }
+    facts_of_run = {"model": spec.name, "data": data, "device": device, "samples": len(predictions.names)}
+    facts_of_run |= {**predictions.metrics, "seconds": time.perf_counter() - started}
     if json:
         written = {} if out is None else {"out": str(out)}
         output.print_json({**facts_of_run, **written, "notes": notes, "predictions": predictions.rows(top)})

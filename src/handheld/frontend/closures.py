@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,10 @@ def loss_and_outputs(result: object, training: bool) -> tuple[Any, object]:
 
 def named_outputs(outputs: object) -> list[tuple[str, torch.Tensor]]:
     named = []
+    if isinstance(outputs, Mapping):  # PyTorch's trees take the content of a dict, but not that of a subclass.
+        outputs = dict(outputs)
+    elif is_dataclass(outputs) and not isinstance(outputs, type):
+        outputs = dict(vars(outputs))
     outputs = pytree.tree_map(padded_output, outputs, is_leaf=is_packed)
     for path, leaf in pytree.tree_flatten_with_path(outputs)[0]:
         if isinstance(leaf, torch.Tensor):

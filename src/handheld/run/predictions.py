@@ -132,6 +132,11 @@ def predict(trainer: Trainer, samples: Samples, facts: DataFacts | None, train: 
     for batch in samples.data.epoch(0):
         found = trainer.predict(*batch)
         parts.append(dict(found) if isinstance(found, Mapping) else {"output": found})
+    if not parts[0]:
+        raise HandheldError(
+            "the prediction of this model has no outputs: it returned nothing that holds tensors. "
+            "Try: return a tensor, a tuple or a dictionary, and package it again"
+        )
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     first = next(iter(outputs.values()))
     facts = facts or DataFacts()
@@ -172,9 +177,12 @@ def class_scores(output: Array, facts: DataFacts, train: Graph | None) -> Array 
 
 def _axis_by_labels(output: Array, train: Graph | None) -> int | None:
     """The axis of the classes, from the shape of the labels that the model was trained with."""
-    if train is None or len(train.inputs) < 2 or "int" not in train.inputs[-1].torch_dtype:
+    if train is None or len(train.inputs) < 2:
         return None
-    labels = train.tensors[train.inputs[-1].tensor].shape
+    given = next((i for i in train.inputs if i.name in ("labels", "label")), train.inputs[-1])
+    if "int" not in given.torch_dtype:
+        return None
+    labels = train.tensors[given.tensor].shape
     return class_axis((labels[0], *output.shape[1:]), labels) if labels else None
 
 
