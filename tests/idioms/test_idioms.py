@@ -22,32 +22,10 @@ ORDER = {
     "networks": "Several networks",
     "precision": "Precision",
 }
-#: Idioms that do not work yet.
-PENDING = frozenset(
-    [
-        "broadcast_loss",
-        "scheduler_per_epoch",
-        "warm_up",
-        "one_cycle",
-        "plateau",
-        "scheduler_in_fit",
-        "rate_by_hand",
-        "hyperparameter_by_hand",
-        "other_optimizers",
-        "own_optimizer",
-        "autocast",
-        "early_stopping",
-        "keep_best",
-        "unfreeze",
-        "lengths_per_batch",
-    ]
-)
 
 
 @pytest.mark.parametrize("case", IDIOMS, ids=lambda case: case.run.__name__)
-def test_idiom(case: Idiom, request: pytest.FixtureRequest) -> None:
-    if case.run.__name__ in PENDING:
-        request.applymarker(pytest.mark.xfail)
+def test_idiom(case: Idiom) -> None:
     case.run()
 
 

@@ -96,7 +96,8 @@ def check_batch(graph: Graph, batch: tuple[Any, ...], *, own: bool = True) -> li
         array = _array(value, name, given.torch_dtype)
         if array.shape != tensor.shape:
             raise BatchError(
-                f"input {name!r} of graph {graph.name!r} has shape {array.shape}; the plan was made for {tensor.shape}"
+                f"input {name!r} of graph {graph.name!r} has shape {array.shape}; the plan was made for "
+                f"{tensor.shape}. Try: pad or resize every batch to one shape, or capture with a batch of the new shape"
             )
         arrays.append(_convert(array, tensor.dtype, name, given.torch_dtype, own))
         if name in ranges and array.size:
