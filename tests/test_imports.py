@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "handheld"
 
 #: from the bottom to the top; parts of one layer do not import each other
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "callers", "collector", "progress", "report", "module_paths", "units"),
-    ("device", "cache", "child", "live_optimizer", "updates", "files"),
+    ("errors", "callers", "collector", "progress", "report", "module_paths", "names", "units"),
+    ("device", "cache", "child", "live_optimizer", "updates", "files", "user_errors"),
     ("sensors",),
     ("graph", "store"),
     ("step", "container", "passes", "analyse"),
@@ -41,7 +41,7 @@ NARROW: dict[str, set[str]] = {
     "analyse": {"errors", "units", "graph", "store"},
     "export": {"errors", "files", "store", "analyse", "step", "container"},
     "frontend": {"errors", "callers", "progress", "module_paths", "live_optimizer", "graph", "step", "passes"},
-    "suite": {"errors", "device", "graph", "step", "frontend"},
+    "suite": {"errors", "names", "device", "graph", "step", "frontend"},
 }
 
 #: convenience methods for users that call a part above: file -> module -> methods

@@ -33,10 +33,10 @@ def test_sizes(name, size, shape):
     ("what", "size", "message"),
     [
         ("resnet18", "huge", r"resnet18 has no size 'huge'\. Try: small, paper"),
-        ("m1", "64", "m1 has no option 'size'. It has: widths"),
+        ("m1", "64", r"m1 has no images whose size can be chosen\. Try: --size small"),
         ("mine.py:make", "small", r"--size small applies only to workloads of the suite\. mine\.py:make"),
         ("mine.step", "paper", r"--size paper applies only to workloads"),
-        ("resnet19", "small", "Did you mean resnet18"),
+        ("resnet19", "small", r"no workload 'resnet19'\. Try: resnet18, "),
     ],
 )
 def test_bad_sizes(what, size, message):

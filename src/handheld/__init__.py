@@ -85,6 +85,10 @@ def open_run(path: str | Path) -> Run:
     return run(path)
 
 
+def __dir__() -> list[str]:
+    return sorted((*__all__, "__doc__", "__version__", "errors"))
+
+
 def __getattr__(name: str) -> Any:
     if name == "Profiler":
         from handheld.profile.profiler import Profiler as profiler

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from handheld.errors import DeviceError
+from handheld.names import suggestion
 
 #: Renamed backends: old first part of a device's name -> current one. Old names are still accepted everywhere, also in
 #: files.
@@ -100,5 +101,6 @@ class DeviceCaps:
         """A description that comes with Handheld, for example `adreno-740` or `mali-g78`."""
         names = DeviceCaps.names()
         if name not in names:
-            raise DeviceError(f"Handheld has no description of {name!r}. Try one of: {', '.join(names)}")
+            hint = suggestion(name, names, f"one of: {', '.join(names)}")
+            raise DeviceError(f"Handheld has no description of {name!r}. {hint}")
         return DeviceCaps.read(_SHIPPED / f"{name}.json")

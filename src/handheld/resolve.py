@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import inspect
 import sys
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -19,10 +18,12 @@ import numpy as np
 from handheld import container, package, suite
 from handheld.callers import standing_at
 from handheld.errors import BatchError, CaptureError, HandheldError, StepFileError
+from handheld.names import suggestion
 from handheld.run.batch import batch_sizes
 from handheld.run.data import DATA_SUFFIXES
 from handheld.step import Step
 from handheld.updates import UpdateOptions
+from handheld.user_errors import check_no_arguments, in_factory, in_model
 
 if TYPE_CHECKING:
     from handheld.frontend.trial import Decision
@@ -36,6 +37,7 @@ class ModelSpec(ABC):
     default_batch: int
     folder: Path | None = None  # the folder of the user's code
     update = UpdateOptions()
+    takes_data = True  # whether the command has --data, which messages may then advise
 
     @abstractmethod
     def example(self, size: int) -> Any:
@@ -165,7 +167,13 @@ class Factory(ModelSpec):
 
     def example(self, size: int) -> Any:
         batch = self._parts()[1]
-        return batch(size) if callable(batch) else None if batch is None else resized(batch, size)
+        if not callable(batch):
+            return None if batch is None else resized(batch, size)
+        try:
+            return batch(size)
+        except Exception as error:  # The user's function may raise anything.
+            where = f"the batch function of {self.path}:{self.function}, called with {size},"
+            raise in_factory(error, where, self.path.resolve().parent) from error
 
     def step(self, sizes: Sequence[int], seed: int, batch: Any = None, classes: int | None = None) -> Step:
         parts = self.parts(seed)
@@ -190,8 +198,8 @@ class Factory(ModelSpec):
         example = self.example(size)
         if example is None:
             raise CaptureError(
-                f"{self.path}:{self.function} returns no example batch. Try: --data "
-                "DATA, or let it return (model, loss, optimizer, batch)"
+                f"{self.path}:{self.function} returns no example batch. "
+                f"Try: {'--data DATA, or ' if self.takes_data else ''}let it return (model, loss, optimizer, batch)"
             )
         return example
 
@@ -227,23 +235,19 @@ class Factory(ModelSpec):
         where = f"{self.path}:{self.function}"
         try:
             function = getattr(_import_file(self.path), self.function, None)
+            if callable(function):
+                check_no_arguments(function, where)
             made = function() if callable(function) else None
         except Exception as error:
-            if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
+            if isinstance(error, CaptureError) or (
+                isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch"
+            ):
                 raise
-            frames = traceback.extract_tb(error.__traceback__)
-            line = next((f.lineno for f in reversed(frames) if Path(f.filename) == self.path.resolve()), "?")
-            hint = (
-                f". Try: pip install {error.name.partition('.')[0]}"
-                if isinstance(error, ModuleNotFoundError) and error.name
-                else ""
-            )
-            raise CaptureError(
-                f"{where} raised {type(error).__name__} in line {line}: {str(error).rstrip('.')}{hint}"
-            ) from error
+            raise in_factory(error, where, self.path.resolve().parent) from error
         if not callable(function):
-            has = ", ".join(self._functions()) or "none"
-            raise CaptureError(f"{self.path} has no function {self.function!r}; it has: {has}")
+            has = self._functions()
+            hint = suggestion(self.function, has, f"{self.path}:{has[0]}" if has else "add a function to it")
+            raise CaptureError(f"{self.path} has no function {self.function!r}. {hint}")
         if not isinstance(made, tuple) or len(made) not in (3, 4):
             raise CaptureError(
                 f"{where} returned {_describe(made)}. It should return "
@@ -305,12 +309,7 @@ def capture_sizes(
     except (HandheldError, ImportError):
         raise
     except Exception as error:  # The user's forward or loss may raise anything.
-        first_line = str(error).strip().partition("\n")[0]
-        raise CaptureError(
-            f"{name} does not run on a batch of "
-            f"{_shapes(next(iter(examples.values())))}: "
-            f"{type(error).__name__}: {first_line}"
-        ) from error
+        raise in_model(error, name, next(iter(examples.values())), parts[0]) from error
 
 
 def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str, update: dict[str, Any]) -> Step:
@@ -346,11 +345,6 @@ def resized(batch: Any, size: int) -> Any:
 def _rows(batch: Any) -> int:
     values = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
     return next((int(v.shape[0]) for v in values if getattr(v, "ndim", 0)), 1)
-
-
-def _shapes(batch: Any) -> str:
-    values = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
-    return ", ".join(f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in values if hasattr(v, "shape"))
 
 
 def _describe(value: object) -> str:

@@ -145,7 +145,7 @@ def test_models_that_do_not_build(tmp_path, monkeypatch):
         for row in bench.run(Matrix(names, ("null",)), "out", Settings(steps=1, cool_s=0, silence_s=6))
     }
     assert rows[names[0]]["status"] == "does not build"
-    assert "ValueError in line 5: no such layer" in rows[names[0]]["reason"]
+    assert "mine.py:5: ValueError: no such layer" in rows[names[0]]["reason"]
     assert rows[names[1]]["status"] == "hung"
     assert "reported nothing for 6 s while capturing" in rows[names[1]]["reason"]
     assert rows[names[2]]["status"] == "crashed" and "SIGSEGV" in rows[names[2]]["reason"]

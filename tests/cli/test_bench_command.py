@@ -65,7 +65,7 @@ def test_the_output(run):
 @pytest.mark.parametrize(
     "words, text",
     [
-        (["lenett"], "Did you mean lenet5"),
+        (["lenett"], "Try: lenet5"),
         (["mlp", "--batch", "1,x"], "1,4,16"),
         (["mlp", "--batch", "0"], "1,4,16"),
         (["mlp", "--size", "big"], "small or paper"),

@@ -39,7 +39,7 @@ def test_errors_are_one_line(run, work):
     fails(run("train", "gone.py:make", *data), "no file gone.py")
     fails(run("train", "mine.py", *data), "mine.py:make")
     fails(run("train", "mine.py:nothing", *data), "no function 'nothing'")
-    fails(run("train", "mine.py:broken", *data), "ValueError in line", "no weights today")
+    fails(run("train", "mine.py:broken", *data), "mine.py:14: ValueError", "no weights today")
     fails(run("train", "mine.py:wrong", *data), "returned a Sequential")
     fails(run("train", "gone.step", *data), "gone.step")
     fails(run("train", "mine.py:make", "--data", "gone.npz"), "gone.npz")
@@ -70,9 +70,9 @@ def test_what_is_no_model_says_what_it_is(run, work):
 
 
 def test_only_near_names_are_suggested(run):
-    fails(run("train", "lenet", "--data", "digits"), "Did you mean lenet5?")
+    fails(run("train", "lenet", "--data", "digits"), "Try: lenet5")
     result = run("train", "train", "--data", "digits")
-    assert result.exit_code == 1 and "Did you mean" not in result.stderr
+    assert result.exit_code == 1 and "lenet5" not in result.stderr
 
 
 @pytest.fixture

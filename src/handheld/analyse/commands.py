@@ -122,7 +122,8 @@ def launches(steps: list[Timed]) -> LaunchCost | None:
         enqueue.append((c["host_end"] - c["host_begin"])[c["kind"] == LAUNCH])
         start, ready, free = c["started"][1:], c["host_end"][1:], c["ended"][:-1]
         waited = ready > free
-        late.append((start - ready)[waited])
+        # A device may begin before the host's call has returned; then it took no time after it.
+        late.append(np.maximum(start - ready, 0)[waited])
         between.append((start - free)[~waited])
     if not chosen or not sum(map(len, enqueue)):
         return None

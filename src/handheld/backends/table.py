@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from handheld.errors import DeviceError
+from handheld.names import suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,4 +77,5 @@ def unknown(device: str) -> DeviceError:
     if kind == "pytorch":
         text = f"{device} is plain PyTorch, which only handheld bench runs. Try: reference:{where or 'cpu'}"
         return DeviceError(text)
-    return DeviceError(f"unknown device {device!r}; there are {', '.join(names)} and {last}. Try: handheld doctor")
+    hint = suggestion(kind, BACKENDS, "handheld doctor")
+    return DeviceError(f"unknown device {device!r}; there are {', '.join(names)} and {last}. {hint}")

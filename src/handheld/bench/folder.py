@@ -62,8 +62,11 @@ def open_results(folder: str | Path) -> Results:
 
 def _info(folder: Path) -> Info:
     path = folder / INFO
+    if folder.is_file():
+        raise ResultsError(f"{folder} is a file. Try: the folder that handheld bench --out FOLDER wrote")
     if not path.is_file():
-        raise ResultsError(f"{folder} is not a results folder: it has no {INFO}. Try: handheld bench --out {folder}")
+        why = f"it has no {INFO}" if folder.is_dir() else "there is no such folder"
+        raise ResultsError(f"{folder} is not a results folder: {why}. Try: handheld bench --out {folder}")
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         written = info["format"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import handheld
+from handheld import suite
 from handheld.bench.eager import is_eager
 from handheld.bench.folder import Results, Writer
 from handheld.bench.heat import Heat
@@ -24,6 +25,8 @@ from handheld.profile.facts import machine, versions
 
 LEAST_STEPS = 5
 TRAINED = "trained"
+NOT_FINITE = "the loss became NaN or infinite"
+NOTHING = "the null device computes nothing, so it has no loss. Try: --on opencl"
 _SAME = ("name", "vendor", "driver", "kind", "compute_units")  # Equal values mean the same device.
 
 
@@ -233,10 +236,12 @@ class Bench:
         }
         answer = self._attempt(case, row, tell)
         row["status"], row["reason"] = answer.status, answer.reason
+        if answer.status == "does not fit":
+            row["reason"] += f". Try: {_plan_command(case)}, which finds the largest batch that fits"
         if answer.status == "done":
             row["status"] = TRAINED
             if not row["finite"]:
-                row["status"], row["reason"] = "failed", "the loss became NaN or infinite"
+                row["status"], row["reason"] = "failed", NOTHING if case.device == "null" else NOT_FINITE
         run = row.get("run")
         if run and not (self.writer.folder / run).exists():
             row["run"] = None
@@ -300,6 +305,11 @@ class Bench:
 
     def _call(self, task: Message, tell: Callable[[str], None] | None = None, limit_bytes: int | None = None) -> Answer:
         return call(task, silence_s=self.settings.silence_s, limit_bytes=limit_bytes, tell=tell or (lambda stage: None))
+
+
+def _plan_command(case: Case) -> str:
+    size = f" --size {case.size}" if case.size in suite.SIZES else ""
+    return f"handheld plan {case.workload}{size} --device {case.device}"
 
 
 def _take(row: Row, figures: Measured) -> None:

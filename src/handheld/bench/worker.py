@@ -99,7 +99,8 @@ def measure(task: MeasureTask, say: Say) -> None:
         plan = step.plan(device, graphs=list(graphs), memory_limit_bytes=_limit(task, device))
     except OutOfMemory as error:
         say(facts={"planned_bytes": error.needed_bytes, "available_bytes": error.available_bytes})
-        raise Failed("does not fit", str(error)) from None
+        # The step file holds one batch. run.py says how to find the largest one that fits.
+        raise Failed("does not fit", str(error).partition(". A step file has")[0]) from None
     say(facts={"planned_bytes": plan.bytes}, stage="building kernels")
     steps = Steps(say)
     with np.load(path.with_suffix(".npz")) as arrays:
@@ -172,7 +173,9 @@ class Steps:
 
 
 def _spec(task: CaseShape) -> ModelSpec:
-    return open_model(task["workload"], task["size"] if task["size"] != "own" else None)
+    spec = open_model(task["workload"], task["size"] if task["size"] != "own" else None)
+    spec.takes_data = False
+    return spec
 
 
 def _open(device: str) -> None:

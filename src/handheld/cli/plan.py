@@ -19,6 +19,7 @@ from handheld.cli.options import Data, Json, Precision, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import DeviceError, HandheldError, OutOfMemory
+from handheld.names import suggestion
 from handheld.passes.scale import GROWTH
 from handheld.plan.plan import Plan
 from handheld.profile.inputs import graphs_in_turn
@@ -113,6 +114,7 @@ def plan(
     """
     caps, limit = _device(device), nbytes(memory, "--memory")
     spec = open_model(what, size)
+    spec.takes_data = False
     wanted = _batches(batch, spec)
     with _progress(json) as say:
         say(f"capturing {spec.name} for a batch of {wanted[0]}")
@@ -140,7 +142,8 @@ def _device(name: str) -> DeviceCaps:
     if canonical(name).partition(":")[0] in ("opencl", "reference", "null"):
         return describe(canonical(name))
     names = [*DeviceCaps.names(), "opencl", "reference:cpu"]
-    raise DeviceError(f"there is no device {name!r}. Try: {', '.join(names)}, or the JSON file of a description")
+    hint = suggestion(name, names, f"{', '.join(names)}, or the JSON file of a description")
+    raise DeviceError(f"there is no device {name!r}. {hint}")
 
 
 def _batches(text: str | None, spec: ModelSpec) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+import psutil
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -111,9 +112,26 @@ def head(run: Run) -> Table:
         rows.append(("other load", _others(summary.others)))
     rows.append(("energy", _energy(summary.energy)))
     rows.append(("overhead", _overhead(summary.overhead)))
-    if summary.status not in ("complete", "running"):
-        rows.append(("ended", summary.status))
+    ended = _ended(summary.status, run.meta.get("process"))
+    if ended:
+        rows.append(("ended", ended))
     return output.grid(rows)
+
+
+def _ended(status: str, process: Mapping[str, float] | None) -> str:
+    """How a run ended that is not complete, or "" for one that is complete or still runs."""
+    if status == "complete":
+        return ""
+    if status != "running":
+        return status
+    if process is None:
+        return "not marked: it is still running, or its process was killed"
+    try:
+        if psutil.Process(int(process["pid"])).create_time() == process["created"]:
+            return ""
+    except psutil.Error:
+        pass
+    return "killed: its process is gone, and the file holds what was written until then"
 
 
 def _time(graph: GraphSummary) -> str:
@@ -138,7 +156,7 @@ def _cores(cores: dict[str, float]) -> str:
 def _launches(launch: LaunchCost) -> str:
     late = launch.start_us
     return f"{launch.per_step:.0f} per step, {launch.enqueue_us:.1f} µs of host time each" + (
-        "" if late is None else f"; an idle device starts after {max(late, 0.0):.0f} µs"
+        "" if late is None else f"; an idle device starts after {late:.0f} µs"
     )
 
 

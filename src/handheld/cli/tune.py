@@ -80,10 +80,10 @@ def tune(
     handheld tune mine.py:make --data photos/ --on opencl:nvidia --budget 600
     handheld tune resnet18 --precision half
     """
-    if on.partition(":")[0] != "opencl":
+    caps = describe(on)  # An unknown device is reported as such.
+    if not caps.takes_launches:
         raise HandheldError(f"{on} has no variants to choose from. Try: --on opencl")
     with stages(json) as stage:
-        caps = describe(on)
         spec = open_model(what, size)
         batch_size = batch or spec.default_batch
         step, _ = capture_example(spec, [batch_size], 0, data)
@@ -202,23 +202,24 @@ def present(tuner: Tuner, seconds: float) -> None:
     before, after = _totals(rows)
     done = sum(row.entry is not None and row.entry.done for row in rows)
     failed = sum(len(row.entry.failed) for row in rows if row.entry)
-    output.out.print(
-        output.grid(
-            [
-                (
-                    "step",
-                    f"saves about {before - after:.2f} ms: {before:.2f} ms before, {after:.2f} ms now (tuned ops)",
-                ),
-                (
-                    "tuned",
-                    f"{done} of {output.count(len(rows), 'shape')} in {output.duration(seconds)}"
-                    + ("" if done == len(rows) else "; run the same command to continue"),
-                ),
-                ("left out", f"{output.count(failed, 'variant')} failed, crashed or gave wrong results"),
-                ("record", output.path(tuner.path)),
-            ]
-        )
-    )
+    lines = [
+        ("step", _gain(before, after)),
+        (
+            "tuned",
+            f"{done} of {output.count(len(rows), 'shape')} after {output.duration(seconds)}"
+            + ("" if done == len(rows) else "; the same command continues"),
+        ),
+    ]
+    if failed:
+        lines.append(("left out", f"{output.count(failed, 'variant')} that crashed or gave a wrong result"))
+    output.out.print(output.grid([*lines, ("record", output.path(tuner.path))]))
+
+
+def _gain(before: float, after: float) -> str:
+    """What tuning changes per step, in all ops that have variants."""
+    if f"{before:.2f}" == f"{after:.2f}":
+        return f"{after:.2f} ms in tuned ops: no variant was clearly faster than the default"
+    return f"{after:.2f} ms in tuned ops instead of {before:.2f} ms with the defaults"
 
 
 def _table(rows: list[Row]) -> RenderableType:

@@ -118,9 +118,11 @@ class Tuner:
 
 def tune(step: Step, device: str, seconds: float, precision: str = "float32") -> Path:
     """Tune the graphs of a step that train on a device. Known results are kept."""
-    if device.partition(":")[0] != "opencl":
+    caps = describe(device)  # An unknown device is reported as such.
+    if not caps.takes_launches:
         raise PlanError(f"{device} has no variants to choose from. Try: opencl")
-    caps = describe(device)
+    if not 0 < seconds < float("inf"):
+        raise PlanError(f"seconds={seconds!r} must be a time to spend, more than 0. Try: seconds=120")
     names = [name for name, graph in step.graphs.items() if graph.writes]
     graphs, _ = prepare(step, names, precision, align_bytes=caps.base_align_bytes)
     record, path, _ = known_record(TuningRecord.of(caps))

@@ -19,6 +19,12 @@ from handheld.sensors.cpu import core_kinds
 PACKAGES = ("handheld", "numpy", "pyopencl", "torch")
 
 
+def this_process() -> dict[str, float]:
+    """The process that writes a run file. A reader can tell from it whether the run goes on."""
+    process = psutil.Process()
+    return {"pid": process.pid, "created": process.create_time()}
+
+
 def facts(plan: Plan, code: Path) -> dict[str, Any]:
     known = stored(plan.caps) if plan.device.partition(":")[0] == "opencl" else None
     return {

@@ -20,7 +20,7 @@ from handheld.errors import DeviceError, HandheldError
 from handheld.measure.load import Load
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
-from handheld.profile.facts import facts
+from handheld.profile.facts import facts, this_process
 from handheld.profile.memory import live
 from handheld.profile.windows import WARMUP, WINDOW, Windows
 from handheld.profile.work import flops, nbytes
@@ -73,6 +73,7 @@ class Profiler:
             status="running",
             begun_unix_ns=time.time_ns(),
             begun_monotonic_ns=self._begun_ns,
+            process=this_process(),
             settings=dict(settings or {}),
             schedule={"wait": wait, "warmup": warmup, "active": active},
             estimate=estimate and dataclasses.asdict(estimate),

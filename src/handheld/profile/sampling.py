@@ -14,9 +14,6 @@ from handheld.sensors.sampler import Sampler
 from handheld.sensors.sink import RunSink
 from handheld.store.writer import RunWriter
 
-#: Sources that measure power or energy on some machines. An error about missing power names why each is absent.
-POWER_SOURCES = ("nvidia-power", "rapl", "jetson-power", "pixel-rails", "amd-gpu", "raspberry-pi", "battery", "hwmon")
-
 #: All sensors that are present (True), none (False), or these.
 Sensors = bool | Iterable[type[Sensor]]
 
@@ -32,11 +29,9 @@ class Sources:
     def need_power(self) -> None:
         """Raise HandheldError if energy cannot be measured. Called before anything long runs."""
         if not self.powered:
-            absent = "; ".join(f"{name}: {self.absent[name]}" for name in POWER_SOURCES if name in self.absent)
             raise HandheldError(
                 "energy cannot be measured: this machine has no power sensor that can be read. "
-                + (f"{absent}. " if absent else "")
-                + "Try: handheld doctor; or an estimate (--estimate-energy)"
+                "Try: handheld doctor, which says why for each sensor, or an estimate (--estimate-energy)"
             )
 
 

@@ -30,7 +30,7 @@ from handheld.backends.reference.recording import TorchRecording
 from handheld.errors import HandheldError
 from handheld.measure.load import Load
 from handheld.module_paths import follow_modules
-from handheld.profile.facts import code_state, machine, versions
+from handheld.profile.facts import code_state, machine, this_process, versions
 from handheld.profile.profiler import ending, others_as_json
 from handheld.profile.sampling import Sensors, idle, sampled, sources
 from handheld.profile.windows import WINDOW, Windows
@@ -70,6 +70,7 @@ class Watch:
             status="running",
             begun_unix_ns=time.time_ns(),
             begun_monotonic_ns=self._begun,
+            process=this_process(),
             device=f"pytorch:{self.where}",
             caps={"name": name, "kind": "pytorch"},
             machine=machine(),

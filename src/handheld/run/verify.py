@@ -79,13 +79,17 @@ class Verification:
                 f"{list(row.shape)}, by {row.error:.1e} relative to float64{own}"
             )
         within = [r for r in self.rows if r.float32_error is None]
-        worst = max(within, key=lambda r: r.error, default=None)
-        most = f"; the largest error is {worst.error:.1e} in {worst.where}" if worst else ""
-        rest = len(self.rows) - len(within)
-        errs = "1 op has" if rest == 1 else f"{rest} ops have"
-        also = f"; {errs} a larger error, but no larger than PyTorch's own float32" if rest else ""
+        others = [r for r in self.rows if r.float32_error is not None]
         ops = "its op equals" if len(self.rows) == 1 else f"all {len(self.rows)} ops equal"
-        return f"{head}: {ops} PyTorch{most}{also}"
+        if not others:
+            return f"{head}: {ops} PyTorch; {_largest(within)}"
+        near = f"{len(within)} within {self.tolerance:g}" + (f" ({_largest(within)})" if within else "")
+        return f"{head}: {ops} PyTorch: {near}, {len(others)} as near as PyTorch's own float32 ({_largest(others)})"
+
+
+def _largest(rows: Sequence[Row]) -> str:
+    worst = max(rows, key=lambda row: row.error, default=None)
+    return "nothing was compared" if worst is None else f"the largest error is {worst.error:.1e} in {worst.where}"
 
 
 def verify_plan(plan: Plan, batch: Sequence[Any], graph: str = "train", tolerance: float = TOLERANCE) -> Verification:

@@ -36,8 +36,12 @@ class RunFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        if self.path.is_dir():
+            files = sorted((*self.path.glob("*.run"), *self.path.glob("runs/*.run")))
+            some = f"one of its run files, such as {files[0]}" if files else "a run file (FILE.run)"
+            raise RunFileError(f"{self.path} is a folder, not a run file. Try: {some}")
         if not self.path.is_file():
-            raise RunFileError(f"there is no run file {self.path}")
+            raise RunFileError(f"there is no run file {self.path}. Try: handheld profile MODEL --out {self.path}")
         with self.path.open("rb") as file:
             if file.read(len(_HEADER)) != _HEADER:
                 raise RunFileError(f"{self.path} is not a run file of Handheld")

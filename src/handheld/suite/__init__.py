@@ -10,9 +10,8 @@ families need it.
 
 from __future__ import annotations
 
-import difflib
-
 from handheld.errors import HandheldError
+from handheld.names import suggestion
 from handheld.suite.catalogue import ALIASES, WORKLOADS
 from handheld.suite.workload import SIZES, Option, Update, Workload
 
@@ -27,11 +26,6 @@ def get(name: str, size: str | int | None = None, **options: Option) -> Workload
     if name in ALIASES and size is None:
         name, size = ALIASES[name]
     if name not in WORKLOADS:
-        near = [known for known in WORKLOADS if len(name) > 2 and known.startswith(name)] or difflib.get_close_matches(
-            name, WORKLOADS, n=2, cutoff=0.7
-        )
-        hint = f"Did you mean {' or '.join(near)}?" if near else ""
-        raise HandheldError(
-            f"there is no workload {name!r}. {hint} There are: {', '.join(WORKLOADS)}".replace("  ", " ")
-        )
+        hint = suggestion(name, WORKLOADS, "handheld bench --list, which lists them")
+        raise HandheldError(f"there is no workload {name!r}. {hint}")
     return WORKLOADS[name].with_options(size, **options)

@@ -132,6 +132,8 @@ class Workload:
                 )
             named = self.small if size == "small" else self.paper
         elif size is not None:
+            if "size" not in self._options():
+                raise HandheldError(f"{self.name} has no images whose size can be chosen. Try: --size small or paper")
             options = {"size": int(size), **options}
         if size is None and not options:
             return self
@@ -141,12 +143,16 @@ class Workload:
             self, options={**self.options, **named, **options}, size=self.size if size is None else str(size)
         )
 
-    def _check(self, options: Options) -> None:
-        known = [
+    def _options(self) -> list[str]:
+        """The options of the family."""
+        return [
             name
             for name, parameter in inspect.signature(self._module().batch).parameters.items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         ]
+
+    def _check(self, options: Options) -> None:
+        known = self._options()
         for name in options:
             if name not in known:
                 raise HandheldError(f"{self.name} has no option {name!r}. It has: {', '.join(known) or 'none'}")
