@@ -12,11 +12,13 @@ import pytest
 
 import handheld
 from handheld.plan.plan import Plan
+from handheld.run.data import DataSet
 from handheld.run.trainer import Trainer
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
 CLASSES = {
     "Capture": handheld.Capture,
+    "DataSet": DataSet,
     "DeviceCaps": handheld.DeviceCaps,
     "Plan": Plan,
     "Step": handheld.Step,

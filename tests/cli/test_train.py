@@ -52,7 +52,7 @@ def test_package_several_sizes(run, work):
             assert trainer.predict(x).shape == (size, 3)
         assert int(trainer.state()["handheld.step"]) == 2
         with pytest.raises(
-            handheld.HandheldError, match=r"training graphs for 4, 16\. Try: handheld package --batch 5"
+            handheld.HandheldError, match=r"training graphs for 4, 16\. Try: handheld package --batch 4,16,5"
         ):
             trainer.step(np.zeros((5, 6), np.float32), np.zeros(5, np.int64))
     trained = run("train", "sizes.step", "--data", "data.npz", "--epochs", "1", "--json")

@@ -107,6 +107,18 @@ def test_sizes_are_added_before_the_first_step():
     assert sessions[0][1] == ["evaluate", "evaluate@8", "predict", "train", "train@18"]
 
 
+def test_programs_are_not_built_again():
+    _, _, step = captured()
+    with step.plan("opencl").start() as trainer:
+        built = trainer.counters.builds
+        assert not trainer.add_sizes("predict", [18])
+        added = trainer.counters.builds - built
+        assert added < built  # Most texts do not depend on the batch size.
+        trainer.reopen(["train", "predict"])
+        assert trainer.counters.builds == built + added  # All of its programs are there.
+        assert np.isfinite(trainer.predict(samples(32)[0])).all()
+
+
 class Messages:
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -125,7 +137,7 @@ def test_what_is_left_out_is_counted(tmp_path):
         assert [e.dropped for e in history.epochs] == [18, 18] and history.dropped == 36
         assert [e.samples for e in history.epochs] == [32, 32]
         assert len(messages.texts) == 1 and "a batch of 18 samples is left out" in messages.texts[0]
-        with pytest.warns(UserWarning, match=r"18 samples is left out.*Try: handheld package --batch 18"):
+        with pytest.warns(UserWarning, match=r"18 samples is left out.*Try: handheld package --batch 32,18"):
             trainer.fit(loader(), epochs=1)
         assert trainer.fit(ArrayData(x, y, batch_size=32), epochs=1).last.dropped == 18
         with (

@@ -140,6 +140,11 @@ class Session(ABC):
     def close(self) -> None:
         """Frees the memory on the device. The session cannot be used afterwards."""
 
+    def open_again(self, plan: Plan, options: Mapping[str, object]) -> Session:
+        """Closes the session and opens one for another plan on the same device, which may use its programs again."""
+        self.close()
+        return open_session(plan, **options)
+
     # ── state ─────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod

@@ -130,7 +130,7 @@ class Capture:
     def evaluate(self, fn: Closure, batch: object, name: str = "evaluate") -> Capture:
         """Records a forward pass in eval mode. It updates no parameter."""
         self._remember(name, lambda b, n: self.evaluate(fn, b, n), batch)
-        with self.eval_mode(), torch.no_grad():
+        with self._eval_mode(), torch.no_grad():
             self._record(name, fn, batch, None)
         return self
 
@@ -348,7 +348,7 @@ class Capture:
                 logger.setLevel(level)
 
     @contextmanager
-    def modes(self, wanted: Mapping[nn.Module, bool]) -> Iterator[None]:
+    def _modes(self, wanted: Mapping[nn.Module, bool]) -> Iterator[None]:
         """While active, each module is in training mode (True) or eval mode (False)."""
         before = {module: module.training for module in self._all_modules()}
         try:
@@ -359,8 +359,8 @@ class Capture:
             for module, training in before.items():
                 module.training = training
 
-    def eval_mode(self) -> AbstractContextManager[None]:
-        return self.modes(dict.fromkeys(self._all_modules(), False))
+    def _eval_mode(self) -> AbstractContextManager[None]:
+        return self._modes(dict.fromkeys(self._all_modules(), False))
 
     def _all_modules(self) -> list[nn.Module]:
         return [part for module in self.modules.values() for part in module.modules()]
@@ -371,7 +371,7 @@ class Capture:
         modes = {module: module.training for module in self._all_modules()}
         self.recipes.setdefault(name.partition("@")[0], Recipe(record, batch, modes))
 
-    def give(self, step: Step, names: Sequence[str]) -> None:
+    def _give(self, step: Step, names: Sequence[str]) -> None:
         """Adds graphs that were recorded after `step` was made to it, with the slots that are new to it."""
         for name in names:
             graph = self.graphs[name]

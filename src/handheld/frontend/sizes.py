@@ -54,7 +54,7 @@ class Code:
         if name not in builder.graphs:
             self._check_same()
             try:
-                with builder.modes(recipe.modes):
+                with builder._modes(recipe.modes):
                     recipe.record(resized(recipe.batch, size, not self._reads_values(kind)), name)
             except HandheldError as error:
                 raise CaptureError(f"graph {kind!r} cannot be captured for a batch of {size}: {error}") from error
@@ -64,7 +64,7 @@ class Code:
                     f"graph {kind!r} cannot be captured for a batch of {size}: {type(error).__name__}: {first_line}"
                 ) from error
         self._check_names(kind, name)
-        builder.give(step, [n for n in builder.graphs if n in (name, f"{name}.accumulate")])
+        builder._give(step, [n for n in builder.graphs if n in (name, f"{name}.accumulate")])
         return name
 
     def _reads_values(self, kind: str) -> bool:

@@ -83,7 +83,7 @@ def _reads(model: nn.Module, fn: Closure, batch: Any, evaluate: bool, number: in
 
     try:
         if evaluate:
-            with capture.eval_mode(), torch.no_grad():
+            with capture._eval_mode(), torch.no_grad():
                 capture._record_once("trial", seeded, batch, None, fake=False)
         else:
             capture._record_once("trial", seeded, batch, None, fake=False)

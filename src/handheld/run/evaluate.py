@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from handheld.run.trainer import Trainer
 
 
-class Evaluation(NamedTuple):
-    """The `loss` and the metrics of a test set. `note` says what they do not cover, or is ""."""
+class Evaluation(dict[str, float]):
+    """The `loss` and the metrics of a test set by name. `note` says what they do not cover, or is ""."""
 
-    values: dict[str, float]
-    note: str
+    def __init__(self, values: Mapping[str, float], note: str = "") -> None:
+        super().__init__(values)
+        self.note = note
 
 
 def evaluate(

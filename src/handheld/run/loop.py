@@ -230,7 +230,8 @@ class _Loop:
                 f"samples. Try: batches of {self.size}"
             )
         if self.test is not None:
-            row.test, row.note = evaluate(self.trainer, self.test, self.metrics, self._check)
+            tested = evaluate(self.trainer, self.test, self.metrics, self._check)
+            row.test, row.note = dict(tested), tested.note
             if row.note and all(row.note != e.note for e in self.history.epochs):
                 self._say(row.note)
         self.history.epochs.append(row)

@@ -113,7 +113,8 @@ def _graphs(trainer: Trainer, kind: str, size: int, known: int) -> list[str]:
     names = [name for name in (kind, *batch_sizes(step.graphs, kind).values()) if name in step.graphs]
     own = [name for name in names if rows(step.graphs[name]) == size]
     if not own and step.code is None:
-        raise BatchError(f"Try: handheld package --batch {size}, or batches of a size that the step has")
+        known_sizes = ",".join(map(str, (*sizes_of(trainer.plan.graphs, kind), size)))
+        raise BatchError(f"Try: handheld package --batch {known_sizes}, or batches of a size that the step has")
     if trainer.observer is not None:
         raise BatchError("No graph can be added during a profile. Try: batches of one size")
     if known > MOST:

@@ -140,9 +140,8 @@ class Trainer:
         before, counters = self.plan, self.session.counters
         plan = before.again(graphs=list(graphs))
         self.sync()
-        self.session.close()
         try:
-            self.session = open_session(plan, **self._options)
+            self.session = self.session.open_again(plan, self._options)
             self.plan = plan
         except HandheldError:
             self.session = open_session(before, **self._options)

@@ -67,9 +67,11 @@ class _Count:
 
 
 class Programs:
-    """The programs of a plan, built in the background."""
+    """The programs of a plan, built in the background. Those that `before` built in the same context are used again."""
 
-    def __init__(self, plan: Plan, context: cl.Context, kept: Kept | None) -> None:
+    def __init__(
+        self, plan: Plan, context: cl.Context, kept: Kept | None = None, before: Programs | None = None
+    ) -> None:
         self._device, self._context, self._kept = plan.device, context, kept
         merged = plan.caps.kind == "cpu" and kept is None  # Compilers for CPUs are slow with many programs.
         #: Family -> text -> the first launch with this text. Without merging, each text is its own family.
@@ -82,6 +84,18 @@ class Programs:
                     group = family(node.op) if merged else launch.text
                     self._families.setdefault(group, {}).setdefault(launch.text, launch)
         self._texts = texts_of(launches, plan.caps)
+        old = {} if before is None else before._built()
+        #: Text -> the program that already contains it.
+        self._ready = {
+            text: old[text]
+            for text in self._texts
+            if before is not None and text in old and before._texts[text] == self._texts[text]
+        }
+        rest = {
+            group: {text: launch for text, launch in texts.items() if text not in self._ready}
+            for group, texts in self._families.items()
+        }
+        self._families = {group: texts for group, texts in rest.items() if texts}
         self._building: dict[str, Future[dict[str, _Built]]] = {}
         self._turns: dict[str, int] = {}
 
@@ -105,11 +119,12 @@ class Programs:
 
     def turn(self, launch: Launch) -> int:
         """Returns the position of a launch's program in the build order."""
-        return self._turns[launch.text]
+        return self._turns.get(launch.text, -1)
 
     def kernel(self, launch: Launch) -> cl.Kernel:
         """Waits for the program of a launch and returns its kernel."""
-        program, number = self._building[launch.text].result()[launch.text]
+        ready = self._ready.get(launch.text)
+        program, number = ready or self._building[launch.text].result()[launch.text]
         name = launch.kernel if number is None else renamed(launch.kernel, number)
         api = opencl()
         try:
@@ -124,6 +139,9 @@ class Programs:
     def __len__(self) -> int:
         """Returns the number of programs that were built."""
         return len({id(future.result()[text].program) for text, future in self._building.items()})
+
+    def _built(self) -> dict[str, _Built]:
+        return {**self._ready, **{text: future.result()[text] for text, future in self._building.items()}}
 
     def _build_family(self, first: Mapping[str, Launch]) -> dict[str, _Built]:
         texts = sorted(first)  # The program must not depend on the order of launches.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from handheld.backends.base import ClockMark, Counters, Session
+from handheld.backends.base import ClockMark, Counters, Session, open_session
 from handheld.backends.opencl.bind import bind
 from handheld.backends.opencl.devices import find, opencl
 from handheld.backends.opencl.memory import Memory, NodePlaces
@@ -68,6 +68,7 @@ class OpenCLSession(Session):
     build_threads   how many programs are built at the same time; default: the number of processors
     kept            a context and programs that several plans share
     submitter       how launches reach the device (submit.py)
+    before          a closed session on the same device, whose programs are used again
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class OpenCLSession(Session):
         build_threads: int | None = None,
         kept: Kept | None = None,
         submitter: Submitter | None = None,
+        before: OpenCLSession | None = None,
     ) -> None:
         super().__init__(plan)
         api = self._api = opencl()
@@ -90,7 +92,8 @@ class OpenCLSession(Session):
         self._timed: cl.CommandQueue | None = None  # keeps times; created for the first recording
         self._mark: cl.Buffer | None = None
         self._notes: Notes | None = None
-        self.context: cl.Context = kept.context if kept else api.Context([self._found.device])
+        earlier = before.context if before else None
+        self.context: cl.Context = kept.context if kept else earlier or api.Context([self._found.device])
         properties = api.command_queue_properties.PROFILING_ENABLE if profiling else 0
         self.queue: cl.CommandQueue = api.CommandQueue(self.context, properties=properties)
         self._staging = Staging(api, self.context, self.queue, not plan.caps.unified_memory)
@@ -106,7 +109,8 @@ class OpenCLSession(Session):
         self._nodes: dict[str, list[Work]] = {}  # graph -> the work of each node
         self._steps: dict[str, Work] = {}
         self._memory.used_by(self._submitter, self._steps, self._nodes)
-        self._bind_all(Programs(plan, self.context, kept), build_threads)
+        self._programs: Programs = Programs(plan, self.context, kept, before._programs if before else None)
+        self._bind_all(self._programs, build_threads)
         self.timings["build"] = time.perf_counter() - started
         for event, _ in writes:
             if event is not None:
@@ -323,6 +327,10 @@ class OpenCLSession(Session):
     def finish(self) -> None:
         self.queue.finish()
         self.counters.finishes += 1
+
+    def open_again(self, plan: Plan, options: Mapping[str, object]) -> Session:
+        self.close()
+        return open_session(plan, **{**options, "before": self})
 
     def close(self) -> None:
         self.queue.finish()
