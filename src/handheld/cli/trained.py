@@ -11,7 +11,7 @@ from handheld.cli import output
 from handheld.cli.prepare import Job
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
-from handheld.run.data import DataSet, TextData
+from handheld.run.data import DataSet, ImageData, TextData
 from handheld.run.history import Epoch, History
 from handheld.run.metrics import Arrays
 from handheld.run.trainer import LossScale, Trainer
@@ -138,6 +138,8 @@ def _labels(dataset: DataSet) -> int:
 
     Returns 0 for a text, because each of its samples has many predictions.
     """
+    if isinstance(dataset.test, ImageData):
+        return dataset.test.samples if dataset.test.labels is not None else 0
     arrays = getattr(dataset.test, "arrays", ())
     if isinstance(dataset.test, TextData) or not arrays:
         return 0
