@@ -93,7 +93,7 @@ def test_a_model_that_does_not_run(run):
 
 def test_advice_fits_the_command(run, tmp_path):
     fails(run("verify", "user.py:no_batch"), "Try: --data DATA, or let it return")
-    fails(run("plan", "user.py:no_batch"), "Try: let it return (model, loss, optimizer, batch)")
+    fails(run("plan", "user.py:no_batch"), "Try: --data DATA, or let it return")
     result = run("bench", "user.py:no_batch", "--on", "opencl", "--steps", "1", "--out", str(tmp_path / "r"))
     said = " ".join(result.stdout.split())
     assert "Try: let it return (model, loss, optimizer, batch)" in said and "--data" not in said

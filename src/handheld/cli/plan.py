@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +15,7 @@ from handheld.cli import output, plan_tables
 from handheld.cli.bench import batches, nbytes, split
 from handheld.cli.options import Data, Json, Precision, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
+from handheld.cli.stages import stages
 from handheld.device import DeviceCaps, canonical
 from handheld.errors import DeviceError, HandheldError, OutOfMemory
 from handheld.names import suggestion
@@ -114,9 +113,8 @@ def plan(
     """
     caps, limit = _device(device), nbytes(memory, "--memory")
     spec = open_model(what, size)
-    spec.takes_data = False
     wanted = _batches(batch, spec)
-    with _progress(json) as say:
+    with stages(json) as say:
         say(f"capturing {spec.name} for a batch of {wanted[0]}")
         step = _captured(spec, wanted[0], data)
         sizes = _sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision)
@@ -257,14 +255,3 @@ def _result(
         },
         "time": plan_tables.times(caps, [row.need for row in rows]),
     }
-
-
-@contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says what is being done, and for how long."""
-    if quiet or not output.err.is_terminal:
-        yield lambda text: None
-        return
-    begun = time.monotonic()
-    with output.err.status("") as status:
-        yield lambda text: status.update(f"{text} … {output.duration(time.monotonic() - begun)}")
