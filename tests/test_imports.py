@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "handheld"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "callers", "collector", "progress", "report", "module_paths", "names", "units"),
     ("device", "cache", "child", "live_optimizer", "updates", "files", "user_errors"),
-    ("sensors",),
+    ("sensors", "optimizer_state"),
     ("graph", "store"),
     ("step", "container", "passes", "analyse"),
     ("package", "kernels", "export"),

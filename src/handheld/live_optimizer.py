@@ -154,8 +154,8 @@ class LiveOptimizer:
 
 #: How a user goes on after the set of trained parameters changed.
 _AGAIN = (
-    "Try: step.copy_to(model), then handheld.capture again, which takes the trained values; momentum and averages "
-    "start anew"
+    "Try: step.copy_to(model, optimizer), then handheld.capture again, which takes the trained values and the "
+    "optimizer's state"
 )
 
 

@@ -11,13 +11,14 @@ import numpy as np
 from handheld.callers import warn_user
 from handheld.errors import HandheldError, ValueRead
 from handheld.graph.graph import Graph, Slot
+from handheld.optimizer_state import copy_state
 from handheld.units import count
 
 if TYPE_CHECKING:
     import torch
 
     from handheld.device import DeviceCaps
-    from handheld.live_optimizer import LiveOptimizer
+    from handheld.live_optimizer import LiveOptimizer, TorchOptimizer
     from handheld.plan.plan import Plan
     from handheld.run.trainer import Trainer
 
@@ -139,9 +140,9 @@ class Step:
         if self._trainer is not None and not self._trainer.closed:
             self._trainer.sync()
 
-    def copy_to(self, model: Any) -> None:
+    def copy_to(self, model: Any, optimizer: TorchOptimizer | None = None) -> None:
         """Copy the trained parameters and buffers back into the PyTorch module, or into all modules of the dictionary
-        that was captured."""
+        that was captured. With `optimizer`, an optimizer of torch.optim gets its learning rates and state too."""
         state = self.state()
         modules = {f"{name}.": part for name, part in model.items()} if isinstance(model, dict) else {"": model}
         own: dict[str, Any] = {}
@@ -170,6 +171,22 @@ class Step:
             )
         for name, tensor in own.items():
             tensor.data.copy_(tensor.data.new_tensor(state[name]))
+        if optimizer is not None:
+            slots = {name: slot.name for slot in self.slots.values() for name in slot.names}
+            owners = {id(tensor): slots[name] for name, tensor in own.items()}
+            captured = any(known.optimizer is optimizer for known in self.optimizers.values())
+            copy_state(optimizer, self._prefix(optimizer), owners, state, captured)
+
+    def _prefix(self, optimizer: TorchOptimizer) -> str:
+        """What the names of the optimizer's slots begin with."""
+        live = [name for name, known in self.optimizers.items() if known.optimizer is optimizer]
+        named = live or [name.removesuffix(".lr.0") for name in self.slots if name.endswith(".lr.0")]
+        if len(named) != 1:
+            raise HandheldError(
+                f"the step has {len(named)} optimizers, and this one is not among those it was captured with. "
+                "Try: copy_to(model), and step.state() for the values of its optimizers"
+            )
+        return named[0]
 
     def no_gradient(self) -> list[str]:
         """Parameters of the optimizer that no gradient reaches."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 import handheld
+from handheld.errors import HandheldError
 from helpers import custom_optimizers
 from helpers.equality import compare, relative
 from helpers.nets import batch, net
@@ -151,3 +152,41 @@ def test_state_of_pytorch_is_taken_over(name: str) -> None:
         optimizer.step()
     for key, want in model.named_parameters():
         assert relative(got[key], want.detach().numpy()) < 5e-6, key
+
+
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if not n.startswith("own")])
+def test_state_goes_back_into_pytorch(name: str) -> None:
+    """Training that goes on in PyTorch after three steps here gives what PyTorch alone gives."""
+    make, model, other = OPTIMIZERS[name], smooth(), smooth()
+    optimizer, reference = make(model), make(other)
+    step = handheld.capture(model, F.mse_loss, optimizer, regression(0), evaluate=False)
+    with step.plan("reference:cpu").start() as trainer:
+        for n in range(3):
+            trainer.step(*regression(n))
+    step.copy_to(model, optimizer)
+    fresh = make(model)
+    fresh.load_state_dict(optimizer.state_dict())  # PyTorch accepts the state.
+    for trained, steps, used in ((other, range(6), reference), (model, range(3, 6), fresh)):
+        for n in steps:
+            used.zero_grad()
+            F.mse_loss(trained(regression(n)[0]), regression(n)[1]).backward()
+            used.step()
+    for (key, got), want in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert relative(got.detach().numpy(), want.detach().numpy()) < 1e-5, key
+
+
+def test_only_the_captured_optimizer_gets_state() -> None:
+    model = smooth()
+    optimizer = optim.Adam(model.parameters(), lr=0.01)
+    step = handheld.capture(model, F.mse_loss, optimizer, regression(0), evaluate=False)
+    step.copy_to(model, optimizer)
+    assert not optimizer.state  # No step was made.
+    with step.plan("reference:cpu").start() as trainer:
+        trainer.step(*regression(0))
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))], "lr": 0.5})
+    step.copy_to(model, optimizer)  # The captured optimizer may have more groups now.
+    assert len(optimizer.state) == 4 and optimizer.param_groups[1]["lr"] == 0.5
+    with pytest.raises(HandheldError, match="has 2 parameter groups, and the step has 1"):
+        step.copy_to(model, OPTIMIZERS["groups"](model))
+    with pytest.raises(HandheldError, match=r"not of Lion. Try: step\.state\(\)"):
+        step.copy_to(model, custom_optimizers.Lion(model.parameters(), lr=0.1))

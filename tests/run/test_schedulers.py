@@ -271,7 +271,7 @@ def test_a_parameter_that_is_unfrozen_during_training_is_noticed():
     with step.plan("opencl").start() as trainer:
         trainer.step(*batches(1)[0])
         net[0].requires_grad_(True)
-        with pytest.raises(HandheldError, match=r"copy_to\(model\), then handheld.capture again"):
+        with pytest.raises(HandheldError, match=r"copy_to\(model, optimizer\), then handheld.capture again"):
             for _ in range(16):
                 trainer.step(*batches(1)[0])
     assert optimizer.param_groups
