@@ -40,7 +40,17 @@ NARROW: dict[str, set[str]] = {
     "store": {"errors", "units", "device", "sensors"},
     "analyse": {"errors", "units", "graph", "store"},
     "export": {"errors", "files", "store", "analyse", "step", "container"},
-    "frontend": {"errors", "callers", "progress", "module_paths", "live_optimizer", "graph", "step", "passes"},
+    "frontend": {
+        "errors",
+        "callers",
+        "user_errors",
+        "progress",
+        "module_paths",
+        "live_optimizer",
+        "graph",
+        "step",
+        "passes",
+    },
     "suite": {"errors", "names", "device", "graph", "step", "frontend"},
 }
 

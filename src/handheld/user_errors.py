@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from handheld.callers import is_user_file
-from handheld.errors import CaptureError
+from handheld.errors import CaptureError, HandheldError
 
 
 def place_of(error: BaseException, folder: Path | None = None) -> str:
@@ -66,6 +66,14 @@ def in_model(error: Exception, name: str, batch: Any, model: Any) -> CaptureErro
         f"{name} does not run on a batch of {shapes(batch)}:{at} {raised(error)}. "
         "Try: loss(model(x), y) in plain PyTorch with such a batch, or --debug for the whole traceback"
     )
+
+
+def note_place(error: Exception, batch: Any) -> None:
+    """Add the user's line and the batch to an error that is raised as it is, where Python can show notes (3.11)."""
+    place = place_of(error)
+    if place and not isinstance(error, HandheldError) and hasattr(error, "add_note"):
+        leaves = batch if isinstance(batch, Mapping | list | tuple) else [batch]
+        error.add_note(f"handheld.capture ran your code on a batch of {shapes(leaves)}; the error is in {place}")
 
 
 def _module(error: BaseException, model: Any) -> str:

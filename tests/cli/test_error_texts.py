@@ -181,3 +181,18 @@ def test_tune_of_python():
 def test_dir_lists_the_public_names():
     assert set(handheld.__all__) <= set(dir(handheld))
     assert not {"Any", "Path", "TYPE_CHECKING", "annotations"} & set(dir(handheld))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes before Python 3.11")
+def test_capture_in_python_names_the_line(work, monkeypatch):
+    monkeypatch.syspath_prepend(str(work))
+    monkeypatch.chdir(work)
+    import user as own  # type: ignore[import-not-found]
+
+    model, loss, optimizer, batch = own.wrong_shapes()
+    with pytest.raises(RuntimeError) as error:
+        handheld.capture(model, loss, optimizer, batch)
+    assert error.value.__notes__ == [
+        "handheld.capture ran your code on a batch of float32[8, 4], int64[8]; "
+        f"the error is in user.py:{LINES['return self.b(y)']}"
+    ]

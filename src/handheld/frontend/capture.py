@@ -60,6 +60,7 @@ from handheld.passes.pipeline import optimize
 from handheld.passes.scale import ACCUMULATED, GOOD, SCALE, SKIPPED, START
 from handheld.progress import report
 from handheld.step import Step, check_frozen, uncompiled, warn
+from handheld.user_errors import note_place
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,9 @@ class Capture:
         except ValueRead:
             # The model reads values: run it once on real tensors and note which values are fixed by that.
             self._record_once(name, fn, batch, update, fake=False)
+        except Exception as error:  # The user's code may raise anything. Its traceback ends inside PyTorch.
+            note_place(error, batch)
+            raise
         finally:
             self._heard.issue()
 
