@@ -114,7 +114,7 @@ def test_own_warnings_point_at_the_call_of_capture_and_of_step() -> None:
     assert direct
     builder = handheld.Capture(model).evaluate(lambda b: model(b[0]).mean(), (X.double(),))
     for one in (*direct, *said(builder.step)):
-        assert "4 parameters are float64" in str(one.message) and one.filename == __file__
+        assert "the float64 of 4 parameters" in str(one.message) and one.filename == __file__
 
 
 def test_a_float64_target_is_reported() -> None:
