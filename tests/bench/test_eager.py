@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from handheld.bench.eager import Eager, is_eager, processor
+from handheld.bench.eager import Eager, arithmetic, is_eager, processor
 from handheld.bench.row import measured
 from handheld.errors import HandheldError
 from handheld.resolve import StepFile, open_model
 
 STEPS = 5
+
+
+def test_rows_name_their_arithmetic():
+    assert [arithmetic(name) for name in ("opencl", "pytorch:cuda", "pytorch:cuda:tf32")] == ["float32"] * 2 + ["tf32"]
+    assert processor("pytorch:cuda:tf32") == "reference:cuda"
+    with pytest.raises(HandheldError, match="only CUDA has TF32"):
+        Eager(open_model("m1", "small"), "pytorch:cpu:tf32", 2, 0)
 
 
 def test_names():
@@ -29,7 +36,7 @@ def test_it_is_the_same_training(name, tmp_path):
         str(tmp_path / "x.run"), steps=STEPS, seconds=None, progress=lambda *_: None, sensors=False
     ) as run:
         row = measured(run, 2, "pytorch:cpu")
-    assert row["steps"] == STEPS and row["samples_s"] > 0 and row["finite"]
+    assert row["steps"] == STEPS and row["samples_s"] > 0 and row["finite"] and row["arithmetic"] == "float32"
     assert "caller" not in row["findings"], "nothing happens between its steps"
     step = spec.step([2], 0)
     runs = spec.runs(spec.example(2))

@@ -1,5 +1,8 @@
 """Plain PyTorch as a device for comparison, `pytorch:cpu` or `pytorch:cuda`: the workload as users write it.
 
+Products and convolutions are computed in float32, as Handheld does. PyTorch's own default on CUDA is TF32 for
+convolutions, which rounds inputs to 11 bits; that is the device `pytorch:cuda:tf32`.
+
 `reference:cpu` is different: it is Handheld's reference, which runs a graph op by op, and does not show how
 fast PyTorch can be.
 """
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from handheld.suite.workload import Batch, Modules, Update
 
 KIND = "pytorch"
+TF32 = ":tf32"
 
 
 def is_eager(device: str) -> bool:
@@ -31,7 +35,12 @@ def is_eager(device: str) -> bool:
 
 def processor(device: str) -> str:
     """The same device under the name that the rest of Handheld uses."""
-    return f"reference:{device.partition(':')[2] or 'cpu'}" if is_eager(device) else device
+    return f"reference:{device.removesuffix(TF32).partition(':')[2] or 'cpu'}" if is_eager(device) else device
+
+
+def arithmetic(device: str) -> str:
+    """What products and convolutions are computed in."""
+    return "tf32" if is_eager(device) and device.endswith(TF32) else "float32"
 
 
 class Eager:
@@ -41,6 +50,10 @@ class Eager:
         import torch
 
         self.where = processor(device).partition(":")[2]
+        rounded = device.endswith(TF32)
+        if rounded and self.where != "cuda":
+            raise HandheldError(f"{device}: only CUDA has TF32. Try: pytorch:{self.where}")
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounded
         parts = _parts(spec, batch, seed)
         self.model = torch.nn.ModuleDict({name or "model": m for name, m in parts.modules.items()})
         self.model.to(self.where).train()

@@ -6,7 +6,7 @@ import math
 
 from handheld.analyse.energy import RailEnergy
 from handheld.analyse.run import FEW, Run
-from handheld.bench.eager import is_eager
+from handheld.bench.eager import arithmetic, is_eager
 from handheld.bench.shapes import Measured, RailRow
 from handheld.device import is_gpu
 
@@ -23,6 +23,7 @@ def measured(run: Run, batch: int, device: str) -> Measured:
     times_of_steps, others = run.variance().times, run.others()
     spread = times_of_steps if times_of_steps and times_of_steps.n >= FEW else None
     return {
+        "arithmetic": arithmetic(device),
         "steps": sum(step.graph == run.graph for step in run.steps()),
         "step_ms": step_ms,
         "timed_by": times[0][1] if times else None,

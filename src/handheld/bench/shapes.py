@@ -41,6 +41,7 @@ class Measured(TypedDict, total=False):
     warmer_by: float | None
     # measuring
     run: str | None
+    arithmetic: str
     steps: int
     step_ms: float | None
     timed_by: str | None

@@ -44,7 +44,7 @@ On = Annotated[
         metavar="DEVICES",
         help=(
             "Devices, separated by commas: opencl, opencl:NAME, reference:cpu, reference:cuda. For comparison, "
-            "plain PyTorch is pytorch:cpu or pytorch:cuda."
+            "plain PyTorch is pytorch:cpu, pytorch:cuda or pytorch:cuda:tf32."
         ),
     ),
 ]
