@@ -150,7 +150,7 @@ def _run(
             group.update(numbers)
         for p in (p for group in optimizer.param_groups for p in group["params"]):
             p.grad = None
-            p.data = p.data.double()
+            p.data = p.data.cpu().double()
         values = [p.detach().clone() for p in parameters]
         before = _numbers_of(optimizer)
         for _ in range(steps):
@@ -221,7 +221,8 @@ def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _double(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in fields.items()}
+    here = {k: v.cpu() if isinstance(v, torch.Tensor) else v for k, v in fields.items()}
+    return {k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in here.items()}
 
 
 def _single(fields: Mapping[str, Any]) -> dict[str, Any]:

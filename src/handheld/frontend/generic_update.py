@@ -101,7 +101,7 @@ class _Recording:
         self.rec.phase, self.rec.path = "update", ["optimizer"]
         self.read: dict[str, View] = {}
         self.gradients: dict[int, int] = {}
-        self.storages = {id(p): p.untyped_storage()._cdata for p in parameters}
+        self.storages: dict[int, int] = {}
         with torch.utils._python_dispatch._disable_current_modes(), kept(optimizer), torch.random.fork_rng(devices=[]):
             torch.manual_seed(_KEYS)
             stand_ins = self._prepare()
@@ -127,6 +127,10 @@ class _Recording:
             for p in group["params"]:
                 p.grad = None
         for p in self.parameters:
+            if p.device.type != "cpu":  # Stand-ins are on the CPU.
+                p.data = p.data.cpu()
+                rec.stand_for(self.slots.parameters[id(p)], p.data)
+            self.storages[id(p)] = p.untyped_storage()._cdata
             with self.mode:
                 p.grad = torch.empty(p.shape, dtype=p.dtype)
             self.gradients[id(p)] = rec.new_tensor(

@@ -72,6 +72,10 @@ class Storages(Emitter):
         self.slot_storage[slot] = self._storages[copy.untyped_storage()._cdata]
         return copy
 
+    def stand_for(self, slot: str, tensor: torch.Tensor) -> None:
+        """Says that a tensor is the value of a slot, although the slot was made from another tensor."""
+        self._stand_ins[tensor_key(tensor)] = self.stand_in_of(slot, tensor)
+
     # ── slots and storages ────────────────────────────────────────────────────────────────────
 
     def slot_view(self, name: str) -> View:
