@@ -12,7 +12,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import handheld
-from handheld.run.data import ArrayData
+from handheld.data import ArrayData
 
 #: A made-up task: does a sentence hold more words of the first half of the vocabulary than of the second?
 VOCABULARY, LENGTH = 200, 16

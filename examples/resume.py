@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
-from handheld.run.data import load_data
+from handheld.data import load_data
 
 
 def train(checkpoint: Path, epochs: int, resume: bool) -> dict[str, np.ndarray]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import handheld
+from handheld.data import DataSet
 from handheld.plan.plan import Plan
-from handheld.run.data import DataSet
 from handheld.run.trainer import Trainer
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "api.md").read_text(encoding="utf-8")

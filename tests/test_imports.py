@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("sensors", "optimizer_state"),
     ("graph", "store"),
     ("step", "container", "passes", "analyse"),
-    ("package", "kernels", "export"),
+    ("package", "kernels", "export", "data"),
     ("plan", "frontend"),
     ("backends",),
     ("run",),
@@ -189,7 +189,5 @@ def test_only_the_command_line_prints():
 
 
 def test_the_core_does_not_import_torch():
-    code = (
-        "import sys, handheld, handheld.cli.main, handheld.suite, handheld.run.data; sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys, handheld, handheld.cli.main, handheld.suite, handheld.data; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

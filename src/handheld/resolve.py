@@ -17,10 +17,10 @@ import numpy as np
 
 from handheld import container, package, suite
 from handheld.callers import standing_at
+from handheld.data.load import DATA_SUFFIXES
 from handheld.errors import BatchError, CaptureError, HandheldError, StepFileError
 from handheld.names import suggestion
 from handheld.run.batch import batch_sizes
-from handheld.run.data import DATA_SUFFIXES
 from handheld.step import Step
 from handheld.updates import UpdateOptions
 from handheld.user_errors import check_no_arguments, in_factory, in_model

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import handheld
-from handheld.run.dataset import DataFacts
+from handheld.data.dataset import DataFacts
 from helpers.commands import fails
 
 Image = pytest.importorskip("PIL.Image")

@@ -70,7 +70,7 @@ def test_clipped_training_equals_pytorch(run, work):
     finally:
         sys.path.remove(str(work))
         sys.modules.pop("mine", None)
-    from handheld.run.data import load_data
+    from handheld.data import load_data
 
     for x, y in load_data("data.npz", 16, seed=0).train.epoch(0):
         optimizer.zero_grad()

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import handheld
 from handheld.cli.main import app
-from handheld.run.data import ArrayData
+from handheld.data import ArrayData
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
 import handheld
+from handheld.data import ArrayData
 from handheld.errors import HandheldError
-from handheld.run.data import ArrayData
 from idioms.idiom import DEVICE, assert_same, batches, idiom, mlp, samples, torch_loop, twin
 
 

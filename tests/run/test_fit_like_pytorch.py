@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler as schedulers
 
 import handheld
+from handheld.data.batches import ArrayData
 from handheld.errors import CheckpointError, HandheldError, NonFiniteLoss
-from handheld.run.batches import ArrayData
 from handheld.run.interrupt import Interrupted
 from handheld.run.loop import fit
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import handheld
+from handheld.data.batches import ArrayData
 from handheld.errors import BatchError
-from handheld.run.batches import ArrayData
 from handheld.run.history import History
 from helpers.sizes import BATCH, COUNT, Pair, captured, first_of, samples, torch_results, worst
 

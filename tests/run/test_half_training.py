@@ -14,10 +14,10 @@ from torch import nn
 import handheld
 from handheld import package, suite
 from handheld.backends.base import describe
+from handheld.data import load_data
 from handheld.errors import NonFiniteGradient, NonFiniteLoss, PlanError
 from handheld.frontend.capture import Capture
 from handheld.plan.codec import from_json
-from handheld.run.data import load_data
 from handheld.run.loop import fit
 from handheld.run.losses import LOOK, PATIENCE
 from handheld.run.verify import verify_plan

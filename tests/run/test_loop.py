@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import handheld
+from handheld.data.batches import ArrayData
 from handheld.errors import CheckpointError, DataError, DeviceError, HandheldError, NonFiniteLoss
 from handheld.run import guards
-from handheld.run.batches import ArrayData
 from handheld.run.checkpoint import read_checkpoint
 from handheld.run.interrupt import Interrupted
 from handheld.run.loop import Progress, fit

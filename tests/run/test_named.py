@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 import handheld
+from handheld.data.batches import ArrayData
 from handheld.errors import DataError, HandheldError
-from handheld.run.batches import ArrayData
 from handheld.run.metrics import Arrays, default_metrics
 from helpers.sizes import samples
 

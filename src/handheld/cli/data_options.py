@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from handheld.cli.options import with_options
+from handheld.data import ArrayData, DataSet, ImageData, load_data
+from handheld.data.augment import Augment, Normalise, Normalising
+from handheld.data.dataset import DataFacts
 from handheld.errors import DataError
 from handheld.resolve import ModelSpec, StepFile
-from handheld.run.augment import Augment, Normalise, Normalising
-from handheld.run.data import ArrayData, DataSet, ImageData, load_data
-from handheld.run.dataset import DataFacts
 
 #: Replaces the word DATA_FORMATS in the help of a command.
 FORMATS = """\b

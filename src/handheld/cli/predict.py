@@ -17,15 +17,15 @@ from handheld.cli.options import Json, On, Size
 from handheld.cli.prepare import check_writable
 from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
+from handheld.data.dataset import DataFacts
+from handheld.data.samples import load_samples
 from handheld.errors import BatchError, CaptureError, CheckpointError, DataError, HandheldError
 from handheld.graph.dtypes import DTYPES
 from handheld.resolve import ModelSpec, StepFile, open_model
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.checkpoint import BEST, by_slot
-from handheld.run.dataset import DataFacts
 from handheld.run.predictions import Predictions, check_out
 from handheld.run.predictions import predict as run_model
-from handheld.run.samples import load_samples
 from handheld.run.sizes import rows
 from handheld.step import Step
 

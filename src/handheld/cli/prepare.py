@@ -16,11 +16,11 @@ import numpy as np
 
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, flatten_labels, label_dims, load, own_size
+from handheld.data import ArrayData, Data, DataSet, ImageData, Indexed, TextData
 from handheld.errors import BatchError, CaptureError, DataError, HandheldError
 from handheld.graph.graph import Graph
 from handheld.resolve import ModelSpec, StepFile, open_model, resized
 from handheld.run.batch import batch_sizes, check_batch
-from handheld.run.data import ArrayData, Data, DataSet, ImageData, Indexed, TextData
 from handheld.run.rates import Schedule
 from handheld.run.sizes import rows
 from handheld.step import Step, frozen_text

@@ -10,7 +10,7 @@ from types import TracebackType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from handheld.cli import output
-from handheld.run.batches import Data
+from handheld.data.batches import Data
 from handheld.run.history import Epoch
 from handheld.run.loop import Progress as StepProgress
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from handheld import package
 from handheld.cli import output
-from handheld.run.dataset import DataFacts, listed
+from handheld.data.dataset import DataFacts, listed
 from handheld.step import Step
 
 

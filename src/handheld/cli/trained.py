@@ -9,9 +9,9 @@ from pathlib import Path
 
 from handheld.cli import output
 from handheld.cli.prepare import Job
+from handheld.data import DataSet, ImageData, TextData
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.run.batch import batch_sizes
-from handheld.run.data import DataSet, ImageData, TextData
 from handheld.run.history import Epoch, History
 from handheld.run.metrics import Arrays
 from handheld.run.trainer import LossScale, Trainer

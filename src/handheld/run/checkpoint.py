@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from handheld import package
+from handheld.data.batches import Data
 from handheld.errors import CheckpointError
 from handheld.graph.graph import Slot
 from handheld.passes.scale import ACCUMULATED
-from handheld.run.batches import Data
 from handheld.run.history import History
 from handheld.run.stopping import Kept
 from handheld.step import Step

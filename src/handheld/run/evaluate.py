@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from handheld.run.batches import Batch, Data, Indexed
+from handheld.data.batches import Batch, Data, Indexed
 from handheld.run.metrics import Arrays, Means, Metric, default_metrics
 from handheld.run.pieces import run_pieces
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from handheld.data.batches import Data, IterableData
 from handheld.errors import CheckpointError, DataError, HandheldError
 from handheld.files import remove_stale
 from handheld.run.batch import batch_sizes
-from handheld.run.batches import Data, IterableData
 
 if TYPE_CHECKING:
     from handheld.run.trainer import Trainer

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from handheld.data.batches import Batch, Data, rows_in
 from handheld.errors import BatchError, CheckpointError, NonFiniteGradient, NonFiniteLoss
-from handheld.run.batches import Batch, Data, rows_in
 from handheld.run.checkpoint import Checkpoint, checkpoint_origin, data_facts, read_checkpoint, write_checkpoint
 from handheld.run.evaluate import evaluate
 from handheld.run.fit_arguments import as_data, batches_per_update, check_calls, check_counts, check_graphs, writable

@@ -12,13 +12,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from handheld.data.batches import Array
+from handheld.data.dataset import DataFacts
+from handheld.data.samples import Samples
 from handheld.errors import DataError, HandheldError
 from handheld.files import replace_file
 from handheld.graph.graph import Graph
-from handheld.run.batches import Array
-from handheld.run.dataset import DataFacts
 from handheld.run.metrics import class_axis
-from handheld.run.samples import Samples
 from handheld.run.trainer import Trainer
 
 SUFFIXES = (".csv", ".json", ".npz")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from handheld.data.batches import Data, Indexed, sizes_in
 from handheld.errors import BatchError, HandheldError
 from handheld.graph.graph import Graph
 from handheld.run.batch import batch_sizes, choose_graph, in_order, input_shapes
-from handheld.run.batches import Data, Indexed, sizes_in
 
 if TYPE_CHECKING:
     from handheld.plan.plan import GraphPlan

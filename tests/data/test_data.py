@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from handheld.data import ArrayData, Data, ImageData, IterableData, TextData, digits, images, load_data, npz, text
+from handheld.data.batches import sizes_in
 from handheld.errors import DataError
-from handheld.run.batches import sizes_in
-from handheld.run.data import ArrayData, Data, ImageData, IterableData, TextData, digits, images, load_data, npz, text
 
 X, Y = np.arange(46.0).reshape(23, 2), np.arange(23) % 3
 
@@ -176,7 +176,7 @@ def test_shifted_images():
 
 def test_digits_are_grown_as_pytorch_does():
     torch = pytest.importorskip("torch")
-    from handheld.run.data import bilinear
+    from handheld.data.load import bilinear
 
     x = np.random.default_rng(0).normal(size=(2, 8, 8))
     want = torch.nn.functional.interpolate(torch.tensor(x)[:, None], (28, 28), mode="bilinear")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from handheld.data.augment import Normalise
+from handheld.data.batches import Data
 from handheld.errors import StepFileError
-from handheld.run.augment import Normalise
-from handheld.run.batches import Data
 from handheld.step import Step
 
 #: The seed of every split, so that the test set does not depend on the seed of the training.

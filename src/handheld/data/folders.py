@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from handheld.data.augment import Augment, Normalise, Normalising
+from handheld.data.batches import Array, stratified
+from handheld.data.dataset import SPLIT, DataFacts, DataSet, class_numbers, listed, no_test_set
+from handheld.data.image_files import ImageData, ImageFiles, classes_in, describe
 from handheld.errors import DataError
-from handheld.run.augment import Augment, Normalise, Normalising
-from handheld.run.batches import Array, stratified
-from handheld.run.dataset import SPLIT, DataFacts, DataSet, class_numbers, listed, no_test_set
-from handheld.run.image_files import ImageData, ImageFiles, classes_in, describe
 
 #: Sub-folders that are a training set and a test set.
 SPLITS = (("train", "test"), ("train", "val"), ("train", "valid"), ("training", "testing"))

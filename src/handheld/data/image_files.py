@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from handheld.data.augment import Augment, Normalise
+from handheld.data.batches import Array, Indexed, Indices, checksum
+from handheld.data.dataset import listed
 from handheld.errors import DataError
-from handheld.run.augment import Augment, Normalise
-from handheld.run.batches import Array, Indexed, Indices, checksum
-from handheld.run.dataset import listed
 
 #: Files that Pillow reads and that hold pictures. Of an animation, the first frame is used.
 SUFFIXES = frozenset({

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from handheld.data import ArrayData, Augment, Normalise, load_data
 from handheld.errors import DataError
-from handheld.run.data import ArrayData, Augment, Normalise, load_data
 
 X = np.arange(40 * 3 * 8 * 8, dtype=np.float32).reshape(40, 3, 8, 8)
 Y = np.arange(40) % 4

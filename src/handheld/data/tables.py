@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from handheld.data.augment import Normalise
+from handheld.data.batches import Array, ArrayData, random_split, stratified
+from handheld.data.dataset import SPLIT, DataFacts, DataSet, class_numbers, listed, no_test_set
 from handheld.errors import DataError
-from handheld.run.augment import Normalise
-from handheld.run.batches import Array, ArrayData, random_split, stratified
-from handheld.run.dataset import SPLIT, DataFacts, DataSet, class_numbers, listed, no_test_set
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 #: What people write for a value that they do not have.

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from handheld.data.batches import Array, Indexed, Indices, checksum, random_split
+from handheld.data.dataset import SPLIT, DataFacts, DataSet, no_test_set
 from handheld.errors import DataError
-from handheld.run.batches import Array, Indexed, Indices, checksum, random_split
-from handheld.run.dataset import SPLIT, DataFacts, DataSet, no_test_set
 
 BYTES = tuple(chr(i) if 32 <= i < 127 else f"\\x{i:02x}" for i in range(256))
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from handheld.data.augment import Augment, Normalise, shifted
 from handheld.errors import DataError
-from handheld.run.augment import Augment, Normalise, shifted
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]

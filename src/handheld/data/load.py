@@ -15,44 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from handheld.data.augment import Augment, Normalise, Normalising
+from handheld.data.batches import Array, ArrayData, cast_note, random_split, stratified
+from handheld.data.dataset import SPLIT, DataFacts, DataSet, listed, no_test_set
+from handheld.data.folders import images
+from handheld.data.tables import TABLE_SUFFIXES, table
+from handheld.data.text_files import pydoc_text, text, windows
 from handheld.errors import DataError
-from handheld.run.augment import Augment, Normalise, Normalising
-from handheld.run.batches import (
-    Array,
-    ArrayData,
-    Batch,
-    Data,
-    Indexed,
-    IterableData,
-    cast_note,
-    random_split,
-    stratified,
-)
-from handheld.run.dataset import SPLIT, DataFacts, DataSet, listed, no_test_set
-from handheld.run.image_files import ImageData
-from handheld.run.images import images
-from handheld.run.tables import TABLE_SUFFIXES, table
-from handheld.run.text_files import TextData, pydoc_text, text, windows
-
-__all__ = [
-    "ArrayData",
-    "Augment",
-    "Batch",
-    "Data",
-    "DataFacts",
-    "DataSet",
-    "ImageData",
-    "Indexed",
-    "IterableData",
-    "Normalise",
-    "TextData",
-    "digits",
-    "images",
-    "load_data",
-    "npz",
-    "table",
-    "text",
-]
 
 TEXT_SUFFIXES = (".txt", ".text", ".md")
 #: Files that `load_data` reads.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from handheld.data import load_data, table
 from handheld.errors import DataError
-from handheld.run.data import load_data, table
 
 FLOWERS = "length,width,id,kind\n" + "".join(
     f"{i / 4},{i % 7},{1000 + i},{('rose', 'tulip', 'aster')[i % 3]}\n" for i in range(30)

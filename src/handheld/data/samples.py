@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from handheld.data.augment import Normalise
+from handheld.data.batches import Array, ArrayData, Indexed, Indices, cast_note, checksum
+from handheld.data.dataset import DataFacts, listed
+from handheld.data.image_files import SUFFIXES, ImageData, describe, images_below, skipped_note
+from handheld.data.load import TEXT_SUFFIXES, digits, read_npz
+from handheld.data.tables import TABLE_SUFFIXES, Table, as_number, chosen_columns, read_table
+from handheld.data.text_files import encode, pydoc_text
 from handheld.errors import DataError
 from handheld.graph.graph import Graph
-from handheld.run.augment import Normalise
-from handheld.run.batches import Array, ArrayData, Indexed, Indices, cast_note, checksum
-from handheld.run.data import TEXT_SUFFIXES, digits, read_npz
-from handheld.run.dataset import DataFacts, listed
-from handheld.run.image_files import SUFFIXES, ImageData, describe, images_below, skipped_note
-from handheld.run.tables import TABLE_SUFFIXES, Table, as_number, chosen_columns, read_table
-from handheld.run.text_files import encode, pydoc_text
 
 _KINDS = "digits, pydoc, a folder of images, an image, or a .npz, .csv or .txt file"
 

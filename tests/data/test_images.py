@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from handheld.data import DataFacts, ImageData, images
 from handheld.errors import DataError
-from handheld.run.data import DataFacts, ImageData, images
 
 Image = pytest.importorskip("PIL.Image")
 
