@@ -35,7 +35,14 @@ class Interrupt:
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
+        self.hold()
         return self.signal != 0
+
+    def hold(self) -> None:
+        """Install the handlers again. A compiler inside a driver (LLVM in PoCL) replaces them with its own when it
+        first builds a kernel, and those end the process at once."""
+        for number in self._before:
+            signal.signal(number, self._handle)
 
     @property
     def word(self) -> str:

@@ -294,6 +294,7 @@ class _Loop:
         if self.path is None:
             return
         self.losses.read()  # Reading all losses first keeps a state with NaN from replacing a good one.
+        self.interrupt.hold()  # The steps and the evaluation before this may have built kernels.
         seconds = self.seconds + time.perf_counter() - self.started
         meta = {
             "epoch": self.epoch,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -47,6 +48,16 @@ class _Built(NamedTuple):
 
     program: cl.Program
     number: int | None
+
+
+def _hold_signals() -> None:
+    """Installs Python's handlers of Ctrl-C and SIGTERM again: LLVM, inside PoCL, replaces them while it builds, and its
+    own end the process at once."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                signal.signal(number, handler)
 
 
 class _Count:
@@ -125,6 +136,7 @@ class Programs:
         """Waits for the program of a launch and returns its kernel."""
         ready = self._ready.get(launch.text)
         program, number = ready or self._building[launch.text].result()[launch.text]
+        _hold_signals()
         name = launch.kernel if number is None else renamed(launch.kernel, number)
         api = opencl()
         try:
