@@ -188,6 +188,11 @@ class IterableData:
         self.batch_size, self.dropped = 0, 0
         self._spent = False
 
+    @property
+    def once(self) -> bool:
+        """Whether it can be read only once. `iter` would tell too, but it starts workers and draws a random order."""
+        return not callable(self.batches) and isinstance(self.batches, Iterator)
+
     def __iter__(self) -> Iterator[Batch]:
         return self.epoch(0)
 
@@ -207,8 +212,7 @@ class IterableData:
     def _items(self, number: int) -> Iterable[Any]:
         if callable(self.batches):
             return self.batches(number)
-        once = iter(self.batches) is self.batches
-        if once and self._spent:
+        if self.once and self._spent:
             raise DataError(
                 f"{self.name} can be read only once, and epoch {number} needs it again. "
                 "Try: a list, or a function that makes a new one for each epoch"

@@ -60,8 +60,7 @@ def check_calls(callbacks: object, metrics: object) -> None:
 
 def as_data(data: Any, epochs: int) -> Data:
     batches = data if isinstance(data, Data) else IterableData(data)
-    source = getattr(batches, "batches", None)
-    if epochs > 1 and source is not None and not callable(source) and iter(source) is source:
+    if epochs > 1 and isinstance(batches, IterableData) and batches.once:
         raise DataError(
             f"the data can be read only once, but there are {epochs} epochs. "
             "Try: a list, or a function that makes a new iterator for each epoch"
