@@ -57,7 +57,7 @@ def test_the_tutorial_as_it_is_written(tmp_path):
             words[:1] = [sys.executable, "-m", "handheld"]
         printed = run(words, tmp_path)
         if "--export" in words:
-            assert re.search(r"test accuracy  (9\d|100)\.\d\d%", printed)
+            assert re.search(r"test accuracy  (9\d|100)\.\d\d%  \(\d+ of 60\)", printed)
     *_, code = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
     (tmp_path / "tutorial.py").write_text(code, encoding="utf-8")
     run([sys.executable, "tutorial.py"], tmp_path)
