@@ -83,6 +83,11 @@ class BuildError(DeviceError):
 class BatchError(HandheldError):
     """A batch that does not fit the plan."""
 
+    def __init__(self, message: str, allowed: tuple[str, int, int, int | None] | None = None) -> None:
+        super().__init__(message)
+        #: The input, its lowest number, its highest number plus 1 and the ignored number, if a number is out of range.
+        self.allowed = allowed
+
 
 class NonFiniteLoss(HandheldError):
     """The loss became NaN or infinite."""

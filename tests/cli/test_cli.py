@@ -43,7 +43,7 @@ def test_errors_are_one_line(run, work):
     fails(run("train", "mine.py:wrong", *data), "returned a Sequential")
     fails(run("train", "gone.step", *data), "gone.step")
     fails(run("train", "mine.py:make", "--data", "gone.npz"), "gone.npz")
-    fails(run("train", "mine.py:make", "--data", "wide.npz"), "holds 3", "from 0 to 2")
+    fails(run("train", "mine.py:make", "--data", "wide.npz"), "labels of the data are 0, 1", "for 3 classes", "Try")
     fails(run("train", "mine.py:make", "--data", "thin.npz"), "float32[32, 5]", "RuntimeError")
     fails(run("train", "mine.py:make", *data, "--on", "opencl:none-such"), "none-such")
     fails(run("train", "mine.py:make", *data, "--on", "toaster"), "toaster")
@@ -93,8 +93,15 @@ def test_what_is_known_is_said_before_a_device_starts(run, work, no_device):
     for source in ("mine.py:make", "early.step"):
         for rate in ("-0.1", "nan", "inf"):
             fails(run("train", source, "--data", "data.npz", "--lr", rate), "finite number, 0 or")
-        fails(run("train", source, "--data", "wide.npz"), "wide.npz", "holds", "from 0 to 2")
-        fails(run("train", source, "--data", "held.npz"), "held.npz", "holds 3", "to 2")
+        fails(
+            run("train", source, "--data", "wide.npz"),
+            "wide.npz",
+            "labels of the data are 0, 1, 2, 3",
+            "labels from 0 to 2",
+        )
+        fails(
+            run("train", source, "--data", "held.npz"), "held.npz", "labels of the data are 0, 1, 2, 3, but", "(0 to 2)"
+        )
         run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--on", "reference:cpu")
         (work / "cut.ck").write_bytes((work / "cut.ck").read_bytes()[:300])
         fails(run("train", source, "--data", "data.npz", "--checkpoint", "cut.ck", "--resume"), "cut.ck: is truncated")

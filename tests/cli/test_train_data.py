@@ -212,3 +212,31 @@ def test_two_classes_as_floats(run, work):
     words = ("--data", "weather.csv", "--drop", "station", "--epochs", "20", "--batch", "8", "--on", "reference:cpu")
     result = run("train", "nets.py:binary", *words, "--json")
     assert json.loads(result.stdout)["test"]["loss"] < 0.3, result.output
+
+
+def test_one_class_is_a_warning(run, work):
+    (work / "single" / "ring").mkdir(parents=True)
+    for i in range(8):
+        Image.fromarray(np.full((8, 8, 3), 20 * i, np.uint8)).save(work / "single" / "ring" / f"{i}.png")
+    result = run("train", "nets.py:any_size", "--data", "single", *WORDS)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stderr.split())
+    assert "only one class, ring, so accuracy says nothing. Try: one sub-folder per class" in said
+    np.savez(work / "same.npz", x=np.zeros((20, 2), np.float32), y=np.full(20, 2))
+    said = " ".join(run("train", "nets.py:table", "--data", "same.npz", *WORDS).stderr.split())
+    assert "only one class, 2, so accuracy" in said
+    (work / "same.csv").write_text("a,b,kind\n" + "1.5,2,warm\n" * 20)
+    said = " ".join(run("train", "nets.py:table", "--data", "same.csv", *WORDS).stderr.split())
+    assert "only one class, warm, so accuracy" in said and "--label COLUMN" in said
+    assert "only one class" not in run("train", "nets.py:any_size", "--data", "photos", *WORDS).stderr
+
+
+def test_more_classes_than_scores(run, work):
+    for name in ("cross", "ring", "stripes", "zebra"):
+        (work / "four" / name).mkdir(parents=True)
+        for i in range(8):
+            Image.fromarray(np.full((20, 20), 20 * i, np.uint8)).save(work / "four" / name / f"{i}.png")
+    words = ("the data has 4 classes (cross, ring, stripes, zebra), but the model gives scores for 3", "4 outputs")
+    fails(run("train", "nets.py:any_size", "--data", "four", *WORDS), *words)
+    run("package", "nets.py:fixed", "--out", "three.step", "--batch", "4", "--force")
+    fails(run("train", "three.step", "--data", "four", *WORDS), *words)

@@ -16,13 +16,12 @@ import numpy as np
 
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, flatten_labels, label_dims, load, own_size
-from handheld.data import ArrayData, Data, DataSet, ImageData, Indexed, TextData
-from handheld.errors import BatchError, CaptureError, DataError, HandheldError
-from handheld.graph.graph import Graph
-from handheld.resolve import ModelSpec, StepFile, open_model, resized
-from handheld.run.batch import batch_sizes, check_batch
+from handheld.cli.fit import check_fit, misfit, one_class
+from handheld.data import Data, DataSet, Indexed
+from handheld.errors import BatchError, CaptureError, HandheldError
+from handheld.resolve import ModelSpec, StepFile, open_model
+from handheld.run.batch import batch_sizes
 from handheld.run.rates import Schedule
-from handheld.run.sizes import rows
 from handheld.step import Step, frozen_text
 from handheld.step import check_frozen as refuse_frozen
 from handheld.updates import UpdateOptions
@@ -74,7 +73,7 @@ def _capture(
         batches = _examples(dataset, 4)
         step = spec.step(sizes, seed, batches[0], len(dataset.classes) or None)
     except BatchError as error:
-        raise DataError(f"{dataset.name} does not fit {spec.name}: {error}") from None
+        raise misfit(dataset, spec.name, error) from None
     except CaptureError as error:
         raise type(error)(f"{error}{own_size(spec, given)}") from error.__cause__
     dataset.remember(step)
@@ -100,36 +99,6 @@ def _examples(dataset: DataSet, count: int) -> list[Any]:
         else tuple(map(tensor, batch))
         for batch in itertools.islice(dataset.train.epoch(0), count)
     ]
-
-
-def check_fit(graph: Graph, dataset: DataSet, model: str) -> None:
-    """Check shapes, types, and the range of labels or tokens before a device is opened."""
-    limits = graph.ranges
-    for data in filter(None, (dataset.train, dataset.test)):
-        try:
-            check_batch(graph, resized(next(iter(data.epoch(0))), rows(graph)))
-        except BatchError as error:
-            raise DataError(f"{dataset.name} does not fit {model}: {error}") from None
-        for given, array in zip(graph.inputs, _held(data, graph), strict=True):
-            if given.name in limits and array is not None:
-                _, low, high, ignore = limits[given.name]
-                bad = array[((array < low) | (array >= high)) & (array != ignore)]
-                if bad.size:
-                    raise DataError(
-                        f"{dataset.name} holds {int(bad.flat[0])}; {model} takes "
-                        f"classes or tokens from {low} to {high - 1}"
-                    )
-
-
-def _held(data: Data, graph: Graph) -> tuple[Any, ...]:
-    """The arrays that the data keeps in memory, one per input; None for an input that is read from files."""
-    if isinstance(data, TextData):
-        return data.tokens, data.tokens
-    if isinstance(data, ImageData):
-        return None, data.labels
-    if isinstance(data, ArrayData) and data.names:
-        return tuple(data.arrays[data.names.index(given.name)] for given in graph.inputs)
-    return data.arrays if isinstance(data, ArrayData) else ()
 
 
 def check_new(path: Path, force: bool) -> None:
@@ -237,6 +206,6 @@ def prepare(
     frozen = check_frozen(step, spec, accept_frozen)
     graphs = graphs_for(step, batch)
     check_fit(step.graphs[batch_sizes(graphs, "train").get(batch, "train")], dataset, spec.name)
-    notes = tuple(filter(None, (*dataset.notes, frozen)))
+    notes = tuple(filter(None, (*dataset.notes, one_class(dataset), frozen)))
     graphs += graphs_for_rest(step, batch, dataset.test)
     return Job(spec.name, batch, dataset, step, graphs, notes, time.perf_counter() - started)

@@ -156,7 +156,8 @@ def check_ranges(ranges: Iterable[IndexRange], batch: Mapping[str, Any]) -> None
         if bad.any():
             raise BatchError(
                 f"input {name!r} of the example batch holds {int(values[bad][0])}; "
-                f"its classes or indices must be from {low} to {high - 1}"
+                f"its classes or indices must be from {low} to {high - 1}",
+                (name, low, high, ignore),
             )
 
 

@@ -123,7 +123,9 @@ def _check_range(array: np.ndarray, allowed: IndexRange) -> None:
     if ignore is not None:
         bad &= array != ignore
     if bad.any():
-        raise BatchError(f"input {name!r} holds {int(array[bad][0])}; indices must be from {low} to {high - 1}")
+        raise BatchError(
+            f"input {name!r} holds {int(array[bad][0])}; indices must be from {low} to {high - 1}", allowed
+        )
 
 
 def _convert(array: np.ndarray, dtype: str, name: str, torch_dtype: str, own: bool) -> np.ndarray:
