@@ -240,3 +240,20 @@ def test_more_classes_than_scores(run, work):
     fails(run("train", "nets.py:any_size", "--data", "four", *WORDS), *words)
     run("package", "nets.py:fixed", "--out", "three.step", "--batch", "4", "--force")
     fails(run("train", "three.step", "--data", "four", *WORDS), *words)
+
+
+def test_bad_images_are_skipped_on_request(run, work):
+    for name in ("circle", "square", "triangle"):
+        (work / "mixed" / name).mkdir(parents=True)
+        for i in range(6):
+            Image.fromarray(np.full((20, 20), 20 * i, np.uint8)).save(work / "mixed" / name / f"{i}.png")
+    for i in range(2):
+        (work / "mixed" / "circle" / f"{i}.png").write_bytes(b"broken")
+    words = ("train", "nets.py:fixed", "--data", "mixed", *WORDS)
+    fails(run(*words), "2 of 18 images of mixed cannot be read", "0.png", "1.png", "--skip-bad")
+    result = run(*words, "--skip-bad", "--export", "mixed.step")
+    assert result.exit_code == 0 and "left out 2 of 18 images" in " ".join(result.stderr.split()), result.output
+    words = ("predict", "mixed.step", "--data", "mixed", "--on", "reference:cpu")
+    fails(run(*words), "2 of 18 images of mixed cannot be read", "--skip-bad")
+    assert json.loads(run(*words, "--skip-bad", "--json").stdout)["samples"] == 16
+    fails(run("train", "nets.py:table", "--data", "data.npz", "--skip-bad", *WORDS), "no folder of images")

@@ -283,7 +283,7 @@ def test_bad_images(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"dark.0\.png cannot be read as an image"):
         list(images(path, 1, test=0).train.epoch(0))
     with pytest.raises(DataError, match="images of 0x0 pixels"):
-        images(path, 2, size=0)
+        images(path, 2, size=0, skip_bad=True)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(DataError, match=r"needs pillow.*pip install pillow"):
         images(path, 2)

@@ -95,6 +95,30 @@ def test_a_damaged_image_is_named_before_the_training(tmp_path):
         images(tmp_path, 1, test=0)
 
 
+def test_all_damaged_images_are_named_at_once_or_left_out(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    for i in range(12):
+        for name in ("a", "b"):
+            save(tmp_path / name / f"{i}.jpg", random.integers(0, 255, (32, 32, 3), np.uint8))
+    for i in range(6):  # The headers are whole: only decoding shows that these are cut off.
+        path = tmp_path / "a" / f"{i}.jpg"
+        path.write_bytes(path.read_bytes()[:-300])
+    save(tmp_path / "c" / "0.png", colour(4, 4))
+    (tmp_path / "c" / "0.png").write_bytes(b"no picture")
+    named = r"7 of 25 images of .* cannot be read: .*a.0\.jpg \(.*truncated.*a.2\.jpg.* and 2 more\. Try: .*--skip-bad"
+    with pytest.raises(DataError, match=named):
+        images(tmp_path, 1, test=0)
+    data = images(tmp_path, 1, test=0, skip_bad=True)
+    assert data.train.samples == 18 and data.classes == ("a", "b")
+    notes = " ".join(data.notes)
+    assert "left out 7 of 25 images" in notes and "without images are no classes: c" in notes
+    assert len(list(data.train.epoch(0))) == 18
+    monkeypatch.setattr("handheld.data.readable.CHECK_S", 0.0)
+    (tmp_path / "c" / "0.png").unlink()
+    notes = " ".join(images(tmp_path, 1, test=0).notes)
+    assert "checked 0 of 24 images in 0 s" in notes and "--skip-bad checks all" in notes
+
+
 def test_normalise_and_augment(tmp_path):
     random = np.random.default_rng(0)
     for name in ("a", "b"):

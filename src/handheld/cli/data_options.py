@@ -66,6 +66,9 @@ Label = Annotated[
 Drop = Annotated[
     list[str] | None, typer.Option("--drop", metavar="COLUMN", help="Leave a column of a .csv file out. Repeatable.")
 ]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out images that cannot be read. Every image is read once first.")
+]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class DataOptions:
     normalise: Normalising = False
     label: str | None = None
     drop: tuple[str, ...] = ()
+    skip_bad: bool = False
 
     @staticmethod
     def read(
@@ -89,6 +93,7 @@ class DataOptions:
         std: Std = None,
         label: Label = None,
         drop: Drop = None,
+        skip_bad: SkipBad = False,
     ) -> DataOptions:
         """The options from what was typed. Raises DataError for what cannot be read."""
         if (mean is None) != (std is None):
@@ -105,6 +110,7 @@ class DataOptions:
             chosen,
             label,
             tuple(drop or ()),
+            skip_bad,
         )
 
 
@@ -155,14 +161,17 @@ def load(data: str, batch: int, seed: int, spec: ModelSpec, given: DataOptions =
         normalise=given.normalise,
         label=given.label,
         drop=given.drop,
+        skip_bad=given.skip_bad,
         names=_input_names(spec),
         regression=None if wanted is None else wanted[1].startswith("float"),
         **options,
     )
     if isinstance(dataset.train, ImageData):
         return _checked_images(dataset, spec, shape, given)
-    if given.image_size is not None or given.gray:
-        raise DataError(f"{data} is no folder of images, so --image-size and --gray do not apply. Try: without them")
+    if given.image_size is not None or given.gray or given.skip_bad:
+        raise DataError(
+            f"{data} is no folder of images, so --image-size, --gray and --skip-bad do not apply. Try: without them"
+        )
     if wanted is not None and wanted[0] == 1 and label_dims(dataset) == 2:
         flatten_labels(dataset)
     return dataset

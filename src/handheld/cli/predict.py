@@ -13,6 +13,7 @@ from rich.text import Text
 
 from handheld import package
 from handheld.cli import output
+from handheld.cli.data_options import SkipBad
 from handheld.cli.options import Json, On, Size
 from handheld.cli.prepare import check_writable
 from handheld.cli.stages import stages
@@ -71,6 +72,7 @@ def predict(
     batch: Batch = None,
     checkpoint: Checkpoint = None,
     size: Size = None,
+    skip_bad: SkipBad = False,
     json: Json = False,
 ) -> None:
     """Print the classes and scores that a trained model gives to data.
@@ -94,7 +96,7 @@ def predict(
     step, facts = _trained(what, spec, batch, checkpoint)
     names = _graphs(step, spec.name, batch)
     graph = step.graphs[names[-1]]
-    samples = load_samples(data, graph, facts, rows(graph) or 1)
+    samples = load_samples(data, graph, facts, rows(graph) or 1, skip_bad)
     _check_fit(step, names[-1], data, spec.name, samples.data.take)
     notes = [*_unknown(spec, facts), *samples.notes]
     train = next((g for n, g in step.graphs.items() if n.partition("@")[0] in ("train", "evaluate")), None)

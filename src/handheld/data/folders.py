@@ -11,6 +11,7 @@ from handheld.data.augment import Augment, Normalise, Normalising
 from handheld.data.batches import Array, stratified
 from handheld.data.dataset import SPLIT, DataFacts, DataSet, class_numbers, listed, no_test_set
 from handheld.data.image_files import ImageData, ImageFiles, classes_in, describe
+from handheld.data.readable import check_images, without
 from handheld.errors import DataError
 
 #: Sub-folders that are a training set and a test set.
@@ -27,26 +28,32 @@ def images(
     gray: bool = False,
     augment: str | Augment = "",
     normalise: Normalising = False,
+    skip_bad: bool = False,
     like: DataFacts | None = None,
 ) -> DataSet:
     """One sub-folder per class, or two such folders named train and test.
 
-    `augment` changes training images only. With `like`, classes have the numbers that a step file gave them.
+    `augment` changes training images only. `skip_bad` leaves out files that cannot be read.
+    With `like`, classes have the numbers that a step file gave them.
     """
     folder = Path(folder)
     own = next(((folder / a, folder / b) for a, b in SPLITS if (folder / a).is_dir() and (folder / b).is_dir()), None)
     if own is not None:
-        first, second = (classes_in(part) for part in own)
+        parts = [classes_in(part) for part in own]
+        bad, found = check_images(folder, [path for part in parts for path in part.files], skip_bad)
+        first, second = (without(part, bad) for part in parts)
         if second.classes != first.classes:
             raise DataError(
                 f"{own[0]} has the classes {', '.join(first.classes)} and {own[1]} "
                 f"{', '.join(second.classes)}. Try: the same sub-folders in both"
             )
-        notes = first.notes(own[0]) + second.notes(own[1])
+        notes = [*found, *first.notes(own[0]), *second.notes(own[1])]
     else:
         every = classes_in(folder)
+        bad, found = check_images(folder, every.files, skip_bad)
+        every = without(every, bad)
         first, second = (_part(every, indices) for indices in stratified(every.labels, test, SPLIT))
-        notes = every.notes(folder)
+        notes = [*found, *every.notes(folder)]
     pixels = (size, size) if isinstance(size, int) else size
     options: dict[str, Any] = {"batch_size": batch_size, "size": pixels, "gray": gray}
     classes, numbers, changed = class_numbers(str(folder), first.classes, like)

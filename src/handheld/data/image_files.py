@@ -23,6 +23,8 @@ SUFFIXES = frozenset({
 #: 16 bits per pixel, and 32 bits in which older versions of Pillow keep 16.
 _DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 _ORIENTATION = 0x0112
+#: What Pillow raises for a file that it cannot read.
+UNREADABLE = (OSError, ValueError, SyntaxError)
 #: Images that are read at once to compute a mean.
 _CHUNK = 64
 
@@ -49,7 +51,7 @@ class ImageData(Indexed):
         keep_short: bool = False,
         name: str = "the images",
     ) -> None:
-        _pillow()
+        pillow()
         self.height, self.width = (size, size) if isinstance(size, int) else size
         if self.height < 1 or self.width < 1:
             raise DataError(f"images of {self.height}x{self.width} pixels are not possible. Try: size 32")
@@ -100,19 +102,19 @@ class ImageData(Indexed):
         return Normalise.of(parts, self.name)
 
     def _read(self, path: Path) -> npt.NDArray[np.uint8]:
-        pillow = _pillow()
+        module = pillow()
         from PIL import ImageOps
 
         try:
-            with pillow.open(path) as image:
+            with module.open(path) as image:
                 upright = ImageOps.exif_transpose(image)
                 if upright.mode in _DEEP:
-                    upright = pillow.fromarray((np.asarray(upright, np.float32) / 257).round().astype(np.uint8))
+                    upright = module.fromarray((np.asarray(upright, np.float32) / 257).round().astype(np.uint8))
                 flat = upright.convert("L" if self.gray else "RGB")
                 if flat.size != (self.width, self.height):
-                    flat = flat.resize((self.width, self.height), pillow.Resampling.BILINEAR)
+                    flat = flat.resize((self.width, self.height), module.Resampling.BILINEAR)
                 return np.asarray(flat, np.uint8)
-        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        except (*UNREADABLE, module.DecompressionBombError) as error:
             raise _unreadable(path, error) from error
 
 
@@ -181,12 +183,12 @@ def skipped_note(folder: Path, skipped: Counter[str]) -> str:
 
 def describe(files: list[Path], size: tuple[int, int], gray: bool) -> list[str]:
     """What reading these files with this size changes. Only their headers are read."""
-    pillow = _pillow()
+    module = pillow()
     sizes: Counter[tuple[int, int]] = Counter()
     counts: Counter[str] = Counter()
     for path in files:
         try:
-            with pillow.open(path) as image:
+            with module.open(path) as image:
                 turned = image.getexif().get(_ORIENTATION, 1) if path.suffix.lower() not in (".gif", ".bmp") else 1
                 width, height = image.size
                 sizes[(height, width) if turned < 5 else (width, height)] += 1
@@ -195,7 +197,7 @@ def describe(files: list[Path], size: tuple[int, int], gray: bool) -> list[str]:
                 counts["deep"] += image.mode in _DEEP
                 counts["gray"] += image.mode in ("1", "L", "LA", *_DEEP)
                 counts["frames"] += getattr(image, "n_frames", 1) > 1
-        except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        except (*UNREADABLE, module.DecompressionBombError) as error:
             raise _unreadable(path, error) from error
     notes = [f"resized to {_by(size)} {_range(sizes)}"] if set(sizes) != {size} else []
     # A ratio that differs by less than a pixel is rounding.
@@ -232,7 +234,8 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} cannot be read as an image: {error}. Try: remove it, or save it again as PNG")
 
 
-def _pillow() -> Any:
+def pillow() -> Any:
+    """The image module of Pillow, which is an optional dependency."""
     try:
         from PIL import Image
     except ImportError as error:

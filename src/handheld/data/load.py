@@ -45,13 +45,15 @@ def load_data(
     drop: Sequence[str] = (),
     regression: bool | None = None,
     names: Sequence[str] | None = None,
+    skip_bad: bool = False,
     like: DataFacts | None = None,
 ) -> DataSet:
     """Load `digits`, `pydoc`, a `.npz`, `.csv` or `.txt` file, or a folder with one sub-folder of images per class.
 
-    `test` is the share that is held out if the data has no test set. `size` and `gray` apply to images, `augment` to
-    images and image arrays, `length` and `tokens` (byte or char) to text, `label`, `drop` and `regression` (float
-    labels) to a CSV file, `names` (of the inputs of a model that takes a dictionary) to a `.npz` file.
+    `test` is the share that is held out if the data has no test set. `size`, `gray` and `skip_bad` (leave out files
+    that cannot be read) apply to images, `augment` to images and image arrays, `length` and `tokens` (byte or char) to
+    text, `label`, `drop` and `regression` (float labels) to a CSV file, `names` (of the inputs of a model that takes
+    a dictionary) to a `.npz` file.
     `normalise=True` computes mean and standard deviation from the training set. `like` are the facts of a step file:
     its order of classes, columns, tokens and its normalisation are used again.
     """
@@ -83,7 +85,7 @@ def load_data(
         )
     common: dict[str, Any] = {"seed": seed, "test": test, "augment": augment, "normalise": chosen}
     if kind == "images":
-        return images(path, batch_size, size=size, gray=gray, like=like, **common)
+        return images(path, batch_size, size=size, gray=gray, skip_bad=skip_bad, like=like, **common)
     return digits(batch_size, **common) if kind == "digits" else npz(path, batch_size, names=names, **common)
 
 

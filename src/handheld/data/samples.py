@@ -15,6 +15,7 @@ from handheld.data.batches import Array, ArrayData, Indexed, Indices, cast_note,
 from handheld.data.dataset import DataFacts, listed
 from handheld.data.image_files import SUFFIXES, ImageData, describe, images_below, skipped_note
 from handheld.data.load import TEXT_SUFFIXES, digits, read_npz
+from handheld.data.readable import check_images
 from handheld.data.tables import TABLE_SUFFIXES, Table, as_number, chosen_columns, read_table
 from handheld.data.text_files import encode, pydoc_text
 from handheld.errors import DataError
@@ -36,8 +37,11 @@ class Samples:
     notes: tuple[str, ...] = ()
 
 
-def load_samples(spec: str, graph: Graph, facts: DataFacts | None, batch_size: int) -> Samples:
-    """Load data for the predict graph of a model. `facts` say how its training data was prepared."""
+def load_samples(spec: str, graph: Graph, facts: DataFacts | None, batch_size: int, skip_bad: bool = False) -> Samples:
+    """Load data for the predict graph of a model. `facts` say how its training data was prepared.
+
+    `skip_bad` leaves out images that cannot be read.
+    """
     path = Path(spec)
     facts = facts or DataFacts()
     shape = graph.tensors[graph.inputs[0].tensor].shape
@@ -52,7 +56,7 @@ def load_samples(spec: str, graph: Graph, facts: DataFacts | None, batch_size: i
     if not path.exists():
         raise DataError(f"there is no data {spec!r}: no such file or folder. Try: {_KINDS}")
     if path.is_dir() or path.suffix.lower() in SUFFIXES:
-        return _images(path, shape, facts, batch_size)
+        return _images(path, shape, facts, batch_size, skip_bad)
     if path.suffix.lower() in TABLE_SUFFIXES:
         return _table(path, shape, facts, batch_size)
     if path.suffix.lower() == ".npz":
@@ -67,15 +71,18 @@ def _numbered(count: int) -> list[str]:
 # Images
 
 
-def _images(path: Path, shape: tuple[int, ...], facts: DataFacts, batch_size: int) -> Samples:
+def _images(path: Path, shape: tuple[int, ...], facts: DataFacts, batch_size: int, skip_bad: bool) -> Samples:
     if len(shape) != 4 or shape[1] not in (1, 3):
         raise DataError(f"{path} holds images, but the model takes {list(shape)}. Try: a .npz file")
     skipped: Counter[str] = Counter()
     files = images_below(path, skipped) if path.is_dir() else [path]
     if not files:
         raise DataError(f"{path} holds no images. Try: a folder with .png or .jpg files")
+    bad, found = check_images(path, files, skip_bad)
+    files = [file for file in files if file not in bad]
     size, gray = (shape[2], shape[3]), shape[1] == 1
-    notes = [f"{path}: {'; '.join(changes)}"] if (changes := describe(files, size, gray)) else []
+    changes = describe(files, size, gray)
+    notes = [*([f"{path}: {'; '.join(changes)}"] if changes else []), *found]
     if skipped:
         notes.append(skipped_note(path, skipped))
     labels = None
