@@ -17,6 +17,7 @@
     ├── StudyError              a study that cannot run here, or a file that is not a result of it
     ├── ResultsError            a results folder that is in use, damaged or of another version
     ├── DataError               a data set that cannot be read
+    │   └── TooFewSamples       a data set with fewer samples than one batch
     ├── CheckpointError         a checkpoint that could not be written or does not fit the state
     └── SensorError             sensors, the sampler and its files
         ├── Unavailable         a sensor that is not present: why, and what to do
@@ -111,6 +112,14 @@ class ResultsError(HandheldError):
 
 class DataError(HandheldError):
     """A data set that cannot be read."""
+
+
+class TooFewSamples(DataError):
+    """A data set has fewer samples than one batch."""
+
+    def __init__(self, text: str, samples: int) -> None:
+        super().__init__(text)
+        self.samples = samples
 
 
 class CheckpointError(HandheldError):

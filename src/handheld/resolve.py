@@ -88,6 +88,8 @@ def open_model(what: str, size: str | None = None) -> ModelSpec:
         raise HandheldError(f"the function of {what} that makes the model is missing. Try: {what}:make")
     if what in suite.WORKLOADS or not (Path(what).suffix or Path(what).exists()):
         return Suite(what, size)
+    if factory and Path(path).suffix and not Path(what).exists():
+        raise HandheldError(_no_factory(Path(path), factory))
     raise HandheldError(f"{_no_model(Path(what))}. A model is a workload (lenet5), file.py:factory or a step file")
 
 
@@ -100,6 +102,13 @@ def check_model(what: str, size: str) -> int | None:
     if not Path(what).is_file():
         raise HandheldError(f"there is no file {what}")
     return None
+
+
+def _no_factory(path: Path, function: str) -> str:
+    """Why `path:function` is not a factory."""
+    why = f"{path} is not a Python file" if path.exists() else f"there is no file {path}"
+    beside = [f"{path.with_name(each.name)}:{function}" for each in path.parent.glob("*.py")]
+    return f"{why}. {suggestion(f'{path}:{function}', beside, f'file.py:{function}')}"
 
 
 def _no_model(path: Path) -> str:
@@ -158,7 +167,7 @@ class Factory(ModelSpec):
         self.folder = path.absolute().parent
         self._made: tuple[Parts, Any] | None = None
         if not path.is_file():
-            raise HandheldError(f"there is no file {path}")
+            raise HandheldError(_no_factory(path, function))
 
     @property
     def default_batch(self) -> int:  # type: ignore[override]
@@ -179,7 +188,7 @@ class Factory(ModelSpec):
         parts = self.parts(seed)
         examples = {n: resized(batch, n) if batch is not None else self.need_example(n) for n in sizes}
         with standing_at(*self._place()):
-            return capture_sizes(parts, examples, seed, self.name, self.update)
+            return capture_sizes(parts, examples, seed, self.name, self.update, self.folder)
 
     def _place(self) -> tuple[str, int]:
         """The file and line of the function, for warnings about code that only Handheld calls, such as F.mse_loss."""
@@ -301,7 +310,12 @@ class StepFile(ModelSpec):
 
 
 def capture_sizes(
-    parts: Parts, examples: Mapping[int, Any], seed: int, name: str, update: UpdateOptions | None = None
+    parts: Parts,
+    examples: Mapping[int, Any],
+    seed: int,
+    name: str,
+    update: UpdateOptions | None = None,
+    folder: Path | None = None,
 ) -> Step:
     """Capture the graphs train, evaluate and predict. For several batch sizes their names are `train@4` and so on."""
     try:
@@ -309,7 +323,7 @@ def capture_sizes(
     except (HandheldError, ImportError):
         raise
     except Exception as error:  # The user's forward or loss may raise anything.
-        raise in_model(error, name, next(iter(examples.values())), parts[0]) from error
+        raise in_model(error, name, next(iter(examples.values())), parts[0], folder) from error
 
 
 def _capture_sizes(parts: Parts, examples: Mapping[int, Any], seed: int, name: str, update: dict[str, Any]) -> Step:

@@ -14,17 +14,22 @@ from handheld.errors import CaptureError, HandheldError
 
 
 def place_of(error: BaseException, folder: Path | None = None) -> str:
-    """`file.py:12`, the innermost line of the user's own code that the error went through, or "".
+    """`file.py:12`, the place of the innermost line of the user's own code that the error went through, or "".
 
     Code below `folder` is the user's, and so is code that belongs neither to Handheld, to PyTorch, nor to an installed
     package.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown(Path(error.filename))}:{error.lineno or 1}"
+    frame = _own_frame(error, folder)
+    return "" if frame is None else f"{shown(Path(frame.filename))}:{frame.lineno}"
+
+
+def _own_frame(error: BaseException, folder: Path | None) -> traceback.FrameSummary | None:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_own(frame.filename, folder):
-            return f"{shown(Path(frame.filename))}:{frame.lineno}"
-    return ""
+            return frame
+    return None
 
 
 def _is_own(file: str, folder: Path | None) -> bool:
@@ -58,10 +63,12 @@ def in_factory(error: Exception, where: str, folder: Path) -> CaptureError:
     return CaptureError(f"{where} raised an error in {place or 'code that is not yours'}: {raised(error)}. Try: {hint}")
 
 
-def in_model(error: Exception, name: str, batch: Any, model: Any) -> CaptureError:
-    """The error of a model or loss that does not run on a batch."""
-    place = place_of(error) or _module(error, model)
-    at = f" in {place}" if place else ""
+def in_model(error: Exception, name: str, batch: Any, model: Any, folder: Path | None = None) -> CaptureError:
+    """The error of a model or loss that does not run on a batch. `folder` is the folder of the user's code."""
+    place = place_of(error, folder) or _module(error, model)
+    frame = _own_frame(error, folder)
+    code = f": {frame.line}" if frame is not None and frame.line else ""
+    at = f" in {place}{code}:" if place else ""
     return CaptureError(
         f"{name} does not run on a batch of {shapes(batch)}:{at} {raised(error)}. "
         "Try: loss(model(x), y) in plain PyTorch with such a batch, or --debug for the whole traceback"

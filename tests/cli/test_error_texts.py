@@ -85,10 +85,27 @@ def test_a_factory_that_cannot_be_called(run):
 
 def test_a_model_that_does_not_run(run):
     line = LINES["return self.b(y)"]
-    fails(run("verify", "user.py:wrong_shapes"), "float32[4, 4], int64[4]", f"user.py:{line} RuntimeError", "Try: ")
+    fails(
+        run("verify", "user.py:wrong_shapes"),
+        "float32[4, 4], int64[4]",
+        f"in user.py:{line}: return self.b(y): RuntimeError",
+        "Try: ",
+    )
+    for command in ("plan", "profile", "package", "tune"):
+        fails(run(command, "user.py:wrong_shapes"), f"in user.py:{line}: return self.b(y): RuntimeError")
     line = LINES["return scores.nothing(y)"]
-    fails(run("verify", "user.py:wrong_loss"), f"user.py:{line} AttributeError: 'Tensor' object has no", "Try: ")
-    fails(run("verify", "user.py:wrong_layer"), "in layer 2 (Linear) RuntimeError", "Try: ")
+    fails(
+        run("verify", "user.py:wrong_loss"),
+        f"user.py:{line}: return scores.nothing(y): AttributeError: 'Tensor' object has no",
+        "Try: ",
+    )
+    fails(run("verify", "user.py:wrong_layer"), "in layer 2 (Linear): RuntimeError", "Try: ")
+
+
+def test_a_file_that_does_not_exist(run):
+    fails(run("verify", "user.pyy:no_batch"), "there is no file user.pyy. Try: user.py:no_batch")
+    fails(run("verify", "uzer.py:no_batch"), "there is no file uzer.py. Try: user.py:no_batch")
+    fails(run("verify", "data.json:no_batch"), "data.json is not a Python file. Try: ")
 
 
 def test_advice_fits_the_command(run, tmp_path):

@@ -9,6 +9,16 @@ import pytest
 from handheld.device import DeviceCaps
 from helpers.commands import fails
 
+Image = pytest.importorskip("PIL.Image")
+
+PICTURES = """
+import torch
+from torch import nn
+
+def make():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    return model, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1)
+"""
 ADRENO = ("--device", "adreno-740")
 
 
@@ -21,11 +31,30 @@ def test_the_table_fits_80_columns(run):
     result = run("plan", "mine.py:with_batch", "--batch", "1,8,64,128,256,512", *ADRENO, "--memory", "1MiB")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert max(map(len, lines[:-1])) <= 80
+    assert max(map(len, lines)) <= 80
     for word in ("parameter", "activation", "total", "launches per step", "largest batch that fits is"):
         assert word in result.stdout
     assert sum(line.startswith(" batch ") for line in lines) == 2, "six batches need two tables"
-    assert "No time is predicted" in lines[-1]
+    assert "No time is predicted" in "\n".join(lines[-3:])
+
+
+def test_an_example_from_data(run, work):
+    """The options of train that change the shapes apply, and too few samples for a batch are repeated."""
+    (work / "pics.py").write_text(PICTURES)
+    for number in range(4):
+        (work / "tiny" / str(number % 2)).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 20)).save(work / "tiny" / str(number % 2) / f"{number}.png")
+    words = ("pics.py:make", "--data", "tiny", *ADRENO, "--seconds", "0", "--batch", "8")
+    small, large = (run("plan", *words, *more, "--json") for more in (("--image-size", "16"), ()))
+    assert "4 samples to train: they are repeated to make a batch of 8" in " ".join(small.stderr.split())
+    assert "--image-size" in large.stderr and "--image-size" not in small.stderr
+    before, after = (planned(r)["batches"][0]["by_category"]["input"] for r in (small, large))
+    assert before == 8 * (3 * 16 * 16 * 4 + 4) and after == 8 * (3 * 32 * 32 * 4 + 4)
+    assert run("plan", *words, "--gray").exit_code == 1, "the model takes three channels"
+    for command in ("profile", "verify", "tune"):
+        fails(run(command, "mine.py:with_batch", "--image-size", "16"), "need data. Try: --data DATA")
+    checked = run("verify", "pics.py:make", "--data", "tiny", "--image-size", "16", "--batch", "8")
+    assert checked.exit_code == 0, checked.output
 
 
 def test_categories_add_up_and_the_largest_batch_fits(run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -331,8 +332,13 @@ def test_bad_text(tmp_path):
 
 
 def test_unknown_data(tmp_path):
-    with pytest.raises(DataError, match=r"'digit': no such file or folder. Try: digits"):
+    with pytest.raises(DataError, match=r"'digit': no such file or folder. Did you mean digits.*\? Try: digits, pydoc"):
         load_data("digit", 2)
+    with pytest.raises(DataError, match=r"no such file or folder. Try: digits, pydoc"):
+        load_data(str(Path("/") / "q" / "none"), 2)
+    (tmp_path / "table.csv").touch()
+    with pytest.raises(DataError, match=r"Did you mean \S+/table\.csv\? Try"):
+        load_data(str(tmp_path / "tabel.csv"), 2)
     (tmp_path / "a.xml").write_text("1,2")
     with pytest.raises(DataError, match=r"a\.xml is not a known kind of data"):
         load_data(str(tmp_path / "a.xml"), 2)

@@ -121,6 +121,11 @@ def with_data_options(command: Callable[..., None], without: Collection[str] = (
     return run
 
 
+def with_example_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that only takes example batches from data the options that change their shapes."""
+    return with_data_options(command, without=("augment", "normalise", "mean", "std"))
+
+
 #: No option was given.
 PLAIN = DataOptions()
 

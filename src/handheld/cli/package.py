@@ -54,8 +54,6 @@ def package(
         spec = open_model(what, size)
         if isinstance(spec, StepFile):
             raise HandheldError(f"{what} is already a step file")
-        if data is None and given != PLAIN:
-            raise HandheldError("the options for data need data. Try: --data DATA")
         path = out or Path(f"{spec.name}.step")
         check_new(path, force)
         check_writable(path)

@@ -13,6 +13,7 @@ import typer
 from handheld.backends.base import describe
 from handheld.cli import output, plan_tables
 from handheld.cli.bench import batches, nbytes, split
+from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
 from handheld.cli.options import Data, Json, Precision, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.stages import stages
@@ -71,6 +72,7 @@ class Row:
     plan: Plan
 
 
+@with_example_options
 def plan(
     what: Spec,
     data: Data = None,
@@ -83,6 +85,7 @@ def plan(
     seconds: Seconds = SECONDS,
     explain: Explain = False,
     json: Json = False,
+    given: DataOptions = PLAIN,
 ) -> None:
     """Show what fits: the memory, launches and operations of a training step.
 
@@ -116,7 +119,7 @@ def plan(
     wanted = _batches(batch, spec)
     with stages(json) as say:
         say(f"capturing {spec.name} for a batch of {wanted[0]}")
-        step = _captured(spec, wanted[0], data)
+        step = _captured(spec, wanted[0], data, given)
         sizes = _sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision)
         rows = _rows(sizes, wanted, say)
         found = _search(sizes, rows, seconds, say)
@@ -151,8 +154,8 @@ def _batches(text: str | None, spec: ModelSpec) -> list[int]:
     return wanted
 
 
-def _captured(spec: ModelSpec, batch: int, data: str | None) -> Step:
-    step, _ = capture_example(spec, [batch], 0, data)
+def _captured(spec: ModelSpec, batch: int, data: str | None, given: DataOptions) -> Step:
+    step, _ = capture_example(spec, [batch], 0, data, given)
     frozen = check_frozen(step, spec, accept=True)  # The costs do not depend on the frozen values.
     if frozen:
         output.warn(frozen)

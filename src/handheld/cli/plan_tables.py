@@ -51,8 +51,8 @@ def present(result: dict[str, Any], step_file: bool) -> None:
         if not row["fits"]:
             output.out.print(Text(f"batch {row['batch']} does not fit: {row['why']}", style="red"), soft_wrap=True)
     output.out.print()
-    output.out.print(Text(_largest(result, step_file), style="bold"), soft_wrap=True)
-    output.out.print(_time(result["time"]), soft_wrap=True)
+    output.out.print(Text(_largest(result, step_file), style="bold"))
+    output.out.print(Text(_time(result["time"])))
 
 
 def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -18,8 +18,8 @@ from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, flatten_labels, label_dims, load, own_size
 from handheld.cli.fit import check_fit, misfit, one_class
 from handheld.data import Data, DataSet, Indexed
-from handheld.errors import BatchError, CaptureError, HandheldError
-from handheld.resolve import ModelSpec, StepFile, open_model
+from handheld.errors import BatchError, CaptureError, HandheldError, TooFewSamples
+from handheld.resolve import ModelSpec, StepFile, open_model, resized
 from handheld.run.batch import batch_sizes
 from handheld.run.rates import Schedule
 from handheld.step import Step, frozen_text
@@ -51,12 +51,24 @@ def capture_example(
     Returns the step and the first few batches of the data (none without `data`). Prints the notes about the data.
     """
     if data is None:
+        if given != PLAIN:
+            raise HandheldError("the options for data need data. Try: --data DATA")
         return spec.step(sizes, seed), []
-    dataset = load(data, max(sizes), seed, spec, given)
-    captured = _capture(spec, sizes, seed, dataset, given)
+    dataset = _load_example(data, max(sizes), seed, spec, given)
+    step, batches = _capture(spec, sizes, seed, dataset, given)
     for note in dataset.notes:
         output.warn(note)
-    return captured
+    return step, [resized(batch, max(sizes)) for batch in batches]
+
+
+def _load_example(data: str, size: int, seed: int, spec: ModelSpec, given: DataOptions) -> DataSet:
+    """Load data of which only example batches are taken. If it has fewer samples than a batch, they are repeated."""
+    try:
+        return load(data, size, seed, spec, given)
+    except TooFewSamples as error:
+        dataset = load(data, error.samples, seed, spec, given)
+        note = f"{data} has only {error.samples} samples to train: they are repeated to make a batch of {size}"
+        return DataSet(dataset.name, dataset.train, dataset.test, dataset.facts, (*dataset.notes, note))
 
 
 def _capture(

@@ -12,6 +12,7 @@ import typer
 from handheld.analyse.estimate import Estimate
 from handheld.analyse.run import open_run
 from handheld.cli import output
+from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
 from handheld.cli.live import watching
 from handheld.cli.options import Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
@@ -68,6 +69,7 @@ WattsIdle = Annotated[
 LiveOption = Annotated[bool, typer.Option("--live", help=("Show tables in the terminal during the run."))]
 
 
+@with_example_options
 def profile(
     what: Spec,
     size: Size = None,
@@ -86,6 +88,7 @@ def profile(
     live: LiveOption = False,
     seed: Seed = 0,
     json: Json = False,
+    given: DataOptions = PLAIN,
 ) -> None:
     """Measure the time, memory and energy of a training step, op by op.
 
@@ -106,11 +109,10 @@ def profile(
     with stages(json):
         spec = open_model(what, size)
         batch_size = batch or spec.default_batch
-        step, runs = _captured(spec, batch_size, seed, data)
+        step, runs = _captured(spec, batch_size, seed, data, given)
         inputs = _inputs(step, runs, graph, seed)
         plan = step.plan(on, graphs=(names := list(inputs)), precision=precision)
     used = "random" if runs.get(names[0]) is None else data or "example"
-    about: dict[str, Any] = {"what": spec.name, "batch": batch_size, "seed": seed, "data": used}
     path = out or _free(spec.name)
     with _kept(path), _shown(path, live and not json, json) as progress:
         run = measure(
@@ -124,15 +126,17 @@ def profile(
             estimate=estimate,
             progress=progress,
             code=spec.folder,
-            settings=about,
+            settings={"what": spec.name, "batch": batch_size, "seed": seed, "data": used},
         )
     with run:
         present(run, json)
 
 
-def _captured(spec: ModelSpec, batch_size: int, seed: int, data: str | None) -> tuple[Step, dict[str, Any]]:
+def _captured(
+    spec: ModelSpec, batch_size: int, seed: int, data: str | None, given: DataOptions
+) -> tuple[Step, dict[str, Any]]:
     """The captured step, and the batch for each graph that trains."""
-    step, batches = capture_example(spec, [batch_size], seed, data)
+    step, batches = capture_example(spec, [batch_size], seed, data, given)
     frozen = check_frozen(step, spec, accept=True)  # The costs do not depend on the frozen values.
     if frozen:
         output.warn(frozen)

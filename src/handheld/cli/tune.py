@@ -16,6 +16,7 @@ from rich.text import Text
 
 from handheld.backends.base import describe
 from handheld.cli import output
+from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
 from handheld.cli.options import Data, Json, Precision, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.stages import stages
@@ -55,6 +56,7 @@ Graph = Annotated[
 Fresh = Annotated[bool, typer.Option("--fresh", help=("Discard the results for these shapes and start again."))]
 
 
+@with_example_options
 def tune(
     what: Spec,
     size: Size = None,
@@ -66,6 +68,7 @@ def tune(
     data: Data = None,
     fresh: Fresh = False,
     json: Json = False,
+    given: DataOptions = PLAIN,
 ) -> None:
     """Find the fastest variant of each kernel of a model.
 
@@ -86,7 +89,7 @@ def tune(
     with stages(json) as stage:
         spec = open_model(what, size)
         batch_size = batch or spec.default_batch
-        step, _ = capture_example(spec, [batch_size], 0, data)
+        step, _ = capture_example(spec, [batch_size], 0, data, given)
         names = _training(step, spec, graph, batch_size)
         stage("planning")
         jobs = find_jobs(prepare(step, names, precision, align_bytes=caps.base_align_bytes)[0], caps)

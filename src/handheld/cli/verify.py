@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from handheld.cli import output
+from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
 from handheld.cli.options import AcceptFrozen, Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example
 from handheld.cli.stages import stages
@@ -34,6 +35,7 @@ COLUMNS = (
 )
 
 
+@with_example_options
 def verify(
     what: Spec,
     size: Size = None,
@@ -53,6 +55,7 @@ def verify(
     seed: Seed = 0,
     accept_frozen: AcceptFrozen = False,
     json: Json = False,
+    given: DataOptions = PLAIN,
 ) -> None:
     """Compare every op with PyTorch and name the first that differs.
 
@@ -76,7 +79,7 @@ def verify(
         spec = open_model(what, size)
         own = spec.default_batch if isinstance(spec, StepFile) else min(spec.default_batch, 4)
         batch_size = batch or own
-        step, batches = capture_example(spec, [batch_size], seed, data)
+        step, batches = capture_example(spec, [batch_size], seed, data, given)
         if not batches and (example := spec.example(batch_size)) is not None:
             batches = [example]
         results = []

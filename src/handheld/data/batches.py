@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from handheld.data.augment import Augment, Normalise, shifted
-from handheld.errors import DataError
+from handheld.errors import DataError, TooFewSamples
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -50,8 +50,9 @@ class Indexed(ABC):
         if not count:
             raise DataError(f"{name} has no samples")
         if count < batch_size and not keep_short:
-            raise DataError(
-                f"{name} has {count} samples, fewer than one batch of {batch_size}. Try: a batch of {count} or less"
+            raise TooFewSamples(
+                f"{name} has {count} samples, fewer than one batch of {batch_size}. Try: a batch of {count} or less",
+                count,
             )
         self.samples, self.batch_size, self.name = count, batch_size, name
         self.shuffle, self.seed = shuffle, seed

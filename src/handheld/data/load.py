@@ -6,6 +6,7 @@ names the file and says what to do next.
 
 from __future__ import annotations
 
+import difflib
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,16 @@ def load_data(
     return digits(batch_size, **common) if kind == "digits" else npz(path, batch_size, names=names, **common)
 
 
+def no_data(spec: str, kinds: str) -> DataError:
+    """The error for data that does not exist, with the data set or the neighbouring file that may be meant."""
+    path = Path(spec)
+    beside = [each for each in path.parent.glob("[!.]*") if each.suffix.lower() in DATA_SUFFIXES or each.is_dir()]
+    known = {"digits": "digits", "pydoc": "pydoc", **{each.name: str(path.with_name(each.name)) for each in beside}}
+    meant = [known[name] for name in difflib.get_close_matches(path.name, known, n=2, cutoff=0.7)]
+    first = f"Did you mean {' or '.join(meant)}? " if meant else ""
+    return DataError(f"there is no data {spec!r}: no such file or folder. {first}Try: {kinds}")
+
+
 def _kind(spec: str, path: Path) -> str:
     if spec == "digits":
         return "digits"
@@ -97,7 +108,7 @@ def _kind(spec: str, path: Path) -> str:
     if path.is_dir():
         return "images"
     if not path.exists():
-        raise DataError(f"there is no data {spec!r}: no such file or folder. Try: digits, pydoc, {_KINDS}")
+        raise no_data(spec, f"digits, pydoc, {_KINDS}")
     suffixes = {".npz": "arrays", **dict.fromkeys(TABLE_SUFFIXES, "table"), **dict.fromkeys(TEXT_SUFFIXES, "text")}
     if path.suffix.lower() not in suffixes:
         raise DataError(f"{path} is not a known kind of data. Try: {_KINDS}")

@@ -14,7 +14,7 @@ from handheld.data.augment import Normalise
 from handheld.data.batches import Array, ArrayData, Indexed, Indices, cast_note, checksum
 from handheld.data.dataset import DataFacts, listed
 from handheld.data.image_files import SUFFIXES, ImageData, describe, images_below, skipped_note
-from handheld.data.load import TEXT_SUFFIXES, digits, read_npz
+from handheld.data.load import TEXT_SUFFIXES, digits, no_data, read_npz
 from handheld.data.readable import check_images
 from handheld.data.tables import TABLE_SUFFIXES, Table, as_number, chosen_columns, read_table
 from handheld.data.text_files import encode, pydoc_text
@@ -54,7 +54,7 @@ def load_samples(spec: str, graph: Graph, facts: DataFacts | None, batch_size: i
     if spec == "pydoc" or (path.is_file() and path.suffix.lower() in TEXT_SUFFIXES):
         return _text(spec, path, shape, facts, batch_size)
     if not path.exists():
-        raise DataError(f"there is no data {spec!r}: no such file or folder. Try: {_KINDS}")
+        raise no_data(spec, _KINDS)
     if path.is_dir() or path.suffix.lower() in SUFFIXES:
         return _images(path, shape, facts, batch_size, skip_bad)
     if path.suffix.lower() in TABLE_SUFFIXES:
