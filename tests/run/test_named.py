@@ -203,3 +203,58 @@ def test_hugging_face_models(kind):
     np.testing.assert_allclose(scores, out.logits.numpy(), rtol=1e-2, atol=1e-3)
     assert history.test["loss"] == pytest.approx(float(out.loss), rel=1e-3)
     assert ("accuracy" in history.test) == (kind == "bert")
+
+
+@pytest.mark.parametrize("wrap", [lambda batch: batch, lambda batch: (batch,), lambda batch: [batch]])
+@pytest.mark.parametrize("tensors", [False, True])
+def test_the_first_batch_of_named_data_is_captured(wrap, tensors):
+    data = ArrayData(**named(64), batch_size=32)
+    batch = next(iter(data))
+    assert isinstance(batch, tuple) and isinstance(batch[0], dict)
+    given = {name: torch.from_numpy(a) for name, a in batch[0].items()} if tensors else batch[0]
+    torch.manual_seed(0)
+    model = Named()
+    step = handheld.capture(model, None, torch.optim.SGD(model.parameters(), 0.1), wrap(given))
+    assert {i.name for i in step.graphs["train"].inputs} == {"labels", "features", "scale"}
+    assert "labels" not in {i.name for i in step.graphs["predict"].inputs}
+    with step.plan("reference").start() as trainer:
+        trainer.step(*batch)
+        trainer.step(batch[0])
+        assert trainer.fit(data, epochs=1).steps == 2
+    _, other = captured()  # From a dictionary of tensors, as before.
+    assert [n.op for n in step.graphs["train"].nodes] == [n.op for n in other.graphs["train"].nodes]
+
+
+def test_a_named_batch_in_a_tuple_is_shared_between_model_and_loss():
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(6, 3)
+
+        def forward(self, features):
+            return self.net(features)
+
+    x, y = samples(64)
+    data = ArrayData(features=x, labels=y, batch_size=32)
+    model = Scores()
+    step = handheld.capture(model, F.cross_entropy, torch.optim.SGD(model.parameters(), 0.1), next(iter(data)))
+    with step.plan("reference").start() as trainer:
+        assert trainer.fit(data, epochs=1).steps == 2
+
+
+def test_a_model_that_takes_the_dictionary_itself_still_gets_it():
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(6, 3)
+
+        def forward(self, batch):
+            return F.cross_entropy(self.net(batch["features"]), batch["labels"])
+
+    x, y = map(torch.from_numpy, samples(32))
+    model = Whole()
+    step = handheld.capture(
+        model, None, torch.optim.SGD(model.parameters(), 0.1), ({"features": x, "labels": y},), evaluate=False
+    )
+    with step.plan("reference").start() as trainer:
+        assert np.isfinite(float(trainer.step(*[x, y])))

@@ -135,6 +135,30 @@ def keywords(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in batch.items() if anything or key in parameters}
 
 
+def plain_batch(model: nn.Module | None, batch: object) -> object:
+    """The batch with a plain dict instead of any other mapping, such as a BatchEncoding of Hugging Face.
+
+    Data sets give a dictionary as a tuple of one, which is unwrapped, unless the model takes the dictionary itself.
+    """
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    if model is not None and isinstance(batch, (tuple, list)) and len(batch) == 1 and isinstance(batch[0], Mapping):
+        named = dict(batch[0])
+        return named if _takes_names(model, named) else batch
+    return batch
+
+
+def _takes_names(model: nn.Module, batch: Mapping[str, Any]) -> bool:
+    signature = inspect.signature(model.forward)
+    if not signature.parameters.keys().isdisjoint(batch):
+        return True
+    try:
+        signature.bind(**batch)
+    except TypeError:
+        return False
+    return True
+
+
 def _own_loss(output: Any) -> tuple[Any, Any]:
     """The loss and the other outputs of a model that computes its loss itself."""
     if isinstance(output, torch.Tensor):

@@ -52,15 +52,15 @@ def capture(
         raise CaptureError(f"capturing a model needs PyTorch ({error}). Try: pip install torch") from None
     from handheld.frontend import arguments
     from handheld.frontend.capture import Capture
-    from handheld.frontend.closures import closure
+    from handheld.frontend.closures import closure, plain_batch
     from handheld.frontend.predict import record_prediction
 
-    batch = dict(batch) if isinstance(batch, Mapping) else batch  # Such as a BatchEncoding of Hugging Face.
     arguments.check_model(model, modules)
     arguments.check_loss(loss)
+    module = uncompiled(model) if isinstance(model, nn.Module) else None
+    batch = plain_batch(module, batch)
     arguments.check_batch(batch, inputs)
     arguments.check_frozen(frozen)
-    module = uncompiled(model) if isinstance(model, nn.Module) else None
     builder = Capture(modules if module is None else module, seed)  # type: ignore[arg-type]  # checked above
     fn = model if module is None else closure(module, loss, inputs)
     if optimizer is not None:
