@@ -212,6 +212,23 @@ def test_outputs_that_no_table_holds(run, work):
         assert file["output"].shape == (3, 4, 6, 6)
 
 
+def test_the_best_epoch_of_a_checkpoint_predicts(run, work):
+    words = ("--data", "weather.csv", "--epochs", "30", "--batch", "8", "--lr", "2", "--schedule", "constant")
+    words += ("--on", "reference:cpu", "--patience", "2", "--keep-best", "--checkpoint", "best.checkpoint")
+    report = json.loads(run("train", "nets.py:example", *words, "--export", "best.step", "--json").stdout)
+    best, done = report["best_epoch"], len(report["epochs"])
+    assert best < done, "the last epoch must not be the best one here"
+    from_file = predicted(run, "best.step", "--data", "weather.csv")
+    checkpoint = ("nets.py:example", "--checkpoint", "best.checkpoint", "--data", "weather.csv")
+    from_checkpoint, last = predicted(run, *checkpoint), predicted(run, *checkpoint, "--last")
+    assert from_checkpoint["state"] == f"best epoch {best} of {done} by test loss"
+    assert from_checkpoint["predictions"] == from_file["predictions"] != last["predictions"]
+    assert last["state"] == f"last, after epoch {done}" and "state" not in from_file
+    text = run("predict", *checkpoint, "--on", "reference:cpu").stdout
+    assert f"best epoch {best} of {done} by test loss" in text
+    fails(run("predict", "best.step", "--data", "weather.csv", "--last"), "--last chooses a state of a checkpoint")
+
+
 def test_a_checkpoint_of_a_factory(run, work):
     words = ("--data", "weather.csv", "--normalise", *WORDS)
     assert run("train", "nets.py:example", *words, "--checkpoint", "c.checkpoint", "--export", "c.step").exit_code == 0

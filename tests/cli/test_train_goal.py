@@ -37,6 +37,16 @@ def test_patience_ends_training_and_keep_best_exports_the_best_epoch(run, work):
     assert short.exit_code == 0, short.output
     mine, other = (handheld.load(work / name).state() for name in ("out1.step", "short.step"))
     assert all(np.array_equal(mine[key], other[key]) for key in mine)
+    # The checkpoint holds two states; export takes that of the best epoch, as --export does.
+    done = len(losses)
+    result = run("export", "run1.checkpoint", "--out", "best.pt")
+    assert f"best epoch {best + 1} of {done} by test loss" in result.stdout, result.output
+    report = json.loads(run("export", "run1.checkpoint", "--out", "last.pt", "--last", "--json").stdout)
+    assert report["state"] == f"last, after epoch {done}"
+    result, last = (torch.load(work / name, weights_only=True) for name in ("best.pt", "last.pt"))
+    assert all(np.array_equal(value, mine[key]) for key, value in result.items())
+    assert not all(np.array_equal(value, mine[key]) for key, value in last.items())
+    fails(run("export", "out1.step", "--last"), "out1.step is none. Try: without --last")
 
 
 def test_best_says_which_epoch_and_keeps_the_last_state(run, work):

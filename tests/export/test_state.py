@@ -128,3 +128,14 @@ def test_a_step_file_says_what_made_it(trained):
     assert (
         report["graphs"]["train"][0] == {"name": "0", "shape": [16, 6], "dtype": "float32"} and report["data"] is None
     )
+
+
+def test_a_step_can_be_saved_after_its_state_was_loaded(trained, tmp_path):
+    _, step, *_ = trained
+    with step.copy().plan("reference:cpu").start() as trainer:
+        before = trainer.state()
+        trainer.load(before)
+        after = trainer.state()
+        trainer.plan.step.save(tmp_path / "again.step")
+    assert {n: a.dtype for n, a in after.items()} == {n: a.dtype for n, a in before.items()}
+    assert all(np.array_equal(after[name], before[name]) for name in before)

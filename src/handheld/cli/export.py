@@ -11,10 +11,11 @@ from handheld import container, package
 from handheld import export as exporters
 from handheld.analyse.run import open_run
 from handheld.cli import output
-from handheld.cli.options import Json
+from handheld.cli.options import Json, Last
 from handheld.cli.prepare import check_writable
 from handheld.errors import HandheldError, StepFileError
 from handheld.export.state import State, state_of
+from handheld.run.checkpoint import read_result
 from handheld.step import names_in
 
 _SUFFIXES = {".pt": "pt", ".pth": "pt", ".bin": "pt", ".safetensors": "safetensors"}
@@ -30,6 +31,7 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="PATH", help="File or folder to write. Default: next to the file.")
     ] = None,
+    last: Last = False,
     json: Json = False,
 ) -> None:
     """Write a run file or a trained model in another format.
@@ -37,6 +39,7 @@ def export(
     csv makes a folder with one file per table of a run: ops, steps, samples and energy. pt and
     safetensors hold the parameters and buffers of a step file or checkpoint under PyTorch's names:
     model.load_state_dict(torch.load("model.pt", weights_only=True)). Optimizer state is not in them.
+    From a checkpoint of train --keep-best, the best epoch is taken.
 
     \b
     Examples:
@@ -45,7 +48,9 @@ def export(
     handheld export model.step --out model.pt
     handheld export run.checkpoint --out model.safetensors
     """
-    state = _state(file)
+    state = _state(file, last)
+    if last and (state is None or not state.words):
+        raise HandheldError(f"--last chooses a state of a checkpoint, and {file} is none. Try: without --last")
     if state is not None:
         _export_state(file, state, format_name, out, json)
         return
@@ -60,7 +65,7 @@ def export(
         output.out.print(output.grid([("wrote" if i == 0 else "", output.path(p)) for i, p in enumerate(written)]))
 
 
-def _state(file: Path) -> State | None:
+def _state(file: Path, last: bool) -> State | None:
     """The state in a step file or a checkpoint; None if the file is neither."""
     try:
         _, kind = container.read(file, lambda metadata: metadata.get("handheld"))
@@ -72,16 +77,16 @@ def _state(file: Path) -> State | None:
         return state_of(package.load(file))
     if kind != "checkpoint":
         return None
-    arrays, meta = package.load_state(file)
-    origin = meta.get("step")
-    origin = origin if isinstance(origin, dict) else {}
-    names = origin.get("model")
-    if not isinstance(names, tuple) or not all(name in arrays for name in names):
+    result = read_result(file, last)
+    names = result.origin.get("model")
+    if not isinstance(names, tuple) or not all(name in result.state for name in names):
         raise HandheldError(
             f"{file} does not say which of its values belong to the model: an older Handheld wrote it. "
             "Try: --resume the training once, or --export a step file and export that"
         )
-    return State({name: arrays[name] for name in names}, {}, names_in(origin, "absent"))
+    return State(
+        {name: result.state[name] for name in names}, {}, names_in(dict(result.origin), "absent"), result.words
+    )
 
 
 def _export_state(file: Path, state: State, format_name: str | None, out: Path | None, json: bool) -> None:
@@ -98,12 +103,14 @@ def _export_state(file: Path, state: State, format_name: str | None, out: Path |
     if state.absent:
         output.warn(f"not in the file, but in the model's state dict: {', '.join(state.absent)}. Try: strict=False")
     if json:
-        output.print_json({"files": [str(path)], "tensors": len(state.arrays), "values": values})
+        which = {"state": state.words} if state.words else {}
+        output.print_json({"files": [str(path)], **which, "tensors": len(state.arrays), "values": values})
         return
     load = "torch.load(path, weights_only=True)" if chosen == "pt" else "safetensors.torch.load_file(path)"
     rows = [
         ("wrote", output.path(path)),
-        ("state", f"{output.count(len(state.arrays), 'tensor')}, {output.count(values, 'value')}; no optimizer state"),
+        *([("state", state.words)] if state.words else []),
+        ("holds", f"{output.count(len(state.arrays), 'tensor')}, {output.count(values, 'value')}; no optimizer state"),
         ("load it", f"model.load_state_dict({load})"),
     ]
     output.out.print(output.grid(rows))

@@ -40,6 +40,9 @@ Precision = Annotated[
     str, typer.Option("--precision", metavar="NAME", help=("float32, or half: 16 bits in memory and a scaled loss."))
 ]
 Json = Annotated[bool, typer.Option("--json", help=('Print one JSON document: the result, or {"error": ...}.'))]
+Last = Annotated[
+    bool, typer.Option("--last", help=("Take the last state of a checkpoint, also if it holds that of the best epoch."))
+]
 AcceptFrozen = Annotated[
     bool, typer.Option("--accept-frozen", help=("Continue although Python code read values during the capture."))
 ]

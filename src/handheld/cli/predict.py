@@ -11,10 +11,9 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from handheld import package
 from handheld.cli import output
 from handheld.cli.data_options import SkipBad
-from handheld.cli.options import Json, On, Size
+from handheld.cli.options import Json, Last, On, Size
 from handheld.cli.prepare import check_writable
 from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
@@ -24,7 +23,7 @@ from handheld.errors import BatchError, CaptureError, CheckpointError, DataError
 from handheld.graph.dtypes import DTYPES
 from handheld.resolve import ModelSpec, StepFile, open_model
 from handheld.run.batch import batch_sizes, check_batch
-from handheld.run.checkpoint import BEST, by_slot
+from handheld.run.checkpoint import by_slot, read_result
 from handheld.run.predictions import Predictions, check_out
 from handheld.run.predictions import predict as run_model
 from handheld.run.sizes import rows
@@ -71,6 +70,7 @@ def predict(
     top: Top = 1,
     batch: Batch = None,
     checkpoint: Checkpoint = None,
+    last: Last = False,
     size: Size = None,
     skip_bad: SkipBad = False,
     json: Json = False,
@@ -80,7 +80,8 @@ def predict(
     Data is prepared as for the training: the step file knows the image size, the normalisation, the
     columns and the names of the classes. Images may lie in folders of their classes or in any folder.
     If there are labels, the accuracy is printed too. Scores are probabilities; a model that gives
-    numbers instead of classes has its values printed.
+    numbers instead of classes has its values printed. From a checkpoint of train
+    --keep-best, the best epoch is taken.
 
     \b
     Examples:
@@ -93,7 +94,7 @@ def predict(
     if out is not None:
         check_writable(out)
     spec = open_model(what, size)
-    step, facts = _trained(what, spec, batch, checkpoint)
+    step, facts, state = _trained(what, spec, batch, checkpoint, last)
     names = _graphs(step, spec.name, batch)
     graph = step.graphs[names[-1]]
     samples = load_samples(data, graph, facts, rows(graph) or 1, skip_bad)
@@ -112,7 +113,8 @@ def predict(
         raise DataError(f"the outputs have the shape {list(shape)}, which no table holds. Try: --out FILE.npz")
     if out is not None:
         predictions.write(out, top)
-    facts_of_run = {"model": spec.name, "data": data, "device": device, "samples": len(predictions.names)}
+    facts_of_run: dict[str, str | float] = {"model": spec.name, **({"state": state} if state else {})}
+    facts_of_run |= {"data": data, "device": device, "samples": len(predictions.names)}
     facts_of_run |= {**predictions.metrics, "seconds": time.perf_counter() - started}
     if json:
         written = {} if out is None else {"out": str(out)}
@@ -121,13 +123,17 @@ def predict(
         _print(predictions, facts_of_run, top, out)
 
 
-def _trained(what: str, spec: ModelSpec, batch: int | None, checkpoint: Path | None) -> tuple[Step, DataFacts | None]:
-    """The step with its trained state, and the facts about its data."""
+def _trained(
+    what: str, spec: ModelSpec, batch: int | None, checkpoint: Path | None, last: bool
+) -> tuple[Step, DataFacts | None, str]:
+    """The step with its trained state, the facts about its data, and which state of a checkpoint it is."""
+    if last and checkpoint is None:
+        raise HandheldError("--last chooses a state of a checkpoint. Try: --checkpoint FILE, or without --last")
     if isinstance(spec, StepFile):
         step = spec.loaded
         facts = DataFacts.of(step.meta)
         if checkpoint is None:
-            return step, facts
+            return step, facts, ""
     elif checkpoint is None:
         raise HandheldError(
             f"{what} is a model without a trained state. Try: --checkpoint FILE, or a step file of "
@@ -136,13 +142,12 @@ def _trained(what: str, spec: ModelSpec, batch: int | None, checkpoint: Path | N
     assert checkpoint is not None
     if not checkpoint.exists():
         raise CheckpointError(f"there is no checkpoint {checkpoint}. Try: the file of train --checkpoint")
-    state, meta = package.load_state(checkpoint)
-    origin = meta.get("step")
-    facts = DataFacts.of(origin) if isinstance(origin, Mapping) else None
+    result = read_result(checkpoint, last)
+    facts = DataFacts.of(result.origin) if result.origin else None
     if not isinstance(spec, StepFile):
         step = _capture(spec, batch, facts)
-    _take_state(step, {name: value for name, value in state.items() if not name.startswith(BEST)}, checkpoint)
-    return step, facts
+    _take_state(step, result.state, checkpoint)
+    return step, facts, result.words
 
 
 def _capture(spec: ModelSpec, batch: int | None, facts: DataFacts | None) -> Step:
@@ -235,6 +240,7 @@ def _summary(facts: Mapping[str, Any], out: Path | None) -> list[tuple[str, str]
         lines.append(("accuracy", f"[bold green]{facts['accuracy']:.2%}[/]  ({right} of {known})"))
     if "mean_squared_error" in facts:
         lines.append(("mean squared", f"error {output.number(facts['mean_squared_error'])}"))
+    lines += [("state", str(facts["state"]))] if "state" in facts else []
     lines += [
         ("samples", f"{facts['samples']:,}"),
         ("device", str(facts["device"])),

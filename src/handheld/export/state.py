@@ -20,12 +20,13 @@ class State:
     """The model's state by PyTorch's names, and where it comes from.
 
     `shared` maps the further names of tied values to the first one. `absent` are names that a state dict of the model
-    has and this does not.
+    has and this does not. `words` says which state of a training it is, if there may be several.
     """
 
     arrays: Mapping[str, np.ndarray]
     shared: Mapping[str, str]
     absent: tuple[str, ...] = ()
+    words: str = ""
 
 
 def state_of(step: Step) -> State:

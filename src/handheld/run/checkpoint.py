@@ -123,6 +123,34 @@ def read_checkpoint(path: Path, data: Data, slots: Mapping[str, Slot]) -> Checkp
     )
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a training gave: the state of its best epoch if that was kept, else the last one."""
+
+    state: dict[str, np.ndarray]
+    #: Which state it is, such as "best epoch 13 of 15 by test loss".
+    words: str
+    #: What `checkpoint_origin` wrote; empty in an old file.
+    origin: Mapping[str, Any]
+
+
+def read_result(path: Path, last: bool = False) -> Result:
+    """Read what prediction and export take from a checkpoint. With `last`, the last state in any case."""
+    state, meta = package.load_state(path)
+    try:
+        best = _best(state, meta)
+        epoch, position = int(meta.get("epoch", 0)), int(meta.get("position", 0))
+        history = meta.get("history") or {}
+        done, by = len(history.get("epochs", ())), str(history.get("best_by", ""))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{path} is malformed. Try: an earlier copy, or train again") from None
+    words = f"last, in epoch {epoch + 1} after batch {position}" if position else f"last, after epoch {epoch}"
+    if best is not None and not last:
+        state, words = best.state, f"best epoch {best.epoch} of {done}{f' by {by}' if by else ''}"
+    origin = meta.get("step")
+    return Result(state, words, origin if isinstance(origin, Mapping) else {})
+
+
 def checkpoint_origin(step: Step) -> dict[str, object]:
     """What prediction and export need to know of the step: its facts, and the names of the model's own state."""
     return {

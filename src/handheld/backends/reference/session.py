@@ -161,7 +161,8 @@ class ReferenceSession(Session):
         return np.asarray(_Value(self._slots[name]).read()).reshape(self._shapes[name])
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
-        self._slots[name] = self._to(array)
+        # The counters of a state dict are int64, those of a slot int32.
+        self._slots[name] = self._to(array).to(self._slots[name].dtype)
 
     # ── times ─────────────────────────────────────────────────────────────────────────────────
 
