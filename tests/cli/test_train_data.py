@@ -148,7 +148,9 @@ def test_package_remembers_the_form_of_the_data(run, work):
     fails(run("package", "nets.py:fixed", "--image-size", "24", "--out", "x.step"), "Try: --data DATA")
 
 
-@pytest.mark.parametrize("bad", [3, {"classes": "abc"}, {"mean": ("a",)}, {"gray": 1}, {"image_size": (True, 2)}])
+@pytest.mark.parametrize(
+    "bad", [3, {"classes": "abc"}, {"mean": ("a",)}, {"gray": 1}, {"image_size": (True, 2)}, {"one_hot": ("ab",)}]
+)
 def test_malformed_facts_are_refused(run, work, bad):
     step = handheld.load(work / "form.step")
     step.meta["data"], step.meta["transient"], step.meta["absent"] = bad, 7, "ab"
@@ -183,6 +185,7 @@ def test_a_regression_compares_each_output_with_its_label(run, work, model):
     words = ("--data", "price.csv", "--epochs", "30", "--batch", "8", "--on", "reference:cpu", "--json")
     report = json.loads(run("train", f"nets.py:{model}", *words, "--lr", "0.1").stdout)
     assert report["test"]["loss"] < 1e-3
+    assert any("labels have the shape [n] instead of [n, 1]" in note for note in report["notes"]) == (model == "flat")
 
 
 @pytest.mark.parametrize("model", ["named", "named_without"])
@@ -257,3 +260,27 @@ def test_bad_images_are_skipped_on_request(run, work):
     fails(run(*words), "2 of 18 images of mixed cannot be read", "--skip-bad")
     assert json.loads(run(*words, "--skip-bad", "--json").stdout)["samples"] == 16
     fails(run("train", "nets.py:table", "--data", "data.npz", "--skip-bad", *WORDS), "no folder of images")
+
+
+def test_one_hot_columns(run, work):
+    rows = [f"{i % 7}.5,{('red', 'blue', 'green')[i % 3]},{('a', 'b')[i % 3 == 1]}" for i in range(60)]
+    (work / "hot.csv").write_text("\n".join(["size,colour,kind", *rows]) + "\n")
+    (work / "hot.py").write_text(NETWORKS + "\ndef hot():\n    return _parts(nn.Linear(4, 2))\n")
+    words = ("train", "hot.py:hot", "--data", "hot.csv", "--epochs", "20", "--batch", "8", "--on", "reference:cpu")
+    fails(run(*words), "--drop colour", "--one-hot colour for one input per value")
+    fails(run(*words, "--one-hot", "kind"), "'kind' of hot.csv is no input")
+    fails(run(*words, "--one-hot", "shape"), "no column 'shape' for --one-hot")
+    result = run(*words, "--one-hot", "colour", "--normalise", "--export", "hot.step")
+    assert result.exit_code == 0, result.output
+    assert "'colour' became 3 inputs of 0 or 1: blue, green, red" in " ".join(result.stderr.split())
+    facts = DataFacts.of(handheld.load(work / "hot.step").meta)
+    assert facts.one_hot == (("colour", "blue", "green", "red"),) and facts.features == ("size", "colour")
+    (work / "later.csv").write_text("size,colour\n1.5,red\n1.5,blue\n")  # Fewer values, and no labels.
+    predict = ("predict", "hot.step", "--on", "reference:cpu", "--data")
+    found = json.loads(run(*predict, "later.csv", "--json").stdout)["predictions"]
+    assert [row["class"] for row in found] == ["a", "b"]
+    (work / "new.csv").write_text("size,colour\n1.5,red\n1.5,pink\n")
+    fails(run(*predict, "new.csv"), "'colour' of new.csv holds 'pink' in line 3", "It knows: blue, green, red. Try")
+    assert run("train", "hot.step", *words[2:]).exit_code == 0
+    fails(run("train", "hot.step", *words[2:], "--one-hot", "size"), "was not trained with --one-hot size")
+    fails(run("train", "mine.py:make", "--data", "data.npz", "--one-hot", "size"), "no columns", "--one-hot apply")

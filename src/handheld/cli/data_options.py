@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -26,8 +26,10 @@ file.npz   arrays x and y; or x_train, y_train, x_test, y_test; or all of
            integers int64; image bytes are scaled to [0, 1]
 folder/    class/picture.png, or train/class/… and test/class/…; resized
            to what the model takes, or to --image-size
-file.csv   a header row; the last column or --label holds the labels: text
-           or whole numbers are classes, numbers with a point a regression
+file.csv   a header row; the last column or --label holds the labels. Text:
+           classes. Numbers: a regression if the example batch or step file
+           has float labels, classes if it has integers; without either,
+           up to 100 different whole numbers are classes
 file.txt   bytes are the tokens; the last fifth of the text is the test set"""
 
 ImageSize = Annotated[
@@ -66,6 +68,10 @@ Label = Annotated[
 Drop = Annotated[
     list[str] | None, typer.Option("--drop", metavar="COLUMN", help="Leave a column of a .csv file out. Repeatable.")
 ]
+OneHot = Annotated[
+    list[str] | None,
+    typer.Option("--one-hot", metavar="COLUMN", help="Make one 0/1 input per value of a .csv column. Repeatable."),
+]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out images that cannot be read. Every image is read once first.")
 ]
@@ -81,6 +87,7 @@ class DataOptions:
     normalise: Normalising = False
     label: str | None = None
     drop: tuple[str, ...] = ()
+    one_hot: tuple[str, ...] = ()
     skip_bad: bool = False
 
     @staticmethod
@@ -93,6 +100,7 @@ class DataOptions:
         std: Std = None,
         label: Label = None,
         drop: Drop = None,
+        one_hot: OneHot = None,
         skip_bad: SkipBad = False,
     ) -> DataOptions:
         """The options from what was typed. Raises DataError for what cannot be read."""
@@ -110,6 +118,7 @@ class DataOptions:
             chosen,
             label,
             tuple(drop or ()),
+            tuple(one_hot or ()),
             skip_bad,
         )
 
@@ -166,6 +175,7 @@ def load(data: str, batch: int, seed: int, spec: ModelSpec, given: DataOptions =
         normalise=given.normalise,
         label=given.label,
         drop=given.drop,
+        one_hot=given.one_hot,
         skip_bad=given.skip_bad,
         names=_input_names(spec),
         regression=None if wanted is None else wanted[1].startswith("float"),
@@ -177,9 +187,7 @@ def load(data: str, batch: int, seed: int, spec: ModelSpec, given: DataOptions =
         raise DataError(
             f"{data} is no folder of images, so --image-size, --gray and --skip-bad do not apply. Try: without them"
         )
-    if wanted is not None and wanted[0] == 1 and label_dims(dataset) == 2:
-        flatten_labels(dataset)
-    return dataset
+    return flat_labels(dataset) if wanted is not None and wanted[0] == 1 and label_dims(dataset) == 2 else dataset
 
 
 def _input_names(spec: ModelSpec) -> tuple[str, ...] | None:
@@ -232,8 +240,10 @@ def label_dims(dataset: DataSet) -> int:
     return data.arrays[-1].ndim if table and isinstance(data, ArrayData) else 0
 
 
-def flatten_labels(dataset: DataSet) -> None:
-    """Make the labels of a table [n] instead of [n, 1], as the model's output is."""
+def flat_labels(dataset: DataSet) -> DataSet:
+    """The data with the labels of its table as [n] instead of [n, 1], as the model's output is, and a note."""
     for data in (dataset.train, dataset.test):
         if isinstance(data, ArrayData):
             data.arrays = (*data.arrays[:-1], data.arrays[-1].reshape(-1))
+    note = f"{dataset.name}: the labels have the shape [n] instead of [n, 1], because the outputs of the model do"
+    return replace(dataset, notes=(*dataset.notes, note))

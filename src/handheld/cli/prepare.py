@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from handheld.cli import output
-from handheld.cli.data_options import PLAIN, DataOptions, flatten_labels, label_dims, load, own_size
+from handheld.cli.data_options import PLAIN, DataOptions, flat_labels, label_dims, load, own_size
 from handheld.cli.fit import check_fit, misfit, one_class
 from handheld.data import Data, DataSet, Indexed
 from handheld.errors import BatchError, CaptureError, HandheldError, TooFewSamples
@@ -54,7 +54,7 @@ def capture_example(
         if given != PLAIN:
             raise HandheldError("the options for data need data. Try: --data DATA")
         return spec.step(sizes, seed), []
-    dataset = _load_example(data, max(sizes), seed, spec, given)
+    dataset = _with_fitting_labels(spec, sizes, seed, _load_example(data, max(sizes), seed, spec, given))
     step, batches = _capture(spec, sizes, seed, dataset, given)
     for note in dataset.notes:
         output.warn(note)
@@ -76,12 +76,6 @@ def _capture(
 ) -> tuple[Step, list[Any]]:
     """The step, which remembers the facts about its data, and the first few batches."""
     try:
-        if spec.label() is None and label_dims(dataset) == 2:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                trial = spec.step(sizes, seed, _examples(dataset, 1)[0])
-            if _output_dims(trial) == 1:  # The loss would compare every output with every label.
-                flatten_labels(dataset)
         batches = _examples(dataset, 4)
         step = spec.step(sizes, seed, batches[0], len(dataset.classes) or None)
     except BatchError as error:
@@ -90,6 +84,19 @@ def _capture(
         raise type(error)(f"{error}{own_size(spec, given)}") from error.__cause__
     dataset.remember(step)
     return step, batches
+
+
+def _with_fitting_labels(spec: ModelSpec, sizes: list[int], seed: int, dataset: DataSet) -> DataSet:
+    """The data with labels [n] if the outputs have that shape: the loss would compare every output with every label."""
+    if spec.label() is not None or label_dims(dataset) != 2:
+        return dataset
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial = spec.step(sizes, seed, _examples(dataset, 1)[0])
+    except (BatchError, CaptureError):
+        return dataset  # The capture reports it.
+    return flat_labels(dataset) if _output_dims(trial) == 1 else dataset
 
 
 def _output_dims(step: Step) -> int:
@@ -213,7 +220,7 @@ def prepare(
     spec = open_model(what, size)
     spec.update = update
     batch = batch or spec.default_batch
-    dataset = load(data, batch, seed, spec, given)
+    dataset = _with_fitting_labels(spec, [batch], seed, load(data, batch, seed, spec, given))
     step = capture(spec, batch, seed, dataset, given)
     frozen = check_frozen(step, spec, accept_frozen)
     graphs = graphs_for(step, batch)

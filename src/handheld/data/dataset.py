@@ -35,6 +35,8 @@ class DataFacts:
     #: The columns of a table that are the input, and the column with the labels.
     features: tuple[str, ...] = ()
     label: str = ""
+    #: For each column of text: its name and its values, which are one input each (0 or 1).
+    one_hot: tuple[tuple[str, ...], ...] = ()
     #: Text: byte or char, and the tokens per window.
     tokens: str = ""
     length: int = 0
@@ -75,6 +77,8 @@ _WHOLE = ("image_size",)
 def _fits(value: object, name: str, default: object) -> bool:
     if not isinstance(default, tuple):
         return type(value) is type(default)
+    if name == "one_hot":
+        return isinstance(value, tuple) and all(_fits(v, "", ()) and len(v) > 1 for v in value)
     kind = (int, float) if name in _NUMBERS else int if name in _WHOLE else str
     return isinstance(value, tuple) and all(isinstance(v, kind) and not isinstance(v, bool) for v in value)
 

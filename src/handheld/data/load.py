@@ -44,6 +44,7 @@ def load_data(
     normalise: Normalising = False,
     label: str | None = None,
     drop: Sequence[str] = (),
+    one_hot: Sequence[str] = (),
     regression: bool | None = None,
     names: Sequence[str] | None = None,
     skip_bad: bool = False,
@@ -53,15 +54,15 @@ def load_data(
 
     `test` is the share that is held out if the data has no test set. `size`, `gray` and `skip_bad` (leave out files
     that cannot be read) apply to images, `augment` to images and image arrays, `length` and `tokens` (byte or char) to
-    text, `label`, `drop` and `regression` (float labels) to a CSV file, `names` (of the inputs of a model that takes
-    a dictionary) to a `.npz` file.
+    text, `label`, `drop`, `one_hot` and `regression` (float labels) to a CSV file, `names` (of the inputs of a model
+    that takes a dictionary) to a `.npz` file.
     `normalise=True` computes mean and standard deviation from the training set. `like` are the facts of a step file:
     its order of classes, columns, tokens and its normalisation are used again.
     """
     path = Path(spec)
     kind = _kind(spec, path)
-    if kind != "table" and (label is not None or drop):
-        raise DataError(f"{spec} has no columns to name or drop. --label and --drop apply to .csv files")
+    if kind != "table" and (label is not None or drop or one_hot):
+        raise DataError(f"{spec} has no columns to name or drop. --label, --drop and --one-hot apply to .csv files")
     if kind in ("table", "text") and Augment.parse(str(augment)):
         raise DataError(f"{spec} holds no images, so it cannot be augmented. Try: without --augment")
     if kind == "text" and normalise:
@@ -80,6 +81,7 @@ def load_data(
             test=test,
             label=label,
             drop=drop,
+            one_hot=one_hot,
             regression=regression,
             normalise=Normalise.given(chosen),
             like=like,

@@ -16,7 +16,7 @@ from handheld.data.dataset import DataFacts, listed
 from handheld.data.image_files import SUFFIXES, ImageData, describe, images_below, skipped_note
 from handheld.data.load import TEXT_SUFFIXES, digits, no_data, read_npz
 from handheld.data.readable import check_images
-from handheld.data.tables import TABLE_SUFFIXES, Table, as_number, chosen_columns, read_table
+from handheld.data.tables import TABLE_SUFFIXES, Table, as_number, chosen_columns, input_names, read_table
 from handheld.data.text_files import encode, pydoc_text
 from handheld.errors import DataError
 from handheld.graph.graph import Graph
@@ -167,12 +167,12 @@ def _table(path: Path, shape: tuple[int, ...], facts: DataFacts, batch_size: int
     if not facts.features and len(shape) == 2 and len(columns) == shape[1] + 1:
         label = columns[-1]
     features, notes = chosen_columns(content, tuple(c for c in columns if c != label), facts)
-    if len(shape) == 2 and len(features) != shape[1]:
+    if len(shape) == 2 and len(input_names(features, facts.one_hot)) != shape[1]:
         raise DataError(
             f"{path} has the columns {listed(columns)}; the model takes {shape[1]}. "
             f"Try: {shape[1]} columns, with or without the label as the last one"
         )
-    x = content.numbers(features)
+    x = content.numbers(features, facts.one_hot)
     if facts.normalise is not None:
         x = _scaled(x, facts.normalise)
     data = ArrayData(x.astype(np.float32), batch_size=batch_size, shuffle=False, keep_short=True, name=str(path))

@@ -22,6 +22,8 @@ TABLE_SUFFIXES = (".csv", ".tsv")
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
 #: Whole numbers in the label column are classes if there are at most this many different ones.
 MOST_CLASSES = 100
+#: For each column of text: its name and its values.
+OneHot = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,28 @@ class Table:
         if name not in self.names:
             raise DataError(f"{self.path} has no column {name!r}{what}. It has: {listed(self.names)}")
 
-    def numbers(self, names: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Columns as numbers [rows, columns]."""
-        values = np.empty((len(self.rows), len(names)))
-        for i, name in enumerate(names):
-            for row, cell in enumerate(self.column(name)):
-                values[row, i] = self._number(name, row, cell)
-        return values
+    def numbers(self, names: Sequence[str], one_hot: OneHot = ()) -> npt.NDArray[np.float64]:
+        """Columns as numbers [rows, columns]. A column of `one_hot` becomes one column of 0 and 1 per value."""
+        values = {name: words for name, *words in one_hot}
+        return np.concatenate(
+            [self._one_hot(name, values[name]) if name in values else self._floats(name) for name in names], axis=1
+        )
+
+    def _floats(self, name: str) -> npt.NDArray[np.float64]:
+        return np.array([[self._number(name, row, cell)] for row, cell in enumerate(self.column(name))])
+
+    def _one_hot(self, name: str, values: Sequence[str]) -> npt.NDArray[np.float64]:
+        places = {value: i for i, value in enumerate(values)}
+        result = np.zeros((len(self.rows), len(values)))
+        for row, cell in enumerate(self.column(name)):
+            self.check_present(name, row, cell)
+            if cell not in places:
+                raise DataError(
+                    f"column {name!r} of {self.path} holds {cell[:40]!r} in line {self.lines[row]}, which the model "
+                    f"was not trained with. It knows: {listed(tuple(values))}. Try: remove the row, or train again"
+                )
+            result[row, places[cell]] = 1
+        return result
 
     def _number(self, name: str, row: int, cell: str) -> float:
         number = as_number(cell)
@@ -57,7 +74,10 @@ class Table:
         where = f"column {name!r} of {self.path} is not a number in line {self.lines[row]}: {cell[:40]!r}"
         if number is not None:
             raise DataError(f"{where}. Try: remove the row")
-        raise DataError(f"{where}. Try: --drop {_quoted(name)} to leave the column out, or numbers instead of words")
+        raise DataError(
+            f"{where}. Try: --drop {_quoted(name)} to leave the column out, --one-hot {_quoted(name)} for one input "
+            "per value, or numbers instead of words"
+        )
 
     def check_present(self, name: str, row: int, cell: str) -> None:
         if cell.strip().lower() in _MISSING:
@@ -145,11 +165,13 @@ def table(
     test: float = 0.2,
     label: str | None = None,
     drop: Sequence[str] = (),
+    one_hot: Sequence[str] = (),
     regression: bool | None = None,
     normalise: bool | Normalise = False,
     like: DataFacts | None = None,
 ) -> DataSet:
-    """A CSV file with a header row. `label` is the column to predict, by default the last; `drop` are unused columns.
+    """A CSV file with a header row. `label` is the column to predict, by default the last; `drop` are unused columns;
+    `one_hot` are columns of text, with one input (0 or 1) per value.
 
     Text labels and whole numbers are classes. Labels with a decimal point are numbers [n, 1], for a regression.
     `regression` says whether the model takes float labels, if that is known.
@@ -165,10 +187,11 @@ def table(
     features, notes = chosen_columns(content, tuple(n for n in kept if n != label), like)
     notes += [f"{path}: dropped {listed(tuple(drop))}"] if drop else []
     y, classes, told = labels_of(content, label, regression, like)
-    x = content.numbers(features)
+    values, told_values = one_hot_values(content, features, one_hot, like)
+    x = content.numbers(features, values)
     split = stratified(y, test, SPLIT) if classes else random_split(len(y), test, SPLIT)
-    facts = DataFacts("table", classes, features=features, label=label)
-    told = [*told, *notes]
+    facts = DataFacts("table", classes, features=features, label=label, one_hot=values)
+    told = [*told, *notes, *told_values]
     if normalise is True:
         normalise, constant = Normalise.of([x[split[0]]], str(path))
         told += filter(None, (constant,))
@@ -177,7 +200,7 @@ def table(
         facts = facts.normalised(normalise)
         x = (x - np.array(normalise.mean)) / np.array(normalise.std)  # In float64, before anything is rounded.
         told.append(f"{path}: normalised with {normalise}")
-    large = [name for i, name in enumerate(features) if (abs(x[:, i]) > 2**24).any()]
+    large = [name for i, name in enumerate(input_names(features, values)) if (abs(x[:, i]) > 2**24).any()]
     if large:
         told.append(f"{path}: numbers above 16,777,216 are rounded to float32 in {listed(large)}. Try: --normalise")
     options: dict[str, Any] = {"batch_size": batch_size}
@@ -202,3 +225,37 @@ def chosen_columns(
         content.check(name, ", which the model was trained with")
     unused = [name for name in columns if name not in like.features]
     return like.features, [f"{content.path}: columns that the model does not take: {listed(unused)}"] if unused else []
+
+
+def one_hot_values(
+    content: Table, features: Sequence[str], names: Sequence[str], like: DataFacts | None
+) -> tuple[OneHot, list[str]]:
+    """The values of each column of text, those of the training with `like`, and notes about the inputs they become."""
+    for name in names:
+        content.check(name, " for --one-hot")
+        if name not in features:
+            raise DataError(
+                f"column {name!r} of {content.path} is no input, so --one-hot does not apply. Try: without --one-hot"
+            )
+    if like is not None and like.features:
+        other = [name for name in names if name not in {known[0] for known in like.one_hot}]
+        if other:
+            raise DataError(
+                f"the model was not trained with --one-hot {_quoted(other[0])}. Try: without it, or train again"
+            )
+        return like.one_hot, []
+    chosen = tuple((name, *sorted(set(content.column(name)))) for name in features if name in names)
+    return chosen, [
+        f"{content.path}: column {name!r} became {len(values)} inputs of 0 or 1: {listed(values)}"
+        for name, *values in chosen
+    ]
+
+
+def input_names(features: Sequence[str], one_hot: OneHot) -> list[str]:
+    """One name per input of the model: `colour=red` for a value of a column of text."""
+    values = {name: words for name, *words in one_hot}
+    return [
+        text
+        for name in features
+        for text in ([f"{name}={word}" for word in values[name]] if name in values else [name])
+    ]
