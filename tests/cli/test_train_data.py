@@ -284,3 +284,21 @@ def test_one_hot_columns(run, work):
     assert run("train", "hot.step", *words[2:]).exit_code == 0
     fails(run("train", "hot.step", *words[2:], "--one-hot", "size"), "was not trained with --one-hot size")
     fails(run("train", "mine.py:make", "--data", "data.npz", "--one-hot", "size"), "no columns", "--one-hot apply")
+
+
+def test_a_regression_is_shown_as_one(run, work):
+    words = ("--data", "price.csv", "--epochs", "1", "--batch", "8", "--on", "reference:cpu")
+    result = run("train", "nets.py:column", *words, "--export", "price.step")
+    assert "test loss" in result.stdout and "accuracy" not in result.stdout
+    assert "accuracy" in run("train", "nets.py:any_size", "--data", "photos", *WORDS).stdout
+    shown = run("predict", "price.step", "--data", "price.csv", "--on", "reference:cpu").stdout
+    assert "mean squared error  " in shown
+    first = float((work / "price.csv").read_text().splitlines()[1].split(",")[2])
+    assert shown.splitlines()[1].split()[2] == f"{first:.4f}"
+
+
+def test_a_warning_of_the_loss_appears_once(run, work):
+    np.savez(work / "wrong.npz", x=np.zeros((40, 2), np.float32), y=np.zeros(40, np.float32))
+    with pytest.warns(UserWarning, match="target size") as caught:  # The test set of 8 has a last batch of 3.
+        run("train", "nets.py:column", "--data", "wrong.npz", "--epochs", "1", "--batch", "5", "--on", "reference:cpu")
+    assert sum("target size" in str(warning.message) for warning in caught) == 1

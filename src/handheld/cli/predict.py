@@ -220,9 +220,10 @@ def _print(predictions: Predictions, facts: Mapping[str, Any], top: int, out: Pa
         for line, row in zip(cells, rows_shown, strict=True):
             line += [output.number(value) for value in row["values"][:count]]
     if rows_shown and "label" in rows_shown[0]:
-        columns.append(Column("label", name_of=True))
+        columns.append(Column("label", name_of=predictions.scores is not None))
         for line, row in zip(cells, rows_shown, strict=True):
-            line.append(Text("" if row["label"] is None else str(row["label"])))
+            label = row["label"]
+            line.append(Text("" if label is None else output.number(label) if isinstance(label, float) else label))
     if len(columns) > 1:
         output.out.print(table(columns, cells))
     rest = len(predictions.names) - len(rows_shown)
@@ -239,7 +240,7 @@ def _summary(facts: Mapping[str, Any], out: Path | None) -> list[tuple[str, str]
         right = round(facts["accuracy"] * known)
         lines.append(("accuracy", f"[bold green]{facts['accuracy']:.2%}[/]  ({right} of {known})"))
     if "mean_squared_error" in facts:
-        lines.append(("mean squared", f"error {output.number(facts['mean_squared_error'])}"))
+        lines.append(("mean squared error", output.number(facts["mean_squared_error"])))
     lines += [("state", str(facts["state"]))] if "state" in facts else []
     lines += [
         ("samples", f"{facts['samples']:,}"),

@@ -167,7 +167,9 @@ def graphs_for_rest(step: Step, size: int, test: Data | None) -> list[str]:
     if not rest or step.code is None:
         return []
     try:
-        return [step.code.add(step, "evaluate", rest)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # They were shown when the step was captured.
+            return [step.code.add(step, "evaluate", rest)]
     except CaptureError:
         return []  # The training loop fills up the batch instead.
 

@@ -14,9 +14,6 @@ from handheld.data.batches import Data
 from handheld.run.history import Epoch
 from handheld.run.loop import Progress as StepProgress
 
-_HEAD = f"{'epoch':>6} {'loss':>9} {'test loss':>10} {'accuracy':>9} {'rate':>10} {'samples/s':>10}"
-
-
 WIDE = 76  # The columns that the whole line needs.
 
 
@@ -27,6 +24,8 @@ class Bar:
         self.quiet = quiet
         self._times: deque[tuple[float, int]] = deque(maxlen=64)
         self._shown = 0.0
+        #: Whether the lines have an accuracy: a regression has none. Known after the first epoch.
+        self._accuracy: bool | None = None
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -42,8 +41,6 @@ class Bar:
         self.task = self.bar.add_task(_place(1, epochs), total=total, loss="…", rate="…", speed="…")
 
     def __enter__(self) -> Bar:
-        if not self.quiet:
-            output.out.print(_HEAD, style="dim")
         self.bar.start()
         return self
 
@@ -77,12 +74,23 @@ class Bar:
         if self.quiet:
             return
         loss, accuracy = row.test.get("loss"), row.test.get("accuracy")
+        if self._accuracy is None:
+            self._accuracy = accuracy is not None
+            output.out.print(self._line("epoch", "loss", "test loss", "accuracy", "rate", "samples/s"), style="dim")
         output.out.print(
-            f"{row.number:>6} {output.number(row.loss):>9} "
-            f"{'' if loss is None else output.number(loss):>10} "
-            f"{'' if accuracy is None else f'{accuracy:.2%}':>9} "
-            f"{row.rate:>10.3g} {row.samples_per_second:>10,.0f}"
+            self._line(
+                str(row.number),
+                output.number(row.loss),
+                "" if loss is None else output.number(loss),
+                "" if accuracy is None else f"{accuracy:.2%}",
+                f"{row.rate:.3g}",
+                f"{row.samples_per_second:,.0f}",
+            )
         )
+
+    def _line(self, number: str, loss: str, test: str, accuracy: str, rate: str, speed: str) -> str:
+        shown = f"{accuracy:>9} " if self._accuracy else ""
+        return f"{number:>6} {loss:>9} {test:>10} {shown}{rate:>10} {speed:>10}"
 
     def on_message(self, text: str) -> None:
         if text:
