@@ -173,7 +173,7 @@ def test_text_predicts_the_next_token(run, work, trained):
     assert report["predictions"][-1]["class"] == "o"
     assert report["samples"] == 1 and any("first 9 tokens are not used" in note for note in report["notes"])
     (work / "short.txt").write_text("to be")
-    fails(run("predict", step, "--data", "short.txt"), "has 5 tokens; the model takes 12")
+    fails(run("predict", step, "--data", "short.txt"), "has 5 bytes, but the model takes windows of 12", "--length 5")
 
 
 class Two(torch.nn.Module):

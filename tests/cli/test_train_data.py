@@ -302,3 +302,20 @@ def test_a_warning_of_the_loss_appears_once(run, work):
     with pytest.warns(UserWarning, match="target size") as caught:  # The test set of 8 has a last batch of 3.
         run("train", "nets.py:column", "--data", "wrong.npz", "--epochs", "1", "--batch", "5", "--on", "reference:cpu")
     assert sum("target size" in str(warning.message) for warning in caught) == 1
+
+
+def test_windows_of_a_text(run, work):
+    model = "nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 256))"
+    loss = "lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten())"
+    (work / "words.py").write_text(f"{NETWORKS}\ndef words():\n    return _parts({model}, {loss})\n")
+    (work / "book.txt").write_text("a text to read. " * 80)
+    words = ("--data", "book.txt", "--epochs", "1", "--batch", "4", "--on", "reference:cpu")
+    assert "book.txt: windows of 64 bytes" in run("train", "words.py:words", *words).stderr
+    result = run("train", "words.py:words", *words, "--length", "16", "--export", "words.step")
+    assert result.exit_code == 0 and "book.txt: windows of 16 bytes" in result.stderr, result.output
+    assert DataFacts.of(handheld.load(work / "words.step").meta).length == 16
+    fails(run("train", "words.step", *words, "--length", "8"), "windows of 16 tokens, not 8. Try: without --length")
+    fails(run("train", "nets.py:table", "--data", "data.npz", "--length", "8"), "data.npz is no text")
+    (work / "prompt.txt").write_text("a text")
+    short = run("predict", "words.step", "--data", "prompt.txt", "--on", "reference:cpu")
+    fails(short, "prompt.txt has 6 bytes, but the model takes windows of 16", "at least 16 bytes", "--length 6")

@@ -30,7 +30,9 @@ file.csv   a header row; the last column or --label holds the labels. Text:
            classes. Numbers: a regression if the example batch or step file
            has float labels, classes if it has integers; without either,
            up to 100 different whole numbers are classes
-file.txt   bytes are the tokens; the last fifth of the text is the test set"""
+file.txt   bytes are the tokens; the last fifth of the text is the test set. The
+           model gets windows [n, 64] (--length) and, as labels, the tokens
+           that follow [n, 64]. Accuracy is per token"""
 
 ImageSize = Annotated[
     str | None,
@@ -72,6 +74,12 @@ OneHot = Annotated[
     list[str] | None,
     typer.Option("--one-hot", metavar="COLUMN", help="Make one 0/1 input per value of a .csv column. Repeatable."),
 ]
+Length = Annotated[
+    int | None,
+    typer.Option(
+        "--length", min=1, metavar="N", help="Tokens per window of a text. Default: as the model's example, or 64."
+    ),
+]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out images that cannot be read. Every image is read once first.")
 ]
@@ -89,6 +97,7 @@ class DataOptions:
     drop: tuple[str, ...] = ()
     one_hot: tuple[str, ...] = ()
     skip_bad: bool = False
+    length: int | None = None
 
     @staticmethod
     def read(
@@ -102,6 +111,7 @@ class DataOptions:
         drop: Drop = None,
         one_hot: OneHot = None,
         skip_bad: SkipBad = False,
+        length: Length = None,
     ) -> DataOptions:
         """The options from what was typed. Raises DataError for what cannot be read."""
         if (mean is None) != (std is None):
@@ -120,6 +130,7 @@ class DataOptions:
             tuple(drop or ()),
             tuple(one_hot or ()),
             skip_bad,
+            length,
         )
 
 
@@ -164,6 +175,8 @@ def load(data: str, batch: int, seed: int, spec: ModelSpec, given: DataOptions =
         options |= {"size": shape[2:], "gray": given.gray or shape[1] == 1}
     elif len(shape) == 2:
         options |= {"length": shape[1]}
+    if given.length is not None:
+        options |= {"length": _checked_length(given.length, spec, shape)}
     if given.image_size is not None:
         options |= {"size": _checked_size(given.image_size, spec, shape)}
     wanted = spec.label()
@@ -181,6 +194,8 @@ def load(data: str, batch: int, seed: int, spec: ModelSpec, given: DataOptions =
         regression=None if wanted is None else wanted[1].startswith("float"),
         **options,
     )
+    if given.length is not None and dataset.facts.kind != "text":
+        raise DataError(f"{data} is no text, so --length does not apply. Try: without it")
     if isinstance(dataset.train, ImageData):
         return _checked_images(dataset, spec, shape, given)
     if given.image_size is not None or given.gray or given.skip_bad:
@@ -209,6 +224,16 @@ def _checked_size(size: tuple[int, int], spec: ModelSpec, shape: tuple[int, ...]
             "or package the model again from its code"
         )
     return size
+
+
+def _checked_length(length: int, spec: ModelSpec, shape: tuple[int, ...]) -> int:
+    """Raise DataError if a step file was captured for windows of another length."""
+    if isinstance(spec, StepFile) and len(shape) == 2 and shape[1] != length:
+        raise DataError(
+            f"{spec.name} takes windows of {shape[1]} tokens, not {length}. Try: without --length, or package the "
+            "model again from its code"
+        )
+    return length
 
 
 def _checked_images(dataset: DataSet, spec: ModelSpec, shape: tuple[int, ...], given: DataOptions) -> DataSet:

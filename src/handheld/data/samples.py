@@ -229,7 +229,11 @@ def _text(spec: str, path: Path, shape: tuple[int, ...], facts: DataFacts, batch
     tokens, _ = encode(spec, raw, facts.tokens or "byte", facts.classes if facts.tokens == "char" else ())
     length = shape[1]
     if len(tokens) < length:
-        raise DataError(f"{spec} has {len(tokens)} tokens; the model takes {length}. Try: a longer text")
+        unit = "characters" if facts.tokens == "char" else "bytes"
+        raise DataError(
+            f"{spec} has {len(tokens)} {unit}, but the model takes windows of {length}. Try: a text of at least "
+            f"{length} {unit} (the token after its end is predicted), or train with --length {max(len(tokens), 1)}"
+        )
     data = _Windows(tokens, length, batch_size, f"{spec} in windows of {length}")
     followed = np.append(tokens, -1)[data.first + length :: length][: data.samples]
     notes = [f"{spec}: the first {data.first} tokens are not used, so that the last window ends with the text"]

@@ -115,5 +115,6 @@ def windows(
     note = no_test_set(max(len(row) - cut - 1, 0) // length)
     options: dict[str, Any] = {"shuffle": False, "keep_short": True, "name": f"{path} (test)"}
     held = None if note else TextData(row[cut:], length=length, batch_size=batch_size, **options)
+    unit = "bytes" if tokens == "byte" else "characters"
     facts = DataFacts("text", tuple(classes), tokens=tokens, length=length)
-    return DataSet(path, train, held, facts, tuple(filter(None, (note,))))
+    return DataSet(path, train, held, facts, tuple(filter(None, (f"{path}: windows of {length} {unit}", note))))
