@@ -158,3 +158,16 @@ def test_a_training_removes_what_a_killed_one_left(run, work):
     stale.write_bytes(b"x")
     result = run(*TRAIN, "--epochs", "1", "--checkpoint", "run8.checkpoint")
     assert result.exit_code == 0 and not stale.exists() and not _temporaries(work)
+
+
+def test_a_large_part_that_is_left_out_is_said_at_the_start_with_a_way_out(run, work):
+    words = ("train", "mine.py:make", "--data", "data.npz", "--epochs", "1")
+    result = run(*words, "--batch", "120", "--export", "left-out.step", "--force")  # 320 samples to train.
+    said = "note: each epoch leaves out 80 of 320 training samples, because they do not fill a batch of 120."
+    assert f"{said} Try: --batch 80, which leaves out 0" in " ".join(result.stderr.split()), result.output
+    assert "80 samples per epoch" in result.stdout
+    again = run("train", "left-out.step", "--data", "data.npz", "--epochs", "1", "--batch", "120")
+    assert "Try: package the model again with --batch 80" in " ".join(again.stderr.split()), again.output
+    for batch, dropped in ((80, 0), (96, 32)):  # A tenth is not more than a tenth; the result still counts it.
+        report = json.loads(run(*words, "--batch", str(batch), "--json").stdout)
+        assert report["dropped_per_epoch"] == dropped and not any("leaves out" in note for note in report["notes"])

@@ -227,6 +227,20 @@ def prepare(
     frozen = check_frozen(step, spec, accept_frozen)
     graphs = graphs_for(step, batch)
     check_fit(step.graphs[batch_sizes(graphs, "train").get(batch, "train")], dataset, spec.name)
-    notes = tuple(filter(None, (*dataset.notes, one_class(dataset), frozen)))
+    notes = tuple(filter(None, (*dataset.notes, one_class(dataset), _left_out(dataset, spec), frozen)))
     graphs += graphs_for_rest(step, batch, dataset.test)
     return Job(spec.name, batch, dataset, step, graphs, notes, time.perf_counter() - started)
+
+
+def _left_out(dataset: DataSet, spec: ModelSpec) -> str:
+    """A note if each epoch leaves out more than a tenth of the training data, or ""."""
+    data = dataset.train
+    if not isinstance(data, Indexed) or data.dropped * 10 <= data.samples:
+        return ""
+    better = range(max(2, data.batch_size // 2), data.batch_size)
+    size = min(better, key=lambda n: (data.samples % n, -n), default=1)
+    again = "package the model again with " if isinstance(spec, StepFile) else ""
+    return (
+        f"each epoch leaves out {data.dropped:,} of {data.samples:,} training samples, because they do not fill a "
+        f"batch of {data.batch_size:,}. Try: {again}--batch {size}, which leaves out {data.samples % size:,}"
+    )
