@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import subprocess
 import sys
@@ -58,7 +60,8 @@ def test_the_tutorial_as_it_is_written(tmp_path):
         printed = run(words, tmp_path)
         if "--export" in words:
             assert re.search(r"test accuracy  (9\d|100)\.\d\d%  \(\d+ of 60\)", printed)
-    *_, code = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    *_, prepare, code = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    _check_same_scores(prepare, tmp_path)
     (tmp_path / "tutorial.py").write_text(code, encoding="utf-8")
     run([sys.executable, "tutorial.py"], tmp_path)
     load = (
@@ -66,3 +69,22 @@ def test_the_tutorial_as_it_is_written(tmp_path):
         "Net().load_state_dict(torch.load('shapes.pt', weights_only=True))"
     )
     run([sys.executable, "-c", load], tmp_path)
+
+
+def _check_same_scores(code: str, folder: Path) -> None:
+    """The tutorial's preparation of a picture gives the scores of `handheld predict`, also for a normalised model."""
+    handheld = [sys.executable, "-m", "handheld"]
+    assert '["handheld", "show"' in code
+    code = code.replace('["handheld", "show"', f'[{sys.executable!r}, "-m", "handheld", "show"')
+    (folder / "prepare.py").write_text(code, encoding="utf-8")
+    normal = ["train", "examples/photos.py:make", "--data", "photos", "--epochs", "2", "--normalise"]
+    for more in (
+        [],
+        [[*normal, "--export", "shapes.step", "--force"], ["export", "shapes.step", "--out", "shapes.pt"]],
+    ):
+        for words in more:
+            run([*handheld, *words], folder)
+        asked = ["predict", "shapes.step", "--data", "photos/circle/000.png", "--top", "3", "--json"]
+        theirs = json.loads(run([*handheld, *asked], folder))["predictions"][0]["top"]
+        ours = ast.literal_eval(run([sys.executable, "prepare.py"], folder))
+        assert ours == pytest.approx({each["class"]: each["score"] for each in theirs}, abs=1e-4)

@@ -237,9 +237,27 @@ def test_a_checkpoint_of_a_factory(run, work):
     assert from_file["predictions"] == from_checkpoint["predictions"]
     words = ("--data", "weather.csv", "--on", "reference:cpu")
     fails(run("predict", "nets.py:example", *words), "without a trained state. Try: --checkpoint FILE")
-    fails(run("predict", "nets.py:table", *words, "--checkpoint", "c.checkpoint"), "returns no example batch")
     fails(run("predict", "nets.py:example", *words, "--checkpoint", "none"), "there is no checkpoint none")
     fails(run("predict", "nets.py:segments", *words, "--checkpoint", "c.checkpoint"), "belongs to another model")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "new", "more"),
+    [
+        ("table", "weather.csv", "new.csv", ("--normalise",)),
+        ("price", "price.csv", "price.csv", ("--normalise",)),
+        ("photos", "photos", "flat", ("--normalise", "--image-size", "20")),
+        ("table", "labelled.npz", "labelled.npz", ()),
+    ],
+)
+def test_a_checkpoint_of_a_factory_without_an_example(run, work, name, data, new, more):
+    np.savez(work / "labelled.npz", x=np.eye(2, dtype=np.float32)[np.arange(40) % 2], y=np.arange(40) % 2)
+    words = (f"nets.py:{name}", "--data", data, *more, *WORDS, "--checkpoint", "e.checkpoint", "--export", "e.step")
+    trained = run("train", *words, "--force")
+    assert trained.exit_code == 0, trained.output
+    want = predicted(run, "e.step", "--data", new)["predictions"]
+    assert predicted(run, f"nets.py:{name}", "--checkpoint", "e.checkpoint", "--data", new)["predictions"] == want
+    (work / "e.checkpoint").unlink()
 
 
 def test_an_old_step_file_predicts_numbers(run, work, trained):

@@ -12,16 +12,18 @@ import typer
 from rich.text import Text
 
 from handheld.cli import output
-from handheld.cli.data_options import SkipBad
+from handheld.cli.data_options import PLAIN, SkipBad
 from handheld.cli.options import Json, Last, On, Size
-from handheld.cli.prepare import check_writable
+from handheld.cli.prepare import check_writable, examples, load_example
 from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
 from handheld.data.dataset import DataFacts
+from handheld.data.image_files import SUFFIXES
 from handheld.data.samples import load_samples
+from handheld.data.tables import input_names
 from handheld.errors import BatchError, CaptureError, CheckpointError, DataError, HandheldError
 from handheld.graph.dtypes import DTYPES
-from handheld.resolve import ModelSpec, StepFile, open_model
+from handheld.resolve import ModelSpec, StepFile, open_model, resized
 from handheld.run.batch import batch_sizes, check_batch
 from handheld.run.checkpoint import by_slot, read_result
 from handheld.run.predictions import Predictions, check_out
@@ -94,7 +96,7 @@ def predict(
     if out is not None:
         check_writable(out)
     spec = open_model(what, size)
-    step, facts, state = _trained(what, spec, batch, checkpoint, last)
+    step, facts, state = _trained(what, spec, batch, data, checkpoint, last)
     names = _graphs(step, spec.name, batch)
     graph = step.graphs[names[-1]]
     samples = load_samples(data, graph, facts, rows(graph) or 1, skip_bad)
@@ -124,7 +126,7 @@ def predict(
 
 
 def _trained(
-    what: str, spec: ModelSpec, batch: int | None, checkpoint: Path | None, last: bool
+    what: str, spec: ModelSpec, batch: int | None, data: str, checkpoint: Path | None, last: bool
 ) -> tuple[Step, DataFacts | None, str]:
     """The step with its trained state, the facts about its data, and which state of a checkpoint it is."""
     if last and checkpoint is None:
@@ -145,20 +147,37 @@ def _trained(
     result = read_result(checkpoint, last)
     facts = DataFacts.of(result.origin) if result.origin else None
     if not isinstance(spec, StepFile):
-        step = _capture(spec, batch, facts)
+        step = _capture(spec, batch, data, facts)
     _take_state(step, result.state, checkpoint)
     return step, facts, result.words
 
 
-def _capture(spec: ModelSpec, batch: int | None, facts: DataFacts | None) -> Step:
+def _capture(spec: ModelSpec, batch: int | None, data: str, facts: DataFacts | None) -> Step:
     size = batch or spec.default_batch
     example = spec.example(size)
     if example is None:
-        raise CaptureError(
-            f"{spec.name} returns no example batch, so its inputs are not known. Try: let the factory return "
-            "(model, loss, optimizer, batch), or train with --export and predict with the step file"
-        )
+        example = _example(spec, size, data, facts)
     return spec.step([size], 0, example, len(facts.classes) or None if facts else None)
+
+
+def _example(spec: ModelSpec, size: int, data: str, facts: DataFacts | None) -> Any:
+    """A batch for a factory without an example: of the shapes that the checkpoint remembers, else from the data."""
+    import torch
+
+    labels = torch.zeros(size, dtype=torch.int64) if facts and facts.classes else torch.zeros(size, 1)
+    if facts and facts.image_size:
+        return torch.zeros(size, 1 if facts.gray else 3, *facts.image_size), labels
+    if facts and facts.features:
+        return torch.zeros(size, len(input_names(facts.features, facts.one_hot))), labels
+    if facts and facts.length:
+        return (torch.zeros(size, facts.length, dtype=torch.int64),) * 2
+    if Path(data).is_dir() or Path(data).suffix.lower() in SUFFIXES:
+        raise CaptureError(
+            f"{spec.name} returns no example batch, and the checkpoint does not know the size of its images. "
+            "Try: let the factory return (model, loss, optimizer, batch), or train with --export and predict with "
+            "the step file"
+        )
+    return resized(examples(load_example(data, size, 0, spec, PLAIN), 1)[0], size)
 
 
 def _take_state(step: Step, state: Mapping[str, Any], checkpoint: Path) -> None:

@@ -54,14 +54,14 @@ def capture_example(
         if given != PLAIN:
             raise HandheldError("the options for data need data. Try: --data DATA")
         return spec.step(sizes, seed), []
-    dataset = _with_fitting_labels(spec, sizes, seed, _load_example(data, max(sizes), seed, spec, given))
+    dataset = _with_fitting_labels(spec, sizes, seed, load_example(data, max(sizes), seed, spec, given))
     step, batches = _capture(spec, sizes, seed, dataset, given)
     for note in dataset.notes:
         output.warn(note)
     return step, [resized(batch, max(sizes)) for batch in batches]
 
 
-def _load_example(data: str, size: int, seed: int, spec: ModelSpec, given: DataOptions) -> DataSet:
+def load_example(data: str, size: int, seed: int, spec: ModelSpec, given: DataOptions) -> DataSet:
     """Load data of which only example batches are taken. If it has fewer samples than a batch, they are repeated."""
     try:
         return load(data, size, seed, spec, given)
@@ -76,7 +76,7 @@ def _capture(
 ) -> tuple[Step, list[Any]]:
     """The step, which remembers the facts about its data, and the first few batches."""
     try:
-        batches = _examples(dataset, 4)
+        batches = examples(dataset, 4)
         step = spec.step(sizes, seed, batches[0], len(dataset.classes) or None)
     except BatchError as error:
         raise misfit(dataset, spec.name, error) from None
@@ -93,7 +93,7 @@ def _with_fitting_labels(spec: ModelSpec, sizes: list[int], seed: int, dataset: 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            trial = spec.step(sizes, seed, _examples(dataset, 1)[0])
+            trial = spec.step(sizes, seed, examples(dataset, 1)[0])
     except (BatchError, CaptureError):
         return dataset  # The capture reports it.
     return flat_labels(dataset) if _output_dims(trial) == 1 else dataset
@@ -105,7 +105,7 @@ def _output_dims(step: Step) -> int:
     return len(graph.outputs[0].view.shape) if graph is not None and graph.outputs else 0
 
 
-def _examples(dataset: DataSet, count: int) -> list[Any]:
+def examples(dataset: DataSet, count: int) -> list[Any]:
     """The first batches, as PyTorch tensors."""
     import torch
 
