@@ -30,9 +30,9 @@ file.csv   a header row; the last column or --label holds the labels. Text:
            classes. Numbers: a regression if the example batch or step file
            has float labels, classes if it has integers; without either,
            up to 100 different whole numbers are classes
-file.txt   bytes are the tokens; the last fifth of the text is the test set. The
-           model gets windows [n, 64] (--length) and, as labels, the tokens
-           that follow [n, 64]. Accuracy is per token"""
+file.txt   bytes are the tokens; the last fifth of the text is the test set.
+           The model gets windows [n, 64] (--length) and, as labels, the
+           tokens that follow [n, 64]. Accuracy is per token"""
 
 ImageSize = Annotated[
     str | None,
