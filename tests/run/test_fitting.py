@@ -14,8 +14,16 @@ import handheld
 from handheld import package
 from handheld.device import DeviceCaps
 from handheld.errors import OutOfMemory
+from handheld.run import fitting
 from handheld.run.fitting import MOST, Probe, largest
 from handheld.units import size
+
+
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch):
+    """A busy machine must not cut the search short."""
+    monkeypatch.setattr(fitting, "SECONDS", 300.0)
+
 
 CAPS = DeviceCaps.shipped("adreno-740")
 

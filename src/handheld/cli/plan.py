@@ -103,7 +103,8 @@ def plan(
     buffer            statistics of batch norm and the like
     workspace         scratch memory of kernels
     other             learning rates, counters, constants
-    not alive ...     alignment, gaps, and what only other moments or graphs need
+    not alive ...     alignment, what only other moments or graphs need, and gaps: no
+                      piece may be larger than the device allocates at once
 
     Operations count a multiply-add as two. No time is predicted without a measurement of the device. If
     handheld doctor --ceilings has measured it undisturbed, a lower bound is printed.
