@@ -192,3 +192,12 @@ def test_the_list_needs_no_pytorch():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "HandheldError" in run.stdout and "pip install torch" in run.stdout
+
+
+@pytest.mark.parametrize(("name", "rate"), [("vgg16", 0.01 * 8 / 256), ("vgg19", 0.01 * 8 / 256), ("alexnet", 0.00125)])
+def test_networks_without_normalisation_have_a_rate_for_their_batch(name, rate):
+    """With the published rate, for far larger batches, they diverge at paper size."""
+    with torch.device("meta"):
+        _, _, paper = suite.get(name, size="paper").make()
+        _, _, small = suite.get(name, size="small").make()
+    assert paper.param_groups[0]["lr"] == pytest.approx(rate) and small.param_groups[0]["lr"] == 0.01
