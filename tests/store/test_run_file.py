@@ -85,7 +85,7 @@ def test_rows_are_committed_without_being_asked(tmp_path):
 def test_missing(tmp_path):
     with pytest.raises(RunFileError, match=r"there is no run file .*nothing\.run"):
         handheld.open_run(tmp_path / "nothing.run")
-    with pytest.raises(RunFileError, match="there is no run file"):
+    with pytest.raises(RunFileError, match=r"is a folder, not a run file.*Try"):
         handheld.open_run(tmp_path)
 
 

@@ -161,8 +161,9 @@ class ReferenceSession(Session):
         return np.asarray(_Value(self._slots[name]).read()).reshape(self._shapes[name])
 
     def write_slot(self, name: str, array: np.ndarray) -> None:
-        # The counters of a state dict are int64, those of a slot int32.
-        self._slots[name] = self._to(array).to(self._slots[name].dtype)
+        # The counters of a state dict are int64, those of a slot int32. A graph before fusion starts without values.
+        held, given = self._slots.get(name), self._to(array)
+        self._slots[name] = given if held is None else given.to(held.dtype)
 
     # ── times ─────────────────────────────────────────────────────────────────────────────────
 
