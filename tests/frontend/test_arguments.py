@@ -133,3 +133,14 @@ def test_a_compiled_model_is_captured_as_it_was_written() -> None:
     steps = [handheld.capture(made, F.cross_entropy, optimizer, BATCH) for made in (model, torch.compile(model))]
     ops = [[(node.op, node.origin.torch_op) for node in step.graphs["train"].nodes] for step in steps]
     assert ops[0] == ops[1]
+
+
+def test_a_copy_needs_modules_that_fit():
+    small, large = nn.Linear(2, 2), nn.Linear(3, 2)
+    capture = handheld.Capture({"small": small, "large": large})
+    with pytest.raises(
+        CaptureError, match=r"weight of the target has shape \(2, 2\), and the source has \(2, 3\).*Try"
+    ):
+        capture.copy("copy", [(small, large)])
+    with pytest.raises(CaptureError, match=r"weight=0 must be a number above 0"):
+        capture.copy("copy", [(small, small)], weight=0)

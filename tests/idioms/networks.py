@@ -127,7 +127,7 @@ def gan() -> None:
     "networks", "a target network or an average of weights (DQN, BYOL, EMA)", "works, as `Capture.copy(…, weight=…)`"
 )
 def target_network() -> None:
-    nets = {"online": mlp(), "target": mlp(seed=5)}
+    nets = {"online": mlp(), "target": mlp(seed=5).requires_grad_(False)}
     online, target = (twin(net) for net in nets.values())
     data = batches(3)
     builder = handheld.Capture(nets)

@@ -127,3 +127,13 @@ def check_weight(weight: object) -> None:
     """The share by which `Capture.copy` moves the target towards the source."""
     if not isinstance(weight, (int, float)) or not 0 < weight <= 1:
         raise CaptureError(f"weight={weight!r:.40} must be a number above 0 and at most 1. Try: 1 to copy")
+
+
+def check_copy(key: str, target: torch.Tensor, source: torch.Tensor | None) -> None:
+    """`Capture.copy` needs a tensor of the same shape in the source for each one of the target."""
+    if source is None or source.shape != target.shape:
+        has = "does not have it" if source is None else f"has {tuple(source.shape)}"
+        raise CaptureError(
+            f"copy: {key} of the target has shape {tuple(target.shape)}, and the source {has}. "
+            "Try: two modules of the same class and sizes"
+        )

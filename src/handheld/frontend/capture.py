@@ -152,11 +152,12 @@ class Capture:
         for target, source in pairs.items() if isinstance(pairs, Mapping) else pairs:
             originals = dict(source.named_parameters()) | dict(source.named_buffers())
             for key, tensor in (dict(target.named_parameters()) | dict(target.named_buffers())).items():
+                arguments.check_copy(key, tensor, originals.get(key))
                 slot = self.state.find(tensor)
                 rec.path = [self.state.path_of(slot)]
                 rec.slot_tensor(slot)
                 view = rec.dense(rec.slot_tensor(self.state.find(originals[key])))
-                if weight == 1 or not tensor.requires_grad:
+                if weight == 1 or not isinstance(tensor, nn.Parameter):
                     writes[slot] = rec.map(view.shape, [view], lambda a: a).tensor
                 else:
                     old = rec.dense(rec.slot_tensor(slot))
