@@ -45,13 +45,14 @@ def choose_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, .
 
 def fitting_graph(graphs: Mapping[str, GraphPlan], kind: str, batch: tuple[Any, ...]) -> str | None:
     """The graph of a kind whose inputs have exactly the shapes of this batch, or None."""
-    for name in (kind, *batch_sizes(graphs, kind).values()):
-        if name in graphs:
-            graph = graphs[name].graph
-            values = _by_name(graph, batch)
-            if values is not None and [tuple(np.shape(v)) for v in values] == input_shapes(graph):
-                return name
-    return None
+    if kind in graphs and _fits(graphs[kind].graph, batch):  # Nearly every step ends here.
+        return kind
+    return next((name for name in batch_sizes(graphs, kind).values() if _fits(graphs[name].graph, batch)), None)
+
+
+def _fits(graph: Graph, batch: tuple[Any, ...]) -> bool:
+    values = _by_name(graph, batch)
+    return values is not None and [tuple(np.shape(v)) for v in values] == input_shapes(graph)
 
 
 def input_shapes(graph: Graph) -> list[tuple[int, ...]]:
