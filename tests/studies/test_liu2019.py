@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from handheld import suite
+from handheld.analyse.busy import warning_of_runs
 from handheld.bench.folder import Writer
 from handheld.cli.main import app
 from handheld.errors import StudyError
@@ -142,6 +143,17 @@ def test_the_page_shows_what_was_measured_and_what_was_not(measured):
     assert all(f">{n}</" in text for n in range(1, 11))
 
 
+def test_a_busy_machine_is_said_first_on_the_page(measured):
+    made = liu2019.result(measured)
+    loads = [{"others_cores": cores, "others_top": top} for cores, top in ((0.1, ""), (2.0, "ffmpeg, process 7"))]
+    # The runs have no readings of cores, so the machine must tell how many there are.
+    made["disturbed"] = warning_of_runs([*loads, {"status": "failed"}], {"cores": 4})
+    assert made["disturbed"].startswith("other processes held 50% of the 4 cores during 1 of 2 runs (most: ffmpeg")
+    text = page2019.draw(made)
+    assert 0 < text.index("Other processes held 50%") < text.index("Of ten findings")
+    assert not warning_of_runs(loads[:1], {"cores": 4}) and not warning_of_runs([], {"cores": 4})
+
+
 def test_the_page_without_power_says_why(tmp_path):
     text = page2019.draw(liu2019.result(folder(tmp_path / "out", watts=None)))
     assert "Not measured: there is no power sensor here." in text
@@ -207,7 +219,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(liu2019, "study", stopped)
     done = command("--out", out)
     assert done.exit_code == 130
-    assert "2 of 6 runs are kept" in " ".join(done.stderr.split())
+    assert "2 of 6 runs kept" in " ".join(done.stderr.split())
     kept = liu2019.load(out / liu2019.RESULT)
     assert len(kept["rows"]) == 2 and (out / liu2019.PAGE).exists()
 

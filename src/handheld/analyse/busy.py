@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -78,14 +78,16 @@ def others(run: Run) -> Others | None:
     return known
 
 
-def warning_of_runs(cores: Sequence[float], machine: int, top: str = "") -> str:
-    """A warning about several runs, or "". `cores` has the load of the others in each run, and the machine has
-    `machine` cores."""
-    many = [busy for busy in cores if busy > BUSY * machine]
+def warning_of_runs(rows: Iterable[Mapping[str, Any]], machine: Mapping[str, Any]) -> str:
+    """A warning about several runs, or "". A row may have `others_cores` and `others_top`; `machine` has `cores`."""
+    known = [row for row in rows if row.get("others_cores") is not None]
+    cores = int(machine.get("cores") or 1)
+    many = [float(row["others_cores"]) for row in known if row["others_cores"] > BUSY * cores]
     if not many:
         return ""
-    runs = f"{len(many)} of {len(cores)} runs" if len(cores) > 1 else "the run"
+    top = max(known, key=lambda row: float(row["others_cores"])).get("others_top")
+    runs = f"{len(many)} of {len(known)} runs" if len(known) > 1 else "the run"
     return (
-        f"other processes held {np.median(many) / max(machine, 1):.0%} of the {count(machine, 'core')} during {runs}"
+        f"other processes held {np.median(many) / cores:.0%} of the {count(cores, 'core')} during {runs}"
         f"{f' (most: {top})' if top else ''}: times, loads and predictions are disturbed. {ADVICE}"
     )

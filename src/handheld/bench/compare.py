@@ -44,12 +44,7 @@ def compare(a: Results, b: Results) -> Comparison:
 
 def disturbed(results: Results) -> str:
     """A warning if other processes held many cores during the runs of a folder, or ""."""
-    known = [row for row in results.rows if row.get("others_cores") is not None]
-    if not known:
-        return ""
-    worst = max(known, key=lambda row: row["others_cores"] or 0.0)
-    cores = results.info["machine"].get("cores") or 1
-    return warning_of_runs([row["others_cores"] or 0.0 for row in known], cores, worst.get("others_top") or "")
+    return warning_of_runs(results.rows, results.info["machine"])
 
 
 def _overlap(a: Row | None, b: Row | None) -> bool | None:

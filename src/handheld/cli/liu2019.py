@@ -148,7 +148,7 @@ def _kept(out: Path, device: str) -> str:
     liu2019.save(out, study)
     _write_page(out / liu2019.PAGE, study)
     return (
-        f"interrupted; {len(study['rows'])} of {study['runs']} runs are kept, and "
+        f"interrupted; {len(study['rows'])} of {output.count(study['runs'], 'run')} kept, and "
         f"{out / liu2019.PAGE} shows them. Run the same command to continue"
     )
 

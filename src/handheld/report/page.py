@@ -94,6 +94,11 @@ def callout(kind: str, title: str, *paragraphs: object) -> Markup:
     return tag("aside", tag("h3", title), *(tag("p", paragraph) for paragraph in paragraphs), class_=f"callout {kind}")
 
 
+def busy(warning: str) -> Markup:
+    """The warning that other processes disturbed a measurement, for the top of a page."""
+    return callout("bad", "Other processes were busy", f"{warning[0].upper()}{warning[1:]}.")
+
+
 def listing(items: Iterable[object]) -> Markup:
     return tag("ul", *(tag("li", item) for item in items))
 

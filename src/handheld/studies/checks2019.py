@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from handheld.units import count
+
 MOST = 0.75  # A claim about many workloads holds if it holds for this share of them.
 LOW, HIGH = 4, 64  # The paper's batches; else the smallest and the largest, at least LEAST_SPAN× apart.
 LEAST_SPAN = 4
@@ -112,4 +114,4 @@ def foretold(prediction: Row) -> bool:
 
 
 def hits_of(predictions: Sequence[Row]) -> str:
-    return f"predicted in {sum(map(foretold, predictions))} of {len(predictions)} runs"
+    return f"predicted in {sum(map(foretold, predictions))} of {count(len(predictions), 'run')}"

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from handheld.analyse.busy import warning_of_runs
 from handheld.studies.checks2019 import Check, Row
 from handheld.studies.costs2019 import energy_grows, memory_dominated, power_by_rail, power_repeats, throughput
 from handheld.studies.utilisation2019 import (
@@ -73,16 +72,6 @@ def answers(rows: Sequence[Row]) -> list[Answer]:
     """All ten answers, from the measured rows of one device. Other rows are ignored."""
     measured = [row for row in rows if row["status"] == "measured"]
     return [_answer(n, claim, check(measured)) for n, (claim, check) in enumerate(FINDINGS, 1)]
-
-
-def disturbed(rows: Sequence[Row]) -> str:
-    """How much of the machine other processes used, if it was enough to matter; else ""."""
-    known = [row for row in rows if row["status"] == "measured" and row["others_cores"] is not None]
-    if not known:
-        return ""
-    worst = max(known, key=lambda row: float(row["others_cores"]))
-    loads = [float(row["others_cores"]) for row in known]
-    return warning_of_runs(loads, len(known[0]["cores"]), worst.get("others_top") or "")
 
 
 def _answer(number: int, claim: str, checks: list[Check]) -> Answer:

@@ -16,6 +16,7 @@ from typing import Any
 
 import handheld
 from handheld import bench, cache, suite
+from handheld.analyse.busy import warning_of_runs
 from handheld.analyse.run import open_run
 from handheld.device import canonical
 from handheld.errors import ResultsError, RunFileError, StudyError
@@ -122,7 +123,7 @@ def result(folder: str | Path, device: str | None = None) -> Row:
         "settings": results.info["settings"],
         "runs": count,
         "sensors_absent": absent,
-        "disturbed": findings2019.disturbed(rows),
+        "disturbed": warning_of_runs(rows, results.info["machine"]),
         "rows": rows,
         "answers": [answer.to_json() for answer in findings2019.answers(rows)],
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from handheld.report.markup import Markup, join
-from handheld.report.page import Column, callout, listing, page, section, table, text
+from handheld.report.page import Column, busy, callout, listing, page, section, table, text
 from handheld.studies.checks2019 import FORETOLD
 from handheld.studies.figures2019 import FIGURES
 from handheld.studies.findings2019 import FAILS, HOLDS, UNKNOWN
@@ -78,8 +78,10 @@ def _answers(result: Row) -> Markup:
     counts = ", ".join(
         f"{number} {word if number == 1 else PLURAL.get(word, word)}" for word, number in count.items() if number
     )
+    warning = result["disturbed"]
     return section(
         "The ten findings",
+        busy(warning) if warning else "",
         callout(
             "note",
             f"Of ten findings, here: {counts}",
@@ -140,10 +142,8 @@ def _runs(result: Row) -> Markup:
         if row["status"] != "measured"
     ]
     left = result["runs"] - len(result["rows"])
-    warning = result["disturbed"]
     return section(
         "What ran",
-        callout("bad", "Not alone", f"{warning[0].upper()}{warning[1:]}.") if warning else "",
         table(
             [
                 Column("workload"),
@@ -157,5 +157,5 @@ def _runs(result: Row) -> Markup:
             cells,
         ),
         table(["workload", "batch", "status", "reason"], failed, caption="What did not") if failed else "",
-        text(f"{left} more did not run yet; the same command continues with them.") if left else "",
+        text(f"{left} more did not run yet; the same command continues.") if left else "",
     )

@@ -9,7 +9,7 @@ from typing import Any
 from handheld.report import charts
 from handheld.report.charts import Axis, Guide, Reference, Series
 from handheld.report.markup import Markup
-from handheld.report.page import Column, beside, callout, page, section, spread, table, text
+from handheld.report.page import Column, beside, busy, callout, page, section, spread, table, text
 from handheld.studies import answers2022 as answers
 from handheld.studies import derived2022 as derived
 from handheld.studies import evidence2022 as evidence
@@ -68,7 +68,7 @@ def _answers(result: Row) -> Markup:
     warning = evidence.warning(result)
     return section(
         "The answer",
-        callout("bad", "Other processes were busy", f"{warning[0].upper()}{warning[1:]}.") if warning else "",
+        busy(warning) if warning else "",
         *(callout(answer["kind"], answer["question"], answer["answer"]) for answer in answers.answers(result)),
         *(callout("note", "Left out", note) for note in result["notes"]),
     )
