@@ -59,63 +59,6 @@ class Momentum(Optimizer):
                 p.data.add_(buffer, alpha=-group["lr"])
 
 
-class TensorAdamW(Optimizer):
-    """AdamW with its step as a tensor, and new tensors instead of updates in place."""
-
-    def __init__(
-        self, params: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.01
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": 1e-8, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state.update(step=torch.zeros(()), m=torch.zeros_like(p), v=torch.zeros_like(p))
-                state["step"] += 1
-                state["m"] = torch.lerp(state["m"], p.grad, 1 - beta1)
-                state["v"] = state["v"] * beta2 + p.grad.square() * (1 - beta2)
-                m = state["m"] / (1 - beta1 ** state["step"])
-                v = state["v"] / (1 - beta2 ** state["step"])
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.sub_(group["lr"] * m / (v.sqrt() + group["eps"]))
-
-
-class NumberAdam(Optimizer):
-    """Adam with its step as a Python number, and bias corrections of the math module."""
-
-    def __init__(
-        self, params: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": 1e-8, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if len(state) == 0:
-                    state["step"] = 0
-                    state["exp_avg"] = torch.zeros_like(p)
-                    state["exp_avg_sq"] = torch.zeros_like(p)
-                state["step"] += 1
-                grad = p.grad.add(p, alpha=group["weight_decay"])
-                state["exp_avg"].mul_(beta1).add_(grad, alpha=1 - beta1)
-                state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-                correction = 1 - beta2 ** state["step"]
-                size = group["lr"] * math.sqrt(correction) / (1 - beta1 ** state["step"])
-                denominator = state["exp_avg_sq"].sqrt().add_(group["eps"] * math.sqrt(correction))
-                p.addcdiv_(state["exp_avg"], denominator, value=-size)
-
-
 class GroupCounter(Optimizer):
     """SGD whose rate falls with a step that the group holds, as in pytorch_optimizer."""
 
@@ -135,52 +78,90 @@ class GroupCounter(Optimizer):
                     p.sub_(rate * (p.grad + group["weight_decay"] * p))
 
 
-class SignSGD(Optimizer):
-    def __init__(self, params: Iterable[Any], lr: float, weight_decay: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+class PerParameter(Optimizer):
+    """What the optimizers below share: `step` calls `update` for each parameter that has a gradient."""
+
+    def __init__(self, params: Iterable[Any], lr: float, weight_decay: float = 0.0, **options: Any) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **options})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    p.copy_(p - group["lr"] * (torch.sign(p.grad) + group["weight_decay"] * p))
+                    self.update(p, p.grad, self.state[p], group)
+
+    def update(self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        raise NotImplementedError
 
 
-class Lars(Optimizer):
+class TensorAdamW(PerParameter):
+    """AdamW with its step as a tensor, and new tensors instead of updates in place."""
+
+    def __init__(self, params: Iterable[Any], lr: float, weight_decay: float = 0.01) -> None:
+        super().__init__(params, lr, weight_decay, betas=(0.9, 0.99), eps=1e-8)
+
+    def update(self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        beta1, beta2 = group["betas"]
+        if not state:
+            state.update(step=torch.zeros(()), m=torch.zeros_like(p), v=torch.zeros_like(p))
+        state["step"] += 1
+        state["m"] = torch.lerp(state["m"], grad, 1 - beta1)
+        state["v"] = state["v"] * beta2 + grad.square() * (1 - beta2)
+        m = state["m"] / (1 - beta1 ** state["step"])
+        v = state["v"] / (1 - beta2 ** state["step"])
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        p.sub_(group["lr"] * m / (v.sqrt() + group["eps"]))
+
+
+class NumberAdam(PerParameter):
+    """Adam with its step as a Python number, and bias corrections of the math module."""
+
+    def __init__(self, params: Iterable[Any], lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr, weight_decay, betas=(0.9, 0.999), eps=1e-8)
+
+    def update(self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        beta1, beta2 = group["betas"]
+        if len(state) == 0:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(p)
+            state["exp_avg_sq"] = torch.zeros_like(p)
+        state["step"] += 1
+        grad = grad.add(p, alpha=group["weight_decay"])
+        state["exp_avg"].mul_(beta1).add_(grad, alpha=1 - beta1)
+        state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        correction = 1 - beta2 ** state["step"]
+        size = group["lr"] * math.sqrt(correction) / (1 - beta1 ** state["step"])
+        denominator = state["exp_avg_sq"].sqrt().add_(group["eps"] * math.sqrt(correction))
+        p.addcdiv_(state["exp_avg"], denominator, value=-size)
+
+
+class SignSGD(PerParameter):
+    def update(self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        p.copy_(p - group["lr"] * (torch.sign(grad) + group["weight_decay"] * p))
+
+
+class Lars(PerParameter):
     """A trust ratio of norms, chosen with torch.where, and momentum."""
 
     def __init__(self, params: Iterable[Any], lr: float, weight_decay: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "momentum": 0.9, "weight_decay": weight_decay, "trust": 0.02})
+        super().__init__(params, lr, weight_decay, momentum=0.9, trust=0.02)
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                ours, theirs = torch.norm(p), torch.norm(p.grad)
-                ratio = group["trust"] * ours / (theirs + ours * group["weight_decay"] + 1e-8)
-                ratio = torch.where((ours > 0) & (theirs > 0), ratio, torch.ones_like(ratio))
-                update = (p.grad + group["weight_decay"] * p) * ratio
-                buffer = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
-                buffer.mul_(group["momentum"]).add_(update, alpha=group["lr"])
-                p.sub_(buffer)
+    def update(self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        ours, theirs = torch.norm(p), torch.norm(grad)
+        ratio = group["trust"] * ours / (theirs + ours * group["weight_decay"] + 1e-8)
+        ratio = torch.where((ours > 0) & (theirs > 0), ratio, torch.ones_like(ratio))
+        buffer = state.setdefault("momentum_buffer", torch.zeros_like(p))
+        buffer.mul_(group["momentum"]).add_((grad + group["weight_decay"] * p) * ratio, alpha=group["lr"])
+        p.sub_(buffer)
 
 
-class ItemLars(Optimizer):
+class ItemLars(PerParameter):
     """The same trust ratio with numbers that are read from tensors."""
 
-    def __init__(self, params: Iterable[Any], lr: float, weight_decay: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    ratio = p.norm().item() / (p.grad.norm().item() + 1e-8)
-                    p.add_(p.grad + group["weight_decay"] * p, alpha=-group["lr"] * 0.02 * ratio)
+    def update(self, p: torch.Tensor, grad: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        ratio = p.norm().item() / (grad.norm().item() + 1e-8)
+        p.add_(grad + group["weight_decay"] * p, alpha=-group["lr"] * 0.02 * ratio)
 
 
 ALL: tuple[type[Optimizer], ...] = (Lion, Momentum, TensorAdamW, NumberAdam, GroupCounter, SignSGD, Lars, ItemLars)

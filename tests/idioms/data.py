@@ -17,7 +17,19 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import handheld
 from handheld.errors import HandheldError
-from idioms.idiom import DEVICE, assert_same, batches, idiom, mlp, samples, torch_loop, twin
+from helpers.small_models import bert
+from idioms.idiom import (
+    DEVICE,
+    assert_same,
+    assert_trains_alike,
+    batches,
+    idiom,
+    mlp,
+    samples,
+    torch_loop,
+    torch_steps,
+    twin,
+)
 
 
 @idiom("data", "`DataLoader(dataset, batch_size=32)`, whose last batch is short")
@@ -112,12 +124,7 @@ def dictionaries() -> None:
     with step.plan(DEVICE).start() as trainer:
         trainer.fit(data, epochs=1)
         logits = trainer.predict({"features": data[0]["features"]})
-    torch_loop(
-        other.get_submodule("net"),
-        F.cross_entropy,
-        SGD(other.parameters(), 0.1),
-        [(batch["features"], batch["labels"]) for batch in data],
-    )
+    torch_steps(lambda batch: other(**batch)["loss"], SGD(other.parameters(), 0.1), data)
     assert_same(step, other)
     with torch.no_grad():
         expected = other(data[0]["features"])["logits"].numpy()
@@ -126,19 +133,8 @@ def dictionaries() -> None:
 
 @idiom("data", "`model(input_ids=…, attention_mask=…, labels=…).loss` (Hugging Face)")
 def hugging_face() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        num_labels=3,
-    )
     torch.manual_seed(0)
-    model = transformers.BertForSequenceClassification(config)
+    model = bert()
     other = twin(model)
     data = [
         {
@@ -152,11 +148,7 @@ def hugging_face() -> None:
     with step.plan(DEVICE).start() as trainer:
         trainer.fit(data, epochs=1)
         scores = trainer.predict({k: v for k, v in data[0].items() if k != "labels"})
-    optimizer = torch.optim.AdamW(other.parameters(), 1e-3)
-    for batch in data:
-        optimizer.zero_grad()
-        other(**batch).loss.backward()
-        optimizer.step()
+    torch_steps(lambda batch: other(**batch).loss, torch.optim.AdamW(other.parameters(), 1e-3), data)
     other.eval()
     with torch.no_grad():
         expected = other(input_ids=data[0]["input_ids"], attention_mask=data[0]["attention_mask"]).logits.numpy()
@@ -179,38 +171,19 @@ def packed_sequences() -> None:
     for kind in (nn.LSTM, nn.GRU):
         torch.manual_seed(0)
         model = Tagger(kind)
-        other = twin(model)
         data = [(torch.randn(5, 7, 4), torch.randint(1, 8, (5,)), torch.randint(3, (5,))) for _ in range(4)]
-        step = handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.5), data[0], inputs=2)
-        with step.plan(DEVICE).start() as trainer:
-            trainer.fit(data, epochs=1)
-        optimizer = SGD(other.parameters(), 0.5)
-        for x, lengths, y in data:
-            optimizer.zero_grad()
-            F.cross_entropy(other(x, lengths), y).backward()
-            optimizer.step()
-        assert_same(step, other)
+        assert_trains_alike(model, data=data, inputs=2)
 
 
 @idiom("data", "`nn.CTCLoss` with lengths that change per batch")
 def ctc() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.LogSoftmax(-1))
-    other = twin(model)
     data = [
         (torch.randn(12, 4, 6), torch.randint(1, 5, (4, 4)), torch.randint(9, 13, (4,)), torch.randint(1, 5, (4,)))
         for _ in range(3)
     ]
-    loss = nn.CTCLoss()
-    step = handheld.capture(model, loss, SGD(model.parameters(), 0.1), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    optimizer = SGD(other.parameters(), 0.1)
-    for x, *rest in data:
-        optimizer.zero_grad()
-        loss(other(x), *rest).backward()
-        optimizer.step()
-    assert_same(step, other)
+    assert_trains_alike(model, nn.CTCLoss(), data)
 
 
 @idiom("data", "batches padded to their own longest sentence", "error: pad to one length, or to a few")
@@ -234,13 +207,7 @@ def mixup() -> None:
         order, share = torch.randperm(len(y)), 0.3
         hot = F.one_hot(y, 3).float()
         data.append((share * x + (1 - share) * x[order], share * hot + (1 - share) * hot[order]))
-    model = mlp()
-    other = twin(model)
-    step = handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.1), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    torch_loop(other, F.cross_entropy, SGD(other.parameters(), 0.1), data)
-    assert_same(step, other)
+    assert_trains_alike(mlp(), data=data)
 
 
 @idiom("evaluation", "`model.eval(); with torch.no_grad(): …` over 50 samples in batches of 32")

@@ -17,18 +17,32 @@ from torch.optim import SGD, Adam
 import handheld
 from handheld.data import ArrayData
 from handheld.errors import HandheldError
-from idioms.idiom import DEVICE, assert_same, batches, idiom, mlp, samples, torch_loop, twin
+from idioms.idiom import (
+    DEVICE,
+    assert_function_trains_alike,
+    assert_same,
+    assert_same_models,
+    assert_trains_alike,
+    batches,
+    idiom,
+    mlp,
+    samples,
+    sgd,
+    torch_loop,
+    train,
+    twin,
+)
 
 
 @idiom("loop", "`for x, y in batches: … loss.backward(); optimizer.step()`")
 def custom_loop() -> None:
     data, model = batches(6), mlp()
     other = twin(model)
-    step = handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.1, momentum=0.9), data[0])
+    step = handheld.capture(model, F.cross_entropy, sgd(model), data[0])
     with step.plan(DEVICE).start() as trainer:
         for x, y in data:
             trainer.step(x, y)
-    torch_loop(other, F.cross_entropy, SGD(other.parameters(), 0.1, momentum=0.9), data)
+    torch_loop(other, F.cross_entropy, sgd(other), data)
     assert_same(step, other)
 
 
@@ -79,52 +93,24 @@ def lightning_module() -> None:
             x, y = batch
             return F.cross_entropy(self.net(x), y)
 
-    data, module = batches(4), Module()
-    other = twin(module.net)
-    step = handheld.capture(
-        lambda batch: module.training_step(batch, 0), None, SGD(module.parameters(), 0.1), data[0], modules=module
-    )
-    with step.plan(DEVICE).start() as trainer:
-        for batch in data:
-            trainer.step(*batch)
-    torch_loop(other, F.cross_entropy, SGD(other.parameters(), 0.1), data)
-    step.copy_to(module)
-    for ours, theirs in zip(module.net.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
+    assert_function_trains_alike(lambda module, batch: module.training_step(batch, 0), Module(), batches(4))
 
 
 @idiom("gradients", "`clip_grad_norm_` before `optimizer.step()`", "works, as `capture(clip_norm=…)`")
 def clip_norm() -> None:
-    data, model = batches(4), mlp()
-    other = twin(model)
-    step = handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.5), data[0], clip_norm=0.3)
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    torch_loop(
-        other,
-        F.cross_entropy,
-        SGD(other.parameters(), 0.5),
-        data,
-        before_update=lambda: [nn.utils.clip_grad_norm_(other.parameters(), 0.3), None][1],
-    )
-    assert_same(step, other)
+    def clip(model: nn.Module) -> None:
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+        assert norm > 0.3  # Otherwise the limit changes nothing.
+
+    assert_trains_alike(mlp(), before_update=clip, clip_norm=0.3)
 
 
 @idiom("gradients", "`clip_grad_value_` before `optimizer.step()`", "works, as `capture(clip_value=…)`")
 def clip_value() -> None:
-    data, model = batches(4), mlp()
-    other = twin(model)
-    step = handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.5), data[0], clip_value=0.02)
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    torch_loop(
-        other,
-        F.cross_entropy,
-        SGD(other.parameters(), 0.5),
-        data,
-        before_update=lambda: nn.utils.clip_grad_value_(other.parameters(), 0.02),
-    )
-    assert_same(step, other)
+    def clip(model: nn.Module) -> None:
+        nn.utils.clip_grad_value_(model.parameters(), 0.02)
+
+    assert_trains_alike(mlp(), before_update=clip, clip_value=0.02)
 
 
 @idiom(
@@ -133,9 +119,7 @@ def clip_value() -> None:
 def accumulation() -> None:
     data, model = batches(8), mlp()
     other = twin(model)
-    step = handheld.capture(model, F.cross_entropy, Adam(model.parameters(), 0.01), data[0], accumulate=4)
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
+    step = train(model, F.cross_entropy, Adam(model.parameters(), 0.01), data, accumulate=4)
     optimizer = Adam(other.parameters(), 0.01)
     for number, (x, y) in enumerate(data, 1):
         (F.cross_entropy(other(x), y) / 4).backward()
@@ -200,9 +184,7 @@ def keep_best() -> None:
 def save_state_dict() -> None:
     data, model = batches(4), mlp()
     other = twin(model)
-    step = handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.1), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
+    step = train(model, F.cross_entropy, SGD(model.parameters(), 0.1), data)
     step.copy_to(model)
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
@@ -251,5 +233,4 @@ def averaged_model() -> None:
     torch_loop(
         other, F.cross_entropy, SGD(other.parameters(), 0.1), data, after_update=lambda: theirs.update_parameters(other)
     )
-    for a, b in zip(averaged.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5)
+    assert_same_models(averaged, theirs)

@@ -14,39 +14,32 @@ from torch.utils.checkpoint import checkpoint
 
 import handheld
 from handheld.errors import HandheldError
-from idioms.idiom import DEVICE, Loss, Pair, assert_same, batches, idiom, mlp, torch_loop, twin
-
-
-def _equal(model: nn.Module, loss: Loss = F.cross_entropy, data: list[Pair] | None = None, rate: float = 0.1) -> None:
-    """Train the model here and in PyTorch and compare."""
-    data = batches(4) if data is None else data
-    other = twin(model)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    step = handheld.capture(model, loss, SGD(trained, rate, momentum=0.9), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    theirs = [p for p in other.parameters() if p.requires_grad]
-    torch_loop(other, loss, SGD(theirs, rate, momentum=0.9), data)
-    assert_same(step, other)
+from idioms.idiom import (
+    DEVICE,
+    assert_same,
+    assert_trains_alike,
+    assert_wrapped_trains_alike,
+    batches,
+    idiom,
+    mlp,
+    torch_loop,
+    train,
+    twin,
+)
 
 
 @idiom("model", "freeze a backbone: `p.requires_grad = False`")
 def frozen_backbone() -> None:
     model = mlp()
     model[0].requires_grad_(False)
-    _equal(model)
+    assert_trains_alike(model)
 
 
 @idiom("model", "frozen parameters given to the optimizer all the same")
 def frozen_in_optimizer() -> None:
     model = mlp()
     model[0].requires_grad_(False)
-    other, data = twin(model), batches(3)
-    step = handheld.capture(model, F.cross_entropy, SGD(model.parameters(), 0.1), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    torch_loop(other, F.cross_entropy, SGD(other.parameters(), 0.1), data)
-    assert_same(step, other)
+    assert_trains_alike(model, optimizer=lambda m: SGD(m.parameters(), 0.1))
 
 
 @idiom("model", "unfreeze layers after some epochs", "error: capture again")
@@ -79,7 +72,7 @@ class Lora(nn.Module):
 def lora() -> None:
     model = mlp()
     model[0], model[2] = Lora(model[0], 2), Lora(model[2], 2)  # type: ignore[arg-type]
-    _equal(model)
+    assert_trains_alike(model)
 
 
 @idiom("model", "tied weights: `head.weight = embedding.weight`")
@@ -95,26 +88,18 @@ def tied_weights() -> None:
 
     torch.manual_seed(0)
     data = [(torch.randint(12, (4, 5)), torch.randint(12, (20,))) for _ in range(4)]
-    _equal(Tied(), data=data)
+    assert_trains_alike(Tied(), data=data)
 
 
 @idiom("model", "batch norm: running statistics in training, used in eval")
 def batch_norm() -> None:
     torch.manual_seed(0)
-    _equal(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)))
+    assert_trains_alike(nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)))
 
 
 @idiom("model", "`torch.compile(model)`", "works; captured uncompiled")
 def compiled() -> None:
-    model, data = mlp(), batches(3)
-    other = twin(model)
-    step = handheld.capture(torch.compile(model), F.cross_entropy, SGD(model.parameters(), 0.1), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    step.copy_to(model)
-    torch_loop(other, F.cross_entropy, SGD(other.parameters(), 0.1), data)
-    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
+    assert_wrapped_trains_alike(torch.compile)
 
 
 @idiom("model", "`torch.utils.checkpoint` around a block")
@@ -129,7 +114,7 @@ def activation_checkpointing() -> None:
             return self.head(hidden)
 
     torch.manual_seed(0)
-    _equal(Block())
+    assert_trains_alike(Block())
 
 
 @idiom("model", "a custom `autograd.Function`")
@@ -152,7 +137,7 @@ def custom_function() -> None:
             return self.second(Double.apply(self.first(x)))  # type: ignore[no-untyped-call]
 
     torch.manual_seed(0)
-    _equal(Model())
+    assert_trains_alike(Model())
 
 
 @idiom("model", "forward hooks, and `tensor.register_hook` on gradients")
@@ -171,7 +156,7 @@ def hooks() -> None:
     torch.manual_seed(0)
     model = Scaled()
     model.first.register_forward_hook(lambda module, args, out: out * 2)
-    _equal(model)
+    assert_trains_alike(model)
 
 
 @idiom("model", "`if x.mean() > 0: …` in `forward`", "warning with the line; `torch.where` instead")
@@ -202,27 +187,18 @@ def shapes_in_forward() -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _equal(Asserts())
+        assert_trains_alike(Asserts())
 
 
 @idiom("model", "`nn.DataParallel(model)`", "works")
 def data_parallel() -> None:
-    model, data = mlp(), batches(3)
-    other = twin(model)
-    wrapped = nn.DataParallel(model)
-    step = handheld.capture(wrapped, F.cross_entropy, SGD(model.parameters(), 0.1), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    step.copy_to(wrapped)
-    torch_loop(other, F.cross_entropy, SGD(other.parameters(), 0.1), data)
-    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
+    assert_wrapped_trains_alike(nn.DataParallel)
 
 
 @idiom("loss", "class weights, label smoothing and `ignore_index` in cross entropy")
 def weighted_loss() -> None:
     criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1, ignore_index=0)
-    _equal(mlp(), criterion)
+    assert_trains_alike(mlp(), criterion)
 
 
 @idiom("loss", "several outputs and a sum of losses; an auxiliary head")
@@ -240,7 +216,7 @@ def several_losses() -> None:
         return F.cross_entropy(outputs[0], y) + 0.4 * F.mse_loss(outputs[1].squeeze(1), y.float())
 
     torch.manual_seed(0)
-    _equal(Heads(), loss)
+    assert_trains_alike(Heads(), loss)
 
 
 @idiom("loss", "an L1 penalty over `model.parameters()`")
@@ -254,8 +230,6 @@ def penalty() -> None:
 
         return loss
 
-    step = handheld.capture(model, of(model), SGD(model.parameters(), 0.1), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
+    step = train(model, of(model), SGD(model.parameters(), 0.1), data)
     torch_loop(other, of(other), SGD(other.parameters(), 0.1), data)
     assert_same(step, other)

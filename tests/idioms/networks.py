@@ -11,81 +11,54 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
 import handheld
-from idioms.idiom import DEVICE, assert_same, batches, idiom, mlp, torch_loop, twin
+from idioms.idiom import (
+    DEVICE,
+    assert_function_trains_alike,
+    assert_trains_alike,
+    batches,
+    idiom,
+    mlp,
+    torch_loop,
+    twin,
+)
 
 
 @idiom("loss", "a siamese network with a triplet loss: three inputs, one model")
 def triplet() -> None:
     torch.manual_seed(0)
-    model = nn.Linear(6, 4)
-    other = twin(model)
     data = [tuple(torch.randn(5, 6) for _ in range(3)) for _ in range(3)]
 
     def loss(net: nn.Module, batch: Any) -> torch.Tensor:
         return F.triplet_margin_loss(*(net(part) for part in batch))
 
-    step = handheld.capture(lambda b: loss(model, b), None, SGD(model.parameters(), 0.1), data[0], modules=model)
-    with step.plan(DEVICE).start() as trainer:
-        for batch in data:
-            trainer.step(*batch)
-    optimizer = SGD(other.parameters(), 0.1)
-    for batch in data:
-        optimizer.zero_grad()
-        loss(other, batch).backward()
-        optimizer.step()
-    assert_same(step, other)
+    assert_function_trains_alike(loss, nn.Linear(6, 4), data)
 
 
 @idiom("loss", "distillation from a teacher under `torch.no_grad()`")
 def distillation() -> None:
-    model, teacher, data = mlp(), mlp(seed=3), batches(3)
-    other = twin(model)
+    model, teacher = mlp(), mlp(seed=3)
 
     def loss(net: nn.Module, batch: Any) -> torch.Tensor:
         with torch.no_grad():
             target = teacher(batch[0]).softmax(1)
         return F.kl_div(net(batch[0]).log_softmax(1), target, reduction="batchmean")
 
-    modules = {"student": model, "teacher": teacher}
-    step = handheld.capture(
-        lambda b: loss(model, b), None, SGD(model.parameters(), 0.1), (data[0][0],), modules=modules
-    )
-    with step.plan(DEVICE).start() as trainer:
-        for x, _ in data:
-            trainer.step(x)
-    optimizer = SGD(other.parameters(), 0.1)
-    for x, _ in data:
-        optimizer.zero_grad()
-        loss(other, (x,)).backward()
-        optimizer.step()
-    step.copy_to(modules)
-    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
+    data = [(x,) for x, _ in batches(3)]
+    assert_function_trains_alike(loss, model, data, {"student": model, "teacher": teacher})
 
 
 @idiom("loss", "a gradient penalty: `torch.autograd.grad(…, create_graph=True)`")
 def gradient_penalty() -> None:
-    model, data = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)), batches(3)
-    other = twin(model)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
 
-    def loss(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        x = x.detach().requires_grad_()
+    def loss(net: nn.Module, batch: Any) -> torch.Tensor:
+        x = batch[0].detach().requires_grad_()
         out = net(x).sum()
         (slope,) = torch.autograd.grad(out, x, create_graph=True)
         return out.square() * 1e-3 + (slope.norm(dim=1) - 1).square().mean()
 
-    step = handheld.capture(
-        lambda b: loss(model, b[0]), None, SGD(model.parameters(), 0.05), (data[0][0],), modules=model, evaluate=False
-    )
-    with step.plan(DEVICE).start() as trainer:
-        for x, _ in data:
-            trainer.step(x)
-    optimizer = SGD(other.parameters(), 0.05)
-    for x, _ in data:
-        optimizer.zero_grad()
-        loss(other, x).backward()
-        optimizer.step()
-    assert_same(step, other)
+    assert_function_trains_alike(loss, model, [(x,) for x, _ in batches(3)], evaluate=False)
 
 
 @idiom("networks", "a GAN: two networks, two optimizers", "works, as two graphs of `handheld.Capture`")
@@ -154,20 +127,9 @@ def target_network() -> None:
 def policy_gradient() -> None:
     torch.manual_seed(0)
     data = [(torch.randn(8, 8), torch.randint(3, (8,)), torch.randn(8)) for _ in range(3)]
-    model = mlp()
-    other = twin(model)
 
     def loss(output: torch.Tensor, action: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
         log_prob: torch.Tensor = torch.distributions.Categorical(logits=output).log_prob(action)
         return (-log_prob * reward).mean()
 
-    step = handheld.capture(model, loss, SGD(model.parameters(), 0.1), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        for batch in data:
-            trainer.step(*batch)
-    optimizer = SGD(other.parameters(), 0.1)
-    for x, action, reward in data:
-        optimizer.zero_grad()
-        loss(other(x), action, reward).backward()
-        optimizer.step()
-    assert_same(step, other)
+    assert_trains_alike(mlp(), loss, data)

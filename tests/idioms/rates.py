@@ -12,7 +12,8 @@ from torch.optim import SGD, Adam, AdamW, lr_scheduler
 
 import handheld
 from handheld.errors import HandheldError
-from idioms.idiom import DEVICE, assert_same, batches, idiom, mlp, torch_loop, twin
+from helpers.custom_optimizers import Lion
+from idioms.idiom import DEVICE, assert_same, assert_trains_alike, batches, idiom, mlp, nothing, torch_loop, twin
 
 
 def _follow(make: Any, per_step: bool, optimizer: Any = SGD) -> None:
@@ -34,9 +35,7 @@ def _follow(make: Any, per_step: bool, optimizer: Any = SGD) -> None:
                 if not per_step:
                     scheduler.step()
     for _ in range(3):
-        torch_loop(
-            other, F.cross_entropy, theirs, data, after_update=their_scheduler.step if per_step else lambda: None
-        )
+        torch_loop(other, F.cross_entropy, theirs, data, after_update=their_scheduler.step if per_step else nothing)
         if not per_step:
             their_scheduler.step()
     assert_same(step, other)
@@ -122,65 +121,24 @@ def hyperparameter_by_hand() -> None:
 
 @idiom("optimizers", "parameter groups with their own rates and weight decay")
 def parameter_groups() -> None:
-    data, model = batches(4), mlp()
-    other = twin(model)
-
     def make(net: Any) -> torch.optim.Optimizer:
         decay = [p for p in net.parameters() if p.ndim > 1]
         rest = [p for p in net.parameters() if p.ndim <= 1]
         return AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0, "lr": 0.01}], 0.005)
 
-    step = handheld.capture(model, F.cross_entropy, make(model), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    torch_loop(other, F.cross_entropy, make(other), data)
-    assert_same(step, other)
+    assert_trains_alike(mlp(), optimizer=make)
 
 
 @idiom("optimizers", "Adagrad, Adamax, NAdam, RAdam, Adadelta, RMSprop")
 def other_optimizers() -> None:
     for name in ("Adagrad", "Adamax", "NAdam", "RAdam", "Adadelta", "RMSprop"):
-        data, model = batches(6), mlp()
-        other = twin(model)
         kind = getattr(torch.optim, name)
-        step = handheld.capture(model, F.cross_entropy, kind(model.parameters(), 0.01), data[0])
-        with step.plan(DEVICE).start() as trainer:
-            trainer.fit(data, epochs=1)
-        torch_loop(other, F.cross_entropy, kind(other.parameters(), 0.01), data)
-        assert_same(step, other)
-
-
-class Lion(torch.optim.Optimizer):
-    """The sign of an interpolated momentum, written as in the usual repositories."""
-
-    def __init__(self, params: Any, lr: float = 1e-3, betas: Any = (0.9, 0.99), weight_decay: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(p)
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                average = state["exp_avg"]
-                p.add_((average * beta1 + p.grad * (1 - beta1)).sign(), alpha=-group["lr"])
-                average.mul_(beta2).add_(p.grad, alpha=1 - beta2)
+        assert_trains_alike(mlp(), data=batches(6), optimizer=lambda m, kind=kind: kind(m.parameters(), 0.01))
 
 
 @idiom("optimizers", "an optimizer of one's own (Lion)")
 def own_optimizer() -> None:
-    data, model = batches(6), mlp()
-    other = twin(model)
-    step = handheld.capture(model, F.cross_entropy, Lion(model.parameters(), 0.01, weight_decay=0.1), data[0])
-    with step.plan(DEVICE).start() as trainer:
-        trainer.fit(data, epochs=1)
-    torch_loop(other, F.cross_entropy, Lion(other.parameters(), 0.01, weight_decay=0.1), data)
-    assert_same(step, other)
+    assert_trains_alike(mlp(), data=batches(6), optimizer=lambda m: Lion(m.parameters(), 0.01, weight_decay=0.1))
 
 
 @idiom("optimizers", "LBFGS, whose step calls a closure many times", "error: names optimizers that work")

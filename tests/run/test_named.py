@@ -14,6 +14,7 @@ from handheld.data.batches import ArrayData
 from handheld.errors import DataError, HandheldError
 from handheld.run.metrics import Arrays, default_metrics
 from helpers.sizes import samples
+from helpers.small_models import bert
 
 
 class Named(nn.Module):
@@ -163,17 +164,7 @@ def small(kind: str):
     torch.manual_seed(0)
     ids = torch.randint(1, 64, (50, 10))
     if kind == "bert":
-        config = transformers.BertConfig(
-            vocab_size=64,
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=64,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            num_labels=3,
-        )
-        model = transformers.BertForSequenceClassification(config)
+        model = bert()
         mask = (torch.arange(10) < torch.randint(4, 11, (50, 1))).long()
         return model, {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(3, (50,))}
     config = transformers.GPT2Config(
