@@ -21,7 +21,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("device", "cache", "child", "live_optimizer", "updates", "files", "user_errors"),
     ("sensors", "optimizer_state"),
     ("graph", "store"),
-    ("step", "container", "passes", "analyse"),
+    ("step", "container", "passes", "cost"),
+    ("analyse",),
     ("package", "kernels", "export", "data"),
     ("plan", "frontend"),
     ("backends",),
@@ -38,7 +39,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 NARROW: dict[str, set[str]] = {
     "sensors": {"errors", "child"},
     "store": {"errors", "units", "device", "sensors"},
-    "analyse": {"errors", "units", "graph", "store"},
+    "cost": {"errors", "units", "graph", "store"},
+    "analyse": {"errors", "units", "graph", "store", "cost"},
     "export": {"errors", "files", "store", "analyse", "step", "container"},
     "frontend": {
         "errors",

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 import handheld
 from handheld.device import DeviceCaps
+from handheld.plan.work import flops
 from handheld.profile.need import REST, need
-from handheld.profile.work import flops
 
 
 def test_categories_add_up_to_the_plan():

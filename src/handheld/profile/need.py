@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from handheld.plan.plan import Plan
+from handheld.plan.work import flops, nbytes
 from handheld.profile.memory import CATEGORIES, live
-from handheld.profile.work import flops, nbytes
 
 #: What the plan allocates beyond the tensors that are alive at the peak.
 REST = "not alive at the peak"

@@ -20,10 +20,10 @@ from handheld.errors import DeviceError, HandheldError
 from handheld.measure.load import Load
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
+from handheld.plan.work import flops, nbytes
 from handheld.profile.facts import facts, this_process
 from handheld.profile.memory import live
 from handheld.profile.windows import WARMUP, WINDOW, Windows
-from handheld.profile.work import flops, nbytes
 from handheld.run.trainer import Trainer
 from handheld.store.commands import LAUNCH, to_bytes
 from handheld.store.rows import ClockRow, EnergyWindowRow, OpRow, StepRow

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+from handheld.cost.work import Work
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph, Node
 from handheld.graph.program import LEAVES
 from handheld.kernels import contract
+from handheld.plan.plan import GraphPlan
+from handheld.plan.signature import signature
 
 #: Instructions that compute nothing.
 IDLE = frozenset({*LEAVES, "gather", "cast"})
@@ -51,3 +54,19 @@ def nbytes(node: Node, graph: Graph) -> int:
         seen = math.prod(n for n, s in zip(view.shape, view.strides, strict=True) if s) * DTYPES[tensor.dtype].nbytes
         read[view.tensor] = min(max(read.get(view.tensor, 0), seen), tensor.nbytes)
     return sum(read.values()) + sum(graph.tensors[t].nbytes for t in node.outputs)
+
+
+def works(planned: GraphPlan) -> list[Work]:
+    """The work of every op of a graph, in the order in which they run."""
+    graph = planned.graph
+    return [
+        Work(
+            node.op,
+            signature(node, graph),
+            low.why,
+            len(low.launches),
+            int(flops(node, graph)),
+            int(nbytes(node, graph)),
+        )
+        for node, low in zip(graph.nodes, planned.lowered, strict=True)
+    ]

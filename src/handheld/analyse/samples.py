@@ -1,0 +1,92 @@
+"""What a run tells about the cost of ops: the samples that the time model of a device is fitted to (cost/)."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from handheld.analyse import timeline
+from handheld.analyse.stats import steady, step_times, warm_up_end
+from handheld.cost.samples import Moved, OpSample, StepSample
+from handheld.cost.work import Work
+from handheld.store.rows import OpRow
+
+if TYPE_CHECKING:
+    from handheld.analyse.run import Run
+
+#: Which part of the times counts, in percent: the median, or fewer if other processes made most of them longer.
+QUIET, DISTURBED = 50.0, 10.0
+
+
+def work_of(row: OpRow) -> Work:
+    return Work(row.op, row.signature, row.variant, row.launches, row.flops, row.bytes)
+
+
+def disturbed(run: Run) -> bool:
+    """Whether other processes took so much of the processors that times on a CPU are too long."""
+    others = run.others()
+    return (run.meta.get("caps") or {}).get("kind") != "gpu" and others is not None and others.busy
+
+
+def op_samples(run: Run) -> list[OpSample]:
+    """The time of every recorded op. Empty if no step was recorded."""
+    noisy = disturbed(run)
+    at = DISTURBED if noisy else QUIET
+    times = timeline.op_times(run.timed)
+    seconds = {op: float(np.percentile(ns, at)) * 1e-9 for op, ns in times.items()}
+    return [OpSample(work_of(row), seconds[row.id], noisy) for row in run.op_rows if seconds.get(row.id, 0.0) > 0]
+
+
+def step_sample(run: Run) -> StepSample | None:
+    """One training step: all graphs that take turns. None if steps or ops were not timed, or if the ops were timed on
+    another plan than the steps."""
+    launches, host = run.launches(), run.host()
+    graphs = run.graphs
+    recorded = timeline.op_times(run.timed)
+    rows = [row for row in run.op_rows if row.graph in graphs]
+    if launches is None or host is None or not rows or any(row.id not in recorded for row in rows):
+        return None
+    seconds = [_step_s(run, graph) for graph in graphs]
+    if None in seconds:
+        return None
+    at = DISTURBED if disturbed(run) else QUIET
+    per_graph = 1.0 / len(graphs)  # Per-step figures of a run count each graph as a step.
+    turns = len(graphs)
+    return StepSample(
+        model=model_of(run),
+        batch=int((run.meta.get("settings") or {}).get("batch") or run.steps()[0].batch or 0),
+        precision=str((run.meta.get("plan_options") or {}).get("precision", "float32")),
+        works=tuple(work_of(row).key for row in rows),
+        seconds=float(sum(s for s in seconds if s is not None)),
+        ops_s=float(sum(np.percentile(recorded[row.id], at) for row in rows)) * 1e-9,
+        launches=sum(row.launches for row in rows),
+        enqueue_s=launches.enqueue_us * 1e-6,
+        gap_s=(launches.between_us or 0.0) * 1e-6,
+        host_s=host.other_ms * 1e-3 * turns,
+        moved=tuple(
+            Moved(t.kind, t.bytes, t.per_step / per_graph, t.ms * 1e-3) for t in run.transfers() if t.per_step > 0
+        ),
+        bytes=int(run.meta.get("plan_bytes") or 0),
+        disturbed=disturbed(run),
+    )
+
+
+def _step_s(run: Run, graph: str) -> float | None:
+    """The time of a graph's step; of the fastest tenth if other processes disturbed the run."""
+    _, times, stretches = step_times(run.steps(), graph)
+    if not len(times) or not disturbed(run):
+        ms = run.step_ms(graph)[0]
+        return None if ms is None else ms * 1e-3
+    warm = warm_up_end(times)
+    return float(np.percentile(steady(times[warm:], stretches[warm:]), DISTURBED)) * 1e-9
+
+
+def model_of(run: Run) -> str:
+    """The name of the model that ran; if it has none, one that follows from its ops."""
+    name = (run.meta.get("settings") or {}).get("what")
+    if name:
+        return str(name)
+    text = "\n".join(f"{row.op} {row.path} {row.phase}" for row in run.op_rows)
+    return f"model-{zlib.crc32(text.encode()):08x}"
