@@ -1,4 +1,4 @@
-"""`handheld export --format csv`: the written tables equal the run."""
+"""`handheld export --format csv` and `parquet`: the written tables equal the run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from handheld.errors import RunFileError
 from handheld.export import FORMATS, export
 from handheld.sensors.base import Channel
 from helpers.run_files import MadeRun
+
+NAMES = ("ops", "steps", "commands", "memory", "samples", "energy", "op_energy", "notes", "meta")
 
 
 @pytest.fixture
@@ -31,17 +33,39 @@ def read(path: Path) -> list[dict[str, str]]:
 def test_tables_read_back_equal_the_run(made: MadeRun, tmp_path: Path) -> None:
     with made.open() as run:
         written = export(run, "csv", tmp_path / "tables")
-        assert [path.name for path in written] == ["ops.csv", "steps.csv", "samples.csv", "energy.csv"]
-        ops = read(written[0])
+        files = {path.name: path for path in written}
+        assert list(files) == [f"{name}.csv" for name in NAMES]
+        ops = read(files["ops.csv"])
         assert [(row["path"], row["op"], row["phase"]) for row in ops] == [(o.path, o.op, o.phase) for o in run.ops()]
         assert [row["ms"] for row in ops] == ["" if o.ms is None else str(o.ms) for o in run.ops()]
-        steps = read(written[1])
+        steps = read(files["steps.csv"])
         assert [int(row["begin_ns"]) for row in steps] == [s.begin_ns for s in run.steps()]
         readings = [(v, s.name) for s in run.channels for v in s.values.tolist()]
         assert readings and run.energy()
-        assert [(float(row["value"]), row["channel"]) for row in read(written[2])] == readings
-        assert len(read(written[3])) == len(run.energy())
+        assert [(float(row["value"]), row["channel"]) for row in read(files["samples.csv"])] == readings
+        assert len(read(files["energy.csv"])) == len(run.energy())
     assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == sorted(p.name for p in written)
+
+
+def test_parquet_has_the_rows_of_csv_with_types(made: MadeRun, tmp_path: Path) -> None:
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    made.writer.put("step", 99, "train", None, made.now, made.now + 5, None, 0.5)
+    with made.open() as run:
+        written = {path.stem: parquet.read_table(path) for path in export(run, "parquet", tmp_path / "parquet")}
+        plain = {path.stem: read(path) for path in export(run, "csv", tmp_path / "csv")}
+        assert tuple(written) == NAMES
+        for name, table in written.items():
+            rows = table.to_pylist()
+            assert len(rows) == len(plain[name]) and (rows or name in {"op_energy", "notes"}), name
+            assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows] == plain[name]
+        steps = written["steps"]
+        assert steps.schema.field("begin_ns").type == arrow.int64() and steps["loss"].to_pylist()[-1] == 0.5
+        assert steps["loss"].null_count == 60 and steps["batch"].to_pylist()[-1] is None
+        assert written["ops"]["ms"].to_pylist() == [op.ms for op in run.ops()]
+        assert written["op_energy"].schema.field("joules").type == arrow.float64()
+        assert written["ops"].schema.metadata[b"handheld.run"] == b"one.run"
+        started = [int(c["started"]) for step in run.timed for c in step.commands]
+        assert written["commands"]["started_ns"].to_pylist() == started and len(started) == 4 * 4 * 6
 
 
 def test_an_unknown_format_is_an_error_that_lists_the_others(made: MadeRun, tmp_path: Path) -> None:

@@ -18,7 +18,15 @@ from handheld.export.state import State, state_of
 from handheld.run.checkpoint import read_result
 from handheld.step import names_in
 
-_SUFFIXES = {".pt": "pt", ".pth": "pt", ".bin": "pt", ".safetensors": "safetensors"}
+_SUFFIXES = {
+    ".pt": "pt",
+    ".pth": "pt",
+    ".bin": "pt",
+    ".safetensors": "safetensors",
+    ".pftrace": "perfetto",
+    ".perfetto-trace": "perfetto",
+    ".json": "chrome",
+}
 _ALL = ", ".join((*exporters.FORMATS, *exporters.STATE_FORMATS))
 
 
@@ -36,15 +44,19 @@ def export(
 ) -> None:
     """Write a run file or a trained model in another format.
 
-    csv makes a folder with one file per table of a run: ops, steps, samples and energy. pt and
-    safetensors hold the parameters and buffers of a step file or checkpoint under PyTorch's names:
-    model.load_state_dict(torch.load("model.pt", weights_only=True)). Optimizer state is not in them.
-    From a checkpoint of train --keep-best, the best epoch is taken.
+    perfetto and chrome make one trace file with steps, ops, memory and all sensors over time, for
+    https://ui.perfetto.dev. csv and parquet make a folder with one file per table of a run: ops,
+    steps, commands, memory, samples, energy and more. perfetto and parquet need the packages
+    perfetto and pyarrow. pt and safetensors hold the parameters and buffers of a step file or
+    checkpoint under PyTorch's names: model.load_state_dict(torch.load("model.pt",
+    weights_only=True)). Optimizer state is not in them. From a checkpoint of train
+    --keep-best, the best epoch is taken.
 
     \b
     Examples:
     handheld export lenet5-1.run
-    handheld export lenet5-1.run --format csv --out tables
+    handheld export lenet5-1.run --format perfetto
+    handheld export lenet5-1.run --format parquet --out tables
     handheld export model.step --out model.pt
     handheld export run.checkpoint --out model.safetensors
     """
@@ -58,7 +70,7 @@ def export(
     if chosen in exporters.STATE_FORMATS:
         raise HandheldError(f"{chosen} is a format for step files and checkpoints. Try: --format csv for {file}")
     with open_run(file) as run:
-        written = exporters.export(run, chosen, out or file.with_name(f"{file.stem}-{chosen}"))
+        written = exporters.export(run, chosen, out or exporters.place(file, chosen))
     if json:
         output.print_json({"files": [str(path) for path in written]})
     else:

@@ -1,9 +1,4 @@
-"""Writes CSV: a folder with one file per table, for spreadsheets, pandas and polars.
-
-    ops.csv       one row per op: where it is in the model, its time, work and rates
-    steps.csv     one row per step
-    samples.csv   one row per reading of a sensor channel
-    energy.csv    one row per power rail
+"""Writes CSV: a folder with one file per table of `tables.py`, for spreadsheets, pandas and polars.
 
 The first line names the columns; units are in the names. An empty field was not measured.
 """
@@ -11,65 +6,26 @@ The first line names the columns; units are in the names. An empty field was not
 from __future__ import annotations
 
 import csv
-import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+import io
 from pathlib import Path
+from typing import BinaryIO
 
-from handheld.analyse.energy import RailEnergy
-from handheld.analyse.ops import OpTime
 from handheld.analyse.run import Run
-from handheld.errors import RunFileError
-from handheld.store.record import Record, plain
-from handheld.store.rows import StepRow
+from handheld.export.tables import Table, tables
+from handheld.export.write import write_file
 
 
 def write(run: Run, out: Path) -> list[Path]:
     """Write every table of the run into the folder `out`."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        return [
-            _table(out / "ops.csv", _names(OpTime), _rows(run.ops())),
-            _table(out / "steps.csv", _names(StepRow), _rows(run.steps())),
-            _table(out / "samples.csv", ("t_ns", "source", "channel", "unit", "value"), _samples(run)),
-            _table(out / "energy.csv", _names(RailEnergy), _rows(run.energy())),
-        ]
-    except OSError as error:
-        raise RunFileError(f"{out} cannot be written: {error.strerror or error}. Try: another --out") from None
+    return [_table(out / f"{table.name}.csv", table) for table in tables(run)]
 
 
-def _names(record: type[Record]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(record))
+def _table(path: Path, table: Table) -> Path:
+    def fill(file: BinaryIO) -> None:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        rows = csv.writer(text)
+        rows.writerow(table.columns)
+        rows.writerows(table.rows)
+        text.detach()  # The caller closes the file.
 
-
-def _rows(records: Iterable[Record]) -> Iterator[tuple[object, ...]]:
-    for record in records:
-        yield tuple(_cell(getattr(record, field.name)) for field in fields(record))
-
-
-def _samples(run: Run) -> Iterator[tuple[object, ...]]:
-    for series in run.channels:
-        for t_ns, value in zip(series.t_ns.tolist(), series.values.tolist(), strict=True):
-            yield t_ns, series.source, series.name, series.unit, value
-
-
-def _cell(value: object) -> object:
-    """The value of a cell. Lists and dictionaries are written as JSON."""
-    flat = plain(value)
-    return json.dumps(flat) if isinstance(flat, (dict, list)) else flat
-
-
-def _table(path: Path, names: Sequence[str], rows: Iterable[tuple[object, ...]]) -> Path:
-    """Write one file. It is written under a temporary name and renamed, so that a failure leaves the old file
-    intact."""
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        with partial.open("w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(names)
-            table.writerows(rows)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+    return write_file(path, fill)
