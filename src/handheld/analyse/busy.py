@@ -60,7 +60,7 @@ def others_in(data: object) -> Others | None:
             top=str(data.get("top") or ""),
             top_cores=float(data.get("top_cores") or 0.0),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

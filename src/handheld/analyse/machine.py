@@ -9,11 +9,12 @@ import numpy as np
 
 from handheld.analyse.finding import OP_SHARE, Finding, finding, seconds_of, slower, stretches, touched
 from handheld.analyse.rails import Series
+from handheld.analyse.use import BIN_NS, bins
 
 if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
-BIN_S = 0.1  # Loads are averaged over bins of this length.
+BIN_S = BIN_NS * 1e-9  # Loads are averaged over bins of this length.
 SMOOTH = 3  # Loads are smoothed over this many bins: on a busy machine a thread runs at irregular times.
 CORES, CORES_S = 0.5, 0.5  # A finding needs this many more busy cores than usual, for this time in s.
 THREADS = 0.25  # The same for newly started threads, which do not exist in other steps.
@@ -30,7 +31,7 @@ def _rate(counter: Series, at: np.ndarray) -> np.ndarray:
 
 def _bins(run: Run) -> np.ndarray:
     begin, end = run.warm()
-    return np.arange(begin, end, int(BIN_S * 1e9), dtype=np.int64)
+    return bins(begin, end)
 
 
 def _busy(run: Run, source: str, at: np.ndarray) -> np.ndarray | None:

@@ -80,7 +80,7 @@ def _noted(given: dict[str, Any]) -> SamplerCost:
 def _sampler(run: Run) -> SamplerCost | None:
     """The cost that the sampler's threads have written, without the rest of its process."""
     costs = {row.source: row for row in run.file.table(CostRow)}
-    lengths = dict(run.file.rows("SELECT source, max(t_ns) - min(t_ns) FROM reading GROUP BY source"))
+    lengths = run.file.reading_lengths()
     seconds: list[float] = []
     sources: dict[str, SourceCost] = {}
     for source in run.file.table(SourceRow, "ORDER BY id"):

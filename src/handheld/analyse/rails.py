@@ -8,7 +8,7 @@ import numpy as np
 
 from handheld.store.reader import RunFile
 from handheld.store.record import Record
-from handheld.store.rows import ChannelRow, SourceRow
+from handheld.store.rows import SourceRow
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def series(file: RunFile) -> list[Series]:
     """All channels with at least one value."""
     result = []
     for source in file.table(SourceRow, "ORDER BY id"):
-        channels = file.table(ChannelRow, "WHERE source=? ORDER BY position", source.id)
+        channels = file.channels(source.id)
         read = file.readings(source.id, len(channels))
         for channel in channels:
             values = read.values[:, channel.position]

@@ -65,7 +65,7 @@ class Run:
 
     @cached_property
     def _steps(self) -> list[StepRow]:
-        return self.file.table(StepRow, "ORDER BY id")
+        return self.file.steps()
 
     @property
     def complete(self) -> bool:

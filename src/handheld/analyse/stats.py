@@ -125,6 +125,7 @@ def steady(times: np.ndarray, stretches: np.ndarray) -> np.ndarray:
     share = (np.cumsum(times) - times / 2 - begun[stretch]) / totals[stretch]
     block = np.clip((share * blocks[stretch]).astype(np.int64), 0, blocks[stretch] - 1)
     block += (np.cumsum(blocks) - blocks)[stretch]
+    _, block = np.unique(block, return_inverse=True)  # Few blocks of a step that lasted for days have a step.
     means = np.bincount(block, times) / np.maximum(np.bincount(block), 1)
     return np.asarray(means[block], np.float64)
 

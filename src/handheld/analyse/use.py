@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
 BIN_NS, NOTHING_S = 100_000_000, 1e-3  # A core was idle in a bin if it was busy for less than NOTHING_S.
+MOST_BINS = 1_000_000  # A run of more than a day has longer bins.
 OTHERS_NS = 500_000_000  # the shortest time over which the load of other processes can be measured
 
 
@@ -41,18 +42,23 @@ class Utilisation(Record):
         return {**values, **self.sensors}
 
 
+def bins(begin: int, end: int) -> np.ndarray:
+    """The edges of bins of BIN_NS from `begin` to `end`."""
+    return np.arange(begin, end, max(BIN_NS, (end - begin) // MOST_BINS), dtype=np.int64)
+
+
 def utilisation(run: Run) -> Utilisation:
     begin, end = run.warm()
     cores: dict[str, float] = {}
     idle: dict[str, float] = {}
     sensors: dict[str, float] = {}
-    bins = np.arange(begin, end, BIN_NS)
+    at = bins(begin, end)
     for channel in run.channels:
         if channel.quantity == "time" and channel.counter and channel.source == "cpu" and end > begin:
             low, high = np.interp((begin, end), channel.t_ns, channel.values)
             cores[channel.name] = float((high - low) / ((end - begin) * 1e-9))
-            if len(bins) > 1:
-                rises = np.diff(np.interp(bins, channel.t_ns, channel.values))
+            if len(at) > 1:
+                rises = np.diff(np.interp(at, channel.t_ns, channel.values))
                 idle[channel.name] = float((rises < NOTHING_S).mean())
         elif channel.quantity == "utilisation" and len(channel.within(begin, end)):
             sensors[channel.rail] = float(channel.within(begin, end).mean()) / 100

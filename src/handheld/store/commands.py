@@ -62,3 +62,15 @@ def from_bytes(count: int, data: bytes) -> Commands | None:
     for name, column in zip(columns, np.frombuffer(data, "<i8").reshape(len(columns), count), strict=True):
         array[name] = column
     return array
+
+
+def flaw_of(array: Commands) -> str:
+    """What is impossible about these commands, or "". Times must be below 2**62, so that their differences fit into
+    64 bits."""
+    kinds = array["kind"]
+    if len(array) and not (min(CommandKind) <= kinds.min() and kinds.max() <= max(CommandKind)):
+        return f"there is no kind {int(kinds.max()) if kinds.max() > max(CommandKind) else int(kinds.min())}"
+    times = [name for name in array.dtype.names or () if name not in ("kind", "op")]
+    if any(len(array) and (array[name].min() < 0 or array[name].max() >= 2**62) for name in times):
+        return "a time or a size is negative or too large"
+    return ""

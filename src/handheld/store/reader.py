@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import sqlite3
 from dataclasses import MISSING, Field, dataclass, fields
@@ -13,11 +13,15 @@ import numpy as np
 
 from handheld.device import canonical
 from handheld.errors import RunFileError
-from handheld.store.commands import Commands, from_bytes
-from handheld.store.rows import Row, coding
+from handheld.store.checks import columns as checks_of
+from handheld.store.checks import meta_flaw, whole
+from handheld.store.commands import LAUNCH, Commands, flaw_of, from_bytes
+from handheld.store.rows import ChannelRow, Row, StepRow, coding, from_json
 from handheld.store.writer import APPLICATION, VERSION
 
 _HEADER = b"SQLite format 3\0"
+DAY_NS = 86_400 * 10**9
+MOST_NS = 1000 * DAY_NS  # Steps that last longer than this have damaged times.
 
 
 R = TypeVar("R", bound=Row)
@@ -42,9 +46,15 @@ class RunFile:
             raise RunFileError(f"{self.path} is a folder, not a run file. Try: {some}")
         if not self.path.is_file():
             raise RunFileError(f"there is no run file {self.path}. Try: handheld profile MODEL --out {self.path}")
-        with self.path.open("rb") as file:
-            if file.read(len(_HEADER)) != _HEADER:
-                raise RunFileError(f"{self.path} is not a run file of Handheld")
+        try:
+            with self.path.open("rb") as file:
+                ours = file.read(len(_HEADER)) == _HEADER
+        except OSError as error:
+            raise RunFileError(
+                f"{self.path} cannot be read: {error.strerror or error}. Try: check who may read it, or copy it"
+            ) from None
+        if not ours:
+            raise RunFileError(f"{self.path} is not a run file of Handheld")
         try:
             self.db, application, version = self._open()
         except sqlite3.Error as error:
@@ -56,7 +66,8 @@ class RunFile:
                 f"{self.path} was written by a newer Handheld (version {version}; "
                 f"this one reads up to {VERSION}). Try: install that version here"
             )
-        self.meta = _today({k: json.loads(v) for k, v in self.rows("SELECT key, value FROM meta")})
+        self.meta = _today(self._meta())
+        self._ops: frozenset[int] = frozenset()
 
     def _open(self) -> tuple[sqlite3.Connection, int, int]:
         """The database, its application id and its version."""
@@ -84,6 +95,19 @@ class RunFile:
         except sqlite3.Error as error:
             raise self._damaged(error) from None
 
+    def _meta(self) -> dict[str, Any]:
+        """The entries of `meta`. Each is checked, so that the rest of Handheld can rely on their types."""
+        entries: dict[str, Any] = {}
+        for key, value in self.rows("SELECT key, value FROM meta"):
+            try:
+                entries[str(key)] = from_json(value)
+            except (ValueError, TypeError) as error:
+                raise self._damaged(f"its entry {key!r:.40} cannot be read: {error}") from None
+            flaw = meta_flaw(str(key), entries[str(key)])
+            if flaw:
+                raise self._damaged(f"its entry {key!r:.40}: {flaw}")
+        return entries
+
     def table(self, kind: type[R], where: str = "", *args: object) -> list[R]:
         """The rows of a table as records; `where` is the rest of the query. Columns that an older version did not
         write get the default of the record's field."""
@@ -93,21 +117,53 @@ class RunFile:
             raise self._damaged(f"its table {kind.table} has no column {missing[0]}")
         columns = [field for field in fields(kind) if field.name in present]
         names, codings = [field.name for field in columns], [coding(field) for field in columns]
+        checks = [checks_of(kind)[name] for name in names]
         records = []
         for row in self.rows(f"SELECT {', '.join(names)} FROM {kind.table} {where}", *args):
             try:
-                values = (v if coded is None else coded.read(v) for v, coded in zip(row, codings, strict=True))
-                records.append(kind(**dict(zip(names, values, strict=True))))
-            except (ValueError, TypeError) as error:
+                values = [v if coded is None else coded.read(v) for v, coded in zip(row, codings, strict=True)]
+            except (ValueError, TypeError, KeyError) as error:
                 raise self._damaged(f"a row of its table {kind.table} cannot be read: {error}") from None
+            for name, value, check in zip(names, values, checks, strict=True):
+                if flaw := check(value):
+                    raise self._damaged(f"the column {name} of its table {kind.table}: {flaw}")
+            record = kind(**dict(zip(names, values, strict=True)))
+            if flaw := record.flaw():
+                raise self._damaged(flaw)
+            records.append(record)
         return records
+
+    def steps(self) -> list[StepRow]:
+        """All steps in their order. Each begins after the one before it, and together they last at most MOST_NS."""
+        steps = self.table(StepRow, "ORDER BY id")
+        for before, step in itertools.pairwise(steps):
+            if step.begin_ns < before.begin_ns:
+                raise self._damaged(f"step {step.id} begins before step {before.id}")
+        if steps and steps[-1].end_ns - steps[0].begin_ns > MOST_NS:
+            raise self._damaged(f"its steps last {(steps[-1].end_ns - steps[0].begin_ns) / DAY_NS:,.0f} days")
+        return steps
+
+    def channels(self, source: int) -> list[ChannelRow]:
+        """The channels of a source, in the order of the values of a reading."""
+        rows = self.table(ChannelRow, "WHERE source=? ORDER BY position", source)
+        if [row.position for row in rows] != list(range(len(rows))):
+            raise self._damaged(f"the channels of source {source} have the positions {[row.position for row in rows]}")
+        return rows
 
     def readings(self, source: int, channels: int) -> Readings:
         """All readings of a source that has `channels` channels. Incomplete rows are left out."""
         rows = self.rows("SELECT t_ns, data FROM reading WHERE source=? ORDER BY t_ns", source)
+        for t_ns, data in rows:
+            if flaw := whole(t_ns) or ("" if isinstance(data, bytes) else "a reading is not packed numbers"):
+                raise self._damaged(f"a reading of source {source}: {flaw}")
         complete = [(t_ns, data) for t_ns, data in rows if len(data) == 8 * channels]
         values = np.frombuffer(b"".join(data for _, data in complete), "<f8").reshape(len(complete), channels)
         return Readings(np.array([t_ns for t_ns, _ in complete], np.int64), values)
+
+    def reading_lengths(self) -> dict[int, int]:
+        """From the first to the last reading of each source, in ns."""
+        rows = self.rows("SELECT source, max(t_ns) - min(t_ns) FROM reading GROUP BY source")
+        return {source: length for source, length in rows if not whole(source) and not whole(length)}
 
     def commands(self, step: int) -> Commands | None:
         """The commands of a step, or None if it was not recorded."""
@@ -115,10 +171,23 @@ class RunFile:
         if not rows:
             return None
         count, data = rows[0]
+        if type(count) is not int or count < 0 or not isinstance(data, bytes):
+            raise self._damaged(f"the commands of step {step} are not packed numbers")
         commands = from_bytes(count, data)
         if commands is None:
             raise self._damaged(f"the commands of step {step} are {len(data)} bytes long")
+        flaw = flaw_of(commands) or self._unknown_op(commands)
+        if flaw:
+            raise self._damaged(f"the commands of step {step}: {flaw}")
         return commands
+
+    def _unknown_op(self, commands: Commands) -> str:
+        """Which op of the commands is not in the table of ops, or ""."""
+        launched = set(commands["op"][commands["kind"] == LAUNCH].tolist())
+        if not launched <= self._ops:  # They are read again, because a run that goes on may have added some.
+            self._ops = frozenset(id_ for (id_,) in self.rows("SELECT id FROM op"))
+        unknown = launched - self._ops
+        return f"there is no op {min(unknown)}" if unknown else ""
 
     def close(self) -> None:
         self.db.close()

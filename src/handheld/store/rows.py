@@ -24,10 +24,30 @@ class Coding:
     write: Callable[[Any], object]
 
 
-_JSON = Coding(json.loads, json.dumps)
-_LIST = Coding(lambda text: tuple(json.loads(text)), json.dumps)
-_FLAG = Coding(bool, int)
+def from_json(text: str) -> object:
+    """The value of a JSON text. Raises ValueError for any other text, also for one that is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _list(text: str) -> object:
+    value = from_json(text)
+    return tuple(value) if isinstance(value, list) else value
+
+
+_JSON = Coding(from_json, json.dumps)
+_LIST = Coding(_list, json.dumps)
+_FLAG = Coding({0: False, 1: True}.__getitem__, int)
 _TEXT = Coding(lambda text: text or "", str)  # NULL becomes the empty text.
+
+
+PHASES = ("forward", "backward", "update")  # as in graph/graph.py, which the store does not know
+
+
+def _reversed(what: str, begin_ns: int, end_ns: int) -> str:
+    return f"{what} ends before it begins" if end_ns < begin_ns else ""
 
 
 def coding(column: Field[Any]) -> Coding | None:
@@ -49,6 +69,10 @@ class Row(Record):
             value, coded = getattr(self, column.name), coding(column)
             values.append(value if coded is None else coded.write(value))
         return tuple(values)
+
+    def flaw(self) -> str:
+        """What is impossible about these values, or "". The reader refuses such a row."""
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +106,13 @@ class OpRow(Op, Row):
 
     live: Mapping[str, int] = field(default_factory=dict, metadata={"coding": _JSON})  # live bytes per category
 
+    def flaw(self) -> str:
+        if self.phase not in PHASES:
+            return f"op {self.id} has the phase {self.phase!r:.40}, not one of {', '.join(PHASES)}"
+        if min(self.launches, self.flops, self.bytes) < 0:
+            return f"op {self.id} has negative work"
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class StepRow(Row):
@@ -102,6 +133,9 @@ class StepRow(Row):
         """Whether the commands of this step were timed."""
         return self.window is not None
 
+    def flaw(self) -> str:
+        return _reversed(f"step {self.id}", self.begin_ns, self.end_ns)
+
     def to_json(self) -> dict[str, object]:
         return {**Row.to_json(self), "recorded": self.recorded}
 
@@ -115,6 +149,9 @@ class ClockRow(Row):
     device_ns: int
     host_ns: int
     error_ns: int
+
+    def flaw(self) -> str:
+        return "" if self.error_ns >= 0 else "a clock has a negative error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +168,13 @@ class EnergyWindowRow(Row):
     runs: int
     begin_ns: int
     end_ns: int
+
+    def flaw(self) -> str:
+        if self.method == "slope" and self.signature and self.extra < 1:
+            return f"energy window {self.id} repeats its ops {self.extra} times"
+        if self.runs < 0:
+            return f"energy window {self.id} has {self.runs} runs"
+        return _reversed(f"energy window {self.id}", self.begin_ns, self.end_ns)
 
 
 @dataclass(frozen=True, slots=True)
