@@ -17,13 +17,13 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "handheld"
 
 #: from the bottom to the top; parts of one layer do not import each other
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "callers", "collector", "progress", "report", "module_paths", "names", "units"),
+    ("errors", "callers", "collector", "progress", "module_paths", "names", "units"),
     ("device", "cache", "child", "live_optimizer", "updates", "files", "user_errors"),
     ("sensors", "optimizer_state"),
     ("graph", "store"),
     ("step", "container", "passes", "cost"),
     ("analyse",),
-    ("package", "kernels", "export", "data"),
+    ("package", "kernels", "export", "report", "data"),
     ("plan", "frontend"),
     ("backends",),
     ("run",),
@@ -42,6 +42,7 @@ NARROW: dict[str, set[str]] = {
     "cost": {"errors", "units", "graph", "store"},
     "analyse": {"errors", "units", "graph", "store", "cost"},
     "export": {"errors", "files", "store", "analyse", "step", "container"},
+    "report": {"errors", "units", "files", "store", "analyse"},
     "frontend": {
         "errors",
         "callers",

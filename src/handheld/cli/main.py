@@ -27,6 +27,7 @@ from handheld.cli import (
     plan,
     predict,
     profile,
+    report,
     show,
     stopping,
     study,
@@ -138,6 +139,7 @@ app.command("train")(train.train)
 app.command("predict")(predict.predict)
 app.command("profile")(profile.profile)
 app.command("show")(show.show)
+app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("plan")(plan.plan)
 app.command("package")(package.package)

@@ -1,0 +1,50 @@
+"""`handheld report`: the page of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from handheld.analyse.run import Run, open_run
+from handheld.cli import output
+from handheld.cli.options import Json
+from handheld.cli.prepare import check_writable
+from handheld.errors import HandheldError
+from handheld.report.document import write_document
+from handheld.report.run_payload import run_payload
+
+
+def report(
+    file: Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.html", help="Page to write. Default: next to the run file.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write the page of a run: one HTML file that opens offline.
+
+    It shows what limits the step, where time, memory and energy go, a timeline with the sensors, and
+    every op. docs/report.md explains the figures.
+
+    \b
+    Examples:
+    handheld report lenet5-1.run
+    handheld report lenet5-1.run --out lenet5.html
+    """
+    path = out or file.with_suffix(".html")
+    if path == file:
+        raise HandheldError(f"--out {path} would replace the run file itself. Try: another name")
+    with open_run(file) as run:
+        check_writable(path)
+        write_report(run, path)
+    if json:
+        output.print_json({"files": [str(path)], "bytes": path.stat().st_size})
+    else:
+        output.out.print(output.grid([("wrote", output.path(path)), ("size", output.size(path.stat().st_size))]))
+
+
+def write_report(run: Run, path: Path) -> None:
+    """Write the page of a run."""
+    write_document(run_payload(run), path)

@@ -1,0 +1,49 @@
+// Numbers as text. What is not known is a dash, never a zero.
+export const DASH = "–";
+
+const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+
+/** A number with about `digits` significant digits and separators of thousands. */
+export function number(value, digits = 3) {
+  if (!known(value)) return DASH;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e7 || size < 1e-4) return value.toExponential(digits - 1).replace("e+", "e");
+  const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
+  return value.toLocaleString("en-US", { maximumFractionDigits: Math.min(decimals, 8) });
+}
+
+/** A number with a fixed count of decimals, so that a column of them is aligned. */
+export function fixed(value, decimals = 3) {
+  return known(value)
+    ? value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })
+    : DASH;
+}
+
+export const count = (value) => (known(value) ? value.toLocaleString("en-US") : DASH);
+
+export function percent(share, decimals = 1) {
+  return known(share) ? `${fixed(share * 100, decimals)}%` : DASH;
+}
+
+function scaled(value, steps, digits) {
+  if (!known(value)) return DASH;
+  const size = Math.abs(value);
+  const [factor, unit] = steps.find(([least]) => size >= least) || steps[steps.length - 1];
+  return `${number(value / factor, digits)} ${unit}`;
+}
+
+const BYTES = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]];
+export const bytes = (value, digits = 3) => (value === 0 ? "0 B" : scaled(value, BYTES, digits));
+
+const TIME = [[1000, "s"], [1, "ms"], [1e-3, "µs"], [1e-6, "ns"]];
+/** A time given in ms. */
+export const ms = (value, digits = 3) => (value === 0 ? "0 ms" : scaled(value, TIME, digits));
+
+const ENERGY = [[1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"]];
+export const joules = (value, digits = 3) => (value === 0 ? "0 J" : scaled(value, ENERGY, digits));
+
+const LARGE = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
+/** A large number with a prefix: 1.2 G. */
+export const prefixed = (value, unit = "", digits = 3) =>
+  value === 0 ? `0 ${unit}`.trim() : `${scaled(value, LARGE, digits)}${unit}`.trim();

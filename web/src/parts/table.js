@@ -1,0 +1,65 @@
+// A table that can be sorted by each column and searched.
+import { useMemo, useState } from "preact/hooks";
+import { html } from "../html.js";
+import { count } from "./format.js";
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+function compared(a, b) {
+  const missing = (value) => value === null || value === undefined || Number.isNaN(value);
+  if (missing(a) || missing(b)) return missing(a) - missing(b); // What is missing comes last in both directions.
+  return typeof a === "string" || typeof b === "string" ? collator.compare(a, b) : a - b;
+}
+
+function sorted(rows, column, down) {
+  if (!column) return rows;
+  const value = column.value;
+  const missing = (row) => value(row) === null || value(row) === undefined;
+  return [...rows].sort((a, b) => {
+    const order = compared(value(a), value(b));
+    return missing(a) || missing(b) ? order : down ? -order : order;
+  });
+}
+
+/**
+ * `columns`: { name, title, unit?, value(row), cell?(row), text? (left-aligned), help? }.
+ * `search(row)` is the text that is searched; without it there is no search box.
+ * `first` rows are shown until the reader asks for all; `by` is the column that sorts at first, `up` its direction.
+ */
+export function Table({ id, columns, rows, search, first = 50, by, up = false, caption, onRow }) {
+  const [sort, setSort] = useState({ by, down: !up });
+  const [words, setWords] = useState("");
+  const [all, setAll] = useState(false);
+  const found = useMemo(() => {
+    const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+    const kept = wanted.length ? rows.filter((row) => { const text = search(row).toLowerCase(); return wanted.every((w) => text.includes(w)); }) : rows;
+    return sorted(kept, columns.find((c) => c.name === sort.by), sort.down);
+  }, [rows, words, sort.by, sort.down]);
+  const shown = all ? found : found.slice(0, first);
+  const turn = (column) => setSort((old) => ({ by: column.name, down: old.by === column.name ? !old.down : !column.text }));
+
+  return html`<div class="tablebox" id=${id}>
+    ${search && html`<div class="searching">
+      <input type="search" placeholder="Search" aria-label="Search the table" value=${words} onInput=${(e) => setWords(e.target.value)} />
+      <span class="found">${words ? `${count(found.length)} of ${count(rows.length)}` : `${count(rows.length)} rows`}</span>
+    </div>`}
+    <div class="wide"><table>
+      ${caption && html`<caption>${caption}</caption>`}
+      <thead><tr>${columns.map((column) => html`<${Head} column=${column} sort=${sort} turn=${turn} />`)}</tr></thead>
+      <tbody>${shown.map((row) => html`<tr onClick=${onRow && (() => onRow(row))}>
+        ${columns.map((column) => html`<td class=${column.text ? "left" : ""}>${column.cell ? column.cell(row) : column.value(row)}</td>`)}
+      </tr>`)}</tbody>
+    </table></div>
+    ${found.length > first && html`<p class="more">
+      ${all ? `All ${count(found.length)} rows.` : `The first ${count(first)} of ${count(found.length)} rows.`}${" "}
+      <button type="button" data-more onClick=${() => setAll(!all)}>${all ? `Show ${count(first)}` : "Show all"}</button>
+    </p>`}
+  </div>`;
+}
+
+function Head({ column, sort, turn }) {
+  const own = sort.by === column.name;
+  return html`<th scope="col" class=${column.text ? "left" : ""} title=${column.help} aria-sort=${own ? (sort.down ? "descending" : "ascending") : "none"}>
+    <button type="button" data-sort=${column.name} onClick=${() => turn(column)}>${column.title}${column.unit && html` <span class="unit">${column.unit}</span>`}<span class="arrow" aria-hidden="true">${own ? (sort.down ? "▾" : "▴") : ""}</span></button>
+  </th>`;
+}
