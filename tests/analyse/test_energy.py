@@ -200,3 +200,24 @@ def test_an_estimate_is_marked_wherever_it_appears(tmp_path):
         assert all(r.estimate and r.method == r.rail == "estimate" for r in rows)
         assert all(r.low_joules is None for r in rows), "nothing measured, no interval"
         assert run.step_energy() == []
+
+
+def test_joules_of_windows_hold_for_the_plan_that_trains(made):
+    """Ops that take another time in the plan of the windows have their joules scaled, or none at all; a step's joules
+    come from windows of the plan that trains."""
+    rail = Rail(made)
+    made.steps(20)
+    windows(rail)
+    rail.play("step", "", 0)
+    # The ops take 6 and 3 ms in the plan that trains.
+    made.writer.meta(isolated={"graph": "train", "op_ms": {"0": 7.5, "1": 9.0}})
+    made.source("meter", POWER, 20, lambda t: [rail.watts(t)])
+    with made.open() as run:
+        rows = run.op_energy()
+        assert {row.signature for row in rows} == {"sig0"}
+        for row in rows:
+            assert row.scale == pytest.approx(0.8, rel=1e-3)
+            assert row.joules == pytest.approx(0.8 * expected("sig0"), rel=0.03)
+            assert row.low_joules <= row.joules <= row.high_joules
+        (step,) = run.step_energy()
+        assert step.half_width == math.inf  # one window of the plan that trains

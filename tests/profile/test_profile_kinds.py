@@ -76,32 +76,70 @@ def test_each_graph_needs_its_batch(gan, tmp_path):
 # ── energy ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_energy_of_ops_with_a_meter(plan, batch, tmp_path):
-    """With a meter that counts the process's cores, the sum over ops is the energy of a step."""
+@pytest.fixture(scope="module")
+def metered(plan, batch, tmp_path_factory):
+    """A profile with energy windows by a meter that counts the process's cores, and what its progress told."""
     told = []
     with plan.profile(
         batch,
-        tmp_path / "one.run",
+        tmp_path_factory.mktemp("metered") / "one.run",
         steps=30,
         idle_s=0.5,
         energy=True,
-        energy_s=12,
+        energy_s=14,
         sensors=(Meter, ProcessUse, CpuBusy),
         progress=lambda *what: told.append(what),
     ) as run:
-        rows = run.op_energy()
-        assert rows and {r.method for r in rows} == {"slope", "alone"}
-        covered = {op for r in rows for op in r.ops}
-        assert covered == {r.id for r in run.ops() if r.launches}
-        assert all(r.rail == "meter/cpu energy" and r.ticks > 0 for r in rows)
-        assert all(r.low_joules <= r.joules <= r.high_joules for r in rows)
-        (step,) = run.step_energy()
-        # PoCL keeps the cores busy all the time, so joules are proportional to time on any machine.
-        assert step.joules > 0 and step.alone > 0
-        windows = run.file.table(EnergyWindowRow)
-        assert all(w.end_ns - w.begin_ns >= 0.5e9 and w.runs > 0 for w in windows)
-        assert run.energy()[0].idle_watts < run.energy()[0].watts
-        assert told[-1][0] == told[-1][1] - 1 and run.complete
+        yield run, told
+
+
+def test_energy_of_ops_with_a_meter(metered):
+    """With a meter that counts the process's cores, the sum over ops is the energy of a step."""
+    run, told = metered
+    rows = run.op_energy()
+    assert rows and {r.method for r in rows} == {"slope", "alone"}
+    covered = {op for w in run.file.table(EnergyWindowRow) for op in w.ops}
+    assert covered == {r.id for r in run.ops() if r.launches}
+    assert all(r.rail == "meter/cpu energy" and r.ticks > 0 for r in rows)
+    assert all(r.low_joules <= r.joules <= r.high_joules for r in rows)
+    (step,) = run.step_energy()
+    # PoCL keeps the cores busy all the time, so joules are proportional to time on any machine.
+    assert step.joules > 0 and step.alone > 0
+    windows = run.file.table(EnergyWindowRow)
+    assert all(w.end_ns - w.begin_ns >= 0.5e9 and w.runs > 0 for w in windows)
+    assert run.energy()[0].idle_watts < run.energy()[0].watts
+    assert told[-1][0] == told[-1][1] - 1 and run.complete
+
+
+def test_energy_measures_the_plan_that_trains(metered, plan, run):
+    """Steps, memory and ops are those of a profile without energy; the other plan is a fact beside them."""
+    energetic, _ = metered
+    assert len(energetic.steps()) == 30  # The steps of the windows are not part of the profile.
+    assert energetic.meta["plan_bytes"] == run.meta["plan_bytes"] == plan.bytes
+    assert energetic.meta["allocated_bytes"] == run.meta["allocated_bytes"]
+    assert energetic.memory_summary().peak_bytes == run.memory_summary().peak_bytes
+    assert energetic.parts().copy == pytest.approx(run.parts().copy, abs=0.01)
+    assert [(r.id, r.signature, r.variant) for r in energetic.op_rows] == [
+        (r.id, r.signature, r.variant) for r in run.op_rows
+    ]
+    other = energetic.meta["isolated"]
+    assert other["plan_bytes"] > plan.bytes and other["graph"] == "train"
+    assert {int(op) for op in other["op_ms"]} == {r.id for r in run.ops() if r.launches}
+    assert all(ms > 0 for ms in other["op_ms"].values())
+    windows = energetic.file.table(EnergyWindowRow, "WHERE method='step'")
+    assert len(windows) >= 2 and all(not w.signature and w.runs > 1 for w in windows)
+
+
+def test_a_step_too_large_for_memory_of_its_own_is_still_profiled(plan, batch, tmp_path):
+    """Windows need a plan without shared memory. Where it does not fit, the rest of the profile is kept."""
+    tight = dataclasses.replace(plan, caps=dataclasses.replace(plan.caps, global_mem_bytes=plan.bytes))
+    with tight.profile(
+        batch, tmp_path / "one.run", steps=12, idle_s=0.2, energy=True, energy_s=14, sensors=(Meter,)
+    ) as run:
+        assert run.complete and len(run.steps()) == 12
+        assert run.op_energy() == [] and run.step_energy()[0].joules > 0
+        (note,) = (n for n in run.notes() if n.kind == "no energy windows")
+        assert "does not fit" in note.text and "Try: a smaller --batch" in note.text
 
 
 def test_a_sensor_of_the_users_own_by_entry_point(plan, batch, tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ def test_with_a_meter(tmp_path):
         "--only",
         "a",
         "--seconds",
-        "12",
+        "14",
         "--other",
         "16",
         "--sensor",

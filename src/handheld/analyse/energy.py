@@ -5,13 +5,17 @@
 
 Each window gives one value; the interval is the 95% interval of their mean. The energy is that of the whole rail
 while the op runs. It includes the power of the idle device, whose share is also reported separately (`idle_joules`).
+
+The windows run in a plan of their own (profile/isolated.py). If ops take other times there than in the plan that
+trains, by more than SAME, their joules are scaled by time; if the times differ by more than a factor of MOST_SCALE,
+there are none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +26,9 @@ from handheld.store.record import Record
 from handheld.store.rows import EnergyWindowRow
 
 METHODS = ("slope", "alone")
+STEP = "step"  # the method of windows of whole steps of the plan that trains
+SAME = 0.1  # Times that differ by less than this share are the same.
+MOST_SCALE = 2.0  # Joules are scaled at most by this factor.
 #: Quantiles of Student's t distribution, two-sided 95%, for 1, 2, ... degrees of freedom.
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
@@ -62,11 +69,14 @@ class OpEnergy(Record):
     ops: tuple[int, ...]
     idle_joules: float | None
     estimate: bool = False
+    scale: float = 1.0  # the time of these ops in the plan that trains / in the plan of the windows, if they differ
 
     def to_json(self) -> dict[str, object]:
         values = Record.to_json(self)
         if not self.estimate:
             del values["estimate"]  # Only estimates are marked.
+        if self.scale == 1.0:
+            del values["scale"]
         return values
 
 
@@ -106,8 +116,9 @@ def rail_energy(file: RunFile, channels: list[Series], begin: int, end: int, ste
     return rows
 
 
-def op_energy(file: RunFile, channels: list[Series]) -> list[OpEnergy]:
-    """One row per signature, method and rail: the joules of one run of all ops of the signature."""
+def op_energy(file: RunFile, channels: list[Series], op_ms: Mapping[int, float]) -> list[OpEnergy]:
+    """One row per signature, method and rail: the joules of one run of all ops of the signature. `op_ms` are the times
+    of ops in the plan that trains."""
     windows = file.table(EnergyWindowRow, "ORDER BY begin_ns")
     rows = []
     for rail in rails(channels):
@@ -116,8 +127,36 @@ def op_energy(file: RunFile, channels: list[Series]) -> list[OpEnergy]:
             for method in METHODS:
                 row = _op_energy(windows, rail, signature, method, idle)
                 if row is not None:
-                    rows.append(row)
+                    scale = 1 / isolated_ratio(file, op_ms, row.ops)
+                    if abs(scale - 1) <= SAME:
+                        rows.append(row)
+                    elif 1 / MOST_SCALE <= scale <= MOST_SCALE:
+                        rows.append(_scaled(row, scale))
     return rows
+
+
+def isolated_ratio(file: RunFile, op_ms: Mapping[int, float], ops: Sequence[int]) -> float:
+    """The time of these ops in the plan of the windows, divided by their time in the plan that trains. 1 if one of the
+    two is not known, as in files of versions that had one plan for both."""
+    there = (file.meta.get("isolated") or {}).get("op_ms", {})
+    known = [op for op in ops if op_ms.get(op) and str(op) in there]
+    real = sum(op_ms[op] for op in known)
+    return sum(float(there[str(op)]) for op in known) / real if real else 1.0
+
+
+def _scaled(row: OpEnergy, scale: float) -> OpEnergy:
+    def times(value: float | None) -> float | None:
+        return None if value is None else value * scale
+
+    return replace(
+        row,
+        joules=row.joules * scale,
+        low_joules=times(row.low_joules),
+        high_joules=times(row.high_joules),
+        run_s=row.run_s * scale,
+        idle_joules=times(row.idle_joules),
+        scale=scale,
+    )
 
 
 def idle_watts(file: RunFile, rail: Series) -> float | None:
@@ -136,7 +175,7 @@ def _op_energy(
     windows: list[EnergyWindowRow], rail: Series, signature: str, method: str, idle: float | None
 ) -> OpEnergy | None:
     chosen = [w for w in windows if w.signature == signature and w.method == method]
-    plain = [w for w in windows if not w.signature and _per_run(w, rail) is not None]
+    plain = [w for w in windows if not w.signature and w.method != STEP and _per_run(w, rail) is not None]
     values, seconds = [], []
     for window in chosen:
         joules, each_s = _per_run(window, rail), _seconds(window)
@@ -189,10 +228,11 @@ def interval(values: list[float]) -> tuple[float, float]:
     return mean, t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def step_energy(file: RunFile, channels: list[Series]) -> list[StepEnergy]:
-    """One row per rail: the joules of a normal step, and the sums over its ops by each method."""
+def step_energy(file: RunFile, channels: list[Series], ops: Sequence[OpEnergy]) -> list[StepEnergy]:
+    """One row per rail: the joules of a step of the plan that trains, and the sums over its ops by each method."""
     windows = file.table(EnergyWindowRow, "WHERE signature='' ORDER BY begin_ns")
-    ops = op_energy(file, channels)
+    # Older files have only steps of the plan of the windows.
+    windows = [w for w in windows if w.method == STEP] or windows
     rows = []
     for rail in rails(channels):
         values = [v for v in (_per_run(w, rail) for w in windows) if v is not None]

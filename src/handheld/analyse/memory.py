@@ -117,7 +117,10 @@ def _device_growth(run: Run) -> float | None:
     used = [s for s in run.channels if s.quantity == "memory" and "used" in s.name and s.source in DEVICE_MEMORY]
     if not used or not started or used[0].t_ns[0] >= started:
         return None
-    return float(used[0].values.max() - used[0].values[0])
+    # Energy windows that follow the steps have another plan.
+    until = run.span()[1] if run.steps() else used[0].t_ns[-1]
+    values = used[0].within(used[0].t_ns[0], until)
+    return float(values.max() - values[0]) if len(values) else None
 
 
 def _process(run: Run, allocated: int | None) -> _Process:

@@ -159,11 +159,14 @@ class Run:
     def op_energy(self) -> list[OpEnergy]:
         """The energy of each op signature, by each method and on each rail. Estimates are added, and marked, only if
         they were requested. Empty if nothing was measured."""
-        return op_energy(self.file, self.channels) + op_estimate(self)
+        return self._op_energy() + op_estimate(self)
+
+    def _op_energy(self) -> list[OpEnergy]:
+        return op_energy(self.file, self.channels, {row.id: row.ms for row in self.ops() if row.ms is not None})
 
     def step_energy(self) -> list[StepEnergy]:
         """One row per rail: the joules of a step, and the sums over its ops by each method."""
-        return step_energy(self.file, self.channels)
+        return step_energy(self.file, self.channels, self._op_energy())
 
     def variance(self, graph: str | None = None) -> stats.Variance:
         """The distribution of a graph's step times in ms, the end of warm-up, and drift. Each step counts as the

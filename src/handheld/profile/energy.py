@@ -3,7 +3,8 @@
 Identical steps say nothing about their parts, because the shares of time never vary. So one op signature at a time is
 run `extra` more times inside otherwise normal steps (slope), and alone (alone). There are several rounds, each in
 random order. Each window is long enough for TICKS updates of the slowest rail. Running an op again overwrites
-nothing that it reads, because the plan gives every tensor its own memory.
+nothing that it reads, because these windows run in a plan that gives every tensor its own memory (isolated.py).
+Windows of whole steps (step) run before, in the plan that trains.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from handheld.analyse.energy import STEP
 from handheld.analyse.ops import OpTime
 from handheld.analyse.run import Run, open_run
 from handheld.backends.base import Session
@@ -126,9 +128,30 @@ def measure(
         profiler.energy_window(method, work.signature if work else "", ids, extra, runs * again, begin, end)
 
 
+def measure_steps(
+    profiler: Profiler,
+    trainer: Trainer,
+    step: Callable[[], object],
+    window_s: float,
+    *,
+    budget_s: float | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> None:
+    """Run windows of whole steps in the plan that trains. Raises HandheldError if the budget is too small for the
+    windows of ops that follow."""
+    rounds, _ = affordable((1 + SETTLE) * window_s, budget_s)
+    observer, trainer.observer = trainer.observer, None  # These steps are not part of the profile.
+    for done in range(rounds):
+        if progress:
+            progress(done, rounds, "steps")
+        profiler.energy_window(STEP, "", [], 0, *filled(step, trainer.session.finish, window_s))
+    trainer.observer = observer
+
+
 def windows(count: int) -> int:
-    """The number of windows in a round that measures `count` signatures."""
-    return 2 + 2 * count
+    """The number of windows in a round that measures `count` signatures: one of whole steps of the plan that trains,
+    two of steps of the other plan, and two per signature."""
+    return 3 + 2 * count
 
 
 def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUNDS) -> tuple[int, int]:
@@ -136,7 +159,7 @@ def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUN
     if the budget is too small for one signature."""
     if budget_s is None:
         return ROUNDS, NAMED
-    count = int((budget_s / (rounds * window_s) - 2) // 2) - RESTS
+    count = int((budget_s / (rounds * window_s) - windows(0)) // 2) - RESTS
     if count < 1:
         least = windows(1 + RESTS) * rounds * window_s
         raise HandheldError(
@@ -147,15 +170,20 @@ def affordable(window_s: float, budget_s: float | None, rounds: int = LEAST_ROUN
 
 
 def window(session: Session, graph: str, repeats: dict[int, int], seconds: float) -> tuple[int, int, int]:
-    """Run one window and return (runs, begin, end). The same work runs for a while before it, because sensors lag, and
-    clocks and power need time to settle."""
+    """Run one window of a step with repeated nodes, and return (runs, begin, end)."""
+    return filled(lambda: session.run_repeated(graph, repeats), session.finish, seconds)
+
+
+def filled(run: Callable[[], object], finish: Callable[[], None], seconds: float) -> tuple[int, int, int]:
+    """Repeat `run` for one window and return (runs, begin, end). The same work runs for a while before it, because
+    sensors lag, and clocks and power need time to settle."""
 
     def fill(length_s: float) -> tuple[int, int]:
         runs, begin = 0, time.monotonic_ns()
         while not runs or time.monotonic_ns() - begin < length_s * 1e9:
-            session.run_repeated(graph, repeats)
+            run()
             runs += 1
-        session.finish()
+        finish()
         return runs, begin
 
     fill(SETTLE * seconds)

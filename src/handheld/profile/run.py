@@ -18,11 +18,13 @@ from handheld.analyse.run import Run, open_run
 from handheld.analyse.stats import AHEAD
 from handheld.errors import HandheldError
 from handheld.plan.plan import Plan
-from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure
+from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure, measure_steps
+from handheld.profile.isolated import isolated
 from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import Sensors, idle, sampled, sources
 from handheld.profile.windows import IDLE_S, WARMUP
 from handheld.run.batch import check_batch
+from handheld.run.trainer import Loss
 from handheld.sensors.base import Where
 
 STEPS = 50
@@ -70,27 +72,34 @@ def profile(
     plan = dataclasses.replace(plan, step=plan.step.copy())
     if energy:
         found.need_power()
-        # Running an op again must not overwrite what any op reads.
-        plan = plan.again(isolate=True)
     facts = {"steps": steps, "graphs": names, **(settings or {})}
     with contextlib.ExitStack() as stack:
         profiler = Profiler(path, wait=wait, warmup=warmup, active=active, estimate=estimate, code=code, settings=facts)
         stack.enter_context(profiler)
         stack.enter_context(sampled(profiler.writer, found, where))
-        trainer = stack.enter_context(plan.start())
-        profiler.attach(trainer)
-        if found.here:
-            idle(profiler.writer, idle_s)
-        turns = list(zip(names, takes, strict=True))
-        for done in until(steps, seconds):
-            for name, take in turns:
-                loss = trainer.run(name, *take())
-            if progress:
-                progress(done, max(steps, done), "step")
-        profiler.writer.meta(loss=float(loss))
+        with plan.start() as trainer:
+            profiler.attach(trainer)
+            if found.here:
+                idle(profiler.writer, idle_s)
+            turns = list(zip(names, takes, strict=True))
+
+            def step() -> Loss:
+                return [trainer.run(name, *take()) for name, take in turns][-1]
+
+            for done in until(steps, seconds):
+                loss = step()
+                if progress:
+                    progress(done, max(steps, done), "step")
+            profiler.writer.meta(loss=float(loss))
+            if energy:
+                profiler.flush()
+                window_s = _window_s(profiler.path)
+                measure_steps(profiler, trainer, step, window_s, budget_s=energy_s, progress=progress)
         if energy:
-            profiler.flush()
-            measure(profiler, trainer, names[0], _window_s(profiler.path), budget_s=energy_s, progress=progress)
+            # The first trainer is closed: there may not be enough memory for both.
+            with isolated(profiler, trainer.plan, names[0], takes[0]) as other:
+                if other is not None:
+                    measure(profiler, other, names[0], window_s, budget_s=energy_s, progress=progress)
     return open_run(path)
 
 

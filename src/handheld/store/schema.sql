@@ -34,7 +34,7 @@ CREATE TABLE clock (         -- pairs that relate the device's clock to the host
 CREATE TABLE energy_window (  -- a window of repeated equal work, for the energy of ops
   id INTEGER PRIMARY KEY,
   method TEXT,               -- `slope`: normal steps in which these ops run `extra` more times;
-                             -- `alone`: only these ops
+                             -- `alone`: only these ops; `step`: steps of the plan that trains
   signature TEXT,            -- of the ops; empty: normal steps; `rest of PHASE`: all ops not named
   ops TEXT,                  -- JSON: their ids
   extra INTEGER, runs INTEGER,  -- additional runs per step of each op; number of steps (or rounds)
