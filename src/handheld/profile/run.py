@@ -24,7 +24,7 @@ from handheld.profile.profiler import Profiler
 from handheld.profile.sampling import Sensors, idle, sampled, sources
 from handheld.profile.windows import IDLE_S, WARMUP
 from handheld.run.batch import check_batch
-from handheld.run.trainer import Loss
+from handheld.run.trainer import Loss, Trainer
 from handheld.sensors.base import Where
 
 STEPS = 50
@@ -55,52 +55,69 @@ def profile(
     code: Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Run `steps` steps, measure them and return the opened run file.
+    """Run `steps` steps of a copy of the step's state, measure them and return the opened run file.
 
     - `batches`: one batch (a tuple of arrays) for every step, or an iterable, whose time is then measured too.
     - `seconds`: run at least `steps` steps, and go on until this time has passed since the first step ended.
     - `graph`: the graph to run, or several that each step runs in turn; then `batches` maps each name to its batches.
-    - `sensors`: True for all that are present, False for none, or sensor classes. They look at `where`.
+    - `sensors`: True for all, False for none, or sensor classes. They look at `where`.
     - `energy`: afterwards, also run windows that measure the energy of each op, for about `energy_s` seconds.
     - `estimate`: the watts of the device, for estimates of energy.
     - `code`: the folder whose git state is stored. `settings`: facts about the run that are stored with it.
-
-    The steps run on a copy of the step's state."""
+    """
     names = _checked(plan, graph, steps, energy)
     found = sources(sensors, where)
-    takes = [_feed(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
-    plan = dataclasses.replace(plan, step=plan.step.copy())
     if energy:
         found.need_power()
+    takes = [_feed(plan, name, batches if len(names) == 1 else _of(batches, name, names)) for name in names]
+    plan = dataclasses.replace(plan, step=plan.step.copy())
     facts = {"steps": steps, "graphs": names, **(settings or {})}
     with contextlib.ExitStack() as stack:
-        profiler = Profiler(path, wait=wait, warmup=warmup, active=active, estimate=estimate, code=code, settings=facts)
-        stack.enter_context(profiler)
+        profiler = stack.enter_context(
+            Profiler(path, wait=wait, warmup=warmup, active=active, estimate=estimate, code=code, settings=facts)
+        )
         stack.enter_context(sampled(profiler.writer, found, where))
         with plan.start() as trainer:
             profiler.attach(trainer)
             if found.here:
                 idle(profiler.writer, idle_s)
-            turns = list(zip(names, takes, strict=True))
 
             def step() -> Loss:
-                return [trainer.run(name, *take()) for name, take in turns][-1]
+                return [trainer.run(name, *take()) for name, take in zip(names, takes, strict=True)][-1]
 
             for done in until(steps, seconds):
                 loss = step()
                 if progress:
                     progress(done, max(steps, done), "step")
             profiler.writer.meta(loss=float(loss))
-            if energy:
-                profiler.flush()
-                window_s = _window_s(profiler.path)
-                measure_steps(profiler, trainer, step, window_s, budget_s=energy_s, progress=progress)
-        if energy:
-            # The first trainer is closed: there may not be enough memory for both.
-            with isolated(profiler, trainer.plan, names[0], takes[0]) as other:
-                if other is not None:
-                    measure(profiler, other, names[0], window_s, budget_s=energy_s, progress=progress)
+            window_s = _steps_energy(profiler, trainer, step, energy_s, progress) if energy else None
+        if window_s is not None:  # The first trainer is closed now: there may not be enough memory for both.
+            _ops_energy(profiler, trainer.plan, names[0], takes[0], window_s, energy_s, progress)
     return open_run(path)
+
+
+def _steps_energy(
+    profiler: Profiler, trainer: Trainer, step: Callable[[], object], budget_s: float | None, progress: Progress | None
+) -> float:
+    """Measure the energy of whole steps. Returns the length of a window in s."""
+    profiler.flush()
+    window_s = _window_s(profiler.path)
+    measure_steps(profiler, trainer, step, window_s, budget_s=budget_s, progress=progress)
+    return window_s
+
+
+def _ops_energy(
+    profiler: Profiler,
+    real: Plan,
+    graph: str,
+    take: Callable[[], Batch],
+    window_s: float,
+    budget_s: float | None,
+    progress: Progress | None,
+) -> None:
+    with isolated(profiler, real, graph, take) as trainer:
+        if trainer is not None:
+            measure(profiler, trainer, graph, window_s, budget_s=budget_s, progress=progress)
 
 
 def _checked(plan: Plan, graph: str | Sequence[str] | None, steps: int, energy: bool) -> list[str]:
