@@ -27,6 +27,12 @@ export function Breakdown({ graphs }) {
   return graphs.map((graph) => html`<${OneGraph} graph=${graph} many=${graphs.length > 1} />`);
 }
 
+/** Recording may cost time; then the parts are those of a longer step. */
+function slower({ ms: usual, parts_ms: recorded }) {
+  const ratio = usual ? recorded / usual : 1;
+  return Math.abs(ratio - 1) > 0.1 ? ` Recorded steps took ${fixed(ratio, 2)} times as long as the others (${ms(usual, 4)}).` : "";
+}
+
 function OneGraph({ graph, many }) {
   const name = many ? ` of ${graph.name}` : "";
   if (!graph.parts) return html`<${Missing}>The parts of a step${name} are not known: ${graph.no_parts}</${Missing}>`;
@@ -58,7 +64,7 @@ function OneGraph({ graph, many }) {
     return show(event.clientX, event.clientY, [parts[n][0], PARTS[parts[n][0]], ["time", ms(parts[n][1], 4)], ["share", percent(parts[n][1] / graph.parts_ms)]]);
   };
   return html`<${Figure} id=${`breakdown-${graph.name}`} title=${`Where a step${name} goes: ${ms(graph.parts_ms, 4)}`}
-      note=${`Mean of ${graph.parts_steps} recorded steps. The parts add up to the step.`}>
+      note=${`Mean of ${graph.parts_steps} recorded ${graph.parts_steps === 1 ? "step" : "steps"}. The parts add up to the step.${slower(graph)}`}>
     <${Canvas} draw=${draw} height=${parts.length * ROW} drawn=${[graph]} label="Parts of a step" onMouseMove=${over} onMouseLeave=${hide} />
   </${Figure}>`;
 }

@@ -47,7 +47,7 @@ export function Chart({ spec }) {
     axes: [
       axis({
         label: titled(spec.x),
-        ...(spec.x.categories ? { splits: () => spec.x.categories.map((_, n) => n), values: (_, at) => at.map((n) => spec.x.categories[n] ?? ""), grid: { show: false } } : {}),
+        ...(spec.x.categories ? { splits: (u) => readable(u, spec.x.categories), values: (_, at) => at.map((n) => spec.x.categories[n] ?? ""), grid: { show: false }, ticks: { show: false } } : {}),
       }),
       axis({ label: titled(spec.y), size: 62, values: (_, at) => at.map((v) => (v === null ? "" : number(v))) }),
     ],
@@ -55,6 +55,14 @@ export function Chart({ spec }) {
     hooks: { draw: [(u) => { drawBands(u, bands); drawLines(u, spec.lines || []); }], setCursor: [(u) => tip(u, spec)] },
   });
   return html`<${Plot} options=${options} data=${data} height=${spec.height || 260} label=${spec.title || titled(spec.y)} />`;
+}
+
+/** The positions of categories whose names fit beside each other. */
+function readable(u, categories) {
+  const longest = Math.max(...categories.map((name) => name.length), 1) * 6.6 + 10;
+  const room = (u.bbox.width / uPlot.pxRatio || 300) / Math.max(categories.length, 1);
+  const every = Math.max(1, Math.ceil(longest / room));
+  return categories.map((_, n) => n).filter((n) => n % every === 0);
 }
 
 function look(spec, one, n) {

@@ -10,12 +10,15 @@ export const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Ne
 
 /** Colours of axes in the current theme. `more` are options of uPlot's axis. */
 export function axis(more = {}) {
-  const { ticks, grid, ...rest } = more;
+  const { ticks, grid, size = 30, ...rest } = more;
   return {
     stroke: colour("soft"),
     font: `12px ${FONT}`,
     labelFont: `12px ${FONT}`,
-    labelSize: 20,
+    labelSize: 18,
+    labelGap: 2,
+    gap: 5,
+    size,
     ...rest,
     ticks: { stroke: colour("rule"), width: 1, size: 4, ...ticks },
     grid: { stroke: colour("rule"), width: 1, ...grid },

@@ -26,6 +26,11 @@ export function Facts({ pairs }) {
   </dl>`;
 }
 
+/** Links to the parts of the page: pairs of id and text. */
+export function Contents({ entries }) {
+  return html`<nav class="contents noprint" aria-label="Contents">${entries.map(([id, text]) => html`<a href=${`#${id}`}>${text}</a>`)}</nav>`;
+}
+
 /** A part of the page with a heading. */
 export function Section({ id, title, children }) {
   return html`<section id=${id}><h2>${title}</h2>${children}</section>`;

@@ -1,0 +1,62 @@
+"""The parts of a run's payload about energy: rails, and ops on each of them."""
+
+from __future__ import annotations
+
+from handheld.analyse.run import Run
+from handheld.report.pack import rounded
+
+
+def energy(run: Run) -> dict[str, object]:
+    """Joules per step and rail; joules per group of ops; and why, if there are none."""
+    rails = run.energy()
+    return {
+        "why": "" if rails else no_energy(run),
+        "rails": [
+            {
+                "rail": row.rail,
+                "covers": list(row.covers),
+                "part_of": row.part_of,
+                "joules_step": rounded(row.joules_step),
+                "watts": rounded(row.watts),
+                "idle_watts": rounded(row.idle_watts),
+                "seconds": rounded(row.seconds),
+                "ticks": row.ticks,
+                "estimate": row.estimate,
+            }
+            for row in rails
+        ],
+        "groups": [
+            {
+                "signature": row.signature,
+                "method": row.method,
+                "rail": row.rail,
+                "joules": rounded(row.joules),
+                "low": rounded(row.low_joules),
+                "high": rounded(row.high_joules),
+                "ops": list(row.ops),
+                "ticks": row.ticks,
+            }
+            for row in run.op_energy()
+        ],
+        "steps": [
+            {
+                "rail": row.rail,
+                "joules": rounded(row.joules),
+                "half_width": rounded(row.half_width),
+                "slope": rounded(row.slope),
+                "alone": rounded(row.alone),
+            }
+            for row in run.step_energy()
+        ],
+    }
+
+
+def no_energy(run: Run) -> str:
+    """Why no rail was measured."""
+    absent: dict[str, str] = run.meta.get("sensors_absent") or {}
+    if not run.channels and not absent:
+        return "No sensor was read in this run."
+    return (
+        "No power sensor was read in this run, so there are no joules. `handheld doctor` says per sensor why; "
+        "`handheld profile --estimate-energy --watts-busy W` makes an estimate at a power that you state."
+    )
