@@ -167,7 +167,18 @@ def test_show_and_export_of_a_folder(run, work):
 
 def test_show_of_a_killed_run_says_so(run, work):
     child = subprocess.Popen(
-        [sys.executable, "-m", "handheld", "profile", "m1", "--steps", "1000000", "--out", "killed.run"],
+        [
+            sys.executable,
+            "-m",
+            "handheld",
+            "profile",
+            "m1",
+            "--steps",
+            "1000000",
+            "--out",
+            "killed.run",
+            "--no-ceilings",
+        ],
         cwd=work,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from handheld.analyse.run import Run, open_run
 from handheld.sensors.base import Channel
 from handheld.store.commands import COPY, DOWNLOAD, LAUNCH, UPLOAD, to_bytes
 from handheld.store.commands import commands as to_commands
+from handheld.store.rows import OpRow
 from handheld.store.writer import RunWriter
 
 MS = 1_000_000
@@ -23,34 +24,36 @@ BYTES = {UPLOAD: 4096, DOWNLOAD: 4, COPY: 1024}
 Command = tuple[int, int, float]
 PLAIN: tuple[Command, ...] = ((UPLOAD, -1, 0.1), (LAUNCH, 0, 6.0), (LAUNCH, 1, 3.0), (DOWNLOAD, -1, 0.05))
 
+#: the columns of an op that a test does not set
+PLAIN_OP: dict[str, Any] = {
+    "graph": "train",
+    "op": "conv",
+    "source": "aten.conv",
+    "phase": "forward",
+    "path": "layer",
+    "variant": "default",
+    "launches": 1,
+    "flops": 1000,
+    "bytes": 2000,
+    "live": {"activation": 64},
+}
+OPS: tuple[dict[str, Any], ...] = ({}, {"op": "conv_input", "source": "aten.conv_input", "phase": "backward"})
+
 
 class MadeRun:
-    """A run of two ops, conv (forward) and conv_input (backward), on a device whose clock is `offset` ns ahead
-    of the host's. Steps run one after the other."""
+    """A run of two ops, conv (forward) and conv_input (backward), or of `ops`, on a device whose clock is `offset` ns
+    ahead of the host's. Steps run one after the other."""
 
-    def __init__(self, path: Path, offset: int = 5_000_000_000, **meta: Any) -> None:
+    def __init__(
+        self, path: Path, offset: int = 5_000_000_000, ops: Sequence[Mapping[str, Any]] = OPS, **meta: Any
+    ) -> None:
         self.writer, self.path, self.offset = RunWriter(path), path, offset
         self.now, self.count, self.windows, self.sources, self.energies = START, 0, 0, 0, 0
         self.writer.meta(
             **{"status": "complete", "device": "opencl", "caps": {"name": "made up"}, "settings": {}, **meta}
         )
-        for i, (op, phase) in enumerate((("conv", "forward"), ("conv_input", "backward"))):
-            self.writer.put(
-                "op",
-                i,
-                "train",
-                i,
-                op,
-                f"aten.{op}",
-                phase,
-                "layer",
-                f"sig{i}",
-                "default",
-                1,
-                1000,
-                2000,
-                json.dumps({"activation": 64}),
-            )
+        for i, values in enumerate(ops):
+            self.writer.add(OpRow(**{**PLAIN_OP, "id": i, "position": i, "signature": f"sig{i}", **values}))
         for at in (START, START + 3_600_000 * MS):
             self.writer.put("clock", at + offset, at, 500)
 

@@ -9,6 +9,10 @@ rails      power and energy over a window, per rail
 energy     energy of ops by two methods
 estimate   energy estimated from watts that the user states
 ops        time of ops: each, and by module, phase and kind
+roofline   what limits an op at the device's ceilings
+bound      what limits a step
+layers     time, bytes and joules per layer
+tuning     ops without a tuning record, and what tuning would gain
 use        how busy the device and the cores were
 overhead   cost of the measurement itself
 summary    the run in a few numbers

@@ -11,16 +11,19 @@ from functools import cached_property
 from pathlib import Path
 
 from handheld.analyse import commands, stats, timeline
+from handheld.analyse.bound import Bound, bound
 from handheld.analyse.busy import Others, others
 from handheld.analyse.energy import OpEnergy, RailEnergy, StepEnergy, op_energy, rail_energy, step_energy
 from handheld.analyse.estimate import op_estimate, step_estimate
 from handheld.analyse.finding import Finding
 from handheld.analyse.findings import find
+from handheld.analyse.layers import Layer, layers
 from handheld.analyse.memory import LiveMemory, MemorySummary, memory_summary, memory_table
 from handheld.analyse.ops import KindTime, ModuleTime, OpTime, PhaseTime, by_kind, by_module, by_phase, op_table
 from handheld.analyse.overhead import overhead
 from handheld.analyse.rails import ChannelSamples, Series, channel_samples, series
 from handheld.analyse.summary import GraphSummary, Summary
+from handheld.analyse.tuning import Untuned, untuned
 from handheld.analyse.use import Utilisation, utilisation
 from handheld.store.reader import RunFile
 from handheld.store.rows import GapRow, NoteRow, OpRow, SourceRow, StepRow
@@ -100,6 +103,20 @@ class Run:
         analyse/timeline.py defines them. None if no step was recorded completely."""
         periods = [p for p in self.periods if p.graph == (graph or self.graph)]
         return timeline.step_parts(periods, {row.id: row.phase for row in self.op_rows})
+
+    def bound(self, graph: str | None = None) -> Bound:
+        """What limits a step (compute, memory, launches, host, data, transfers), the share of the step for each limit,
+        and the share of the ceiling that is reached. analyse/bound.py defines the limits."""
+        return bound(self, graph)
+
+    def layers(self, graph: str | None = None, most: int = 10) -> list[Layer]:
+        """Time, bytes and work per layer, the longest first. Layers that take long are opened, up to about `most` rows;
+        every timed op belongs to one row."""
+        return layers(self, graph, most)
+
+    def untuned(self, graph: str | None = None) -> Untuned | None:
+        """The ops that have variants and no tuning record, and what tuning would probably gain. None if not known."""
+        return untuned(self, graph)
 
     def transfers(self) -> list[commands.Transfer]:
         """One row per kind and size of transfer: its time, its latency and bandwidth, and the origin of these two."""

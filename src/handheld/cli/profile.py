@@ -19,6 +19,8 @@ from handheld.cli.prepare import capture_example, check_frozen
 from handheld.cli.run_tables import present
 from handheld.cli.stages import stages
 from handheld.errors import HandheldError
+from handheld.measure import ceilings
+from handheld.plan.plan import Plan
 from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.run import STEPS, Progress
 from handheld.profile.run import profile as measure
@@ -66,6 +68,15 @@ WattsBusy = Annotated[
 WattsIdle = Annotated[
     float, typer.Option("--watts-idle", metavar="W", help=("For the estimate: power of the idle device."))
 ]
+NoCeilings = Annotated[
+    bool,
+    typer.Option(
+        "--no-ceilings",
+        help=(
+            "Do not measure the device's ceilings if they are missing. What limits the step is then known less well."
+        ),
+    ),
+]
 LiveOption = Annotated[bool, typer.Option("--live", help=("Show tables in the terminal during the run."))]
 
 
@@ -85,6 +96,7 @@ def profile(
     estimate_energy: EstimateEnergy = False,
     watts_busy: WattsBusy = None,
     watts_idle: WattsIdle = 0.0,
+    no_ceilings: NoCeilings = False,
     live: LiveOption = False,
     seed: Seed = 0,
     json: Json = False,
@@ -93,8 +105,8 @@ def profile(
     """Measure the time, memory and energy of a training step, op by op.
 
     The step runs many times. The run file is written continuously, so a stopped or killed run still
-    opens (handheld show FILE.run, or handheld.open_run in Python). Available sensors are sampled
-    during the run; for each missing sensor, the file holds the reason.
+    opens (handheld show FILE.run). Available sensors are sampled; for each missing sensor, the file
+    holds the reason. If the peak rates of the device are not known, they are measured and stored.
 
     \b
     Examples:
@@ -112,9 +124,9 @@ def profile(
         step, runs = _captured(spec, batch_size, seed, data, given)
         inputs = _inputs(step, runs, graph, seed)
         plan = step.plan(on, graphs=(names := list(inputs)), precision=precision)
+    _need_ceilings(plan, no_ceilings, json)
     used = "random" if runs.get(names[0]) is None else data or "example"
-    path = out or _free(spec.name)
-    with _kept(path), _shown(path, live and not json, json) as progress:
+    with _kept(path := out or _free(spec.name)), _shown(path, live and not json, json) as progress:
         run = measure(
             plan,
             inputs[names[0]] if len(names) == 1 else inputs,
@@ -130,6 +142,22 @@ def profile(
         )
     with run:
         present(run, json)
+
+
+def _need_ceilings(plan: Plan, skip: bool, json: bool) -> None:
+    """Measure the ceilings of the plan's device if they are not stored. A failure is reported, and the run goes on."""
+    if skip or plan.device.partition(":")[0] != "opencl" or ceilings.stored(plan.caps):
+        return
+    if not json:
+        output.warn(
+            f"the ceilings of {plan.device} are measured and stored, once; this takes some seconds. "
+            "--no-ceilings skips it"
+        )
+    with stages(json) as stage:
+        try:
+            ceilings.measure(plan.device, lambda what, part: stage(f"ceilings: {what}, {part:.0%}"))
+        except Exception as error:  # Drivers raise their own types of errors; the reason is shown.
+            output.warn(f"the ceilings could not be measured: {type(error).__name__}: {error}")
 
 
 def _captured(

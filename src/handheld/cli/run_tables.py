@@ -16,31 +16,38 @@ from handheld.analyse.memory import MemorySummary
 from handheld.analyse.overhead import Overhead
 from handheld.analyse.run import FEW, Run
 from handheld.analyse.summary import GraphSummary
-from handheld.cli import output
+from handheld.cli import output, run_answers
 from handheld.cli.tables import Column, table
 from handheld.measure.ceilings import disturbed
 
 SHOWN = 12  # Rows per table.
+LAYERS_SHOWN = 8
+FULL = 1_000_000  # rows per table with --full
 LEAST_SHARE = 0.0005  # Parts below this share of a step are not shown.
 
 
-def present(run: Run, json: bool = False) -> None:
-    """Print everything: what `handheld profile` shows at its end and `handheld show` always."""
+def present(run: Run, json: bool = False, full: bool = False) -> None:
+    """Print what limits the step, and then the tables; with `full`, all rows and the table of memory."""
     if json:
         output.print_json(
             {
                 **run.summary().to_json(),
-                "ops": [row.to_json() for row in run.ops()[:SHOWN]],
+                "bound": run.bound().to_json(),
+                "ops": [row.to_json() for row in (run.ops() if full else run.ops()[:SHOWN])],
+                "layers": [row.to_json() for row in run.layers(most=FULL if full else LAYERS_SHOWN)],
+                "untuned": (known := run.untuned()) and known.to_json(),
                 "findings": [row.to_json() for row in run.findings()],
                 "op_energy": [row.to_json() for row in run.op_energy()],
                 "notes": [row.to_json() for row in run.notes()],
             }
         )
         return
+    output.out.print(run_answers.answer(run))
+    output.out.print()
     others = run.others()
     output.caution(others.warning if others else "")
     output.out.print(head(run))
-    for made in _tables(run):
+    for made in _tables(run, full):
         output.out.print()
         output.out.print(made)
     findings = run.findings()
@@ -54,12 +61,16 @@ def present(run: Run, json: bool = False) -> None:
     output.out.print(Text.assemble(("run file ", "dim"), str(run.path)), soft_wrap=True)
 
 
-def _tables(run: Run) -> Iterable[RenderableType]:
-    for graph in run.graphs if run.periods else ():
-        if run.parts(graph):
-            yield parts(run, graph)
+def _tables(run: Run, full: bool) -> Iterable[RenderableType]:
+    graphs = [graph for graph in run.graphs if run.parts(graph)] if run.periods else []
+    for graph in graphs:
+        yield parts(run, graph)
+    for graph in graphs:
+        yield run_answers.layers(run, graph, FULL if full else LAYERS_SHOWN)
     if run.periods:
-        yield ops(run, SHOWN)
+        yield ops(run, FULL if full else SHOWN)
+    if full and run_answers.categories(run):
+        yield run_answers.memory(run)
     rows = run.op_energy()
     for rail in dict.fromkeys(row.rail for row in rows):
         yield joules(run, [row for row in rows if row.rail == rail], rail)
@@ -102,7 +113,10 @@ def head(run: Run) -> Table:
         rows.append(("", f"the ceilings are {low}"))
     if summary.launches:
         rows.append(("launches", _launches(summary.launches)))
-    rows += _memory(summary.memory)
+    tuning = run_answers.tuning(run)
+    if tuning:
+        rows.append(("tuning", tuning))
+    rows += _memory(summary.memory, run_answers.categories(run))
     few = min((row.recorded or 0 for row in run.ops() if row.ms is not None), default=FEW)
     if few < FEW:
         rows.append(
@@ -160,11 +174,13 @@ def _launches(launch: LaunchCost) -> str:
     )
 
 
-def _memory(memory: MemorySummary) -> list[tuple[str, str | Text]]:
+def _memory(memory: MemorySummary, categories: list[tuple[str, int]]) -> list[tuple[str, str | Text]]:
     rows: list[tuple[str, str | Text]] = []
     if memory.peak_bytes:
+        parts = ", ".join(f"{name} {output.size(size)}" for name, size in categories)
+        rows.append(("memory", f"{output.size(memory.peak_bytes)} alive at the peak: {parts}"))
         biggest = ", ".join(f"{owner.name} {output.size(owner.bytes)}" for owner in memory.owners[:3])
-        rows.append(("memory", f"{output.size(memory.peak_bytes)} alive at the peak: {biggest}"))
+        rows.append(("", f"largest: {biggest}"))
     grown = memory.process_growth_bytes
     allocated = memory.allocated_bytes
     text = f"{output.size(allocated)} allocated" if allocated is not None else ""

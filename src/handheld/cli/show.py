@@ -17,16 +17,20 @@ def show(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help=("A run file, which may still be in progress, or a step file."))
     ],
+    full: Annotated[
+        bool, typer.Option("--full", help=("All rows of the tables, and memory by category with the largest tensors."))
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Print the tables of a run file, or what a step file says about itself.
+    """Print what limits a run and its tables, or what a step file says about itself.
 
-    The tables are those that `handheld profile` prints at its end. A step file tells its inputs, the
+    The output is that of `handheld profile` at its end. A step file tells its inputs, the
     classes and form of its data, and the versions that made it.
 
     \b
     Examples:
     handheld show lenet5-1.run
+    handheld show lenet5-1.run --full
     handheld show lenet5-1.run --json
     handheld show model.step
     """
@@ -34,4 +38,4 @@ def show(
         print_facts(file, json)
         return
     with open_run(file) as run:
-        present(run, json)
+        present(run, json, full)

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from handheld.measure.ceilings import stored
+from handheld.measure.ceilings import Ceilings, stored
 from handheld.plan.plan import Plan
 from handheld.sensors.cpu import core_kinds
 
@@ -37,16 +37,25 @@ def facts(plan: Plan, code: Path) -> dict[str, Any]:
         "machine": machine(),
         "versions": versions(),
         "code": code_state(code),
-        "ceilings": known
-        and {
-            "flops": known.fp32.median,
-            "bytes_s": known.bandwidth,
-            "to_device_bytes_s": known.to_device.median,
-            "to_device_latency_s": known.to_device_latency_s.median,
-            "to_host_bytes_s": known.to_host.median,
-            "to_host_latency_s": known.to_host_latency_s.median,
-            "others": known.others,
-        },
+        "ceilings": known and rates(known),
+    }
+
+
+def rates(known: Ceilings) -> dict[str, Any]:
+    """The ceilings as a run file stores them: FLOP/s, B/s and seconds."""
+    return {
+        "flops": known.fp32.median,
+        "bytes_s": known.bandwidth,
+        "memory": [[level.working_set_bytes, level.copy.median] for level in known.memory],
+        "to_device_bytes_s": known.to_device.median,
+        "to_device_latency_s": known.to_device_latency_s.median,
+        "to_host_bytes_s": known.to_host.median,
+        "to_host_latency_s": known.to_host_latency_s.median,
+        "launch_enqueue_s": known.launch_enqueue_s.median,
+        "launch_device_s": known.launch_device_s.median,
+        "launch_round_trip_s": known.launch_round_trip_s.median,
+        "date": known.date,
+        "others": known.others,
     }
 
 

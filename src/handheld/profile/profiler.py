@@ -23,6 +23,7 @@ from handheld.plan.signature import signature
 from handheld.plan.work import flops, nbytes
 from handheld.profile.facts import facts, this_process
 from handheld.profile.memory import live
+from handheld.profile.tuning import tuning_facts
 from handheld.profile.windows import WARMUP, WINDOW, Windows
 from handheld.run.trainer import Trainer
 from handheld.store.commands import LAUNCH, to_bytes
@@ -89,6 +90,7 @@ class Profiler:
             raise HandheldError("a run file holds one trainer. Try: another Profiler with another file")
         self.writer.meta(
             **facts(trainer.plan, self._code),
+            tuning=tuning_facts(trainer.plan),
             started_ns=time.monotonic_ns(),
             allocated_bytes=trainer.session.allocated_bytes,
         )
