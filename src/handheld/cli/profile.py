@@ -115,9 +115,7 @@ def profile(
     handheld profile resnet18 --size paper --energy --out resnet18.run
     handheld profile mobilenet_v2 --precision half
     """
-    estimate = _estimate(estimate_energy, watts_busy, watts_idle)
-    if energy:
-        sources().need_power()  # A missing power sensor is reported before the capture.
+    estimate = _checked_energy(energy, estimate_energy, watts_busy, watts_idle)
     with stages(json):
         spec = open_model(what, size)
         batch_size = batch or spec.default_batch
@@ -126,6 +124,7 @@ def profile(
         plan = step.plan(on, graphs=(names := list(inputs)), precision=precision)
     _need_ceilings(plan, no_ceilings, json)
     used = "random" if runs.get(names[0]) is None else data or "example"
+    named = {"model": what, "size": size, "folder": str(Path.cwd())}  # what a command needs to make the step again
     with _kept(path := out or _free(spec.name)), _shown(path, live and not json, json) as progress:
         run = measure(
             plan,
@@ -138,7 +137,7 @@ def profile(
             estimate=estimate,
             progress=progress,
             code=spec.folder,
-            settings={"what": spec.name, "batch": batch_size, "seed": seed, "data": used},
+            settings={"what": spec.name, "batch": batch_size, "seed": seed, "data": used, **named},
         )
     with run:
         present(run, json)
@@ -199,15 +198,20 @@ def _kept(path: Path) -> Iterator[None]:
         raise KeyboardInterrupt(f"interrupted; {path} holds {done}. Try: handheld show {path}") from None
 
 
-def _estimate(wanted: bool, busy: float | None, idle: float) -> Estimate | None:
+def _checked_energy(energy: bool, wanted: bool, busy: float | None, idle: float) -> Estimate | None:
+    """The estimate, if one is wanted. Raises an error before the capture if energy cannot be measured or estimated."""
     if not wanted:
         if busy is not None or idle:
             raise HandheldError("--watts-busy and --watts-idle need --estimate-energy")
+        if energy:
+            sources().need_power()
         return None
     if busy is None:
         raise HandheldError(
             "an estimate needs the power of the device. Try: --watts-busy W, and --watts-idle W if you know it"
         )
+    if energy:
+        sources().need_power()
     return Estimate(busy, idle)
 
 
