@@ -17,6 +17,10 @@ CEILINGS: dict[str, Any] = {
     "bytes_s": 1e10,
     "memory": [[1 << 14, 1e11], [1 << 26, 1e10]],
     "launch_device_s": 1e-5,
+    "to_device_bytes_s": 1e10,
+    "to_device_latency_s": 1e-5,
+    "to_host_bytes_s": 1e10,
+    "to_host_latency_s": 1e-5,
 }
 #: At the ceilings: 3 ms of arithmetic, 2 ms of memory (beyond the cache), hardly anything.
 OPS = (

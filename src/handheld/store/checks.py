@@ -141,6 +141,7 @@ _SOURCE = fields(period_s=number, readings=count, missed=count, mean_s=number, c
 _MEMORY = fields(
     peak_op=optional(whole), peak_bytes=optional(count), owners=optional(each(tuple_of(text, text, count)))
 )
+_GAIN = fields(**{"shapes": count, "mean": finite, "low": finite, "high": finite, "from": text})
 _ENTRIES: dict[str, Check] = {
     "status": text,
     "device": text,
@@ -176,8 +177,11 @@ _ENTRIES: dict[str, Check] = {
         to_device_latency_s=not_negative,
         to_host_bytes_s=positive,
         to_host_latency_s=not_negative,
+        memory=optional(each(tuple_of(positive, positive))),
+        launch_device_s=optional(positive),
         others=optional(finite),
     ),
+    "tuning": fields(variants=count, without=each(count), gains=mapping(_GAIN)),
 }
 
 
