@@ -14,6 +14,7 @@
     ├── NonFiniteLoss           the loss became NaN or infinite: the step and, if requested, the first op
     ├── NonFiniteGradient       half precision: gradients overflow even at the smallest loss scale
     ├── RunFileError            a run file that cannot be written, read or understood
+    ├── TraceError              a trace of another profiler that cannot be read
     ├── StudyError              a study that cannot run here, or a file that is not a result of it
     ├── ResultsError            a results folder that is in use, damaged or of another version
     ├── DataError               a data set that cannot be read
@@ -100,6 +101,10 @@ class NonFiniteGradient(HandheldError):
 
 class RunFileError(HandheldError):
     """A run file that cannot be written, read or understood."""
+
+
+class TraceError(HandheldError):
+    """A trace of another profiler that is not one, is cut short, too large, or lacks what a run needs."""
 
 
 class StudyError(HandheldError):

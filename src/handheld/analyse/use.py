@@ -74,16 +74,17 @@ def _device(run: Run) -> Utilisation:
     busy = sum(p.parts.ops + p.parts.copy for p in run.periods)
     rows = {row.id: row for row in run.op_rows}
     ran = [rows[op] for p in run.periods for op in p.ops]
-    gbytes_s = sum(row.bytes for row in ran) / (length * 1e-9) * 1e-9
-    gflops = sum(row.flops for row in ran) / (length * 1e-9) * 1e-9
+    # A run whose ops all have no work is one that does not know it, such as an imported trace.
+    gbytes_s = sum(row.bytes for row in ran) / length or None
+    gflops = sum(row.flops for row in ran) / length or None
     ceilings = run.meta.get("ceilings")
     return Utilisation(
         device_busy=busy / length,
         device_idle=1 - busy / length,
         gbytes_s=gbytes_s,
         gflops=gflops,
-        bandwidth_share=gbytes_s * 1e9 / ceilings["bytes_s"] if ceilings else None,
-        flops_share=gflops * 1e9 / ceilings["flops"] if ceilings else None,
+        bandwidth_share=gbytes_s * 1e9 / ceilings["bytes_s"] if ceilings and gbytes_s else None,
+        flops_share=gflops * 1e9 / ceilings["flops"] if ceilings and gflops else None,
     )
 
 

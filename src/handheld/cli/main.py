@@ -22,6 +22,7 @@ from handheld.cli import (
     bench,
     doctor,
     export,
+    import_trace,
     output,
     package,
     plan,
@@ -141,6 +142,7 @@ app.command("profile")(profile.profile)
 app.command("show")(show.show)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("import")(import_trace.import_)
 app.command("plan")(plan.plan)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)

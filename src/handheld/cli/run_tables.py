@@ -103,9 +103,10 @@ def head(run: Run) -> Table:
         rows.append(
             (
                 "use",
-                f"device busy {use.device_busy:.0%}, {use.gflops:.1f} GFLOP/s"
-                f"{_share(use.flops_share)}, at least {use.gbytes_s:.1f} GB/s"
-                f"{_share(use.bandwidth_share)}{_cores(use.cores)}",
+                f"device busy {use.device_busy:.0%}"
+                + (f", {use.gflops:.1f} GFLOP/s{_share(use.flops_share)}" if use.gflops else "")
+                + (f", at least {use.gbytes_s:.1f} GB/s{_share(use.bandwidth_share)}" if use.gbytes_s else "")
+                + _cores(use.cores),
             )
         )
     low = disturbed((run.meta.get("ceilings") or {}).get("others"))
