@@ -93,6 +93,7 @@ def test_the_output(run):
         "backward",
         "matmul",
         "run file mine_make-1.run",
+        "page     mine_make-1.html",
     ):
         assert words in result.stdout, words
     assert result.stdout.startswith("Bound by "), "the answer comes first"
@@ -155,7 +156,7 @@ def test_the_tables_are_apart_and_add_up(run):
 def test_a_run_file_is_shown_again(run):
     first = run("mine.py:make", "--steps", "30", "--out", "one.run")
     again = CliRunner().invoke(app, ["show", "one.run"], prog_name="handheld")
-    assert again.exit_code == 0 and again.stdout == first.stdout
+    assert again.exit_code == 0 and again.stdout + "page     one.html\n" == first.stdout
     found = CliRunner().invoke(app, ["show", "one.run", "--json"], prog_name="handheld")
     assert json.loads(found.stdout)["steps"] == 30
     missing = CliRunner().invoke(app, ["show", "other.run"], prog_name="handheld")
@@ -385,6 +386,6 @@ def test_live_in_a_terminal(run, tmp_path):
     assert process.wait(60) == 0, shown[-2000:]
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert "of 20000 steps" in text, text[:2000]
-    assert "run file mine_make-1.run" in text
+    assert "run file mine_make-1.run" in text and "page     mine_make-1.html" in text
     assert max(map(len, re.split(r"[\r\n]+", text))) <= 80
-    assert shown.rstrip().endswith(b".run") and text.count("where a recorded step goes") == 1
+    assert shown.rstrip().endswith(b".html") and text.count("where a recorded step goes") == 1

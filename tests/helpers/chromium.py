@@ -44,6 +44,7 @@ class Watched:
 
     def __init__(self, page: Any) -> None:
         self.page, self.problems = page, []
+        page.set_default_timeout(5_000)
         page.on("console", lambda said: said.type in ("error", "warning") and self.problems.append(said.text))
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", self._asked)

@@ -16,6 +16,7 @@ from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
 from handheld.cli.live import watching
 from handheld.cli.options import Data, Json, On, Precision, Seed, Size, Spec
 from handheld.cli.prepare import capture_example, check_frozen
+from handheld.cli.report import write_beside
 from handheld.cli.run_tables import present
 from handheld.cli.stages import stages
 from handheld.errors import HandheldError
@@ -77,6 +78,7 @@ NoCeilings = Annotated[
         ),
     ),
 ]
+NoReport = Annotated[bool, typer.Option("--no-report", help=("Do not write the page (FILE.html) beside the run file."))]
 LiveOption = Annotated[bool, typer.Option("--live", help=("Show tables in the terminal during the run."))]
 
 
@@ -98,6 +100,7 @@ def profile(
     watts_idle: WattsIdle = 0.0,
     no_ceilings: NoCeilings = False,
     live: LiveOption = False,
+    no_report: NoReport = False,
     seed: Seed = 0,
     json: Json = False,
     given: DataOptions = PLAIN,
@@ -105,8 +108,8 @@ def profile(
     """Measure the time, memory and energy of a training step, op by op.
 
     The step runs many times. The run file is written continuously, so a stopped or killed run still
-    opens (handheld show FILE.run). Available sensors are sampled; for each missing sensor, the file
-    holds the reason. If the peak rates of the device are not known, they are measured and stored.
+    opens (handheld show FILE.run). Available sensors are sampled; the file says why others are missing.
+    Unknown peak rates of the device are measured and stored. A page with figures is written beside it.
 
     \b
     Examples:
@@ -124,7 +127,6 @@ def profile(
         plan = step.plan(on, graphs=(names := list(inputs)), precision=precision)
     _need_ceilings(plan, no_ceilings, json)
     used = "random" if runs.get(names[0]) is None else data or "example"
-    named = {"model": what, "size": size, "folder": str(Path.cwd())}  # what a command needs to make the step again
     with _kept(path := out or _free(spec.name)), _shown(path, live and not json, json) as progress:
         run = measure(
             plan,
@@ -137,10 +139,15 @@ def profile(
             estimate=estimate,
             progress=progress,
             code=spec.folder,
-            settings={"what": spec.name, "batch": batch_size, "seed": seed, "data": used, **named},
+            settings={"what": spec.name, "batch": batch_size, "seed": seed, "data": used, **_named(what, size)},
         )
     with run:
-        present(run, json)
+        present(run, json, page=None if no_report else write_beside(run))
+
+
+def _named(what: str, size: str | None) -> dict[str, str | None]:
+    """What a command needs to make the step again."""
+    return {"model": what, "size": size, "folder": str(Path.cwd())}
 
 
 def _need_ceilings(plan: Plan, skip: bool, json: bool) -> None:

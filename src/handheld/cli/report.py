@@ -12,7 +12,7 @@ from handheld.cli import output
 from handheld.cli.options import Json
 from handheld.cli.prepare import check_writable
 from handheld.errors import HandheldError
-from handheld.report.document import write_document
+from handheld.report.document import is_document, write_document
 from handheld.report.run_payload import run_payload
 
 
@@ -34,17 +34,27 @@ def report(
     handheld report lenet5-1.run --out lenet5.html
     """
     path = out or file.with_suffix(".html")
-    if path == file:
-        raise HandheldError(f"--out {path} would replace the run file itself. Try: another name")
+    if path.absolute() == file.absolute():
+        raise HandheldError(f"{path} would replace the run file itself. Try: --out with another name")
     with open_run(file) as run:
         check_writable(path)
-        write_report(run, path)
+        if out is None and path.exists() and not is_document(path):
+            raise HandheldError(f"{path} exists and is no page of Handheld. Try: --out with another name")
+        write_document(run_payload(run), path)
     if json:
         output.print_json({"files": [str(path)], "bytes": path.stat().st_size})
     else:
         output.out.print(output.grid([("wrote", output.path(path)), ("size", output.size(path.stat().st_size))]))
 
 
-def write_report(run: Run, path: Path) -> None:
-    """Write the page of a run."""
-    write_document(run_payload(run), path)
+def write_beside(run: Run) -> Path | None:
+    """Write the page of a run beside its file. If that fails, a note says why, because the run is safe in its file."""
+    path = run.path.with_suffix(".html")
+    try:
+        if path.exists() and not is_document(path):
+            raise HandheldError("it exists and is no page of Handheld")
+        write_document(run_payload(run), path)
+    except (HandheldError, OSError) as error:
+        output.warn(f"{path} was not written: {error}. Try: handheld report {run.path} --out another.html")
+        return None
+    return path

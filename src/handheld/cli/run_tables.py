@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import psutil
 from rich.console import RenderableType
@@ -26,8 +27,9 @@ FULL = 1_000_000  # rows per table with --full
 LEAST_SHARE = 0.0005  # Parts below this share of a step are not shown.
 
 
-def present(run: Run, json: bool = False, full: bool = False) -> None:
-    """Print what limits the step, and then the tables; with `full`, all rows and the table of memory."""
+def present(run: Run, json: bool = False, full: bool = False, page: Path | None = None) -> None:
+    """Print what limits the step, and then the tables; with `full`, all rows and the table of memory. `page` is the
+    page that was written, if any."""
     if json:
         output.print_json(
             {
@@ -39,6 +41,7 @@ def present(run: Run, json: bool = False, full: bool = False) -> None:
                 "findings": [row.to_json() for row in run.findings()],
                 "op_energy": [row.to_json() for row in run.op_energy()],
                 "notes": [row.to_json() for row in run.notes()],
+                **({"report": str(page)} if page else {}),
             }
         )
         return
@@ -59,6 +62,8 @@ def present(run: Run, json: bool = False, full: bool = False) -> None:
     for note in run.notes():
         output.warn(note.text)
     output.out.print(Text.assemble(("run file ", "dim"), str(run.path)), soft_wrap=True)
+    if page:
+        output.out.print(Text.assemble(("page     ", "dim"), str(page)), soft_wrap=True)
 
 
 def _tables(run: Run, full: bool) -> Iterable[RenderableType]:

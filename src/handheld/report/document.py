@@ -29,6 +29,7 @@ Payload = Mapping[str, object]
 
 #: Characters that HTML does not allow.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MARK = '<meta name="generator" content="Handheld">'
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
 
 
@@ -45,7 +46,7 @@ def document(payload: Payload, *, connect: bool = False) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
+        f'{_MARK}\n<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
         f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         '<div id="page"><noscript>This page needs JavaScript to draw its figures.</noscript></div>\n'
         f'<script type="application/json" id="data">{embedded(payload)}</script>\n'
@@ -61,6 +62,12 @@ def write_document(payload: Payload, path: Path, *, connect: bool = False) -> No
         file.write(text)
 
     replace_file(path, fill)
+
+
+def is_document(path: Path) -> bool:
+    """Whether the file is a page of Handheld, which may be replaced."""
+    with path.open("rb") as file:
+        return _MARK.encode() in file.read(4096)
 
 
 def embedded(data: object) -> str:

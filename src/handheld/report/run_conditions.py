@@ -27,7 +27,8 @@ def _groups(run: Run) -> list[tuple[str, Pairs]]:
     meta = run.meta
     return [
         ("Run", _run(run)),
-        ("Settings", _pairs(meta.get("settings"))),
+        # A page is passed on, so it does not name the user's folder.
+        ("Settings", _pairs({k: v for k, v in (meta.get("settings") or {}).items() if k != "folder"})),
         ("Plan", _pairs(meta.get("plan_options"))),
         ("Device", _pairs(meta.get("caps"))),
         ("Machine", _machine(meta.get("machine"))),

@@ -25,7 +25,7 @@ function rangesOf(points, { flops, bytes_s: rate }) {
   const ys = points.map((p) => p.y);
   const ridge = flops && rate ? [flops / rate] : [];
   const wide = (values, low, high) => [Math.min(...values) / low, Math.max(...values) * high];
-  return { x: wide([...xs, ...ridge], 1.6, 2.2), y: wide([...ys, ...(flops ? [flops] : [])], 2, 2) };
+  return { x: wide([...xs, ...ridge], 1.6, 2.2), y: wide([...ys, ...(flops ? [flops] : [])], 2, 4) };
 }
 
 export function Roofline({ ops, ceilings, why }) {
@@ -34,7 +34,7 @@ export function Roofline({ ops, ceilings, why }) {
   if (!points.length) return html`<${Missing}>There is no roofline: ${why || "no op has both a time and arithmetic"}.</${Missing}>`;
   const ranges = rangesOf(points, ceilings);
   const most = Math.max(...points.map((p) => p.op.ms));
-  const size = (p) => 3 + 15 * Math.sqrt(p.op.ms / most);
+  const size = (p) => 2.5 + 11.5 * Math.sqrt(p.op.ms / most);
   const options = () => ({
     padding: [20, 14, 0, 0],
     cursor: { points: { show: false }, drag: { x: false, y: false } },
@@ -131,6 +131,11 @@ function drawNames(u, points, size, ratio) {
     const box = [right ? x - off - wide : x + off, y - 8 * ratio, wide, 16 * ratio];
     if (taken.some((o) => box[0] < o[0] + o[2] && o[0] < box[0] + box[2] && box[1] < o[1] + o[3] && o[1] < box[1] + box[3])) continue;
     taken.push(box);
+    ctx.globalAlpha = 0.75; // The circles behind a name stay visible.
+    ctx.fillStyle = colour("paper");
+    ctx.fillRect(box[0] - 2, box[1], box[2] + 4, box[3]);
+    ctx.globalAlpha = 1;
+    ctx.fillStyle = colour("ink");
     ctx.textAlign = right ? "right" : "left";
     ctx.fillText(text, x + (right ? -off : off), y);
   }

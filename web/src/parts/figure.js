@@ -106,7 +106,13 @@ function savePng(id, title, legend, painters) {
   const context = canvas.getContext("2d");
   context.scale(SCALE, SCALE);
   paintAll(context, title, legend, painters, width, height);
-  canvas.toBlob((blob) => download(blob, fileName(id, "png")), "image/png");
+  download(pngOf(canvas), fileName(id, "png"));
+}
+
+/** Encodes at once. `toBlob` waits for an idle moment of the browser, which sometimes did not come, so nothing was saved. */
+function pngOf(canvas) {
+  const text = atob(canvas.toDataURL("image/png").split(",")[1]);
+  return new Blob([Uint8Array.from(text, (c) => c.charCodeAt(0))], { type: "image/png" });
 }
 
 function saveSvg(id, title, legend, painters) {
