@@ -23,6 +23,7 @@ from handheld.profile.watching import watch
 from handheld.step import Step
 
 if TYPE_CHECKING:
+    from handheld.analyse.compare import Comparison
     from handheld.analyse.run import Run
     from handheld.frontend.capture import Capture
     from handheld.measure.ceilings import Ceilings
@@ -39,6 +40,7 @@ __all__ = [
     "Step",
     "capture",
     "ceilings",
+    "compare",
     "load",
     "open_run",
     "tune",
@@ -83,6 +85,14 @@ def open_run(path: str | Path) -> Run:
     from handheld.analyse.run import open_run as run
 
     return run(path)
+
+
+def compare(*runs: Run | str | Path) -> Comparison:
+    """Compare two run files or more, op by op. Each is compared with the first on its device, or with the first of
+    all. docs/compare.md says what counts as a difference."""
+    from handheld.analyse.compare import compare_files as run
+
+    return run(runs)
 
 
 def __dir__() -> list[str]:

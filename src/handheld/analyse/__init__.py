@@ -16,6 +16,8 @@ tuning     ops without a tuning record, and what tuning would gain
 use        how busy the device and the cores were
 overhead   cost of the measurement itself
 summary    the run in a few numbers
+compare    two runs beside each other; align matches their ops, judge knows noise, window_times has the values,
+           quantities has memory and energy, conditions what else differs
 finding    a finding: a named cause, with the steps and ops it affects
 findings   all findings, and the rules about steps
 machine    the rules about the machine: load, clocks, heat

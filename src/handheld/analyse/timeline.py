@@ -172,7 +172,7 @@ def op_times(steps: list[Timed]) -> dict[int, np.ndarray]:
     for before, step in itertools.pairwise(steps):
         if before.window != step.window:
             continue
-        for op, ns in _by_op(step).items():
+        for op, ns in by_op(step).items():
             times.setdefault(op, []).append(ns)
     return {op: np.array(values) for op, values in times.items()}
 
@@ -188,7 +188,8 @@ def op_means(periods: Sequence[Period]) -> dict[int, float]:
     return {op: ns / counts[graph] for (graph, op), ns in sums.items()}
 
 
-def _by_op(step: Timed) -> dict[int, int]:
+def by_op(step: Timed) -> dict[int, int]:
+    """The time of each op of a step in ns."""
     launches = step.commands["kind"] == LAUNCH
     ops = step.commands["op"][launches]
     spent = (step.commands["ended"] - step.commands["started"])[launches]
@@ -219,7 +220,7 @@ def gaps_after(step: Timed, after: Timed) -> tuple[np.ndarray, np.ndarray]:
 def _period(step: Timed, after: Timed) -> Period:
     commands = step.commands
     begin, end = int(commands["started"][0]), int(after.commands["started"][0])
-    ops = _by_op(step)
+    ops = by_op(step)
     busy = sum(ops.values())
     took = commands["ended"] - commands["started"]
     upload, download, copy = (int(took[commands["kind"] == kind].sum()) for kind in (UPLOAD, DOWNLOAD, COPY))

@@ -20,6 +20,7 @@ import handheld
 from handheld import callers
 from handheld.cli import (
     bench,
+    compare,
     doctor,
     export,
     import_trace,
@@ -148,6 +149,7 @@ app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)
 app.command("bench")(bench.bench)
+app.command("compare")(compare.compare)
 app.add_typer(study.study, name="study")
 
 

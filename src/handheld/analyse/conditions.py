@@ -1,0 +1,64 @@
+"""What else is different about two runs: device, driver, versions, code, plan and data. It may explain what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from handheld.analyse.run import Run
+
+#: Entries of `meta` and the fields of each that are compared. Without fields, the whole entry is compared.
+COMPARED: Mapping[str, tuple[str, ...]] = {
+    "device": (),
+    "caps": ("name", "driver", "features"),
+    "settings": ("what", "size", "batch", "data", "seed", "watch"),
+    "plan_options": (),
+    "versions": (),
+    "kernels": (),
+    "plan_hash": (),
+    "code": ("commit", "changed"),
+    "machine": ("system", "release", "machine", "cores"),
+}
+NAMES = {"caps name": "processor", "caps driver": "driver", "caps features": "compiler features", "plan_hash": "plan"}
+
+
+def differences(a: Run, b: Run) -> list[str]:
+    """One text per condition that differs, as `name: value of a / value of b`."""
+    return list(_differences(a.meta, b.meta))
+
+
+def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[str]:
+    for key, fields in COMPARED.items():
+        left, right = a.get(key), b.get(key)
+        if not isinstance(left, Mapping) and not isinstance(right, Mapping):
+            if left != right:
+                yield f"{NAMES.get(key, key)}: {_said(left)} / {_said(right)}"
+            continue
+        ours, theirs = (side if isinstance(side, Mapping) else {} for side in (left, right))
+        for field in fields or sorted({*ours, *theirs}):
+            if ours.get(field) != theirs.get(field):
+                name = NAMES.get(f"{key} {field}", field)
+                yield f"{name}: {_said(ours.get(field))} / {_said(theirs.get(field))}"
+
+
+def _said(value: object) -> str:
+    if value is None:
+        return "not recorded"
+    return str(value)[:12] if isinstance(value, str) and len(value) in (40, 64) else f"{value}"
+
+
+def warnings(a: Run, b: Run) -> list[str]:
+    """What makes the comparison doubtful: a busy machine, a run that did not end, no op times."""
+    texts = []
+    for name, run in (("a", a), ("b", b)):
+        others = run.others()
+        if others is not None and others.warning:
+            texts.append(f"{name}: {others.warning}")
+        if not run.steps():
+            texts.append(f"{name}: the run has no steps")
+        elif not run.timed:
+            texts.append(f"{name}: the run has no op times, so ops are not compared. Try: more steps")
+        if not run.complete:
+            texts.append(f"{name}: the run has not ended normally (status: {run.meta.get('status', 'unknown')})")
+    return texts

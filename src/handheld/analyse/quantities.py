@@ -1,0 +1,99 @@
+"""Memory and energy of two runs beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from handheld.analyse import judge
+from handheld.analyse.rails import Series, rails
+from handheld.store.record import Record
+
+if TYPE_CHECKING:
+    from handheld.analyse.run import Run
+
+SEGMENTS = 12  # The energy of a run is compared in parts of its time.
+TICKS = 5  # A part needs this many readings.
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity(Record):
+    """One figure of both runs. `verdict` is `more` or `less` if the difference is more than noise, `same` if it is not,
+    and `not judged` if the noise is not known. Planned sizes have no noise."""
+
+    optional: ClassVar[frozenset[str]] = frozenset({"low", "high"})
+
+    name: str
+    unit: str
+    a: float
+    b: float
+    ratio: float | None
+    verdict: str
+    low: float | None = None
+    high: float | None = None
+
+
+def memories(a: Run, b: Run) -> tuple[Quantity, ...]:
+    """Planned, allocated and process memory in bytes, where both runs know it."""
+    left, right = a.memory_summary(), b.memory_summary()
+    rows = []
+    for name, x, y, exact in (
+        ("alive at the peak", left.peak_bytes, right.peak_bytes, True),
+        ("plan", left.plan_bytes, right.plan_bytes, True),
+        ("allocated", left.allocated_bytes, right.allocated_bytes, True),
+        ("growth of the process", left.process_growth_bytes, right.process_growth_bytes, False),
+    ):
+        if x is not None and y is not None:
+            verdict = "not judged" if not exact else "same" if x == y else "more" if y > x else "less"
+            rows.append(Quantity(name, "bytes", float(x), float(y), y / x if x else None, verdict))
+    return tuple(rows)
+
+
+def energies(a: Run, b: Run, load: float) -> tuple[Quantity, ...]:
+    """Joules per step on each rail that both runs have."""
+    rows = []
+    right = {rail.rail: rail for rail in rails(b.channels)}
+    for rail in rails(a.channels):
+        other = right.get(rail.rail)
+        x, y = (_joules(run, one) for run, one in ((a, rail), (b, other)))
+        if not len(x) or not len(y):
+            continue
+        judged = judge.whole(x, y, load)
+        mean_a, mean_b = float(np.mean(x)), float(np.mean(y))
+        verdict = "not judged"
+        if judged is not None:
+            verdict = "same" if not judged.differs else "more" if judged.ratio > 1 else "less"
+        rows.append(
+            Quantity(
+                f"{rail.rail} per step",
+                "J",
+                mean_a,
+                mean_b,
+                mean_b / mean_a if mean_a else None,
+                verdict,
+                judged.low if judged else None,
+                judged.high if judged else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _joules(run: Run, rail: Series | None) -> np.ndarray:
+    """Joules per step in parts of the run after warm-up. Fewer parts if the sensor is slow."""
+    begin, end = run.warm()
+    if rail is None or end <= begin:
+        return np.zeros(0)
+    parts = min(SEGMENTS, rail.ticks(begin, end) // TICKS)
+    return np.array([joules for joules in _parts(run, rail, begin, end, parts) if joules > 0])
+
+
+def _parts(run: Run, rail: Series, begin: int, end: int, parts: int) -> Iterator[float]:
+    ends = np.array([step.end_ns for step in run.steps() if step.graph == run.graph])
+    edges = np.linspace(begin, end, parts + 1).astype(np.int64) if parts else np.zeros(0, np.int64)
+    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        joules, steps = rail.joules(low, high), int(((ends > low) & (ends <= high)).sum())
+        if joules is not None and steps:
+            yield joules / steps

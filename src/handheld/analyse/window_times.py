@@ -1,0 +1,65 @@
+"""The values of one run that a comparison judges: per window of recorded steps, or per block of other steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from handheld.analyse import stats, timeline
+
+if TYPE_CHECKING:
+    from handheld.analyse.run import Run
+
+STEP_BLOCKS = 48  # The steps that were not recorded are divided into at most this many blocks.
+
+
+def op_windows(run: Run) -> dict[int, dict[int, float]]:
+    """The median time of each op in each window, in ms: op -> window -> ms. The first step of a window, which starts on
+    an idle device, does not count."""
+    times: dict[tuple[int, int], list[int]] = {}
+    for before, step in itertools.pairwise(run.timed):
+        if before.window != step.window:
+            continue
+        for op, ns in timeline.by_op(step).items():
+            times.setdefault((op, step.window), []).append(ns)
+    windows: dict[int, dict[int, float]] = {}
+    for (op, window), values in sorted(times.items()):
+        windows.setdefault(op, {})[window] = float(np.median(values)) * 1e-6
+    return windows
+
+
+def total(windows: Mapping[int, Mapping[int, float]], ops: Iterable[int]) -> np.ndarray:
+    """The time of some ops together in each window that has all of them."""
+    chosen = [windows[op] for op in ops if windows.get(op)]
+    if not chosen:
+        return np.zeros(0)
+    shared = sorted(set(chosen[0]).intersection(*chosen[1:]))
+    return np.array([sum(times[window] for times in chosen) for window in shared])
+
+
+def step_blocks(run: Run) -> np.ndarray:
+    """The time of a step in ms, in blocks of steps that were not recorded. If there are too few of them, the recorded
+    steps. Several graphs that take turns are one step."""
+    blocks = [_blocks(run, graph) for graph in run.graphs]
+    if not blocks or not all(map(len, blocks)):
+        return np.zeros(0)
+    count = min(map(len, blocks))
+    return np.asarray(np.sum([block[:count] for block in blocks], axis=0))
+
+
+def _blocks(run: Run, graph: str) -> np.ndarray:
+    _, times, stretches = stats.step_times(run.steps(), graph)
+    warm = stats.warm_up_end(times) if len(times) else 0
+    late = stats.steady(times[warm:], stretches[warm:]) * 1e-6 if len(times) > warm else np.zeros(0)
+    if len(late) < STEP_BLOCKS // 4:
+        return np.array([period.length for period in run.periods if period.graph == graph]) * 1e-6
+    return np.array([float(np.median(part)) for part in np.array_split(late, min(STEP_BLOCKS, len(late)))])
+
+
+def start_ms(*runs: Run) -> float:
+    """The gap between two launches on a busy device, in ms: the mean over the runs that know it, else 0."""
+    known = [cost.between_us for run in runs if (cost := run.launches()) is not None and cost.between_us is not None]
+    return max(float(np.mean(known)), 0.0) * 1e-3 if known else 0.0

@@ -1,0 +1,104 @@
+"""`handheld compare`: two runs or more, or results folders of `bench`, beside each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from handheld import bench as results
+from handheld.analyse.compare import Pair, compare_files, compare_two
+from handheld.bench.compare import compare_run_files
+from handheld.cli import bench_tables, compare_tables, output
+from handheld.cli.options import Json
+from handheld.errors import HandheldError
+
+SLOWER_EXIT = 3  # the exit code if something is slower than --fail-above allows
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(metavar="A B ...", help="Run files, or results folders of handheld bench. A is the base."),
+]
+FailAbove = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-above",
+        metavar="P%",
+        help=f"Exit code {SLOWER_EXIT} if the step, a module or an op is slower by more than P and by more than noise.",
+    ),
+]
+
+
+def compare(paths: Paths, fail_above: FailAbove = None, json: Json = False) -> None:
+    """Compare runs, op by op and module by module, and say what is more than noise.
+
+    Ops are aligned by their place in the model. Differences are judged against the noise of both
+    runs; docs/compare.md says how. A difference that all ops have in common is a difference of the
+    whole run, such as a busy machine, and is reported as such.
+
+    \b
+    Examples:
+    handheld compare before.run after.run
+    handheld compare before.run after.run --fail-above 5%
+    handheld compare results-monday results-tuesday
+    """
+    allowed = None if fail_above is None else _share(fail_above)
+    if len(paths) < 2:
+        raise HandheldError("a comparison needs two run files or two results folders. Try: handheld compare A B")
+    folders = [path.is_dir() for path in paths]
+    if any(folders) and not all(folders):
+        raise HandheldError(
+            f"{paths[folders.index(True)]} is a folder and {paths[folders.index(False)]} is not. "
+            "Try: two run files, or two results folders"
+        )
+    pairs = _folders(paths, json) if all(folders) else _runs(paths, json)
+    if allowed is not None:
+        _judge(pairs, allowed)
+
+
+def _runs(paths: list[Path], json: bool) -> dict[str, Pair]:
+    comparison = compare_files(paths)
+    if json:
+        output.print_json(comparison.to_json())
+    else:
+        compare_tables.present(comparison)
+    return {pair.b: pair for pair in comparison.pairs}
+
+
+def _folders(paths: list[Path], json: bool) -> dict[str, Pair]:
+    """Compare each folder with the first: the rows as `bench --compare` does, and their run files."""
+    first, *others = [results.open_results(path) for path in paths]
+    documents: list[dict[str, object]] = []
+    pairs: dict[str, Pair] = {}
+    for number, other in enumerate(others):
+        rows = results.compare(first, other)
+        runs, unread = compare_run_files(first, other, compare_two)
+        pairs |= {f"{other.folder} {key}": pair for key, pair in runs.items()}
+        documents.append({**rows, "runs": {key: pair.to_json() for key, pair in runs.items()}, "unread": unread})
+        if not json:
+            if number:
+                output.out.print()
+            bench_tables.present_compared(rows)
+            compare_tables.present_rows(runs, unread)
+    if json:
+        output.print_json({"folders": documents})
+    return pairs
+
+
+def _judge(pairs: dict[str, Pair], allowed: float) -> None:
+    slow = [(where, name, ratio) for where, pair in pairs.items() for name, ratio in pair.slowdowns(allowed)]
+    if slow:
+        where, name, ratio = max(slow, key=lambda item: item[2])
+        more = f", and {len(slow) - 1} more" if len(slow) > 1 else ""
+        output.fail(f"{where}: {name} is slower by {ratio - 1:.1%}; --fail-above allows {allowed:.1%}{more}")
+        raise typer.Exit(SLOWER_EXIT)
+
+
+def _share(text: str) -> float:
+    """0.05 for `5%`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if not match:
+        raise HandheldError(f"--fail-above {text!r:.40} is not a percentage. Try: --fail-above 5%")
+    return float(match[1]) / 100

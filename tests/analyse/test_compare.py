@@ -1,0 +1,188 @@
+"""Comparisons of runs: what is noise, what is found, what aligns."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+import handheld
+from handheld.analyse import judge
+from handheld.analyse.align import align
+from handheld.analyse.compare import FASTER, FEW, SAME, SHORT, SLOWER, Pair, compare
+from handheld.errors import RunFileError
+from handheld.sensors.base import Channel
+from handheld.store.rows import OpRow
+from helpers.noisy_runs import network, noisy_run
+from helpers.run_files import MadeRun, rising
+
+SEEDS = 20
+
+
+def pair_of(*paths) -> Pair:
+    runs = [handheld.open_run(path) for path in paths]
+    try:
+        return compare(runs).pairs[0]
+    finally:
+        for run in runs:
+            run.close()
+
+
+def named(pair: Pair) -> list[str]:
+    """Everything that was reported as slower or faster."""
+    rows = [row.title for row in pair.ops if row.differs] + [row.path for row in pair.modules if row.differs]
+    return rows + [name for name, whole in (("step", pair.step), ("device", pair.device)) if whole and whole.differs]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    return [noisy_run(folder / f"{seed}.run", seed) for seed in range(SEEDS + 1)]
+
+
+def test_two_runs_of_the_same_step_find_nothing_in_19_of_20_tries(plain):
+    findings = [named(pair_of(plain[n], plain[n + 1])) for n in range(SEEDS)]
+    assert sum(map(bool, findings)) <= SEEDS // 20, findings
+
+
+def test_an_op_slowed_by_a_tenth_is_found_and_no_other(plain, tmp_path):
+    slowed, found, others = 6, 0, 0
+    for n in range(SEEDS):
+        pair = pair_of(plain[n], noisy_run(tmp_path / f"{n}.run", 1000 + n, slower={slowed: 1.1}))
+        differ = {row.id_a: row for row in pair.ops if row.differs}
+        found += slowed in differ and differ[slowed].verdict == SLOWER
+        others += bool(set(differ) - {slowed})
+        row = next(row for row in pair.ops if row.id_a == slowed)
+        assert row.low < row.beyond < row.high and row.beyond == pytest.approx(1.1, abs=0.06)
+    assert found >= SEEDS - SEEDS // 20
+    assert others <= SEEDS // 20
+
+
+def test_a_faster_op_is_faster_and_the_order_of_runs_counts(plain, tmp_path):
+    other = noisy_run(tmp_path / "b.run", 77, slower={4: 0.7})
+    assert {row.id_a: row.verdict for row in pair_of(plain[0], other).ops if row.differs} == {4: FASTER}
+    assert {row.id_a: row.verdict for row in pair_of(other, plain[0]).ops if row.differs} == {4: SLOWER}
+
+
+def test_a_slower_whole_run_is_one_finding_or_none_of_the_ops(plain, tmp_path):
+    """A few percent in common are noise of the run; its ops are not reported one by one."""
+    pair = pair_of(plain[0], noisy_run(tmp_path / "b.run", 78, whole=1.04))
+    assert pair.common == pytest.approx(1.04, abs=0.05) and not any(row.differs for row in pair.ops)
+
+
+def test_everything_twice_as_slow_is_a_slower_step_with_slower_ops(plain, tmp_path):
+    pair = pair_of(plain[0], noisy_run(tmp_path / "b.run", 79, whole=2.0))
+    assert pair.step.verdict == pair.device.verdict == SLOWER and pair.common == 1.0
+    judged = [row for row in pair.ops if row.verdict != SHORT]
+    assert judged and all(row.verdict == SLOWER and row.beyond == pytest.approx(row.ratio, rel=1e-4) for row in judged)
+    assert pair.slowdowns(0.05)[0][1] > 1.8 and not pair.slowdowns(5.0)
+
+
+def test_a_busy_machine_does_not_make_a_slower_step(plain, tmp_path):
+    busy = {"during": {"cores": 2.4, "count": 4, "seconds": 5.0}, "before": None}
+    calm = {"during": {"cores": 0.0, "count": 4, "seconds": 5.0}, "before": None}
+    a = noisy_run(tmp_path / "a.run", 80, others=calm)
+    pair = pair_of(a, noisy_run(tmp_path / "b.run", 81, whole=1.6, others=busy))
+    assert pair.step.verdict == pair.device.verdict == SAME and not named(pair)
+    assert any("b: other processes held 60%" in text for text in pair.warnings)
+
+
+def test_short_ops_are_not_judged(plain, tmp_path):
+    pair = pair_of(plain[0], noisy_run(tmp_path / "b.run", 82, slower={len(network()) - 1: 3.0}))
+    row = next(row for row in pair.ops if row.path == "loss")
+    assert row.verdict == SHORT and row.p is None and row.ratio == pytest.approx(3.0, rel=0.2)
+
+
+def test_too_few_windows(plain, tmp_path):
+    pair = pair_of(plain[0], noisy_run(tmp_path / "b.run", 83, windows=2, slower={0: 5.0}))
+    assert {row.verdict for row in pair.ops} == {FEW, SHORT} and not named(pair)
+
+
+def test_ops_without_a_partner_are_listed(plain, tmp_path):
+    """One op is renamed, one is fused away, the others still align."""
+    ops = network()
+    ops[0] = ("stem", *ops[0][1:])
+    del ops[5]
+    pair = pair_of(plain[0], noisy_run(tmp_path / "b.run", 84, ops=ops))
+    assert [op.title for op in pair.only_a] == ["layers.0 conv", "layers.1 map"]
+    assert [op.title for op in pair.only_b] == ["stem conv"]
+    assert len(pair.ops) == len(network()) - 2 and not [row for row in pair.ops if row.differs]
+    assert {module.path: module.complete for module in pair.modules}["layers.0"] is False
+    assert next(op for op in pair.only_b).ms == pytest.approx(0.3, rel=0.2)
+
+
+def test_different_models_are_compared_as_far_as_they_align(plain, tmp_path):
+    ops = [
+        ("encoder.0", "matmul", "forward", 1.0),
+        ("encoder.0", "matmul", "backward", 2.0),
+        ("", "map", "update", 0.2),
+    ]
+    pair = pair_of(plain[0], noisy_run(tmp_path / "b.run", 85, ops=ops, settings={"what": "other"}))
+    assert [row.title for row in pair.ops] == ["(model) map"]
+    assert len(pair.only_a) == len(network()) - 1 and len(pair.only_b) == 2
+    assert "what: net / other" in pair.differences
+
+
+def test_a_run_without_op_times_or_steps(plain, tmp_path):
+    made = MadeRun(tmp_path / "empty.run")
+    made.open().close()
+    pair = pair_of(plain[0], tmp_path / "empty.run")
+    assert pair.step is None and pair.device is None and not pair.ops
+    assert "b: the run has no steps" in pair.warnings
+
+
+def test_memory_and_energy(tmp_path):
+    paths = []
+    for name, watts, peak in (("a", 20.0, 100), ("b", 30.0, 150)):
+        made = MadeRun(tmp_path / f"{name}.run", **{"memory.train": {"peak_op": 0, "peak_bytes": peak, "owners": []}})
+        made.steps(300)
+        counter = rising(lambda s, watts=watts: watts)
+        made.source(
+            "rapl", [Channel("package", "energy", counter=True, covers=("cpu",))], 10, lambda s, c=counter: [c(s)]
+        )
+        made.open().close()
+        paths.append(tmp_path / f"{name}.run")
+    pair = pair_of(*paths)
+    assert [(row.name, row.verdict, row.ratio) for row in pair.memory] == [("alive at the peak", "more", 1.5)]
+    (joules,) = pair.energy
+    assert joules.verdict == "more" and joules.ratio == pytest.approx(1.5, rel=0.05) and joules.low > 1.2
+    assert pair_of(paths[0], paths[0]).energy[0].verdict == "same"
+
+
+def test_each_run_is_compared_with_the_first_on_its_device(plain, tmp_path):
+    gpu = [noisy_run(tmp_path / f"{n}.run", 90 + n, device="opencl:1", caps={"name": "gpu"}) for n in range(2)]
+    with contextlib.ExitStack() as stack:
+        a, b, c, d = (stack.enter_context(handheld.open_run(p)) for p in (plain[0], gpu[0], plain[1], gpu[1]))
+        found = [(pair.a, pair.b) for pair in compare([a, b, c, d]).pairs]
+        assert "device: opencl / opencl:1" in compare([a, b]).pairs[0].differences
+        with pytest.raises(RunFileError, match="needs two runs, not 1"):
+            compare([a])
+    assert found == [(str(plain[0]), str(gpu[0])), (str(plain[0]), str(plain[1])), (str(gpu[0]), str(gpu[1]))]
+
+
+def row(number: int, path: str, op: str, signature: str = "s", graph: str = "train") -> OpRow:
+    return OpRow(number, graph, number, op, "aten.op", "forward", path, signature, "", 1, 0, 0)
+
+
+def test_equal_ops_align_in_their_order_and_by_shape_first():
+    a = [row(0, "m", "map", "x"), row(1, "m", "map", "y"), row(2, "m", "conv")]
+    b = [row(0, "m", "map", "y"), row(1, "m", "map", "z"), row(2, "m", "conv", graph="train@16")]
+    found = align(a, b)
+    assert [(x.id, y.id) for x, y in found.pairs] == [(0, 1), (1, 0), (2, 2)]
+    assert found.only_a == found.only_b == ()
+
+
+def test_false_findings_are_controlled_over_many_figures():
+    """With 200 figures and no difference, something is reported in about one comparison of twenty at most."""
+    rng, false = np.random.default_rng(5), 0
+    for _ in range(40):
+        draw = [np.exp(rng.normal(0, 0.05, (2, 30))) for _ in range(200)]
+        false += any(one.differs for one in judge.many([judge.Figure(*pair) for pair in draw])[1] if one)
+    assert false <= 2
+
+
+def test_p_values_agree_with_students_t():
+    for score, freedom, exact in ((2.0, 4, 0.1161), (2.228, 10, 0.05), (3.0, 22, 0.00662)):
+        assert judge._p(score, freedom) == pytest.approx(exact, rel=0.02)
+    assert judge._quantile(10) == pytest.approx(2.228, rel=0.01)

@@ -1,0 +1,105 @@
+"""`handheld compare`: tables, JSON, the exit code for CI, run files and results folders, bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from handheld.bench.folder import Writer
+from helpers.bench_rows import info, row
+from helpers.noisy_runs import network, noisy_run
+from helpers.run_files import MadeRun
+
+
+@pytest.fixture(scope="module")
+def files(work) -> Path:
+    noisy_run(work / "a.run", 1)
+    noisy_run(work / "b.run", 2, slower={6: 1.15}, settings={"what": "net", "batch": 16})
+    noisy_run(work / "c.run", 3, ops=[("stem", "conv", "forward", 1.0), *network()[4:]])
+    noisy_run(work / "same.run", 4)
+    return work
+
+
+def test_a_slower_op_is_named_in_80_columns(run, files):
+    shown = run("compare", "a.run", "b.run")
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    (line,) = [line for line in lines if "layers.1 conv_weight" in line]
+    assert "slower" in line and "1.1" in line
+    assert "1 op of 34 differ by more than noise; 1 are too short to judge" in shown.stdout
+    assert any(line.split() == ["differs", "batch:", "not", "recorded", "/", "16"] for line in lines)
+
+
+def test_two_equal_runs(run, files):
+    shown = run("compare", "a.run", "same.run")
+    assert "0 ops of 34 differ by more than noise" in shown.stdout and "within noise" in shown.stdout
+    assert run("compare", "a.run", "same.run", "--fail-above", "5%").exit_code == 0
+
+
+def test_ops_of_one_run_are_listed(run, files):
+    shown = run("compare", "a.run", "c.run").stdout
+    assert "only in a" in shown and "only in b" in shown and "stem conv" in shown and "layers.0 conv" in shown
+
+
+def test_json(run, files):
+    found = json.loads(run("compare", "a.run", "b.run", "c.run", "--json").stdout)
+    assert found["runs"] == ["a.run", "b.run", "c.run"] and len(found["pairs"]) == 2
+    slower = [op for op in found["pairs"][0]["ops"] if op["verdict"] == "slower"]
+    assert [op["path"] for op in slower] == ["layers.1"] and slower[0]["low"] < slower[0]["beyond"] < slower[0]["high"]
+
+
+def test_fail_above_is_for_slowdowns_beyond_noise(run, files):
+    failed = run("compare", "a.run", "b.run", "--fail-above", "5%")
+    assert failed.exit_code == 3
+    assert "b.run: layers.1 conv_weight is slower by" in failed.stderr.replace("\n", " ")
+    assert "--fail-above allows 5.0%" in failed.stderr.replace("\n", " ")
+    assert run("compare", "a.run", "b.run", "--fail-above", "40 %").exit_code == 0
+    assert run("compare", "b.run", "a.run", "--fail-above", "5%").exit_code == 0  # It became faster.
+    document = run("compare", "a.run", "b.run", "--fail-above", "5%", "--json")
+    assert document.exit_code == 3 and len(json.loads(document.stdout)["pairs"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("a.run",), "a comparison needs two run files or two results folders. Try: handheld compare A B"),
+        (("a.run", "nothing.run"), "there is no run file nothing.run"),
+        (("a.run", "block"), "block is a folder and a.run is not. Try: two run files"),
+        (("block", "block"), "block is not a results folder"),
+        (("a.run", "mine.py"), "mine.py is not a run file of Handheld"),
+        (("a.run", "b.run", "--fail-above", "much"), "--fail-above 'much' is not a percentage. Try: --fail-above 5%"),
+        (("a.run", "b.run", "--fail-above", "5"), "is not a percentage"),
+    ],
+)
+def test_bad_input(run, files, words, message):
+    failed = run("compare", *words)
+    assert failed.exit_code == 1 and message in failed.stderr.replace("\n", " ")
+
+
+def test_runs_without_steps(run, files):
+    MadeRun(files / "empty.run").open().close()
+    shown = run("compare", "a.run", "empty.run")
+    assert shown.exit_code == 0 and "the run has no steps" in shown.stdout.replace("\n", " ")
+
+
+def test_results_folders(run, files):
+    for name, source in (("first", "a.run"), ("second", "b.run")):
+        writer = Writer(name)
+        writer.open()
+        writer.describe(info())
+        for workload, content in (("lenet5", (files / source).read_bytes()), ("mlp", b"cut short")):
+            path = writer.run_file(workload)
+            (Path(name) / path).write_bytes(content)
+            writer.append({**row(workload), "run": path})
+        writer.close()
+    shown = run("compare", "first", "second")
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    text = " ".join(shown.stdout.split())
+    assert "layers.1 conv_weight slower by" in text and "not compared: " in text and "is not a run file" in text
+    assert run("compare", "first", "second", "--fail-above", "5%").exit_code == 3
+    found = json.loads(run("compare", "first", "second", "--json").stdout)["folders"][0]
+    assert len(found["rows"]) == 2 and list(found["runs"]) and list(found["unread"])
