@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from handheld.analyse import machine, timeline
+from handheld.analyse.energy_rank import energy_rank
 from handheld.analyse.finding import Finding, finding, slower, touched
 from handheld.store.commands import LAUNCH
 from handheld.units import count
@@ -39,6 +40,7 @@ def find(run: Run) -> list[Finding]:
         *_driver(run),
         *_transfers(run),
         *_drift(run),
+        *energy_rank(run),
     ]
     findings.sort(key=lambda item: -len(item.steps))
     return [*findings, *_slow(run, findings)]

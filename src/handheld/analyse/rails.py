@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from handheld.store.reader import RunFile
 from handheld.store.record import Record
 from handheld.store.rows import SourceRow
+
+_AVERAGE = re.compile(r"\(([0-9.]+) s average\)")
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,36 @@ class Series:
         values = self.within(begin, end)
         return int((np.diff(values) != 0).sum())
 
+    @property
+    def average_ns(self) -> int:
+        """The time over which the source averages the power, as its name says; 0 if it does not."""
+        found = _AVERAGE.search(self.name)
+        return round(float(found[1]) * 1e9) if found else 0
+
+    @cached_property
+    def _updates(self) -> tuple[np.ndarray, np.ndarray]:
+        """The readings at which a counter rose. Between two updates a reading is older than its time."""
+        rose = np.concatenate(([True], np.diff(self.values) != 0))
+        return self.t_ns[rose], self.values[rose]
+
+    def _count(self, at: int) -> float:
+        times, values = self._updates
+        if at > times[-1] and len(times) > 2:  # The next update was not seen: the counter rises on as before.
+            rate = (values[-1] - values[-3]) / (times[-1] - times[-3])
+            return float(values[-1] + rate * min(at - times[-1], times[-1] - times[-2]))
+        return float(np.interp(at, times, values))
+
     def joules(self, begin: int, end: int) -> float | None:
         """The energy of the window: the difference of a counter, or power times time. None if the readings do not cover
-        the window."""
+        the window, or if it is shorter than the time over which the source averages."""
         if len(self.t_ns) < 2 or self.t_ns[0] > begin or self.t_ns[-1] < end:
             return None
         if self.counter:
-            low, high = np.interp((begin, end), self.t_ns, self.values)
-            return float(high - low)
+            return self._count(end) - self._count(begin)
+        if self.average_ns:
+            # Earlier readings also average what was before the window.
+            watts = self.within(begin + self.average_ns, end)
+            return float(watts.mean()) * (end - begin) * 1e-9 if len(watts) else None
         inside = (self.t_ns > begin) & (self.t_ns < end)
         at = np.concatenate(([begin], self.t_ns[inside], [end])).astype(np.float64)
         watts = np.interp(at, self.t_ns, self.values)

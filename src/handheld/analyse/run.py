@@ -17,6 +17,7 @@ from handheld.analyse.energy import OpEnergy, RailEnergy, StepEnergy, op_energy,
 from handheld.analyse.estimate import op_estimate, step_estimate
 from handheld.analyse.finding import Finding
 from handheld.analyse.findings import find
+from handheld.analyse.joules import OpJoules, StepJoules, joules, no_joules, step_joules
 from handheld.analyse.layers import Layer, layers
 from handheld.analyse.memory import LiveMemory, MemorySummary, memory_summary, memory_table
 from handheld.analyse.ops import KindTime, ModuleTime, OpTime, PhaseTime, by_kind, by_module, by_phase, op_table
@@ -180,6 +181,23 @@ class Run:
 
     def _op_energy(self) -> list[OpEnergy]:
         return op_energy(self.file, self.channels, {row.id: row.ms for row in self.ops() if row.ms is not None})
+
+    def joules(self) -> list[OpJoules]:
+        """The joules of one run of each op on each rail, with an interval and their source: the device's energy model,
+        or a measured window. Empty if there are none; `no_joules` says why."""
+        return list(self._joules)
+
+    @cached_property
+    def _joules(self) -> list[OpJoules]:
+        return joules(self)
+
+    def no_joules(self) -> str:
+        """Why `joules` is empty, or "" if it is not."""
+        return no_joules(self)
+
+    def step_joules(self) -> list[StepJoules]:
+        """One row per rail: the sum of the joules of a step's ops and gaps, beside the joules by the rail's sensor."""
+        return step_joules(self)
 
     def step_energy(self) -> list[StepEnergy]:
         """One row per rail: the joules of a step, and the sums over its ops by each method."""

@@ -17,13 +17,15 @@ from rich.text import Text
 import handheld
 from handheld.backends.base import available_memory
 from handheld.backends.opencl import devices as opencl_devices
-from handheld.cli import output, probe, sensing
+from handheld.cli import energy_model, output, probe, sensing
 from handheld.cli.options import Json
+from handheld.cost.energy import EnergyModel
 from handheld.device import DeviceCaps
 from handheld.errors import DeviceError
 from handheld.measure import ceilings
 from handheld.measure.timing import Measured
 from handheld.plan.tuning import load_tuning
+from handheld.profile import energy_models
 from handheld.run import guards
 
 _PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "torch", "scikit-learn", "pillow")
@@ -32,6 +34,9 @@ _PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "torch", "scikit-l
 def doctor(
     measure: Annotated[
         bool, typer.Option("--ceilings", help=("Measure the peak rates of each device and store them."))
+    ] = False,
+    energy: Annotated[
+        bool, typer.Option("--energy", help=("Measure the energy model of each device and store it."))
     ] = False,
     on: Annotated[str | None, typer.Option("--on", metavar="DEVICE", help=("Only this device."))] = None,
     json: Json = False,
@@ -48,13 +53,17 @@ def doctor(
     --ceilings measures arithmetic, bandwidth by working set, transfers and launches. It shows medians
     with the range between quartiles, takes some seconds, and stores the result for later calls.
 
+    --energy measures ops of all kinds alone, for one to three minutes, and stores a model. Profiles then
+    show the joules of every op. It needs a power sensor.
+
     \b
     Examples:
     handheld doctor
     handheld doctor --ceilings --on opencl:pocl
+    handheld doctor --energy --on opencl
     handheld doctor --json > machine.json
     """
-    report = examine(measure, on)
+    report = examine(measure, on, energy)
     if json:
         output.print_json({**report, "devices": [device.to_json() for device in report["devices"]]})
     else:
@@ -82,6 +91,8 @@ class DeviceFacts:
     caps: DeviceCaps
     tuning: TuningFacts
     ceilings: ceilings.Ceilings | None
+    energy: EnergyModel | None
+    no_energy: str  # why there is no energy model, or ""
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -91,6 +102,8 @@ class DeviceFacts:
             "caps": self.caps.to_json(),
             "tuning": self.tuning,
             "ceilings": self.ceilings.to_json() if self.ceilings else None,
+            "energy": self.energy.to_json() if self.energy else None,
+            "no_energy": self.no_energy,
         }
 
 
@@ -110,8 +123,10 @@ class Report(TypedDict):
     notes: list[str]
 
 
-def examine(measure: bool = False, on: str | None = None) -> Report:
-    devices, notes = _devices(measure, on)
+def examine(measure: bool = False, on: str | None = None, energy: bool = False) -> Report:
+    if energy:
+        energy_model.need_power()
+    devices, notes = _devices(measure, energy, on)
     battery, heat = guards.battery(), guards.temperature()
     return {
         "handheld": handheld.__version__,
@@ -128,7 +143,7 @@ def examine(measure: bool = False, on: str | None = None) -> Report:
     }
 
 
-def _devices(measure: bool, on: str | None) -> tuple[list[DeviceFacts], list[str]]:
+def _devices(measure: bool, energy: bool, on: str | None) -> tuple[list[DeviceFacts], list[str]]:
     try:
         devices = opencl_devices.devices() if on is None else [opencl_devices.find(on)]
     except DeviceError as error:
@@ -142,7 +157,10 @@ def _devices(measure: bool, on: str | None) -> tuple[list[DeviceFacts], list[str
             problem = probe.run_in_child(name)
         if measure and not problem:
             problem = _measure(name)
-        rows.append(DeviceFacts(name, problem, device.caps, _tuning(device.caps), ceilings.stored(device.caps)))
+        if energy and not problem:
+            problem = energy_model.measure(name, device.caps)
+        known = energy_models.stored(device.caps)
+        rows.append(DeviceFacts(name, problem, device.caps, _tuning(device.caps), ceilings.stored(device.caps), *known))
     notes = (
         []
         if rows
@@ -257,6 +275,7 @@ def _device(device: DeviceFacts) -> Table:
             ("has", ", ".join(extras) or "nothing optional"),
             ("tuning", _tuning_words(device.tuning)),
             *_ceilings_rows(device.ceilings),
+            *energy_model.rows(device.energy, device.no_energy),
         ]
     )
 

@@ -17,7 +17,7 @@ from handheld.analyse.memory import MemorySummary
 from handheld.analyse.overhead import Overhead
 from handheld.analyse.run import FEW, Run
 from handheld.analyse.summary import GraphSummary
-from handheld.cli import output, run_answers
+from handheld.cli import output, run_answers, run_joules
 from handheld.cli.tables import Column, table
 from handheld.measure.ceilings import disturbed
 
@@ -40,6 +40,9 @@ def present(run: Run, json: bool = False, full: bool = False, page: Path | None 
                 "untuned": (known := run.untuned()) and known.to_json(),
                 "findings": [row.to_json() for row in run.findings()],
                 "op_energy": [row.to_json() for row in run.op_energy()],
+                "joules": [row.to_json() for row in run.joules()],
+                "no_joules": run.no_joules(),
+                "step_joules": [row.to_json() for row in run.step_joules()],
                 "notes": [row.to_json() for row in run.notes()],
                 **({"report": str(page)} if page else {}),
             }
@@ -131,6 +134,7 @@ def head(run: Run) -> Table:
     if summary.others is None or not summary.others.busy:  # A busy machine has its warning above.
         rows.append(("other load", _others(summary.others)))
     rows.append(("energy", _energy(summary.energy)))
+    rows += [("", line) for line in run_joules.lines(run)]
     rows.append(("overhead", _overhead(summary.overhead)))
     ended = _ended(summary.status, run.meta.get("process"))
     if ended:
@@ -256,12 +260,15 @@ OPS = (
     Column("GFLOP/s", drop=2),
     Column("GB/s", drop=2),
 )
+JOULES = Column("mJ")
 
 
 def ops(run: Run, count: int) -> RenderableType:
-    """The ops that take the longest: means over the same steps as the table of parts, so that both add up."""
+    """The ops that take the longest: means over the same steps as the table of parts, so that both add up. With an
+    energy model, also their joules on the rail that covers most, and the sum beside the counter."""
     known = sorted(((row, row.mean_ms) for row in run.ops() if row.mean_ms is not None), key=lambda pair: -pair[1])
     step_ms = sum(parts.ms for graph in run.graphs if (parts := run.parts(graph))) or 1.0
+    energy = run_joules.main_rail(run)
     rows = [
         (
             row.title,
@@ -270,14 +277,17 @@ def ops(run: Run, count: int) -> RenderableType:
             f"{ms / step_ms:.1%}",
             f"{row.cv:.0%}" if (row.recorded or 0) >= FEW else "",
             *(f"{work / ms * 1e-6:.1f}" if work and ms else "" for work in (row.flops, row.bytes)),
+            *([run_joules.cell(energy.get(row.id))] if energy else []),
         )
         for row, ms in known[:count]
     ]
     rest = known[count:]
     if rest:
         ms = sum(ms for _, ms in rest)
-        rows.append((output.count(len(rest), "more op"), "", f"{ms:.3f}", f"{ms / step_ms:.1%}", "", "", ""))
-    return table(OPS, rows, styles=[*[""] * min(count, len(known)), *["dim"] * bool(rest)])
+        left = [f"{sum(energy[row.id].joules for row, _ in rest if row.id in energy) * 1e3:.3f}"] if energy else []
+        rows.append((output.count(len(rest), "more op"), "", f"{ms:.3f}", f"{ms / step_ms:.1%}", "", "", "", *left))
+    columns = (*OPS, JOULES) if energy else OPS
+    return table(columns, rows, styles=[*[""] * min(count, len(known)), *["dim"] * bool(rest)])
 
 
 def _millijoules(joules: float | None) -> str:

@@ -14,6 +14,7 @@ import psutil
 
 from handheld.measure.ceilings import Ceilings, stored
 from handheld.plan.plan import Plan
+from handheld.profile import energy_models
 from handheld.sensors.cpu import core_kinds
 
 PACKAGES = ("handheld", "numpy", "pyopencl", "torch")
@@ -26,7 +27,9 @@ def this_process() -> dict[str, float]:
 
 
 def facts(plan: Plan, code: Path) -> dict[str, Any]:
-    known = stored(plan.caps) if plan.device.partition(":")[0] == "opencl" else None
+    opencl = plan.device.partition(":")[0] == "opencl"
+    known = stored(plan.caps) if opencl else None
+    model, reason = energy_models.stored(plan.caps) if opencl else (None, "only OpenCL devices have an energy model")
     return {
         "device": plan.device,
         "caps": plan.caps.to_json(),
@@ -38,6 +41,8 @@ def facts(plan: Plan, code: Path) -> dict[str, Any]:
         "versions": versions(),
         "code": code_state(code),
         "ceilings": known and rates(known),
+        "energy_model": model and model.to_json(),
+        "no_energy_model": reason,
     }
 
 

@@ -22,6 +22,7 @@ from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
 from handheld.plan.work import flops, nbytes
 from handheld.profile.facts import facts, this_process
+from handheld.profile.launched import main_launch
 from handheld.profile.memory import live
 from handheld.profile.tuning import tuning_facts
 from handheld.profile.windows import WARMUP, WINDOW, Windows
@@ -102,11 +103,14 @@ class Profiler:
     def _describe(self, plan: Plan) -> None:
         """Write the plan's ops, with the memory that is alive while each runs."""
         first = 0
+        sizes: dict[int, list[object]] = {}
         for name, graph_plan in plan.graphs.items():
             graph = graph_plan.graph
             self._op_ids[name] = first
             alive = live(plan, name)
             for i, (node, lowered) in enumerate(zip(graph.nodes, graph_plan.lowered, strict=True)):
+                if effort := main_launch(node, graph, lowered):
+                    sizes[first + i] = [effort.kernel, effort.groups, effort.items]
                 self.writer.add(
                     OpRow(
                         id=first + i,
@@ -134,6 +138,7 @@ class Profiler:
                 }
             )
             first += len(graph.nodes)
+        self.writer.meta(launch_sizes=sizes)
 
     def first_op(self, graph: str) -> int:
         """The id of a graph's first op."""

@@ -142,6 +142,17 @@ _MEMORY = fields(
     peak_op=optional(whole), peak_bytes=optional(count), owners=optional(each(tuple_of(text, text, count)))
 )
 _GAIN = fields(**{"shapes": count, "mean": finite, "low": finite, "high": finite, "from": text})
+_RAIL = fields(
+    name=text,
+    covers=each(text),
+    part_of=text,
+    idle_watts=not_negative,
+    gap_watts=not_negative,
+    mixed=positive,
+    deviation=not_negative,
+)
+_EFFORT = fields(op=text, kernel=text, flops=count, bytes=count, launches=count, groups=count, items=count)
+_SAMPLE = fields(effort=_EFFORT, seconds=positive, joules=mapping(positive))
 _ENTRIES: dict[str, Check] = {
     "status": text,
     "device": text,
@@ -181,6 +192,19 @@ _ENTRIES: dict[str, Check] = {
         launch_device_s=optional(positive),
         others=optional(finite),
     ),
+    "energy_model": fields(
+        device=text,
+        driver=text,
+        date=text,
+        measuring_s=not_negative,
+        compute_units=positive,
+        cache_bytes=count,
+        rails=each(_RAIL),
+        samples=each(_SAMPLE),
+    ),
+    "no_energy_model": text,
+    "launch_sizes": mapping(tuple_of(text, count, count)),
+    "isolated": fields(graph=text, plan_bytes=optional(count), op_ms=mapping(not_negative)),
     "tuning": fields(variants=count, without=each(count), gains=mapping(_GAIN)),
 }
 
