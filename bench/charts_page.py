@@ -6,8 +6,8 @@ import argparse
 import datetime
 from pathlib import Path
 
-from handheld.report.markup import Markup
-from handheld.report.page import page
+from handheld.report.document import write_document
+from handheld.report.page import Block, page
 
 
 def html_path(text: str) -> Path:
@@ -18,7 +18,6 @@ def html_path(text: str) -> Path:
     return path
 
 
-def write(path: Path, title: str, device: str, *charts: Markup) -> None:
-    html = page(title, charts, device=device, date=datetime.date.today().isoformat())
-    path.write_text(html, encoding="utf-8")
+def write(path: Path, title: str, device: str, *charts: Block) -> None:
+    write_document(page(title, charts, device=device, date=datetime.date.today().isoformat()), path)
     print(f"plot: {path}")

@@ -67,3 +67,13 @@ def watched(started: Any, width: int = 1400, theme: str = "light") -> Iterator[W
         yield Watched(context.new_page())
     finally:
         context.close()
+
+
+def colours(page: Any) -> list[int]:
+    """How many different colours each chart of a page has. A chart without any data has only those of its axes."""
+    script = """[...document.querySelectorAll('.plot canvas')].map(canvas => {
+      const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+      return new Set(new Uint32Array(data.buffer)).size;
+    })"""
+    found: list[int] = page.evaluate(script)
+    return found

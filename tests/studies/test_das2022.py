@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,11 +12,14 @@ from typer.testing import CliRunner
 
 from handheld.cli.main import app
 from handheld.errors import DeviceError
+from handheld.report.document import write_document
 from handheld.studies import answers2022 as answers
 from handheld.studies import das2022 as das
 from handheld.studies import derived2022 as derived
 from handheld.studies import page2022, paper2022
 from handheld.studies.ways2022 import APART, NAIVE, OPTIMISED, PYTORCH, REFERENCE, WAYS
+from helpers import chromium
+from helpers.blocks import found, words
 
 
 def called(*words: str) -> object:
@@ -286,20 +288,18 @@ def test_a_busy_machine_is_said_first_and_leaves_no_conclusion(result):
     assert "times as fast" not in said_without(result) and "(other processes held 75% of the cores)" in said_without(
         result
     )
-    page = page2022.draw(result)
-    assert page.index("Other processes held 75% of the 4 cores (most: ffmpeg, process 7") < page.index(
-        "Does the GPU win"
-    )
+    first, second, *_ = found(page2022.draw(result), "callout")
+    assert "Other processes held 75% of the 4 cores (most: ffmpeg, process 7" in first["paragraphs"][0]
+    assert first["tone"] == "bad" and "Does the GPU win" in second["title"]
     result["others"] = {"cores": 0.1, "count": 4, "seconds": 60.0}
-    assert "20.0 times as fast" in said_without(result) and "ther processes held" not in page2022.draw(result)
+    assert "20.0 times as fast" in said_without(result) and "ther processes held" not in words(page2022.draw(result))
 
 
 def test_paper_and_measurement_share_an_axis(result):
-    root = ElementTree.fromstring(page2022.draw(result).partition("\n")[2])
-    (figure,) = [one for one in root.iter("figure") if "three phones" in one.find("figcaption/b").text]
-    names = ["".join(item.itertext()) for item in figure.find("ul").iter("li")]
-    assert len(list(figure.findall("svg"))) + len(list(figure.findall("{http://www.w3.org/2000/svg}svg"))) == 1
-    assert "paper: CPU" in names and "CPU, PyTorch" in names and len(names) == 7
+    (figure,) = [one for one in found(page2022.draw(result), "chart") if "three phones" in one["title"]]
+    series = {one["name"]: one for one in figure["spec"]["series"]}
+    assert series["paper: CPU"]["pale"] and "pale" not in series["CPU, PyTorch"] and len(series) == 7
+    assert figure["spec"]["y"] == {"label": "backward pass", "unit": "µs", "log": True, "zero": True}
 
 
 def test_a_goal_that_is_missed_is_said(result):
@@ -324,11 +324,11 @@ def test_a_page_of_whatever_was_measured(result, without):
     for name in without:
         result[name] = type(result[name])()
     result["complete"] = not without
-    root = ElementTree.fromstring(page2022.draw(result).partition("\n")[2])
-    shown = " ".join("".join(root.find("body").itertext()).split())
+    page = page2022.draw(result)
+    shown = words(page)
     assert "Made <Up>" in shown and "2026-11-15" in shown
     assert ("the study was stopped" in shown) == bool(without)
-    figures = [one.find("figcaption/b").text for one in root.iter("figure")]
+    figures = [one["title"] for one in found(page, "chart")]
     assert ("The paper's three phones (pale), and here" in figures) == ("models" not in without)
     assert ("Speed of matrix products" in figures) == ("sweep" not in without)
     assert ("Time of a transfer, with waiting for it" in figures) == ("transfers" not in without)
@@ -341,3 +341,13 @@ def test_the_paper_is_complete():
     assert all(
         len(times) == len(paper2022.PHONES) for rows in paper2022.BACKWARD_US.values() for times in rows.values()
     )
+
+
+def test_every_chart_of_the_page_draws(result, tmp_path):
+    made = page2022.draw(result)
+    write_document(made, tmp_path / "study.html")
+    with chromium.browser() as browser, chromium.watched(browser, 400) as seen:
+        opened = seen.open(tmp_path / "study.html")
+        colours = chromium.colours(opened)
+        assert len(colours) == len(found(made, "chart")) > 5 and min(colours) > 20, colours
+        assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth") and seen.problems == []

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from handheld.analyse.busy import warning_of_runs
 from handheld.sensors.base import Channel
 from handheld.store.commands import LAUNCH
 from handheld.studies.checks2019 import IS_CPU
-from handheld.studies.findings2019 import FAILS, HOLDS, UNKNOWN, Answer, answers, disturbed
+from handheld.studies.findings2019 import FAILS, HOLDS, UNKNOWN, Answer, answers
 from handheld.studies.observations import observe
 from helpers.run_files import MadeRun, busy, rising
 
@@ -264,7 +265,7 @@ def test_others_on_the_machine_are_named(tmp_path, own, said):
     made.source("cpu", busy("cpu0 busy", "cpu1 busy"), 10, lambda t: [c(t) for c in counters[:2]])
     made.source("process", busy("cpu time"), 10, lambda t: [counters[2](t)])
     with made.open() as run:
-        text = disturbed([observe(run)])
+        text = warning_of_runs([observe(run)], {"cores": 2})
     assert said in text and bool(text) == bool(said)
 
 

@@ -16,9 +16,12 @@ from handheld.analyse.busy import warning_of_runs
 from handheld.bench.folder import Writer
 from handheld.cli.main import app
 from handheld.errors import StudyError
+from handheld.report.document import document, write_document
 from handheld.sensors.base import Channel
 from handheld.store.commands import LAUNCH
 from handheld.studies import liu2019, page2019
+from helpers import chromium
+from helpers.blocks import found, words
 from helpers.run_files import MadeRun, busy, rising
 
 CAPS = {"name": "made up", "kind": "gpu", "vendor": "v", "driver": "1", "compute_units": 2}
@@ -125,8 +128,9 @@ def test_a_saved_result_is_the_same_and_makes_the_same_page(measured):
 
 
 def test_the_page_shows_what_was_measured_and_what_was_not(measured):
-    text = page2019.draw(liu2019.result(measured))
-    for words in (
+    page = page2019.draw(liu2019.result(measured))
+    text = words(page)
+    for part in (
         "Utilisation over three steps",
         "Each core against batch",
         "Idle ratio of cores",
@@ -138,9 +142,12 @@ def test_the_page_shows_what_was_measured_and_what_was_not(measured):
         "does not fit",
         "1 more did not run yet",
     ):
-        assert words in text, words
-    assert "Not measured" not in text and "<script" not in text
-    assert all(f">{n}</" in text for n in range(1, 11))
+        assert part in text, part
+    assert "Not measured" not in text
+    answers = found(page, "table")[0]
+    assert [row[0] for row in answers["rows"]] == [str(n) for n in range(1, 11)]
+    memory = next(chart for chart in found(page, "chart") if chart["spec"].get("stacked"))
+    assert memory["spec"]["x"]["categories"] and all(one["y"] for one in memory["spec"]["series"])
 
 
 def test_a_busy_machine_is_said_first_on_the_page(measured):
@@ -149,13 +156,13 @@ def test_a_busy_machine_is_said_first_on_the_page(measured):
     # The runs have no readings of cores, so the machine must tell how many there are.
     made["disturbed"] = warning_of_runs([*loads, {"status": "failed"}], {"cores": 4})
     assert made["disturbed"].startswith("other processes held 50% of the 4 cores during 1 of 2 runs (most: ffmpeg")
-    text = page2019.draw(made)
+    text = words(page2019.draw(made))
     assert 0 < text.index("Other processes held 50%") < text.index("Of ten findings")
     assert not warning_of_runs(loads[:1], {"cores": 4}) and not warning_of_runs([], {"cores": 4})
 
 
 def test_the_page_without_power_says_why(tmp_path):
-    text = page2019.draw(liu2019.result(folder(tmp_path / "out", watts=None)))
+    text = words(page2019.draw(liu2019.result(folder(tmp_path / "out", watts=None))))
     assert "Not measured: there is no power sensor here." in text
     assert "rapl: there is no /sys/class/powercap" in text
 
@@ -181,7 +188,7 @@ def test_the_command_draws_again_without_measuring(measured, tmp_path):
     result.write_text(json.dumps(liu2019.result(measured)))
     done = command("--page", result)
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "kept.html").read_text() == page2019.draw(json.loads(result.read_text()))
+    assert (tmp_path / "kept.html").read_text() == document(page2019.draw(json.loads(result.read_text())))
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert len(re.findall(r"^ ?\d+  \S", done.stdout, re.MULTILINE)) == 10
     said = json.loads(command("--page", measured, "--json").stdout)
@@ -238,3 +245,13 @@ def test_a_study_runs_and_goes_on_where_it_was(tmp_path, monkeypatch):
     assert run.stat().st_mtime_ns == before
     row = liu2019.load(said["result"])["rows"][0]
     assert row["step_ms"] > 0 and row["memory"]["peak_bytes"] > 0
+
+
+def test_every_chart_of_the_page_draws(measured, tmp_path):
+    made = page2019.draw(liu2019.result(measured))
+    write_document(made, tmp_path / "study.html")
+    with chromium.browser() as browser, chromium.watched(browser, 400) as seen:
+        opened = seen.open(tmp_path / "study.html")
+        colours = chromium.colours(opened)
+        assert len(colours) == len(found(made, "chart")) > 5 and min(colours) > 20, colours
+        assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth") and seen.problems == []

@@ -15,6 +15,7 @@ from handheld.cli import bench_tables, output
 from handheld.cli.bench import batches, cooling, shown, split
 from handheld.cli.options import Json, On, Seed, out_folder
 from handheld.errors import HandheldError, StudyError
+from handheld.report.document import write_document
 from handheld.studies import findings2019, liu2019, page2019
 
 COLOURS = {findings2019.HOLDS: "green", findings2019.FAILS: "red"}
@@ -155,7 +156,7 @@ def _kept(out: Path, device: str) -> str:
 
 def _write_page(path: Path, study: dict[str, Any]) -> None:
     try:
-        path.write_text(page2019.draw(study), encoding="utf-8")
+        write_document(page2019.draw(study), path)
     except OSError as error:
         raise StudyError(f"{path} cannot be written: {error.strerror}") from None
 

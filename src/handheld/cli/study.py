@@ -17,7 +17,8 @@ from handheld.cli.stages import stages
 from handheld.cli.tables import Column, table
 from handheld.errors import StudyError
 from handheld.progress import reporting
-from handheld.report.scale import number
+from handheld.report.document import write_document
+from handheld.report.numbers import number
 from handheld.studies import answers2022 as answers
 from handheld.studies import das2022 as das
 from handheld.studies import derived2022 as derived
@@ -145,7 +146,7 @@ def _widths(text: str) -> tuple[int, ...]:
 def _draw(result: dict[str, Any], folder: Path) -> Path:
     path = out_folder(folder) / das.PAGE
     try:
-        path.write_text(page2022.draw(result), encoding="utf-8")
+        write_document(page2022.draw(result), path)
     except (KeyError, TypeError, IndexError, AttributeError):
         raise StudyError(f"the result is damaged, so {das.PAGE} cannot be drawn. Try: measure again") from None
     except OSError as error:

@@ -9,8 +9,7 @@ import numpy as np
 
 from handheld.report import charts
 from handheld.report.charts import Axis, Guide, Series
-from handheld.report.markup import Markup, join
-from handheld.report.page import beside, section, text
+from handheld.report.page import NOTHING, Block, beside, group, section, text
 from handheld.sensors.base import natural
 from handheld.studies.costs2019 import intermediate, joules
 from handheld.studies.observations import main_rail
@@ -44,10 +43,10 @@ def _bars(
     y: Axis,
     note: str = "",
     paper: Sequence[Series] = (),
-) -> Markup:
+) -> Block:
     series = [*_by_batch(rows, value), *paper]
     if not any(v is not None for bars in series for v in bars.values):
-        return Markup()
+        return NOTHING
     return charts.bars(title, _names(rows), series, y, note=note)
 
 
@@ -56,7 +55,7 @@ def _cpu(row: Row) -> float | None:
     return 100 * float(np.mean(busy)) if busy else None
 
 
-def timelines(rows: Sequence[Row], result: Row) -> Markup:
+def timelines(rows: Sequence[Row], result: Row) -> Block:
     """Three steps of each workload at its largest batch."""
     last = list({row["workload"]: row for row in sorted(rows, key=lambda r: r["batch"])}.values())
     last = [row for name in _names(rows) for row in last if row["workload"] == name and row["three_steps"]]
@@ -82,7 +81,7 @@ def _spread_over_domains(rows: list[Row]) -> list[Row]:
     return chosen[:MOST_TIMELINES]
 
 
-def _three(row: Row) -> Markup:
+def _three(row: Row) -> Block:
     steps = row["three_steps"]
     count = len(next(iter(steps["phases"].values())))
     at = [n * steps["ms"] / count for n in range(count + 1)]
@@ -116,10 +115,10 @@ def _three(row: Row) -> Markup:
                     f"{row['workload']}, batch {row['batch']}: {title}", lines, time, y, step=True, guides=guides
                 )
             )
-    return join(*drawn)
+    return group(*drawn)
 
 
-def utilisation(rows: Sequence[Row], result: Row) -> Markup:
+def utilisation(rows: Sequence[Row], result: Row) -> Block:
     percent = Axis("busy", "%", low=0, high=100)
     gpu = result["caps"].get("kind") == "gpu"
     figures = [
@@ -159,12 +158,12 @@ def _paper(rows: Sequence[Row]) -> list[Series]:
     return [bars for bars in series if any(v is not None for v in bars.values)]
 
 
-def cores(rows: Sequence[Row], result: Row) -> Markup:
+def cores(rows: Sequence[Row], result: Row) -> Block:
     """The load of each core by batch, and its idle ratio."""
     return section("Cores", beside(*filter(None, (_each_core(rows), _idle(rows)))))
 
 
-def _each_core(rows: Sequence[Row]) -> Markup:
+def _each_core(rows: Sequence[Row]) -> Block:
     """Means over workloads. If there are many cores, only the busiest are shown."""
     loads: dict[str, dict[int, list[float]]] = {}
     for row in rows:
@@ -172,7 +171,7 @@ def _each_core(rows: Sequence[Row]) -> Markup:
             if core["busy"] is not None:
                 loads.setdefault(core["core"], {}).setdefault(row["batch"], []).append(100 * core["busy"])
     if not loads:
-        return Markup()
+        return NOTHING
     means = {name: {b: float(np.mean(v)) for b, v in by.items()} for name, by in loads.items()}
     names = sorted(means, key=lambda name: -float(np.mean(list(means[name].values()))))
     batches = sorted({row["batch"] for row in rows})
@@ -187,7 +186,7 @@ def _each_core(rows: Sequence[Row]) -> Markup:
     )
 
 
-def _idle(rows: Sequence[Row]) -> Markup:
+def _idle(rows: Sequence[Row]) -> Block:
     """The idle ratio of each core over all runs."""
     idle: dict[str, list[float]] = {}
     for row in rows:
@@ -221,7 +220,7 @@ def _kinds(rows: Sequence[Row]) -> int:
     return len({core["kind"] for row in rows for core in row["cores"]})
 
 
-def power(rows: Sequence[Row], result: Row) -> Markup:
+def power(rows: Sequence[Row], result: Row) -> Block:
     powered = [row for row in rows if row["power"]]
     if not powered:
         why = "; ".join(dict.fromkeys(row["power_why"] for row in rows)) or "nothing was measured"
@@ -249,7 +248,7 @@ def power(rows: Sequence[Row], result: Row) -> Markup:
     )
 
 
-def energy(rows: Sequence[Row], result: Row) -> Markup:
+def energy(rows: Sequence[Row], result: Row) -> Block:
     if not any(joules(row) for row in rows):
         return section("Energy against batch", text("Not measured, because power was not."))
     rails = {
@@ -278,7 +277,7 @@ def energy(rows: Sequence[Row], result: Row) -> Markup:
     )
 
 
-def memory(rows: Sequence[Row], result: Row) -> Markup:
+def memory(rows: Sequence[Row], result: Row) -> Block:
     known = [row for row in rows if row["memory"]]
     figures = []
     for name in _names(known):
@@ -310,7 +309,7 @@ def memory(rows: Sequence[Row], result: Row) -> Markup:
     )
 
 
-def throughput(rows: Sequence[Row], result: Row) -> Markup:
+def throughput(rows: Sequence[Row], result: Row) -> Block:
     return section(
         "Throughput against batch",
         beside(
@@ -325,7 +324,7 @@ def throughput(rows: Sequence[Row], result: Row) -> Markup:
     )
 
 
-def predictability(rows: Sequence[Row], result: Row) -> Markup:
+def predictability(rows: Sequence[Row], result: Row) -> Block:
     """The prediction errors, which the paper does not give."""
     names, figures = _names(rows), []
     for key, title, note in (
@@ -380,7 +379,7 @@ def predictability(rows: Sequence[Row], result: Row) -> Markup:
 
 
 #: The sections, in the order of the page.
-FIGURES: tuple[Callable[[Sequence[Row], Row], Markup], ...] = (
+FIGURES: tuple[Callable[[Sequence[Row], Row], Block], ...] = (
     timelines,
     utilisation,
     cores,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from handheld.report.markup import Markup, join
-from handheld.report.page import Column, busy, callout, listing, page, section, table, text
+from handheld.report.document import Payload
+from handheld.report.page import NOTHING, Block, Column, busy, callout, group, listing, page, section, table, text
 from handheld.studies.checks2019 import FORETOLD
 from handheld.studies.figures2019 import FIGURES
 from handheld.studies.findings2019 import FAILS, HOLDS, UNKNOWN
@@ -19,8 +19,8 @@ PLURAL = {HOLDS: "hold", FAILS: "do not hold"}
 Row = dict[str, Any]
 
 
-def draw(result: Row) -> str:
-    """The whole page, from a result alone."""
+def draw(result: Row) -> Payload:
+    """The payload of the page, from a result alone."""
     rows = [row for row in result["rows"] if row["status"] == "measured"]
     blocks = [_answers(result), _runs(result)]
     for make in FIGURES:
@@ -56,7 +56,7 @@ def _sizes(rows: Iterable[Row]) -> str:
 # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _answers(result: Row) -> Markup:
+def _answers(result: Row) -> Block:
     """A table of the answers, and below it the checks that they rest on."""
     answers = result["answers"]
     count = {word: sum(answer["answer"] == word for answer in answers) for word in (HOLDS, FAILS, UNKNOWN)}
@@ -81,7 +81,7 @@ def _answers(result: Row) -> Markup:
     warning = result["disturbed"]
     return section(
         "The ten findings",
-        busy(warning) if warning else "",
+        busy(warning),
         callout(
             "note",
             f"Of ten findings, here: {counts}",
@@ -101,17 +101,17 @@ def _said(row: Row) -> str:
     return "; ".join(filter(None, (row["here"], row["why"] and f"not measured: {row['why']}")))
 
 
-def _absent(result: Row) -> Markup:
+def _absent(result: Row) -> Block:
     absent = result["sensors_absent"]
     if not absent or any(row.get("power") for row in result["rows"]):
-        return Markup()
-    return join(
+        return NOTHING
+    return group(
         text("Power and energy are not measured here, for these reasons:"),
         listing(f"{name}: {why}" for name, why in absent.items()),
     )
 
 
-def _runs(result: Row) -> Markup:
+def _runs(result: Row) -> Block:
     """What ran, and what did not, with the reason."""
     cells = [
         [
@@ -156,6 +156,6 @@ def _runs(result: Row) -> Markup:
             ],
             cells,
         ),
-        table(["workload", "batch", "status", "reason"], failed, caption="What did not") if failed else "",
-        text(f"{left} more did not run yet; the same command continues.") if left else "",
+        table(["workload", "batch", "status", "reason"], failed, caption="What did not") if failed else NOTHING,
+        text(f"{left} more did not run yet; the same command continues.") if left else NOTHING,
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 from handheld.report import charts
 from handheld.report.charts import Axis, Guide, Reference, Series
-from handheld.report.markup import Markup
-from handheld.report.page import Column, beside, busy, callout, page, section, spread, table, text
+from handheld.report.document import Payload
+from handheld.report.page import Block, Cell, Column, Spread, beside, busy, callout, page, section, table, text
 from handheld.studies import answers2022 as answers
 from handheld.studies import derived2022 as derived
 from handheld.studies import evidence2022 as evidence
@@ -33,8 +33,8 @@ NAME = {
 }
 
 
-def draw(result: Row) -> str:
-    """The whole page, from a result alone."""
+def draw(result: Row) -> Payload:
+    """The payload of the page, from a result alone."""
     blocks = [_answers(result)]
     for has, make in (
         ("models", _backward),
@@ -64,11 +64,11 @@ def draw(result: Row) -> str:
     )
 
 
-def _answers(result: Row) -> Markup:
+def _answers(result: Row) -> Block:
     warning = evidence.warning(result)
     return section(
         "The answer",
-        busy(warning) if warning else "",
+        busy(warning),
         *(callout(answer["kind"], answer["question"], answer["answer"]) for answer in answers.answers(result)),
         *(callout("note", "Left out", note) for note in result["notes"]),
     )
@@ -105,7 +105,7 @@ def _published(result: Row, what: str, colour: int) -> Series:
     )
 
 
-def _backward(result: Row) -> Markup:
+def _backward(result: Row) -> Block:
     theirs = [_published(result, what, colour) for what, colour in ((paper.CPU, 0), (paper.STOCK, 3), (paper.GPU, 1))]
     ours = [_measured(result, way, "backward") for way in (PYTORCH, NAIVE + PER_OP, OPTIMISED + PER_OP, OPTIMISED)]
     both = charts.bars(
@@ -141,11 +141,11 @@ def _backward(result: Row) -> Markup:
     )
 
 
-def _cell(way: Row | None, what: str) -> Markup:
+def _cell(way: Row | None, what: str) -> Cell:
     time = way["times"].get(what) if way else None
     if time is None:
-        return spread(None)
-    return spread(time["median"] * US, time["p25"] * US, time["p75"] * US)
+        return Spread(None)
+    return Spread(time["median"] * US, time["p25"] * US, time["p75"] * US)
 
 
 # ── the sweep ─────────────────────────────────────────────────────────────────────────────────
@@ -161,7 +161,7 @@ def _over_widths(result: Row, way: str, value: Callable[[Row], float | None]) ->
     )
 
 
-def _sweep(result: Row) -> Markup:
+def _sweep(result: Row) -> Block:
     widths = [float(row["width"]) for row in result["sweep"]]
     x = Axis("width of two layers, batch 32", "units", log=True, ticks=widths)
     ways = [way for way in WAYS if any(way in row["ways"] for row in result["sweep"])]
@@ -196,8 +196,8 @@ def _sweep(result: Row) -> Markup:
     return section("From which width?", beside(times, rates))
 
 
-def _steps(result: Row) -> Markup:
-    rows: list[list[object]] = []
+def _steps(result: Row) -> Block:
+    rows: list[list[Cell]] = []
     for name in _models(result):
         ways = result["models"][name]["ways"]
         for way in (*CPU, *RESIDENT, *APART):
@@ -231,7 +231,7 @@ def _steps(result: Row) -> Markup:
     )
 
 
-def _how(result: Row) -> Markup:
+def _how(result: Row) -> Block:
     gaps = [
         way["parameters_differ"]
         for row in (*result["models"].values(), *result["sweep"])

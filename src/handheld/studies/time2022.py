@@ -7,8 +7,7 @@ from typing import Any
 
 from handheld.report import charts
 from handheld.report.charts import Axis, Series
-from handheld.report.markup import Markup, tag
-from handheld.report.page import Column, beside, section, table
+from handheld.report.page import Block, Cell, Column, beside, group, section, table
 from handheld.studies import derived2022 as derived
 from handheld.studies import paper2022 as paper
 from handheld.studies.ways2022 import APART, OPTIMISED
@@ -17,7 +16,7 @@ US = 1e6
 Row = dict[str, Any]
 
 
-def where(result: Row) -> Markup:
+def where(result: Row) -> Block:
     """Where the time of a step goes, with tensors that are moved for every op and with tensors that stay."""
     names = [name for name in paper.BACKWARD_US if name in result["models"]]
     return section(
@@ -25,7 +24,7 @@ def where(result: Row) -> Markup:
     )
 
 
-def _apart(result: Row, names: Sequence[str]) -> Markup:
+def _apart(result: Row, names: Sequence[str]) -> Block:
     lines = derived.fits(result)
     cuts = {
         name: derived.parts(result["models"][name]["ways"][APART[1]], lines)
@@ -54,7 +53,7 @@ def _apart(result: Row, names: Sequence[str]) -> Markup:
     )
 
 
-def _resident(result: Row, names: Sequence[str]) -> Markup:
+def _resident(result: Row, names: Sequence[str]) -> Block:
     stay = {
         name: derived.resident_parts(result["models"][name]["ways"][OPTIMISED])
         for name in names
@@ -75,7 +74,7 @@ def _resident(result: Row, names: Sequence[str]) -> Markup:
     )
 
 
-def _shares(result: Row, names: Sequence[str]) -> Markup:
+def _shares(result: Row, names: Sequence[str]) -> Block:
     shares = derived.shares(result)
     rows = [
         [
@@ -109,7 +108,7 @@ def _us(rows: Mapping[str, Row | None], names: Sequence[str], key: str) -> list[
     return [None if row is None else row[key] * US for row in (rows[name] for name in names)]
 
 
-def _facts(ways: Mapping[str, Row]) -> list[object]:
+def _facts(ways: Mapping[str, Row]) -> list[Cell]:
     if APART[1] not in ways:
         return [None, None, None]
     facts = ways[APART[1]]["facts"]
@@ -124,13 +123,13 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else share * 100
 
 
-def transfers(result: Row) -> Markup:
+def transfers(result: Row) -> Block:
     """Time by size of single transfers, the fitted lines, and the cost of a launch."""
-    tables = tag("div", _fitted(result), _launches(result))
+    tables = group(_fitted(result), _launches(result))
     return section("Latency or bandwidth?", beside(_times(result), tables))
 
 
-def _times(result: Row) -> Markup:
+def _times(result: Row) -> Block:
     series = []
     for colour, (name, words) in enumerate(derived.DIRECTIONS.items()):
         rows = result["transfers"].get(name, ())
@@ -166,7 +165,7 @@ def _times(result: Row) -> Markup:
     )
 
 
-def _fitted(result: Row) -> Markup:
+def _fitted(result: Row) -> Block:
     fitted = [
         (f"{words}, up to {line['to_bytes'] / 2**20:.3g} MiB", line)
         for lines in (derived.fits(result), derived.whole_fits(result))
@@ -198,7 +197,7 @@ def _fitted(result: Row) -> Markup:
     )
 
 
-def _launches(result: Row) -> Markup:
+def _launches(result: Row) -> Block:
     launches = result["launches"]
     names = {
         "enqueue": "for the host to enqueue it",

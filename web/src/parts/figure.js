@@ -18,7 +18,7 @@ export function useFigure() {
   return useContext(Frame);
 }
 
-/** `legend` is a list of [name, colour variable]; `note` says how to read the figure. */
+/** `legend` is a list of [name, colour variable, pale?]; `note` says how to read the figure. */
 export function Figure({ id, title, legend = [], note, children }) {
   const painters = useRef([]);
   const save = (kind) => (kind === "svg" ? saveSvg : savePng)(id, title, legend, painters.current);
@@ -38,7 +38,7 @@ export function Figure({ id, title, legend = [], note, children }) {
 
 export function Legend({ entries }) {
   return html`<ul class="legend">
-    ${entries.map(([name, shade]) => html`<li><i style=${{ background: `var(--${shade})` }}></i>${name}</li>`)}
+    ${entries.map(([name, shade, pale]) => html`<li><i style=${{ background: `var(--${shade})`, opacity: pale ? 0.45 : 1 }}></i>${name}</li>`)}
   </ul>`;
 }
 
@@ -59,11 +59,13 @@ function paintAll(context, title, legend, painters, width, height) {
   let y = PAD + 26;
   context.font = `12px ${FONT}`;
   let x = PAD;
-  for (const [name, shade] of legend) {
+  for (const [name, shade, pale] of legend) {
     const wide = context.measureText(name).width + 32;
     if (x + wide > width - PAD && x > PAD) { x = PAD; y += 18; }
     context.fillStyle = colour(shade);
+    context.globalAlpha = pale ? 0.45 : 1;
     context.fillRect(x, y, 11, 11);
+    context.globalAlpha = 1;
     context.fillStyle = colour("ink");
     context.fillText(name, x + 16, y + 10);
     x += wide;

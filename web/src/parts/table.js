@@ -22,7 +22,7 @@ function sorted(rows, column, down) {
 }
 
 /**
- * `columns`: { name, title, unit?, value(row), cell?(row), text? (left-aligned), help? }.
+ * `columns`: { name, title, unit?, value(row), cell?(row), text? (left-aligned), long? (whole sentences), group? (a heading above), help? }.
  * `search(row)` is the text that is searched; without it there is no search box.
  * `first` rows are shown until the reader asks for all; `by` is the column that sorts at first, `up` its direction.
  */
@@ -45,9 +45,9 @@ export function Table({ id, columns, rows, search, first = 50, by, up = false, c
     </div>`}
     <div class="wide"><table>
       ${caption && html`<caption>${caption}</caption>`}
-      <thead><tr>${columns.map((column) => html`<${Head} column=${column} sort=${sort} turn=${turn} />`)}</tr></thead>
+      <thead>${columns.some((column) => column.group) && html`<${Groups} columns=${columns} />`}<tr>${columns.map((column) => html`<${Head} column=${column} sort=${sort} turn=${turn} />`)}</tr></thead>
       <tbody>${shown.map((row) => html`<tr onClick=${onRow && (() => onRow(row))}>
-        ${columns.map((column) => html`<td class=${column.text ? "left" : ""}>${column.cell ? column.cell(row) : column.value(row)}</td>`)}
+        ${columns.map((column) => html`<td class=${column.text ? (column.long ? "left long" : "left") : ""}>${column.cell ? column.cell(row) : column.value(row)}</td>`)}
       </tr>`)}</tbody>
     </table></div>
     ${found.length > first && html`<p class="more">
@@ -55,6 +55,16 @@ export function Table({ id, columns, rows, search, first = 50, by, up = false, c
       <button type="button" data-more onClick=${() => setAll(!all)}>${all ? `Show ${count(first)}` : "Show all"}</button>
     </p>`}
   </div>`;
+}
+
+/** A row above the names: adjacent columns of one group share a heading. */
+function Groups({ columns }) {
+  const groups = [];
+  for (const { group = "" } of columns) {
+    if (groups.length && groups[groups.length - 1].group === group) groups[groups.length - 1].many += 1;
+    else groups.push({ group, many: 1 });
+  }
+  return html`<tr class="groups">${groups.map(({ group, many }) => html`<th scope="colgroup" colspan=${many}>${group}</th>`)}</tr>`;
 }
 
 function Head({ column, sort, turn }) {
