@@ -8,7 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from handheld.analyse.run import open_run
 from handheld.report.document import write_document
+from handheld.report.pack import columns
 from handheld.report.run_payload import run_payload
 from helpers import chromium
 from helpers.large_runs import NASTY, large_run
@@ -233,6 +235,32 @@ def test_figures_are_saved(page, figure):
             tree = ElementTree.fromstring(content)
             names = [element.tag.rpartition("}")[2] for element in tree.iter()]
             assert names.count("text") > 3 and len(names) > 10 and names.count("image") == 0
+
+
+def test_what_limits_the_step_comes_first(page, large):
+    with open_run(large.with_name("one.run")) as run:
+        known = run.bound()
+    assert page.inner_text("#answer .lead") == known.text
+    shares = page.locator("#answer .limits i").evaluate_all("bars => bars.map(bar => parseFloat(bar.style.width))")
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+
+
+def test_joules_per_op_are_drawn(browser, tmp_path):
+    """The figure and the columns of energy, from rows of joules per op."""
+    with large_run(tmp_path / "one.run", ops=30, steps=20) as run:
+        payload = run_payload(run)
+    rows = {"id": list(range(30)), "rail": ["board/gpu energy"] * 30, "joules": [0.001 * (n + 1) for n in range(30)]}
+    rows |= {"low": [0.0009 * (n + 1) for n in range(30)], "high": [0.0011 * (n + 1) for n in range(30)]}
+    payload["energy"]["ops"] = columns({**rows, "source": ["model"] * 30}, ["rail", "source"])
+    write_document(payload, tmp_path / "one.html")
+    with chromium.watched(browser) as seen:
+        page = seen.open(tmp_path / "one.html")
+        assert "465 mJ in all ops" in page.inner_text("#energy-ops-board-gpu-energy h3")
+        assert min(page.evaluate(COLOURS, "energy-ops-board-gpu-energy")) > 3
+        page.click("#op-table [data-sort=joules]")
+        assert "30 mJ" in page.inner_text("#op-table tbody tr:first-child")
+        assert "465 mJ" in page.inner_text("#tree tbody tr:first-child")
+        assert seen.problems == []
 
 
 def test_a_run_without_sensors_says_what_is_missing(browser, plain):

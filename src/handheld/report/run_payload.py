@@ -84,11 +84,22 @@ def answer(run: Run) -> dict[str, object]:
         "flops_share": rounded(use.flops_share),
         "gbytes_s": rounded(use.gbytes_s),
         "bandwidth_share": rounded(use.bandwidth_share),
+        "bounds": bounds(run),
         "findings": [
             {"kind": one.kind, "text": one.text, "steps": len(one.steps), "ops": list(one.ops)}
             for one in run.findings()
         ],
     }
+
+
+def bounds(run: Run) -> list[dict[str, object]]:
+    """Per graph: what limits its step, in a sentence, and the share of the step per limit."""
+    rows: list[dict[str, object]] = []
+    for name in run.graphs:
+        known = run.bound(name)
+        shares = {limit: rounded(share) for limit, share in known.shares.items()}
+        rows.append({"name": name, "limit": known.limit, "text": known.text, "shares": shares})
+    return rows
 
 
 def graphs(run: Run) -> list[dict[str, object]]:

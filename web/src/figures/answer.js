@@ -1,7 +1,6 @@
 // The answer first: the figures of the step, what limits it, and what was found.
 import { html } from "../html.js";
-import { bytes, joules, ms, number, percent } from "../parts/format.js";
-import { PARTS } from "./breakdown.js";
+import { bytes, joules, ms, number, percent, prefixed } from "../parts/format.js";
 
 export function Answer({ data }) {
   const { answer } = data;
@@ -12,10 +11,10 @@ export function Answer({ data }) {
       ${answer.joules_step !== null && html`<${Tile} name=${answer.estimate ? "energy per step (an estimate)" : "energy per step"} value=${joules(answer.joules_step, 4)} more=${answer.rail} />`}
       ${answer.peak_bytes !== null && html`<${Tile} name="memory alive at the peak" value=${bytes(answer.peak_bytes)} more=${answer.allocated_bytes ? `${bytes(answer.allocated_bytes)} allocated` : ""} />`}
       ${answer.device_busy !== null && html`<${Tile} name="device busy" value=${percent(answer.device_busy, 0)} />`}
-      ${answer.gflops !== null && html`<${Tile} name="arithmetic" value=${`${number(answer.gflops)} GFLOP/s`} more=${ceiling(answer.flops_share)} />`}
-      ${answer.gbytes_s !== null && html`<${Tile} name="memory traffic, at least" value=${`${number(answer.gbytes_s)} GB/s`} more=${ceiling(answer.bandwidth_share)} />`}
+      ${answer.gflops !== null && html`<${Tile} name="arithmetic" value=${prefixed(answer.gflops * 1e9, "FLOP/s")} more=${ceiling(answer.flops_share)} />`}
+      ${answer.gbytes_s !== null && html`<${Tile} name="memory traffic, at least" value=${prefixed(answer.gbytes_s * 1e9, "B/s")} more=${ceiling(answer.bandwidth_share)} />`}
     </div>
-    <${Limit} data=${data} />
+    <${Limits} bounds=${answer.bounds} />
     <${Findings} findings=${answer.findings} />`;
 }
 
@@ -26,11 +25,20 @@ function Tile({ name, value, more }) {
   return html`<div class="tile"><div class="name">${name}</div><div class="value">${value}</div>${more && html`<div class="unit">${more}</div>`}</div>`;
 }
 
-function Limit({ data }) {
-  const graph = data.graphs[0];
-  if (!graph?.parts) return null;
-  const [part, value] = Object.entries(graph.parts).sort((a, b) => b[1] - a[1])[0];
-  return html`<p class="lead">The largest part of a step is the ${PARTS[part]}: ${percent(value / graph.parts_ms, 0)} of ${ms(graph.parts_ms)}.</p>`;
+const SHADES = {
+  compute: "s0", memory: "s2", "compute or memory": "s0", launches: "s4", host: "s3", data: "bad", transfers: "s5", unexplained: "s7",
+};
+
+/** What limits a step, in a sentence, and a bar with the share of each limit. */
+function Limits({ bounds }) {
+  return bounds.map(({ name, text, shares }) => {
+    const known = Object.entries(shares).filter(([, share]) => share > 0.0005);
+    return html`<div class="limit" data-limit=${name}>
+      <p class="lead">${bounds.length > 1 ? `${name}: ` : ""}${text}</p>
+      ${known.length > 0 && html`<div class="limits">${known.map(([limit, share]) => html`<i title=${`${limit} ${percent(share)}`} style=${{ background: `var(--${SHADES[limit] || "s7"})`, width: `${share * 100}%` }}></i>`)}</div>
+      <ul class="legend">${known.map(([limit, share]) => html`<li><i style=${{ background: `var(--${SHADES[limit] || "s7"})` }}></i>${limit} ${percent(share)}</li>`)}</ul>`}
+    </div>`;
+  });
 }
 
 function Findings({ findings }) {

@@ -25,7 +25,9 @@ export function Energy({ energy, ops, byRail, stepMs }) {
 function Rails({ energy, stepMs }) {
   const rails = energy.rails.filter((rail) => rail.joules_step !== null);
   const most = Math.max(...rails.map((rail) => rail.joules_step));
-  const idle = (rail) => Math.min(rail.idle_watts !== null && stepMs ? rail.idle_watts * stepMs * 1e-3 : 0, rail.joules_step);
+  const rest = (rail) => (rail.idle_watts !== null && stepMs ? rail.idle_watts * stepMs * 1e-3 : null);
+  const doubtful = rails.filter((rail) => rest(rail) !== null && rest(rail) >= rail.joules_step);
+  const idle = (rail) => (rest(rail) === null || doubtful.includes(rail) ? 0 : rest(rail));
   const draw = (context, width) => {
     const room = width - 92;
     context.textBaseline = "middle";
@@ -35,11 +37,11 @@ function Rails({ energy, stepMs }) {
       context.textAlign = "left";
       context.fillStyle = colour("soft");
       context.fillText(`${rail.rail}${rail.estimate ? " (an estimate)" : ""}${rail.part_of ? `, part of ${rail.part_of}` : ""}`, 0, y + 8);
-      const rest = idle(rail);
+      const still = idle(rail);
       context.fillStyle = colour("s7");
-      context.fillRect(0, y + 17, (rest / most) * room, ROW - 8);
-      context.fillStyle = colour("s1");
-      context.fillRect((rest / most) * room, y + 17, ((rail.joules_step - rest) / most) * room, ROW - 8);
+      context.fillRect(0, y + 17, (still / most) * room, ROW - 8);
+      context.fillStyle = colour(doubtful.includes(rail) ? "s4" : "s1");
+      context.fillRect((still / most) * room, y + 17, ((rail.joules_step - still) / most) * room, ROW - 8);
       context.fillStyle = colour("ink");
       context.font = `13px ${FONT}`;
       context.fillText(joules(rail.joules_step), (rail.joules_step / most) * room + 8, y + 17 + (ROW - 8) / 2);
@@ -50,10 +52,17 @@ function Rails({ energy, stepMs }) {
     if (!rail) return hide();
     return show(event.clientX, event.clientY, [rail.rail, ["covers", rail.covers.join(", ") || "not stated"], ["per step", joules(rail.joules_step, 4)], ["power", `${number(rail.watts, 4)} W`], ["idle power before the run", rail.idle_watts === null ? "not known" : `${number(rail.idle_watts, 4)} W`], ["changes of the sensor's value", String(rail.ticks)]]);
   };
-  return html`<${Figure} id="energy-rails" title="Energy of a step by rail" legend=${[["what an idle device uses in this time", "s7"], ["the rest", "s1"]]}
-      note="Mean over the steps after warm-up. A rail that is part of another one is contained in it and must not be added.">
+  return html`<${Figure} id="energy-rails" title="Energy of a step by rail" legend=${[["what an idle device uses in this time", "s7"], ["the rest", "s1"], ...(doubtful.length ? [["not divided", "s4"]] : [])]}
+      note=${`Mean over the steps after warm-up. A rail that is part of another one is contained in it and must not be added.${slow(doubtful)}`}>
     <${Canvas} draw=${draw} height=${rails.length * (ROW + 16)} drawn=${[energy]} label="Energy of a step by rail" onMouseMove=${over} onMouseLeave=${hide} />
   </${Figure}>`;
+}
+
+/** A sensor that averages over a second may show more power before a short run than during it. */
+function slow(rails) {
+  if (!rails.length) return "";
+  const names = rails.map((rail) => `${rail.rail} (${number(rail.idle_watts)} W before, ${number(rail.watts)} W during)`).join(", ");
+  return ` Not divided, because it shows no more power during the steps than before them: ${names}. Its sensor may be slower than this run.`;
 }
 
 /** The ops that use the most energy, with intervals, and sums by phase. */

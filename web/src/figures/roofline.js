@@ -47,7 +47,7 @@ export function Roofline({ ops, ceilings, why }) {
     hooks: { draw: [(u) => { drawCeilings(u, ceilings, ranges); drawPoints(u, points, size); }], setCursor: [(u) => tip(u, points, size, ceilings)] },
   });
   return html`<${Figure} id="roofline" title="Rate and work per byte of each op" legend=${PHASES.map((name) => [name, name])}
-      note=${`One circle per op; its area is its time. ${ceilings.why || "Close to the sloped line an op is limited by memory bandwidth, close to the flat one by arithmetic, far below both by something else (launches, little parallel work, access patterns)."} Ops without arithmetic are not shown.`}>
+      note=${`One circle per op; a larger circle takes longer. ${ceilings.why || "Close to the sloped line an op is limited by memory bandwidth, close to the flat one by arithmetic, far below both by something else (launches, little parallel work, access patterns)."} Ops without arithmetic are not shown.`}>
     <${Plot} options=${options} data=${data} height=${380} label="Roofline" />
   </${Figure}>`;
 }
