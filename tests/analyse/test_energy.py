@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from handheld.analyse.energy import interval
+from handheld.analyse.rails import Series
 from handheld.sensors.base import Channel
 from helpers.run_files import MS, START, MadeRun, rising
 
@@ -221,3 +222,28 @@ def test_joules_of_windows_hold_for_the_plan_that_trains(made):
             assert row.low_joules <= row.joules <= row.high_joules
         (step,) = run.step_energy()
         assert step.half_width == math.inf  # one window of the plan that trains
+
+
+def channel(name: str, counter: bool, period_ms: float, value) -> Series:
+    """Readings every 15 ms of a value that the device updates every `period_ms`."""
+    t = np.arange(0, 6000, 15.0)
+    values = np.array([value(period_ms * (at // period_ms) * 1e-3) for at in t])
+    kind = "energy" if counter else "power"
+    return Series("meter", name, kind, "J", counter, ("gpu",), "", (t * 1e6).astype(np.int64), values)
+
+
+def test_a_counter_that_is_updated_rarely_counts_at_its_updates():
+    """100 W, and 500 W from 2 s to 3 s. Between updates a reading is up to 100 ms old."""
+    counter = channel("gpu0 energy", True, 100, lambda t: 100 * t + 400 * min(max(t - 2, 0), 1))
+    for begin in (2.0, 2.03, 2.07):
+        joules = counter.joules(round(begin * 1e9), round(3.0 * 1e9))
+        assert joules == pytest.approx(500 * (3.0 - begin), rel=0.04)
+    end = counter.t_ns[-1]  # The update after the end was not seen.
+    assert counter.joules(end - 1_000_000_000, end) == pytest.approx(100, rel=0.03)
+
+
+def test_a_rail_that_averages_counts_only_its_own_window():
+    """40 W, and 90 W from 2 s on, averaged over the last second."""
+    rail = channel("gpu0 memory power (1 s average)", False, 100, lambda t: 40 + 50 * min(max(t - 2, 0), 1))
+    assert rail.joules(2_000_000_000, 4_000_000_000) == pytest.approx(180, rel=0.02)
+    assert rail.joules(2_000_000_000, 2_500_000_000) is None  # too short to tell

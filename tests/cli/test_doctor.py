@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 import handheld
 from handheld.backends.opencl import devices as opencl_devices
-from handheld.cli import probe
+from handheld.cli import energy_model, probe
+from handheld.cost.energy import EnergyModel
 from handheld.errors import DeviceError
+from handheld.plan.work import flops
+from handheld.profile.calibrate import Progress, calibrate, calibration_ops
+from handheld.profile.sampling import sources
+from helpers.meters import Meter
 
 # ── doctor ────────────────────────────────────────────────────────────────────────────────────
 
@@ -60,3 +66,43 @@ def test_the_probe_notices_a_wrong_result():
     assert probe.run("reference:cpu") == ""
     assert "wrong result" in probe.run("null")
     assert "unknown device" in probe.run("toaster")
+
+
+def test_doctor_energy_needs_a_power_sensor(run, monkeypatch):
+    """Nothing is measured, and the error says what to do."""
+    monkeypatch.setattr(energy_model, "sources", lambda: sources(sensors=False))
+    result = run("doctor", "--energy")
+    assert result.exit_code == 1 and "no power sensor" in result.stderr and "Try: handheld doctor" in result.stderr
+
+
+def test_doctor_measures_and_shows_the_energy_model(run, one_device, monkeypatch, tmp_path):
+    """The real calibration with few ops and a meter; the result is stored and shown, also as JSON."""
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
+    monkeypatch.setattr(energy_model, "need_power", lambda: None)
+    monkeypatch.setattr(probe, "run_in_child", lambda device: "")
+    ops = [g for g in calibration_ops() if 1e6 < flops(g.nodes[0], g) < 5e7][:5]
+    few = partial(calibrate, ops=ops, sensors=(Meter,), seconds=0.3, mixes=1)
+    monkeypatch.setattr(energy_model, "calibrate", few)
+    result = run("doctor", "--energy")
+    assert result.exit_code == 0 and "model measured" in result.stdout and "between launches" in result.stdout
+    (device,) = json.loads(run("doctor", "--json").stdout)["devices"]
+    assert device["energy"]["rails"][0]["name"] == "meter/cpu energy" and device["no_energy"] == ""
+
+
+def test_doctor_energy_keeps_nothing_half_done(run, one_device, monkeypatch, tmp_path):
+    """Ctrl-C during the windows of the real calibration stores no model."""
+    monkeypatch.setenv("HANDHELD_CACHE", str(tmp_path))
+    ops = [g for g in calibration_ops() if 1e6 < flops(g.nodes[0], g) < 5e7][:5]
+
+    def interrupted(name: str, progress: Progress) -> EnergyModel:
+        def stop(done: int, count: int, what: str) -> None:
+            progress(done, count, what)
+            if done == 2 and "building" not in what:
+                raise KeyboardInterrupt
+
+        return calibrate(name, ops=ops, sensors=(Meter,), seconds=0.1, progress=stop)
+
+    monkeypatch.setattr(energy_model, "calibrate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        energy_model.measure(f"opencl:{one_device.name}", one_device.caps)
+    assert not (tmp_path / "energy").exists()

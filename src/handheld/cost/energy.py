@@ -27,6 +27,7 @@ WIDTH = 1.96  # half of a 95% interval, in standard deviations
 SCALES = (3.0, 3.0, 3.0, 3.0, 4.0)
 APART = (1.0, 0.5)  # the same for another kernel and another kind of op
 DEVIATION, NOISE = 0.25, 0.03  # of the logarithm of the correction, and of one sample
+MOST = 1.1  # No op takes more than this times the watts of any sample: devices limit their power.
 ITEMS = 1024  # Work-items that fill a compute unit.
 LEAST_FLOPS_S, LEAST_BYTES_S = 1e9, 1e7  # Lower rates make no difference.
 
@@ -183,7 +184,7 @@ class _Fit:
         """The watts of ops that take these seconds, and the deviation of their logarithms."""
         correction, deviation = self.process(self._points(efforts, seconds))
         watts: np.ndarray = np.maximum(self._terms(efforts, seconds) @ self.weights, 1e-6) * np.exp(correction)
-        return watts, deviation
+        return np.minimum(watts, MOST * self.measured.max()), deviation
 
     @cached_property
     def held_out(self) -> np.ndarray:
@@ -195,7 +196,8 @@ class _Fit:
             weights, process = self._fitted(used)
             at = self.seconds[i : i + 1]
             watts = (self._terms([effort], at) @ weights) * np.exp(process(self._points([effort], at))[0])
-            errors.append(float(watts[0] / self.measured[i] - 1))
+            most = MOST * self.measured[used].max()
+            errors.append(float(min(watts[0], most) / self.measured[i] - 1))
         return np.array(errors)
 
     def _terms(self, efforts: Sequence[Effort], seconds: np.ndarray) -> np.ndarray:
