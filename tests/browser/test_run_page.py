@@ -12,6 +12,7 @@ from handheld.analyse.run import open_run
 from handheld.report.document import write_document
 from handheld.report.pack import columns
 from handheld.report.run_payload import run_payload
+from handheld.sensors.base import Channel
 from helpers import chromium
 from helpers.large_runs import NASTY, large_run
 from helpers.run_files import MadeRun
@@ -260,6 +261,26 @@ def test_joules_per_op_are_drawn(browser, tmp_path):
         page.click("#op-table [data-sort=joules]")
         assert "30 mJ" in page.inner_text("#op-table tbody tr:first-child")
         assert "465 mJ" in page.inner_text("#tree tbody tr:first-child")
+        assert "≥" not in page.inner_text("#tree")
+        assert seen.problems == []
+
+
+def test_joules_of_some_ops_are_no_total(browser, tmp_path):
+    """Windows of --energy may cover some ops only; a sum over these is marked."""
+    made = MadeRun(tmp_path / "one.run")
+    made.steps(40)
+    for method, extra in (("slope", 0), ("alone", 1)):
+        for _ in range(3):
+            made.window(method, "sig0" if extra else "", [0] if extra else [], extra, 50, 1.0)
+    made.source("board", [Channel("rail", "energy", counter=True, covers=("system",))], 10, lambda s: [20 * (s + 5)])
+    with made.open() as run:
+        rows = run.joules()
+        assert {row.id for row in rows} == {0} and len(run.op_rows) == 2
+        write_document(run_payload(run), tmp_path / "one.html")
+    with chromium.watched(browser) as seen:
+        page = seen.open(tmp_path / "one.html")
+        assert "in 1 of 2 ops" in page.inner_text("#energy-ops-board-rail h3")
+        assert "≥" in page.inner_text("#tree tbody tr:first-child") and "1 of 2 ops" in page.inner_text("#tree")
         assert seen.problems == []
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from handheld.analyse.joules import OpJoules
 from handheld.analyse.run import Run
-from handheld.report.pack import rounded
+from handheld.report.pack import columns, rounded
 
 
 def energy(run: Run) -> dict[str, object]:
     """Joules per step and rail; joules per group of ops; and why, if there are none."""
-    rails = run.energy()
+    rails, rows = run.energy(), run.joules()
     return {
-        "why": "" if rails else no_energy(run),
+        "why": "" if rails or rows else no_energy(run),
+        "ops": _op_joules(rows),
+        "ops_why": run.no_joules(),
+        "inner": sorted({r.rail for r in rails if r.part_of} | {r.rail for r in run.step_joules() if r.part_of}),
         "rails": [
             {
                 "rail": row.rail,
@@ -49,6 +55,21 @@ def energy(run: Run) -> dict[str, object]:
             for row in run.step_energy()
         ],
     }
+
+
+def _op_joules(rows: Sequence[OpJoules]) -> dict[str, object]:
+    """Joules per op and rail, as columns. An interval that is not known is None."""
+    return columns(
+        {
+            "id": [row.id for row in rows],
+            "rail": [row.rail for row in rows],
+            "joules": [row.joules for row in rows],
+            "low": [row.low_joules for row in rows],
+            "high": [row.high_joules for row in rows],
+            "source": [row.source for row in rows],
+        },
+        ("rail", "source"),
+    )
 
 
 def no_energy(run: Run) -> str:

@@ -18,7 +18,7 @@ MOST_STEPS, MOST_COMMANDS = 12, 24_000  # recorded steps that the timeline keeps
 MOST_TIMES = 4_000  # step times in a figure
 MOST_POINTS, MOST_CHANNEL = 120_000, 2_000  # points of all sensor traces, and of one
 MOST_BINS = 240  # columns of the picture of the cores
-RATE_NS = 50_000_000  # A counter's rate is taken over at least this time.
+RATE_NS = 200_000_000  # A counter's rate is taken over at least this time, from tick to tick.
 
 
 def milliseconds(run: Run, ns: int) -> float:
@@ -168,10 +168,14 @@ def _trace(run: Run, channel: Series) -> tuple[np.ndarray, np.ndarray, str, str]
 
 
 def _rates(t: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rate of a counter per second, at the middle of stretches of at least RATE_NS."""
-    kept = [0] if len(t) else []
-    for n in range(1, len(t)):
-        if t[n] - t[kept[-1]] >= RATE_NS:
+    """The rate of a counter per second, at the middle of stretches of at least RATE_NS.
+
+    A stretch begins and ends where the counter ticks. A counter may tick less often than it is read: between two
+    readings it would seem to stand still and then to jump.
+    """
+    kept: list[int] = []
+    for n in (np.flatnonzero(np.diff(values)) + 1).tolist():
+        if not kept or t[n] - t[kept[-1]] >= RATE_NS:
             kept.append(n)
     at, value = t[kept], values[kept]
     if len(at) < 2:

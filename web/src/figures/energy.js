@@ -15,7 +15,7 @@ const ROW = 30;
 export function Energy({ energy, ops, byRail, stepMs }) {
   if (energy.why) return html`<${Missing}>${energy.why}</${Missing}>`;
   return html`
-    <${Rails} energy=${energy} stepMs=${stepMs} />
+    ${energy.rails.length > 0 && html`<${Rails} energy=${energy} stepMs=${stepMs} />`}
     ${energy.ops_why && html`<${Missing}>Joules per op are not known: ${energy.ops_why}</${Missing}>`}
     ${byRail.size > 0 && html`<${OpBars} byRail=${byRail} ops=${ops} />`}
     ${energy.groups.length > 0 && html`<${Groups} energy=${energy} />`}`;
@@ -26,8 +26,8 @@ function Rails({ energy, stepMs }) {
   const rails = energy.rails.filter((rail) => rail.joules_step !== null);
   const most = Math.max(...rails.map((rail) => rail.joules_step));
   const rest = (rail) => (rail.idle_watts !== null && stepMs ? rail.idle_watts * stepMs * 1e-3 : null);
-  const doubtful = rails.filter((rail) => rest(rail) !== null && rest(rail) >= rail.joules_step);
-  const idle = (rail) => (rest(rail) === null || doubtful.includes(rail) ? 0 : rest(rail));
+  const doubtful = rails.filter((rail) => rest(rail) === null || rest(rail) >= rail.joules_step);
+  const idle = (rail) => (doubtful.includes(rail) ? 0 : rest(rail));
   const draw = (context, width) => {
     const room = width - 92;
     context.textBaseline = "middle";
@@ -58,11 +58,12 @@ function Rails({ energy, stepMs }) {
   </${Figure}>`;
 }
 
-/** A sensor that averages over a second may show more power before a short run than during it. */
+/** Rails whose bar is one piece, and why. A sensor that averages may show more power before a short run than during it. */
 function slow(rails) {
   if (!rails.length) return "";
-  const names = rails.map((rail) => `${rail.rail} (${number(rail.idle_watts)} W before, ${number(rail.watts)} W during)`).join(", ");
-  return ` Not divided, because it shows no more power during the steps than before them: ${names}. Its sensor may be slower than this run.`;
+  return rails.map((rail) => rail.idle_watts === null
+    ? ` ${rail.rail} is not divided: its idle power is not known.`
+    : ` ${rail.rail} is not divided: it showed no more power during the steps (${number(rail.watts)} W) than before them (${number(rail.idle_watts)} W); its sensor may be slower than this run.`).join("");
 }
 
 /** The ops that use the most energy, with intervals, and sums by phase. */
@@ -78,6 +79,7 @@ function OneRail({ rail, rows, ops }) {
   const total = known.reduce((sum, row) => sum + row.joules, 0);
   const phases = ["forward", "backward", "update"].map((phase) => [phase, known.filter((row) => row.op.phase === phase).reduce((sum, row) => sum + row.joules, 0)]);
   const ranks = useMemo(() => new Map([...known].sort((a, b) => (b.op.ms || 0) - (a.op.ms || 0)).map((row, n) => [row.id, n + 1])), [known]);
+  const all = ops.size;
   const top = known.slice(0, SHOWN);
   const most = Math.max(...top.map((row) => row.high ?? row.joules));
   const slot = 24;
@@ -118,8 +120,8 @@ function OneRail({ rail, rows, ops }) {
     if (!row) return hide();
     return show(event.clientX, event.clientY, [`${row.op.path || "(model)"} ${row.op.op} (${row.op.phase})`, ["energy", joules(row.joules, 4)], ["95% interval", row.low === null ? "not known" : `${joules(row.low)} to ${joules(row.high)}`], ["share", percent(row.joules / total)], ["rank by energy", String(n + 1)], ["rank by time", String(ranks.get(row.id))], SOURCES[row.source] || row.source]);
   };
-  return html`<${Figure} id=${`energy-ops-${rail.replace(/[^\w]+/g, "-")}`} title=${`Energy by phase and op on ${rail}: ${joules(total)} in all ops`}
-      note=${`The bar on top is the sum by phase; below are the ${top.length} ops that use most, with the 95% interval. ${sources(known)}`}>
+  return html`<${Figure} id=${`energy-ops-${rail.replace(/[^\w]+/g, "-")}`} title=${`Energy by phase and op on ${rail}: ${joules(total)} in ${known.length === all ? "all" : `${known.length} of ${all}`} ops`}
+      note=${`The bar on top is the sum by phase; below are the ${top.length} ops that use most, with the 95% interval where it is known. ${sources(known)}`}>
     <${Canvas} draw=${draw} height=${34 + top.length * slot} drawn=${[rows]} label="Energy by op" onMouseMove=${over} onMouseLeave=${hide} />
   </${Figure}>`;
 }

@@ -6,7 +6,7 @@ import { bytes, count, fixed, joules, percent } from "../parts/format.js";
 const PHASES = ["forward", "backward", "update"];
 
 function empty(name, path) {
-  return { name, path, parts: new Map(), own: [], ms: 0, bytes: 0, joules: null, ops: 0, phase: { forward: 0, backward: 0, update: 0 } };
+  return { name, path, parts: new Map(), own: [], ms: 0, bytes: 0, joules: null, known: 0, ops: 0, phase: { forward: 0, backward: 0, update: 0 } };
 }
 
 /** The tree of all ops of a graph. `energy(op)` is its joules or null. */
@@ -20,7 +20,7 @@ export function treeOf(ops, energy) {
       node.bytes += op.bytes;
       node.ops += 1;
       if (op.phase in node.phase) node.phase[op.phase] += op.ms || 0;
-      if (spent !== null) node.joules = (node.joules || 0) + spent;
+      if (spent !== null) { node.joules = (node.joules || 0) + spent; node.known += 1; }
     };
     add();
     for (const name of op.path ? op.path.split(".") : []) {
@@ -67,6 +67,7 @@ export function Tree({ ops, graph, energy, timed }) {
         <th>Traffic</th>${root.joules !== null && html`<th>Energy</th>`}<th class="minor">Ops</th></tr></thead>
       <tbody>${shown.map(([node, depth]) => html`<${Line} node=${node} depth=${depth} root=${root} open=${open} toggle=${toggle} energy=${energy} timed=${timed} />`)}</tbody>
     </table></div>
+    ${root.joules !== null && root.known < root.ops && html`<p class="more">Joules are known for ${count(root.known)} of ${count(root.ops)} ops; ≥ marks the sum of a module of which some ops are not known.</p>`}
     ${rows.length > shown.length && html`<p class="more">The first ${count(MOST_ROWS)} of ${count(rows.length)} open rows.</p>`}
   </div>`;
 }
@@ -85,6 +86,6 @@ function Line({ node, depth, root, open, toggle, energy, timed }) {
     </span></td>
     <td class="bars"><span class="stack">${timed && PHASES.map((one) => html`<i style=${{ background: `var(--${one})`, width: `${root.ms ? ((phase(one) || 0) / root.ms) * 100 : 0}%` }}></i>`)}</span></td>
     ${timed && html`<td>${fixed(node.ms, 3)}</td><td>${percent(share)}</td>${PHASES.map((one) => html`<td class="minor">${phase(one) ? fixed(phase(one), 3) : ""}</td>`)}`}
-    <td>${bytes(node.bytes)}</td>${root.joules !== null && html`<td>${joules(spent)}</td>`}<td class="minor">${module ? count(node.ops) : ""}</td>
+    <td>${bytes(node.bytes)}</td>${root.joules !== null && html`<td>${module && spent !== null && node.known < node.ops ? "≥ " : ""}${joules(spent)}</td>`}<td class="minor">${module ? count(node.ops) : ""}</td>
   </tr>`;
 }

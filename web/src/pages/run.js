@@ -49,7 +49,7 @@ export function RunPage({ data }) {
 /** Joules of ops by rail: rail -> rows. */
 function energyOf({ ops }) {
   const byRail = new Map();
-  for (const row of ops ? rowsOf(ops) : []) {
+  for (const row of rowsOf(ops)) {
     if (!byRail.has(row.rail)) byRail.set(row.rail, []);
     byRail.get(row.rail).push(row);
   }
@@ -57,8 +57,8 @@ function energyOf({ ops }) {
 }
 
 /** The joules of an op on all rails that are no part of another one; null if not known. */
-function jouleOf(byRail, { rails }) {
-  const inner = new Set(rails.filter((rail) => rail.part_of).map((rail) => rail.rail));
+function jouleOf(byRail, energy) {
+  const inner = new Set(energy.inner);
   const sums = new Map();
   for (const [rail, rows] of byRail) {
     if (inner.has(rail)) continue;
