@@ -11,7 +11,7 @@ op is really slower: a `Submitter` launches a share of its work groups a second 
     found         tries with a slowed op in which this op was reported as slower
     others        tries with a slowed op in which another op was reported too
     calm          tries in which other processes held at most a tenth of the cores in both runs
-    ratio         the slowed op, measured by its own events: median over the tries
+    slowed to     the slowed op, measured by its own events: median over the tries
 
 Run files that already exist in FOLDER are used again, so that an interrupted measurement can be continued.
 """
@@ -209,7 +209,7 @@ def rows(options: argparse.Namespace, same: list[Try], slowed: list[Try]) -> lis
                 "calm": len(calm),
                 "found in calm": sum(one.found for one in calm),
                 "others": sum(one.others for one in slowed),
-                "ratio": round(statistics.median(one.slowed for one in slowed), 3),
+                "slowed to": round(statistics.median(one.slowed for one in slowed), 3),
                 "seconds": options.seconds,
             },
             figures={"named": [one.names for one in slowed], "ratios": [round(one.slowed, 4) for one in slowed]},
