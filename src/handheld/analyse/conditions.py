@@ -13,7 +13,7 @@ COMPARED: Mapping[str, tuple[str, ...]] = {
     "device": (),
     "caps": ("name", "driver", "features"),
     "settings": ("what", "size", "batch", "data", "seed", "watch"),
-    "plan_options": (),
+    "plan_options": ("precision", "memory_limit_bytes", "isolate", "naive"),
     "versions": (),
     "kernels": (),
     "plan_hash": (),
@@ -25,7 +25,12 @@ NAMES = {"caps name": "processor", "caps driver": "driver", "caps features": "co
 
 def differences(a: Run, b: Run) -> list[str]:
     """One text per condition that differs, as `name: value of a / value of b`."""
-    return list(_differences(a.meta, b.meta))
+    return meta_differences(a.meta, b.meta)
+
+
+def meta_differences(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
+    """The same for the entries of `meta` of two runs."""
+    return list(_differences(a, b))
 
 
 def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[str]:
@@ -38,7 +43,7 @@ def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[s
         ours, theirs = (side if isinstance(side, Mapping) else {} for side in (left, right))
         for field in fields or sorted({*ours, *theirs}):
             if ours.get(field) != theirs.get(field):
-                name = NAMES.get(f"{key} {field}", field)
+                name = NAMES.get(f"{key} {field}", f"kernels of {field}" if key == "kernels" else field)
                 yield f"{name}: {_said(ours.get(field))} / {_said(theirs.get(field))}"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +16,9 @@ from handheld.analyse.run import open_run
 from handheld.cli import output
 from handheld.cli.data_options import PLAIN, DataOptions, with_example_options
 from handheld.cli.live import watching
-from handheld.cli.options import Data, Json, On, Precision, Seed, Size, Spec
+from handheld.cli.options import SPEC_HELP, Data, Json, On, Precision, Seed, Size
 from handheld.cli.prepare import capture_example, check_frozen
+from handheld.cli.repeating import Request, asked, tell
 from handheld.cli.report import write_beside
 from handheld.cli.run_tables import present
 from handheld.cli.stages import stages
@@ -82,9 +85,20 @@ NoReport = Annotated[bool, typer.Option("--no-report", help=("Do not write the p
 LiveOption = Annotated[bool, typer.Option("--live", help=("Show tables in the terminal during the run."))]
 
 
+What = Annotated[str | None, typer.Argument(metavar="WHAT", help=SPEC_HELP, show_default=False)]
+Like = Annotated[
+    Path | None,
+    typer.Option(
+        "--like",
+        metavar="RUN",
+        help="Repeat a run: its model, settings and tuned variants. --on and --steps may be others.",
+    ),
+]
+
+
 @with_example_options
 def profile(
-    what: Spec,
+    what: What = None,
     size: Size = None,
     on: On = "opencl",
     precision: Precision = "float32",
@@ -93,6 +107,7 @@ def profile(
     graph: Graph = None,
     data: Data = None,
     out: Out = None,
+    like: Like = None,
     energy: Energy = False,
     energy_seconds: EnergySeconds = None,
     estimate_energy: EstimateEnergy = False,
@@ -117,37 +132,65 @@ def profile(
     handheld profile mine.py:make --on opencl:0 --batch 16 --steps 200
     handheld profile resnet18 --size paper --energy --out resnet18.run
     handheld profile mobilenet_v2 --precision half
+    handheld profile --like mobilenet_v2-1.run
     """
     estimate = _checked_energy(energy, estimate_energy, watts_busy, watts_idle)
-    with stages(json):
-        spec = open_model(what, size)
-        batch_size = batch or spec.default_batch
-        step, runs = _captured(spec, batch_size, seed, data, given)
-        inputs = _inputs(step, runs, graph, seed)
-        plan = step.plan(on, graphs=(names := list(inputs)), precision=precision)
-    _need_ceilings(plan, no_ceilings, json)
-    used = "random" if runs.get(names[0]) is None else data or "example"
-    with _kept(path := out or _free(spec.name)), _shown(path, live and not json, json) as progress:
-        run = measure(
-            plan,
-            inputs[names[0]] if len(names) == 1 else inputs,
-            path,
-            steps=steps,
-            graph=names,
-            energy=energy,
-            energy_s=energy_seconds,
-            estimate=estimate,
-            progress=progress,
-            code=spec.folder,
-            settings={"what": spec.name, "batch": batch_size, "seed": seed, "data": used, **_named(what, size)},
-        )
+    typed = Request(what or "", size, on, precision, batch, steps, graph, data, seed, given)
+    with asked(like, typed, what is not None) as (request, known):
+        made = _prepared(request, json)
+        if known is not None:
+            tell(known, made.plan, made.code)
+        _need_ceilings(made.plan, no_ceilings, json)
+        with _kept(path := out or _free(made.name)), _shown(path, live and not json, json) as progress:
+            run = measure(
+                made.plan,
+                made.batches,
+                path,
+                steps=request.steps,
+                graph=made.graphs,
+                energy=energy,
+                energy_s=energy_seconds,
+                estimate=estimate,
+                progress=progress,
+                code=made.code,
+                settings={**made.settings, **({"like": str(like)} if like else {})},
+            )
     with run:
         present(run, json, page=None if no_report else write_beside(run))
 
 
-def _named(what: str, size: str | None) -> dict[str, str | None]:
-    """What a command needs to make the step again."""
-    return {"model": what, "size": size, "folder": str(Path.cwd())}
+@dataclass(frozen=True)
+class _Prepared:
+    """A plan with the batches for its graphs, and what the run file says about them."""
+
+    plan: Plan
+    batches: Any
+    graphs: list[str]
+    name: str
+    code: Path | None
+    settings: dict[str, Any]
+
+
+def _prepared(request: Request, json: bool) -> _Prepared:
+    with stages(json):
+        spec = open_model(request.model, request.size)
+        batch_size = request.batch or spec.default_batch
+        step, runs = _captured(spec, batch_size, request.seed, request.data, request.given)
+        inputs = _inputs(step, runs, request.graph, request.seed)
+        names = list(inputs)
+        plan = step.plan(request.on, graphs=names, precision=request.precision, tuning=request.tuning)
+    settings = {
+        "what": spec.name,
+        "batch": batch_size,
+        "seed": request.seed,
+        "data": "random" if runs.get(names[0]) is None else request.data or "example",
+        "model": request.model,
+        "size": request.size,
+        "folder": str(Path.cwd()),
+        # A repetition has the same variants again, wherever they came from.
+        "repeat": dataclasses.replace(request, batch=batch_size, tuning=request.tuning is not False).to_json(),
+    }
+    return _Prepared(plan, inputs[names[0]] if len(names) == 1 else inputs, names, spec.name, spec.folder, settings)
 
 
 def _need_ceilings(plan: Plan, skip: bool, json: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import subprocess
@@ -12,8 +14,11 @@ from typing import Any
 
 import psutil
 
+from handheld.kernels.base import Choice
+from handheld.kernels.versions import current
 from handheld.measure.ceilings import Ceilings, stored
 from handheld.plan.plan import Plan
+from handheld.plan.signature import signature
 from handheld.profile import energy_models
 from handheld.sensors.cpu import core_kinds
 
@@ -37,12 +42,30 @@ def facts(plan: Plan, code: Path) -> dict[str, Any]:
         "plan_bytes": plan.bytes,
         "arena_bytes": plan.arena_bytes,
         "segments": list(plan.segments),
+        "plan_hash": plan_hash(plan),
+        "tuned": tuned(plan),
+        "kernels": current(plan.caps.kind),
         "machine": machine(),
         "versions": versions(),
         "code": code_state(code),
         "ceilings": known and rates(known),
         "energy_model": model and model.to_json(),
         "no_energy_model": reason,
+    }
+
+
+def plan_hash(plan: Plan) -> str:
+    """A hash of all launches, their programs and the places of their tensors. Equal plans have equal hashes."""
+    data = plan.to_json()
+    return hashlib.sha256(json.dumps([data[key] for key in ("graphs", "sources", "segments")]).encode()).hexdigest()
+
+
+def tuned(plan: Plan) -> dict[str, Choice]:
+    """The variants that the plan took from tuning records, by signature."""
+    return {
+        signature(graph_plan.graph.nodes[node], graph_plan.graph): dict(choice)
+        for graph_plan in plan.graphs.values()
+        for node, choice in graph_plan.tuned.items()
     }
 
 

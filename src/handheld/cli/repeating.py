@@ -1,0 +1,146 @@
+"""What a profile measures, and how to repeat it: `handheld profile --like RUN`.
+
+A run file keeps the request (`settings.repeat`), the variants that its plan took from tuning records (`tuned`), the
+versions of the kernel families (`kernels`) and a hash of all launches (`plan_hash`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from handheld.analyse.conditions import meta_differences
+from handheld.analyse.run import Run, open_run
+from handheld.cli import output
+from handheld.cli.data_options import PLAIN, DataOptions
+from handheld.errors import HandheldError, RunFileError
+from handheld.plan.plan import Plan
+from handheld.plan.tuning import Entry, TuningRecord
+from handheld.profile.facts import facts
+from handheld.profile.run import STEPS
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to profile, as the options of the command say it."""
+
+    model: str
+    size: str | None = None
+    on: str = "opencl"
+    precision: str = "float32"
+    batch: int | None = None
+    steps: int = STEPS
+    graph: str | None = None
+    data: str | None = None
+    seed: int = 0
+    given: DataOptions = PLAIN
+    #: True: the tuning records of the device; False: none; or the path of a record.
+    tuning: bool | str = True
+
+    def to_json(self) -> dict[str, object]:
+        return {**dataclasses.asdict(self), "folder": str(Path.cwd())}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Request:
+        """The inverse of `to_json`. Files are looked for here and then in the folder of the command. Raises KeyError,
+        TypeError or ValueError for anything else."""
+        known = {field.name for field in dataclasses.fields(Request)}
+        values = {key: value for key, value in data.items() if key in known}
+        folder = Path(data["folder"])
+        for key, kind in (("model", str), ("steps", int), ("seed", int), ("on", str), ("precision", str)):
+            if type(values[key]) is not kind:
+                raise TypeError(f"{key} is {values[key]!r:.40}")
+        values["model"] = _found(values["model"], folder)
+        values["data"] = values["data"] and _found(values["data"], folder)
+        values["given"] = _options(values["given"])
+        return Request(**values)
+
+
+def _options(data: Mapping[str, Any]) -> DataOptions:
+    values = dict(data)
+    for key in ("image_size", "drop", "one_hot"):
+        values[key] = None if values[key] is None else tuple(values[key])
+    return DataOptions(**values)
+
+
+def _found(name: str, folder: Path) -> str:
+    """The name of a file or of file.py:factory, with the folder in front if the file is there and not here."""
+    file = name.rpartition(".py:")[0] + ".py" if ".py:" in name else name
+    here = Path(file).exists() or not (folder / file).exists()
+    return name if here else str(folder / name)
+
+
+def repeated(path: Path, request: Request | None, typed: Request) -> tuple[Request, Run]:
+    """The request of a run, and the run. `typed` are the options of this command, of which only --on and --steps may
+    differ from their defaults; `request` is given if a model was named too. The caller closes the run."""
+    if request is not None:
+        raise HandheldError(f"--like {path} says which model to measure. Try: without {request.model}")
+    for field in dataclasses.fields(Request):
+        if field.name not in ("model", "on", "steps", "tuning") and getattr(typed, field.name) != field.default:
+            option = "the options of data" if field.name == "given" else f"--{field.name}"
+            raise HandheldError(f"{option} cannot be combined with --like, which repeats a run. Try: without it")
+    run = open_run(path)
+    stored = (run.meta.get("settings") or {}).get("repeat")
+    if stored is None:
+        run.close()
+        raise RunFileError(
+            f"{path} does not say how it was measured: it was written from Python, by another command, or by an older "
+            "version. Try: handheld profile MODEL"
+        )
+    try:
+        known = Request.from_json(stored)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        run.close()
+        raise RunFileError(f"{path} is damaged: its settings cannot be read: {error}. Try: copy it again") from None
+    changed: dict[str, Any] = {"tuning": known.tuning}
+    changed |= {"on": typed.on} if typed.on != "opencl" else {}
+    changed |= {"steps": typed.steps} if typed.steps != STEPS else {}
+    return dataclasses.replace(known, **changed), run
+
+
+@contextlib.contextmanager
+def asked(like: Path | None, request: Request, named: bool) -> Iterator[tuple[Request, Run | None]]:
+    """The request to carry out, and the run that it repeats, if any. With `like`, the variants of that run's plan are a
+    tuning record as long as the block lasts."""
+    if like is None:
+        if not named:
+            raise HandheldError("name a model to profile, or a run to repeat. Try: handheld profile lenet5")
+        yield request, None
+        return
+    known, run = repeated(like, request if named else None, request)
+    with run, tempfile.TemporaryDirectory() as folder:
+        record = _record(run)
+        if known.tuning is not False and record is not None:
+            path = Path(folder) / f"{like.stem}-tuning.json"
+            record.write(path)
+            known = dataclasses.replace(known, tuning=str(path))
+        yield known, run
+
+
+def _record(run: Run) -> TuningRecord | None:
+    """The variants that the run's plan took from tuning records, as a record. None if the run does not say."""
+    choices, caps = run.meta.get("tuned"), run.meta.get("caps") or {}
+    if choices is None or not caps.get("driver"):
+        return None
+    return TuningRecord(
+        str(caps.get("name", "")),
+        str(caps["driver"]),
+        dict(run.meta.get("kernels") or {}),
+        str(caps.get("kind", "")),
+        int(caps.get("vector_width", 0)),
+        entries={signature: Entry(choice, done=True) for signature, choice in choices.items()},
+    )
+
+
+def tell(run: Run, plan: Plan, code: Path | None) -> None:
+    """Print what is different now from the run that is repeated."""
+    now = facts(plan, code or Path.cwd())
+    changed = meta_differences({key: run.meta.get(key) for key in now}, now)
+    output.warn(f"repeating {run.path}" + ("" if changed else ": device, versions, code and plan are the same"))
+    for text in changed:
+        output.warn(f"different now: {text}")
