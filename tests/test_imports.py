@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends",),
     ("run",),
     ("measure", "suite"),
+    ("forecast",),
     ("profile", "resolve"),
     ("bench",),
     ("studies",),

@@ -15,6 +15,7 @@
     ├── NonFiniteGradient       half precision: gradients overflow even at the smallest loss scale
     ├── RunFileError            a run file that cannot be written, read or understood
     ├── TraceError              a trace of another profiler that cannot be read
+    ├── SamplesError            a table of measured costs that cannot be read, or does not fit
     ├── StudyError              a study that cannot run here, or a file that is not a result of it
     ├── ResultsError            a results folder that is in use, damaged or of another version
     ├── DataError               a data set that cannot be read
@@ -105,6 +106,10 @@ class RunFileError(HandheldError):
 
 class TraceError(HandheldError):
     """A trace of another profiler that is not one, is cut short, too large, or lacks what a run needs."""
+
+
+class SamplesError(HandheldError):
+    """A table of measured costs that cannot be read, or that is of another device."""
 
 
 class StudyError(HandheldError):

@@ -16,7 +16,7 @@ from handheld.plan.memory import GraphMemory, Place, Segments, WorkspaceKey, pla
 from handheld.plan.verify import _Bytes, verify
 from helpers.models import MODELS, loss, make
 
-SHIPPED = ["adreno-620", "adreno-740", "mali-g78", "minimal-embedded"]
+SHIPPED = ["adreno-620", "adreno-740", "jetson-orin-nano", "mali-g78", "minimal-embedded", "raspberry-pi-5"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,8 @@ def test_plans_for_phones_are_made_and_proved_here(name: str, device: str, steps
                 assert np.prod(launch.local_size) <= caps.max_work_group
                 assert all(g % n == 0 for g, n in zip(launch.global_size, launch.local_size, strict=True))
         assert graph.launches == sum(len(low.launches) for low in graph.lowered) > 0
-    assert "images" not in str(plan.explain()) and "graph train" in plan.explain()
+    words = plan.explain()  # Direct convolutions of a CPU divide the images of a batch into parts.
+    assert "graph train" in words and ("images" not in words or caps.kind == "cpu")
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -69,6 +69,7 @@ def step_sample(run: Run) -> StepSample | None:
             Moved(t.kind, t.bytes, t.per_step / per_graph, t.ms * 1e-3) for t in run.transfers() if t.per_step > 0
         ),
         bytes=int(run.meta.get("plan_bytes") or 0),
+        weights=max((row.live.get("parameter", 0) for row in rows), default=0),
         disturbed=disturbed(run),
     )
 

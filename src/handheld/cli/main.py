@@ -21,6 +21,7 @@ from handheld import callers
 from handheld.cli import (
     bench,
     compare,
+    cost,
     doctor,
     export,
     import_trace,
@@ -145,6 +146,7 @@ app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("import")(import_trace.import_)
 app.command("plan")(plan.plan)
+app.command("cost")(cost.cost)
 app.command("package")(package.package)
 app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)

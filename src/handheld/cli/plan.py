@@ -115,13 +115,13 @@ def plan(
     handheld plan mine.py:make --data photos/ --batch 4,16 --precision half
     handheld plan lenet5.step --device phone.json --json
     """
-    caps, limit = _device(device), nbytes(memory, "--memory")
+    caps, limit = device_caps(device), nbytes(memory, "--memory")
     spec = open_model(what, size)
-    wanted = _batches(batch, spec)
+    wanted = wanted_batches(batch, spec)
     with stages(json) as say:
         say(f"capturing {spec.name} for a batch of {wanted[0]}")
-        step = _captured(spec, wanted[0], data, given)
-        sizes = _sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision)
+        step = captured(spec, wanted[0], data, given)
+        sizes = plan_sizes(step, wanted[0], graphs, canonical(device), caps, limit, precision)
         rows = _rows(sizes, wanted, say)
         found = _search(sizes, rows, seconds, say)
     result = _result(spec, device, caps, sizes, rows, found)
@@ -135,7 +135,7 @@ def plan(
         output.out.print(f"\n{row.plan.explain(width=output.out.width)}", markup=False, soft_wrap=True)
 
 
-def _device(name: str) -> DeviceCaps:
+def device_caps(name: str) -> DeviceCaps:
     """The description for a text of --device."""
     if name.endswith(".json"):
         return DeviceCaps.read(Path(name))
@@ -148,14 +148,14 @@ def _device(name: str) -> DeviceCaps:
     raise DeviceError(f"there is no device {name!r}. {hint}")
 
 
-def _batches(text: str | None, spec: ModelSpec) -> list[int]:
+def wanted_batches(text: str | None, spec: ModelSpec) -> list[int]:
     wanted = sorted(set(batches(text))) or [spec.default_batch]
     if text is None and isinstance(spec, StepFile):
         return sorted(spec.sizes) or wanted
     return wanted
 
 
-def _captured(spec: ModelSpec, batch: int, data: str | None, given: DataOptions) -> Step:
+def captured(spec: ModelSpec, batch: int, data: str | None, given: DataOptions) -> Step:
     step, _ = capture_example(spec, [batch], 0, data, given)
     frozen = check_frozen(step, spec, accept=True)  # The costs do not depend on the frozen values.
     if frozen:
@@ -163,7 +163,7 @@ def _captured(spec: ModelSpec, batch: int, data: str | None, given: DataOptions)
     return step
 
 
-def _sizes(
+def plan_sizes(
     step: Step, batch: int, graphs: str | None, device: str, caps: DeviceCaps, limit: int | None, precision: str
 ) -> Sizes:
     several = batch_sizes(step.graphs, "train")
@@ -189,11 +189,11 @@ def _rows(sizes: Sizes, wanted: Sequence[int], say: Callable[[str], None]) -> li
     rows = []
     for number, count in enumerate(wanted):
         say(f"planning a batch of {count}, {number + 1} of {len(wanted)}")
-        rows.append(_row(sizes, count))
+        rows.append(plan_row(sizes, count))
     return rows
 
 
-def _row(sizes: Sizes, batch: int) -> Row:
+def plan_row(sizes: Sizes, batch: int) -> Row:
     """A batch that does not fit is planned with more memory, to say how much it needs. If one tensor is larger than
     the device can allocate, that limit goes too."""
     roomy = replace(sizes.caps, global_mem_bytes=ROOM)
@@ -204,11 +204,11 @@ def _row(sizes: Sizes, batch: int) -> Row:
         except OutOfMemory as error:
             why = why or str(error).partition(". ")[0]
         else:
-            return Row(need(made, batch, _trained(made, batch)), why, made)
+            return Row(need(made, batch, trained(made, batch)), why, made)
     raise HandheldError(why)
 
 
-def _trained(plan: Plan, batch: int) -> list[str]:
+def trained(plan: Plan, batch: int) -> list[str]:
     """The graphs that a training step runs; all graphs if none of them trains."""
     names = [
         name for name in graphs_in_turn({n: p.graph for n, p in plan.graphs.items()}, batch) if name in plan.graphs

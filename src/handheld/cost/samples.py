@@ -7,10 +7,11 @@ with them the ops that no other step has.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from handheld.cost.rates import Rates
 from handheld.cost.work import Work
 from handheld.store.record import Record
 
@@ -55,7 +56,12 @@ class StepSample(Record):
     host_s: float
     moved: tuple[Moved, ...] = ()
     bytes: int = 0  # of the plan
+    weights: int = 0  # bytes of the parameters
     disturbed: bool = False
+
+    def of_model(self, weights: int) -> bool:
+        """Whether this is a step of the model whose parameters have this many bytes."""
+        return abs(self.weights - weights) < 0.01 * weights  # Never of a model without parameters.
 
     @property
     def same(self) -> tuple[object, ...]:
@@ -65,10 +71,12 @@ class StepSample(Record):
 
 @dataclass
 class Samples:
-    """All measurements of one device."""
+    """All measurements of one device, and its ceilings if they were known."""
 
     device: str
     driver: str
+    kind: str = ""
+    rates: Rates | None = None
     #: The version of each kernel family that was measured (kernels/versions.py).
     families: dict[str, int] = field(default_factory=dict)
     ops: dict[str, OpSample] = field(default_factory=dict)
@@ -90,9 +98,18 @@ class Samples:
         used = {key for step in self.steps for key in step.works}
         self.ops = {key: sample for key, sample in self.ops.items() if key in used}
 
+    def merge(self, other: Samples) -> None:
+        """Adds the samples of another table of this device."""
+        self.add(other.ops.values(), other.steps)
+        self.rates = other.rates or self.rates
+
     def without(self, model: str) -> Samples:
         """The samples that would be known if this model had never been measured."""
-        steps = [step for step in self.steps if step.model != model]
+        return self.only(lambda step: step.model != model)
+
+    def only(self, wanted: Callable[[StepSample], bool]) -> Samples:
+        """The samples of some steps and of their ops."""
+        steps = [step for step in self.steps if wanted(step)]
         used = {key for step in steps for key in step.works}
         ops = {key: sample for key, sample in self.ops.items() if key in used}
         return replace(self, steps=steps, ops=ops)
@@ -108,6 +125,8 @@ class Samples:
             "version": VERSION,
             "device": self.device,
             "driver": self.driver,
+            "kind": self.kind,
+            "rates": self.rates and self.rates.to_json(),
             "families": self.families,
             "ops": [
                 [w.op, w.signature, w.variant, w.launches, w.flops, w.bytes, _short(s.seconds), int(s.disturbed)]
@@ -128,6 +147,8 @@ class Samples:
         return Samples(
             str(data["device"]),
             str(data["driver"]),
+            str(data["kind"]),
+            Rates.from_json(data["rates"]) if data["rates"] else None,
             {str(name): int(number) for name, number in data["families"].items()},
             dict(zip(keys, ops, strict=True)),
             [_step(row, keys) for row in data["steps"]],

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from handheld.cost.features import categories, features, group
-from handheld.cost.gauss import Points, Process, Shape
+from handheld.cost.gauss import Points
+from handheld.cost.local import LocalProcess, Reach
 from handheld.cost.rates import Rates
 from handheld.cost.samples import OpSample
 from handheld.cost.work import Work
@@ -22,8 +23,8 @@ from handheld.store.record import Record
 WIDTH = 1.645
 #: The deviation of the logarithm of a time if nothing like the op was ever measured.
 UNKNOWN = 1.0
-#: More samples of a family than this are thinned out.
-MOST = 1500
+#: The deviation of the logarithm of a measured time; and if other processes disturbed it.
+NOISE, DISTURBED = 0.05, 0.2
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,20 @@ class OpCost(Record):
 
 
 class TimeModel:
-    """The times of ops on one device."""
+    """The times of ops on one device.
 
-    def __init__(self, rates: Rates, samples: Sequence[OpSample] = ()) -> None:
-        self.rates = rates
-        self.known = {sample.work.key: sample for sample in samples}
+    With `elsewhere`, the samples are those of another device with these ceilings. Then only the ratio of a time to
+    the least time is taken from them.
+    """
+
+    def __init__(self, rates: Rates, samples: Sequence[OpSample] = (), elsewhere: Rates | None = None) -> None:
+        self.rates, base = rates, elsewhere or rates
+        self.known = {} if elsewhere else {sample.work.key: sample for sample in samples}
         families: dict[str, list[OpSample]] = {}
-        for sample in self.known.values():
+        for sample in samples:
             families.setdefault(group(sample.work), []).append(sample)
-        self.families: Mapping[str, _Family] = {name: _Family(rates, own) for name, own in families.items()}
-        ratios = [np.log(s.seconds / rates.least_s(s.work)) for s in self.known.values()]
+        self.families: Mapping[str, _Family] = {name: _Family(rates, base, own) for name, own in families.items()}
+        ratios = [np.log(s.seconds / base.least_s(s.work)) for s in samples]
         #: The usual ratio to the least time, for families without samples.
         self.usual = float(np.median(ratios)) if ratios else 0.0
 
@@ -62,7 +67,7 @@ class TimeModel:
         for i, work in enumerate(works):
             sample = self.known.get(work.key) if exact else None
             if sample is not None:
-                noise = 0.2 if sample.disturbed else 0.05
+                noise = DISTURBED if sample.disturbed else NOISE
                 costs[i] = self._cost(work, np.log(sample.seconds), noise, "measured")
             else:
                 asked.setdefault(group(work), []).append(i)
@@ -87,16 +92,13 @@ class TimeModel:
 class _Family:
     """The samples of one family, and the process through them."""
 
-    def __init__(self, rates: Rates, samples: Sequence[OpSample]) -> None:
+    def __init__(self, rates: Rates, base: Rates, samples: Sequence[OpSample]) -> None:
         self.rates = rates
-        chosen = (
-            samples if len(samples) <= MOST else [samples[i] for i in np.linspace(0, len(samples) - 1, MOST, dtype=int)]
-        )
         self.names: list[dict[str, int]] = [{}, {}]
-        at = self._points([s.work for s in chosen])
-        values = np.array([np.log(s.seconds / rates.least_s(s.work)) for s in chosen])
-        noise = np.array([0.2 if s.disturbed else 0.05 for s in chosen])
-        self.process = Process(at, values, _shape(group(chosen[0].work), at.features.shape[1]), noise)
+        at = self._points([s.work for s in samples])
+        values = np.array([np.log(s.seconds / base.least_s(s.work)) for s in samples])
+        noise = np.array([DISTURBED if s.disturbed else NOISE for s in samples])
+        self.process = LocalProcess(at, values, noise, _reach(group(samples[0].work), at.features.shape[1]))
 
     def _points(self, works: Sequence[Work]) -> Points:
         numbers = np.array([features(work) for work in works], np.float64)
@@ -106,8 +108,21 @@ class _Family:
 
     def __call__(self, works: Sequence[Work]) -> tuple[np.ndarray, np.ndarray]:
         means, deviations = self.process(self._points(works))
-        return means + np.log([self.rates.least_s(work) for work in works]), deviations
+        return means + np.log([self.rates.least_s(work) for work in works]), np.hypot(deviations, NOISE)
 
 
-def _shape(name: str, count: int) -> Shape:
-    return Shape(np.full(count, 2.0), np.array([1.0, 0.3]))
+def _reach(name: str, count: int) -> Reach:
+    scales, apart, smooth = _SCALES.get(name, ((2.0,) * count, (1.0, 0.3), False))
+    return Reach(np.array(scales), np.array(apart), smooth)
+
+
+#: Family -> the scale of each feature in octaves, the distance of another algorithm and of another program, and
+#: whether the function is smooth. Chosen on runs of a GPU for the smallest error on models and batches left out.
+_SCALES: Mapping[str, tuple[tuple[float, ...], tuple[float, float], bool]] = {
+    "matmul": ((3.0, 1.0, 3.0, 2.0, 8.0, 2.0), (1.0, 0.1), False),
+    "conv": ((1.0, 2.0, 1.0, 2.0, 4.0, 3.0, 3.0), (1.0, 0.1), False),
+    "conv_input": ((1.4, 4.0, 4.0, 3.0, 4.0, 2.0, 4.0), (1.0, 1.0), False),
+    "conv_weight": ((0.8, 4.0, 1.0, 3.0, 2.0, 8.0, 2.0), (3.0, 1.0), False),
+    "map": ((3.0, 5.0, 1.5, 3.0, 5.0, 2.0), (0.3, 0.8), True),
+    "reduce": ((2.0, 2.0, 2.0, 8.0, 0.5), (4.0, 0.15), True),
+}

@@ -17,6 +17,7 @@ from handheld.analyse.rails import Series, rails
 from handheld.analyse.run import Run, open_run
 from handheld.analyse.stats import AHEAD
 from handheld.errors import HandheldError
+from handheld.forecast.store import remember
 from handheld.plan.plan import Plan
 from handheld.profile.energy import LEAST_S, MOST_S, TICKS, measure, measure_steps
 from handheld.profile.isolated import isolated
@@ -93,7 +94,14 @@ def profile(
             window_s = _steps_energy(profiler, trainer, step, energy_s, progress) if energy else None
         if window_s is not None:  # The first trainer is closed now: there may not be enough memory for both.
             _ops_energy(profiler, trainer.plan, names[0], takes[0], window_s, energy_s, progress)
-    return open_run(path)
+    return _remembered(open_run(path), plan)
+
+
+def _remembered(run: Run, plan: Plan) -> Run:
+    """Add the run to the samples of its device, unless its plan is not one that trains."""
+    if not (plan.options.get("isolate") or plan.options.get("naive")):
+        remember(run)
+    return run
 
 
 def _steps_energy(

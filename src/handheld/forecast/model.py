@@ -1,0 +1,150 @@
+"""What is known about the speed of a device, and how it is known.
+
+    runs         ops were measured on this device
+    ceilings     only its ceilings were measured; ops reach the shares of them that they reach on a device of its kind
+    description  even the ceilings come from public figures
+
+The errors of predictions are those on held-out cases. They are computed from the runs of the device and stored beside
+its samples. If there are too few runs, those that come with Handheld count.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache as once
+from pathlib import Path
+
+from handheld import cache
+from handheld.cost import step as overheads
+from handheld.cost.heldout import HeldOut, another_model, other_batches
+from handheld.cost.rates import Rates
+from handheld.cost.samples import Samples
+from handheld.cost.time import TimeModel
+from handheld.device import DeviceCaps
+from handheld.errors import DeviceError
+from handheld.forecast.store import known, path_of, shipped
+from handheld.measure import ceilings
+
+#: Ceilings of described devices, from public figures.
+DESCRIBED = Path(__file__).parent.parent / "plan" / "ceilings"
+#: Held-out errors need this many models, or they say little.
+FEWEST_MODELS, FEWEST_BATCHES = 5, 6
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """The times of ops and the overheads of steps on a device, with the errors by kind of prediction. `samples` is
+    empty unless ops were measured on this device."""
+
+    caps: DeviceCaps
+    rates: Rates
+    times: TimeModel
+    overheads: overheads.Overheads
+    samples: Samples
+    #: `runs`, `ceilings` or `description`.
+    derived: str
+    why: str
+    errors: Mapping[str, HeldOut]
+    notes: tuple[str, ...] = ()
+
+
+def cost_model(
+    caps: DeviceCaps, name: str = "", more: Samples | None = None, measured: Rates | None = None
+) -> CostModel:
+    """What is known about a device. `name` is that of a shipped description. `more` are samples of runs that are not in
+    the table, `measured` ceilings from a file. Raises DeviceError that says what to measure."""
+    found = known(caps)
+    samples = found.samples
+    if more is not None:
+        samples.merge(more)
+    rates = measured or _measured(caps) or samples.rates
+    if samples.ops and rates is not None:
+        models = len(samples.models)
+        why = f"{len(samples.ops):,} ops of {models} {'model' if models == 1 else 'models'} were measured on it"
+        times, costs = TimeModel(rates, list(samples.ops.values())), overheads.fit(samples, rates)
+        return CostModel(caps, rates, times, costs, samples, "runs", why, _errors(caps, samples, rates), found.ignored)
+    derived = "ceilings"
+    if rates is None and name:
+        rates, derived = described(name), "description"
+    if rates is None:
+        raise DeviceError(_nothing(caps, bool(samples.ops)))
+    elsewhere = next((table for table in shipped(caps.kind) if table.rates is not None), None)
+    other = elsewhere.rates if elsewhere else None
+    times = TimeModel(rates, list(elsewhere.ops.values()) if elsewhere and other else (), elsewhere=other)
+    share = f"ops reach the shares of them that they reach on {elsewhere.device}" if elsewhere else "ops reach them"
+    why = f"its ceilings were measured; {share}" if derived == "ceilings" else f"{rates.source}; {share}"
+    empty = Samples(caps.name, caps.driver, caps.kind)
+    return CostModel(
+        caps, rates, times, overheads.from_rates(rates), empty, derived, why, usual_errors(), found.ignored
+    )
+
+
+def _nothing(caps: DeviceCaps, samples: bool) -> str:
+    """Why nothing can be predicted, and what to measure."""
+    what = "ops were measured, but not its ceilings" if samples else "neither runs nor ceilings of it are known"
+    return (
+        f"no cost can be predicted on {caps.name}: {what}. Try: handheld doctor --ceilings, then handheld profile "
+        "MODEL there; or --ceilings FILE with the ceilings that handheld doctor --ceilings wrote on that device"
+    )
+
+
+def _measured(caps: DeviceCaps) -> Rates | None:
+    stored = ceilings.stored(caps)
+    return Rates.from_ceilings(stored.to_json()) if stored is not None else None
+
+
+def described(name: str) -> Rates | None:
+    """The ceilings of a shipped description, from public figures; None if there are none."""
+    path = DESCRIBED / f"{name}.json"
+    return Rates.from_json(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def read_rates(path: Path) -> Rates:
+    """Ceilings from a file: one that `handheld doctor --ceilings` stored, or figures like those in plan/ceilings/.
+    Raises DeviceError."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Rates.from_ceilings(data) if "fp32" in data else Rates.from_json(data)
+    except OSError as error:
+        raise DeviceError(f"{path} cannot be read: {error.strerror}") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        raise DeviceError(
+            f"{path} has no ceilings of a device. Try: the file that handheld doctor --ceilings writes into the folder "
+            "ceilings of the cache"
+        ) from None
+
+
+def _errors(caps: DeviceCaps, samples: Samples, rates: Rates) -> dict[str, HeldOut]:
+    """The held-out errors of this device, from its file if they belong to these samples; else computed now."""
+    path = path_of(caps).with_suffix(".errors")
+    text = json.dumps([samples.to_json(), rates.to_json()])
+    digest = f"{zlib.crc32(text.encode()):08x}"
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["samples"] == digest:
+            return {**usual_errors(), **{k: HeldOut.from_json(v) for k, v in stored["errors"].items()}}
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        pass  # It is computed again.
+    own: dict[str, HeldOut] = {}
+    if len(samples.models) >= FEWEST_MODELS:
+        found = HeldOut.of("another_model", [case.error for case in another_model(samples, rates)])
+        own |= {"another_model": found} if found else {}
+    cases = other_batches(samples, rates)
+    batches = HeldOut.of("other_batches", [case.error for case in cases])
+    if batches and batches.cases >= FEWEST_BATCHES:
+        own["other_batches"] = batches
+    cache.write_json(path, {"samples": digest, "errors": {kind: error.to_json() for kind, error in own.items()}})
+    return {**usual_errors(), **own}
+
+
+@once
+def _shipped_errors() -> str:
+    return (Path(__file__).parent / "errors.json").read_text(encoding="utf-8")
+
+
+def usual_errors() -> dict[str, HeldOut]:
+    """The errors that bench/predict.py found on the devices of docs/cost.md."""
+    return {kind: HeldOut.from_json(row) for kind, row in json.loads(_shipped_errors()).items()}

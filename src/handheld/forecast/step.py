@@ -1,0 +1,148 @@
+"""Predicts a training step of a plan: time, memory, launches, and the cost of each op."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from handheld.cost.heldout import HeldOut
+from handheld.cost.samples import Moved, StepSample
+from handheld.cost.step import correction
+from handheld.cost.time import OpCost
+from handheld.cost.work import Work
+from handheld.forecast.model import CostModel
+from handheld.graph.dtypes import DTYPES
+from handheld.plan.plan import GraphPlan, Plan
+from handheld.plan.work import works
+from handheld.store.record import Record
+
+#: A step whose ops were measured for at least this share of its time was measured itself.
+MEASURED = 0.98
+
+
+@dataclass(frozen=True)
+class OpLine(Record):
+    """An op of the step and its predicted time."""
+
+    graph: str
+    path: str
+    phase: str
+    op: str
+    signature: str
+    variant: str
+    launches: int
+    flops: int
+    bytes: int
+    cost: OpCost
+
+
+@dataclass(frozen=True)
+class StepCost(Record):
+    """The predicted cost of one training step. `seconds` lies between `low_s` and `high_s` in nine of ten cases of the
+    held-out error. `bytes` is exact: the plan decides it."""
+
+    batch: int
+    seconds: float
+    low_s: float
+    high_s: float
+    bytes: int
+    launches: int
+    flops: int
+    device_s: float
+    host_s: float
+    ops_s: float
+    transfers_s: float
+    #: What limits the step: `host`, or the limit of most of the ops' time (`compute`, `memory`, `launches`).
+    bound: str
+    #: The share of the ops' time that comes from measurements of these very ops.
+    measured: float
+    #: `measured`, `batches`, `model`, `ceilings` or `description`.
+    derived: str
+    error: HeldOut
+    ops: tuple[OpLine, ...]
+
+
+def predict(model: CostModel, plan: Plan, graphs: Sequence[str], batch: int) -> StepCost:
+    """The cost of a step that runs these graphs of the plan in turn."""
+    entries = [plan.graphs[name] for name in graphs]
+    lines = [line for name, entry in zip(graphs, entries, strict=True) for line in _lines(model, name, entry)]
+    moved = [each for entry in entries for each in transfers(entry)]
+    launches, ops_s = sum(line.launches for line in lines), sum(line.cost.seconds for line in lines)
+    extra = model.overheads
+    device_s, host_s = extra.device_s(ops_s, launches, moved), extra.host_s(launches, moved)
+    measured = sum(line.cost.seconds for line in lines if line.cost.source == "measured") / max(ops_s, 1e-12)
+    own = [step for step in model.samples.steps if step.of_model(weights(plan))]
+    derived, kind = _derived(model, own, batch, measured)
+    factor = correction(own, batch, extra) if derived in ("measured", "batches") else 1.0
+    seconds = factor * extra.step_s(ops_s, launches, moved)
+    error = model.errors[kind]
+    low, high = error.interval(seconds)
+    return StepCost(
+        batch=batch,
+        seconds=seconds,
+        low_s=low,
+        high_s=high,
+        bytes=plan.bytes,
+        launches=launches,
+        flops=sum(line.flops for line in lines),
+        device_s=device_s,
+        host_s=host_s,
+        ops_s=ops_s,
+        transfers_s=extra.moved_s(moved),
+        bound="host" if host_s > device_s else _bound(lines),
+        measured=measured,
+        derived=derived,
+        error=error,
+        ops=tuple(sorted(lines, key=lambda line: -line.cost.seconds)),
+    )
+
+
+def _lines(model: CostModel, name: str, entry: GraphPlan) -> list[OpLine]:
+    found: list[Work] = works(entry)
+    costs = model.times.ops(found)
+    return [
+        OpLine(
+            name,
+            node.origin.path,
+            node.origin.phase,
+            work.op,
+            work.signature,
+            work.variant,
+            work.launches,
+            work.flops,
+            work.bytes,
+            cost,
+        )
+        for node, work, cost in zip(entry.graph.nodes, found, costs, strict=True)
+    ]
+
+
+def transfers(entry: GraphPlan) -> list[Moved]:
+    """The transfers of a graph: its inputs, the copies of slots, and the loss."""
+    tensors = entry.graph.tensors
+    inputs = [Moved("upload", tensors[given.tensor].nbytes, 1.0) for given in entry.graph.inputs]
+    copies = [Moved("copy", tensors[copy.value].nbytes, 1.0) for copy in entry.copies]
+    return [*inputs, *copies, Moved("download", 4, 1.0)]
+
+
+def weights(plan: Plan) -> int:
+    """The bytes of the parameters, by which runs of the same model are recognised."""
+    return sum(math.prod(s.shape) * DTYPES[s.dtype].nbytes for s in plan.slots.values() if s.role == "parameter")
+
+
+def _derived(model: CostModel, own: Sequence[StepSample], batch: int, measured: float) -> tuple[str, str]:
+    """How the prediction was derived, and the kind of its held-out error. `own` are the known steps of this model."""
+    if model.derived != "runs":
+        return model.derived, "another_device"
+    batches = {step.batch for step in own}
+    if batch in batches and measured >= MEASURED:
+        return "measured", "next_steps"
+    return ("batches", "other_batches") if len(batches - {batch}) > 1 else ("model", "another_model")
+
+
+def _bound(lines: Sequence[OpLine]) -> str:
+    shares: dict[str, float] = {}
+    for line in lines:
+        shares[line.cost.bound] = shares.get(line.cost.bound, 0.0) + line.cost.seconds
+    return max(shares, key=lambda name: shares[name], default="launches")

@@ -1,0 +1,162 @@
+"""The samples of a device: runs add to a table in the user's cache folder; tables of some devices come with Handheld.
+
+A table belongs to one device and driver. Samples of a kernel family that has changed since are left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from handheld import cache
+from handheld.analyse.run import Run
+from handheld.analyse.samples import op_samples, step_sample
+from handheld.callers import warn_user
+from handheld.cost.rates import Rates
+from handheld.cost.samples import Samples
+from handheld.device import DeviceCaps
+from handheld.errors import HandheldError, SamplesError
+from handheld.kernels.versions import current
+from handheld.measure import ceilings
+from handheld.plan.lowering import family
+
+SHIPPED = Path(__file__).parent / "samples"
+
+
+def path_of(caps: DeviceCaps) -> Path:
+    """The user's table of a device."""
+    key = hashlib.sha256(f"{caps.name}\n{caps.driver}".encode()).hexdigest()[:12]
+    return cache.folder() / "costs" / f"{cache.slug(caps.name)}-{key}.json"
+
+
+def read(path: Path) -> Samples:
+    """Reads a table. Raises SamplesError."""
+    try:
+        raw = path.read_bytes()
+        data = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+        return Samples.from_json(data)
+    except OSError as error:
+        raise SamplesError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (EOFError, KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
+        raise SamplesError(
+            f"{path} is not a table of samples, or it is damaged. Try: delete it, then handheld cost --learn FILE.run"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Known:
+    """The samples of a device, and messages about tables that were not used."""
+
+    samples: Samples
+    ignored: tuple[str, ...] = ()
+
+
+def known(caps: DeviceCaps) -> Known:
+    """All samples of this device and driver. Raises SamplesError if the user's table is damaged."""
+    table = Samples(caps.name, caps.driver, caps.kind)
+    ignored = []
+    for path in _files(caps):
+        found = read(path)
+        if found.driver != caps.driver:
+            ignored.append(
+                f"{path.name} is not used: it was measured with the driver {found.driver}, but this is {caps.driver}"
+            )
+            continue
+        dropped = _drop_stale(found, caps.kind)
+        if dropped:
+            ignored.append(f"{path.name}: samples of {dropped} are not used, because the kernels have changed since")
+        table.merge(found)
+    return Known(table, tuple(ignored))
+
+
+def _files(caps: DeviceCaps) -> list[Path]:
+    """The tables that may be for this device: shipped ones, those of other drivers, and the user's own last."""
+    own = path_of(caps)
+    named = f"{cache.slug(caps.name)}-*"
+    return [
+        *sorted(SHIPPED.glob(f"{named}.json.gz")),
+        *sorted(own.parent.glob(f"{named}.json"), key=lambda p: p == own),
+    ]
+
+
+def shipped(kind: str) -> list[Samples]:
+    """The tables that come with Handheld for devices of a kind (cpu, gpu), for predictions of other devices."""
+    tables = (read(path) for path in sorted(SHIPPED.glob("*.json.gz")))
+    return [table for table in tables if table.kind == kind]
+
+
+def _drop_stale(table: Samples, kind: str) -> str:
+    """Leaves out ops of families whose kernels have changed, and their steps. Returns the names of the families."""
+    now = current(kind)
+    stale = {name for name, version in table.families.items() if now.get(name, version) != version}
+    if stale:
+        gone = {key for key, sample in table.ops.items() if family(sample.work.op) in stale}
+        table.steps = [step for step in table.steps if not gone.intersection(step.works)]
+        table.ops = {key: sample for key, sample in table.ops.items() if key not in gone}
+        table.families = now
+    return ", ".join(sorted(stale))
+
+
+def of_runs(runs: Iterable[Run], caps: DeviceCaps | None = None) -> Samples:
+    """The samples of runs of one device, which is that of the first run unless `caps` names it. Raises SamplesError if
+    a run is of another device or driver, or if its ops were not timed."""
+    table: Samples | None = None
+    for run in runs:
+        described = DeviceCaps.from_json(run.meta.get("caps") or {})
+        caps = caps or described
+        if (described.name, described.driver) != (caps.name, caps.driver):
+            raise SamplesError(
+                f"{run.path} was measured on {described.name} ({described.driver}), not on {caps.name} ({caps.driver})"
+            )
+        step = step_sample(run)
+        if step is None:
+            raise SamplesError(
+                f"{run.path} has no times of ops, so nothing can be learned from it. Try: handheld profile MODEL on a "
+                "device whose driver times commands, with more steps"
+            )
+        table = table or Samples(caps.name, caps.driver, caps.kind, _rates(caps), current(caps.kind))
+        table.add(op_samples(run), [step])
+    if table is None:
+        raise SamplesError("there is no run to learn from")
+    return table
+
+
+def _rates(caps: DeviceCaps) -> Rates | None:
+    stored = ceilings.stored(caps)
+    return Rates.from_ceilings(stored.to_json()) if stored is not None else None
+
+
+def learn(runs: Iterable[Run]) -> tuple[Samples, Path]:
+    """Adds runs to the user's table of their device. Returns the table and its file."""
+    new = of_runs(runs)
+    caps = _caps_of(new)
+    path = path_of(caps)
+    table = Samples(new.device, new.driver, new.kind, new.rates, new.families)
+    if path.exists():
+        before = read(path)
+        _drop_stale(before, new.kind)
+        table.merge(before)
+    table.merge(new)
+    cache.write_json(path, table.to_json())
+    return table, path
+
+
+def remember(run: Run) -> None:
+    """Adds a run to the user's table, if it has what the table needs. A table that cannot be read or written is
+    reported, and the run is not affected."""
+    described = run.meta.get("caps") or {}
+    if described.get("kind") not in ("cpu", "gpu") or not run.complete or step_sample(run) is None:
+        return
+    try:
+        learn([run])
+    except HandheldError as error:
+        warn_user(f"this run is not added to the samples of its device: {error}")
+
+
+def _caps_of(table: Samples) -> DeviceCaps:
+    """A description that has what the name of a table depends on."""
+    return DeviceCaps(table.device, "", table.kind, table.driver, 1, 1, 0, 0, 0, 1, False)
