@@ -20,5 +20,6 @@ compare    two runs beside each other; align matches their ops, judge knows nois
            quantities has memory and energy, conditions what else differs
 finding    a finding: a named cause, with the steps and ops it affects
 findings   all findings, and the rules about steps
+advise     what to change, best first; the rules are in rules/
 machine    the rules about the machine: load, clocks, heat
 """

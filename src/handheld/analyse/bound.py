@@ -1,6 +1,7 @@
 """What limits a step, with the share of the step for each limit.
 
-The parts of a recorded step (timeline.py) are assigned to limits, and the shares add up to the step:
+The parts of a recorded step (timeline.py) are assigned to limits, and the shares add up to the step. If recorded
+steps take longer than the others, the time in which the device waits is reduced to theirs.
 
     compute, memory   ops, by what is longer at the device's ceilings: their arithmetic or their bytes (roofline.py)
     launches          ops that take hardly longer than empty launches; gaps between commands; waiting for the host to
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 LIMITS = ("compute", "memory", "launches", "host", "data", "transfers")
 UNSPLIT = "compute or memory"  # without ceilings
 UNEXPLAINED = "unexplained"  # the error of the clocks
+WAITING = ("launches", "host", "data")  # limits that mostly mean that the device waits
 NAMED = 0.03  # Other limits are named in the text if they take at least this share.
 
 _WHAT = {
@@ -66,12 +68,13 @@ def bound(run: Run, graph: str | None = None) -> Bound:
         return Bound(None, "What limits a step is not known: no step was recorded completely.")
     ceiling = Ceiling.of(run.meta.get("ceilings"))
     rows = op_bounds([row for row in run.ops() if row.graph == graph], ceiling) if ceiling else []
-    ms = _by_limit(run, parts, rows)
+    ms = _unrecorded(_by_limit(run, parts, rows), run.step_ms(graph)[0] or parts.ms)
     limit = max((name for name in ms if name != UNEXPLAINED), key=lambda name: ms[name])
     reached = _reached([row for row in rows if row.limit == limit]) if limit in ("compute", "memory") else None
-    shares = {name: value / parts.ms for name, value in ms.items()}
+    step_ms = sum(ms.values())
+    shares = {name: value / step_ms for name, value in ms.items()}
     return Bound(
-        limit, _text(limit, shares, reached, ceiling is not None), parts.ms, ms, shares, reached, _reached(rows), rows
+        limit, _text(limit, shares, reached, ceiling is not None), step_ms, ms, shares, reached, _reached(rows), rows
     )
 
 
@@ -92,6 +95,16 @@ def _by_limit(run: Run, parts: StepParts, rows: list[OpBound]) -> dict[str, floa
     ms["data"] = parts.caller
     ms["transfers"] = parts.upload + parts.download + parts.copy
     return {**ms, UNEXPLAINED: parts.unexplained}
+
+
+def _unrecorded(ms: dict[str, float], step_ms: float) -> dict[str, float]:
+    """The same for steps that are not recorded. Recording slows the host down, so a device waits longer in recorded
+    steps, while its kernels take the same time. Waiting is reduced first, and then all parts alike."""
+    waiting = sum(ms[name] for name in WAITING)
+    left = max(waiting - max(sum(ms.values()) - step_ms, 0.0), 0.0)
+    fewer = {name: value * left / waiting if name in WAITING and waiting else value for name, value in ms.items()}
+    whole = sum(fewer.values())
+    return {name: value * step_ms / whole for name, value in fewer.items()}
 
 
 def _enqueue_share(run: Run) -> float:

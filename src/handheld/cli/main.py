@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 import handheld
 from handheld import callers
 from handheld.cli import (
+    advise,
     bench,
     compare,
     cost,
@@ -143,6 +144,7 @@ app.command("predict")(predict.predict)
 app.command("profile")(profile.profile)
 app.command("show")(show.show)
 app.command("report")(report.report)
+app.command("advise")(advise.advise)
 app.command("export")(export.export)
 app.command("import")(import_trace.import_)
 app.command("plan")(plan.plan)

@@ -24,6 +24,7 @@ from handheld.plan.work import flops, nbytes
 from handheld.profile.facts import facts, this_process
 from handheld.profile.launched import main_launch
 from handheld.profile.memory import live
+from handheld.profile.surroundings import chains, other_devices
 from handheld.profile.tuning import tuning_facts
 from handheld.profile.windows import WARMUP, WINDOW, Windows
 from handheld.run.trainer import Trainer
@@ -92,6 +93,8 @@ class Profiler:
         self.writer.meta(
             **facts(trainer.plan, self._code),
             tuning=tuning_facts(trainer.plan),
+            chains=chains(trainer.plan),
+            devices=other_devices(trainer.plan),
             started_ns=time.monotonic_ns(),
             allocated_bytes=trainer.session.allocated_bytes,
         )

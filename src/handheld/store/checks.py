@@ -153,6 +153,17 @@ _RAIL = fields(
 )
 _EFFORT = fields(op=text, kernel=text, flops=count, bytes=count, launches=count, groups=count, items=count)
 _SAMPLE = fields(effort=_EFFORT, seconds=positive, joules=mapping(positive))
+_CEILINGS = fields(
+    flops=positive,
+    bytes_s=positive,
+    to_device_bytes_s=positive,
+    to_device_latency_s=not_negative,
+    to_host_bytes_s=positive,
+    to_host_latency_s=not_negative,
+    memory=optional(each(tuple_of(positive, positive))),
+    launch_device_s=optional(positive),
+    others=optional(finite),
+)
 _ENTRIES: dict[str, Check] = {
     "status": text,
     "device": text,
@@ -163,6 +174,8 @@ _ENTRIES: dict[str, Check] = {
         graphs=optional(each(text)),
         what=optional(text),
         batch=optional(count),
+        model=optional(text),
+        size=optional(text),
     ),
     "schedule": mapping(optional(count)),
     "plan_options": fields(precision=optional(text)),
@@ -214,6 +227,9 @@ _ENTRIES: dict[str, Check] = {
     "no_energy_model": text,
     "launch_sizes": mapping(tuple_of(text, count, count)),
     "isolated": fields(graph=text, plan_bytes=optional(count), op_ms=mapping(not_negative)),
+    "ceilings": _CEILINGS,
+    "chains": each(tuple_of(count, count, count, count, count)),
+    "devices": each(fields(device=text, name=optional(text), ceilings=_CEILINGS)),
     "tuning": fields(variants=count, without=each(count), gains=mapping(_GAIN)),
 }
 

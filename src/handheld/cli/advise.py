@@ -1,0 +1,129 @@
+"""`handheld advise`: what to change about a step, what that would gain, and whether it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from handheld.analyse.advise import RULES, advice
+from handheld.analyse.rules.base import Advice
+from handheld.analyse.run import open_run
+from handheld.cli import output
+from handheld.cli.options import Json
+from handheld.cli.run_answers import answer
+from handheld.cli.stages import stages
+from handheld.cli.tables import Column, table
+from handheld.cli.trying import Trial, try_advice
+from handheld.errors import HandheldError
+
+SECONDS = 8.0
+
+COLUMNS = (
+    Column("rule", name_of=True),
+    Column("of", name_of=True, drop=1),
+    Column("promised"),
+    Column("range", drop=2),
+    Column("measured"),
+    Column("interval"),
+    Column("before", drop=3),
+    Column("after", drop=3),
+)
+
+
+def advise(
+    file: Annotated[Path, typer.Argument(metavar="RUN", help=("A run file of handheld profile."))],
+    try_it: Annotated[
+        bool, typer.Option("--try", help=("Make the change, measure it beside the run's own conditions, and compare."))
+    ] = False,
+    rule: Annotated[
+        str | None, typer.Option("--rule", metavar="NAME", help=(f"Only this rule: {', '.join(RULES)}."))
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.5, metavar="S", help=("With --try: how long to measure."))
+    ] = SECONDS,
+    json: Json = False,
+) -> None:
+    """Say what to change about a training step, best first, and what it would gain.
+
+    Each rule looks at one bottleneck of the run: what was seen, what it costs, what to change, and the
+    gain, computed from this run. --try makes the first change (or that of --rule). The step before and
+    after the change take turns in one process, and the promise is printed beside the measurement.
+    Advice to tune leaves its tuning record behind, as handheld tune does.
+
+    \b
+    Examples:
+    handheld advise mobilenet_v2-1.run
+    handheld advise mobilenet_v2-1.run --try
+    handheld advise mobilenet_v2-1.run --try --rule tune
+    """
+    if rule is not None and rule not in RULES:
+        raise HandheldError(f"there is no rule {rule!r}. Try one of: {', '.join(RULES)}")
+    with open_run(file) as run:
+        given = [item for item in advice(run) if rule in (None, item.rule)]
+        trial = None
+        if try_it:
+            if not given:
+                what = f"the rule {rule} does not apply to this run" if rule else "no rule applies to this run"
+                raise HandheldError(f"{what}, so there is nothing to try. Try: handheld advise {file}")
+            chosen = given[0] if rule else next((item for item in given if item.to), given[0])
+            with stages(json) as stage:
+                trial = try_advice(run, chosen, seconds, stage)
+        if json:
+            output.print_json(
+                {"advice": [item.to_json() for item in given], "trial": None if trial is None else trial.to_json()}
+            )
+            return
+        if trial is None:
+            output.out.print(answer(run))
+            _present(given, rule)
+        else:
+            _present([item for item in given if item.rule == trial.rule], rule)
+            _compare(trial)
+
+
+def _present(given: list[Advice], rule: str | None) -> None:
+    if not given:
+        output.out.print()
+        output.out.print(
+            f"The rule {rule} does not apply to this run." if rule else "No rule applies: nothing clear to gain."
+        )
+    for number, item in enumerate(given, 1):
+        output.out.print()
+        output.out.print(Text.assemble(f"{number}. ", (item.rule, "bold"), f"  {item.gain.text}"))
+        costs = f"{item.costs_ms:.3g} ms per step" if item.costs_ms else ""
+        rows = [("   seen", item.seen), ("   costs", costs), ("   change", item.change), ("   effect", item.effect)]
+        if item.to is None:
+            rows.append(("   not tried", item.why_not))
+        rows.append(("   command", item.command))
+        output.out.print(output.grid([(name, value) for name, value in rows if value]))
+
+
+def _compare(trial: Trial) -> None:
+    turns = trial.turns
+    output.out.print()
+    output.out.print(
+        table(
+            COLUMNS,
+            [
+                (
+                    trial.rule,
+                    trial.quantity,
+                    f"{trial.promised:.2f}x",
+                    f"{trial.promised_low:.2f} to {trial.promised_high:.2f}",
+                    f"{trial.measured:.2f}x",
+                    f"{trial.measured_low:.2f} to {trial.measured_high:.2f}",
+                    f"{turns.before_ms:.3g} ms",
+                    f"{turns.after_ms:.3g} ms",
+                )
+            ],
+        )
+    )
+    words = "is within" if trial.kept else "is outside"
+    output.out.print(
+        f"The measured gain {words} the promised range. A step takes {turns.after_ms:.3g} ms instead of "
+        f"{turns.before_ms:.3g} ms (in {output.count(turns.rounds, 'turn')}), and its plan "
+        f"{output.size(trial.after_bytes)} instead of {output.size(trial.before_bytes)}."
+    )

@@ -1,0 +1,229 @@
+"""Makes the change that a piece of advice wants, and measures what it gains beside the run's own conditions."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from handheld.analyse.rules.base import BYTES, JOULES, Advice, Change
+from handheld.analyse.run import Run
+from handheld.backends.base import describe
+from handheld.cli.prepare import capture_example
+from handheld.errors import HandheldError
+from handheld.measure.jobs import find_jobs
+from handheld.measure.tuner import Tuner, known_record
+from handheld.plan.plan import Plan
+from handheld.plan.precision import prepare
+from handheld.plan.tuning import TuningRecord
+from handheld.profile.inputs import graphs_in_turn, inputs_for
+from handheld.profile.run import profile
+from handheld.profile.turns import Turns, stepping, take_turns
+from handheld.resolve import Factory, ModelSpec, StepFile, Suite, capture_sizes, open_model
+from handheld.step import Step
+from handheld.store.record import Record
+
+Stage = Callable[[str], object]
+OWN = ("example", "random")  # batches that are not named data
+ENERGY_S = 4.0  # seconds of steps that energy is measured over
+
+
+@dataclass(frozen=True)
+class Trial(Record):
+    """What a piece of advice promised, and what was measured. Factors are times less of the promised quantity."""
+
+    rule: str
+    quantity: str
+    promised: float
+    promised_low: float
+    promised_high: float
+    measured: float
+    measured_low: float
+    measured_high: float
+    turns: Turns
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def kept(self) -> bool:
+        """Whether the measured interval meets the promised one."""
+        return self.measured_high >= self.promised_low and self.measured_low <= self.promised_high
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a step was measured: enough to make it again."""
+
+    model: str
+    size: str | None
+    on: str
+    precision: str
+    batch: int
+    seed: int
+    data: str | None
+    graphs: tuple[str, ...]
+    tuning: bool | str
+    freeze: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(run: Run) -> Conditions:
+        settings, options = run.meta.get("settings") or {}, run.meta.get("plan_options") or {}
+        model = settings.get("model")
+        if not model:
+            raise HandheldError(
+                f"{run.path} does not say which model it measured: it was made from Python, or by an older version. "
+                "Try: handheld profile MODEL, and advise about that run"
+            )
+        data = settings.get("data")
+        return Conditions(
+            model=_found(str(model), settings.get("folder")),
+            size=settings.get("size"),
+            on=str(run.meta.get("device") or "opencl"),
+            precision=str(options.get("precision") or "float32"),
+            batch=int(settings.get("batch") or 1),
+            seed=int(settings.get("seed") or 0),
+            data=None if data in (None, *OWN) else _found(str(data), settings.get("folder")),
+            graphs=tuple(run.graphs),
+            tuning=options.get("tuning", True),
+        )
+
+    def changed(self, change: Change) -> Conditions:
+        return replace(
+            self,
+            batch=change.batch or self.batch,
+            precision=change.precision or self.precision,
+            on=change.on or self.on,
+            freeze=change.freeze or self.freeze,
+        )
+
+
+def _found(model: str, folder: str | None) -> str:
+    """The file of a model or data, also if the command runs in another folder than the profile did."""
+    path, colon, factory = model.rpartition(":") if ".py:" in model else (model, "", "")
+    if folder and path and not Path(path).exists() and (Path(folder) / path).exists():
+        return f"{Path(folder) / path}{colon}{factory}"
+    return model
+
+
+def try_advice(run: Run, advice: Advice, seconds: float, stage: Stage = lambda text: None) -> Trial:
+    """Make the change and measure both. Raises HandheldError if it cannot be made."""
+    if advice.to is None:
+        raise HandheldError(f"{advice.rule} cannot be tried automatically: {advice.why_not}. Try: {advice.command}")
+    now = Conditions.of(run)
+    then = now.changed(advice.to)
+    stage("capturing")
+    before, given = made(now)
+    if advice.to.tune_s:
+        stage(f"tuning for about {advice.to.tune_s:.0f} s")
+        tune_kernels(before, advice.to.tune_s)
+    stage("capturing the change")
+    after, changed = (before.again(), given) if advice.to.tune_s else made(then)
+    stage("building both")
+    with contextlib.ExitStack() as stack:
+        runs = [stack.enter_context(stepping(*pair)) for pair in ((before, given), (after, changed))]
+        stage("measuring both in turns")
+        turns = take_turns(runs[0], runs[1], then.batch / now.batch, seconds)
+    stage("measuring energy")
+    measured = _measured(advice, turns, (before, given), (after, changed), then.batch / now.batch)
+    gain = advice.gain
+    return Trial(
+        *(advice.rule, gain.quantity, gain.factor, gain.before / gain.high, gain.before / gain.low),
+        *measured,
+        turns=turns,
+        before_bytes=before.bytes,
+        after_bytes=after.bytes,
+    )
+
+
+def _measured(
+    advice: Advice,
+    turns: Turns,
+    before: tuple[Plan, Mapping[str, Any]],
+    after: tuple[Plan, Mapping[str, Any]],
+    samples: float,
+) -> tuple[float, float, float]:
+    """The measured factor of the promised quantity, and its interval."""
+    if advice.gain.quantity == BYTES:
+        factor = before[0].bytes / after[0].bytes
+        return factor, factor, factor
+    if advice.gain.quantity != JOULES:
+        return turns.factor, turns.low, turns.high
+    joules = [_joules(plan, inputs) for plan, inputs in (before, after, before, after)]
+    factors = sorted(samples * a / b for a, b in ((joules[0], joules[1]), (joules[2], joules[3])))
+    return sum(factors) / 2, factors[0], factors[1]
+
+
+def _joules(plan: Plan, inputs: Mapping[str, Any]) -> float:
+    """Joules per step on all rails that are not part of another one."""
+    names = list(inputs)
+    with tempfile.TemporaryDirectory() as folder:
+        batches = inputs[names[0]] if len(names) == 1 else inputs
+        with profile(plan, batches, Path(folder) / "one.run", graph=names, seconds=ENERGY_S) as run:
+            rails = [row.joules_step for row in run.energy() if not row.estimate and not row.part_of]
+    if not any(rails):
+        raise HandheldError("there is no power sensor here to measure joules with. Try: another rule, with --rule")
+    return sum(value or 0.0 for value in rails)
+
+
+def made(conditions: Conditions) -> tuple[Plan, dict[str, Any]]:
+    """The plan under these conditions, and the inputs of each graph that a step runs."""
+    spec = open_model(conditions.model, conditions.size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The profile has shown them.
+        step, example = _step(spec, conditions)
+    runs = dict(spec.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, conditions.batch)])
+    names = list(conditions.graphs) if set(conditions.graphs) <= set(step.graphs) else list(runs)
+    inputs = {name: inputs_for(runs.get(name), step.graphs[name], conditions.seed) for name in names}
+    plan = step.plan(conditions.on, graphs=names, precision=conditions.precision, tuning=conditions.tuning)
+    return plan, {name: value if isinstance(value, Mapping) else tuple(value) for name, value in inputs.items()}
+
+
+def _step(spec: ModelSpec, conditions: Conditions) -> tuple[Step, Any]:
+    size, seed = conditions.batch, conditions.seed
+    if conditions.freeze:
+        return _frozen(spec, conditions)
+    if isinstance(spec, StepFile) and conditions.data is None:
+        return spec.step([size], seed), None
+    step, batches = capture_example(spec, [size], seed, conditions.data)
+    return step, batches[0] if batches else spec.example(size)
+
+
+def _frozen(spec: ModelSpec, conditions: Conditions) -> tuple[Step, Any]:
+    """The step without training the named layers. Their parameters keep their values."""
+    if isinstance(spec, Suite) and spec.workload.single:
+        parts = spec.workload.make(conditions.seed)
+    elif isinstance(spec, Factory):
+        parts = spec.parts(conditions.seed)
+    else:
+        raise HandheldError(
+            f"layers of {spec.name} cannot be frozen from here: only its own code makes its model. "
+            "Try: requires_grad_(False) in that code"
+        )
+    frozen = 0
+    for name, parameter in parts[0].named_parameters():
+        if any(name.startswith(f"{layer}.") for layer in conditions.freeze):
+            parameter.requires_grad_(False)
+            frozen += 1
+    if not frozen:
+        raise HandheldError(f"the model has no parameters in {', '.join(conditions.freeze)}. Try: profile it again")
+    example = spec.example(conditions.batch)
+    if example is None:
+        raise HandheldError(f"{spec.name} has no example batch to capture. Try: let it return one")
+    return capture_sizes(parts, {conditions.batch: example}, conditions.seed, spec.name, folder=spec.folder), example
+
+
+def tune_kernels(plan: Plan, seconds: float) -> None:
+    """Tune the kernels of a plan. The results are stored as `handheld tune` stores them."""
+    caps = describe(plan.device)
+    precision = str(plan.options.get("precision") or "float32")
+    graphs, _ = prepare(plan.step, list(plan.graphs), precision, align_bytes=caps.base_align_bytes)
+    record, path, _ = known_record(TuningRecord.of(caps))
+    known = set(record.entries)
+    jobs = find_jobs(graphs, caps)
+    # Shapes that no record knows come first; the time may not suffice for all.
+    jobs.sort(key=lambda job: job.signature in known)
+    Tuner(plan.device, caps, jobs, record, path).run(seconds)

@@ -1,0 +1,118 @@
+"""`handheld advise`: its list, and promised beside measured on this device."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import handheld
+from handheld.cli.trying import Conditions, made
+from handheld.profile.turns import stepping, take_turns
+from helpers.commands import fails
+from helpers.known_ceilings import store_ceilings
+from helpers.run_files import MadeRun
+
+FREEZABLE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+def make():
+    layers = [nn.Linear(256, 256) for _ in range(6)]
+    model = nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())], nn.Linear(256, 3))
+    batch = lambda size: (torch.randn(size, 256), torch.zeros(size, dtype=torch.int64))
+    return model, F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.01), batch
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known_ceilings(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HANDHELD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        store_ceilings()
+        yield
+
+
+@pytest.fixture
+def tiny(run, work):
+    """A run of a step that is nearly all launches."""
+    path = work / "tiny.run"
+    if not path.exists():
+        result = run("profile", "m1", "--batch", "4", "--steps", "60", "--out", "tiny.run")
+        assert result.exit_code == 0, result.output
+    return "tiny.run"
+
+
+def test_the_list(run, tiny):
+    result = run("advise", tiny)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("Bound by ") and max(map(len, lines)) <= 80
+    assert any(line.startswith("1. ") for line in lines) and "command" in result.stdout
+    given = json.loads(run("advise", tiny, "--json").stdout)
+    assert given["trial"] is None and given["advice"][0]["gain"]["before"] > given["advice"][0]["gain"]["after"]
+
+
+def test_a_larger_batch_is_tried(run, tiny):
+    rule = next(
+        item["rule"]
+        for item in json.loads(run("advise", tiny, "--json").stdout)["advice"]
+        if item["rule"] in ("launches", "batch")
+    )
+    result = run("advise", tiny, "--try", "--rule", rule, "--seconds", "1", "--json")
+    assert result.exit_code == 0, result.output
+    trial = json.loads(result.stdout)["trial"]
+    assert trial["promised"] > 1.5 and trial["measured"] > 1.2, "its step is nearly all launches"
+    assert trial["measured_low"] <= trial["measured"] <= trial["measured_high"] and trial["turns"]["rounds"] >= 8
+    shown = run("advise", tiny, "--try", "--rule", rule, "--seconds", "0.5").stdout
+    assert "promised" in shown and "measured" in shown and max(map(len, shown.splitlines())) <= 80
+
+
+def test_frozen_layers_are_tried(run, work):
+    (work / "deep.py").write_text(FREEZABLE)
+    assert run("profile", "deep.py:make", "--batch", "256", "--steps", "30", "--out", "deep.run").exit_code == 0
+    items = json.loads(run("advise", "deep.run", "--rule", "freeze", "--json").stdout)["advice"]
+    assert len(items) == 1 and items[0]["effect"] == "other model" and items[0]["to"]["freeze"][0] == "0"
+    trial = json.loads(run("advise", "deep.run", "--try", "--rule", "freeze", "--seconds", "2", "--json").stdout)[
+        "trial"
+    ]
+    assert trial["measured"] > 1.05 and trial["turns"]["after_ms"] < trial["turns"]["before_ms"]
+
+
+def test_the_state_of_frozen_layers_stays(work):
+    (work / "deep.py").write_text(FREEZABLE)
+    plain = Conditions(f"{work}/deep.py:make", None, "opencl", "float32", 8, 0, None, ("train",), True)
+    frozen = Conditions(f"{work}/deep.py:make", None, "opencl", "float32", 8, 0, None, ("train",), True, ("0", "2"))
+    written = [{write.slot for write in made(each)[0].step.graphs["train"].writes} for each in (plain, frozen)]
+    assert "0.weight" in written[0] and "0.weight" not in written[1] and "4.weight" in written[1]
+
+
+def test_what_cannot_be_tried_says_why(run, tmp_path, tiny):
+    fails(run("advise", tiny, "--rule", "magic"), "there is no rule 'magic'. Try one of: ", "launches")
+    fails(run("advise", "gone.run"), "there is no run file gone.run")
+    unknown = run("advise", tiny, "--try", "--rule", "heat")
+    fails(unknown, "the rule heat does not apply to this run, so there is nothing to try. Try: handheld advise")
+    assert "does not apply to this run." in run("advise", tiny, "--rule", "heat").stdout
+    caps = {"name": "made up", "kind": "cpu", "global_mem_bytes": 1 << 30}
+    slow = MadeRun(tmp_path / "slow.run", caps=caps)
+    slow.steps(60, outside_ms=lambda i: 5.0)
+    slow.open().close()
+    fails(
+        run("advise", str(tmp_path / "slow.run"), "--try"), "inputs cannot be tried automatically", "caller's own code"
+    )
+
+
+def test_a_run_that_does_not_name_its_model(run, tmp_path, tiny):
+    with handheld.open_run(tiny) as opened:
+        opened.meta["settings"] = {}
+        with pytest.raises(handheld.HandheldError, match=r"does not say which model.*Try: handheld profile MODEL"):
+            Conditions.of(opened)
+
+
+def test_equal_steps_take_equal_turns(work):
+    (work / "deep.py").write_text(FREEZABLE)
+    plan, inputs = made(Conditions(f"{work}/deep.py:make", None, "opencl", "float32", 64, 0, None, ("train",), True))
+    with stepping(plan, inputs) as first, stepping(plan, inputs) as second:
+        turns = take_turns(first, second, seconds=2)
+    assert turns.low <= turns.factor <= turns.high and 0.6 < turns.factor < 1.7
