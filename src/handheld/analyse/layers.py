@@ -104,5 +104,11 @@ def _layer(path: str, rows: Sequence[OpTime], own: bool, total: float, joules: M
 
 
 def _joules(run: Run) -> dict[int, float]:
-    """Joules per op on the first rail, if the run has them."""
-    return {}
+    """Joules per op on all rails that are not part of another one. Empty if there are none."""
+    rows = run.joules()
+    parts = {row.rail for row in run.step_joules() if row.part_of} if rows else set()
+    sums: dict[int, float] = {}
+    for row in rows:
+        if row.rail not in parts:
+            sums[row.id] = sums.get(row.id, 0.0) + row.joules
+    return sums

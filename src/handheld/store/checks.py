@@ -203,17 +203,6 @@ _ENTRIES: dict[str, Check] = {
     "sampler": fields(
         elapsed_s=number, lost=optional(count), cpu_share=number, sources=mapping(_SOURCE), stretch=optional(number)
     ),
-    "ceilings": fields(
-        flops=positive,
-        bytes_s=positive,
-        to_device_bytes_s=positive,
-        to_device_latency_s=not_negative,
-        to_host_bytes_s=positive,
-        to_host_latency_s=not_negative,
-        memory=optional(each(tuple_of(positive, positive))),
-        launch_device_s=optional(positive),
-        others=optional(finite),
-    ),
     "energy_model": fields(
         device=text,
         driver=text,
