@@ -153,11 +153,11 @@ def test_a_run_that_does_not_know_its_tuning(tmp_path):
 
 
 def test_layers_have_joules_where_every_op_has_them(tmp_path):
-    estimate = {"watts_busy": 5.0, "watts_idle": 1.0}
-    with made(tmp_path, 6.0, 4.0, 0.5, estimate=estimate).open() as run:
-        by_op = {row.id: row.joules for row in run.joules()}
+    with made(tmp_path, 6.0, 4.0, 0.5, estimate={"watts_busy": 5.0, "watts_idle": 1.0}).open() as run:
         layers = {row.path: row.joules for row in run.layers()}
-        if by_op:
-            assert layers["a.b"] == pytest.approx(by_op[0])
-        else:
-            assert layers["a.b"] is None and run.no_joules()
+        assert layers["a.b"] == pytest.approx(0.03) and sum(layers.values()) == pytest.approx(0.0525)
+
+
+def test_layers_without_energy_have_no_joules(tmp_path):
+    with made(tmp_path, 6.0, 4.0, 0.5).open() as run:
+        assert {row.joules for row in run.layers()} == {None}

@@ -69,15 +69,14 @@ def test_a_larger_batch_is_tried(run, tiny):
     assert "promised" in shown and "measured" in shown and max(map(len, shown.splitlines())) <= 80
 
 
-def test_frozen_layers_are_tried(run, work):
+def test_frozen_layers_are_tried(run, work, tmp_path):
     (work / "deep.py").write_text(FREEZABLE)
-    assert run("profile", "deep.py:make", "--batch", "256", "--steps", "30", "--out", "deep.run").exit_code == 0
-    items = json.loads(run("advise", "deep.run", "--rule", "freeze", "--json").stdout)["advice"]
+    path = str(tmp_path / "deep.run")
+    assert run("profile", "deep.py:make", "--batch", "256", "--steps", "30", "--out", path).exit_code == 0
+    items = json.loads(run("advise", path, "--rule", "freeze", "--json").stdout)["advice"]
     assert len(items) == 1 and items[0]["effect"] == "other model" and items[0]["to"]["freeze"][0] == "0"
-    trial = json.loads(run("advise", "deep.run", "--try", "--rule", "freeze", "--seconds", "2", "--json").stdout)[
-        "trial"
-    ]
-    assert trial["measured"] > 1.05 and trial["turns"]["after_ms"] < trial["turns"]["before_ms"]
+    trial = json.loads(run("advise", path, "--try", "--rule", "freeze", "--seconds", "2", "--json").stdout)["trial"]
+    assert trial["promised"] > 1.1 and trial["measured_high"] > 1.05
 
 
 def test_the_state_of_frozen_layers_stays(work):
