@@ -24,7 +24,8 @@ from typing import Any
 from handheld.analyse.advise import advice
 from handheld.analyse.busy import others_in
 from handheld.backends.base import describe
-from handheld.cli.trying import Conditions, made, try_advice
+from handheld.cli.repeating import Request
+from handheld.cli.trying import made, try_advice
 from handheld.measure import ceilings
 from handheld.profile.run import profile
 from handheld.resolve import open_model
@@ -71,9 +72,9 @@ def one(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Profile a workload, and try its first advice."""
     spec = open_model(name, options.size)
     batch = options.batch or spec.default_batch
-    conditions = Conditions(name, options.size, options.on, "float32", batch, 0, None, (), True)
-    plan, inputs = made(conditions)
-    settings = {"what": spec.name, "model": name, "size": options.size, "batch": batch, "seed": 0, "data": "example"}
+    request = Request(name, options.size, options.on, batch=batch)
+    plan, inputs = made(request)
+    settings = {"what": spec.name, "model": name, "size": options.size, "batch": batch, "repeat": request.to_json()}
     names = list(inputs)
     with tempfile.TemporaryDirectory() as folder:
         batches = inputs[names[0]] if len(names) == 1 else inputs

@@ -7,7 +7,8 @@ import json
 import pytest
 
 import handheld
-from handheld.cli.trying import Conditions, made
+from handheld.cli.repeating import Request
+from handheld.cli.trying import made, request_of
 from handheld.profile.turns import stepping, take_turns
 from helpers.commands import fails
 from helpers.known_ceilings import store_ceilings
@@ -81,9 +82,9 @@ def test_frozen_layers_are_tried(run, work, tmp_path):
 
 def test_the_state_of_frozen_layers_stays(work):
     (work / "deep.py").write_text(FREEZABLE)
-    plain = Conditions(f"{work}/deep.py:make", None, "opencl", "float32", 8, 0, None, ("train",), True)
-    frozen = Conditions(f"{work}/deep.py:make", None, "opencl", "float32", 8, 0, None, ("train",), True, ("0", "2"))
-    written = [{write.slot for write in made(each)[0].step.graphs["train"].writes} for each in (plain, frozen)]
+    request = Request(f"{work}/deep.py:make", batch=8)
+    steps = [made(request, layers)[0].step for layers in ((), ("0", "2"))]
+    written = [{write.slot for write in step.graphs["train"].writes} for step in steps]
     assert "0.weight" in written[0] and "0.weight" not in written[1] and "4.weight" in written[1]
 
 
@@ -106,12 +107,12 @@ def test_a_run_that_does_not_name_its_model(run, tmp_path, tiny):
     with handheld.open_run(tiny) as opened:
         opened.meta["settings"] = {}
         with pytest.raises(handheld.HandheldError, match=r"does not say which model.*Try: handheld profile MODEL"):
-            Conditions.of(opened)
+            request_of(opened)
 
 
 def test_equal_steps_take_equal_turns(work):
     (work / "deep.py").write_text(FREEZABLE)
-    plan, inputs = made(Conditions(f"{work}/deep.py:make", None, "opencl", "float32", 64, 0, None, ("train",), True))
+    plan, inputs = made(Request(f"{work}/deep.py:make", batch=64))
     with stepping(plan, inputs) as first, stepping(plan, inputs) as second:
         turns = take_turns(first, second, seconds=2)
     assert turns.low <= turns.factor <= turns.high and 0.6 < turns.factor < 1.7

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from handheld.analyse.rules.base import BYTES, JOULES, Advice, Change
 from handheld.analyse.run import Run
 from handheld.backends.base import describe
 from handheld.cli.prepare import capture_example
-from handheld.errors import HandheldError
+from handheld.cli.repeating import Request
+from handheld.errors import HandheldError, RunFileError
 from handheld.measure.jobs import find_jobs
 from handheld.measure.tuner import Tuner, known_record
 from handheld.plan.plan import Plan
@@ -23,12 +24,11 @@ from handheld.plan.tuning import TuningRecord
 from handheld.profile.inputs import graphs_in_turn, inputs_for
 from handheld.profile.run import profile
 from handheld.profile.turns import Turns, stepping, take_turns
-from handheld.resolve import Factory, ModelSpec, StepFile, Suite, capture_sizes, open_model
+from handheld.resolve import Factory, ModelSpec, Suite, capture_sizes, open_model
 from handheld.step import Step
 from handheld.store.record import Record
 
 Stage = Callable[[str], object]
-OWN = ("example", "random")  # batches that are not named data
 ENERGY_S = 4.0  # seconds of steps that energy is measured over
 
 
@@ -54,81 +54,50 @@ class Trial(Record):
         return self.measured_high >= self.promised_low and self.measured_low <= self.promised_high
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """How a step was measured: enough to make it again."""
-
-    model: str
-    size: str | None
-    on: str
-    precision: str
-    batch: int
-    seed: int
-    data: str | None
-    graphs: tuple[str, ...]
-    tuning: bool | str
-    freeze: tuple[str, ...] = ()
-
-    @staticmethod
-    def of(run: Run) -> Conditions:
-        settings, options = run.meta.get("settings") or {}, run.meta.get("plan_options") or {}
-        model = settings.get("model")
-        if not model:
-            raise HandheldError(
-                f"{run.path} does not say which model it measured: it was made from Python, or by an older version. "
-                "Try: handheld profile MODEL, and advise about that run"
-            )
-        data = settings.get("data")
-        return Conditions(
-            model=_found(str(model), settings.get("folder")),
-            size=settings.get("size"),
-            on=str(run.meta.get("device") or "opencl"),
-            precision=str(options.get("precision") or "float32"),
-            batch=int(settings.get("batch") or 1),
-            seed=int(settings.get("seed") or 0),
-            data=None if data in (None, *OWN) else _found(str(data), settings.get("folder")),
-            graphs=tuple(run.graphs),
-            tuning=options.get("tuning", True),
+def request_of(run: Run) -> Request:
+    """What the run measured, as `profile --like` repeats it."""
+    stored = (run.meta.get("settings") or {}).get("repeat")
+    if not stored:
+        raise HandheldError(
+            f"{run.path} does not say which model it measured: it was made from Python, or by an older version. "
+            "Try: handheld profile MODEL, and advise about that run"
         )
-
-    def changed(self, change: Change) -> Conditions:
-        return replace(
-            self,
-            batch=change.batch or self.batch,
-            precision=change.precision or self.precision,
-            on=change.on or self.on,
-            freeze=change.freeze or self.freeze,
-        )
+    try:
+        return Request.from_json(stored)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunFileError(f"{run.path} is damaged: its settings cannot be read: {error}. Try: copy it again") from None
 
 
-def _found(model: str, folder: str | None) -> str:
-    """The file of a model or data, also if the command runs in another folder than the profile did."""
-    path, colon, factory = model.rpartition(":") if ".py:" in model else (model, "", "")
-    if folder and path and not Path(path).exists() and (Path(folder) / path).exists():
-        return f"{Path(folder) / path}{colon}{factory}"
-    return model
+def changed(request: Request, change: Change) -> Request:
+    return replace(
+        request,
+        batch=change.batch or request.batch,
+        precision=change.precision or request.precision,
+        on=change.on or request.on,
+    )
 
 
 def try_advice(run: Run, advice: Advice, seconds: float, stage: Stage = lambda text: None) -> Trial:
     """Make the change and measure both. Raises HandheldError if it cannot be made."""
     if advice.to is None:
         raise HandheldError(f"{advice.rule} cannot be tried automatically: {advice.why_not}. Try: {advice.command}")
-    now = Conditions.of(run)
-    then = now.changed(advice.to)
+    now = request_of(run)
+    then = changed(now, advice.to)
+    more = (then.batch or 1) / (now.batch or 1)
     stage("capturing")
     before, given = made(now)
     if advice.to.tune_s:
         stage(f"tuning for about {advice.to.tune_s:.0f} s")
         tune_kernels(before, advice.to.tune_s)
     stage("capturing the change")
-    after, changed = (before.again(), given) if advice.to.tune_s else made(then)
+    after, taken = (before.again(), given) if advice.to.tune_s else made(then, advice.to.freeze)
     stage("building both")
     with contextlib.ExitStack() as stack:
-        runs = [stack.enter_context(stepping(*pair)) for pair in ((before, given), (after, changed))]
+        runs = [stack.enter_context(stepping(*pair)) for pair in ((before, given), (after, taken))]
         stage("measuring both in turns")
-        turns = take_turns(runs[0], runs[1], then.batch / now.batch, seconds)
+        turns = take_turns(runs[0], runs[1], more, seconds)
     stage("measuring energy")
-    measured = _measured(advice, turns, (before, given), (after, changed), then.batch / now.batch)
+    measured = _measured(advice, turns, (before, given), (after, taken), more)
     gain = advice.gain
     return Trial(
         *(advice.rule, gain.quantity, gain.factor, gain.before / gain.high, gain.before / gain.low),
@@ -169,35 +138,31 @@ def _joules(plan: Plan, inputs: Mapping[str, Any]) -> float:
     return sum(value or 0.0 for value in rails)
 
 
-def made(conditions: Conditions) -> tuple[Plan, dict[str, Any]]:
-    """The plan under these conditions, and the inputs of each graph that a step runs."""
-    spec = open_model(conditions.model, conditions.size)
+def made(request: Request, freeze: Sequence[str] = ()) -> tuple[Plan, dict[str, Any]]:
+    """The plan of a request, and the inputs of each graph that a step runs. Layers in `freeze` are not trained."""
+    spec = open_model(request.model, request.size)
+    size = request.batch or spec.default_batch
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The profile has shown them.
-        step, example = _step(spec, conditions)
-    runs = dict(spec.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, conditions.batch)])
-    names = list(conditions.graphs) if set(conditions.graphs) <= set(step.graphs) else list(runs)
-    inputs = {name: inputs_for(runs.get(name), step.graphs[name], conditions.seed) for name in names}
-    plan = step.plan(conditions.on, graphs=names, precision=conditions.precision, tuning=conditions.tuning)
+        step, example = _frozen(spec, request, size, freeze) if freeze else _step(spec, request, size)
+    runs = dict(spec.runs(example) or [(name, example) for name in graphs_in_turn(step.graphs, size)])
+    names = [request.graph] if request.graph else list(runs)
+    inputs = {name: inputs_for(runs.get(name), step.graphs[name], request.seed) for name in names}
+    plan = step.plan(request.on, graphs=names, precision=request.precision, tuning=request.tuning)
     return plan, {name: value if isinstance(value, Mapping) else tuple(value) for name, value in inputs.items()}
 
 
-def _step(spec: ModelSpec, conditions: Conditions) -> tuple[Step, Any]:
-    size, seed = conditions.batch, conditions.seed
-    if conditions.freeze:
-        return _frozen(spec, conditions)
-    if isinstance(spec, StepFile) and conditions.data is None:
-        return spec.step([size], seed), None
-    step, batches = capture_example(spec, [size], seed, conditions.data)
+def _step(spec: ModelSpec, request: Request, size: int) -> tuple[Step, Any]:
+    step, batches = capture_example(spec, [size], request.seed, request.data, request.given)
     return step, batches[0] if batches else spec.example(size)
 
 
-def _frozen(spec: ModelSpec, conditions: Conditions) -> tuple[Step, Any]:
+def _frozen(spec: ModelSpec, request: Request, size: int, freeze: Sequence[str]) -> tuple[Step, Any]:
     """The step without training the named layers. Their parameters keep their values."""
     if isinstance(spec, Suite) and spec.workload.single:
-        parts = spec.workload.make(conditions.seed)
+        parts = spec.workload.make(request.seed)
     elif isinstance(spec, Factory):
-        parts = spec.parts(conditions.seed)
+        parts = spec.parts(request.seed)
     else:
         raise HandheldError(
             f"layers of {spec.name} cannot be frozen from here: only its own code makes its model. "
@@ -205,15 +170,15 @@ def _frozen(spec: ModelSpec, conditions: Conditions) -> tuple[Step, Any]:
         )
     frozen = 0
     for name, parameter in parts[0].named_parameters():
-        if any(name.startswith(f"{layer}.") for layer in conditions.freeze):
+        if any(name.startswith(f"{layer}.") for layer in freeze):
             parameter.requires_grad_(False)
             frozen += 1
     if not frozen:
-        raise HandheldError(f"the model has no parameters in {', '.join(conditions.freeze)}. Try: profile it again")
-    example = spec.example(conditions.batch)
+        raise HandheldError(f"the model has no parameters in {', '.join(freeze)}. Try: profile it again")
+    example = spec.example(size)
     if example is None:
         raise HandheldError(f"{spec.name} has no example batch to capture. Try: let it return one")
-    return capture_sizes(parts, {conditions.batch: example}, conditions.seed, spec.name, folder=spec.folder), example
+    return capture_sizes(parts, {size: example}, request.seed, spec.name, folder=spec.folder), example
 
 
 def tune_kernels(plan: Plan, seconds: float) -> None:
