@@ -34,7 +34,7 @@ def parsed(result):
 def test_a_described_device_is_predicted_and_marked(run):
     result = run(*PLAIN, "--on", "adreno-740", "--epochs", "2", "--samples", "100", "--watts", "4", "--battery", "15")
     assert result.exit_code == 0, result.output
-    for words in ("public figures", "nothing was measured on it", "held-out cases", "whole training", "bound by"):
+    for words in ("public figures", "nothing was measured on it", "held-out cases", "whole training", "no joules: "):
         assert words in result.stdout.replace("\n", " ")
     data = parsed(run(*PLAIN, "--on", "adreno-740", "--epochs", "2", "--samples", "100", "--json"))
     assert [row["batch"] for row in data["batches"]] == [4, 16] and data["derived"] == "description"

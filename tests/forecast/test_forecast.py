@@ -13,12 +13,14 @@ from torch import nn
 
 import handheld
 from handheld.analyse.run import open_run
+from handheld.cost.energy import EnergyModel, EnergySample, Rail
 from handheld.device import DeviceCaps
 from handheld.errors import CheckpointError, DeviceError, SamplesError
 from handheld.forecast import store
 from handheld.forecast.model import cost_model, described, read_rates
 from handheld.forecast.rest import next_steps, rest_of_checkpoint, rest_of_run
 from handheld.forecast.step import predict
+from handheld.plan.launched import main_launch
 from handheld.plan.plan import Plan
 
 
@@ -209,3 +211,25 @@ def test_the_rest_of_a_checkpoint(tmp_path: Path):
     package.save_state(path, {}, {"epoch": 1})
     with pytest.raises(CheckpointError, match="is not a checkpoint of a training loop"):
         rest_of_checkpoint(path)
+
+
+def test_joules_come_from_the_energy_model(ceilings_file: Path):
+    plan, _ = captured(8)
+    model = cost_model(plan.caps, measured=read_rates(ceilings_file))
+    without = predict(model, plan, ["train"], 8)
+    planned = plan.graphs["train"]
+    efforts = [
+        effort
+        for node, low in zip(planned.graph.nodes, planned.lowered, strict=True)
+        if (effort := main_launch(node, planned.graph, low)) is not None
+    ]
+    samples = tuple(EnergySample(effort, 1e-3, {"board": 5e-3, "core": 2e-3}) for effort in efforts)
+    rails = (Rail("board", ("system",), "", 1.0, 2.0), Rail("core", ("cpu",), "board", 0.5, 1.0))
+    energy = EnergyModel(plan.caps.name, plan.caps.driver, "2026-01-01", 1.0, 2, 1 << 20, rails, samples)
+    cost = predict(model, plan, ["train"], 8, energy)
+    board, core = cost.joules
+    ops = sum(op.joules["board"] for op in cost.ops)
+    assert ops == pytest.approx(5 * cost.ops_s, rel=0.3), "every sample took 5 W"
+    assert board.joules == pytest.approx(ops + (cost.seconds - cost.ops_s) * 2.0) and core.part_of == "board"
+    assert board.low_joules < board.joules < board.high_joules and core.joules < board.joules
+    assert not without.joules and not without.ops[0].joules and without.seconds == cost.seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from handheld.forecast import store
 from handheld.forecast.model import CostModel, cost_model, read_rates
 from handheld.forecast.rest import RestCost, rest_of_checkpoint, rest_of_run
 from handheld.forecast.step import StepCost, predict
+from handheld.profile import energy_models
 from handheld.resolve import open_model
 
 What = Annotated[
@@ -207,6 +208,9 @@ def _predict(
     say(f"capturing {spec.name} for a batch of {wanted[0]}")
     step = captured(spec, wanted[0], data, given)
     sizes = plan_sizes(step, wanted[0], None, canonical(on), caps, None, precision)
+    energy, why = energy_models.stored(caps)
+    if why:
+        model = replace(model, notes=(*model.notes, f"no joules: {why}"))
     costs, failed = [], []
     for number in wanted:
         say(f"planning a batch of {number}")
@@ -214,7 +218,7 @@ def _predict(
         if row.why:
             failed.append({"batch": number, "bytes": row.need.bytes, "why": row.why})
             continue
-        costs.append(predict(model, row.plan, trained(row.plan, number), number))
+        costs.append(predict(model, row.plan, trained(row.plan, number), number, energy))
     return model, costs, failed
 
 
@@ -236,7 +240,9 @@ def _totals(costs: Sequence[StepCost], length: Length) -> list[cost_tables.Total
         steps = length.steps_at(row.batch)
         if steps is None:
             continue
-        joules = None if length.watts is None else length.watts * row.seconds * steps
+        rails = [rail.joules for rail in row.joules if not rail.part_of]
+        each = length.watts * row.seconds if length.watts is not None else sum(rails) if rails else None
+        joules = None if each is None else each * steps
         share = joules / (length.battery * 3600) if joules is not None and length.battery else None
         found.append(
             cost_tables.Total(

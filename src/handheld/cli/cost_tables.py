@@ -66,8 +66,6 @@ def present(
     ops: int,
     json: bool,
 ) -> None:
-    for note in model.notes:
-        output.warn(note)
     if json:
         output.print_json(_document(what, on, model, costs, failed, totals))
         return
@@ -82,6 +80,8 @@ def present(
         rows = [row for row in costs if row.derived == derived]
         batches = ", ".join(str(row.batch) for row in rows)
         output.out.print(f"batch {batches}: {DERIVED[derived]}. {_error(rows[0].error)}", soft_wrap=True)
+    for note in model.notes:
+        output.out.print(Text(note, style="dim"), soft_wrap=True)
     if totals:
         output.out.print()
         output.out.print(_totals(totals))
@@ -130,11 +130,13 @@ def _ms(seconds: float) -> str:
 
 
 def _batches(costs: Sequence[StepCost]) -> Any:
+    joules = all(row.joules for row in costs)
     columns = [
         Column("batch"),
         Column("ms per step"),
         Column("interval"),
         Column("samples/s", drop=3),
+        *([Column("J per step")] if joules else []),
         Column("memory"),
         Column("launches", drop=2),
         Column("bound by"),
@@ -146,6 +148,7 @@ def _batches(costs: Sequence[StepCost]) -> Any:
             _ms(row.seconds),
             f"{_ms(row.low_s)} to {_ms(row.high_s)}",
             f"{row.batch / row.seconds:,.0f}",
+            *([f"{sum(rail.joules for rail in row.joules if not rail.part_of):.3g}"] if joules else []),
             output.size(row.bytes),
             f"{row.launches:,}",
             row.bound,
@@ -180,6 +183,8 @@ def _totals(totals: Sequence[Total]) -> Any:
 
 
 def _ops(row: StepCost, count: int) -> Any:
+    whole = [rail.rail for rail in row.joules if not rail.part_of]
+
     def line(op: OpLine) -> tuple[str, ...]:
         cost = op.cost
         return (
@@ -188,6 +193,7 @@ def _ops(row: StepCost, count: int) -> Any:
             _ms(cost.seconds),
             f"{_ms(cost.low_s)} to {_ms(cost.high_s)}",
             f"{cost.seconds / max(row.ops_s, 1e-12):.1%}",
+            *([f"{sum(op.joules[name] for name in whole) * 1e3:.3g}"] if whole else []),
             cost.bound,
             cost.source,
         )
@@ -198,6 +204,7 @@ def _ops(row: StepCost, count: int) -> Any:
         Column("ms"),
         Column("interval", drop=2),
         Column("share"),
+        *([Column("mJ")] if whole else []),
         Column("bound by", drop=1),
         Column("from"),
     ]

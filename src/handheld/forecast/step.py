@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from handheld.cost.energy import WIDTH, EnergyModel
 from handheld.cost.heldout import HeldOut
 from handheld.cost.samples import Moved, StepSample
 from handheld.cost.step import correction
@@ -13,6 +14,7 @@ from handheld.cost.time import OpCost
 from handheld.cost.work import Work
 from handheld.forecast.model import CostModel
 from handheld.graph.dtypes import DTYPES
+from handheld.plan.launched import main_launch
 from handheld.plan.plan import GraphPlan, Plan
 from handheld.plan.work import works
 from handheld.store.record import Record
@@ -35,6 +37,19 @@ class OpLine(Record):
     flops: int
     bytes: int
     cost: OpCost
+    #: Joules by rail; empty if the energy model of the device was not measured.
+    joules: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RailJoules(Record):
+    """The joules of a step on one rail, with the interval of energy and time together."""
+
+    rail: str
+    joules: float
+    low_joules: float
+    high_joules: float
+    part_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,12 +76,15 @@ class StepCost(Record):
     derived: str
     error: HeldOut
     ops: tuple[OpLine, ...]
+    joules: tuple[RailJoules, ...] = ()
 
 
-def predict(model: CostModel, plan: Plan, graphs: Sequence[str], batch: int) -> StepCost:
-    """The cost of a step that runs these graphs of the plan in turn."""
+def predict(
+    model: CostModel, plan: Plan, graphs: Sequence[str], batch: int, energy: EnergyModel | None = None
+) -> StepCost:
+    """The cost of a step that runs these graphs of the plan in turn; with its joules if an energy model is given."""
     entries = [plan.graphs[name] for name in graphs]
-    lines = [line for name, entry in zip(graphs, entries, strict=True) for line in _lines(model, name, entry)]
+    lines = [line for name, entry in zip(graphs, entries, strict=True) for line in _lines(model, name, entry, energy)]
     moved = [each for entry in entries for each in transfers(entry)]
     launches, ops_s = sum(line.launches for line in lines), sum(line.cost.seconds for line in lines)
     extra = model.overheads
@@ -95,12 +113,40 @@ def predict(model: CostModel, plan: Plan, graphs: Sequence[str], batch: int) -> 
         derived=derived,
         error=error,
         ops=tuple(sorted(lines, key=lambda line: -line.cost.seconds)),
+        joules=_joules(energy, lines, seconds, ops_s, error) if energy else (),
     )
 
 
-def _lines(model: CostModel, name: str, entry: GraphPlan) -> list[OpLine]:
+def _joules(
+    energy: EnergyModel, lines: Sequence[OpLine], seconds: float, ops_s: float, error: HeldOut
+) -> tuple[RailJoules, ...]:
+    """The joules of the ops, and of the gaps between them, per rail. The errors of energy and time are independent."""
+    rows = []
+    for rail in energy.rails:
+        total = sum(line.joules.get(rail.name, 0.0) for line in lines) + max(seconds - ops_s, 0.0) * rail.gap_watts
+        wide = 1 + math.hypot(math.expm1(WIDTH * rail.deviation), error.p90)
+        rows.append(RailJoules(rail.name, total, total / wide, total * wide, rail.part_of))
+    return tuple(rows)
+
+
+def _op_joules(energy: EnergyModel | None, entry: GraphPlan, costs: Sequence[OpCost]) -> list[dict[str, float]]:
+    """The joules of each op by rail."""
+    rows: list[dict[str, float]] = [{} for _ in costs]
+    pairs = zip(entry.graph.nodes, entry.lowered, strict=True)
+    found = [(i, main_launch(node, entry.graph, low)) for i, (node, low) in enumerate(pairs)] if energy else []
+    efforts = [(i, effort) for i, effort in found if effort is not None]
+    for rail in energy.rails if energy else ():
+        took = [costs[i].seconds for i, _ in efforts]
+        values = energy.joules(rail.name, [effort for _, effort in efforts], took) if energy else []
+        for (i, _), value in zip(efforts, values, strict=True):
+            rows[i][rail.name] = value.joules
+    return rows
+
+
+def _lines(model: CostModel, name: str, entry: GraphPlan, energy: EnergyModel | None) -> list[OpLine]:
     found: list[Work] = works(entry)
     costs = model.times.ops(found)
+    joules = _op_joules(energy, entry, costs)
     return [
         OpLine(
             name,
@@ -113,8 +159,9 @@ def _lines(model: CostModel, name: str, entry: GraphPlan) -> list[OpLine]:
             work.flops,
             work.bytes,
             cost,
+            each,
         )
-        for node, work, cost in zip(entry.graph.nodes, found, costs, strict=True)
+        for node, work, cost, each in zip(entry.graph.nodes, found, costs, joules, strict=True)
     ]
 
 

@@ -32,8 +32,8 @@ from handheld.graph.codec import from_json
 from handheld.graph.dtypes import DTYPES
 from handheld.graph.graph import Graph
 from handheld.measure import ceilings
+from handheld.plan.launched import main_launch
 from handheld.profile.energy import LEAST_S, MOST_S, filled
-from handheld.profile.launched import main_launch
 from handheld.profile.profiler import Profiler
 from handheld.profile.run import update_s
 from handheld.profile.sampling import Sensors, idle, sampled, sources

@@ -18,11 +18,11 @@ from handheld.analyse.estimate import Estimate
 from handheld.backends.base import Recording
 from handheld.errors import DeviceError, HandheldError
 from handheld.measure.load import Load
+from handheld.plan.launched import main_launch
 from handheld.plan.plan import Plan
 from handheld.plan.signature import signature
 from handheld.plan.work import flops, nbytes
 from handheld.profile.facts import facts, this_process
-from handheld.profile.launched import main_launch
 from handheld.profile.memory import live
 from handheld.profile.surroundings import chains, other_devices
 from handheld.profile.tuning import tuning_facts
