@@ -14,7 +14,19 @@ from handheld.export import FORMATS, export
 from handheld.sensors.base import Channel
 from helpers.run_files import MadeRun
 
-NAMES = ("ops", "steps", "commands", "memory", "samples", "energy", "op_energy", "notes", "meta")
+NAMES = (
+    "ops",
+    "steps",
+    "commands",
+    "memory",
+    "samples",
+    "energy",
+    "op_energy",
+    "training_steps",
+    "epochs",
+    "notes",
+    "meta",
+)
 
 
 @pytest.fixture
@@ -56,7 +68,9 @@ def test_parquet_has_the_rows_of_csv_with_types(made: MadeRun, tmp_path: Path) -
         assert tuple(written) == NAMES
         for name, table in written.items():
             rows = table.to_pylist()
-            assert len(rows) == len(plain[name]) and (rows or name in {"op_energy", "notes"}), name
+            assert len(rows) == len(plain[name]) and (
+                rows or name in ("op_energy", "training_steps", "epochs", "notes")
+            ), name
             assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows] == plain[name]
         steps = written["steps"]
         assert steps.schema.field("begin_ns").type == arrow.int64() and steps["loss"].to_pylist()[-1] == 0.5

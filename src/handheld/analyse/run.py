@@ -27,7 +27,7 @@ from handheld.analyse.summary import GraphSummary, Summary
 from handheld.analyse.tuning import Untuned, untuned
 from handheld.analyse.use import Utilisation, utilisation
 from handheld.store.reader import RunFile
-from handheld.store.rows import GapRow, NoteRow, OpRow, SourceRow, StepRow
+from handheld.store.rows import GapRow, NoteRow, OpRow, SourceRow, StepRow, TrainingEpochRow, TrainingStepRow
 
 FEW = 3  # A median needs at least this many steps.
 
@@ -232,6 +232,14 @@ class Run:
     def findings(self) -> list[Finding]:
         """Named causes of slow steps, each with its evidence and the steps and ops it affects."""
         return find(self)
+
+    def training_steps(self) -> list[TrainingStepRow]:
+        """One row per step of a training: its loss and rate. Empty if the run is no training."""
+        return self.file.newer_table(TrainingStepRow, "ORDER BY step")
+
+    def epochs(self) -> list[TrainingEpochRow]:
+        """One row per epoch of a training: loss, rate, time and the metrics of its evaluation."""
+        return self.file.newer_table(TrainingEpochRow, "ORDER BY number")
 
     def notes(self) -> list[NoteRow]:
         """Other events of the run: lost sensors, gaps in the readings, missing op times."""

@@ -14,8 +14,9 @@ from handheld.cli import output
 from handheld.cli.options import Json, Last
 from handheld.cli.prepare import check_writable
 from handheld.errors import HandheldError, StepFileError
+from handheld.export import tensorboard
 from handheld.export.state import State, state_of
-from handheld.run.checkpoint import read_result
+from handheld.run.checkpoint import read_history, read_result
 from handheld.step import names_in
 
 _SUFFIXES = {
@@ -46,20 +47,25 @@ def export(
 
     perfetto and chrome make one trace file with steps, ops, memory and all sensors over time, for
     https://ui.perfetto.dev. csv and parquet make a folder with one file per table of a run: ops,
-    steps, commands, memory, samples, energy and more. perfetto and parquet need the packages
-    perfetto and pyarrow. pt and safetensors hold the parameters and buffers of a step file or
-    checkpoint under PyTorch's names: model.load_state_dict(torch.load("model.pt",
-    weights_only=True)). Optimizer state is not in them. From a checkpoint of train
-    --keep-best, the best epoch is taken.
+    steps, commands, memory, samples, energy and more. tensorboard makes a folder with the losses,
+    rates and metrics of a training, from its run file or checkpoint. perfetto, parquet and
+    tensorboard need the packages perfetto, pyarrow and tensorboardX. pt and safetensors hold the
+    parameters and buffers of a step file or checkpoint under PyTorch's names:
+    model.load_state_dict(torch.load("model.pt", weights_only=True)). Optimizer state is not in them.
+    From a checkpoint of train --keep-best, the best epoch is taken.
 
     \b
     Examples:
     handheld export lenet5-1.run
     handheld export lenet5-1.run --format perfetto
     handheld export lenet5-1.run --format parquet --out tables
+    handheld export lenet5-train-1.run --format tensorboard --out events
     handheld export model.step --out model.pt
     handheld export run.checkpoint --out model.safetensors
     """
+    if format_name == "tensorboard" and _kind(file) == "checkpoint":
+        _print_files(_export_history(file, out or exporters.place(file, format_name)), json)
+        return
     state = _state(file, last)
     if last and (state is None or not state.words):
         raise HandheldError(f"--last chooses a state of a checkpoint, and {file} is none. Try: without --last")
@@ -71,10 +77,37 @@ def export(
         raise HandheldError(f"{chosen} is a format for step files and checkpoints. Try: --format csv for {file}")
     with open_run(file) as run:
         written = exporters.export(run, chosen, out or exporters.place(file, chosen))
+    _print_files(written, json)
+
+
+def _print_files(written: list[Path], json: bool) -> None:
     if json:
         output.print_json({"files": [str(path) for path in written]})
     else:
         output.out.print(output.grid([("wrote" if i == 0 else "", output.path(p)) for i, p in enumerate(written)]))
+
+
+def _kind(file: Path) -> object:
+    """What a file of Handheld holds; None if it is no such file, or a run file."""
+    try:
+        return container.read(file, lambda metadata: metadata.get("handheld"))[1]
+    except StepFileError:
+        return None
+
+
+def _export_history(file: Path, out: Path) -> list[Path]:
+    """The scalars of the epochs in a checkpoint. It does not say when they ended, so their times are counted back from
+    when the file was written."""
+    epochs = read_history(file).epochs
+    wall = file.stat().st_mtime - sum(e.seconds for e in epochs)
+    scalars: list[tensorboard.Scalar] = []
+    for epoch in epochs:
+        wall += epoch.seconds
+        scalars.append(tensorboard.Scalar("train/rate", epoch.number, epoch.rate, wall))
+        scalars += tensorboard.epoch_scalars(epoch.number, epoch.loss, epoch.samples, epoch.seconds, epoch.test, wall)
+    if not scalars:
+        raise HandheldError(f"{file} has no whole epoch. Try: --resume the training")
+    return tensorboard.write_scalars(scalars, out)
 
 
 def _state(file: Path, last: bool) -> State | None:

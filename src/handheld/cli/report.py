@@ -12,8 +12,9 @@ from handheld.cli import output
 from handheld.cli.options import Json
 from handheld.cli.prepare import check_writable
 from handheld.errors import HandheldError
-from handheld.report.document import is_document, write_document
+from handheld.report.document import Payload, is_document, write_document
 from handheld.report.run_payload import run_payload
+from handheld.report.training_page import training_page
 
 
 def report(
@@ -40,11 +41,16 @@ def report(
         check_writable(path)
         if out is None and path.exists() and not is_document(path):
             raise HandheldError(f"{path} exists and is no page of Handheld. Try: --out with another name")
-        write_document(run_payload(run), path)
+        write_document(_payload(run), path)
     if json:
         output.print_json({"files": [str(path)], "bytes": path.stat().st_size})
     else:
         output.out.print(output.grid([("wrote", output.path(path)), ("size", output.size(path.stat().st_size))]))
+
+
+def _payload(run: Run) -> Payload:
+    """The page of a training, or of a profile."""
+    return training_page(run) if run.training_steps() else run_payload(run)
 
 
 def write_beside(run: Run) -> Path | None:
@@ -53,7 +59,7 @@ def write_beside(run: Run) -> Path | None:
     try:
         if path.exists() and not is_document(path):
             raise HandheldError("it exists and is no page of Handheld")
-        write_document(run_payload(run), path)
+        write_document(_payload(run), path)
     except (HandheldError, OSError) as error:
         output.warn(f"{path} was not written: {error}. Try: handheld report {run.path} --out another.html")
         return None

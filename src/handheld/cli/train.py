@@ -19,6 +19,7 @@ from handheld.cli.options import AcceptFrozen, Force, Json, On, Precision, Seed,
 from handheld.cli.prepare import Job, check_new, check_rates, check_writable, prepare, schedule_of
 from handheld.cli.progress import Bar
 from handheld.cli.stages import stages
+from handheld.cli.train_record import Written, check_record, writing
 from handheld.cli.trained import Trained, how_to_go_on, introduce, print_result
 from handheld.cli.training_options import PLAIN as PLAIN_TRAINING
 from handheld.cli.training_options import TrainingOptions, with_training_options
@@ -111,7 +112,8 @@ def train(
 
     On Ctrl-C or SIGTERM the current step is finished, the checkpoint is written (with --checkpoint),
     and the command says how to continue. A second Ctrl-C stops at once. A step file trains without
-    PyTorch. A factory returns (model, loss, optimizer), or these three and an example batch.
+    PyTorch. A factory returns (model, loss, optimizer), or these three and an example batch. Losses,
+    metrics and sensors are written to NAME-train-N.run, and shown on the page NAME-train-N.html.
 
     DATA_FORMATS
 
@@ -127,6 +129,7 @@ def train(
     started = time.perf_counter()
     files = _Files(checkpoint, every, resume, export)
     files.check(force)
+    check_record(training.record)
     check_rates(schedule, lr)
     limits = _Limits(battery_floor, thermal_limit, find_nan)
     Guards(battery_floor, thermal_limit)  # A missing sensor is reported before the capture.
@@ -134,11 +137,13 @@ def train(
         job = prepare(what, size, data, batch, seed, accept_frozen, given, training.update)
         files.check_epochs(epochs, job)
         started_trainer = job.step.plan(on, graphs=job.graphs, precision=precision).start()
-    with started_trainer as trainer:
+    own = {"precision": precision, "epochs": epochs, "schedule": schedule, "lr": lr, "seed": seed}
+    with started_trainer as trainer, writing(trainer, training.record, job, own) as record:
         rates = schedule_of(schedule, lr, trainer.rates("train"), epochs)
-        history = _fit(trainer, job, files, limits, training, epochs, rates, quiet=json)
+        history = _fit(trainer, job, files, limits, training, epochs, rates, quiet=json, record=record)
         result = Trained.of(job, trainer, history, time.perf_counter() - started)
-    _conclude(result, history, job, files, json)
+        record.finish(history)
+    _conclude(replace(result, record=record.path, page=record.page), history, job, files, json)
 
 
 @dataclass(frozen=True)
@@ -191,6 +196,7 @@ def _fit(
     epochs: int,
     rates: Schedules,
     quiet: bool,
+    record: Written,
 ) -> History:
     own = trainer.rates("train")
     for note in job.notes:
@@ -203,7 +209,7 @@ def _fit(
             job.dataset.train,
             epochs=epochs,
             test=job.dataset.test,
-            callbacks=[bar],
+            callbacks=[bar, *record.callbacks],
             checkpoint=files.checkpoint,
             every=files.every,
             resume=files.resume,

@@ -96,6 +96,9 @@ class Trained:
     #: What was done to the data, and what else the user should know.
     notes: tuple[str, ...] = ()
     exported: str = ""
+    #: The run file of the training and its page.
+    record: str = ""
+    page: str = ""
 
     @staticmethod
     def of(job: Job, trainer: Trainer, history: History, seconds: float) -> Trained:
@@ -128,8 +131,9 @@ class Trained:
     def to_json(self) -> dict[str, object]:
         data = dataclasses.asdict(self)
         data["epochs"] = [{**dataclasses.asdict(e), "samples_per_second": e.samples_per_second} for e in self.epochs]
-        if not self.exported:
-            del data["exported"]
+        for name in ("exported", "record", "page"):
+            if not data[name]:
+                del data[name]
         return data
 
 
@@ -178,12 +182,22 @@ def print_result(result: Trained, history: History, dataset: DataSet, checkpoint
         rows.append(
             ("dropped", f"{output.count(result.dropped_per_epoch, 'sample')} per epoch: the last batch was incomplete")
         )
-    rows += [(word, str(path)) for word, path in (("checkpoint", checkpoint), ("exported", result.exported)) if path]
+    rows += [(word, str(path)) for word, path in _files(result, checkpoint) if path]
     output.out.print()
     output.out.print(output.grid(rows))
     if history.stopped:
         further = checkpoint and not history.early  # Without more patience, a resumed run would stop again.
         output.warn(f"{history.stopped}. {how_to_go_on(checkpoint)}" if further else history.stopped)
+
+
+def _files(result: Trained, checkpoint: Path | None) -> tuple[tuple[str, object], ...]:
+    """What was written, with a word for each."""
+    return (
+        ("checkpoint", checkpoint),
+        ("exported", result.exported),
+        ("run file", result.record),
+        ("page", result.page),
+    )
 
 
 def how_to_go_on(checkpoint: Path | None) -> str:

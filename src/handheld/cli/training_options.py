@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,16 +36,38 @@ KeepBest = Annotated[
         "--keep-best", help="The result is the state of the best epoch, not of the last. The checkpoint holds both."
     ),
 ]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE.run",
+        help="Run file for losses, metrics, step times and sensors. Default: NAME-train-N.run here.",
+    ),
+]
+PageOption = Annotated[
+    bool, typer.Option("--page/--no-page", help="Write the page of the training beside the run file.")
+]
+RecordOption = Annotated[bool, typer.Option("--record/--no-record", help="Write the run file, and the page.")]
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """What is written about the training."""
+
+    out: Path | None = None
+    page: bool = True
+    record: bool = True
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How batches become updates, and which epoch is the result."""
+    """How batches become updates, which epoch is the result, and what is written about the training."""
 
     update: UpdateOptions
     patience: int | None = None
     best: str | None = None
     keep_best: bool = False
+    record: RecordOptions = RecordOptions()
 
     @staticmethod
     def read(
@@ -54,11 +77,17 @@ class TrainingOptions:
         patience: Patience = None,
         best: Best = None,
         keep_best: KeepBest = False,
+        out: Out = None,
+        page: PageOption = True,
+        record: RecordOption = True,
     ) -> TrainingOptions:
         """The options from what was typed. Raises HandheldError for a metric that does not exist."""
         if best is not None and best not in HIGHER:
             raise HandheldError(f"--best {best:.40} is no metric. Try: --best {' or --best '.join(HIGHER)}")
-        return TrainingOptions(UpdateOptions(accumulate, clip_norm, clip_value), patience, best, keep_best)
+        if out is not None and not record:
+            raise HandheldError("--out names a run file, and --no-record asks for none. Try: one of the two")
+        written = RecordOptions(out, page, record)
+        return TrainingOptions(UpdateOptions(accumulate, clip_norm, clip_value), patience, best, keep_best, written)
 
 
 #: Gives a command the options of `TrainingOptions.read`, as its argument `training`.

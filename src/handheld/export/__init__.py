@@ -14,11 +14,17 @@ from types import MappingProxyType
 
 from handheld.analyse.run import Run
 from handheld.errors import RunFileError
-from handheld.export import chrome, csv, parquet, perfetto, state
+from handheld.export import chrome, csv, parquet, perfetto, state, tensorboard
 
 #: Format name on the command line -> its write function.
 FORMATS: Mapping[str, Callable[[Run, Path], list[Path]]] = MappingProxyType(
-    {"perfetto": perfetto.write, "chrome": chrome.write, "csv": csv.write, "parquet": parquet.write}
+    {
+        "perfetto": perfetto.write,
+        "chrome": chrome.write,
+        "csv": csv.write,
+        "parquet": parquet.write,
+        "tensorboard": tensorboard.write,
+    }
 )
 
 #: The formats that are one file, and how its name ends. The others are folders.

@@ -7,6 +7,7 @@ memory      bytes alive while each op runs: one row per op and category
 samples     one row per reading of a sensor channel
 energy      one row per power rail
 op_energy   one row per signature of ops, rail and method
+training_steps, epochs   losses, rates and metrics of a training
 notes       other events of the run
 meta        everything else that the run file says, as JSON by key
 """
@@ -25,7 +26,7 @@ from handheld.analyse.run import Run
 from handheld.analyse.timeline import TRANSFERS
 from handheld.store.commands import LAUNCH
 from handheld.store.record import Record, plain
-from handheld.store.rows import NoteRow, StepRow
+from handheld.store.rows import NoteRow, StepRow, TrainingEpochRow, TrainingStepRow
 
 _TIMES = ("host_begin", "host_end", "started", "ended")
 
@@ -50,6 +51,8 @@ def tables(run: Run) -> Iterator[Table]:
     yield Table("samples", reading, _samples(run))
     yield _records("energy", RailEnergy, run.energy())
     yield _records("op_energy", OpEnergy, run.op_energy())
+    yield _records("training_steps", TrainingStepRow, run.training_steps())
+    yield _records("epochs", TrainingEpochRow, run.epochs())
     yield _records("notes", NoteRow, run.notes())
     yield Table("meta", {"key": str, "value": str}, ((key, json.dumps(value)) for key, value in run.meta.items()))
 

@@ -151,6 +151,12 @@ def read_result(path: Path, last: bool = False) -> Result:
     return Result(state, words, origin if isinstance(origin, Mapping) else {})
 
 
+def read_history(path: Path) -> History:
+    """The epochs of a checkpoint's training."""
+    _, meta = package.load_state(path)
+    return History.from_json(meta.get("history") or {"epochs": [], "steps": 0, "paused_seconds": 0.0})
+
+
 def checkpoint_origin(step: Step) -> dict[str, object]:
     """What prediction and export need to know of the step: its facts, and the names of the model's own state."""
     return {

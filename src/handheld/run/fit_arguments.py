@@ -50,11 +50,12 @@ def check_calls(callbacks: object, metrics: object) -> None:
     if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
         raise HandheldError("metrics must be a dictionary that maps names to functions f(outputs, batch)")
     if not isinstance(callbacks, Sequence):
-        raise HandheldError("callbacks must be a list of objects with on_step, on_epoch or on_message")
+        raise HandheldError("callbacks must be a list of objects with on_step, on_loss, on_epoch or on_message")
     for callback in callbacks:
-        if not any(hasattr(callback, name) for name in ("on_step", "on_epoch", "on_message")):
+        if not any(hasattr(callback, name) for name in ("on_step", "on_loss", "on_epoch", "on_message")):
             raise HandheldError(
-                f"the callback {callback!r:.60} has no on_step, on_epoch or on_message, so it would never be called"
+                f"the callback {callback!r:.60} has no on_step, on_loss, on_epoch or on_message, "
+                "so it would never be called"
             )
 
 

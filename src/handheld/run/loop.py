@@ -22,7 +22,7 @@ from handheld.run.fit_arguments import as_data, batches_per_update, check_calls,
 from handheld.run.guards import Guards
 from handheld.run.history import Epoch, History
 from handheld.run.interrupt import Interrupt, Interrupted
-from handheld.run.losses import LOOK, Losses
+from handheld.run.losses import LOOK, Losses, StepLoss
 from handheld.run.metrics import Metric
 from handheld.run.nonfinite import Replay
 from handheld.run.rates import Rates, Schedule, check_rate
@@ -74,11 +74,11 @@ def fit(
 ) -> History:
     """Train for `epochs` and evaluate on `test` after each epoch.
 
-    `data` and `test` are `Data` (arrays, images, text) or any iterable of batches. A callback has any
-    of `on_step(Progress)`, `on_epoch(Epoch)` and `on_message(str)`; if one of them returns False,
-    training ends. `checkpoint` is written after every epoch, every `every` steps, and on Ctrl-C or
-    SIGTERM, which raise `Interrupted`. `resume` continues from the checkpoint with the same bits.
-    Resuming with other data is an error; other epochs or rates, or another device, only cause a message.
+    `data` and `test` are `Data` (arrays, images, text) or any iterable of batches. A callback has any of
+    `on_step(Progress)`, `on_loss(StepLoss)`, `on_epoch(Epoch)` and `on_message(str)`; False from `on_step`
+    or `on_epoch` ends the training. `checkpoint` is written after every epoch, every `every` steps, and on
+    Ctrl-C or SIGTERM, which raise `Interrupted`. `resume` continues from it with the same bits; other data
+    is an error, and other epochs or rates, or another device, only cause a message.
 
     `rate` is a function of the epochs done, or a scheduler of `torch.optim.lr_scheduler`, which steps
     after every epoch, or after every update with `rate_every="step"`. `ReduceLROnPlateau` gets the test
@@ -101,7 +101,7 @@ def fit(
     goal = goal_of(best, mode, patience, keep_best, test is not None, metrics or {})
     loop = _Loop(trainer, as_data(data, epochs), epochs, callbacks)
     loop.guards = Guards(battery_floor, thermal_limit)
-    loop.losses = Losses(trainer, stop_on_nan or find_nan, Replay(trainer) if find_nan else None)
+    loop.losses = Losses(trainer, stop_on_nan or find_nan, Replay(trainer) if find_nan else None, loop.hear)
     loop.rates, loop.best = Rates(trainer, rate, rate_every, loop.batches, goal), Best(goal, trainer)
     loop.test = None if test is None else as_data(test, epochs)
     loop.metrics, loop.every = metrics, every
@@ -189,7 +189,9 @@ class _Loop:
         self.history.steps += 1
         size = rows_in(batch)
         self.samples += size
-        self.losses.add(loss, self.history.steps, self.epoch, self.position, size / (self.size or size))
+        self.losses.add(
+            loss, self.history.steps, self.epoch, self.position, size / (self.size or size), self.rates.first
+        )
         self._tell(
             "on_step",
             Progress(
@@ -281,6 +283,12 @@ class _Loop:
             call = getattr(callback, method, None)
             if call is not None and call(what) is False:
                 raise _Stop("stopped by a callback")
+
+    def hear(self, loss: StepLoss) -> None:
+        """Hand on a loss that was read. This cannot end the training: losses are also read while it ends."""
+        for callback in self.callbacks:
+            if hasattr(callback, "on_loss"):
+                callback.on_loss(loss)
 
     def _say(self, text: str) -> None:
         """A message that the user must see, also if no callback shows messages."""

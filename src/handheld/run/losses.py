@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from handheld.errors import NonFiniteGradient, NonFiniteLoss
@@ -20,11 +22,29 @@ PATIENCE = 16
 LOOK = 64
 
 
+@dataclass(frozen=True)
+class StepLoss:
+    """The loss of a step, once it was read, and the learning rate of that step."""
+
+    step: int
+    epoch: int
+    loss: float
+    rate: float
+
+
 class Losses:
     """The losses of the steps so far. `total` and `count` are those of the current epoch; a smaller batch counts as
     part of a step."""
 
-    def __init__(self, trainer: Trainer, stop_on_nan: bool, replay: Replay | None) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        stop_on_nan: bool,
+        replay: Replay | None,
+        tell: Callable[[StepLoss], None] = lambda loss: None,
+    ) -> None:
+        #: Is called with every loss that is read.
+        self.tell = tell
         self.trainer, self.stop_on_nan, self.replay = trainer, stop_on_nan, replay
         self.total, self.count = 0.0, 0.0
         #: The last loss that was read, and its step.
@@ -33,7 +53,7 @@ class Losses:
         self.saved = ""
         self.patience = PATIENCE if trainer.plan.options.get("precision") == "half" else 0
         self._bad = 0
-        self._pending: deque[tuple[str, int, Loss, float]] = deque()
+        self._pending: deque[tuple[str, int, Loss, float, int, float]] = deque()
 
     @property
     def mean(self) -> float:
@@ -42,17 +62,22 @@ class Losses:
     def begin_epoch(self) -> None:
         self.total, self.count = 0.0, 0.0
 
-    def add(self, loss: Loss, step: int, epoch: int, position: int, weight: float = 1.0) -> None:
+    def add(
+        self, loss: Loss, step: int, epoch: int, position: int, weight: float = 1.0, rate: float = math.nan
+    ) -> None:
         """Add the loss of a step, and read those of earlier steps."""
-        self._pending.append((f"at step {step} (epoch {epoch + 1}, batch {position})", step, loss, weight))
+        self._pending.append(
+            (f"at step {step} (epoch {epoch + 1}, batch {position})", step, loss, weight, epoch + 1, rate)
+        )
         self.read(LAG if self.replay is None else 0)
 
     def read(self, keep: int = 0) -> None:
         """Read losses until only `keep` are still unread. Raises NonFiniteLoss."""
         while len(self._pending) > keep:
-            place, step, loss, weight = self._pending.popleft()
+            place, step, loss, weight, epoch, rate = self._pending.popleft()
             value = float(loss)
             self.latest = (value, step)
+            self.tell(StepLoss(step, epoch, value, rate))
             self._bad = 0 if math.isfinite(value) else self._bad + 1
             if not 0 < self._bad <= self.patience:
                 self.total, self.count = self.total + value * weight, self.count + weight

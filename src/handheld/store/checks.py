@@ -127,6 +127,7 @@ _BY_TYPE: dict[Any, Check] = {
     tuple[str, ...]: each(text),
     tuple[int, ...]: each(whole),
     Mapping[str, int]: mapping(count),
+    Mapping[str, float]: mapping(number),
 }
 
 
@@ -219,6 +220,7 @@ _ENTRIES: dict[str, Check] = {
     "ceilings": _CEILINGS,
     "chains": each(tuple_of(count, count, count, count, count)),
     "devices": each(fields(device=text, name=optional(text), ceilings=_CEILINGS)),
+    "training": fields(stopped=text, paused_seconds=number, best_epoch=count, best_by=text, kept_epoch=count),
     "tuning": fields(variants=count, without=each(count), gains=mapping(_GAIN)),
 }
 

@@ -133,6 +133,11 @@ class RunFile:
             records.append(record)
         return records
 
+    def newer_table(self, kind: type[R], where: str = "") -> list[R]:
+        """The rows of a table that files of older versions do not have; empty for these."""
+        known = self.rows("SELECT name FROM sqlite_master WHERE type='table' AND name=?", kind.table)
+        return self.table(kind, where) if known else []
+
     def steps(self) -> list[StepRow]:
         """All steps in their order. Each begins after the one before it, and together they last at most MOST_NS."""
         steps = self.table(StepRow, "ORDER BY id")

@@ -188,6 +188,37 @@ class NoteRow(Row):
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingStepRow(Row):
+    """The loss of one step of a training, and when it was read. The loss may be NaN or infinite."""
+
+    table: ClassVar[str] = "training_step"
+
+    step: int
+    epoch: int
+    t_ns: int
+    loss: float | None
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEpochRow(Row):
+    """One epoch of a training; `step` is its last step, and `test` holds the metrics of the evaluation after it."""
+
+    table: ClassVar[str] = "training_epoch"
+
+    number: int
+    t_ns: int
+    step: int
+    loss: float | None
+    rate: float
+    samples: int
+    seconds: float
+    test: Mapping[str, float] = field(metadata={"coding": _JSON})
+    dropped: int = 0
+    note: str = ""
+
+
 # ── the tables of the sampler ─────────────────────────────────────────────────────────────────
 
 

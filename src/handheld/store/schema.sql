@@ -41,4 +41,16 @@ CREATE TABLE energy_window (  -- a window of repeated equal work, for the energy
   begin_ns INTEGER, end_ns INTEGER
 );
 
+CREATE TABLE training_step (  -- the steps of a training, when their loss was read; empty if nothing was trained
+  step INTEGER PRIMARY KEY,  -- counted over the whole training, also before a resume
+  epoch INTEGER, t_ns INTEGER, loss REAL, rate REAL
+);
+
+CREATE TABLE training_epoch (  -- the epochs of a training
+  number INTEGER PRIMARY KEY, t_ns INTEGER, step INTEGER,  -- the last step of the epoch
+  loss REAL, rate REAL, samples INTEGER, seconds REAL,
+  test TEXT,                 -- JSON: the metrics of the evaluation that followed
+  dropped INTEGER, note TEXT
+);
+
 CREATE TABLE note (t_ns INTEGER, kind TEXT, text TEXT);  -- other events of the run

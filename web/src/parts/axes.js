@@ -19,8 +19,8 @@ export function extent(spec, data, around) {
 }
 
 /** uPlot's range of a scale: what is given is kept, the rest fits the values. A zoom by the reader wins. */
-export function range({ log, low, high }, [least, most], zero, bars = false) {
-  const wide = log ? logRange(least, most, bars) : linearRange(least, most, zero);
+export function range({ log, low, high }, [least, most], zero, bars = false, pad = 0) {
+  const wide = log ? logRange(least, most, bars) : linearRange(least, most, zero, pad);
   const full = [low ?? wide[0], high ?? wide[1]];
   return (u, min, max, key) => (key === "x" && min !== null && (min > least || max < most) && max > min ? [min, max] : full);
 }
@@ -32,8 +32,9 @@ function logRange(least, most, bars) {
   return [least / margin, most * margin];
 }
 
-function linearRange(least, most, zero) {
-  if (!zero) return least === most ? [least - 1, most + 1] : [least, most];
+function linearRange(least, most, zero, pad) {
+  const margin = pad * (most - least);
+  if (!zero) return least === most ? [least - 1, most + 1] : [least - margin, most + margin];
   const from = Math.min(least, 0);
   const to = Math.max(most, from);
   return from === to ? [from, from + 1] : [from < 0 ? from - 0.06 * (to - from) : from, to + 0.08 * (to - from)];

@@ -78,7 +78,7 @@ export function Chart({ spec }) {
       cursor: { points: { show: spec.type !== "bars" }, drag: { x: spec.type !== "bars", y: false } },
       scales: {
         x: { time: false, distr: spec.x.log ? 3 : 1, ...(spec.x.categories ? { range: [-0.6, spec.x.categories.length - 0.4] } : { range: range(spec.x, xs, false) }) },
-        y: { distr: spec.y.log ? 3 : 1, range: range(spec.y, ys, spec.y.zero !== false, spec.type === "bars") },
+        y: { distr: spec.y.log ? 3 : 1, range: range(spec.y, ys, spec.y.zero !== false, spec.type === "bars", 0.06) },
       },
       axes: [
         axis({ label: titled(spec.x), ...tilted, ...ticks(spec.x) }),
