@@ -1,7 +1,7 @@
 """Tests the energy model of a device on ops and models that it was not fitted to.
 
-    python bench/energy_model.py --json FILE [--on opencl] [--batch-of resnet50=8 ...] [--seconds 4]
-                                 [--energy-seconds 26] [--ticks 10] [--sensor MODULE:CLASS] [--size paper]
+    python bench/energy_model.py --json FILE [--on opencl] [--models resnet50=8 ...] [--ops-of resnet50 ...]
+                                 [--seconds 4] [--energy-seconds 26] [--ticks 10] [--sensor MODULE:CLASS]
 
     1. calibrates the device as `handheld doctor --energy` does
     2. measures ten ops of the models below alone, beside the model
@@ -204,6 +204,7 @@ def main() -> None:
     parser.add_argument("--on", default="opencl")
     parser.add_argument("--size", default="paper")
     parser.add_argument("--models", nargs="*", default=[f"{name}={batch}" for name, batch in MODELS.items()])
+    parser.add_argument("--ops-of", nargs="*", help="the models whose ops are held out; default: all of --models")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--energy-seconds", type=float, default=26.0, help="0: no profiles with --energy")
     parser.add_argument("--ticks", type=int, default=10)
@@ -256,7 +257,8 @@ def measure_all(options: argparse.Namespace, folder: Path) -> None:
     }
     write()
     print(f"{time.monotonic() - began:.0f} s: calibrated, {len(model.samples)} samples, {model.rails}", flush=True)
-    result["ops"] = check_ops(model, held_out(steps, HELD_OUT), options.on, options.sensors)
+    chosen = {name: path for name, path in steps.items() if name in (options.ops_of or models)}
+    result["ops"] = check_ops(model, held_out(chosen, HELD_OUT), options.on, options.sensors)
     result["ops_summary"] = summary(result["ops"])
     write()
     print(f"{time.monotonic() - began:.0f} s: ops {result['ops_summary']}", flush=True)

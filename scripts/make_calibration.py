@@ -42,20 +42,21 @@ MODELS = {
 }
 #: How many ops of a kind are taken; depthwise convolutions count as kinds of their own.
 COUNTS = {
-    "matmul": 11,
-    "conv": 5,
-    "conv_input": 4,
-    "conv_weight": 5,
-    "depthwise conv": 2,
-    "depthwise conv_input": 2,
-    "depthwise conv_weight": 2,
-    "map": 8,
-    "reduce": 9,
-    "attention": 2,
-    "attention_grad": 3,
+    "matmul": 14,
+    "conv": 9,
+    "conv_input": 8,
+    "conv_weight": 9,
+    "depthwise conv": 4,
+    "depthwise conv_input": 4,
+    "depthwise conv_weight": 4,
+    "map": 10,
+    "reduce": 12,
+    "attention": 3,
+    "attention_grad": 4,
 }
 OTHERS = 1  # of any other kind
 MOST_BYTES, MOST_FLOPS = 400 << 20, 2e11
+LEAST_BYTES, LEAST_FLOPS = 5e5, 1e7  # Ops with less work than this are alike.
 
 
 def main() -> None:
@@ -81,7 +82,14 @@ def main() -> None:
 
 def spread(rows: list[tuple[str, Graph, int, int]], count: int) -> list[tuple[str, Graph, int, int]]:
     """The row with the most work, and then always the row that is farthest from those taken."""
-    at = [(math.log2(work + 1e4), math.log2(moved)) for _, _, work, moved in rows]
+    at = [
+        (
+            math.log2(work + LEAST_FLOPS),
+            math.log2(moved + LEAST_BYTES),
+            math.log2(sum(graph.tensors[out].size for out in graph.nodes[0].outputs) + LEAST_BYTES / 8),
+        )
+        for _, graph, work, moved in rows
+    ]
     taken = [max(range(len(rows)), key=lambda i: sum(at[i]))]
     while len(taken) < min(count, len(rows)):
         taken.append(max(range(len(rows)), key=lambda i: min(math.dist(at[i], at[j]) for j in taken)))

@@ -93,7 +93,7 @@ def test_without_a_sensor_or_an_opencl_device():
 def test_the_ops_span_families_and_sizes():
     ops = calibration_ops()
     kinds = {graph.nodes[0].op for graph in ops}
-    assert 40 <= len(ops) <= 80 and kinds <= set(OPS)
+    assert 40 <= len(ops) <= 110 and kinds <= set(OPS)
     assert kinds >= {"matmul", "conv", "conv_input", "conv_weight", "map", "reduce", "attention", "attention_grad"}
     sizes = [nbytes(graph.nodes[0], graph) for graph in ops]
     assert min(sizes) < 1e6 and max(sizes) > 1e8  # in caches, and streaming

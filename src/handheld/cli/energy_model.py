@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from handheld.cli import output
 from handheld.cost.energy import EnergyModel, Rail
 from handheld.device import DeviceCaps
@@ -44,8 +42,9 @@ def rows(model: EnergyModel | None, reason: str) -> Sequence[tuple[str, str]]:
 
 
 def _rail(model: EnergyModel, rail: Rail) -> str:
-    errors = np.abs(model.held_out(rail.name))
-    error = f"; held-out ops are off by {np.median(errors):.0%} in the median" if len(errors) else ""
     samples = [s for s in model.samples if rail.name in s.joules]
     most = max(s.joules[rail.name] / s.seconds for s in samples)
-    return f"idle {rail.idle_watts:.3g} W, between launches {rail.gap_watts:.3g} W, ops up to {most:.3g} W{error}"
+    return (
+        f"idle {rail.idle_watts:.3g} W, between launches {rail.gap_watts:.3g} W, ops up to {most:.3g} W; "
+        f"held-out ops deviate by {rail.deviation:.0%}"
+    )

@@ -25,7 +25,7 @@ VERSION = 1
 WIDTH = 1.96  # half of a 95% interval, in standard deviations
 #: How far apart rates (flops and bytes per second), work-groups, work-items and seconds are, in powers of two.
 SCALES = (3.0, 3.0, 3.0, 3.0, 4.0)
-APART = (1.0, 0.5)  # the same for another kernel and another kind of op
+APART = (2.0, 0.5)  # the same for another kernel and another kind of op
 DEVIATION, NOISE = 0.25, 0.03  # of the logarithm of the correction, and of one sample
 MOST = 1.1  # No op takes more than this times the watts of any sample: devices limit their power.
 ITEMS = 1024  # Work-items that fill a compute unit.
@@ -169,6 +169,8 @@ class _Fit:
         self.seconds = np.array([sample.seconds for sample in samples])
         self.measured = np.maximum(np.array([s.joules[rail] for s in samples]) / self.seconds, 1e-6)
         self._numbers: dict[tuple[int, str], int] = {}
+        rates = [s.effort.bytes / s.seconds for s in samples if s.effort.groups >= model.compute_units]
+        self.most_bytes_s = max(rates, default=math.inf)
         self.weights, self.process = self._fitted(np.ones(len(samples), bool))
 
     def _fitted(self, used: np.ndarray) -> tuple[np.ndarray, Process]:
@@ -205,7 +207,8 @@ class _Fit:
         units, cache = self.model.compute_units, self.model.cache_bytes
         rows = []
         for effort, took in zip(efforts, seconds.tolist(), strict=True):
-            moved = effort.bytes / took
+            # Few work-groups cannot move the bytes that all of them can, whatever the count of bytes says.
+            moved = min(effort.bytes / took, min(effort.groups / units, 1.0) * self.most_bytes_s)
             beyond = min(max((effort.bytes - cache / 2) / (cache / 2), 0.0), 1.0) if cache else 1.0
             rows.append(
                 (
@@ -215,6 +218,8 @@ class _Fit:
                     effort.flops / took * 1e-12,
                     moved * 1e-12,
                     moved * beyond * 1e-12,
+                    math.sqrt(effort.flops / took * 1e-12),  # The last units of a rate cost less than the first.
+                    math.sqrt(moved * 1e-12),
                     effort.launches / took * 1e-6,
                 )
             )
