@@ -25,8 +25,9 @@ def effort(draw: np.random.Generator) -> tuple[Effort, float]:
     """An op at random, and its seconds."""
     kernel = str(draw.choice(["contract", "depthwise", "map"]))
     flops, moved = (int(10 ** draw.uniform(6, 11)), int(10 ** draw.uniform(5, 8.5)))
-    seconds = max(flops / 30e12, moved / 3e12, 1e-5) * draw.uniform(1.2, 4)
     groups = int(2 ** draw.uniform(2, 13))
+    busy = min(groups / UNITS, 1.0)  # A part of the device reaches a part of its rates.
+    seconds = max(flops / busy / 30e12, moved / busy / 3e12, 1e-5) * draw.uniform(1.2, 4)
     return Effort("map" if kernel == "map" else "conv", kernel, flops, moved, 1, groups, 128 * groups), seconds
 
 
