@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("step", "container", "passes", "cost", "traces"),
     ("analyse",),
     ("package", "kernels", "export", "report", "data"),
-    ("plan", "frontend"),
+    ("plan", "frontend", "serve"),
     ("backends",),
     ("run",),
     ("measure", "suite"),
@@ -45,6 +45,7 @@ NARROW: dict[str, set[str]] = {
     "analyse": {"errors", "units", "graph", "store", "cost"},
     "export": {"errors", "files", "store", "analyse", "step", "container"},
     "report": {"errors", "units", "files", "store", "analyse"},
+    "serve": {"errors", "units", "store", "analyse", "report"},
     "frontend": {
         "errors",
         "callers",

@@ -20,7 +20,7 @@ import numpy as np
 from handheld.analyse import judge
 from handheld.analyse.align import Alignment, align
 from handheld.analyse.conditions import differences, warnings
-from handheld.analyse.quantities import Quantity, energies, memories
+from handheld.analyse.quantities import JoulesChange, Quantity, energies, memories, op_joules
 from handheld.analyse.run import Run, open_run
 from handheld.analyse.window_times import op_windows, start_ms, step_blocks, total
 from handheld.errors import RunFileError
@@ -115,6 +115,7 @@ class Pair(Record):
     only_b: tuple[LoneOp, ...]
     memory: tuple[Quantity, ...]
     energy: tuple[Quantity, ...]
+    joules: tuple[JoulesChange, ...]
     differences: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -176,6 +177,7 @@ def compare_two(a: Run, b: Run) -> Pair:
         only_b=_lone(aligned.only_b, windows_b),
         memory=memories(a, b),
         energy=energies(a, b, load),
+        joules=op_joules(a, b, aligned.pairs),
         differences=tuple(differences(a, b)),
         warnings=tuple(warnings(a, b)),
     )

@@ -45,7 +45,8 @@ def model(run: Run) -> Estimate | None:
 
 def step_estimate(run: Run) -> list[RailEnergy]:
     """A row for Run.energy, or no row."""
-    stated, parts = model(run), run.parts()
+    stated = model(run)
+    parts = None if stated is None else run.parts()
     if stated is None or parts is None:
         return []
     seconds, busy_s = parts.ms * 1e-3, parts.busy_ms * 1e-3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,7 +13,9 @@ from handheld.analyse.rails import Series, rails
 from handheld.store.record import Record
 
 if TYPE_CHECKING:
+    from handheld.analyse.joules import OpJoules
     from handheld.analyse.run import Run
+    from handheld.store.rows import OpRow
 
 SEGMENTS = 12  # The energy of a run is compared in parts of its time.
 TICKS = 5  # A part needs this many readings.
@@ -79,6 +81,52 @@ def energies(a: Run, b: Run, load: float) -> tuple[Quantity, ...]:
             )
         )
     return tuple(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class JoulesChange(Record):
+    """The joules of one run of an op on a rail in both runs. They differ (`more`, `less`) if their 95% intervals do not
+    overlap."""
+
+    title: str
+    id_a: int
+    id_b: int
+    rail: str
+    a: float
+    b: float
+    ratio: float | None
+    verdict: str
+    source_a: str
+    source_b: str
+
+
+def op_joules(a: Run, b: Run, pairs: Sequence[tuple[OpRow, OpRow]]) -> tuple[JoulesChange, ...]:
+    """One row per pair of ops and rail that both runs know, those that gained or lost most first."""
+    left, right = (_by_op(run.joules()) for run in (a, b))
+    rows = []
+    for x, y in pairs:
+        for first in left.get(x.id, ()):
+            second = next((row for row in right.get(y.id, ()) if row.rail == first.rail), None)
+            if second is not None:
+                rows.append(_joules_change(x, y, first, second))
+    return tuple(sorted(rows, key=lambda row: -abs(row.b - row.a)))
+
+
+def _by_op(rows: Sequence[OpJoules]) -> dict[int, list[OpJoules]]:
+    groups: dict[int, list[OpJoules]] = {}
+    for row in rows:
+        groups.setdefault(row.id, []).append(row)
+    return groups
+
+
+def _joules_change(x: OpRow, y: OpRow, a: OpJoules, b: OpJoules) -> JoulesChange:
+    ends = (a.low_joules, a.high_joules, b.low_joules, b.high_joules)
+    verdict = "not judged"
+    if None not in ends:
+        low_a, high_a, low_b, high_b = (float(end or 0.0) for end in ends)
+        verdict = "more" if low_b > high_a else "less" if high_b < low_a else "same"
+    ratio = b.joules / a.joules if a.joules else None
+    return JoulesChange(x.title, x.id, y.id, a.rail, a.joules, b.joules, ratio, verdict, a.source, b.source)
 
 
 def _joules(run: Run, rail: Series | None) -> np.ndarray:

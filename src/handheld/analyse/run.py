@@ -171,7 +171,8 @@ class Run:
         how often the sensor's value changed. An estimate is added, and marked, only if one was requested. Empty if
         nothing was measured."""
         begin, end = self.warm()
-        steps = sum(s.begin_ns >= begin and s.graph == self.graph for s in self._steps)
+        graph = self.graph
+        steps = sum(s.begin_ns >= begin and s.graph == graph for s in self._steps)
         return rail_energy(self.file, self.channels, begin, end, steps) + step_estimate(self)
 
     def op_energy(self) -> list[OpEnergy]:

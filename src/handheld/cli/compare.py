@@ -13,7 +13,10 @@ from handheld.analyse.compare import Pair, compare_files, compare_two
 from handheld.bench.compare import compare_run_files
 from handheld.cli import bench_tables, compare_tables, output
 from handheld.cli.options import Json
+from handheld.cli.prepare import check_writable
 from handheld.errors import HandheldError
+from handheld.report.compare_payload import compare_payload
+from handheld.report.document import write_document
 
 SLOWER_EXIT = 3  # the exit code if something is slower than --fail-above allows
 
@@ -31,7 +34,12 @@ FailAbove = Annotated[
 ]
 
 
-def compare(paths: Paths, fail_above: FailAbove = None, json: Json = False) -> None:
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page with figures. Run files only.")
+]
+
+
+def compare(paths: Paths, fail_above: FailAbove = None, out: Out = None, json: Json = False) -> None:
     """Compare runs, op by op and module by module, and say what is more than noise.
 
     Ops are aligned by their place in the model. Differences are judged against the noise of both
@@ -42,6 +50,7 @@ def compare(paths: Paths, fail_above: FailAbove = None, json: Json = False) -> N
     Examples:
     handheld compare before.run after.run
     handheld compare before.run after.run --fail-above 5%
+    handheld compare before.run after.run --out compared.html
     handheld compare results-monday results-tuesday
     """
     allowed = None if fail_above is None else _share(fail_above)
@@ -53,17 +62,25 @@ def compare(paths: Paths, fail_above: FailAbove = None, json: Json = False) -> N
             f"{paths[folders.index(True)]} is a folder and {paths[folders.index(False)]} is not. "
             "Try: two run files, or two results folders"
         )
-    pairs = _folders(paths, json) if all(folders) else _runs(paths, json)
+    if all(folders) and out is not None:
+        raise HandheldError("--out writes the page of run files, not of results folders. Try: two of their run files")
+    if out is not None:
+        check_writable(out)
+    pairs = _folders(paths, json) if all(folders) else _runs(paths, out, json)
     if allowed is not None:
         _judge(pairs, allowed)
 
 
-def _runs(paths: list[Path], json: bool) -> dict[str, Pair]:
+def _runs(paths: list[Path], out: Path | None, json: bool) -> dict[str, Pair]:
     comparison = compare_files(paths)
+    if out is not None:
+        write_document(compare_payload(comparison), out)
     if json:
         output.print_json(comparison.to_json())
     else:
         compare_tables.present(comparison)
+        if out is not None:
+            output.out.print(output.grid([("wrote", output.path(out))]))
     return {pair.b: pair for pair in comparison.pairs}
 
 

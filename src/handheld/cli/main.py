@@ -32,6 +32,7 @@ from handheld.cli import (
     predict,
     profile,
     report,
+    serve,
     show,
     stopping,
     study,
@@ -154,6 +155,7 @@ app.command("verify")(verify.verify)
 app.command("tune")(tune.tune)
 app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)
+app.command("serve")(serve.serve)
 app.add_typer(study.study, name="study")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import psutil
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +19,7 @@ from handheld.analyse.summary import GraphSummary
 from handheld.cli import output, run_answers, run_joules
 from handheld.cli.tables import Column, table
 from handheld.measure.ceilings import disturbed
+from handheld.store.alive import alive
 
 SHOWN = 12  # Rows per table.
 LAYERS_SHOWN = 8
@@ -148,13 +148,11 @@ def _ended(status: str, process: Mapping[str, float] | None) -> str:
         return ""
     if status != "running":
         return status
-    if process is None:
+    going = alive(process)
+    if going is None:
         return "not marked: it is still running, or its process was killed"
-    try:
-        if psutil.Process(int(process["pid"])).create_time() == process["created"]:
-            return ""
-    except psutil.Error:
-        pass
+    if going:
+        return ""
     return "killed: its process is gone, and the file holds what was written until then"
 
 

@@ -7,8 +7,8 @@ the types of a record's fields (`column`); checks of the entries of `meta` are l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast, get_type_hints
 
 Check: TypeAlias = Callable[[object], str]
 
@@ -134,6 +134,17 @@ _BY_TYPE: dict[Any, Check] = {
 def columns(record: type) -> dict[str, Check]:
     """The check of each field of a record, by its type."""
     return {name: _BY_TYPE[kind] for name, kind in get_type_hints(record).items() if kind in _BY_TYPE}
+
+
+def column_flaw(check: Check, values: Sequence[object]) -> str:
+    """What is wrong with the first bad value of a column, or "". Columns of one plain type are checked at once."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        numbers = cast("Sequence[int]", values)
+        return check(min(numbers)) or check(max(numbers))
+    if kinds in ({str}, {type(None)}, {bool}):
+        return check(values[0])
+    return next((flaw for value in values if (flaw := check(value))), "")
 
 
 # ── the entries of meta ───────────────────────────────────────────────────────────────────────

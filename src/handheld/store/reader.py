@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,8 +14,8 @@ import numpy as np
 
 from handheld.device import canonical
 from handheld.errors import RunFileError
+from handheld.store.checks import Check, column_flaw, meta_flaw, whole
 from handheld.store.checks import columns as checks_of
-from handheld.store.checks import meta_flaw, whole
 from handheld.store.commands import LAUNCH, Commands, flaw_of, from_bytes
 from handheld.store.rows import ChannelRow, Row, StepRow, coding, from_json
 from handheld.store.writer import APPLICATION, VERSION
@@ -116,27 +117,35 @@ class RunFile:
         if missing:
             raise self._damaged(f"its table {kind.table} has no column {missing[0]}")
         columns = [field for field in fields(kind) if field.name in present]
-        names, codings = [field.name for field in columns], [coding(field) for field in columns]
-        checks = [checks_of(kind)[name] for name in names]
-        records = []
-        for row in self.rows(f"SELECT {', '.join(names)} FROM {kind.table} {where}", *args):
-            try:
-                values = [v if coded is None else coded.read(v) for v, coded in zip(row, codings, strict=True)]
-            except (ValueError, TypeError, KeyError) as error:
-                raise self._damaged(f"a row of its table {kind.table} cannot be read: {error}") from None
-            for name, value, check in zip(names, values, checks, strict=True):
-                if flaw := check(value):
-                    raise self._damaged(f"the column {name} of its table {kind.table}: {flaw}")
-            record = kind(**dict(zip(names, values, strict=True)))
-            if flaw := record.flaw():
-                raise self._damaged(flaw)
-            records.append(record)
+        names = [field.name for field in columns]
+        rows = self.rows(f"SELECT {', '.join(names)} FROM {kind.table} {where}", *args)
+        checks = checks_of(kind)
+        values = [
+            self._column(kind, field, checks[field.name], column)
+            for field, column in zip(columns, zip(*rows, strict=True), strict=False)
+        ]
+        records = [kind(**dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)]
+        flaw = next((flaw for record in records if (flaw := record.flaw())), "")
+        if flaw:
+            raise self._damaged(flaw)
         return records
 
     def newer_table(self, kind: type[R], where: str = "") -> list[R]:
         """The rows of a table that files of older versions do not have; empty for these."""
         known = self.rows("SELECT name FROM sqlite_master WHERE type='table' AND name=?", kind.table)
         return self.table(kind, where) if known else []
+
+    def _column(self, kind: type[R], field: Field[Any], check: Check, column: Sequence[Any]) -> Sequence[Any]:
+        """The values of a column as the record has them, checked."""
+        coded = coding(field)
+        try:
+            values = column if coded is None else [coded.read(value) for value in column]
+        except (ValueError, TypeError, KeyError) as error:
+            raise self._damaged(f"a row of its table {kind.table} cannot be read: {error}") from None
+        flaw = column_flaw(check, values)
+        if flaw:
+            raise self._damaged(f"the column {field.name} of its table {kind.table}: {flaw}")
+        return values
 
     def steps(self) -> list[StepRow]:
         """All steps in their order. Each begins after the one before it, and together they last at most MOST_NS."""

@@ -9,13 +9,15 @@ export function Shell({ data, children }) {
     <header class="head">
       <div class="headline">
         <h1>${data.title}</h1>
+        ${data.back && html`<a class="back noprint" href=${data.back}>All runs</a>`}
+        ${data.poll && data.kind === "run" && html`<b class="live note">live</b>`}
         <${ThemeSwitch} />
       </div>
       ${data.about && html`<p class="about">${data.about}</p>`}
       ${data.facts?.length > 0 && html`<${Facts} pairs=${data.facts} />`}
     </header>
     <main>${children}</main>
-    <footer><p>${data.made || "Made by Handheld."} This file needs no network: nothing in it is loaded from elsewhere.</p></footer>
+    <footer><p>${data.made || "Made by Handheld."} ${data.served ? "" : "This file needs no network: nothing in it is loaded from elsewhere."}</p></footer>
     <${Tooltip} />
   </div>`;
 }
