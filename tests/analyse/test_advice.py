@@ -264,6 +264,19 @@ def test_no_freeze(tmp_path):
         assert said(run, "freeze") is None
 
 
+def test_no_freeze_before_a_layer_that_needs_the_gradient(tmp_path):
+    """The last backward op belongs to an embedding that the last layer uses too, so its gradient must pass."""
+    ops = [
+        {**FULL, "path": "embed"},
+        {**FULL, "path": "net.a"},
+        {**FULL, "path": "embed"},
+        {**BACK, "path": "net.a"},
+        {**BACK, "path": "embed"},
+    ]
+    with run_of(tmp_path, ops, [0.1, 2.0, 3.0, 6.0, 0.1]) as run:
+        assert said(run, "freeze") is None
+
+
 def test_the_best_comes_first(tmp_path):
     facts = {"records": [], "variants": 1, "without": [0], "gains": GAINS}
     fast = [{"device": "opencl:fast", "name": "Fast", "ceilings": FASTER}]

@@ -96,7 +96,8 @@ def try_advice(run: Run, advice: Advice, seconds: float, stage: Stage = lambda t
         runs = [stack.enter_context(stepping(*pair)) for pair in ((before, given), (after, taken))]
         stage("measuring both in turns")
         turns = take_turns(runs[0], runs[1], more, seconds)
-    stage("measuring energy")
+    if advice.gain.quantity == JOULES:
+        stage("measuring energy")
     measured = _measured(advice, turns, (before, given), (after, taken), more)
     gain = advice.gain
     return Trial(

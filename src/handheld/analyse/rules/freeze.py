@@ -20,7 +20,7 @@ def freeze(run: Run) -> Advice | None:
     if not step_ms or parts is None or not one_graph(run) or not rows:
         return None
     layers = _first(rows)
-    inside = [row for row in rows if _within(row.path, layers) and row.phase != "forward"]
+    inside = _removed(rows, layers)
     if not layers or not any(row.phase == "backward" for row in inside):
         return None
     scale = min(step_ms / parts.ms, 1.0)
@@ -39,6 +39,15 @@ def freeze(run: Run) -> Advice | None:
         to=Change(freeze=tuple(layers)),
         evidence={"layers": list(layers)},
     )
+
+
+def _removed(rows: list[OpTime], layers: list[str]) -> list[OpTime]:
+    """The ops that disappear: updates of the layers, and their backward ops behind which no other layer waits for its
+    gradient. An embedding that the last layer shares, or a parameter of the model itself, still needs all of it."""
+    backward = [row for row in rows if row.phase == "backward"]
+    last = max((row.position for row in backward if not _within(row.path, layers)), default=-1)
+    updates = [row for row in rows if row.phase == "update" and _within(row.path, layers)]
+    return [row for row in backward if row.position > last] + updates
 
 
 def _first(rows: list[OpTime]) -> list[str]:

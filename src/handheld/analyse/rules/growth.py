@@ -11,7 +11,6 @@ median and by 34% in the worst case; 40 of them were within the range.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
 
 #: The shares of the ceilings of arithmetic and memory that kernels reach on a full GPU: usual, and for a range.
 FULL, FULL_LOW, FULL_HIGH = (0.3, 0.5), (0.2, 0.4), (0.4, 0.6)
+TOWARDS_LINEAR = 2 / 3  # on a CPU, where the promise lies between the two models of growth, as logarithms
 BEST = 90  # percentile, by time, of the ops of a kind
-MOST_BATCH, MOST_TIMES = 1024, 16
+MOST_BATCH = 1024
+MOST_TIMES = {"gpu": 16, "cpu": 4}  # Small ops that only launch may grow by 16 on a CPU too.
 WORTH = 0.08  # A doubling must save this share of the time per sample.
 ROOM = 0.8  # share of the device's memory that a plan may take
 FIXED_MEMORY = ("parameter", "optimizer state", "buffer", "other")
@@ -90,7 +91,7 @@ class Growth:
             # Kernels on a CPU are hardly faster with more work; only what they start with is spread.
             low, high = total((0.0, 0.0)) + self.idle_ms, self._linear(times, scale)
             low, high = min(low, high), max(low, high)
-            ms = math.sqrt(low * high)
+            ms = low ** (1 - TOWARDS_LINEAR) * high**TOWARDS_LINEAR
         ms, low = max(ms, self.step_ms), max(low, self.step_ms)
         return Grown(times, times * self.batch, ms, low, max(high, ms), self.fixed_bytes + times * self.batch_bytes)
 
@@ -111,13 +112,15 @@ class Growth:
         return min(times * ms, ms - min(ms, needs[0]) + needs[1])
 
     def _linear(self, times: int, scale: float) -> float:
-        """All work grows with the batch, except updates and empty launches."""
-        fixed = 0.0
+        """All work grows with the batch, except updates and empty launches. What no longer fits into a cache takes
+        longer."""
+        total = 0.0
         for row in self.ops:
-            whole = row.phase == "update" or self._empty(row)
-            fixed += (row.ms or 0.0) if whole else min(row.ms or 0.0, self.ceiling.least_ms(row).launches)
-        work = sum(row.ms or 0.0 for row in self.ops) - fixed
-        return scale * (fixed + times * work) + self.idle_ms
+            ms, now, then = row.ms or 0.0, self.ceiling.least_ms(row), self.ceiling.least_ms(row, times)
+            fixed = ms if row.phase == "update" or self._empty(row) else min(ms, now.launches)
+            colder = max(then.memory / (times * now.memory), 1.0) if now.memory > now.compute else 1.0
+            total += fixed + times * colder * (ms - fixed)
+        return scale * total + self.idle_ms
 
     def _empty(self, row: OpTime) -> bool:
         """Whether an op takes hardly longer than its empty launches."""
@@ -126,7 +129,9 @@ class Growth:
     def larger(self, memory_bytes: int | None) -> Grown | None:
         """The largest batch that fits into the memory and for which each doubling is worth it, or None."""
         chosen, before, times = None, self.step_ms, 2
-        while times <= MOST_TIMES and times * self.batch <= MOST_BATCH:
+        empty = sum(row.ms or 0.0 for row in self.ops if self._empty(row)) + self.idle_ms
+        most = MOST_TIMES["gpu" if self.gpu or empty > 0.5 * self.step_ms else "cpu"]
+        while times <= most and times * self.batch <= MOST_BATCH:
             grown = self.at(times)
             each = grown.ms / times
             if each > (1 - WORTH) * before or (memory_bytes and grown.bytes > ROOM * memory_bytes):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from handheld.analyse.run import Run
 
 LEAST = 1.3  # times faster that the other processor must be
-ERROR = 2.0  # Times by which a prediction from ceilings alone may be wrong.
+ERROR = 4.0  # Times by which a prediction from ceilings alone may be wrong (docs/cost.md).
 REACHED = 0.3  # share of its ceilings that kernels reach on another device at most
 
 
