@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: The shares of the ceilings of arithmetic and memory that kernels reach on a full GPU: usual, and for a range.
 FULL, FULL_LOW, FULL_HIGH = (0.3, 0.5), (0.2, 0.4), (0.4, 0.6)
 TOWARDS_LINEAR = 2 / 3  # on a CPU, where the promise lies between the two models of growth, as logarithms
+SMALL = 8.0  # On a CPU, ops of at most this many empty launches do not grow in the best case.
 BEST = 90  # percentile, by time, of the ops of a kind
 MOST_BATCH = 1024
 MOST_TIMES = {"gpu": 16, "cpu": 4}  # Small ops that only launch may grow by 16 on a CPU too.
@@ -80,8 +81,8 @@ class Growth:
         scale = (self.step_ms - self.idle_ms) / busy
         best = {kind: _best([row for row in self.ops if row.op == kind], self.ceiling) for kind in self._kinds()}
 
-        def total(full: tuple[float, float]) -> float:
-            return scale * sum(self._op(row, times, best[row.op], full) for row in self.ops)
+        def total(full: tuple[float, float], near: float = NEAR_EMPTY) -> float:
+            return scale * sum(self._op(row, times, best[row.op], full, near) for row in self.ops)
 
         if self.gpu:
             ms, low, high = total(FULL) + self.idle_ms, total(FULL_HIGH), total(FULL_LOW) + self.idle_ms
@@ -89,7 +90,7 @@ class Growth:
             low, high = min(low, 0.85 * ms), max(high, 1.15 * ms)
         else:
             # Kernels on a CPU are hardly faster with more work; only what they start with is spread.
-            low, high = total((0.0, 0.0)) + self.idle_ms, self._linear(times, scale)
+            low, high = total((0.0, 0.0), SMALL) + self.idle_ms, self._linear(times, scale)
             low, high = min(low, high), max(low, high)
             ms = low ** (1 - TOWARDS_LINEAR) * high**TOWARDS_LINEAR
         ms, low = max(ms, self.step_ms), max(low, self.step_ms)
@@ -98,12 +99,12 @@ class Growth:
     def _kinds(self) -> set[str]:
         return {row.op for row in self.ops}
 
-    def _op(self, row: OpTime, times: int, best: float, full: tuple[float, float]) -> float:
+    def _op(self, row: OpTime, times: int, best: float, full: tuple[float, float], near: float) -> float:
         ms = row.ms or 0.0
         if row.phase == "update":
             return ms
         now, then = self.ceiling.least_ms(row), self.ceiling.least_ms(row, times)
-        if self._empty(row):
+        if self._empty(row, near):
             return ms + then.work - now.work
         needs = [
             max(least.compute / max(best, full[0], 1e-9), least.memory / max(best, full[1], 1e-9))
@@ -122,9 +123,9 @@ class Growth:
             total += fixed + times * colder * (ms - fixed)
         return scale * total + self.idle_ms
 
-    def _empty(self, row: OpTime) -> bool:
+    def _empty(self, row: OpTime, near: float = NEAR_EMPTY) -> bool:
         """Whether an op takes hardly longer than its empty launches."""
-        return (row.ms or 0.0) <= NEAR_EMPTY * self.ceiling.least_ms(row).launches
+        return (row.ms or 0.0) <= near * self.ceiling.least_ms(row).launches
 
     def larger(self, memory_bytes: int | None) -> Grown | None:
         """The largest batch that fits into the memory and for which each doubling is worth it, or None."""
